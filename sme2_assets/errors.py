@@ -1,0 +1,44 @@
+"""The errors a person is meant to read.
+
+Everything the product raises on purpose is an `Sme2Error`: what happened, to which thing, and what
+to do next. Assets turn it into `dagster.Failure`, the command line prints it without a traceback.
+Any other exception is a defect of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class Sme2Error(Exception):
+    """A failure with a cause and a remedy."""
+
+    def __init__(self, what: str, remedy: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  What to do: {self.remedy}" if self.remedy else self.what
+
+
+class BuildError(Sme2Error):
+    """The native runner could not be built."""
+
+
+class ExportError(Sme2Error):
+    """A model could not be turned into a .pte."""
+
+
+class TraceError(Sme2Error):
+    """An ETDump file is not one, or not a whole one."""
+
+
+class TargetUnavailable(Sme2Error):
+    """A platform or SME2 state that this machine cannot give."""
+
+
+class RunnerError(Sme2Error):
+    """The runner ran and failed, or left a result that cannot be believed."""
+
+
+class WarehouseError(Sme2Error):
+    """The warehouse refused a write or a query."""

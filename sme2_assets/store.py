@@ -1,0 +1,146 @@
+"""Where files live under the data folder, and how they get there whole.
+
+Belongs here: paths, atomic writes, hashes, the pointers that say which artifact or run is current.
+Does not: what is in the files.
+
+Two rules keep the folder trustworthy. A folder is filled under a temporary name and renamed, so a
+crash leaves nothing that looks finished. "Current" is a small pointer file that is replaced after
+the folder it names is complete, so a reader never meets a half-written artifact.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sme2_assets.errors import Sme2Error
+
+# The checkout this package runs from, when it does (an editable install).
+CHECKOUT = Path(__file__).resolve().parent.parent
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def default_data_root() -> Path:
+    """`$SME2_DATA`, else `data/` of the checkout this package runs from, else `./data`."""
+    if configured := os.environ.get("SME2_DATA"):
+        return Path(configured).expanduser().resolve()
+    base = CHECKOUT if (CHECKOUT / "workspace.yaml").is_file() else Path.cwd()
+    return base / "data"
+
+
+@dataclass(frozen=True)
+class Store:
+    """The data folder."""
+
+    root: Path
+
+    @property
+    def artifacts(self) -> Path:
+        return self.root / "artifacts"
+
+    @property
+    def tools(self) -> Path:
+        return self.root / "tools"
+
+    @property
+    def runs(self) -> Path:
+        return self.root / "runs"
+
+    @property
+    def warehouse(self) -> Path:
+        return self.root / "warehouse"
+
+    @property
+    def leases(self) -> Path:
+        return self.root / "leases"
+
+    @property
+    def dagster_home(self) -> Path:
+        return self.root / "dagster_home"
+
+    def report_dir(self, variant: str, platform: str) -> Path:
+        return self.root / "reports" / safe_name(variant) / safe_name(platform)
+
+    def run_dir(self, run_id: str) -> Path:
+        return self.runs / safe_name(run_id)
+
+    def set_current(self, kind: str, key: str, value: str) -> None:
+        """Makes `value` the current thing of `kind` for `key` (e.g. the run of a partition)."""
+        write_text_atomically(self._pointer(kind, key), value + "\n")
+
+    def current(self, kind: str, key: str) -> str | None:
+        pointer = self._pointer(kind, key)
+        return pointer.read_text().strip() if pointer.is_file() else None
+
+    def require_current(self, kind: str, key: str, asset: str) -> str:
+        value = self.current(kind, key)
+        if value is None:
+            raise Sme2Error(
+                f"There is no {kind} for {key!r} yet.",
+                f"Materialise {asset} for this partition first, or run `sme2 profile`, which does all steps.",
+            )
+        return value
+
+    def _pointer(self, kind: str, key: str) -> Path:
+        return self.root / "current" / safe_name(kind) / safe_name(key)
+
+
+def safe_name(name: str) -> str:
+    """`name`, when it can be a file name and a partition key; an error otherwise."""
+    if not _NAME.fullmatch(name):
+        raise Sme2Error(
+            f"{name!r} cannot be used as a name.",
+            "Use letters, digits, '.', '_' and '-' only, beginning with a letter or a digit.",
+        )
+    return name
+
+
+@contextmanager
+def new_directory(final: Path) -> Iterator[Path]:
+    """A folder to fill; it appears as `final` when the block ends well, and not at all otherwise."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
+    try:
+        yield staging
+        staging.chmod(0o755)
+        staging.rename(final)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Replaces `path` as a whole; readers see the old text or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as handle:
+        staged = Path(handle.name)
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+    staged.chmod(0o644)
+    staged.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Strict JSON: NaN and infinity are defects of the caller, not values."""
+    write_text_atomically(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def sha256_of_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as handle:
+        while chunk := handle.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def sha256_of_text(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -1,0 +1,49 @@
+"""Real parts for every test: the runner, exported models and the emulator, made once and kept between runs."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sme2_assets.errors import Sme2Error
+from sme2_assets.models.artifact import ExportedModel
+from sme2_assets.runner.build import RunnerBinary, build_runner
+from sme2_assets.targets.qemu import Qemu, ensure_qemu
+
+
+@pytest.fixture(scope="session")
+def artifacts_dir(request: pytest.FixtureRequest) -> Path:
+    """Where built and exported things stay between test runs; all of it is named by content."""
+    if given := os.environ.get("SME2_TEST_ARTIFACTS"):
+        return Path(given)
+    cache = request.config.cache
+    assert cache is not None
+    return cache.mkdir("sme2-artifacts")
+
+
+@pytest.fixture(scope="session")
+def runner_binary(artifacts_dir: Path) -> RunnerBinary:
+    return build_runner(artifacts_dir, log=print)
+
+
+@pytest.fixture(scope="session")
+def exported(artifacts_dir: Path) -> Callable[[str], ExportedModel]:
+    """Exports a variant, or takes it from the cache."""
+    from sme2_assets.models.export import export_variant
+
+    return lambda variant: export_variant(variant, artifacts_dir, log=print)
+
+
+@pytest.fixture(scope="session")
+def emulator(artifacts_dir: Path) -> Qemu:
+    """A QEMU with SME2. Where it cannot be had the test is skipped, but never in CI on aarch64 Linux."""
+    try:
+        return ensure_qemu(artifacts_dir / "tools", log=print)
+    except Sme2Error as error:
+        if os.environ.get("CI") == "true" and (platform.system(), platform.machine()) == ("Linux", "aarch64"):
+            raise
+        pytest.skip(f"no emulator: {error.what}")
