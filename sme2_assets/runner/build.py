@@ -1,0 +1,387 @@
+"""Builds `sme2_runner` from `native/` against the C++ SDK inside the installed ExecuTorch wheel.
+
+A binary is stored under the hash of all it was made from, so the same sources and tools are never built
+twice: `artifacts/runners/<source_sha256[:16]>/` with `sme2_runner` and `manifest.json`. A build happens in a
+folder of its own that is renamed into place when all of it succeeded: a killed build leaves nothing that
+looks finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sme2_assets.errors import BuildError
+
+NATIVE_DIR = Path(__file__).resolve().parent / "native"
+BINARY_NAME = "sme2_runner"
+MANIFEST_NAME = "manifest.json"
+MINIMUM_CMAKE = (3, 28)
+MANIFEST_SCHEMA = 1
+
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RunnerBinary:
+    """A built runner and what it was made from."""
+
+    path: Path
+    sha256: str
+    source_sha256: str
+    executorch_version: str
+    compiler: str
+    cmake_version: str
+    build_seconds: float
+    cached: bool
+    library_dir: Path
+    manifest: Path
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """What a build uses, found before anything is started."""
+
+    executorch_dir: Path
+    executorch_version: str
+    executorch_record_sha256: str
+    cmake: Path
+    cmake_version: str
+    ninja: Path
+    compiler: tuple[str, ...]
+    compiler_id: str
+
+    @property
+    def library_dir(self) -> Path:
+        return self.executorch_dir / "lib"
+
+
+def build_runner(artifacts: Path, *, log: Log, native_dir: Path = NATIVE_DIR) -> RunnerBinary:
+    """The runner for this machine and the installed ExecuTorch, built unless it is there already."""
+    tools = find_toolchain()
+    source_sha256 = source_hash(native_dir, tools)
+    runners = Path(artifacts).resolve() / "runners"
+    final = runners / source_sha256[:16]
+    runners.mkdir(parents=True, exist_ok=True)
+    with _locked(runners / f".{final.name}.lock", log):
+        if (cached := _usable(final, log)) is not None:
+            log(f"runner {final.name}: already built")
+            return cached
+        _remove_leftovers(runners, final.name)
+        return _build(final, native_dir, tools, source_sha256, log)
+
+
+def load_runner(directory: Path) -> RunnerBinary:
+    """Reads back a runner that `build_runner` stored, and checks that the binary is still that one."""
+    directory = Path(directory).resolve()
+    manifest = directory / MANIFEST_NAME
+    remedy = f"Delete {directory} and build the runner again."
+    try:
+        facts = json.loads(manifest.read_text(encoding="utf-8"))
+        binary = RunnerBinary(
+            path=directory / BINARY_NAME,
+            sha256=str(facts["sha256"]),
+            source_sha256=str(facts["source_sha256"]),
+            executorch_version=str(facts["executorch_version"]),
+            compiler=str(facts["compiler"]),
+            cmake_version=str(facts["cmake_version"]),
+            build_seconds=float(facts["build_seconds"]),
+            cached=True,
+            library_dir=Path(facts["library_dir"]),
+            manifest=manifest,
+        )
+        sha256 = _file_sha256(binary.path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BuildError(f"{directory} holds no complete runner ({error})", remedy) from error
+    if sha256 != binary.sha256:
+        raise BuildError(f"{binary.path} is not the binary that its manifest describes", remedy)
+    if not binary.library_dir.is_dir():
+        raise BuildError(
+            f"The libraries that {binary.path} was linked with are gone: {binary.library_dir}",
+            remedy,
+        )
+    return binary
+
+
+# What a build needs
+
+
+def find_toolchain() -> Toolchain:
+    """Everything a build needs, or a BuildError that says what is missing and how to get it."""
+    executorch_dir, version, record_sha256 = _find_executorch()
+    cmake = _find_tool("cmake")
+    cmake_version = _cmake_version(cmake)
+    compiler = find_compiler()
+    return Toolchain(
+        executorch_dir=executorch_dir,
+        executorch_version=version,
+        executorch_record_sha256=record_sha256,
+        cmake=cmake,
+        cmake_version=cmake_version,
+        ninja=_find_tool("ninja"),
+        compiler=compiler,
+        compiler_id=_first_line([*compiler, "--version"]),
+    )
+
+
+def find_compiler() -> tuple[str, ...]:
+    """The C++ compiler's command: $CXX when set, else the first of the usual names."""
+    if given := os.environ.get("CXX", "").strip():
+        command = tuple(shlex.split(given))
+        if shutil.which(command[0]) is None:
+            raise BuildError(
+                f"The C++ compiler named by CXX is not there: {given}", "Set CXX to a compiler, or unset it."
+            )
+        return command
+    for name in ("c++", "g++", "clang++"):
+        if found := shutil.which(name):
+            return (found,)
+    remedy = (
+        "xcode-select --install" if sys.platform == "darwin" else "apt install g++ (or dnf install gcc-c++)"
+    )
+    raise BuildError("No C++ compiler is installed (looked for c++, g++, clang++)", f"Install one: {remedy}")
+
+
+def _find_executorch() -> tuple[Path, str, str]:
+    """Package folder, version and RECORD hash of the installed wheel, without importing it."""
+    remedy = f"Install it into this environment: {sys.executable} -m pip install 'executorch>=1.5.1'"
+    try:
+        distribution = importlib.metadata.distribution("executorch")
+        spec = importlib.util.find_spec("executorch")
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        raise BuildError("ExecuTorch is not installed", remedy) from None
+    locations = list(spec.submodule_search_locations or []) if spec is not None else []
+    for location in map(Path, locations):
+        if (location / "lib" / "cmake" / "executorch" / "executorch-config.cmake").is_file():
+            record = distribution.read_text("RECORD") or ""
+            return location.resolve(), distribution.version, hashlib.sha256(record.encode()).hexdigest()
+    raise BuildError(f"ExecuTorch {distribution.version} ships no C++ SDK to build the runner with", remedy)
+
+
+def _find_tool(name: str) -> Path:
+    """A tool from this Python environment (the PyPI package of that name) or from PATH."""
+    beside = Path(sysconfig.get_path("scripts")) / name
+    if os.access(beside, os.X_OK):
+        return beside
+    if found := shutil.which(name):
+        return Path(found)
+    raise BuildError(f"{name} is not installed", f"Install it: {sys.executable} -m pip install {name}")
+
+
+def _cmake_version(cmake: Path) -> str:
+    line = _first_line([str(cmake), "--version"])
+    match = re.search(r"(\d+)\.(\d+)(?:\.\d+)?", line)
+    if match is None:
+        raise BuildError(f"{cmake} does not tell its version: {line!r}", "Install a working CMake.")
+    if (int(match[1]), int(match[2])) < MINIMUM_CMAKE:
+        wanted = ".".join(map(str, MINIMUM_CMAKE))
+        raise BuildError(
+            f"{cmake} is CMake {match[0]}, the ExecuTorch SDK needs {wanted} or newer",
+            f"Install a newer one: {sys.executable} -m pip install 'cmake>={wanted}'",
+        )
+    return match[0]
+
+
+def _first_line(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise BuildError(
+            f"{shlex.join(command)} does not run: {error}", "Install it again, or choose another."
+        ) from error
+    return (done.stdout.splitlines() or [""])[0].strip()
+
+
+# The key
+
+
+def source_hash(native_dir: Path, tools: Toolchain) -> str:
+    """The hash of all that decides what the binary is."""
+    digest = hashlib.sha256()
+
+    def add(name: str, value: str | bytes) -> None:
+        # Lengths keep two different lists of parts from running together into the same bytes.
+        data = value.encode() if isinstance(value, str) else value
+        digest.update(f"{name}:{len(data)}\n".encode() + data)
+
+    sources = [p for p in sorted(native_dir.rglob("*")) if p.is_file() and not p.name.startswith(".")]
+    if not sources:
+        raise BuildError(
+            f"The runner's sources are not in {native_dir}", "Check that the installation is complete."
+        )
+    for path in sources:
+        add(path.relative_to(native_dir).as_posix(), path.read_bytes())
+    add("executorch", tools.executorch_version)
+    add("executorch RECORD", tools.executorch_record_sha256)
+    # The binary finds the libraries by this path.
+    add("library folder", str(tools.library_dir))
+    add("compiler", tools.compiler_id)
+    for variable in ("CXXFLAGS", "LDFLAGS"):
+        add(variable, os.environ.get(variable, ""))
+    add("machine", f"{platform.system()} {platform.machine()}")
+    return digest.hexdigest()
+
+
+# The build
+
+
+def _build(final: Path, native_dir: Path, tools: Toolchain, source_sha256: str, log: Log) -> RunnerBinary:
+    started = time.monotonic()
+    log(f"runner {final.name}: building with {tools.compiler_id}, ExecuTorch {tools.executorch_version}")
+    log_file = final.parent / "logs" / f"{final.name}.log"
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    log_file.unlink(missing_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".build-{final.name}-", dir=final.parent))
+    try:
+        staged = work / "runner"
+        for title, command in _steps(native_dir, work / "cmake", staged, tools):
+            _run_step(title, command, tools, log_file, log)
+        compiler = _smoke_test(staged / BINARY_NAME)
+        facts = {
+            "schema": MANIFEST_SCHEMA,
+            "sha256": _file_sha256(staged / BINARY_NAME),
+            "source_sha256": source_sha256,
+            "executorch_version": tools.executorch_version,
+            "executorch_record_sha256": tools.executorch_record_sha256,
+            "compiler": compiler,
+            "compiler_id": tools.compiler_id,
+            "cmake_version": tools.cmake_version,
+            "machine": platform.machine(),
+            "system": platform.system(),
+            "build_seconds": round(time.monotonic() - started, 3),
+            "library_dir": str(tools.library_dir),
+        }
+        _write_synced(staged / MANIFEST_NAME, json.dumps(facts, indent=2) + "\n")
+        if final.exists():
+            shutil.rmtree(final)
+        staged.rename(final)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    binary = replace(load_runner(final), cached=False)
+    log(f"runner {final.name}: built in {binary.build_seconds:.1f} s")
+    return binary
+
+
+def _steps(native_dir: Path, build: Path, staged: Path, tools: Toolchain) -> Iterator[tuple[str, list[str]]]:
+    cmake = str(tools.cmake)
+    yield (
+        "configure",
+        [
+            cmake,
+            *("-G", "Ninja", "-S", str(native_dir), "-B", str(build)),
+            f"-DCMAKE_MAKE_PROGRAM={tools.ninja}",
+            f"-DCMAKE_PREFIX_PATH={tools.executorch_dir}",
+            "-DCMAKE_BUILD_TYPE=Release",
+            f"-DSME2_EXECUTORCH_VERSION={tools.executorch_version}",
+        ],
+    )
+    yield "compile", [cmake, "--build", str(build), "--parallel", str(min(os.cpu_count() or 1, 8))]
+    yield "install", [cmake, "--install", str(build), "--prefix", str(staged)]
+
+
+def _run_step(title: str, command: list[str], tools: Toolchain, log_file: Path, log: Log) -> None:
+    """Runs one step with its output in the log file, and each line of progress to `log`."""
+    log(f"runner: {title}")
+    environment = {**os.environ, "CXX": shlex.join(tools.compiler)}
+    last_lines: deque[str] = deque(maxlen=25)
+    with log_file.open("a", encoding="utf-8") as sink:
+        sink.write(f"$ {shlex.join(command)}\n")
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                sink.write(line)
+                last_lines.append(line.rstrip())
+                if re.match(r"\[\d+/\d+\]", line):
+                    log(f"runner: {line.strip()}")
+            status = process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    if status != 0:
+        raise BuildError(
+            f"The runner's {title} step failed (exit code {status}). Its last lines:\n"
+            + "\n".join(last_lines),
+            f"The whole log is in {log_file}.",
+        )
+
+
+def _smoke_test(binary: Path) -> str:
+    """Starts the new binary once: libraries found, versions told. Returns its compiler's name."""
+    line = _first_line([str(binary), "--version"])
+    match = re.fullmatch(r"sme2_runner \S+ \(executorch \S+, (.+)\)", line)
+    if match is None:
+        raise BuildError(
+            f"The new runner answers --version with {line!r}", "This is a defect: please report it."
+        )
+    return match[1]
+
+
+def _usable(final: Path, log: Log) -> RunnerBinary | None:
+    if not final.exists():
+        return None
+    try:
+        return load_runner(final)
+    except BuildError as error:
+        log(f"runner {final.name}: stored one is not usable, building again ({error.what})")
+        return None
+
+
+def _remove_leftovers(runners: Path, key: str) -> None:
+    # The lock is held: a build folder of this key belongs to a process that died.
+    for leftover in runners.glob(f".build-{key}-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, log: Log) -> Iterator[None]:
+    """One build of a key at a time. The kernel frees the lock of a process that dies."""
+    with path.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log("runner: waiting for another build of the same sources")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _file_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as handle:
+        while chunk := handle.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _write_synced(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())

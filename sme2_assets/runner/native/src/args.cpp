@@ -1,0 +1,167 @@
+#include "args.h"
+
+#include <charconv>
+#include <map>
+#include <set>
+
+#include "failure.h"
+
+namespace sme2 {
+namespace {
+
+constexpr uint32_t kMostInferences = 10'000'000;
+constexpr uint32_t kMostThreads = 1024;
+
+const std::set<std::string> kValueFlags = {
+    "--model",   "--input",  "--pass",    "--warmup", "--iterations",
+    "--threads", "--result", "--outputs", "--etdump", "--method"};
+
+Failure usage_error(const std::string& what) {
+  return Failure(ExitCode::usage, what, "see sme2_runner --help");
+}
+
+uint32_t parse_count(const std::string& flag, const std::string& text, uint32_t least, uint32_t most) {
+  uint32_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || value < least || value > most) {
+    throw usage_error(flag + " wants a whole number from " + std::to_string(least) + " to " +
+                      std::to_string(most) + ", got '" + text + "'");
+  }
+  return value;
+}
+
+Pass parse_pass(const std::string& text) {
+  if (text == "latency") {
+    return Pass::latency;
+  }
+  if (text == "etdump") {
+    return Pass::etdump;
+  }
+  throw usage_error("--pass wants latency or etdump, got '" + text + "'");
+}
+
+// Flag and value pairs in the order given. Accepts `--flag value` and `--flag=value`.
+std::vector<std::pair<std::string, std::string>> split_flags(const std::vector<std::string>& words) {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    const size_t equals = word.rfind("--", 0) == 0 ? word.find('=') : std::string::npos;
+    const std::string flag = word.substr(0, equals);
+    if (kValueFlags.count(flag) == 0) {
+      throw usage_error(flag.rfind("-", 0) == 0 ? "unknown flag " + flag
+                                                : "unexpected argument '" + word + "'");
+    }
+    std::string value;
+    if (equals != std::string::npos) {
+      value = word.substr(equals + 1);
+    } else if (i + 1 < words.size() && words[i + 1].rfind("--", 0) != 0) {
+      value = words[++i];
+    }
+    if (value.empty()) {
+      throw usage_error(flag + " has no value");
+    }
+    pairs.emplace_back(flag, value);
+  }
+  return pairs;
+}
+
+// The flags that stand alone: they print something and leave.
+bool parse_informative(const std::vector<std::string>& words, Options& options) {
+  static const std::map<std::string, Action> actions = {{"--help", Action::help},
+                                                        {"-h", Action::help},
+                                                        {"--version", Action::version},
+                                                        {"--cpu", Action::cpu}};
+  for (const std::string& word : words) {
+    const auto found = actions.find(word);
+    if (found == actions.end()) {
+      continue;
+    }
+    if (words.size() > 1) {
+      throw usage_error(word + " stands alone, other flags were given beside it");
+    }
+    options.action = found->second;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Options parse_args(int argc, char** argv) {
+  const std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);
+  Options options;
+  if (parse_informative(words, options)) {
+    return options;
+  }
+  std::set<std::string> seen;
+  for (const auto& [flag, value] : split_flags(words)) {
+    if (!seen.insert(flag).second && flag != "--input") {
+      throw usage_error(flag + " is given twice");
+    }
+    if (flag == "--model") {
+      options.model = value;
+    } else if (flag == "--input") {
+      options.inputs.push_back(value);
+    } else if (flag == "--pass") {
+      options.pass = parse_pass(value);
+    } else if (flag == "--warmup") {
+      options.warmup = parse_count(flag, value, 0, kMostInferences);
+    } else if (flag == "--iterations") {
+      options.iterations = parse_count(flag, value, 1, kMostInferences);
+    } else if (flag == "--threads") {
+      options.threads = parse_count(flag, value, 1, kMostThreads);
+    } else if (flag == "--result") {
+      options.result = value;
+    } else if (flag == "--outputs") {
+      options.outputs = value;
+    } else if (flag == "--etdump") {
+      options.etdump = value;
+    } else {
+      options.method = value;
+    }
+  }
+  for (const char* flag :
+       {"--model", "--pass", "--warmup", "--iterations", "--threads", "--result", "--outputs"}) {
+    if (seen.count(flag) == 0) {
+      throw usage_error(std::string(flag) + " is missing");
+    }
+  }
+  if (options.pass == Pass::etdump && options.etdump.empty()) {
+    throw usage_error("--pass etdump also wants --etdump FILE");
+  }
+  if (options.pass == Pass::latency && !options.etdump.empty()) {
+    throw usage_error("--etdump belongs to --pass etdump: the latency pass runs without a tracer");
+  }
+  return options;
+}
+
+const char* pass_name(Pass pass) { return pass == Pass::latency ? "latency" : "etdump"; }
+
+const char* help_text() {
+  return R"(sme2_runner: run an ExecuTorch program and measure its inferences
+
+  sme2_runner --model M.pte --input 0.npy [--input 1.npy ...] --pass latency|etdump
+              --warmup W --iterations N --threads T
+              --result result.json --outputs DIR [--etdump trace.etdump] [--method forward]
+  sme2_runner --help | --version | --cpu
+
+  --model FILE       the program (.pte)
+  --input FILE       one per input of the method, in order: NumPy .npy, C order, little endian
+  --pass KIND        latency: no tracer attached; etdump: with ExecuTorch's event tracer
+  --warmup W         inferences before the measured ones (0 or more)
+  --iterations N     measured inferences (1 or more)
+  --threads T        threads of the ExecuTorch thread pool (1 or more)
+  --result FILE      one JSON object, written last: a failed run leaves none
+  --outputs DIR      receives output_<i>.npy of the last inference; created when missing
+  --etdump FILE      receives the trace of the etdump pass (warm-up inferences included)
+  --method NAME      method of the program, 'forward' unless told
+  --cpu              print what the CPU offers, and what is masked, as JSON
+
+Environment: SME2_RUNNER_SME2=off hides SME and SME2 from the kernels (on unless told).
+Exit codes: 0 ok, 2 usage, 3 model, 4 input, 5 inference failed, 6 NaN or infinity in an output,
+            7 cannot write, 8 the tracer gave no data.
+)";
+}
+
+}  // namespace sme2

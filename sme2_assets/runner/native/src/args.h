@@ -1,0 +1,32 @@
+// Command line -> Options. Knows the flags, their ranges and how they exclude each other; opens no file.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sme2 {
+
+enum class Action { run, help, version, cpu };
+enum class Pass { latency, etdump };
+
+struct Options {
+  Action action = Action::run;
+  std::string model;
+  std::vector<std::string> inputs;
+  Pass pass = Pass::latency;
+  uint32_t warmup = 0;
+  uint32_t iterations = 0;
+  uint32_t threads = 0;
+  std::string result;
+  std::string outputs;
+  std::string etdump;
+  std::string method = "forward";
+};
+
+Options parse_args(int argc, char** argv);
+
+const char* pass_name(Pass pass);
+const char* help_text();
+
+}  // namespace sme2

@@ -1,0 +1,185 @@
+// The order of one run: flags, old files away, model, inputs, warm-up, measured inferences, evidence, result.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include <sys/resource.h>
+
+#include <executorch/devtools/etdump/etdump_flatcc.h>
+
+#include "args.h"
+#include "cpu_features.h"
+#include "failure.h"
+#include "files.h"
+#include "json.h"
+#include "method_runner.h"
+#include "npy.h"
+#include "result.h"
+#include "thread_pool.h"
+
+namespace sme2 {
+namespace {
+
+using executorch::etdump::ETDumpGen;
+
+int64_t peak_memory_bytes() {
+  struct rusage usage = {};
+  ::getrusage(RUSAGE_SELF, &usage);
+#if defined(__APPLE__)
+  return static_cast<int64_t>(usage.ru_maxrss);
+#else
+  return static_cast<int64_t>(usage.ru_maxrss) * 1024;
+#endif
+}
+
+// The result and the trace are removed at start: neither may be a file that the run reads.
+void check_paths(const Options& options) {
+  std::vector<std::string> read = options.inputs;
+  read.push_back(options.model);
+  for (const std::string& written : {options.result, options.etdump}) {
+    for (const std::string& other : read) {
+      if (!written.empty() && same_file(written, other)) {
+        throw Failure(ExitCode::usage, written + " is given both to be read and to be written",
+                      "give --result and --etdump names of their own");
+      }
+    }
+  }
+  if (!options.etdump.empty() && same_file(options.result, options.etdump)) {
+    throw Failure(ExitCode::usage, "--result and --etdump name the same file", "give each a name of its own");
+  }
+}
+
+void prepare_files(const Options& options) {
+  for (const std::string& path : {options.result, options.etdump}) {
+    if (!path.empty()) {
+      remove_stale_file(path);
+      check_writable(path);
+    }
+  }
+  make_directory(options.outputs);
+}
+
+std::vector<Array> read_inputs(const Options& options, RunResult& result) {
+  std::vector<Array> arrays;
+  for (const std::string& path : options.inputs) {
+    arrays.push_back(read_npy(path));
+    result.inputs.push_back({"", arrays.back().dtype, arrays.back().shape});
+  }
+  return arrays;
+}
+
+std::vector<int64_t> run_inferences(MethodRunner& runner, uint32_t count) {
+  std::vector<int64_t> durations_ns;
+  durations_ns.reserve(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    durations_ns.push_back(runner.execute_ns());
+  }
+  return durations_ns;
+}
+
+size_t write_etdump(const Options& options, ETDumpGen& tracer) {
+  const size_t inferences = size_t{options.warmup} + options.iterations;
+  const size_t blocks = tracer.get_num_blocks();
+  const auto dump = tracer.get_etdump_data();
+  const std::unique_ptr<void, decltype(&std::free)> owned(dump.buf, &std::free);
+  // The runtime opens a block per inference and logs events into it under one compile-time switch.
+  if (dump.buf == nullptr || dump.size == 0 || blocks < inferences) {
+    throw Failure(ExitCode::no_trace,
+                  "the event tracer recorded " + std::to_string(blocks) + " block(s) for " +
+                      std::to_string(inferences) + " inference(s)",
+                  "use an ExecuTorch runtime built with its event tracer (the 1.5.1 wheel is; 1.0 to 1.4 are not)");
+  }
+  write_file(options.etdump, dump.buf, dump.size);
+  return dump.size;
+}
+
+void write_outputs(const Options& options, const std::vector<Array>& outputs, RunResult& result) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const std::string name = "output_" + std::to_string(i) + ".npy";
+    const std::string bytes = npy_bytes(outputs[i]);
+    write_file(options.outputs + "/" + name, bytes.data(), bytes.size());
+    result.outputs.push_back({name, outputs[i].dtype, outputs[i].shape});
+  }
+}
+
+void print_summary(const Options& options, const RunResult& result) {
+  std::vector<int64_t> sorted = result.iteration_ns;
+  std::nth_element(sorted.begin(), sorted.begin() + sorted.size() / 2, sorted.end());
+  std::printf("sme2_runner: %s pass, %u warm-up + %u measured inferences, %u thread(s), SME2 %s, median %.3f ms\n",
+              pass_name(options.pass), options.warmup, options.iterations, options.threads,
+              result.cpu.sme2_usable ? "used where kernels exist" : result.cpu.sme2_on ? "not in this CPU" : "off",
+              static_cast<double>(sorted[sorted.size() / 2]) / 1e6);
+}
+
+void run(const Options& options) {
+  RunResult result;
+  result.cpu = read_cpu_info();
+  check_paths(options);
+  prepare_files(options);
+  set_thread_count(options.threads);
+  std::unique_ptr<ETDumpGen> tracer;
+  if (options.pass == Pass::etdump) {
+    tracer = std::make_unique<ETDumpGen>();
+  }
+  MethodRunner runner(options.model, options.method, tracer.get());
+  runner.accept_inputs(options.inputs, read_inputs(options, result));
+  runner.load_method();
+  result.load_ns = runner.load_ns();
+
+  if (options.warmup > 0) {
+    result.warmup_ns = run_inferences(runner, options.warmup);
+    runner.finite_outputs();
+  }
+  result.iteration_ns = run_inferences(runner, options.iterations);
+  const std::vector<Array> outputs = runner.finite_outputs();
+  result.peak_memory_bytes = peak_memory_bytes();
+
+  if (tracer) {
+    result.etdump_bytes = write_etdump(options, *tracer);
+  }
+  write_outputs(options, outputs, result);
+  const std::string json = result_json(options, result);
+  write_file(options.result, json.data(), json.size());
+  print_summary(options, result);
+}
+
+void dispatch(int argc, char** argv) {
+  const Options options = parse_args(argc, argv);
+  if (options.action == Action::help) {
+    std::fputs(help_text(), stdout);
+  } else if (options.action == Action::version) {
+    std::printf("sme2_runner %s (executorch %s, %s)\n", SME2_RUNNER_VERSION, SME2_EXECUTORCH_VERSION,
+                compiler_text().c_str());
+  } else if (options.action == Action::cpu) {
+    JsonWriter json;
+    write_json(json, read_cpu_info());
+    std::printf("%s\n", json.str().c_str());
+  } else {
+    run(options);
+  }
+}
+
+int report(ExitCode code, const std::string& message) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "sme2_runner: error: %s\n", message.c_str());
+  return static_cast<int>(code);
+}
+
+}  // namespace
+}  // namespace sme2
+
+int main(int argc, char** argv) {
+  using sme2::ExitCode;
+  try {
+    sme2::dispatch(argc, argv);
+    return 0;
+  } catch (const sme2::Failure& failure) {
+    return sme2::report(failure.code(), failure.what());
+  } catch (const std::bad_alloc&) {
+    return sme2::report(ExitCode::inference, "out of memory; use a smaller model or a machine with more memory");
+  } catch (const std::exception& error) {
+    return sme2::report(ExitCode::inference, std::string(error.what()) + "; this is a defect of the runner, report it");
+  }
+}

@@ -1,0 +1,42 @@
+// One method of one program: load, check the inputs, run, hand out the outputs.
+// The only room of the runner that knows ExecuTorch's program API.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <executorch/runtime/core/event_tracer.h>
+
+#include "npy.h"
+
+namespace sme2 {
+
+class MethodRunner {
+ public:
+  // Loads the program and finds the method. `tracer` may be null and must outlive the runner.
+  MethodRunner(const std::string& model, const std::string& method, executorch::runtime::EventTracer* tracer);
+  ~MethodRunner();
+
+  // Checks count, dtypes and shapes against the program's own description. Keeps the data.
+  void accept_inputs(const std::vector<std::string>& paths, std::vector<Array> arrays);
+
+  // Initialises the method with its delegates.
+  void load_method();
+
+  // One inference; the duration of Method::execute alone.
+  int64_t execute_ns();
+
+  // The outputs of the last inference, in C order. Throws on NaN or infinity.
+  std::vector<Array> finite_outputs() const;
+
+  // Program plus method, without the reading of inputs in between.
+  int64_t load_ns() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace sme2

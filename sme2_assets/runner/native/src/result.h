@@ -1,0 +1,36 @@
+// The result file: what one run measured, as one JSON object. sme2_assets/runner/result.py reads it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "args.h"
+#include "cpu_features.h"
+#include "npy.h"
+
+namespace sme2 {
+
+struct TensorFact {
+  std::string file;  // empty for an input
+  Dtype dtype;
+  std::vector<int64_t> shape;
+};
+
+struct RunResult {
+  int64_t load_ns = 0;
+  std::vector<int64_t> warmup_ns;
+  std::vector<int64_t> iteration_ns;
+  int64_t peak_memory_bytes = 0;
+  CpuInfo cpu;
+  std::optional<size_t> etdump_bytes;
+  std::vector<TensorFact> inputs;
+  std::vector<TensorFact> outputs;
+};
+
+std::string result_json(const Options& options, const RunResult& result);
+
+std::string compiler_text();
+
+}  // namespace sme2

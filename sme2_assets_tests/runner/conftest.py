@@ -1,0 +1,129 @@
+"""A real runner and real programs for it, made once and kept in pytest's cache (or $SME2_TEST_ARTIFACTS)."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sme2_assets.runner.build import RunnerBinary
+from sme2_assets.runner.result import RunnerResult, read_result
+
+PROGRAMS_SCRIPT = Path(__file__).with_name("programs.py")
+
+
+@dataclass(frozen=True)
+class Program:
+    pte: Path
+    inputs: list[Path]
+    expected: list[np.ndarray]
+
+
+@pytest.fixture(scope="session")
+def programs(artifacts_dir: Path) -> Callable[[str], Program]:
+    """Looks up one of the programs of `programs.py` by name."""
+    version = importlib.metadata.version("executorch")
+    key = hashlib.sha256(PROGRAMS_SCRIPT.read_bytes() + version.encode()).hexdigest()[:16]
+    folder = artifacts_dir / "test-programs" / key
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=folder.parent))
+        subprocess.run([sys.executable, "-W", "ignore", str(PROGRAMS_SCRIPT), str(work)], check=True)
+        work.rename(folder)
+
+    def program(name: str) -> Program:
+        return Program(
+            pte=folder / f"{name}.pte",
+            inputs=sorted(folder.glob(f"{name}.input_*.npy")),
+            expected=[np.load(path) for path in sorted(folder.glob(f"{name}.expected_*.npy"))],
+        )
+
+    return program
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run of the runner, with the folder it wrote to."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    folder: Path
+
+    @property
+    def error(self) -> str:
+        """The runner's own last word, without ExecuTorch's log lines."""
+        return "\n".join(line for line in self.stderr.splitlines() if line.startswith("sme2_runner: error: "))
+
+    @property
+    def result_file(self) -> Path:
+        return self.folder / "result.json"
+
+    @property
+    def result(self) -> RunnerResult:
+        assert self.returncode == 0, self.stderr
+        return read_result(self.result_file)
+
+    def output(self, index: int) -> np.ndarray:
+        return np.load(self.folder / "outputs" / f"output_{index}.npy")
+
+
+@dataclass(frozen=True)
+class Runner:
+    binary: Path
+    folder: Path
+
+    def call(self, *flags: str | Path, **environment: str) -> Run:
+        done = subprocess.run(
+            [str(self.binary), *map(str, flags)],
+            capture_output=True,
+            text=True,
+            # ExecuTorch quotes a broken file's bytes in its log.
+            errors="replace",
+            timeout=120,
+            env={**os.environ, **environment},
+        )
+        return Run(done.returncode, done.stdout, done.stderr, self.folder)
+
+    def flags(
+        self,
+        pte: Path,
+        inputs: Sequence[Path],
+        *,
+        kind: str = "latency",
+        warmup: object = 1,
+        iterations: object = 2,
+        threads: object = 1,
+    ) -> list[str | Path]:
+        return [
+            *("--model", pte, *(word for path in inputs for word in ("--input", path)), "--pass", kind),
+            *("--warmup", str(warmup), "--iterations", str(iterations), "--threads", str(threads)),
+            *("--result", self.folder / "result.json", "--outputs", self.folder / "outputs"),
+            *(("--etdump", self.folder / "trace.etdump") if kind == "etdump" else ()),
+        ]
+
+    def run(self, pte: Path, inputs: Sequence[Path], sme2: str = "on", **options: object) -> Run:
+        return self.call(*self.flags(pte, inputs, **options), SME2_RUNNER_SME2=sme2)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def runner(runner_binary: RunnerBinary, tmp_path: Path) -> Runner:
+    return Runner(runner_binary.path, tmp_path)
+
+
+@pytest.fixture
+def native_copy(tmp_path: Path) -> Path:
+    """The runner's sources in a folder that a test may change."""
+    from sme2_assets.runner.build import NATIVE_DIR
+
+    return Path(shutil.copytree(NATIVE_DIR, tmp_path / "native"))

@@ -1,0 +1,171 @@
+"""Reading back what the runner said: the result file, and the words for each way to fail."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sme2_assets.errors import RunnerError
+from sme2_assets.runner.build import NATIVE_DIR
+from sme2_assets.runner.result import EXIT_MEANINGS, read_cpu_facts, read_result, runner_failure
+
+GOOD: dict[str, Any] = {
+    "schema": 1,
+    "pass": "etdump",
+    "method": "forward",
+    "threads": 1,
+    "warmup_iterations": 1,
+    "iterations": 2,
+    "load_ns": 10,
+    "warmup_ns": [5],
+    "iteration_ns": [3, 4],
+    "peak_memory_bytes": 4096,
+    "cpu": {
+        "arch": "aarch64",
+        "features_seen": ["asimd", "sme", "sme2"],
+        "features_masked": ["sme", "sme2"],
+        "sme2": "off",
+        "sme2_usable": False,
+        "sme_vector_bits": 512,
+        "sve_vector_bits": None,
+    },
+    "etdump": {"file": "trace.etdump", "bytes": 7},
+    "inputs": [{"dtype": "float32", "shape": [1, 3]}],
+    "outputs": [{"file": "output_0.npy", "dtype": "float32", "shape": []}],
+    "versions": {"executorch": "1.5.1", "runner": "0.1.0", "compiler": "gcc 12.2.0"},
+}
+
+
+def written(folder: Path, document: object) -> Path:
+    path = folder / "result.json"
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    return path
+
+
+def test_a_good_result_is_read(tmp_path):
+    result = read_result(written(tmp_path, GOOD))
+    assert result.iteration_ns == (3, 4)
+    assert result.cpu.features_masked == ("sme", "sme2")
+    assert result.outputs[0].shape == ()
+    assert result.etdump is not None
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("schema",), 2),
+        (("schema",), True),
+        (("pass",), "kernels"),
+        (("threads",), 0),
+        (("threads",), True),
+        (("threads",), "1"),
+        (("iterations",), 3),
+        (("iterations",), 2.0),
+        (("warmup_ns",), []),
+        (("iteration_ns",), [3, -4]),
+        (("iteration_ns",), None),
+        (("load_ns",), 1.5),
+        (("etdump",), None),
+        (("etdump", "bytes"), 0),
+        (("etdump", "file"), "../trace.etdump"),
+        (("outputs",), {}),
+        (("outputs", 0, "file"), "/etc/passwd"),
+        (("outputs", 0, "dtype"), "complex64"),
+        (("inputs", 0, "shape"), [-1]),
+        (("inputs", 0, "file"), "input.npy"),
+        (("cpu",), None),
+        (("cpu", "sme2"), "maybe"),
+        (("cpu", "sme2"), "on"),
+        (("cpu", "sme2_usable"), True),
+        (("cpu", "sme2_usable"), 0),
+        (("cpu", "features_masked"), ["sme", "sme2", "sve"]),
+        (("cpu", "features_masked"), ["sme2"]),
+        (("cpu", "sme_vector_bits"), 0),
+        (("versions", "executorch"), ""),
+        (("extra",), 1),
+    ],
+)
+def test_a_result_that_does_not_add_up_is_refused(tmp_path, path, value):
+    document = copy.deepcopy(GOOD)
+    target: Any = document
+    for step in path[:-1]:
+        target = target[step]
+    target[path[-1]] = value
+    with pytest.raises(RunnerError, match="cannot be believed"):
+        read_result(written(tmp_path, document))
+
+
+@pytest.mark.parametrize("key", GOOD)
+def test_a_result_that_lacks_a_field_is_refused(tmp_path, key):
+    with pytest.raises(RunnerError, match=key):
+        read_result(written(tmp_path, {k: v for k, v in GOOD.items() if k != key}))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"', '{"schema": NaN}', "[" * 100_000])
+def test_a_file_that_is_no_result_is_refused(tmp_path, text):
+    with pytest.raises(RunnerError):
+        read_result(written(tmp_path, text))
+
+
+def test_a_missing_result_is_told(tmp_path):
+    with pytest.raises(RunnerError, match="no result file"):
+        read_result(tmp_path / "result.json")
+
+
+def test_the_answer_to_cpu_is_read(runner):
+    cpu = read_cpu_facts(runner.call("--cpu").stdout)
+    assert cpu.arch in ("aarch64", "x86_64")
+    with pytest.raises(RunnerError):
+        read_cpu_facts("no json")
+
+
+def test_every_exit_code_of_the_runner_has_a_meaning():
+    header = (NATIVE_DIR / "src" / "failure.h").read_text()
+    codes = {int(code) for code in re.findall(r"^  \w+ = (\d+),$", header, re.MULTILINE)}
+    assert codes == {0, *(code for code in EXIT_MEANINGS if code < 126)}
+
+
+def test_the_runner_s_own_words_are_kept():
+    stderr = (
+        "I 00:00:00.000704 executorch:cpuinfo_utils.cpp:71] Reading file x\n"
+        "E 00:00:00.006861 executorch:program.cpp:114] File size is too small\n"
+        "sme2_runner: error: model m.pte: not a whole program; export it again\n"
+    )
+    error = runner_failure(3, stderr)
+    assert "exit code 3" in error.what
+    assert "model m.pte: not a whole program" in error.what
+    assert "File size is too small" in error.what
+    assert "Reading file" not in error.what
+    assert error.remedy == "export it again"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (-signal.SIGILL, "instruction"),
+        (128 + signal.SIGILL, "instruction"),
+        (-signal.SIGKILL, "memory ran out"),
+        (-signal.SIGSEGV, "crashed"),
+        (-signal.SIGABRT, "check"),
+        (127, "not found"),
+        (8, "tracer"),
+        (77, "does not explain"),
+    ],
+)
+def test_a_failure_without_words_is_explained_by_its_code(code, words):
+    error = runner_failure(code, "")
+    assert words in error.what
+    assert error.remedy
+
+
+def test_a_real_failure_reads_well(runner, programs, tmp_path):
+    run = runner.run(tmp_path / "nope.pte", [])
+    error = runner_failure(run.returncode, run.stderr)
+    assert "nope.pte" in error.what
+    assert "\n  Log" not in error.what
