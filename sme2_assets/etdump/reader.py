@@ -1,0 +1,285 @@
+"""From the bytes of an ETDump to `Events`.
+
+The field numbers below are the order of fields in ExecuTorch's `etdump_schema_flatcc.fbs` (identifier ED00).
+Fields may be added at the end of a table by a newer ExecuTorch: they are not looked at and do no harm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sme2_assets.errors import TraceError
+from sme2_assets.etdump.events import EventKind, Events
+from sme2_assets.etdump.flatbuffer import (
+    Buffer,
+    Malformed,
+    Tables,
+    Texts,
+    Vectors,
+    require,
+)
+from sme2_assets.etdump.structure import structure_of
+
+_IDENTIFIER = b"ED00"
+_LARGEST_FILE_BYTES = 2**31 - 1  # FlatBuffer offsets are 32 bits, some of them signed
+_CHUNK_EVENTS = 65_536
+_LATEST_NS = np.uint64(2**63 - 1)
+
+# Widths of the fields of each table, by field number. A reference takes four bytes.
+_ETDUMP = (4, 4)
+_ETDUMP_RUN_DATA = 1
+_RUN = (4, 4, 4, 4)
+_RUN_NAME, _RUN_BUNDLED_INPUT_INDEX, _RUN_EVENTS = 0, 1, 3
+_EVENT = (4, 4, 4)
+_EVENT_PROFILE, _EVENT_ALLOCATION, _EVENT_DEBUG = 0, 1, 2
+_PROFILE = (4, 4, 4, 4, 4, 4, 8, 8)
+(
+    _PROFILE_NAME,
+    _PROFILE_CHAIN_INDEX,
+    _PROFILE_INSTRUCTION_ID,
+    _PROFILE_DELEGATE_ID_INT,
+    _PROFILE_DELEGATE_ID_STR,
+    _PROFILE_DELEGATE_METADATA,
+    _PROFILE_START_TIME,
+    _PROFILE_END_TIME,
+) = range(8)
+
+_KIND_OF_NAME = {
+    "Method::execute": EventKind.METHOD_EXECUTE,
+    "DELEGATE_CALL": EventKind.DELEGATE_CALL,
+    "OPERATOR_CALL": EventKind.OPERATOR_CALL,
+}
+_NATIVE_CALL_PREFIX = "native_call_"
+
+_NO_EVENTS_REMEDY = (
+    "The runtime was most likely built without the event tracer, as the executorch wheels 1.0 to 1.4 are: "
+    "build the runner against executorch 1.5.1 or newer, and run at least one inference in the etdump pass."
+)
+_BROKEN_REMEDY = "Profile again; if it was copied from a device, see that the copy is whole."
+_FOREIGN_REMEDY = "Give the .etdump file that the runner wrote in its etdump pass."
+
+
+def read_etdump(source: Path | bytes) -> Events:
+    """Decode an ETDump, with or without the 4-byte size in front.
+
+    Raises `TraceError`, and nothing else, for a file that is missing, empty, cut off, of another format, or
+    made to do harm. Memory and time stay in proportion to the size of the file, whatever it says.
+    """
+    label = "the ETDump" if isinstance(source, bytes) else f"ETDump {source}"
+    buffer = _load(source, label)
+    if buffer.size == 0:
+        raise TraceError(f"{label} is empty: the runtime recorded no event.", _NO_EVENTS_REMEDY)
+    root = _root_reference(buffer, label)
+    try:
+        events = _decode(buffer, root)
+    except Malformed as error:
+        raise TraceError(f"{label} is damaged: {error}.", _BROKEN_REMEDY) from None
+    if len(events) == 0:
+        raise TraceError(f"{label} holds no profile event.", _NO_EVENTS_REMEDY)
+    return events
+
+
+def _load(source: Path | bytes, label: str) -> Buffer:
+    try:
+        if isinstance(source, Path) and not source.is_file():
+            raise TraceError(f"{label} is not a file.", _FOREIGN_REMEDY)
+        size = len(source) if isinstance(source, bytes) else source.stat().st_size
+        if size > _LARGEST_FILE_BYTES:
+            raise TraceError(
+                f"{label} has {size} bytes, more than an ETDump can have.",
+                "Profile with fewer iterations per run.",
+            )
+        return Buffer(source)
+    except OSError as error:
+        raise TraceError(f"{label} cannot be read: {error.strerror}.", _FOREIGN_REMEDY) from error
+
+
+def _root_reference(buffer: Buffer, label: str) -> int:
+    """Position of the reference to the root table: behind the size prefix, where there is one."""
+    if buffer.u8[8:12].tobytes() == _IDENTIFIER:
+        promised, there = int(buffer.u32[0]), buffer.size - 4
+        if promised > there:
+            raise TraceError(f"{label} is cut off: {there} of {promised} bytes are there.", _BROKEN_REMEDY)
+        if promised < there:
+            raise TraceError(
+                f"{label} says it has {promised} bytes, but {there} follow: something was written behind it.",
+                "Profile again, one ETDump per file.",
+            )
+        return 4
+    if buffer.u8[4:8].tobytes() == _IDENTIFIER:
+        return 0
+    if buffer.size < 12:
+        raise TraceError(f"{label} is cut off: {buffer.size} bytes are there.", _BROKEN_REMEDY)
+    raise TraceError(f"{label} is not an ETDump: the identifier ED00 is not in it.", _FOREIGN_REMEDY)
+
+
+@dataclass
+class _Columns:
+    """What stands in the file about each event, before events are seen in relation to one another."""
+
+    is_profile: NDArray[np.bool_]
+    is_allocation: NDArray[np.bool_]
+    is_debug: NDArray[np.bool_]
+    # From here on: of the profile events alone.
+    name: NDArray[np.int32]
+    is_delegate_op: NDArray[np.bool_]
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    chain_index: NDArray[np.int32]
+    instruction_id: NDArray[np.int32]
+    delegate_debug_id_int: NDArray[np.int32]
+    has_delegate_metadata: NDArray[np.bool_]
+
+
+def _decode(buffer: Buffer, root_reference: int) -> Events:
+    root = Tables(buffer, buffer.follow(np.array([root_reference]), "the root"), _ETDUMP, "the root")
+    run_references = buffer.vectors(root.targets(_ETDUMP_RUN_DATA, "the blocks"), "blocks").elements()
+    runs = Tables(buffer, buffer.follow(run_references, "a block"), _RUN, "a block")
+    run_names = buffer.texts(runs.targets(_RUN_NAME, "the name of a block"), "the name of a block")
+    vectors = buffer.vectors(runs.targets(_RUN_EVENTS, "the events of a block"), "events")
+
+    codes = _NameCodes()
+    columns = _in_chunks(buffer, vectors.elements(), codes)
+    block_offsets = _profile_offsets(vectors, columns.is_profile)
+    block = np.repeat(np.arange(len(vectors.count)), np.diff(block_offsets))
+    kind = _kinds_of(codes.names).take(columns.name)
+    kind[columns.is_delegate_op] = EventKind.DELEGATE_OP
+    structure = structure_of(kind, block, block_offsets, columns.instruction_id)
+    return Events(
+        block=block.astype(np.int32),
+        event=(np.arange(len(block)) - block_offsets.take(block)).astype(np.int32),
+        kind=kind,
+        parent=structure.parent,
+        delegate_call=structure.delegate_call,
+        position=structure.position,
+        name=columns.name,
+        start_ns=columns.start_ns,
+        end_ns=columns.end_ns,
+        chain_index=columns.chain_index,
+        instruction_id=columns.instruction_id,
+        delegate_debug_id_int=columns.delegate_debug_id_int,
+        has_delegate_metadata=columns.has_delegate_metadata,
+        names=codes.names,
+        block_names=_strings(run_names),
+        block_bundled_input_index=runs.int32(_RUN_BUNDLED_INPUT_INDEX, -1),
+        block_offsets=block_offsets,
+        allocation_events=int(columns.is_allocation.sum()),
+        debug_events=int(columns.is_debug.sum()),
+        unknown_events=int((~(columns.is_profile | columns.is_allocation | columns.is_debug)).sum()),
+    )
+
+
+def _in_chunks(buffer: Buffer, references: NDArray[np.int64], codes: _NameCodes) -> _Columns:
+    """The columns of all events, by chunks: else intermediate arrays would take more memory than they do."""
+    starts = range(0, max(len(references), 1), _CHUNK_EVENTS)
+    chunks = [_columns(buffer, references[start : start + _CHUNK_EVENTS], codes) for start in starts]
+    return _Columns(
+        **{
+            field.name: np.concatenate([getattr(chunk, field.name) for chunk in chunks])
+            for field in fields(_Columns)
+        }
+    )
+
+
+def _columns(buffer: Buffer, references: NDArray[np.int64], codes: _NameCodes) -> _Columns:
+    wrappers = Tables(buffer, buffer.follow(references, "an event"), _EVENT, "an event")
+    is_profile = wrappers.has(_EVENT_PROFILE)
+    is_allocation = ~is_profile & wrappers.has(_EVENT_ALLOCATION)
+    is_debug = ~is_profile & ~is_allocation & wrappers.has(_EVENT_DEBUG)
+    targets = wrappers.targets(_EVENT_PROFILE, "a profile event")[is_profile]
+    profiles = Tables(buffer, targets, _PROFILE, "a profile event")
+    delegate_id_int = profiles.int32(_PROFILE_DELEGATE_ID_INT, -1)
+    name, is_delegate_op = _names(buffer, profiles, delegate_id_int, codes)
+    start_ns, end_ns = _times(profiles)
+    metadata = profiles.targets(_PROFILE_DELEGATE_METADATA, "delegate metadata")
+    return _Columns(
+        is_profile=is_profile,
+        is_allocation=is_allocation,
+        is_debug=is_debug,
+        name=name,
+        is_delegate_op=is_delegate_op,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        chain_index=profiles.int32(_PROFILE_CHAIN_INDEX, 0),
+        instruction_id=profiles.int32(_PROFILE_INSTRUCTION_ID, -1),
+        delegate_debug_id_int=delegate_id_int,
+        has_delegate_metadata=buffer.holds_bytes(metadata, "delegate metadata"),
+    )
+
+
+def _profile_offsets(vectors: Vectors, is_profile: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Row where each block starts (and the last one ends), when only profile events are rows."""
+    profiles_before = np.concatenate([[0], np.cumsum(is_profile)])
+    return profiles_before.take(np.concatenate([[0], np.cumsum(vectors.count)]))
+
+
+def _times(profiles: Tables) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    start, end = profiles.uint64(_PROFILE_START_TIME, 0), profiles.uint64(_PROFILE_END_TIME, 0)
+    require((start <= end).all(), "an event ends before it starts")
+    require((end <= _LATEST_NS).all(), "an event has an impossible time")
+    return start.view(np.int64), end.view(np.int64)
+
+
+def _names(
+    buffer: Buffer, profiles: Tables, delegate_id_int: NDArray[np.int32], codes: _NameCodes
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Name codes, and which rows a delegate wrote: by the Inspector's rule.
+
+    A row with an identifier given by a delegate is a delegate's and is named by it: the integer if there is
+    one, else the string. An empty string is no identifier.
+    """
+    what = "the name of an event"
+    has_text_id = profiles.has(_PROFILE_DELEGATE_ID_STR)
+    name = codes.of(buffer.texts(profiles.first_of((_PROFILE_DELEGATE_ID_STR, _PROFILE_NAME), what), what))
+    is_delegate_op = has_text_id & (name != codes.empty)
+
+    unidentified = np.flatnonzero(has_text_id & ~is_delegate_op)
+    if len(unidentified):
+        name[unidentified] = codes.of(buffer.texts(profiles.targets(_PROFILE_NAME, what)[unidentified], what))
+
+    numbered = np.flatnonzero(delegate_id_int != -1)
+    if len(numbered):
+        numbers, which = np.unique(delegate_id_int[numbered], return_inverse=True)
+        name[numbered] = codes.of(Texts(which, [str(number) for number in numbers.tolist()]))
+        is_delegate_op[numbered] = True
+    return name, is_delegate_op
+
+
+class _NameCodes:
+    """One code per distinct name, over several columns of strings. A missing string is an empty name."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._codes)
+
+    @property
+    def empty(self) -> int:
+        return self._codes.get("", -1)
+
+    def of(self, texts: Texts) -> NDArray[np.int32]:
+        values = [*texts.values, ""] if (texts.code < 0).any() else texts.values
+        codes = [self._codes.setdefault(value, len(self._codes)) for value in values]
+        return np.array(codes, dtype=np.int32).take(texts.code)  # code -1 takes the last: the empty name
+
+
+def _strings(texts: Texts) -> list[str]:
+    return [texts.values[code] if code >= 0 else "" for code in texts.code.tolist()]
+
+
+def _kinds_of(names: list[str]) -> NDArray[np.int8]:
+    return np.array(
+        [
+            EventKind.NATIVE_CALL
+            if name.startswith(_NATIVE_CALL_PREFIX)
+            else _KIND_OF_NAME.get(name, EventKind.OTHER)
+            for name in names
+        ],
+        dtype=np.int8,
+    )
