@@ -1,0 +1,287 @@
+"""The one categoriser: what an operator's name in a trace says about it.
+
+Here belongs every conclusion drawn from a name: operator type, data type, category, and whether the
+name alone proves an SME2 kernel. Views, summaries, report and command line all take it from here.
+Names themselves are never changed. Framework rows (`Method::execute`, `DELEGATE_CALL`, ...) are not
+operators and do not belong here.
+
+A name is parsed first and looked up whole: no guessing by substring, which would make a convolution
+of `Convert` and data movement of `Copy Sign`. A name that is not in the tables is `Other` and says
+`known=False`, so that it can be counted and shown.
+
+Two forms of names exist:
+
+- XNNPACK: `<operator type> (<layout>, <data types>) <ukernel type> #<n>`, where everything after the
+  type may be missing: `Convolution (NHWC, PF32) IGEMM #1`, `Pack LH (X8) #1`, `Add (ND) #2`.
+- portable kernels: `native_call_<operator>.<overload>`, as the kernels name themselves; the registry's
+  form `aten::<operator>.<overload>` is read too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Literal
+
+Backend = Literal["xnnpack", "portable"]
+
+
+class Category(str, Enum):
+    """The five kinds of work a model's time is divided into."""
+
+    CONV = "CONV"
+    GEMM = "GEMM"
+    DATA_MOVEMENT = "Data Movement"
+    ELEMENTWISE = "Elementwise"
+    OTHER = "Other"
+
+
+@dataclass(frozen=True)
+class OperatorClass:
+    """What a name tells.
+
+    `dtype` are the data types as the name writes them (`PF32`, or `QD8, F32, QC8W` for several), and
+    `ukernel` is the kind of XNNPACK microkernel (`GEMM`, `IGEMM`, `DWConv`); None where the name has none.
+    `sme2_evidence` is `name` where the name proves an SME or SME2 kernel. `none` proves nothing: such an
+    operator may or may not have run on the SME unit.
+    """
+
+    op_type: str
+    category: Category
+    known: bool
+    dtype: str | None
+    ukernel: str | None
+    sme2_evidence: Literal["name", "none"]
+
+
+#: XNNPACK makes an operator of these packed types only where it has an SME or SME2 kernel for it, so the
+#: type proves the kernel. `QP8` is packed too, but has NEON kernels (dot product, I8MM) beside the SME2
+#: ones and appears on CPUs without SME: it proves nothing.
+SME2_DTYPES = frozenset({"PF32", "PF16", "PQS8"})
+
+
+# 1x1 convolutions with stride 1 are run as, and reported as, Fully Connected: the trace cannot tell them.
+_XNNPACK_TYPES: Mapping[Category, frozenset[str]] = {
+    Category.CONV: frozenset({"Convolution", "Deconvolution"}),
+    Category.GEMM: frozenset(
+        {
+            "Batch Matrix Multiply",
+            "Dynamic Fully Connected",
+            "Fully Connected",
+            "Scaled Dot-Product Attention",
+        }
+    ),
+    # Convert changes layout, precision or quantisation and computes nothing. A concatenation or a split
+    # is reported as one Copy per part.
+    Category.DATA_MOVEMENT: frozenset(
+        {
+            "Batch to Space",
+            "Channel Shuffle",
+            "Concatenate",
+            "Constant Pad",
+            "Convert",
+            "Copy",
+            "Depth To Space",
+            "Fuse Dims",
+            "Pack LH",
+            "Slice",
+            "Space To Depth",
+            "Split",
+            "Split Dims",
+            "Static Expand Dims",
+            "Static Reshape",
+            "Transpose",
+        }
+    ),
+    Category.ELEMENTWISE: frozenset(
+        {
+            "Abs",
+            "Add",
+            "ApproxGELU",
+            "ATan2",
+            # Spelled so in XNNPACK's table of unary operators; the right spelling is in its older ones.
+            "Bankders Rounding",
+            "Bankers Rounding",
+            "Binary Elementwise",
+            "Bitwise And",
+            "Bitwise Not",
+            "Bitwise Or",
+            "Bitwise Xor",
+            "Ceiling",
+            "Clamp",
+            "Copy Sign",
+            "Cosine",
+            "Count Leading Zeros",
+            "Cube Root",
+            "Divide",
+            "ELU",
+            "Exp",
+            "Floor",
+            "GELU",
+            "HardSwish",
+            # What XNNPACK calls a quantised operator that it runs by table lookup.
+            "Invalid Binary Op",
+            "Invalid Unary Op",
+            "LeakyReLU",
+            "Log",
+            "Maximum",
+            "Minimum",
+            "Modulus",
+            "Multiply",
+            "Negate",
+            "Normalize",
+            "PReLU",
+            "Population Count",
+            "Power",
+            "Reciprocal Square Root",
+            "RoPE",
+            "Shift Left",
+            "Shift Right Arithmetic",
+            "Shift Right Logical",
+            "Sigmoid",
+            "Sign",
+            "Sine",
+            "Softmax",
+            "Square",
+            "Square Root",
+            "Squared Difference",
+            "Subtract",
+            "TanH",
+            "Unary Elementwise",
+        }
+    ),
+    Category.OTHER: frozenset(
+        {
+            "ArgMax Pooling",
+            "Average Pooling",
+            "Global Average Pooling",
+            "Global Sum Pooling",
+            "Max Pooling",
+            "Mean",
+            "Mean Squared",
+            "Reduce Max",
+            "Reduce Min",
+            "Resize Bilinear",
+            "Sum",
+            "Unpooling",
+        }
+    ),
+}
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# A trailing underscore is part of the name: the in-place form of an operator.
+_PORTABLE_OPERATORS: Mapping[Category, frozenset[str]] = {
+    Category.CONV: _words("convolution convolution_backward"),
+    Category.GEMM: _words(
+        """
+        addmm bmm linear mm mixed_linear mixed_mm scaled_dot_product_attention
+        custom_quantized_sdpa custom_sdpa quantized_moe_ffn sdpa_with_kv_cache
+        """
+    ),
+    # Nothing is computed: values are moved, selected, laid out anew, converted, or memory is filled.
+    Category.DATA_MOVEMENT: _words(
+        """
+        _clone_dim_order _d2h_copy _empty_dim_order _h2d_copy _to_copy _to_dim_order_copy
+        alias_copy as_strided_copy clone copy copy_ detach_copy lift_fresh_copy
+        cat diagonal_copy expand_copy flip narrow_copy permute_copy pixel_shuffle pixel_unshuffle
+        repeat repeat_interleave roll select_copy slice_copy split_copy split_with_sizes_copy
+        squeeze_copy stack t_copy transpose_copy unbind_copy unfold_copy unsqueeze_copy
+        view_as_real_copy view_copy
+        gather index index_put index_put_ index_select masked_scatter masked_select
+        scatter scatter_add select_scatter slice_scatter
+        constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d
+        replication_pad1d replication_pad2d replication_pad3d
+        arange empty fill full full_like ones scalar_tensor zeros
+        dequantize_per_channel dequantize_per_tensor dequantize_per_token
+        quantize_per_channel quantize_per_tensor quantize_per_token
+        update_cache update_cache_with_indices
+        et_copy_index et_view
+        """
+    ),
+    # Also what works along a row and keeps the shape: softmax and normalisation.
+    Category.ELEMENTWISE: _words(
+        """
+        _conj_physical abs acos acosh add asin asinh atan atan2 atanh
+        bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor
+        ceil clamp cos cosh div elu eq erf exp expm1 floor floor_divide fmod ge gelu glu gt hardtanh
+        isinf isnan le leaky_relu log log10 log1p log2 logical_and logical_not logical_or logical_xor
+        logit lt masked_fill maximum minimum mul native_dropout ne neg pow reciprocal relu remainder
+        round rsqrt rsub sigmoid sign sin sinh sqrt sub tan tanh tril trunc where
+        _log_softmax _softmax
+        _native_batch_norm_legit _native_batch_norm_legit_no_training native_group_norm native_layer_norm
+        """
+    ),
+    # Pooling, reductions, scans, searches, resampling, look-ups, transforms, random numbers.
+    Category.OTHER: _words(
+        """
+        _adaptive_avg_pool2d avg_pool2d max_pool2d_with_indices max_pool2d_with_indices_backward
+        allclose amax amin any argmax argmin max mean min prod sum var var_mean
+        choose_qparams choose_qparams_per_token_asymmetric
+        cumsum nonzero sort topk
+        _upsample_bilinear2d_aa grid_sampler_2d upsample_bilinear2d upsample_nearest2d
+        embedding embedding_2bit embedding_4bit embedding_byte embedding_xbit
+        _cdist_forward _pdist_forward
+        _fft_c2r _fft_r2c fast_hadamard_transform
+        channelwise_gated_delta_rule gated_delta_rule
+        rand randn
+        """
+    ),
+}
+
+_TABLES: Mapping[Backend, Mapping[str, Category]] = {
+    "xnnpack": {name: category for category, names in _XNNPACK_TYPES.items() for name in names},
+    "portable": {name: category for category, names in _PORTABLE_OPERATORS.items() for name in names},
+}
+
+_XNNPACK_NAME = re.compile(
+    r"(?P<op_type>[^(]+?)(?: \((?P<types>[^()]*)\)(?: (?P<ukernel>[^#()]+?))?)?(?: #\d+)?", re.ASCII
+)
+_PORTABLE_NAME = re.compile(r"(?:native_call_)?(?:\w+::)?(?P<op_type>\w+)(?:\.\w+)?", re.ASCII)
+
+
+@lru_cache(maxsize=16384)
+def classify(name: str, backend: Backend) -> OperatorClass:
+    """What the name of an operator row tells; any text is accepted, and an unknown one says so."""
+    return _classify_xnnpack(name) if backend == "xnnpack" else _classify_portable(name)
+
+
+def _classify_xnnpack(name: str) -> OperatorClass:
+    match = _XNNPACK_NAME.fullmatch(name)
+    if match is None:
+        return _unreadable(name)
+    op_type = match["op_type"]
+    dtypes = _data_types(match["types"] or "")
+    category = _TABLES["xnnpack"].get(op_type)
+    return OperatorClass(
+        op_type=op_type,
+        category=category or Category.OTHER,
+        known=category is not None,
+        dtype=", ".join(dtypes) or None,
+        ukernel=match["ukernel"],
+        sme2_evidence="name" if SME2_DTYPES.intersection(dtypes) else "none",
+    )
+
+
+def _data_types(types: str) -> list[str]:
+    """The data types of `NHWC, PF32`: what is left without a layout, which begins with the batch, N."""
+    return [word for word in (part.strip() for part in types.split(",")) if word and word[0] != "N"]
+
+
+def _classify_portable(name: str) -> OperatorClass:
+    match = _PORTABLE_NAME.fullmatch(name)
+    if match is None:
+        return _unreadable(name)
+    op_type = match["op_type"]
+    category = _TABLES["portable"].get(op_type)
+    return OperatorClass(op_type, category or Category.OTHER, category is not None, None, None, "none")
+
+
+def _unreadable(name: str) -> OperatorClass:
+    return OperatorClass(name, Category.OTHER, False, None, None, "none")

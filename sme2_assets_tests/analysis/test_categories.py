@@ -1,0 +1,278 @@
+"""The categoriser against names from elsewhere: the installed runtime's own tables and real traces."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sme2_assets.analysis import categories
+from sme2_assets.analysis.categories import Backend, Category, OperatorClass, classify
+
+CONV, GEMM, MOVE = Category.CONV, Category.GEMM, Category.DATA_MOVEMENT
+ELEMENTWISE, OTHER = Category.ELEMENTWISE, Category.OTHER
+
+
+def _executorch() -> Path:
+    spec = find_spec("executorch")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _texts(library_stem: str, pattern: bytes) -> set[str]:
+    """The NUL-terminated texts of an installed library that match a pattern as a whole."""
+    (library,) = (_executorch() / "lib").glob(f"{library_stem}.*")
+    return {
+        text.decode() for text in re.findall(rb"(?<=\x00)" + pattern + rb"(?=\x00)", library.read_bytes())
+    }
+
+
+def _xnnpack_types_of_the_wheel() -> set[str]:
+    types = _texts(
+        "libexecutorch_backend_xnnpack",
+        rb"[A-Z][A-Za-z0-9 -]+ \((?:N[CDHT][A-Z0-9]*|X[0-9]+)(?:, [A-Z0-9_]+)*\)",
+    )
+    # The linker stores a text that ends another one only there: "Fully Connected (NC, F32)" is found
+    # inside "Dynamic Fully Connected (NC, F32)" alone.
+    return types | {name.removeprefix("Dynamic ") for name in types}
+
+
+def _kernels_of_the_wheel() -> set[str]:
+    names: set[str] = set()
+    for stem in ("libexecutorch_kernels_optimized", "libexecutorch_kernels_quantized"):
+        names |= _texts(
+            stem, rb"(?:native_call_|(?:aten|dim_order_ops|et_copy|quantized_decomposed)::)[\w.:]+"
+        )
+    return names
+
+
+def _operators_of_the_wheels_lists() -> set[str]:
+    names: set[str] = set()
+    for folder in ("portable", "quantized"):
+        for listing in (_executorch() / "kernels" / folder).glob("*.yaml"):
+            names |= set(re.findall(r"^- (?:op|func): ([\w:.]+)", listing.read_text(), flags=re.MULTILINE))
+    return names
+
+
+def _unknown(names: set[str], backend: Backend) -> list[str]:
+    return sorted(name for name in names if not classify(name, backend).known)
+
+
+def test_every_operator_type_of_the_installed_xnnpack_is_known() -> None:
+    types = _xnnpack_types_of_the_wheel()
+    assert len(types) > 150
+    assert {"Convolution (NHWC, PF32)", "Fully Connected (NC, F32)", "Add (ND)", "Pack LH (X32)"} <= types
+    assert _unknown(types, "xnnpack") == []
+
+
+def test_every_kernel_of_the_installed_libraries_is_known() -> None:
+    names = _kernels_of_the_wheel()
+    assert len(names) > 400
+    assert {"native_call_addmm.out", "aten::linear.out", "native_call_copy_"} <= names
+    assert _unknown(names, "portable") == []
+
+
+def test_every_operator_of_the_installed_operator_lists_is_known() -> None:
+    names = _operators_of_the_wheels_lists()
+    assert len(names) > 200
+    assert {"_softmax.out", "quantized_decomposed::mixed_mm.out", "et_copy::_h2d_copy.out"} <= names
+    assert _unknown(names, "portable") == []
+
+
+def test_every_packed_type_of_the_installed_xnnpack_is_decided_on() -> None:
+    types = {token for name in _xnnpack_types_of_the_wheel() for token in re.findall(r"\b\w+\b", name)}
+    packed = {token for token in types if re.fullmatch(r"(?:P|QP)[A-Z]*\d+\w*", token)}
+    assert packed == {"PF32", "PF16", "PQS8", "QP8"}
+
+
+# Copied from traces of real models, with SME2 (under emulation) and without.
+SEEN_IN_TRACES: list[tuple[str, OperatorClass]] = [
+    ("Convolution (NHWC, F32) IGEMM #1", OperatorClass("Convolution", CONV, True, "F32", "IGEMM", "none")),
+    ("Convolution (NHWC, PF32) IGEMM #1", OperatorClass("Convolution", CONV, True, "PF32", "IGEMM", "name")),
+    ("Convolution (NHWC, PF16) IGEMM #2", OperatorClass("Convolution", CONV, True, "PF16", "IGEMM", "name")),
+    ("Convolution (NHWC, F16) DWConv #1", OperatorClass("Convolution", CONV, True, "F16", "DWConv", "none")),
+    (
+        "Deconvolution (NHWC, F32) Subconv2D #1",
+        OperatorClass("Deconvolution", CONV, True, "F32", "Subconv2D", "none"),
+    ),
+    (
+        "Fully Connected (NC, PF32) GEMM #1",
+        OperatorClass("Fully Connected", GEMM, True, "PF32", "GEMM", "name"),
+    ),
+    (
+        "Fully Connected (NC, F16) GEMM #1",
+        OperatorClass("Fully Connected", GEMM, True, "F16", "GEMM", "none"),
+    ),
+    (
+        "Batch Matrix Multiply (NC, PF16) GEMM #2",
+        OperatorClass("Batch Matrix Multiply", GEMM, True, "PF16", "GEMM", "name"),
+    ),
+    (
+        "Convolution (NHWC, PQS8, QS8, QC8W) IGEMM #1",
+        OperatorClass("Convolution", CONV, True, "PQS8, QS8, QC8W", "IGEMM", "name"),
+    ),
+    ("Convolution (NHWC, QC8) DWConv #1", OperatorClass("Convolution", CONV, True, "QC8", "DWConv", "none")),
+    (
+        "Fully Connected (NC, PQS8, QC8W) GEMM #1",
+        OperatorClass("Fully Connected", GEMM, True, "PQS8, QC8W", "GEMM", "name"),
+    ),
+    ("Convert (NC) #2", OperatorClass("Convert", MOVE, True, None, None, "none")),
+    ("Transpose (ND, X32) #1", OperatorClass("Transpose", MOVE, True, "X32", None, "none")),
+    ("Copy (NC, X16) #1", OperatorClass("Copy", MOVE, True, "X16", None, "none")),
+    ("Softmax (NC, F32) #1", OperatorClass("Softmax", ELEMENTWISE, True, "F32", None, "none")),
+    ("HardSwish (NC) #1", OperatorClass("HardSwish", ELEMENTWISE, True, None, None, "none")),
+    ("Resize Bilinear (NHWC) #1", OperatorClass("Resize Bilinear", OTHER, True, None, None, "none")),
+    ("Max Pooling (NHWC, F16) #1", OperatorClass("Max Pooling", OTHER, True, "F16", None, "none")),
+]
+
+
+@pytest.mark.parametrize(("name", "expected"), SEEN_IN_TRACES, ids=[name for name, _ in SEEN_IN_TRACES])
+def test_a_name_seen_in_a_trace_is_read_in_all_its_parts(name: str, expected: OperatorClass) -> None:
+    assert classify(name, "xnnpack") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "op_type", "category"),
+    [
+        ("native_call_convolution.out", "convolution", CONV),
+        ("native_call_addmm.out", "addmm", GEMM),
+        ("native_call_bmm.out", "bmm", GEMM),
+        ("native_call__to_dim_order_copy.out", "_to_dim_order_copy", MOVE),
+        ("native_call_slice_copy.Tensor_out", "slice_copy", MOVE),
+        ("native_call_cat.out", "cat", MOVE),
+        ("native_call__softmax.out", "_softmax", ELEMENTWISE),
+        ("native_call_native_layer_norm.out", "native_layer_norm", ELEMENTWISE),
+        ("native_call_mean.out", "mean", OTHER),
+        ("native_call_embedding.out", "embedding", OTHER),
+        ("native_call_copy_", "copy_", MOVE),
+        ("native_call_llama::gated_delta_rule.out", "gated_delta_rule", OTHER),
+        ("aten::add.out", "add", ELEMENTWISE),
+        ("quantized_decomposed::quantize_per_tensor.out", "quantize_per_tensor", MOVE),
+    ],
+)
+def test_a_portable_name_gives_its_operator(name: str, op_type: str, category: Category) -> None:
+    assert classify(name, "portable") == OperatorClass(op_type, category, True, None, None, "none")
+
+
+@pytest.mark.parametrize(
+    "name", ["Convert (NC) #1", "Convert (NC, F32, QD8) #1", "Convert (NC, QS8, QC8) #3"]
+)
+def test_a_convert_is_data_movement_and_not_a_convolution(name: str) -> None:
+    assert classify(name, "xnnpack").category is MOVE
+
+
+def test_a_convolution_run_by_a_gemm_kernel_is_a_convolution() -> None:
+    for ukernel in ("GEMM", "IGEMM", "SPMM", "VMulCAddC", "DWConv", "Conv2D HWC2CHW"):
+        operator = classify(f"Convolution (NHWC, F32) {ukernel} #1", "xnnpack")
+        assert (operator.category, operator.ukernel) == (CONV, ukernel)
+
+
+def test_copying_a_sign_is_elementwise_and_copying_data_is_not() -> None:
+    assert classify("Copy Sign (ND) #1", "xnnpack").category is ELEMENTWISE
+    assert classify("Copy (NC, X32) #1", "xnnpack").category is MOVE
+
+
+def test_a_resize_is_not_a_matrix_multiplication() -> None:
+    assert classify("Resize Bilinear (NCHW) #1", "xnnpack").category is OTHER
+    assert classify("native_call_upsample_bilinear2d.vec_out", "portable").category is OTHER
+
+
+def test_addmm_is_a_matrix_multiplication_and_add_is_elementwise() -> None:
+    assert classify("native_call_addmm.out", "portable").category is GEMM
+    assert classify("native_call_add.out", "portable").category is ELEMENTWISE
+
+
+@pytest.mark.parametrize(
+    "name", ["Pack LH (X8) #1", "Slice (ND, X16) #1", "Depth To Space (NCHW2NHWC, X32) #1"]
+)
+def test_packing_slicing_and_rearranging_are_data_movement(name: str) -> None:
+    assert classify(name, "xnnpack").category is MOVE
+
+
+@pytest.mark.parametrize("name", ["cat", "clone", "_clone_dim_order", "expand_copy", "index", "gather"])
+def test_portable_copies_are_data_movement(name: str) -> None:
+    assert classify(f"native_call_{name}.out", "portable").category is MOVE
+
+
+def test_max_of_a_tensor_is_a_reduction_and_maximum_of_two_is_elementwise() -> None:
+    assert classify("native_call_max.unary_out", "portable").category is OTHER
+    assert classify("native_call_maximum.out", "portable").category is ELEMENTWISE
+    assert classify("Reduce Max (ND) Reduce #1", "xnnpack").category is OTHER
+    assert classify("Maximum (ND) #1", "xnnpack").category is ELEMENTWISE
+
+
+def test_square_roots_are_elementwise_and_a_mean_of_squares_is_a_reduction() -> None:
+    assert classify("Reciprocal Square Root (NC) #1", "xnnpack").category is ELEMENTWISE
+    assert classify("Mean Squared (ND) Reduce #1", "xnnpack").category is OTHER
+
+
+def test_pooling_run_by_a_kernel_of_the_same_name_is_read_apart() -> None:
+    operator = classify("Average Pooling (NHWC, F32) Average Pooling #1", "xnnpack")
+    assert (operator.op_type, operator.ukernel) == ("Average Pooling", "Average Pooling")
+
+
+def test_a_layout_with_a_digit_is_no_data_type() -> None:
+    assert classify("Depth To Space (NCHW2NHWC, X16) #1", "xnnpack").dtype == "X16"
+
+
+def test_several_data_types_stay_as_the_name_writes_them() -> None:
+    assert classify("Fully Connected (NC, QD8, F32, QC4W) GEMM #1", "xnnpack").dtype == "QD8, F32, QC4W"
+
+
+@pytest.mark.parametrize("dtypes", ["PF32", "PF16", "PQS8, QC8W", "PQS8, QS8, QC8W"])
+def test_a_packed_type_with_no_kernel_but_sme_ones_is_evidence(dtypes: str) -> None:
+    assert classify(f"Fully Connected (NC, {dtypes}) GEMM #1", "xnnpack").sme2_evidence == "name"
+
+
+@pytest.mark.parametrize(
+    "dtypes", ["F32", "F16", "QS8", "QP8, F32, QC8W", "QP8, F32, QB4W", "QPF32", "PF32X", "PF3", "BF16_F32"]
+)
+def test_other_types_prove_nothing(dtypes: str) -> None:
+    assert classify(f"Fully Connected (NC, {dtypes}) GEMM #1", "xnnpack").sme2_evidence == "none"
+
+
+def test_evidence_is_read_from_the_data_types_alone() -> None:
+    assert classify("PF32 (NC, F32) PF32 #1", "xnnpack").sme2_evidence == "none"
+    assert classify("native_call_PF32.out", "portable").sme2_evidence == "none"
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        ("Quantum Convolution (NHWC, F32) GEMM #1", "xnnpack"),
+        ("Convolutions (NHWC, F32) #1", "xnnpack"),
+        ("convolution (NHWC, F32) #1", "xnnpack"),
+        ("Invalid", "xnnpack"),
+        ("native_call_addmm.out", "xnnpack"),
+        ("native_call_brand_new.out", "portable"),
+        ("Convolution (NHWC, F32) IGEMM #1", "portable"),
+        ("OPERATOR_CALL", "portable"),
+        ("", "xnnpack"),
+        ("", "portable"),
+    ],
+)
+def test_an_unknown_name_is_other_and_says_so(name: str, backend: Backend) -> None:
+    operator = classify(name, backend)
+    assert (operator.category, operator.known) == (OTHER, False)
+
+
+def test_an_unknown_operator_keeps_its_own_type_and_what_can_be_read_of_it() -> None:
+    operator = classify("Brand New (NHWC, PF32) GEMM #7", "xnnpack")
+    assert operator == OperatorClass("Brand New", OTHER, False, "PF32", "GEMM", "name")
+
+
+@given(name=st.text(max_size=200), backend=st.sampled_from(["xnnpack", "portable"]))
+def test_any_text_is_classified(name: str, backend: Backend) -> None:
+    assert isinstance(classify(name, backend), OperatorClass)
+
+
+def test_no_name_stands_in_two_categories() -> None:
+    for table in (categories._XNNPACK_TYPES, categories._PORTABLE_OPERATORS):
+        names = [name for group in table.values() for name in group]
+        assert len(names) == len(set(names))
+        assert set(table) == set(Category)
