@@ -1,0 +1,191 @@
+"""What an exported model is on disk, read back and verified without torch.
+
+The manifest says everything about the export, including the hash of every file beside it. Whoever
+profiles a model loads it through `load_exported` and so never measures a file that was altered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sme2_assets.errors import ExportError
+from sme2_assets.store import sha256_of_file
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+PTE = "model.pte"
+ETRECORD = "model.etrecord"
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """A variant that is ready to run: the program, its inputs, and what should come out."""
+
+    variant: str
+    model: str
+    precision: str
+    directory: Path
+    pte: Path
+    etrecord: Path
+    inputs: list[Path]
+    expected_outputs: list[Path]
+    manifest: Path
+    pte_sha256: str
+    cached: bool
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """A file of the export, as it was written."""
+
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """An input or output of the program, and the file with its values."""
+
+    file: str
+    dtype: str
+    shape: list[int]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How near an output must come to the expected one, as signal to quantisation noise ratio."""
+
+    metric: str
+    minimum_db: float
+
+
+@dataclass(frozen=True)
+class OperatorCounts:
+    """What the program consists of: delegate calls, and kernel calls of ExecuTorch's own library."""
+
+    delegates: int
+    delegated: dict[str, int]
+    """Operators inside delegates, by edge dialect name such as `aten.convolution.default`."""
+    portable: dict[str, int]
+    """Kernel calls of the program, by the name the runtime knows, such as `aten::mean.out`."""
+
+    @property
+    def delegated_total(self) -> int:
+        return sum(self.delegated.values())
+
+    @property
+    def portable_total(self) -> int:
+        return sum(self.portable.values())
+
+
+@dataclass(frozen=True)
+class ModelManifest:
+    """The whole provenance of one export."""
+
+    variant: str
+    model: str
+    precision: str
+    description: str
+    content_key: str
+    seed: int
+    parameters: int
+    macs: int
+    inputs: list[TensorFacts]
+    outputs: list[TensorFacts]
+    """Outputs as the program gives them; the expected files hold the reference's own float32 values."""
+    expected: str
+    """What the expected files are, in words."""
+    tolerance: Tolerance
+    operators: OperatorCounts
+    options: dict[str, Any]
+    versions: dict[str, str]
+    files: dict[str, FileFacts]
+    torch_import_seconds: float
+    export_seconds: float
+    schema: int = field(default=SCHEMA)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+
+def read_manifest(path: Path) -> ModelManifest:
+    """The manifest in that file, or an error when it is not a whole one of this schema."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        if raw["schema"] != SCHEMA:
+            raise ValueError(f"schema {raw['schema']!r}, this version reads {SCHEMA}")
+        return _manifest(raw)
+    except FileNotFoundError:
+        raise _damaged(path.parent, f"{path.name} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(path.parent, f"{path.name} cannot be read ({_reason(error)})") from error
+
+
+def load_exported(directory: Path) -> ExportedModel:
+    """The exported model in that folder, after every file was found to be as it was written."""
+    manifest = read_manifest(directory / MANIFEST)
+    inputs = [tensor.file for tensor in manifest.inputs]
+    expected = [tensor.file for tensor in manifest.outputs]
+    for name in (PTE, ETRECORD, *inputs, *expected):
+        if name not in manifest.files:
+            raise _damaged(directory, f"{MANIFEST} does not vouch for {name}")
+    for name, facts in manifest.files.items():
+        _verify(directory, name, facts)
+    return ExportedModel(
+        variant=manifest.variant,
+        model=manifest.model,
+        precision=manifest.precision,
+        directory=directory,
+        pte=directory / PTE,
+        etrecord=directory / ETRECORD,
+        inputs=[directory / name for name in inputs],
+        expected_outputs=[directory / name for name in expected],
+        manifest=directory / MANIFEST,
+        pte_sha256=manifest.files[PTE].sha256,
+        cached=True,
+    )
+
+
+def file_facts(path: Path) -> FileFacts:
+    """Hash and size of a file."""
+    return FileFacts(sha256_of_file(path), path.stat().st_size)
+
+
+def _verify(directory: Path, name: str, facts: FileFacts) -> None:
+    # A name from a manifest must not lead out of its folder.
+    if Path(name).name != name:
+        raise _damaged(directory, f"{MANIFEST} names a file outside the folder: {name!r}")
+    path = directory / name
+    try:
+        found = file_facts(path)
+    except FileNotFoundError:
+        raise _damaged(directory, f"{name} is missing") from None
+    except OSError as error:
+        raise _damaged(directory, f"{name} cannot be read ({_reason(error)})") from error
+    if found != facts:
+        raise _damaged(directory, f"{name} is not the file that was exported: it was altered")
+
+
+def _manifest(raw: Mapping[str, Any]) -> ModelManifest:
+    values = dict(raw)
+    values["inputs"] = [TensorFacts(**tensor) for tensor in raw["inputs"]]
+    values["outputs"] = [TensorFacts(**tensor) for tensor in raw["outputs"]]
+    values["tolerance"] = Tolerance(**raw["tolerance"])
+    values["operators"] = OperatorCounts(**raw["operators"])
+    values["files"] = {name: FileFacts(**facts) for name, facts in raw["files"].items()}
+    return ModelManifest(**values)
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0] or type(error).__name__
+
+
+def _damaged(directory: Path, what: str) -> ExportError:
+    return ExportError(
+        f"The exported model in {directory} cannot be used: {what}",
+        "delete that folder and export the model again",
+    )
