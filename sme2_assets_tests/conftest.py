@@ -1,4 +1,4 @@
-"""Real parts for every test: the runner, exported models and the emulator, made once and kept between runs."""
+"""Real parts for every test: runner, exported models, emulator; made once and kept between runs."""
 
 from __future__ import annotations
 

@@ -1,0 +1,115 @@
+"""`manifest.json` of a profile run: what was measured, where, and how it came about.
+
+Three parts, which never mix: `identity` is what is compared, `context` is where it ran, `info` is
+how it came to be. All provenance is here; the warehouse's `runs` table is filled from it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sme2_assets.errors import Sme2Error
+from sme2_assets.store import write_json
+
+SCHEMA = 1
+FILE_NAME = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What is compared: two runs of one comparison differ here in `sme2` alone."""
+
+    variant: str
+    model: str
+    precision: str
+    platform: str
+    sme2: str
+    threads: int
+    pte_sha256: str
+    runner_sha256: str
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where it ran."""
+
+    fidelity: str
+    device: str
+    machine: dict[str, Any]
+    cpu: dict[str, Any]
+    load_before: float | None
+    load_after: float | None
+
+
+@dataclass(frozen=True)
+class Process:
+    """One runner process."""
+
+    round: int
+    order: int
+    pass_kind: str
+    directory: str
+    command: list[str]
+    exit_code: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Info:
+    """How it came to be."""
+
+    started_at: str
+    finished_at: str
+    seed: int
+    plan: dict[str, Any]
+    versions: dict[str, str]
+    sqnr_db: float
+    sqnr_threshold_db: float
+    output_sha256: str
+    processes: list[Process]
+    file_sha256: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The provenance of one profile run."""
+
+    run_id: str
+    session_id: str
+    paired: bool
+    identity: Identity
+    context: Context
+    info: Info
+    schema: int = SCHEMA
+
+    def write(self, directory: Path) -> None:
+        write_json(directory / FILE_NAME, asdict(self))
+
+    @classmethod
+    def read(cls, directory: Path) -> Manifest:
+        path = directory / FILE_NAME
+        try:
+            raw = json.loads(path.read_text())
+            if raw["schema"] != SCHEMA:
+                raise Sme2Error(
+                    f"{path} has schema {raw['schema']}, this version reads {SCHEMA}.",
+                    "Measure again with this version.",
+                )
+            info = dict(raw["info"])
+            info["processes"] = [Process(**process) for process in info["processes"]]
+            return cls(
+                run_id=raw["run_id"],
+                session_id=raw["session_id"],
+                paired=raw["paired"],
+                identity=Identity(**raw["identity"]),
+                context=Context(**raw["context"]),
+                info=Info(**info),
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Sme2Error(
+                f"{path} is not a run manifest: {error}.",
+                "Materialise etdump_traces for this partition again.",
+            ) from error

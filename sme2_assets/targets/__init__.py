@@ -1,0 +1,32 @@
+"""How a command runs somewhere: on this host, under emulation, later on a device.
+
+Belongs here: what a platform is, whether it is there, how files get to it and back.
+Does not: what is run (profiling) and what it means (analysis).
+"""
+
+from __future__ import annotations
+
+from sme2_assets.store import Store
+from sme2_assets.targets.base import Availability, Completed, MachineFacts, Target, Workspace
+from sme2_assets.targets.keys import PLATFORMS, SME2_STATES, TARGETS, TargetKey
+from sme2_assets.targets.local import EmulatedTarget, NativeTarget
+
+__all__ = [
+    "PLATFORMS",
+    "SME2_STATES",
+    "TARGETS",
+    "Availability",
+    "Completed",
+    "MachineFacts",
+    "Target",
+    "TargetKey",
+    "Workspace",
+    "open_target",
+]
+
+
+def open_target(platform: str, store: Store) -> Target:
+    """The target of a platform."""
+    if platform == "emulated":
+        return EmulatedTarget(store.tools)
+    return NativeTarget(platform)

@@ -1,0 +1,150 @@
+"""Targets that run as processes of this host: natively, or under the emulator."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
+from sme2_assets.targets.base import Availability, Completed, MachineFacts, Target, Workspace
+from sme2_assets.targets.host import host_facts, host_has_sme2, host_platform, is_arm64
+from sme2_assets.targets.qemu import Qemu, find_qemu
+
+# Masking and emulation both happen on this CPU, so these targets exclude one another.
+HOST_CPU = "host-cpu"
+HOST_NAMES = {"linux": "Linux", "mac": "macOS"}
+
+
+class LocalWorkspace(Workspace):
+    """A temporary folder of this host; commands may be wrapped, e.g. by an emulator."""
+
+    def __init__(self, root: Path, wrapper: Sequence[str] = ()) -> None:
+        self.root = root
+        self.wrapper = list(wrapper)
+
+    def put(self, local: Path) -> str:
+        return str(local)
+
+    def path(self, name: str) -> str:
+        return str(self.root / name)
+
+    def run(self, command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> Completed:
+        full = [*self.wrapper, *command]
+        started = time.monotonic()
+        try:
+            done = subprocess.run(
+                full,
+                env={**os.environ, **env},
+                cwd=self.root,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                stdin=subprocess.DEVNULL,
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as expired:
+            raise RunnerError(
+                f"The runner did not end within {timeout_s:.0f} s and was killed.",
+                "Ask for fewer iterations, or raise `timeout_s` in the run configuration.",
+            ) from expired
+        except OSError as error:
+            raise RunnerError(f"{full[0]} could not be started: {error}", "Run `sme2 doctor`.") from error
+        return Completed(full, done.returncode, done.stdout, done.stderr, time.monotonic() - started)
+
+    def get(self, name: str, local: Path) -> None:
+        source = self.root / name
+        if not source.exists():
+            raise RunnerError(f"The runner ended well but did not write {name}.", "Report this as a defect.")
+        local.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(source, local)
+
+
+class NativeTarget(Target):
+    """This host's own CPU: platform `linux` or `mac`."""
+
+    fidelity = "hardware"
+    device = HOST_CPU
+
+    def __init__(self, platform: str) -> None:
+        self.platform = platform
+
+    def availability(self, sme2: str) -> Availability:
+        if host_platform() != self.platform:
+            return Availability(
+                False,
+                f"this host is not {HOST_NAMES[self.platform]}.",
+                f"Run sme2_assets on a {HOST_NAMES[self.platform]} machine to measure there.",
+            )
+        if sme2 == "on" and not host_has_sme2():
+            return Availability(
+                False,
+                f"this CPU ({host_facts().cpu}) has no SME2.",
+                "Measure on a machine with SME2 (e.g. an Apple M4), use the `emulated` platform to see which "
+                f"operators take SME2 kernels, or measure only {self.platform}-sme2_off as a baseline.",
+            )
+        return Availability(True, host_facts().cpu)
+
+    def facts(self) -> MachineFacts:
+        return host_facts()
+
+    @contextmanager
+    def workspace(self) -> Iterator[Workspace]:
+        with tempfile.TemporaryDirectory(prefix="sme2-") as root:
+            yield LocalWorkspace(Path(root))
+
+
+class EmulatedTarget(Target):
+    """An aarch64 CPU with SME2 under QEMU: kernels and outputs are real, times mean nothing."""
+
+    platform = "emulated"
+    fidelity = "emulated"
+    device = HOST_CPU
+
+    def __init__(self, tools: Path) -> None:
+        self.tools = tools
+
+    def availability(self, sme2: str) -> Availability:
+        if host_platform() != "linux" or not is_arm64():
+            return Availability(
+                False,
+                "emulation runs the host's own aarch64 runner, and this host is not Linux on aarch64.",
+                "Use an aarch64 Linux machine (a cloud instance serves), or measure natively.",
+            )
+        try:
+            qemu = find_qemu(self.tools)
+        except Sme2Error as error:
+            return Availability(False, error.what, error.remedy)
+        if qemu is None:
+            return Availability(
+                False,
+                "no QEMU >= 10.1 was found, the first that emulates SME2.",
+                "Run `make emulator`, which fetches one without root; or put qemu-aarch64 >= 10.1 on PATH; "
+                "or point SME2_QEMU at one.",
+            )
+        return Availability(True, _qemu_name(qemu))
+
+    def facts(self) -> MachineFacts:
+        return replace(host_facts(), cpu="QEMU -cpu max", emulator=_qemu_name(self._qemu()))
+
+    @contextmanager
+    def workspace(self) -> Iterator[Workspace]:
+        with tempfile.TemporaryDirectory(prefix="sme2-") as root:
+            yield LocalWorkspace(Path(root), wrapper=[str(self._qemu().path), "-cpu", "max"])
+
+    def _qemu(self) -> Qemu:
+        qemu = find_qemu(self.tools)
+        if qemu is None:
+            raise TargetUnavailable("No QEMU >= 10.1 was found.", "Run `make emulator`.")
+        return qemu
+
+
+def _qemu_name(qemu: Qemu) -> str:
+    return "QEMU " + ".".join(str(part) for part in qemu.version)

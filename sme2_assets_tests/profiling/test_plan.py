@@ -1,0 +1,40 @@
+"""How much is measured and in which order."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sme2_assets.errors import Sme2Error
+from sme2_assets.profiling.plan import EMULATED_PLAN, HARDWARE_PLAN, Plan, arm_orders, plan_for
+
+
+@given(rounds=st.integers(1, 40), seed=st.integers(0, 2**31))
+def test_neighbouring_rounds_have_opposite_orders(rounds: int, seed: int):
+    orders = arm_orders(["off", "on"], rounds, seed)
+    assert len(orders) == rounds
+    assert all(sorted(order) == ["off", "on"] for order in orders)
+    assert all(first == second[::-1] for first, second in itertools.pairwise(orders))
+
+
+def test_either_arm_may_begin_and_the_seed_decides():
+    beginnings = {arm_orders(["off", "on"], 1, seed)[0][0] for seed in range(20)}
+    assert beginnings == {"off", "on"}
+    assert arm_orders(["off", "on"], 5, 7) == arm_orders(["off", "on"], 5, 7)
+
+
+def test_a_wish_replaces_the_default_and_none_does_not():
+    plan = plan_for("hardware", rounds=2, iterations=None)
+    assert (plan.rounds, plan.iterations) == (2, HARDWARE_PLAN.iterations)
+    assert plan_for("emulated") == EMULATED_PLAN
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rounds": 0}, {"threads": 0}, {"iterations": -1}, {"warmup": -1}, {"timeout_s": 0}]
+)
+def test_a_plan_that_measures_nothing_is_refused(wrong):
+    with pytest.raises(Sme2Error, match=next(iter(wrong))):
+        Plan(**wrong)

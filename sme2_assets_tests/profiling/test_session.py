@@ -1,0 +1,166 @@
+"""A session with the real runner, and what remains when it goes wrong: nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
+from sme2_assets.models.artifact import ExportedModel
+from sme2_assets.profiling.manifest import Manifest
+from sme2_assets.profiling.plan import Plan
+from sme2_assets.profiling.session import current_run_dir, measure_session
+from sme2_assets.runner.build import RunnerBinary
+from sme2_assets.store import Store, sha256_of_file
+from sme2_assets.targets.base import Availability
+from sme2_assets.targets.host import host_has_sme2, host_platform
+from sme2_assets.targets.local import NativeTarget
+
+HOST = host_platform() or ""
+SHORT = Plan(rounds=2, warmup=1, iterations=2, timeout_s=120)
+
+pytestmark = pytest.mark.skipif(not HOST, reason="no native platform on this host")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "data")
+
+
+@pytest.fixture
+def model(exported: Callable[[str], ExportedModel]) -> ExportedModel:
+    return exported("toy_cnn-fp32")
+
+
+@pytest.fixture
+def faulty_runner(tmp_path: Path, runner_binary: RunnerBinary) -> Callable[[str], RunnerBinary]:
+    """A runner whose place a shell script has taken."""
+
+    def make(script: str) -> RunnerBinary:
+        path = tmp_path / "faulty_runner"
+        path.write_text(f"#!/bin/sh\nreal={runner_binary.path}\n{script}\n")
+        path.chmod(0o755)
+        return replace(runner_binary, path=path)
+
+    return make
+
+
+def measure(store: Store, model: ExportedModel, runner: RunnerBinary, plan: Plan = SHORT) -> list[Manifest]:
+    return measure_session(store, NativeTarget(HOST), model, runner, ["off"], plan, log=print)
+
+
+def finished_runs(store: Store) -> list[Path]:
+    """Everything in the folder of runs, hidden leftovers included."""
+    return sorted(store.runs.iterdir()) if store.runs.exists() else []
+
+
+def test_a_session_leaves_its_evidence_and_a_manifest_that_proves_it(store, model, runner_binary):
+    [manifest] = measure(store, model, runner_binary)
+    folder = current_run_dir(store, model.variant, HOST, "off")
+    assert finished_runs(store) == [folder]
+    assert Manifest.read(folder) == manifest
+    assert not manifest.paired
+    assert [(p.round, p.pass_kind, p.exit_code) for p in manifest.info.processes] == [
+        (0, "latency", 0),
+        (0, "etdump", 0),
+        (1, "latency", 0),
+        (1, "etdump", 0),
+    ]
+    for name, digest in manifest.info.file_sha256.items():
+        assert sha256_of_file(folder / name) == digest
+    assert {path.name for path in (folder / "round_01" / "etdump").iterdir()} == {
+        "outputs",
+        "result.json",
+        "runner.log",
+        "trace.etdump",
+    }
+    assert manifest.info.sqnr_db >= manifest.info.sqnr_threshold_db
+    assert manifest.identity.pte_sha256 == sha256_of_file(model.pte)
+    assert not manifest.context.cpu["sme2_usable"]
+    assert "NaN" not in (folder / "manifest.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("kill -9 $$", "signal 9"),
+        ("kill -SEGV $$", "signal 11"),
+        ("exit 3", "model"),
+        ("exit 0", "did not write"),
+        ("sleep 60", "did not end within"),
+    ],
+)
+def test_a_runner_that_fails_leaves_no_run(store, model, faulty_runner, script, message):
+    with pytest.raises(RunnerError, match=message) as caught:
+        measure(store, model, faulty_runner(script), replace(SHORT, timeout_s=2))
+    assert caught.value.remedy
+    assert finished_runs(store) == []
+    with pytest.raises(Sme2Error, match="no run"):
+        current_run_dir(store, model.variant, HOST, "off")
+
+
+def test_a_crash_in_a_later_round_leaves_the_older_run_current(store, model, runner_binary, faulty_runner):
+    [first] = measure(store, model, runner_binary)
+    crashing = faulty_runner('case "$*" in *_01_etdump*) kill -9 $$;; esac; exec "$real" "$@"')
+    with pytest.raises(RunnerError, match="round 2, etdump pass"):
+        measure(store, model, crashing)
+    assert [path.name for path in finished_runs(store)] == [first.run_id]
+    assert current_run_dir(store, model.variant, HOST, "off").name == first.run_id
+
+
+def test_an_output_that_is_not_finite_is_no_measurement(store, model, runner_binary, tmp_path):
+    nan_input = tmp_path / "nan.npy"
+    np.save(nan_input, np.full_like(np.load(model.inputs[0]), np.nan))
+    with pytest.raises(RunnerError, match=r"not finite|non-finite|NaN"):
+        measure(store, replace(model, inputs=[nan_input]), runner_binary)
+    assert finished_runs(store) == []
+
+
+def test_a_broken_result_file_is_not_believed(store, model, faulty_runner):
+    truncating = faulty_runner(
+        '"$real" "$@" || exit $?\n'
+        'while [ $# -gt 0 ]; do [ "$1" = --result ] && printf "{" > "$2"; shift; done'
+    )
+    with pytest.raises(RunnerError):
+        measure(store, model, truncating)
+    assert finished_runs(store) == []
+
+
+def test_a_runner_that_made_fewer_inferences_than_asked_is_not_believed(store, model, faulty_runner):
+    lazy = faulty_runner('exec "$real" "$@" --iterations 1')
+    with pytest.raises(RunnerError):
+        measure(store, model, lazy)
+    assert finished_runs(store) == []
+
+
+@pytest.mark.skipif(host_has_sme2(), reason="needs a CPU without SME2")
+def test_a_state_the_machine_cannot_give_is_refused_before_anything_runs(store, model, runner_binary):
+    target = NativeTarget(HOST)
+    with pytest.raises(TargetUnavailable, match="has no SME2"):
+        measure_session(store, target, model, runner_binary, ["off", "on"], SHORT, log=print)
+    assert finished_runs(store) == []
+
+
+@pytest.mark.skipif(host_has_sme2(), reason="needs a CPU without SME2")
+def test_the_runner_is_believed_and_not_the_target(store, model, runner_binary):
+    class Boastful(NativeTarget):
+        def availability(self, sme2: str) -> Availability:
+            return Availability(True, "claims to have SME2")
+
+    with pytest.raises(RunnerError, match="SME2 usable: False"):
+        measure_session(store, Boastful(HOST), model, runner_binary, ["on"], SHORT, log=print)
+    assert finished_runs(store) == []
+
+
+def test_a_manifest_of_another_schema_is_refused(store, model, runner_binary):
+    measure(store, model, runner_binary, replace(SHORT, rounds=1))
+    folder = current_run_dir(store, model.variant, HOST, "off")
+    raw = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**raw, "schema": 99}))
+    with pytest.raises(Sme2Error, match="schema 99"):
+        Manifest.read(folder)
