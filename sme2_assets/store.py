@@ -16,11 +16,13 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from sme2_assets.errors import Sme2Error
 
@@ -115,6 +117,21 @@ def new_directory(final: Path) -> Iterator[Path]:
         staging.rename(final)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def one_at_a_time(lock: Path, waiting: str, log: Callable[[str], None]) -> Iterator[None]:
+    """One process in the block; the others say `waiting` and wait. The system frees the lock of the dead."""
+    guard = FileLock(lock)
+    try:
+        guard.acquire(timeout=0)
+    except Timeout:
+        log(waiting)
+        guard.acquire()
+    try:
+        yield
+    finally:
+        guard.release()
 
 
 def write_text_atomically(path: Path, text: str) -> None:

@@ -8,8 +8,6 @@ looks finished.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -30,6 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sme2_assets.errors import BuildError
+from sme2_assets.store import one_at_a_time, sha256_of_file
 
 NATIVE_DIR = Path(__file__).resolve().parent / "native"
 BINARY_NAME = "sme2_runner"
@@ -81,7 +80,8 @@ def build_runner(artifacts: Path, *, log: Log, native_dir: Path = NATIVE_DIR) ->
     runners = Path(artifacts).resolve() / "runners"
     final = runners / source_sha256[:16]
     runners.mkdir(parents=True, exist_ok=True)
-    with _locked(runners / f".{final.name}.lock", log):
+    lock = runners / f".{final.name}.lock"
+    with one_at_a_time(lock, "runner: waiting for another build of the same sources", log):
         if (cached := _usable(final, log)) is not None:
             log(f"runner {final.name}: already built")
             return cached
@@ -108,7 +108,7 @@ def load_runner(directory: Path) -> RunnerBinary:
             library_dir=Path(facts["library_dir"]),
             manifest=manifest,
         )
-        sha256 = _file_sha256(binary.path)
+        sha256 = sha256_of_file(binary.path)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BuildError(f"{directory} holds no complete runner ({error})", remedy) from error
     if sha256 != binary.sha256:
@@ -257,7 +257,7 @@ def _build(final: Path, native_dir: Path, tools: Toolchain, source_sha256: str, 
         compiler = _smoke_test(staged / BINARY_NAME)
         facts = {
             "schema": MANIFEST_SCHEMA,
-            "sha256": _file_sha256(staged / BINARY_NAME),
+            "sha256": sha256_of_file(staged / BINARY_NAME),
             "source_sha256": source_sha256,
             "executorch_version": tools.executorch_version,
             "executorch_record_sha256": tools.executorch_record_sha256,
@@ -358,26 +358,6 @@ def _remove_leftovers(runners: Path, key: str) -> None:
     # The lock is held: a build folder of this key belongs to a process that died.
     for leftover in runners.glob(f".build-{key}-*"):
         shutil.rmtree(leftover, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _locked(path: Path, log: Log) -> Iterator[None]:
-    """One build of a key at a time. The kernel frees the lock of a process that dies."""
-    with path.open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log("runner: waiting for another build of the same sources")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-def _file_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as handle:
-        while chunk := handle.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _write_synced(path: Path, text: str) -> None:

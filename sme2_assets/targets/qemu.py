@@ -12,8 +12,6 @@ of it is touched, while its proxies, credentials and keyrings still apply. Signa
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
 import json
 import os
 import platform
@@ -24,12 +22,13 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from sme2_assets.errors import TargetUnavailable
+from sme2_assets.store import one_at_a_time, sha256_of_file
 
 Version = tuple[int, int, int]
 Log = Callable[[str], None]
@@ -132,7 +131,7 @@ def provision_qemu(tools: Path, *, log: Log) -> Qemu:
     _require_supported_host()
     home = tools / "qemu"
     home.mkdir(parents=True, exist_ok=True)
-    with _only_one(home / ".lock", log):
+    with one_at_a_time(home / ".lock", "emulator: waiting for another process that provisions it", log):
         there = _provisioned_qemu(tools)
         if there is not None:
             return there
@@ -225,18 +224,6 @@ def _require_supported_host() -> None:
     missing = [program for program in ("apt-get", "apt-cache", "dpkg-deb") if shutil.which(program) is None]
     if missing:
         raise TargetUnavailable(f"no emulator can be provisioned without {', '.join(missing)}", REMEDY)
-
-
-@contextlib.contextmanager
-def _only_one(lock: Path, log: Log) -> Iterator[None]:
-    """Hold the provisioners' lock; the system drops it when its holder dies."""
-    with lock.open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log("emulator: waiting for another process that provisions it")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 @dataclass(frozen=True)
@@ -464,7 +451,7 @@ def _write_provenance(folder: Path, package: _Package) -> None:
         "package_version": package.debian_version,
         "package_sha256": package.sha256,
         "suite": package.suite,
-        "program_sha256": hashlib.sha256((folder / _PROGRAM).read_bytes()).hexdigest(),
+        "program_sha256": sha256_of_file(folder / _PROGRAM),
     }
     (folder / "provenance.json").write_text(json.dumps(provenance, indent=2) + "\n")
 

@@ -179,11 +179,14 @@ def test_an_environment_without_executorch_is_told_what_to_install(tmp_path):
         "try: find_toolchain()\n"
         "except BuildError as error: print(error)\n"
     )
-    # -S leaves site-packages out: a Python with nothing installed.
+    # -S leaves site-packages out: a Python with nothing installed but what this package locks with.
+    import filelock
+
+    (tmp_path / "filelock").symlink_to(Path(filelock.__file__).parent)
     root = Path(build.__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-S", "-c", script],
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(tmp_path)])},
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -1,0 +1,172 @@
+"""SME2 on against off: the rows of the `comparisons` table.
+
+A pair is compared only when the two runs were made together and differ in the SME2 state alone;
+otherwise the comparison says why not. Emulated pairs are compared in what is real under emulation
+(which operators took SME2 kernels), never in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from sme2_assets.analysis.statistics import paired_speedup, speedup_verdict
+
+OPERATOR_KEYS = ["backend", "delegate", "position"]
+_TIMES = ("off_ns", "on_ns", "speedup", "speedup_low", "speedup_high", "n")
+_COUNTS = ("operators", "sme2_operators_off", "sme2_operators_on")
+_FACTS = ("category", *OPERATOR_KEYS, "op_type", "off_name", "on_name", *_COUNTS)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One arm's rows: its `runs` row and its rows of the `*_rounds` views."""
+
+    run: dict[str, Any]
+    latency_rounds: pd.DataFrame
+    category_rounds: pd.DataFrame
+    operator_rounds: pd.DataFrame
+
+
+def why_not_a_pair(off: dict[str, Any], on: dict[str, Any]) -> str | None:
+    """Why the two runs may not be compared at all, or None."""
+    if (off["sme2"], on["sme2"]) != ("off", "on"):
+        return f"the runs have SME2 {off['sme2']} and {on['sme2']}, not off and on"
+    if off["session_id"] != on["session_id"]:
+        return (
+            f"the runs are of different sessions ({off['session_id']} and {on['session_id']}): "
+            "they were not interleaved"
+        )
+    for column, what in (
+        ("variant", "models"),
+        ("pte_sha256", "model files"),
+        ("runner_sha256", "runners"),
+        ("device", "devices"),
+        ("threads", "thread counts"),
+        ("fidelity", "fidelities"),
+    ):
+        if off[column] != on[column]:
+            return f"the runs have different {what} ({off[column]} and {on[column]})"
+    return None
+
+
+def why_times_do_not_compare(off: dict[str, Any], on: dict[str, Any]) -> str | None:
+    """Why a pair's times give no speedup, or None."""
+    if off["fidelity"] == "emulated":
+        return "Emulated times mean nothing; which kernels ran and what they computed is real."
+    for run in (off, on):
+        # Written so that an unknown SQNR (NaN) does not pass.
+        if not run["sqnr_db"] >= run["sqnr_threshold_db"]:
+            return (
+                f"With SME2 {run['sme2']} the outputs are wrong: {run['sqnr_db']:.1f} dB against eager, "
+                f"{run['sqnr_threshold_db']:.1f} dB needed."
+            )
+    return None
+
+
+def compare(off: Arm, on: Arm) -> pd.DataFrame:
+    """The comparison of a true pair (see `why_not_a_pair`): model, categories, operators."""
+    reason = why_times_do_not_compare(off.run, on.run)
+    rows = [{**facts, **_timed(pair, reason)} for facts, pair in _pairs(off, on)]
+    frame = pd.DataFrame(rows)
+    for column in ("variant", "platform", "session_id", "model", "precision", "threads", "fidelity"):
+        frame[column] = off.run[column]
+    frame["off_run_id"] = off.run["run_id"]
+    frame["on_run_id"] = on.run["run_id"]
+    return frame
+
+
+def _pairs(off: Arm, on: Arm) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    """Each thing that is compared, with its times per round in both arms."""
+    operators = list(_operator_pairs(off, on))
+    facts = [of_operator for of_operator, _ in operators]
+    yield {**_facts("model"), **_counts(facts)}, _joined(off.latency_rounds, on.latency_rounds, [])
+    categories = _joined(off.category_rounds, on.category_rounds, ["category"])
+    for (category,), group in categories.groupby(["category"], sort=True):
+        # Counted from the operator rows, so that the levels add up even where the arms differ.
+        counts = _counts([of_operator for of_operator in facts if of_operator["category"] == category])
+        yield {**_facts("category", category=category), **counts}, group
+    yield from operators
+
+
+def _operator_pairs(off: Arm, on: Arm) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    pairs = _joined(off.operator_rounds, on.operator_rounds, OPERATOR_KEYS)
+    for keys, group in pairs.groupby(OPERATOR_KEYS, sort=True, dropna=False):
+        off_name, on_name = _first(group["name_off"]), _first(group["name_on"])
+        arm = "off" if off_name is not None else "on"
+        yield (
+            _facts(
+                "operator",
+                **dict(zip(OPERATOR_KEYS, keys, strict=True)),
+                category=_first(group[f"category_{arm}"]),
+                op_type=_first(group[f"op_type_{arm}"]),
+                off_name=off_name,
+                on_name=on_name,
+                operators=1,
+                sme2_operators_off=int((group["sme2_evidence_off"] == "name").any()),
+                sme2_operators_on=int((group["sme2_evidence_on"] == "name").any()),
+            ),
+            group,
+        )
+
+
+def _counts(operators: list[dict[str, Any]]) -> dict[str, int]:
+    return {name: sum(operator[name] for operator in operators) for name in _COUNTS}
+
+
+def _facts(level: str, **known: Any) -> dict[str, Any]:
+    return {"level": level, **dict.fromkeys(_FACTS), **known}
+
+
+def _joined(off: pd.DataFrame, on: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Both arms side by side; what only one of them has is kept, with nothing on the other side."""
+    return off.merge(on, how="outer", on=["round", *keys], suffixes=("_off", "_on"), validate="one_to_one")
+
+
+def _first(values: pd.Series) -> str | None:
+    """The first value that is there, of a column that has one value or none."""
+    there = values.dropna()
+    return None if there.empty else str(there.iloc[0])
+
+
+def _why_not_one_thing(pair: pd.DataFrame) -> str | None:
+    """Why what stands in one place of both arms cannot be compared, or None."""
+    missing = pair[["median_ns_off", "median_ns_on"]].isna()
+    if missing.all(axis=0).any():
+        return "It is in one arm only."
+    if missing.any(axis=None):
+        return "It is not in every round of both arms."
+    if "op_type_off" in pair and (pair["op_type_off"] != pair["op_type_on"]).any():
+        off, on = _first(pair["op_type_off"]), _first(pair["op_type_on"])
+        return f"The arms have different operators here: {off} and {on}."
+    return None
+
+
+def _timed(pair: pd.DataFrame, reason: str | None) -> dict[str, Any]:
+    """Times, speedup and verdict of one pair of series; nothing but the reason when times do not compare."""
+    reason = reason or _why_not_one_thing(pair)
+    if reason is not None:
+        return {**dict.fromkeys(_TIMES), "verdict": "not comparable", "reason": reason}
+    off_ns, on_ns = pair["median_ns_off"], pair["median_ns_on"]
+    times = {"off_ns": float(off_ns.median()), "on_ns": float(on_ns.median()), "n": len(pair)}
+    if (off_ns <= 0).any() or (on_ns <= 0).any():
+        # XNNPACK reports whole microseconds: an operator of 0 us has no ratio.
+        return {
+            **dict.fromkeys(_TIMES),
+            **times,
+            "verdict": "insufficient data",
+            "reason": "The time is below the resolution of the trace (1 us for XNNPACK operators).",
+        }
+    estimate = paired_speedup(off_ns.tolist(), on_ns.tolist())
+    verdict, why = speedup_verdict(estimate)
+    return {
+        **times,
+        "speedup": estimate.ratio,
+        "speedup_low": estimate.low,
+        "speedup_high": estimate.high,
+        "verdict": verdict,
+        "reason": why,
+    }

@@ -1,0 +1,175 @@
+"""From trace events to timeline rows: every nanosecond of an inference in exactly one row."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from sme2_assets.analysis.categories import classify
+from sme2_assets.errors import TraceError
+from sme2_assets.etdump import EventKind, Events
+
+KINDS = ("operator", "delegate_overhead", "framework_overhead")
+OPERATOR, DELEGATE_OVERHEAD, FRAMEWORK_OVERHEAD = range(3)
+OVERHEAD_NAMES = {DELEGATE_OVERHEAD: "Delegate overhead", FRAMEWORK_OVERHEAD: "Framework overhead"}
+BACKENDS = ("xnnpack", "portable", "framework")
+XNNPACK, PORTABLE, FRAMEWORK = range(3)
+
+
+def execute_durations(events: Events) -> npt.NDArray[np.int64]:
+    """`Method::execute` of each inference in nanoseconds, in order."""
+    rows = np.flatnonzero(events.kind == EventKind.METHOD_EXECUTE)
+    if len(np.unique(events.block[rows])) != len(rows):
+        raise TraceError(
+            "An inference of the trace has more than one Method::execute.",
+            "Trace one method at a time; this reader accounts for one call per inference.",
+        )
+    return events.duration_ns[rows]
+
+
+def timeline_rows(events: Events, warmup: int) -> pd.DataFrame:
+    """The timeline of one trace: operators, one overhead row per delegate call, one per inference.
+
+    Operators are the rows inside delegates and the kernels of portable operators. What a delegate
+    call took beyond its operators is delegate overhead; what Method::execute took beyond delegate
+    calls and portable kernels is framework overhead. XNNPACK rounds its operators to microseconds,
+    so a delegate's overhead can come out slightly negative; it is kept as it is, because then the
+    rows add up exactly.
+    """
+    executes = np.flatnonzero(events.kind == EventKind.METHOD_EXECUTE)
+    durations = events.duration_ns
+    execute_ns = execute_durations(events)
+    # Inference number of every row; -1 for blocks without an inference (loading).
+    inference_of_block = np.full(len(events.block_names), -1, dtype=np.int64)
+    inference_of_block[events.block[executes]] = np.arange(len(executes))
+    inference = inference_of_block[events.block]
+    parent_rows = events.parent_rows()
+
+    def of_kind(kind: EventKind) -> npt.NDArray[np.intp]:
+        return np.flatnonzero((events.kind == kind) & (inference >= 0))
+
+    delegate_ops = of_kind(EventKind.DELEGATE_OP)
+    delegate_calls = of_kind(EventKind.DELEGATE_CALL)
+    has_kernel = np.zeros(len(events), dtype=bool)
+    kernels = of_kind(EventKind.NATIVE_CALL)
+    has_kernel[parent_rows[kernels][parent_rows[kernels] >= 0]] = True
+    # An operator call that names no kernel is its own operator row, with a name nobody knows.
+    calls = of_kind(EventKind.OPERATOR_CALL)
+    portable_ops = np.sort(np.concatenate([kernels, calls[~has_kernel[calls]]]))
+
+    inside_delegate = _sum_by(parent_rows[delegate_ops], durations[delegate_ops], len(events))
+    delegate_overhead = durations[delegate_calls] - inside_delegate[delegate_calls]
+    accounted = _sum_by(inference[delegate_calls], durations[delegate_calls], len(executes)) + _sum_by(
+        inference[portable_ops], durations[portable_ops], len(executes)
+    )
+    framework_overhead = execute_ns - accounted
+
+    start_of_inference = events.start_ns[executes]
+    operators = np.concatenate([delegate_ops, portable_ops])
+    rows = pd.DataFrame(
+        {
+            "iteration": np.concatenate(
+                [inference[operators], inference[delegate_calls], np.arange(len(executes))]
+            ),
+            "kind": np.repeat(
+                [OPERATOR, DELEGATE_OVERHEAD, FRAMEWORK_OVERHEAD],
+                [len(operators), len(delegate_calls), len(executes)],
+            ),
+            "backend": np.repeat(
+                [XNNPACK, PORTABLE, FRAMEWORK],
+                [len(delegate_ops), len(portable_ops), len(delegate_calls) + len(executes)],
+            ),
+            "delegate": _nullable(
+                events.delegate_call[delegate_ops],
+                np.full(len(portable_ops), -1),
+                events.delegate_call[delegate_calls],
+                np.full(len(executes), -1),
+            ),
+            "position": _nullable(
+                events.position[delegate_ops],
+                _ordinal_within(inference[portable_ops]),
+                np.full(len(delegate_calls) + len(executes), -1),
+            ),
+            "start_ns": _nullable(
+                events.start_ns[operators] - start_of_inference[inference[operators]],
+                np.full(len(delegate_calls) + len(executes), np.iinfo(np.int64).min),
+                null=np.iinfo(np.int64).min,
+            ),
+            "duration_ns": np.concatenate([durations[operators], delegate_overhead, framework_overhead]),
+        }
+    )
+    rows["is_warmup"] = rows["iteration"] < warmup
+    return _with_names(rows, events, operators)
+
+
+def _with_names(rows: pd.DataFrame, events: Events, operators: npt.NDArray[np.intp]) -> pd.DataFrame:
+    """Adds the columns that follow from name and backend, looked up once per distinct pair."""
+    backend = rows["backend"].to_numpy()
+    kind = rows["kind"].to_numpy()
+    # One number per pair: first the overhead kinds, which have no name of the trace, then name and backend.
+    pair = kind.copy()
+    pair[: len(operators)] = len(KINDS) + events.name[operators] * len(BACKENDS) + backend[: len(operators)]
+    occurs = np.bincount(pair) > 0
+    facts = [_facts_of_pair(number, events.names) for number in np.flatnonzero(occurs).tolist()]
+    inverse = (np.cumsum(occurs) - 1)[pair]
+    for column in ("name", "op_type", "data_type", "category", "sme2_evidence"):
+        rows[column] = _categorical([getattr(fact, column) for fact in facts], inverse)
+    rows["known"] = np.array([fact.known for fact in facts], dtype=bool)[inverse]
+    rows["kind"] = pd.Categorical.from_codes(kind, list(KINDS))
+    rows["backend"] = pd.Categorical.from_codes(backend, list(BACKENDS))
+    return rows
+
+
+class _NameFacts(NamedTuple):
+    """The columns that a name decides."""
+
+    name: str
+    op_type: str | None = None
+    data_type: str | None = None
+    category: str | None = None
+    sme2_evidence: str = "none"
+    known: bool = True
+
+
+def _facts_of_pair(pair: int, names: list[str]) -> _NameFacts:
+    if pair < len(KINDS):
+        return _NameFacts(OVERHEAD_NAMES[pair])
+    name_code, backend = divmod(pair - len(KINDS), len(BACKENDS))
+    name = names[name_code]
+    operator = classify(name, "xnnpack" if backend == XNNPACK else "portable")
+    return _NameFacts(
+        name,
+        operator.op_type,
+        operator.dtype,
+        operator.category.value,
+        operator.sme2_evidence,
+        operator.known,
+    )
+
+
+def _categorical(values: list[str | None], inverse: npt.NDArray[np.intp]) -> pd.Categorical:
+    # Typed, because without any level pandas would take another type, and could not join the two.
+    levels = pd.Index(sorted({value for value in values if value is not None}), dtype="str")
+    code_of = {None: -1, **{level: code for code, level in enumerate(levels)}}
+    return pd.Categorical.from_codes(np.array([code_of[value] for value in values])[inverse], levels)
+
+
+def _sum_by(groups: npt.NDArray[np.int64], values: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
+    """Sums per group, in integers: exact for every duration, which np.bincount's floats are not."""
+    sums = np.zeros(size, dtype=np.int64)
+    np.add.at(sums, groups, values)
+    return sums
+
+
+def _ordinal_within(groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """0, 1, 2, ... within each run of equal values; `groups` is sorted."""
+    starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]]) if len(groups) else np.zeros(0, dtype=int)
+    return np.arange(len(groups)) - np.repeat(starts, np.diff(np.r_[starts, len(groups)]))
+
+
+def _nullable(*parts: npt.NDArray, null: int = -1) -> pd.arrays.IntegerArray:
+    values = np.concatenate(parts).astype(np.int64)
+    return pd.arrays.IntegerArray(values, values == null)

@@ -1,0 +1,66 @@
+"""What must hold in the warehouse: each function names the fault of a run, or gives None."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sme2_assets.warehouse.store import Warehouse
+
+
+def conservation_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
+    """Timeline rows of each inference against Method::execute and the runner's own clock.
+
+    Exact for the sum, and every inference of the plan must be there: nothing to add up is no proof.
+    Two more, so that the overhead rows cannot hide an error: the runner's clock runs around
+    Method::execute and so never shows less, and overhead is negative only by XNNPACK's rounding of
+    each operator to a microsecond.
+    """
+    broken = warehouse.query(
+        """
+        WITH summed AS (
+            SELECT round, iteration, sum(duration_ns) AS total_ns,
+                min(duration_ns) FILTER (kind <> 'operator') AS least_overhead_ns,
+                count(*) FILTER (kind = 'operator') AS operators
+            FROM timeline WHERE run_id = $run_id GROUP BY round, iteration
+        ), traced AS (
+            SELECT round, iteration, execute_ns, duration_ns
+            FROM inferences WHERE run_id = $run_id AND pass = 'etdump'
+        )
+        SELECT round, iteration, total_ns, execute_ns, duration_ns, least_overhead_ns
+        FROM traced FULL JOIN summed USING (round, iteration)
+        WHERE total_ns IS NULL
+            OR total_ns IS DISTINCT FROM execute_ns
+            OR execute_ns > duration_ns
+            OR least_overhead_ns < -1000 * operators
+        ORDER BY round, iteration
+        """,
+        {"run_id": run["run_id"]},
+    )
+    if not broken.empty:
+        return f"{len(broken)} inferences do not add up, the first: {broken.iloc[0].to_dict()}"
+    traced = warehouse.query(
+        "SELECT count(*) AS n FROM inferences WHERE run_id = ? AND pass = 'etdump'", [run["run_id"]]
+    )["n"].iloc[0]
+    planned = run["rounds"] * (run["warmup"] + run["iterations"])
+    return None if traced == planned else f"{traced} traced inferences are there, {planned} were planned"
+
+
+def sme2_evidence_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
+    """SME2 kernels by name where there must be none, or none where there must be some."""
+    operators = warehouse.query(
+        "SELECT name FROM operator_summary WHERE run_id = $run_id AND sme2_evidence <> 'none' ORDER BY name",
+        {"run_id": run["run_id"]},
+    )["name"]
+    if run["sme2"] == "off" and len(operators):
+        return f"SME2 is off, but these operators have SME2 kernels: {', '.join(operators)}"
+    if run["sme2"] == "on" and operators.empty:
+        return "SME2 is on, but no operator has an SME2 kernel"
+    return None
+
+
+def unknown_operators(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
+    names = warehouse.query(
+        "SELECT DISTINCT name FROM operator_summary WHERE run_id = $run_id AND NOT known ORDER BY name",
+        {"run_id": run["run_id"]},
+    )["name"]
+    return f"unknown operators, counted as Other: {', '.join(names)}" if len(names) else None

@@ -1,0 +1,194 @@
+"""The tables: names, types and meaning of every column.
+
+The one place where a column is declared; writing casts to it, publishing comments with it, and
+docs/warehouse.md is rendered from it. Views are in views.sql with their comments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    type: str
+    comment: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the warehouse. `keys` are in the path of its files, so that queries can skip files."""
+
+    name: str
+    comment: str
+    keys: tuple[Column, ...]
+    columns: tuple[Column, ...]
+    # Event-level tables stay in Parquet behind a view; the others are copied into the published file.
+    published_as_view: bool = False
+
+    @property
+    def all_columns(self) -> tuple[Column, ...]:
+        return self.keys + self.columns
+
+
+VARIANT = Column("variant", "VARCHAR", "Model variant: model and precision, e.g. toy_cnn-fp16.")
+TARGET = Column("target", "VARCHAR", "Platform and SME2 state, e.g. emulated-sme2_on.")
+RUN_ID = Column("run_id", "VARCHAR", "The profile run: one arm of one session.")
+
+IDENTITY = (
+    Column("model", "VARCHAR", "Model without its precision."),
+    Column("precision", "VARCHAR", "fp32, fp16 or int8."),
+    Column("platform", "VARCHAR", "Where it ran: linux, mac or emulated."),
+    Column("sme2", "VARCHAR", "on or off: the arm of the experiment."),
+    Column(
+        "threads",
+        "INTEGER",
+        "Threads of the runner's pool; runs of different thread counts are never compared.",
+    ),
+    Column(
+        "fidelity", "VARCHAR", "hardware or emulated. Emulated times mean nothing and never enter a speedup."
+    ),
+)
+PROCESS = (
+    Column("pass", "VARCHAR", "latency (no tracer attached) or etdump (operator times)."),
+    Column("round", "INTEGER", "Round of the session, from 0: one fresh process per arm and pass."),
+    Column("iteration", "INTEGER", "Inference within the process, from 0, warm-up included."),
+    Column("is_warmup", "BOOLEAN", "Whether the inference was warm-up; summaries leave it out."),
+)
+
+RUNS = Table(
+    "runs",
+    "One row per profile run: what was measured, where, and what it rests on.",
+    (VARIANT, TARGET, RUN_ID),
+    (
+        Column("session_id", "VARCHAR", "The session; both arms of a pair share it."),
+        Column("paired", "BOOLEAN", "Whether both arms were measured interleaved in this session."),
+        *IDENTITY,
+        Column("started_at", "TIMESTAMPTZ", "Start of the session."),
+        Column("finished_at", "TIMESTAMPTZ", "End of the session."),
+        Column("rounds", "INTEGER", "Rounds measured."),
+        Column("warmup", "INTEGER", "Warm-up inferences per process."),
+        Column("iterations", "INTEGER", "Timed inferences per process."),
+        Column("seed", "BIGINT", "Seed of the arm order."),
+        Column("pte_sha256", "VARCHAR", "Hash of the model file."),
+        Column("runner_sha256", "VARCHAR", "Hash of the runner binary; both arms of a pair have the same."),
+        Column("output_sha256", "VARCHAR", "Hash of the outputs."),
+        Column("sqnr_db", "DOUBLE", "Outputs against eager fp32, worst output, in dB; 200 means identical."),
+        Column("sqnr_threshold_db", "DOUBLE", "What the precision must reach."),
+        Column("executorch_version", "VARCHAR", "Version of the ExecuTorch runtime in the runner."),
+        Column("compiler", "VARCHAR", "Compiler of the runner."),
+        Column("device", "VARCHAR", "The leased device."),
+        Column("cpu", "VARCHAR", "CPU of the machine, or of the emulator."),
+        Column("cores", "INTEGER", "Cores of the machine."),
+        Column("os", "VARCHAR", "Operating system."),
+        Column("emulator", "VARCHAR", "Emulator and its version; NULL on hardware."),
+        Column("cpu_features_seen", "VARCHAR[]", "CPU features before masking."),
+        Column("cpu_features_masked", "VARCHAR[]", "CPU features taken away for SME2 off."),
+        Column("sme_vector_bits", "INTEGER", "Streaming vector length; NULL without SME."),
+        Column("load_before", "DOUBLE", "One-minute load average before the session."),
+        Column("load_after", "DOUBLE", "One-minute load average after the session."),
+        Column("load_ns", "BIGINT", "Model load time, median over the latency processes."),
+        Column("peak_memory_bytes", "BIGINT", "Peak memory of a latency process, largest."),
+    ),
+)
+
+INFERENCES = Table(
+    "inferences",
+    "One row per inference of every process.",
+    (VARIANT, TARGET, RUN_ID),
+    (
+        *PROCESS,
+        Column("duration_ns", "BIGINT", "Inference time by the runner's own clock."),
+        Column(
+            "execute_ns",
+            "BIGINT",
+            "Method::execute by the tracer; NULL in the latency pass. Timeline rows add up to it exactly.",
+        ),
+    ),
+)
+
+TIMELINE = Table(
+    "timeline",
+    "Every nanosecond of Method::execute in exactly one row: operators, delegate and framework overhead.",
+    (VARIANT, TARGET, RUN_ID),
+    (
+        *IDENTITY,
+        *PROCESS,
+        Column("kind", "VARCHAR", "operator, delegate_overhead or framework_overhead."),
+        Column("delegate", "INTEGER", "Delegate call within the inference, from 0; NULL outside delegates."),
+        Column(
+            "position",
+            "INTEGER",
+            "Position of the operator within its delegate, or among the portable operators.",
+        ),
+        Column("name", "VARCHAR", "The name in the trace, unchanged."),
+        Column("op_type", "VARCHAR", "Operator type without data types and numbers, e.g. Fully Connected."),
+        Column("data_type", "VARCHAR", "Data type token of an XNNPACK operator, e.g. PF32; NULL elsewhere."),
+        Column("category", "VARCHAR", "CONV, GEMM, Data Movement, Elementwise or Other; NULL for overhead."),
+        Column("known", "BOOLEAN", "Whether the categoriser knows the operator; unknown ones are Other."),
+        Column("backend", "VARCHAR", "xnnpack, portable or framework."),
+        Column(
+            "start_ns",
+            "BIGINT",
+            "Start since Method::execute; back to back for XNNPACK operators. NULL for overhead.",
+        ),
+        Column("duration_ns", "BIGINT", "Time. XNNPACK reports whole microseconds."),
+        Column(
+            "sme2_evidence", "VARCHAR", "name: the operator's name implies an SME2 kernel; none: it does not."
+        ),
+    ),
+    published_as_view=True,
+)
+
+COMPARISONS = Table(
+    "comparisons",
+    "SME2 on against off, per session: the whole model, each category, each operator.",
+    (
+        VARIANT,
+        Column("platform", "VARCHAR", "Where it ran."),
+        Column("session_id", "VARCHAR", "The session that measured both arms."),
+    ),
+    (
+        Column("model", "VARCHAR", "Model without its precision."),
+        Column("precision", "VARCHAR", "fp32, fp16 or int8."),
+        Column("threads", "INTEGER", "Threads of the runner's pool, the same in both arms."),
+        Column("fidelity", "VARCHAR", "hardware or emulated."),
+        Column("off_run_id", "VARCHAR", "The run with SME2 off."),
+        Column("on_run_id", "VARCHAR", "The run with SME2 on."),
+        Column("level", "VARCHAR", "model, category or operator."),
+        Column("category", "VARCHAR", "Category of the row; NULL at model level."),
+        Column("backend", "VARCHAR", "Backend of the operator; NULL at the other levels."),
+        Column("delegate", "INTEGER", "Delegate call of the operator; NULL elsewhere."),
+        Column(
+            "position", "INTEGER", "Position of the operator; the arms are paired by delegate and position."
+        ),
+        Column("op_type", "VARCHAR", "Operator type with SME2 off; NULL at the other levels."),
+        Column("off_name", "VARCHAR", "Name of the operator with SME2 off."),
+        Column(
+            "on_name", "VARCHAR", "Name of the operator with SME2 on; another kernel often has another name."
+        ),
+        Column("operators", "INTEGER", "Operators in the row."),
+        Column("sme2_operators_off", "INTEGER", "Operators with SME2 evidence when off; must be 0."),
+        Column("sme2_operators_on", "INTEGER", "Operators with SME2 evidence when on."),
+        Column(
+            "off_ns",
+            "DOUBLE",
+            "Time with SME2 off: median over rounds of per-process medians. NULL when emulated.",
+        ),
+        Column("on_ns", "DOUBLE", "The same with SME2 on. NULL when emulated."),
+        Column(
+            "speedup",
+            "DOUBLE",
+            "off / on over paired rounds; above 1 SME2 is faster. NULL when not comparable.",
+        ),
+        Column("speedup_low", "DOUBLE", "Lower end of its 95 % interval."),
+        Column("speedup_high", "DOUBLE", "Upper end of its 95 % interval."),
+        Column("n", "INTEGER", "Paired rounds the speedup rests on."),
+        Column("verdict", "VARCHAR", "faster, slower, no difference, insufficient data, or not comparable."),
+        Column("reason", "VARCHAR", "Why the verdict, in a sentence."),
+    ),
+)
+
+# Runs come first: publishing restricts the others to the runs it found.
+TABLES = (RUNS, INFERENCES, TIMELINE, COMPARISONS)

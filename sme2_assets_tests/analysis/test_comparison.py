@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from sme2_assets.analysis.comparison import Arm, compare, why_not_a_pair, why_times_do_not_compare
+from sme2_assets.analysis.statistics import paired_speedup
+
+ROUNDS = range(6)
+
+
+def run(sme2: str, **differing: Any) -> dict[str, Any]:
+    return {
+        "run_id": f"r-{sme2}",
+        "session_id": "s",
+        "variant": "toy_cnn-fp32",
+        "model": "toy_cnn",
+        "precision": "fp32",
+        "platform": "linux",
+        "sme2": sme2,
+        "threads": 1,
+        "fidelity": "hardware",
+        "device": "host-cpu",
+        "pte_sha256": "p",
+        "runner_sha256": "r",
+        "sqnr_db": 90.0,
+        "sqnr_threshold_db": 40.0,
+        **differing,
+    }
+
+
+def operator(position: float, name: str, us: float, **differing: Any) -> dict[str, Any]:
+    kind = name.split(" (")[0]
+    return {
+        "backend": "xnnpack",
+        "delegate": 0.0,
+        "position": position,
+        "name": name,
+        "op_type": kind,
+        "category": {"Convolution": "CONV", "Fully Connected": "GEMM"}.get(kind, "Data Movement"),
+        "sme2_evidence": "name" if "PF32" in name else "none",
+        "us": us,
+        **differing,
+    }
+
+
+def arm(sme2: str, operators: list[dict[str, Any]], **differing: Any) -> Arm:
+    """An arm whose rounds are equal but for one part in a thousand per round."""
+    rows = [
+        {**{k: v for k, v in op.items() if k != "us"}, "round": r, "median_ns": op["us"] * (1000 + r)}
+        for op in operators
+        for r in ROUNDS
+    ]
+    operator_rounds = pd.DataFrame(rows)
+    categories = operator_rounds.groupby(["round", "category"], as_index=False)["median_ns"].sum()
+    overhead = pd.DataFrame(
+        {"round": ROUNDS, "category": "Overhead", "median_ns": [900.0 + r for r in ROUNDS]}
+    )
+    latency = operator_rounds.groupby("round", as_index=False)["median_ns"].sum()
+    return Arm(run(sme2, **differing), latency, pd.concat([categories, overhead]), operator_rounds)
+
+
+OFF = [
+    operator(0, "Convolution (NHWC, F32) IGEMM #1", 700),
+    operator(1, "Transpose (ND, X32) #1", 50),
+    operator(2, "Fully Connected (NC, F32) GEMM #1", 300),
+]
+ON = [
+    operator(0, "Convolution (NHWC, PF32) IGEMM #1", 350),
+    operator(1, "Transpose (ND, X32) #1", 50),
+    operator(2, "Fully Connected (NC, PF32) GEMM #1", 100),
+]
+
+
+def at(rows: pd.DataFrame, level: str, **wanted: Any) -> dict[str, Any]:
+    rows = rows[rows["level"] == level]
+    for column, value in wanted.items():
+        rows = rows[rows[column] == value]
+    assert len(rows) == 1, rows
+    return dict(rows.iloc[0])
+
+
+def assert_counts_add_up(rows: pd.DataFrame) -> None:
+    for count in ("operators", "sme2_operators_off", "sme2_operators_on"):
+        by_level = rows.groupby("level")[count].sum()
+        assert by_level["operator"] == by_level["category"] == by_level["model"], count
+
+
+@pytest.mark.parametrize(
+    ("column", "word"),
+    [
+        ("session_id", "not interleaved"),
+        ("runner_sha256", "runners"),
+        ("pte_sha256", "model files"),
+        ("variant", "models"),
+        ("device", "devices"),
+        ("threads", "thread counts"),
+        ("fidelity", "fidelities"),
+    ],
+)
+def test_a_mixed_pair_is_refused_with_the_reason(column, word):
+    reason = why_not_a_pair(run("off"), run("on", **{column: "another"}))
+    assert reason is not None
+    assert word in reason
+    assert "another" in reason
+
+
+def test_a_true_pair_is_not_refused():
+    assert why_not_a_pair(run("off"), run("on")) is None
+
+
+@pytest.mark.parametrize(("off", "on"), [("on", "off"), ("off", "off"), ("on", "on")])
+def test_a_pair_is_off_and_on_in_this_order(off, on):
+    assert why_not_a_pair(run(off), run(on)) is not None
+
+
+def test_speedup_is_off_over_on_with_interval_and_n():
+    rows = compare(arm("off", OFF), arm("on", ON))
+    convolution = at(rows, "operator", position=0)
+    off, on = [700.0 * (1000 + r) for r in ROUNDS], [350.0 * (1000 + r) for r in ROUNDS]
+    estimate = paired_speedup(off, on)
+    assert convolution["speedup"] == estimate.ratio == pytest.approx(2)
+    assert (convolution["speedup_low"], convolution["speedup_high"]) == (estimate.low, estimate.high)
+    assert convolution["n"] == 6
+    assert convolution["off_ns"] == pytest.approx(701_750)
+    assert convolution["on_ns"] == pytest.approx(350_875)
+    assert at(rows, "category", category="GEMM")["speedup"] == pytest.approx(3)
+    assert at(rows, "category", category="Data Movement")["verdict"] == "no difference"
+    model = at(rows, "model")
+    assert model["speedup"] == pytest.approx(1050 / 500)
+    assert model["verdict"] == "faster"
+    assert (model["off_run_id"], model["on_run_id"]) == ("r-off", "r-on")
+
+
+def test_counts_add_up_from_operators_to_categories_to_model():
+    rows = compare(arm("off", OFF), arm("on", ON))
+    assert_counts_add_up(rows)
+    model = at(rows, "model")
+    assert (model["operators"], model["sme2_operators_off"], model["sme2_operators_on"]) == (3, 0, 2)
+    assert at(rows, "category", category="Overhead")["operators"] == 0
+
+
+def test_operators_are_paired_by_position_and_not_by_name():
+    same_names = [operator(p, "Fully Connected (NC, F32) GEMM #1", us) for p, us in ((0, 100), (1, 900))]
+    swapped_numbers = [
+        operator(0, "Fully Connected (NC, PF32) GEMM #2", 50),
+        operator(1, "Fully Connected (NC, PF32) GEMM #1", 300),
+    ]
+    rows = compare(arm("off", same_names), arm("on", swapped_numbers))
+    assert at(rows, "operator", position=0)["speedup"] == pytest.approx(2)
+    assert at(rows, "operator", position=1)["speedup"] == pytest.approx(3)
+    assert at(rows, "operator", position=1)["on_name"] == "Fully Connected (NC, PF32) GEMM #1"
+
+
+def test_one_position_of_two_delegates_is_two_operators():
+    off = [operator(0, "Convolution (NHWC, F32) IGEMM #1", 100, delegate=d) for d in (0.0, 1.0)]
+    on = [
+        operator(0, "Convolution (NHWC, PF32) IGEMM #1", us, delegate=d) for d, us in ((0.0, 50), (1.0, 25))
+    ]
+    rows = compare(arm("off", off), arm("on", on))
+    assert at(rows, "operator", delegate=0)["speedup"] == pytest.approx(2)
+    assert at(rows, "operator", delegate=1)["speedup"] == pytest.approx(4)
+
+
+def test_portable_operators_have_no_delegate_and_are_paired_all_the_same():
+    mean = operator(0, "native_call_mean.out", 20, backend="portable", delegate=math.nan)
+    rows = compare(arm("off", [*OFF, mean]), arm("on", [*ON, {**mean, "us": 10}]))
+    portable = at(rows, "operator", backend="portable")
+    assert portable["speedup"] == pytest.approx(2)
+    assert pd.isna(portable["delegate"])
+    assert_counts_add_up(rows)
+
+
+def test_an_operator_in_one_arm_only_is_not_comparable_and_counted():
+    extra = operator(3, "Convert (NC, F32, QS8) #1", 40, category="Other")
+    for off, on, absent in ((OFF, [*ON, extra], "off_name"), ([*OFF, extra], ON, "on_name")):
+        rows = compare(arm("off", off), arm("on", on))
+        row = at(rows, "operator", position=3)
+        assert (row["verdict"], row["reason"]) == ("not comparable", "It is in one arm only.")
+        assert pd.isna(row[absent])
+        assert (row["op_type"], row["category"]) == ("Convert", "Other")
+        # Its category is in one arm only, too: shown, not dropped.
+        category = at(rows, "category", category="Other")
+        assert (category["verdict"], category["operators"]) == ("not comparable", 1)
+        assert_counts_add_up(rows)
+        assert at(rows, "model")["verdict"] == "faster"
+
+
+def test_different_operators_at_one_position_are_not_comparable():
+    on = [*ON[:2], operator(2, "Convolution (NHWC, PF32) IGEMM #2", 100)]
+    rows = compare(arm("off", OFF), arm("on", on))
+    row = at(rows, "operator", position=2)
+    assert row["verdict"] == "not comparable"
+    assert "Fully Connected and Convolution" in row["reason"]
+    assert pd.isna(row["speedup"])
+    assert_counts_add_up(rows)
+
+
+def test_a_round_that_one_arm_lacks_is_not_compared():
+    on = arm("on", ON)
+    short = on.operator_rounds[~((on.operator_rounds["round"] == 5) & (on.operator_rounds["position"] == 0))]
+    rows = compare(arm("off", OFF), replace(on, operator_rounds=short))
+    row = at(rows, "operator", position=0)
+    assert (row["verdict"], row["reason"]) == ("not comparable", "It is not in every round of both arms.")
+    assert row["off_name"] == "Convolution (NHWC, F32) IGEMM #1"
+
+
+def test_an_operator_of_zero_microseconds_has_no_speedup():
+    tiny = operator(3, "Copy (NC, X32) #1", 0)
+    rows = compare(arm("off", [*OFF, {**tiny, "us": 1}]), arm("on", [*ON, tiny]))
+    row = at(rows, "operator", position=3)
+    assert (row["verdict"], row["n"]) == ("insufficient data", 6)
+    assert "resolution" in row["reason"]
+    assert pd.isna(row["speedup"])
+    assert pd.isna(row["speedup_low"])
+
+
+def test_an_emulated_pair_has_no_times_anywhere():
+    emulated = {"platform": "emulated", "fidelity": "emulated"}
+    rows = compare(arm("off", OFF, **emulated), arm("on", ON, **emulated))
+    for column in ("off_ns", "on_ns", "speedup", "speedup_low", "speedup_high", "n"):
+        assert rows[column].isna().all(), column
+    assert (rows["verdict"] == "not comparable").all()
+    assert (rows["fidelity"] == "emulated").all()
+    assert at(rows, "model")["sme2_operators_on"] == 2
+    assert_counts_add_up(rows)
+
+
+@pytest.mark.parametrize("wrong", ["off", "on"])
+@pytest.mark.parametrize("sqnr_db", [39.9, -200.0, math.nan])
+def test_wrong_outputs_give_no_speedup(wrong, sqnr_db):
+    arms = {
+        sme2: arm(sme2, operators, **({"sqnr_db": sqnr_db} if sme2 == wrong else {}))
+        for sme2, operators in (("off", OFF), ("on", ON))
+    }
+    assert why_times_do_not_compare(arms["off"].run, arms["on"].run) is not None
+    rows = compare(arms["off"], arms["on"])
+    assert (rows["verdict"] == "not comparable").all()
+    assert rows["speedup"].isna().all()
+    assert f"With SME2 {wrong} the outputs are wrong" in at(rows, "model")["reason"]
+
+
+def test_outputs_that_just_reach_the_threshold_are_right():
+    assert why_times_do_not_compare(run("off", sqnr_db=40.0), run("on")) is None

@@ -1,0 +1,202 @@
+"""Run folders as a session leaves them, with times that the test knows.
+
+For what no machine at hand gives: SME2 hardware, other devices, wrong outputs. Everything after the
+measurement is the real code: the folder is read by `rows_of_run`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from sme2_assets.analysis.timeline import execute_durations
+from sme2_assets.etdump import read_etdump
+from sme2_assets.profiling.manifest import Context, Identity, Info, Manifest, Process
+from sme2_assets.store import sha256_of_file
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.ingest import rows_of_run, write_run
+from sme2_assets_tests.analysis.traces import Delegate, Portable, inference, trace_bytes
+
+# Name and microseconds with SME2 off; only those with a packed name have an SME2 kernel.
+FIRST_DELEGATE = (
+    ("Transpose (ND, X32) #1", 40),
+    ("Convolution (NHWC, {}) IGEMM #1", 700),
+    ("HardSwish (NC) #1", 90),
+    ("Fully Connected (NC, {}) GEMM #1", 300),
+    ("Max Pooling (NHWC, F32) #1", 60),
+)
+# A missed opportunity: this one keeps its kernel.
+SECOND_DELEGATE = (("Fully Connected (NC, F32) GEMM #1", 100), ("Softmax (NC, F32) #1", 5))
+PORTABLE = "native_call_mean.out"
+
+
+@dataclass(frozen=True)
+class MadeRun:
+    """One arm of a session. `matrix_speedup` is what SME2 is to bring for convolutions and products."""
+
+    sme2: str = "off"
+    session_id: str = "20260101T000000-aaaaaa"
+    variant: str = "toy_cnn-fp32"
+    platform: str = "linux"
+    fidelity: str = "hardware"
+    device: str = "host-cpu"
+    threads: int = 1
+    rounds: int = 6
+    warmup: int = 1
+    iterations: int = 3
+    matrix_speedup: float = 2.0
+    sqnr_db: float = 90.0
+    pte_sha256: str = "a" * 64
+    runner_sha256: str = "b" * 64
+    started_at: datetime = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    seed: int = 1
+
+    @property
+    def run_id(self) -> str:
+        return f"{self.session_id}-{self.variant}-{self.platform}-sme2_{self.sme2}"
+
+    def write(self, runs: Path) -> Path:
+        """Writes the folder below `runs`."""
+        folder = runs / self.run_id
+        noise = random.Random(f"{self.seed}{self.sme2}")
+        processes = []
+        for round_index in range(self.rounds):
+            for pass_kind in ("latency", "etdump"):
+                directory = f"round_{round_index:02d}/{pass_kind}"
+                self._write_process(folder / directory, pass_kind, noise)
+                processes.append(Process(round_index, 0, pass_kind, directory, ["sme2_runner"], 0, 0.1))
+        self._manifest(folder, processes).write(folder)
+        return folder
+
+    def _write_process(self, directory: Path, pass_kind: str, noise: random.Random) -> None:
+        directory.mkdir(parents=True)
+        blocks, durations = [], []
+        for _ in range(self.warmup + self.iterations):
+            calls = self._calls(noise)
+            execute_ns = sum(call.call_ns for call in calls) + 700
+            blocks.append(inference(calls, execute_ns))
+            durations.append(execute_ns + 1500)
+        etdump = None
+        if pass_kind == "etdump":
+            data = trace_bytes(*blocks)
+            (directory / "trace.etdump").write_bytes(data)
+            etdump = {"file": "trace.etdump", "bytes": len(data)}
+        result = {
+            "schema": 1,
+            "pass": pass_kind,
+            "method": "forward",
+            "threads": self.threads,
+            "warmup_iterations": self.warmup,
+            "iterations": self.iterations,
+            "load_ns": 2_000_000,
+            "warmup_ns": durations[: self.warmup],
+            "iteration_ns": durations[self.warmup :],
+            "peak_memory_bytes": 30_000_000,
+            "cpu": self._cpu(),
+            "etdump": etdump,
+            "inputs": [{"dtype": "float32", "shape": [1, 3, 8, 8]}],
+            "outputs": [{"file": "output_0.npy", "dtype": "float32", "shape": [1, 10]}],
+            "versions": {"executorch": "1.5.1", "runner": "0.1.0", "compiler": "gcc 12.2.0"},
+        }
+        (directory / "result.json").write_text(json.dumps(result))
+
+    def _calls(self, noise: random.Random) -> list[Delegate | Portable]:
+        return [
+            self._delegate(FIRST_DELEGATE, noise),
+            Portable(PORTABLE, 20_000 + noise.randrange(900), 21_500),
+            self._delegate(SECOND_DELEGATE, noise),
+        ]
+
+    def _delegate(self, operators: tuple[tuple[str, int], ...], noise: random.Random) -> Delegate:
+        measured = []
+        for name, off_us in operators:
+            speedup = self.matrix_speedup if "{}" in name and self.sme2 == "on" else 1.0
+            us = round(off_us / speedup * noise.uniform(0.99, 1.01))
+            measured.append((name.format("PF32" if self.sme2 == "on" else "F32"), 1000 * us))
+        return Delegate(measured, sum(ns for _, ns in measured) + 3_210)
+
+    def _cpu(self) -> dict[str, object]:
+        return {
+            "arch": "aarch64",
+            "features_seen": ["asimd", "sme", "sme2"],
+            "features_masked": [] if self.sme2 == "on" else ["sme", "sme2"],
+            "sme2": self.sme2,
+            "sme2_usable": self.sme2 == "on",
+            "sme_vector_bits": 512,
+            "sve_vector_bits": None,
+        }
+
+    def _manifest(self, folder: Path, processes: list[Process]) -> Manifest:
+        model, _, precision = self.variant.rpartition("-")
+        machine = {"os": "Linux", "kernel": "6.1", "arch": "aarch64", "cpu": "A CPU", "cores": 2}
+        emulator = "QEMU 11.1" if self.fidelity == "emulated" else None
+        return Manifest(
+            run_id=self.run_id,
+            session_id=self.session_id,
+            paired=True,
+            identity=Identity(
+                self.variant,
+                model,
+                precision,
+                self.platform,
+                self.sme2,
+                self.threads,
+                self.pte_sha256,
+                self.runner_sha256,
+            ),
+            context=Context(
+                self.fidelity,
+                self.device,
+                {**machine, "memory_bytes": None, "emulator": emulator},
+                self._cpu(),
+                0.1,
+                0.2,
+            ),
+            info=Info(
+                started_at=self.started_at.isoformat(),
+                finished_at=(self.started_at + timedelta(seconds=9)).isoformat(),
+                seed=self.seed,
+                plan={"rounds": self.rounds, "warmup": self.warmup, "iterations": self.iterations},
+                versions={"executorch": "1.5.1", "compiler": "gcc 12.2.0"},
+                sqnr_db=self.sqnr_db,
+                sqnr_threshold_db=40.0,
+                output_sha256="c" * 64,
+                processes=processes,
+                file_sha256={
+                    str(path.relative_to(folder)): sha256_of_file(path)
+                    for path in sorted(folder.rglob("*"))
+                    if path.is_file()
+                },
+            ),
+        )
+
+
+def vouch_for_what_is_there(folder: Path) -> None:
+    """Rewrites the hashes in the manifest, as if the session had written the files that are there now."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    hashes = manifest["info"]["file_sha256"]
+    manifest["info"]["file_sha256"] = {name: sha256_of_file(folder / name) for name in hashes}
+    path.write_text(json.dumps(manifest))
+
+
+def run_with_trace(runs: Path, trace: Path) -> Path:
+    """A run folder of one round whose trace is the given one."""
+    execute_ns = execute_durations(read_etdump(trace)).tolist()
+    folder = MadeRun(rounds=1, warmup=0, iterations=len(execute_ns)).write(runs)
+    directory = folder / "round_00" / "etdump"
+    shutil.copyfile(trace, directory / "trace.etdump")
+    result = json.loads((directory / "result.json").read_text())
+    result["iteration_ns"] = [duration + 1500 for duration in execute_ns]
+    (directory / "result.json").write_text(json.dumps(result))
+    vouch_for_what_is_there(folder)
+    return folder
+
+
+def ingest(warehouse: Warehouse, folder: Path) -> None:
+    """One run folder into the warehouse, as the asset does it; publishing is left to the caller."""
+    write_run(warehouse, rows_of_run(folder))

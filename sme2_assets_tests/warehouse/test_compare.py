@@ -1,0 +1,142 @@
+"""Comparing what is in the warehouse, through the warehouse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from sme2_assets.errors import Sme2Error, WarehouseError
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.comparisons import compare_latest
+from sme2_assets.warehouse.read import comparison, newest_run, rows_of_view, runs_of_session
+from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
+
+VARIANT = "toy_cnn-fp32"
+OFF = MadeRun(sme2="off", rounds=6)
+ON = replace(OFF, sme2="on")
+
+
+def write(warehouse: Warehouse, tmp_path: Path, *runs: MadeRun) -> None:
+    for run in runs:
+        ingest(warehouse, run.write(tmp_path))
+    warehouse.publish()
+
+
+def test_a_hardware_pair_is_compared_with_interval_and_verdict(paired: Warehouse):
+    rows = paired.query("FROM sme2_comparison WHERE platform = 'linux'")
+    model = rows[rows["level"] == "model"].iloc[0]
+    assert model["verdict"] == "faster"
+    assert 1.5 < model["speedup_low"] <= model["speedup"] <= model["speedup_high"] < 2
+    assert (model["n"], model["operators"]) == (6, 8)
+    assert (model["sme2_operators_off"], model["sme2_operators_on"]) == (0, 2)
+    convolution = rows[rows["op_type"] == "Convolution"].iloc[0]
+    assert convolution["speedup"] == pytest.approx(2, rel=0.05)
+    assert (convolution["off_name"], convolution["on_name"]) == (
+        "Convolution (NHWC, F32) IGEMM #1",
+        "Convolution (NHWC, PF32) IGEMM #1",
+    )
+    pooling = rows[rows["op_type"] == "Max Pooling"].iloc[0]
+    assert pooling["verdict"] in ("no difference", "insufficient data")
+    assert set(rows[rows["level"] == "category"]["category"]) == {
+        "CONV",
+        "GEMM",
+        "Data Movement",
+        "Elementwise",
+        "Other",
+        "Overhead",
+    }
+
+
+def test_an_emulated_pair_has_kernels_and_no_times(paired: Warehouse):
+    rows = paired.query("FROM sme2_comparison WHERE platform = 'emulated'")
+    assert (rows["verdict"] == "not comparable").all()
+    for column in ("off_ns", "on_ns", "speedup", "speedup_low", "speedup_high"):
+        assert rows[column].isna().all()
+    assert rows[rows["level"] == "model"]["sme2_operators_on"].tolist() == [2]
+
+
+def test_counts_add_up_in_the_table(paired: Warehouse):
+    sums = paired.query(
+        "SELECT platform, level, sum(operators), sum(sme2_operators_on) FROM comparisons GROUP BY ALL"
+    )
+    for platform in ("linux", "emulated"):
+        counts = sums[sums["platform"] == platform].iloc[:, 2:].drop_duplicates()
+        assert counts.to_numpy().tolist() == [[8, 2]]
+
+
+def test_a_mixed_pair_is_refused_and_leaves_no_rows(warehouse, tmp_path):
+    differences = {
+        "different sessions": {"session_id": "20260101T000001-bbbbbb"},
+        "different runners": {"runner_sha256": "d" * 64},
+        "different model files": {"pte_sha256": "d" * 64},
+        "different thread counts": {"threads": 4},
+        "different devices": {"device": "another"},
+        "different fidelities": {"fidelity": "emulated"},
+    }
+    pairs = {reason: f"m{number}-fp32" for number, reason in enumerate(differences)}
+    short = {"rounds": 1, "warmup": 0, "iterations": 1}
+    for reason, variant in pairs.items():
+        ingest(warehouse, replace(OFF, variant=variant, **short).write(tmp_path))
+        ingest(warehouse, replace(ON, variant=variant, **{**short, **differences[reason]}).write(tmp_path))
+    warehouse.publish()
+    for reason, variant in pairs.items():
+        with pytest.raises(Sme2Error, match=reason):
+            compare_latest(warehouse, variant, "linux")
+    warehouse.publish()
+    assert warehouse.query("FROM comparisons").empty
+
+
+def test_a_new_run_of_one_arm_is_not_compared_with_the_old_of_the_other(warehouse, tmp_path):
+    write(warehouse, tmp_path, OFF, ON)
+    compare_latest(warehouse, VARIANT, "linux")
+    later = OFF.started_at + timedelta(days=1)
+    write(warehouse, tmp_path, replace(OFF, session_id="20260102T000000-bbbbbb", started_at=later))
+    with pytest.raises(Sme2Error, match="different sessions"):
+        compare_latest(warehouse, VARIANT, "linux")
+
+
+def test_wrong_outputs_are_stored_as_not_comparable(warehouse, tmp_path):
+    write(warehouse, tmp_path, OFF, replace(ON, sqnr_db=12.0))
+    compare_latest(warehouse, VARIANT, "linux")
+    warehouse.publish()
+    rows = warehouse.query("FROM comparisons")
+    assert (rows["verdict"] == "not comparable").all()
+    assert rows["speedup"].isna().all()
+    assert "With SME2 on the outputs are wrong: 12.0 dB" in rows["reason"].iloc[0]
+
+
+def test_an_arm_that_was_never_measured_is_named(warehouse, tmp_path):
+    write(warehouse, tmp_path, OFF)
+    with pytest.raises(WarehouseError, match="no run of toy_cnn-fp32 on linux with SME2 on"):
+        compare_latest(warehouse, VARIANT, "linux")
+
+
+def test_a_newer_session_is_the_comparison_and_the_older_stays_in_the_table(warehouse, tmp_path):
+    later = OFF.started_at + timedelta(days=1)
+    newer = [replace(run, session_id="20260102T000000-bbbbbb", started_at=later) for run in (OFF, ON)]
+    write(warehouse, tmp_path, OFF, ON)
+    compare_latest(warehouse, VARIANT, "linux")
+    write(warehouse, tmp_path, *newer)
+    compare_latest(warehouse, VARIANT, "linux")
+    compare_latest(warehouse, VARIANT, "linux")
+    warehouse.publish()
+    assert warehouse.query("SELECT count(*) AS n FROM comparisons WHERE level = 'model'")["n"].tolist() == [2]
+    assert set(warehouse.query("FROM sme2_comparison")["session_id"]) == {newer[0].session_id}
+    assert set(comparison(warehouse, VARIANT, "linux")["session_id"]) == {newer[0].session_id}
+    newest = newest_run(warehouse, VARIANT, "linux")
+    assert newest is not None
+    assert newest["session_id"] == newer[0].session_id
+    assert runs_of_session(warehouse, OFF.session_id)["sme2"].tolist() == ["off", "on"]
+
+
+def test_what_was_never_measured_has_no_comparison(warehouse):
+    assert comparison(warehouse, VARIANT, "linux").empty
+    assert newest_run(warehouse, VARIANT, "linux") is None
+
+
+def test_only_views_of_runs_are_read_by_run(paired: Warehouse):
+    with pytest.raises(ValueError, match="duckdb_settings"):
+        rows_of_view(paired, "duckdb_settings()", "x")

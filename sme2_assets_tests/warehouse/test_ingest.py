@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sme2_assets.errors import RunnerError, Sme2Error, TraceError
+from sme2_assets.profiling.manifest import Manifest
+from sme2_assets.store import Store
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.ingest import rows_of_run
+from sme2_assets.warehouse.read import latest_run
+from sme2_assets_tests.analysis.traces import Delegate, inference, trace_bytes
+from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest, vouch_for_what_is_there
+
+TRACE = Path("round_01/etdump/trace.etdump")
+
+
+@pytest.fixture
+def folder(real_run: tuple[Store, Manifest], tmp_path: Path) -> Path:
+    """A copy of a real run folder, to be spoiled."""
+    store, manifest = real_run
+    return Path(shutil.copytree(store.run_dir(manifest.run_id), tmp_path / manifest.run_id))
+
+
+def assert_no_rows(warehouse: Warehouse) -> None:
+    assert list(warehouse.root.rglob("*.parquet")) == []
+    for table in ("runs", "inferences", "timeline"):
+        assert warehouse.query(f"FROM {table}").empty
+
+
+def test_a_real_run_becomes_rows(real_run: tuple[Store, Manifest], real_warehouse: Warehouse):
+    _, manifest = real_run
+    identity = manifest.identity
+    run = latest_run(real_warehouse, identity.variant, identity.platform, "off")
+    assert run["run_id"] == manifest.run_id
+    assert run["session_id"] == manifest.session_id
+    assert (run["rounds"], run["warmup"], run["iterations"], run["threads"]) == (2, 2, 4, 1)
+    assert (run["fidelity"], run["sme2"], run["paired"]) == ("hardware", "off", False)
+    assert (run["pte_sha256"], run["runner_sha256"]) == (identity.pte_sha256, identity.runner_sha256)
+    assert run["sqnr_db"] >= run["sqnr_threshold_db"]
+    assert run["started_at"].isoformat() == manifest.info.started_at
+    assert list(run["cpu_features_seen"]) == manifest.context.cpu["features_seen"]
+    counts = real_warehouse.query(
+        "SELECT pass, is_warmup, count(*) AS n, bool_and((execute_ns IS NULL) = (pass = 'latency')) AS fits "
+        "FROM inferences GROUP BY ALL ORDER BY ALL"
+    )
+    assert counts.to_numpy().tolist() == [
+        ["etdump", False, 8, True],
+        ["etdump", True, 4, True],
+        ["latency", False, 8, True],
+        ["latency", True, 4, True],
+    ]
+
+
+def test_the_rows_are_those_of_the_files(real_run: tuple[Store, Manifest], real_warehouse: Warehouse):
+    store, manifest = real_run
+    result = json.loads((store.run_dir(manifest.run_id) / "round_01" / "latency" / "result.json").read_text())
+    durations = real_warehouse.query(
+        "SELECT duration_ns FROM inferences WHERE pass = 'latency' AND round = 1 ORDER BY iteration"
+    )["duration_ns"]
+    assert durations.tolist() == [*result["warmup_ns"], *result["iteration_ns"]]
+
+
+@pytest.mark.parametrize(
+    "name", [TRACE, Path("round_00/latency/result.json"), Path("round_00/etdump/runner.log")]
+)
+def test_an_altered_file_is_refused(warehouse: Warehouse, folder: Path, name: Path):
+    (folder / name).write_bytes((folder / name).read_bytes() + b"\n")
+    with pytest.raises(TraceError, match=r"its content changed"):
+        ingest(warehouse, folder)
+    assert_no_rows(warehouse)
+
+
+def test_a_missing_trace_is_refused(warehouse: Warehouse, folder: Path):
+    (folder / TRACE).unlink()
+    with pytest.raises(TraceError, match=r"trace.etdump .* it is missing"):
+        ingest(warehouse, folder)
+    assert_no_rows(warehouse)
+
+
+def test_a_file_the_manifest_does_not_vouch_for_is_refused(warehouse: Warehouse, folder: Path):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["info"]["file_sha256"][str(TRACE)]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(TraceError, match="does not vouch"):
+        ingest(warehouse, folder)
+    assert_no_rows(warehouse)
+
+
+def test_a_truncated_trace_writes_no_rows(warehouse: Warehouse, folder: Path):
+    data = (folder / TRACE).read_bytes()
+    (folder / TRACE).write_bytes(data[: len(data) // 2])
+    vouch_for_what_is_there(folder)
+    with pytest.raises(TraceError, match="cut off"):
+        ingest(warehouse, folder)
+    assert_no_rows(warehouse)
+
+
+def test_a_trace_with_too_few_inferences_writes_no_rows(warehouse: Warehouse, folder: Path):
+    one = inference([Delegate([("Convolution (NHWC, F32) IGEMM #1", 1000)], 1100)], 1200)
+    (folder / TRACE).write_bytes(trace_bytes(one))
+    vouch_for_what_is_there(folder)
+    with pytest.raises(TraceError, match="holds 1 inferences, the runner made 6"):
+        ingest(warehouse, folder)
+    assert_no_rows(warehouse)
+
+
+def test_a_result_that_makes_no_sense_writes_no_rows(warehouse: Warehouse, folder: Path):
+    path = folder / "round_00/latency/result.json"
+    result = json.loads(path.read_text())
+    result["iteration_ns"].pop()
+    path.write_text(json.dumps(result))
+    vouch_for_what_is_there(folder)
+    with pytest.raises(RunnerError):
+        ingest(warehouse, folder)
+    assert_no_rows(warehouse)
+
+
+def test_a_folder_without_manifest_is_no_run(warehouse: Warehouse, folder: Path):
+    (folder / "manifest.json").unlink()
+    with pytest.raises(Sme2Error, match="not a run manifest"):
+        ingest(warehouse, folder)
+    assert_no_rows(warehouse)
+
+
+def test_rounds_whose_names_differ_are_stacked_without_loss(tmp_path: Path):
+    folder = MadeRun(rounds=2).write(tmp_path)
+    blocks = [inference([Delegate([("Frobnicate (NC) #1", 5000)], 6000)], 7000) for _ in range(4)]
+    (folder / TRACE).write_bytes(trace_bytes(*blocks))
+    vouch_for_what_is_there(folder)
+    timeline = rows_of_run(folder).timeline
+    names = timeline.groupby("round", observed=True)["name"].unique()
+    assert "Frobnicate (NC) #1" not in set(names[0])
+    assert set(names[1]) == {"Frobnicate (NC) #1", "Delegate overhead", "Framework overhead"}
+    # Text columns stay codes: as Python strings a long trace would take many times the memory.
+    assert timeline["name"].dtype == "category"
+    assert int((~timeline["known"]).sum()) == 4

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
+
+
+@pytest.fixture(params=["made", "real"])
+def either(request: pytest.FixtureRequest) -> Warehouse:
+    """What must hold of any data is tested on known times and on measured ones."""
+    name = {"made": "paired", "real": "real_warehouse"}[request.param]
+    return request.getfixturevalue(name)
+
+
+def test_category_means_add_up_to_the_mean_inference(either: Warehouse):
+    rows = either.query(
+        """
+        SELECT run_id, sum(mean_ns) AS mean_ns, sum(share) AS share,
+            (SELECT avg(execute_ns) FROM inferences AS i
+             WHERE i.run_id = category_summary.run_id AND pass = 'etdump' AND NOT is_warmup) AS execute_ns
+        FROM category_summary GROUP BY run_id
+        """
+    )
+    assert not rows.empty
+    np.testing.assert_allclose(rows["mean_ns"], rows["execute_ns"], rtol=1e-12)
+    np.testing.assert_allclose(rows["share"], 1, rtol=1e-12)
+
+
+def test_operator_shares_and_the_share_of_overhead_make_one(either: Warehouse):
+    rows = either.query(
+        """
+        SELECT (SELECT sum(share) FROM operator_summary WHERE run_id = runs.run_id)
+            + (SELECT share FROM category_summary
+               WHERE run_id = runs.run_id AND category = 'Overhead') AS share
+        FROM runs
+        """
+    )
+    assert not rows.empty
+    np.testing.assert_allclose(rows["share"], 1, rtol=1e-12)
+
+
+def test_categories_are_the_sums_of_their_operators(either: Warehouse):
+    rows = either.query(
+        """
+        SELECT category, c.operators, c.sme2_operators, c.mean_ns,
+            o.operators AS counted, o.sme2_operators AS with_sme2, o.mean_ns AS summed_ns
+        FROM category_summary c JOIN (
+            SELECT run_id, category, count(*) AS operators, sum(mean_ns) AS mean_ns,
+                count(*) FILTER (sme2_evidence <> 'none') AS sme2_operators
+            FROM operator_summary GROUP BY run_id, category
+        ) o USING (run_id, category)
+        """
+    )
+    assert not rows.empty
+    assert rows["operators"].tolist() == rows["counted"].tolist()
+    assert rows["sme2_operators"].tolist() == rows["with_sme2"].tolist()
+    np.testing.assert_allclose(rows["mean_ns"], rows["summed_ns"], rtol=1e-12)
+
+
+def test_latency_is_the_median_of_the_medians_of_the_processes(either: Warehouse):
+    inferences = either.query("FROM inferences WHERE pass = 'latency' AND NOT is_warmup")
+    summary = either.query("FROM latency_summary").set_index("run_id")
+    assert len(summary) == len(either.query("FROM runs"))
+    for run_id, rows in inferences.groupby("run_id"):
+        medians = rows.groupby("round")["duration_ns"].median()
+        assert summary.loc[run_id, "median_ns"] == medians.median()
+        assert summary.loc[run_id, "rounds"] == len(medians)
+        assert summary.loc[run_id, "inferences"] == len(rows)
+        assert summary.loc[run_id, "min_ns"] == rows["duration_ns"].min()
+        assert summary.loc[run_id, "p95_ns"] == pytest.approx(rows["duration_ns"].quantile(0.95))
+        if len(medians) > 1:
+            assert summary.loc[run_id, "round_cv"] == pytest.approx(medians.std() / medians.mean())
+        else:
+            assert np.isnan(summary.loc[run_id, "round_cv"])
+
+
+def test_operator_times_are_the_medians_of_the_medians_of_the_processes(either: Warehouse):
+    timeline = either.query("FROM timeline WHERE kind = 'operator' AND NOT is_warmup")
+    keys = ["run_id", "backend", "delegate", "position"]
+    expected = (
+        timeline.groupby([*keys, "round"], dropna=False)["duration_ns"]
+        .median()
+        .groupby(level=keys, dropna=False)
+        .median()
+        .sort_index()
+    )
+    given = either.query("FROM operator_summary").set_index(keys)["median_ns"].sort_index()
+    assert len(given)
+    assert given.tolist() == expected.tolist()
+
+
+def test_one_position_of_two_delegates_is_two_operators(paired: Warehouse):
+    rows = paired.query(
+        "SELECT delegate, median_ns FROM operator_summary WHERE name LIKE 'Fully Connected%#1' "
+        "AND platform = 'linux' AND sme2 = 'off' ORDER BY delegate"
+    )
+    assert rows["delegate"].tolist() == [0, 1]
+    assert rows["median_ns"].round(-4).tolist() == [300_000, 100_000]
+
+
+def test_warm_up_is_left_out_of_every_summary(warehouse: Warehouse, tmp_path: Path):
+    with_warmup = MadeRun(rounds=2, warmup=3, iterations=2)
+    ingest(warehouse, with_warmup.write(tmp_path))
+    warehouse.publish()
+    for view in ("latency_rounds", "operator_rounds", "category_rounds"):
+        assert set(warehouse.query(f"FROM {view}")["inferences"]) == {2}, view
+    expected = warehouse.query(
+        "SELECT avg(duration_ns) AS mean FROM timeline WHERE NOT is_warmup AND name LIKE 'Convolution%'"
+    )["mean"].iloc[0]
+    with_all = warehouse.query(
+        "SELECT avg(duration_ns) AS mean FROM timeline WHERE name LIKE 'Convolution%'"
+    )["mean"].iloc[0]
+    given = warehouse.query("FROM operator_summary WHERE name LIKE 'Convolution%'")["mean_ns"].iloc[0]
+    assert given == pytest.approx(expected)
+    assert given != pytest.approx(with_all, rel=1e-9)
+
+
+def test_the_latest_run_is_the_newest_of_its_variant_target_and_thread_count(
+    warehouse: Warehouse, tmp_path: Path
+):
+    day = timedelta(days=1)
+    first = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    base = MadeRun(rounds=1, warmup=0, iterations=1)
+    runs = [
+        # Written in another order than measured; an older session id does not matter.
+        replace(base, session_id="z", started_at=first),
+        replace(base, session_id="b", started_at=first + 2 * day),
+        replace(base, session_id="c", started_at=first + day),
+        replace(base, session_id="d", started_at=first, threads=4),
+        replace(base, session_id="e", started_at=first, sme2="on"),
+        replace(base, session_id="f", started_at=first, variant="toy_cnn-int8"),
+    ]
+    for run in runs:
+        ingest(warehouse, run.write(tmp_path))
+    warehouse.publish()
+    assert len(warehouse.query("FROM runs")) == len(runs), "history is kept"
+    latest = set(warehouse.query("FROM latest_runs")["session_id"])
+    assert latest == {"b", "d", "e", "f"}
+
+
+def test_unknown_operators_are_counted(warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sme2_assets_tests.warehouse.run_folder.PORTABLE", "native_call_frobnicate.out")
+    ingest(warehouse, MadeRun(rounds=1).write(tmp_path))
+    warehouse.publish()
+    other = warehouse.query("FROM category_summary WHERE category = 'Other'").iloc[0]
+    assert (other["operators"], other["unknown_operators"]) == (2, 1)
+    unknown = warehouse.query("FROM operator_summary WHERE NOT known")
+    assert unknown["name"].tolist() == ["native_call_frobnicate.out"]
