@@ -1,0 +1,189 @@
+"""The tables that UI, report and command line show: one definition, several renderings.
+
+Emulated times are left out of them: they would be read as if they meant something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+Record = Mapping[Hashable, Any]
+
+EMULATED_NOTE = "Emulated: kernels and outputs are real, times mean nothing and are not shown."
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of cells that are ready to be read."""
+
+    header: list[str]
+    rows: list[list[str]]
+
+    @classmethod
+    def of(cls, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> TextTable:
+        return cls(list(header), [[_cell(value) for value in row] for row in rows])
+
+    def without(self, *columns: str) -> TextTable:
+        kept = [index for index, name in enumerate(self.header) if name not in columns]
+        return TextTable([self.header[i] for i in kept], [[row[i] for i in kept] for row in self.rows])
+
+    def markdown(self) -> str:
+        lines = ["| " + " | ".join(self.header) + " |", "|" + "|".join(" --- " for _ in self.header) + "|"]
+        escaped = ([" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in self.rows)
+        return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in escaped)]) + "\n"
+
+
+def latency_table(summaries: pd.DataFrame) -> TextTable:
+    """Rows of `latency_summary`."""
+    return TextTable.of(
+        [
+            "SME2",
+            "median ms",
+            "5 % ms",
+            "95 % ms",
+            "rounds",
+            "spread between rounds",
+            "cost of the tracer",
+            "load ms",
+        ],
+        [
+            [
+                row["sme2"],
+                _ms(row, "median_ns"),
+                _ms(row, "p05_ns"),
+                _ms(row, "p95_ns"),
+                row["rounds"],
+                _percent(row, "round_cv"),
+                _percent(row, "tracer_overhead"),
+                _ms(row, "load_ns"),
+            ]
+            for row in summaries.to_dict("records")
+        ],
+    )
+
+
+def operator_table(operators: pd.DataFrame) -> TextTable:
+    """Rows of `operator_summary` of one run."""
+    table = TextTable.of(
+        ["delegate", "position", "operator", "category", "backend", "SME2 kernel", "median ms", "share"],
+        [
+            [
+                row["delegate"],
+                row["position"],
+                row["name"],
+                row["category"] + ("" if row["known"] else " (unknown operator)"),
+                row["backend"],
+                "yes" if row["sme2_evidence"] != "none" else "",
+                _ms(row, "median_ns"),
+                _percent(row, "share"),
+            ]
+            for row in operators.to_dict("records")
+        ],
+    )
+    return _real_times(table, operators, "median ms", "share")
+
+
+def category_table(categories: pd.DataFrame) -> TextTable:
+    """Rows of `category_summary` of one run."""
+    table = TextTable.of(
+        ["category", "operators", "with SME2 kernel", "mean ms", "share"],
+        [
+            [
+                row["category"],
+                row["operators"],
+                row["sme2_operators"],
+                _ms(row, "mean_ns"),
+                _percent(row, "share"),
+            ]
+            for row in _meaningful(categories).to_dict("records")
+        ],
+    )
+    return _real_times(table, categories, "mean ms", "share")
+
+
+def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
+    """Rows of `comparisons` of one session at a level: model, category or operator."""
+    selected = comparison[comparison["level"] == level]
+    rows = (_meaningful(selected) if level == "category" else selected).to_dict("records")
+    what: dict[str, Callable[[Record], Any]] = {
+        "model": {"model": lambda row: row["variant"], "operators": lambda row: row["operators"]},
+        "category": {"category": lambda row: row["category"], "operators": lambda row: row["operators"]},
+        # The place tells operators of the same name apart.
+        "operator": {
+            "delegate": lambda row: row["delegate"],
+            "position": lambda row: row["position"],
+            "operator (off -> on)": _names_in_both,
+        },
+    }[level]
+    table = TextTable.of(
+        [*what, "SME2 kernels off", "SME2 kernels on", "off ms", "on ms", "speedup", "verdict"],
+        [
+            [
+                *(value(row) for value in what.values()),
+                row["sme2_operators_off"],
+                row["sme2_operators_on"],
+                _ms(row, "off_ns"),
+                _ms(row, "on_ns"),
+                speedup_text(row),
+                row["verdict"],
+            ]
+            for row in rows
+        ],
+    )
+    return _real_times(table, comparison, "off ms", "on ms", "speedup", "verdict")
+
+
+def missed_text(comparison: pd.DataFrame) -> str:
+    """CONV and GEMM operators without an SME2 kernel when SME2 is on, counted by kind; empty for none."""
+    missed = comparison[
+        (comparison["level"] == "operator")
+        & comparison["category"].isin(["CONV", "GEMM"])
+        & (comparison["sme2_operators_on"] == 0)
+        & comparison["on_name"].notna()
+    ]
+    kinds = missed["on_name"].str.replace(r" #\d+$", "", regex=True).value_counts(sort=False)
+    return ", ".join(f"{count}x {kind}" for kind, count in kinds.items())
+
+
+def speedup_text(row: Record) -> str:
+    """`2.31x (2.28 to 2.35, n=6)`: a number shown to a person carries its interval and its n."""
+    if pd.isna(row["speedup"]):
+        return "-"
+    low, high = row["speedup_low"], row["speedup_high"]
+    interval = "no interval" if pd.isna(low) else f"{low:.2f} to {high:.2f}"
+    return f"{row['speedup']:.2f}x ({interval}, n={int(row['n'])})"
+
+
+def _meaningful(rows: pd.DataFrame) -> pd.DataFrame:
+    """Without emulated overhead, which is nothing but time."""
+    return rows[(rows["fidelity"] != "emulated") | (rows["category"] != "Overhead")]
+
+
+def _real_times(table: TextTable, rows: pd.DataFrame, *columns: str) -> TextTable:
+    """The table without its columns of times, where the rows are emulated."""
+    return table.without(*columns) if (rows["fidelity"] == "emulated").any() else table
+
+
+def _names_in_both(row: Record) -> str:
+    off, on = ("(absent)" if pd.isna(row[column]) else row[column] for column in ("off_name", "on_name"))
+    return off if off == on else f"{off} -> {on}"
+
+
+def _ms(row: Record, column: str) -> str:
+    value = row[column]
+    return "-" if row["fidelity"] == "emulated" or pd.isna(value) else f"{value / 1e6:.3f}"
+
+
+def _percent(row: Record, column: str) -> str:
+    value = row[column]
+    return "-" if row["fidelity"] == "emulated" or pd.isna(value) else f"{value:.1%}"
+
+
+def _cell(value: Any) -> str:
+    if value is None or pd.isna(value):
+        return "-"
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -1,0 +1,85 @@
+"""Results on a terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from sme2_assets.report.tables import (
+    TextTable,
+    category_table,
+    comparison_table,
+    latency_table,
+    missed_text,
+    speedup_text,
+)
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.read import comparison, latest_run, rows_of_view
+
+
+def show_comparison(
+    out: Console, warehouse: Warehouse, variant: str, platform: str, report: Path, operators: bool
+) -> None:
+    """SME2 on against off, verdict first; every operator when asked for."""
+    rows = comparison(warehouse, variant, platform)
+    model = dict(rows[rows["level"] == "model"].iloc[0])
+    _headline(out, variant, platform)
+    out.print(f"verdict: {model['verdict']}", style="bold")
+    out.print(model["reason"], markup=False)
+    if model["fidelity"] == "hardware":
+        out.print(f"speedup (off / on): {speedup_text(model)}", highlight=False)
+    out.print(
+        f"operators with an SME2 kernel: {model['sme2_operators_on']} of {model['operators']} with SME2 on, "
+        f"{model['sme2_operators_off']} with it off"
+    )
+    if missed := missed_text(rows):
+        out.print(f"CONV and GEMM without one: {missed}", markup=False, highlight=False, soft_wrap=True)
+    for level in ("category", "operator") if operators else ("category",):
+        _print_text_table(out, comparison_table(rows, level))
+    out.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
+    out.print()
+
+
+def show_baseline(out: Console, warehouse: Warehouse, variant: str, platform: str, sme2: str) -> None:
+    """One arm alone: where its time goes."""
+    run = latest_run(warehouse, variant, platform, sme2)
+    _headline(out, variant, platform)
+    out.print(f"SME2 {sme2} alone: a baseline, with nothing to compare it with.", style="bold")
+    for view, table in (("latency_summary", latency_table), ("category_summary", category_table)):
+        _print_text_table(out, table(rows_of_view(warehouse, view, run["run_id"])))
+
+
+def show_rows(out: Console, rows: pd.DataFrame) -> None:
+    """Rows of any query."""
+    table = Table(*[str(column) for column in rows.columns])
+    for values in rows.itertuples(index=False):
+        table.add_row(*[_cell(value) for value in values])
+    _print_table(out, table)
+    out.print(f"{len(rows)} rows", style="dim")
+
+
+def _headline(out: Console, variant: str, platform: str) -> None:
+    out.rule(f"[bold]{variant} on {platform}[/]", align="left")
+
+
+def _print_text_table(out: Console, table: TextTable) -> None:
+    rendered = Table(*table.header, box=None, pad_edge=False)
+    for row in table.rows:
+        rendered.add_row(*row)
+    _print_table(out, rendered)
+    out.print()
+
+
+def _print_table(out: Console, table: Table) -> None:
+    """On a terminal the table fits it; in a file or a pipe no cell is cut."""
+    out.print(table, width=None if out.is_terminal else 400, soft_wrap=not out.is_terminal)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, (list, tuple)) or type(value).__name__ == "ndarray":
+        return ", ".join(map(str, value))
+    return "" if value is None or pd.isna(value) else str(value)

@@ -1,0 +1,3 @@
+from sme2_assets_tests.warehouse.conftest import paired, warehouse
+
+__all__ = ["paired", "warehouse"]
