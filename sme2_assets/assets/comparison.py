@@ -1,0 +1,60 @@
+"""SME2 on against off."""
+
+import dagster as dg
+import pandas as pd
+
+from sme2_assets.assets.support import clear_failures
+from sme2_assets.partitions import both_states, pair_partitions, parse_pair_key
+from sme2_assets.report.plots import category_picture, data_uri_markdown
+from sme2_assets.report.tables import comparison_table, speedup_text
+from sme2_assets.resources import Lab
+from sme2_assets.store import sha256_of_text
+from sme2_assets.warehouse.comparisons import compare_latest
+from sme2_assets.warehouse.read import rows_of_view
+
+
+@dg.asset(
+    deps=[
+        dg.AssetDep("category_summary", partition_mapping=both_states),
+        dg.AssetDep("latency_summary", partition_mapping=both_states),
+    ],
+    partitions_def=pair_partitions,
+    backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),
+    group_name="results",
+    kinds={"duckdb"},
+    code_version="1",
+)
+def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
+    """Table `comparisons`, view `sme2_comparison`: speedup, interval and verdict; which operators took SME2.
+
+    Compares only what was measured together: two runs of one session with the same model file, runner,
+    device and thread count. Emulated pairs are compared in kernels, never in time.
+    """
+    variant, platform_name = parse_pair_key(context.partition_key)
+    warehouse = lab.warehouse
+    with clear_failures():
+        rows = compare_latest(warehouse, variant, platform_name)
+        warehouse.publish()
+        categories = pd.concat(
+            [
+                rows_of_view(warehouse, "category_summary", rows[f"{sme2}_run_id"].iloc[0])
+                for sme2 in ("off", "on")
+            ]
+        )
+    model = rows[rows["level"] == "model"].iloc[0]
+    picture = category_picture(categories, f"{variant} on {platform_name}: the category shift")
+    return dg.MaterializeResult(
+        metadata={
+            "verdict": model["verdict"],
+            "speedup": speedup_text(dict(model)),
+            "reason": model["reason"],
+            "fidelity": model["fidelity"],
+            "SME2 operators with SME2 on": int(model["sme2_operators_on"]),
+            "category shift": dg.MetadataValue.md(data_uri_markdown(picture, "category shift")),
+            "categories": dg.MetadataValue.md(comparison_table(rows, "category").markdown()),
+            "operators": dg.MetadataValue.md(comparison_table(rows, "operator").markdown()),
+            "off_run_id": model["off_run_id"],
+            "on_run_id": model["on_run_id"],
+        },
+        data_version=dg.DataVersion(sha256_of_text(model["off_run_id"], model["on_run_id"])[:16]),
+    )

@@ -1,0 +1,53 @@
+"""Traces become rows of the warehouse."""
+
+import dagster as dg
+
+from sme2_assets.assets.support import clear_failures
+from sme2_assets.partitions import pair_per_run, parse_run_key, run_partitions
+from sme2_assets.profiling.session import current_run_dir
+from sme2_assets.resources import Lab
+from sme2_assets.store import sha256_of_text
+from sme2_assets.warehouse.ingest import rows_of_run, write_run
+
+
+@dg.asset(
+    deps=["etdump_traces"],
+    partitions_def=run_partitions,
+    backfill_policy=pair_per_run,
+    group_name="warehouse",
+    kinds={"parquet", "duckdb"},
+    code_version="1",
+)
+def timeline(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
+    """Tables `runs`, `inferences` and `timeline`: every nanosecond of every traced inference in one row.
+
+    Reads the traces of the newest run of the partition, writes Parquet, and publishes the DuckDB file.
+    History is kept: a new run adds rows.
+    """
+    run_ids = []
+    with clear_failures():
+        # All runs are read before any is written: a broken trace of one arm leaves no half pair.
+        runs = {}
+        for key in context.partition_keys:
+            variant, target = parse_run_key(key)
+            runs[key] = rows_of_run(current_run_dir(lab.store, variant, target.platform, target.sme2))
+        for key, rows in runs.items():
+            write_run(lab.warehouse, rows)
+            run_ids.append(rows.manifest.run_id)
+            context.add_asset_metadata(
+                {
+                    "run_id": rows.manifest.run_id,
+                    "dagster/row_count": len(rows.timeline),
+                    "inferences": len(rows.inferences),
+                    "unknown operators": int((~rows.timeline["known"]).sum()),
+                },
+                partition_key=key,
+            )
+        snapshot = lab.warehouse.publish()
+    return dg.MaterializeResult(
+        metadata={
+            "warehouse": dg.MetadataValue.path(str(lab.warehouse.link)),
+            "snapshot": snapshot.name,
+        },
+        data_version=dg.DataVersion(sha256_of_text(*run_ids)[:16]),
+    )

@@ -1,0 +1,72 @@
+"""Asset checks: what must hold for the numbers to mean what they say."""
+
+from functools import partial
+
+import dagster as dg
+
+from sme2_assets.partitions import parse_run_key, run_partitions
+from sme2_assets.profiling.manifest import Manifest
+from sme2_assets.profiling.session import current_run_dir
+from sme2_assets.resources import Lab
+from sme2_assets.warehouse.checks import conservation_faults, sme2_evidence_faults, unknown_operators
+from sme2_assets.warehouse.read import latest_run
+
+run_check = partial(dg.asset_check, partitions_def=run_partitions)
+
+
+@run_check(asset="etdump_traces", blocking=True)
+def outputs_match_eager(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
+    """The runner's outputs are as near to the eager model as the precision must be."""
+    faults = {}
+    for key in _partition_keys(context):
+        variant, target = parse_run_key(key)
+        info = Manifest.read(current_run_dir(lab.store, variant, target.platform, target.sme2)).info
+        if info.sqnr_db < info.sqnr_threshold_db:
+            faults[key] = f"{info.sqnr_db:.1f} dB against eager, {info.sqnr_threshold_db:.1f} dB needed"
+    return _result(faults, "Outputs agree with the eager model.")
+
+
+@run_check(asset="timeline", blocking=True)
+def every_nanosecond_accounted_for(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
+    """Operators, delegate overhead and framework overhead add up to Method::execute in every inference."""
+    return _result(
+        _faults_of_runs(context, lab, conservation_faults), "Every inference adds up to the nanosecond."
+    )
+
+
+@run_check(asset="timeline", blocking=True)
+def sme2_evidence_fits_the_state(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
+    """With SME2 off no operator shows an SME2 kernel; with SME2 on at least one does."""
+    return _result(_faults_of_runs(context, lab, sme2_evidence_faults), "SME2 evidence is where it must be.")
+
+
+@run_check(asset="timeline")
+def every_operator_known(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
+    """The categoriser knows every operator; unknown ones are counted as Other and named here."""
+    return _result(
+        _faults_of_runs(context, lab, unknown_operators),
+        "Every operator has a known category.",
+        severity=dg.AssetCheckSeverity.WARN,
+    )
+
+
+def _faults_of_runs(context, lab: Lab, find) -> dict[str, str]:  # type: ignore[no-untyped-def]
+    """What `find` says of the newest run of each partition, where it says something."""
+    faults = {}
+    for key in _partition_keys(context):
+        variant, target = parse_run_key(key)
+        run = latest_run(lab.warehouse, variant, target.platform, target.sme2)
+        if fault := find(lab.warehouse, run):
+            faults[key] = fault
+    return faults
+
+
+def _partition_keys(context: dg.AssetCheckExecutionContext) -> list[str]:
+    return list(context.op_execution_context.partition_keys)
+
+
+def _result(
+    faults: dict[str, str], passed: str, severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR
+) -> dg.AssetCheckResult:
+    description = "; ".join(f"{key}: {fault}" for key, fault in faults.items()) or passed
+    return dg.AssetCheckResult(passed=not faults, severity=severity, description=description, metadata=faults)

@@ -1,0 +1,43 @@
+"""The product in one object: assets, checks, automation, resources. Loads without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import dagster as dg
+
+from sme2_assets import automation, checks
+from sme2_assets.assets import comparison, models, reports, runners, summaries, timeline, traces
+from sme2_assets.resources import Lab
+
+
+def build_definitions(
+    lab: Lab | None = None, extra_loggers: Mapping[str, dg.LoggerDefinition] | None = None
+) -> dg.Definitions:
+    """All definitions, over the default data folder or a given one."""
+    return dg.Definitions(
+        assets=[
+            runners.runner_binary,
+            models.exported_model,
+            traces.etdump_traces,
+            timeline.timeline,
+            summaries.latency_summary,
+            summaries.operator_summary,
+            summaries.category_summary,
+            comparison.sme2_comparison,
+            reports.report,
+        ],
+        asset_checks=[
+            checks.outputs_match_eager,
+            checks.every_nanosecond_accounted_for,
+            checks.sme2_evidence_fits_the_state,
+            checks.every_operator_known,
+        ],
+        sensors=[automation.model_variants_sensor],
+        resources={"lab": lab or Lab()},
+        executor=dg.in_process_executor,
+        loggers={"console": dg.colored_console_logger, **(extra_loggers or {})},
+    )
+
+
+defs = build_definitions()

@@ -1,0 +1,176 @@
+"""Running the assets from Python: what the command line does, the UI would have done the same.
+
+Every step is a run of the one Dagster instance, so it shows up in the UI with its logs and lineage.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from sme2_assets.errors import Sme2Error
+from sme2_assets.partitions import MODEL_VARIANTS, pair_key, run_key
+from sme2_assets.resources import Lab
+from sme2_assets.store import CHECKOUT, Store
+from sme2_assets.targets import PLATFORMS, TargetKey
+
+Log = Callable[[str], None]
+
+RANGE_START = "dagster/asset_partition_range_start"
+RANGE_END = "dagster/asset_partition_range_end"
+RUN_ASSETS = ("etdump_traces", "timeline", "latency_summary", "operator_summary", "category_summary")
+PAIR_ASSETS = ("sme2_comparison", "report")
+
+
+@dataclass(frozen=True)
+class ProfileRequest:
+    """A model on a platform in one or both SME2 states."""
+
+    variant: str
+    platform: str
+    states: tuple[str, ...]
+
+    @property
+    def targets(self) -> list[TargetKey]:
+        return [TargetKey(self.platform, sme2) for sme2 in self.states]
+
+
+def open_instance(store: Store) -> dg.DagsterInstance:
+    """The Dagster instance of the data folder; `$DAGSTER_HOME` wins where it is set."""
+    home = store.dagster_home
+    if "DAGSTER_HOME" not in os.environ:
+        home.mkdir(parents=True, exist_ok=True)
+        template = CHECKOUT / "data" / "dagster_home" / "dagster.yaml"
+        if not (home / "dagster.yaml").exists() and template.is_file():
+            shutil.copy(template, home / "dagster.yaml")
+        os.environ["DAGSTER_HOME"] = str(home)
+    return dg.DagsterInstance.get()
+
+
+def requests_for(
+    lab: Lab, variants: Sequence[str], platform_name: str, states: tuple[str, ...]
+) -> list[ProfileRequest]:
+    """A platform asked for by name must be able to give every state asked for."""
+    for sme2 in states:
+        lab.target(platform_name).require(sme2)
+    return [ProfileRequest(variant, platform_name, states) for variant in variants]
+
+
+def requests_for_this_machine(
+    lab: Lab, variants: Sequence[str], states: tuple[str, ...]
+) -> tuple[list[ProfileRequest], list[str]]:
+    """Every platform in the states it can give here, and notes on what is left out of those."""
+    requests: list[ProfileRequest] = []
+    notes: list[str] = []
+    for name in PLATFORMS:
+        availability = {sme2: lab.target(name).availability(sme2) for sme2 in states}
+        given = tuple(sme2 for sme2 in states if availability[sme2].ok)
+        if given:
+            requests += [ProfileRequest(variant, name, given) for variant in variants]
+        # A platform of another operating system is nothing a person would expect here.
+        if given or name == "emulated":
+            notes += [
+                f"{name}-sme2_{sme2} left out: {it.detail} {it.remedy}"
+                for sme2, it in availability.items()
+                if not it.ok
+            ]
+    if not requests:
+        raise Sme2Error("No platform can be measured here.", "Run `sme2 doctor`.")
+    return requests, notes
+
+
+def profile(
+    lab: Lab,
+    instance: dg.DagsterInstance,
+    request: ProfileRequest,
+    settings: dict[str, Any],
+    log: Log,
+) -> None:
+    """Materialises everything from the runner to the report for one model on one platform."""
+    for target in request.targets:
+        lab.target(target.platform).require(target.sme2)
+    instance.add_dynamic_partitions(MODEL_VARIANTS, [request.variant])
+    launcher = _Launcher(lab, instance, log)
+    launcher.materialise(["runner_binary"], [str(target) for target in request.targets])
+    launcher.materialise(["exported_model"], [request.variant])
+    launcher.materialise(
+        RUN_ASSETS,
+        [run_key(request.variant, target) for target in request.targets],
+        {"etdump_traces": {"config": settings}},
+    )
+    if len(request.states) == 2:
+        launcher.materialise(PAIR_ASSETS, [pair_key(request.variant, request.platform)])
+
+
+class _Launcher:
+    """Runs selections of the assets in this process, against a real instance."""
+
+    def __init__(self, lab: Lab, instance: dg.DagsterInstance, log: Log) -> None:
+        # Imported here: the definitions import this package's other modules, not the other way round.
+        from sme2_assets.definitions import build_definitions
+
+        self.definitions = build_definitions(lab, extra_loggers={"progress": _progress_logger(log)})
+        self.instance = instance
+
+    def materialise(
+        self, assets: Sequence[str], keys: Sequence[str], ops: dict[str, Any] | None = None
+    ) -> None:
+        """One run for one partition, or for the range from the first key to the last."""
+        selection = [dg.AssetKey(name) for name in assets]
+        job = self.definitions.resolve_implicit_job_def_def_for_assets(selection)
+        if job is None:
+            raise ValueError(f"no job holds all of {assets}")
+        one = len(keys) == 1
+        result = job.execute_in_process(
+            run_config={"loggers": {"progress": {}}, "ops": ops or {}},
+            instance=self.instance,
+            asset_selection=selection,
+            partition_key=keys[0] if one else None,
+            tags={} if one else {RANGE_START: keys[0], RANGE_END: keys[-1]},
+            raise_on_error=False,
+        )
+        if not result.success:
+            raise _failure_of(result)
+
+
+def _failure_of(result: dg.ExecuteInProcessResult) -> Sme2Error:
+    """The failed step's own words; a defect of ours keeps its class and stack in the run's log."""
+    for event in result.all_events:
+        if event.is_step_failure:
+            data = event.step_failure_data
+            if data.user_failure_data is not None:
+                said = {label: value.value for label, value in data.user_failure_data.metadata.items()}
+                what = said.get("what happened", data.user_failure_data.description)
+                remedy = said.get("what to do")
+                return Sme2Error(f"{event.step_key}: {what}", str(remedy) if remedy else None)
+            if data.error is not None:
+                cause = data.error.cause or data.error
+                return Sme2Error(
+                    f"{event.step_key} failed: {cause.message.strip()}",
+                    f"See run {result.run_id} in the UI (`make dev`) for the whole log.",
+                )
+    return Sme2Error(f"Run {result.run_id} failed.", "See it in the UI (`make dev`).")
+
+
+def _progress_logger(log: Log) -> dg.LoggerDefinition:
+    """Passes on what assets say, without Dagster's own event messages."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            meta = getattr(record, "dagster_meta", {})
+            if meta.get("step_key") and not meta.get("dagster_event"):
+                log(str(meta["orig_message"]))
+
+    @dg.logger(None, description="Progress for the command line.")
+    def progress(_init_context: dg.InitLoggerContext) -> logging.Logger:
+        logger = logging.Logger("sme2", level=logging.INFO)
+        logger.addHandler(Handler())
+        return logger
+
+    return progress

@@ -1,0 +1,69 @@
+"""Partition keys of models and targets, and how they map onto one another.
+
+Dagster's multi-partitions have exactly two dimensions, so platform and SME2 state are one key, the
+target. The two states of a platform are adjacent, off before on: a pair is a partition range.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+
+import dagster as dg
+
+from sme2_assets.targets.keys import PLATFORMS, TARGETS, TargetKey
+
+# Multi-partition mappings and partitioned checks are previews of Dagster that work and that tests here
+# cover. Their notices are filtered in this module, which everything that uses them imports.
+warnings.filterwarnings("ignore", category=dg.PreviewWarning)
+warnings.filterwarnings("ignore", category=dg.BetaWarning)
+
+MODEL_VARIANTS = "model_variants"
+
+model_partitions = dg.DynamicPartitionsDefinition(name=MODEL_VARIANTS)
+target_partitions = dg.StaticPartitionsDefinition([str(target) for target in TARGETS])
+platform_partitions = dg.StaticPartitionsDefinition(list(PLATFORMS))
+
+run_partitions = dg.MultiPartitionsDefinition({"model": model_partitions, "target": target_partitions})
+pair_partitions = dg.MultiPartitionsDefinition({"model": model_partitions, "platform": platform_partitions})
+
+# A comparison needs both states of its platform.
+both_states = dg.MultiPartitionMapping(
+    {
+        "model": dg.DimensionPartitionMapping("model", dg.IdentityPartitionMapping()),
+        "target": dg.DimensionPartitionMapping(
+            "platform",
+            dg.StaticPartitionMapping({str(target): target.platform for target in TARGETS}),
+        ),
+    }
+)
+
+# Two partitions a run: both states of a platform, when both are asked for.
+pair_per_run = dg.BackfillPolicy.multi_run(max_partitions_per_run=2)
+
+
+def run_key(variant: str, target: TargetKey) -> str:
+    return dg.MultiPartitionKey({"model": variant, "target": str(target)})
+
+
+def pair_key(variant: str, platform: str) -> str:
+    return dg.MultiPartitionKey({"model": variant, "platform": platform})
+
+
+def parse_run_key(key: str) -> tuple[str, TargetKey]:
+    variant, target = key.split("|")
+    return variant, TargetKey.parse(target)
+
+
+def parse_pair_key(key: str) -> tuple[str, str]:
+    variant, platform = key.split("|")
+    return variant, platform
+
+
+def sessions_in(keys: Iterable[str]) -> dict[tuple[str, str], list[str]]:
+    """The sessions that a run's partition keys ask for: model and platform, with the states to measure."""
+    sessions: dict[tuple[str, str], list[str]] = {}
+    for key in keys:
+        variant, target = parse_run_key(key)
+        sessions.setdefault((variant, target.platform), []).append(target.sme2)
+    return sessions

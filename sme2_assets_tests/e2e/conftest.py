@@ -1,0 +1,66 @@
+"""A data folder of its own with a real Dagster instance; what is named by content is shared."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from sme2_assets.launch import ProfileRequest, profile
+from sme2_assets.resources import Lab
+from sme2_assets.store import CHECKOUT, Store
+from sme2_assets.warehouse import Warehouse
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """A data folder and its instance."""
+
+    store: Store
+    instance: dg.DagsterInstance
+
+    @property
+    def lab(self) -> Lab:
+        return Lab(data_root=str(self.store.root))
+
+    @property
+    def warehouse(self) -> Warehouse:
+        return self.lab.warehouse
+
+    def profile(self, variant: str, platform: str, *states: str, **settings: int) -> list[str]:
+        """Profiles as `sme2 profile` does; gives what was logged."""
+        lines: list[str] = []
+        profile(self.lab, self.instance, ProfileRequest(variant, platform, states), settings, lines.append)
+        return lines
+
+    def materialisations(self, asset: str) -> dict[str, dict[str, object]]:
+        """Metadata of the newest materialisation of each partition of an asset."""
+        records = self.instance.fetch_materializations(dg.AssetKey(asset), limit=100, ascending=True).records
+        return {
+            str(record.partition_key): {
+                label: value.value for label, value in record.asset_materialization.metadata.items()
+            }
+            for record in records
+            if record.asset_materialization is not None
+        }
+
+
+def make_data_folder(root: Path, artifacts: Path) -> Store:
+    """A data folder whose artifacts and tools are the shared ones."""
+    store = Store(root)
+    store.dagster_home.mkdir(parents=True)
+    shutil.copy(CHECKOUT / "data" / "dagster_home" / "dagster.yaml", store.dagster_home / "dagster.yaml")
+    store.artifacts.symlink_to(artifacts)
+    store.tools.symlink_to(artifacts / "tools")
+    return store
+
+
+@pytest.fixture(scope="module")
+def workbench(tmp_path_factory: pytest.TempPathFactory, artifacts_dir: Path) -> Iterator[Workbench]:
+    store = make_data_folder(tmp_path_factory.mktemp("data") / "data", artifacts_dir)
+    with dg.DagsterInstance.from_config(str(store.dagster_home)) as instance:
+        yield Workbench(store, instance)

@@ -1,0 +1,168 @@
+"""The whole chain through a real Dagster instance, from the runner to the report."""
+
+from __future__ import annotations
+
+import json
+
+import dagster as dg
+import pytest
+
+from sme2_assets.errors import Sme2Error
+from sme2_assets.targets.host import host_has_sme2, host_platform
+from sme2_assets.targets.qemu import Qemu
+from sme2_assets_tests.e2e.conftest import Workbench
+
+RUN_CHECKS = {
+    "outputs_match_eager",
+    "every_nanosecond_accounted_for",
+    "sme2_evidence_fits_the_state",
+    "every_operator_known",
+}
+native_without_sme2 = pytest.mark.skipif(
+    host_platform() != "linux" or host_has_sme2(), reason="needs a Linux host without SME2"
+)
+
+
+@pytest.fixture(scope="module", params=["fp32", "fp16", "int8"])
+def emulated_pair(request: pytest.FixtureRequest, workbench: Workbench, emulator: Qemu) -> str:
+    variant = f"toy_cnn-{request.param}"
+    workbench.profile(variant, "emulated", "off", "on")
+    return variant
+
+
+PACKED_TYPE = {"fp32": "PF32", "fp16": "PF16", "int8": "PQS8"}
+
+
+@pytest.mark.slow
+def test_sme2_kernels_run_when_on_and_none_when_off(workbench: Workbench, emulated_pair: str):
+    operators = workbench.warehouse.query(
+        "SELECT sme2, name, category FROM operator_summary WHERE variant = ? AND sme2_evidence <> 'none'",
+        [emulated_pair],
+    )
+    packed = PACKED_TYPE[emulated_pair.rsplit("-", 1)[1]]
+    assert set(operators["sme2"]) == {"on"}
+    assert set(operators["category"]) == {"CONV", "GEMM"}
+    assert operators["name"].str.contains(packed, regex=False).all()
+
+
+@pytest.mark.slow
+def test_an_emulated_pair_is_compared_in_kernels_and_never_in_time(workbench: Workbench, emulated_pair: str):
+    rows = workbench.warehouse.query("SELECT * FROM sme2_comparison WHERE variant = ?", [emulated_pair])
+    assert set(rows["level"]) == {"model", "category", "operator"}
+    assert set(rows["verdict"]) == {"not comparable"}
+    assert rows[["off_ns", "on_ns", "speedup", "speedup_low", "speedup_high"]].isna().all().all()
+    model = rows[rows["level"] == "model"].iloc[0]
+    assert model["sme2_operators_off"] == 0
+    assert model["sme2_operators_on"] > 0
+    assert "mean nothing" in model["reason"]
+
+
+@pytest.mark.slow
+def test_both_arms_are_one_session_with_one_binary_and_one_model_file(
+    workbench: Workbench, emulated_pair: str
+):
+    runs = workbench.warehouse.query("SELECT * FROM latest_runs WHERE variant = ?", [emulated_pair])
+    assert sorted(runs["sme2"]) == ["off", "on"]
+    for column in ("session_id", "runner_sha256", "pte_sha256", "threads", "device"):
+        assert runs[column].nunique() == 1, column
+    by_state = runs.set_index("sme2")
+    assert "sme2" in by_state.loc["on", "cpu_features_seen"]
+    assert len(by_state.loc["on", "cpu_features_masked"]) == 0
+    assert {"sme", "sme2"} <= set(by_state.loc["off", "cpu_features_masked"])
+    assert (runs["sqnr_db"] >= runs["sqnr_threshold_db"]).all()
+    assert (runs["fidelity"] == "emulated").all()
+
+
+@pytest.mark.slow
+def test_dagster_knows_the_lineage_and_shows_what_people_want(workbench: Workbench, emulated_pair: str):
+    for asset in ("etdump_traces", "timeline", "latency_summary", "operator_summary", "category_summary"):
+        partitions = workbench.materialisations(asset)
+        for state in ("off", "on"):
+            metadata = partitions[f"{emulated_pair}|emulated-sme2_{state}"]
+            assert str(metadata["run_id"]).endswith(f"sme2_{state}")
+    comparison = workbench.materialisations("sme2_comparison")[f"{emulated_pair}|emulated"]
+    assert comparison["verdict"] == "not comparable"
+    assert "data:image/png;base64," in str(comparison["category shift"])
+    report = workbench.materialisations("report")[f"{emulated_pair}|emulated"]
+    assert "SME2 on against off" in str(report["report"])
+
+
+@pytest.mark.slow
+def test_every_check_ran_and_passed(workbench: Workbench, emulated_pair: str):
+    records = workbench.instance.event_log_storage.get_asset_check_execution_history(
+        dg.AssetCheckKey(dg.AssetKey("timeline"), "every_nanosecond_accounted_for"), limit=100
+    )
+    assert records
+    evaluated = set()
+    for event in _events(workbench, dg.DagsterEventType.ASSET_CHECK_EVALUATION):
+        evaluation = event.asset_check_evaluation_data
+        assert evaluation.passed, evaluation
+        evaluated.add(evaluation.check_name)
+    assert evaluated == RUN_CHECKS
+
+
+@pytest.mark.slow
+def test_the_report_is_written_with_its_picture(workbench: Workbench, emulated_pair: str):
+    folder = workbench.store.report_dir(emulated_pair, "emulated")
+    text = (folder / "report.md").read_text()
+    assert "times mean nothing" in text
+    assert (folder / "categories.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_native_baseline_is_measured_alone(workbench: Workbench):
+    host = host_platform()
+    if host is None:
+        pytest.skip("no native platform on this host")
+    lines = workbench.profile("toy_cnn-fp32", host, "off", rounds=2, warmup=1, iterations=3)
+    assert f"toy_cnn-fp32 on {host}: round 2 of 2" in lines
+    run = workbench.warehouse.query("SELECT * FROM latest_runs WHERE platform = ?", [host]).iloc[0]
+    assert (run["sme2"], run["fidelity"], bool(run["paired"])) == ("off", "hardware", False)
+    inferences = workbench.warehouse.query(
+        "SELECT pass, count(*) AS n, count(*) FILTER (is_warmup) AS warmup FROM inferences WHERE run_id = ? "
+        "GROUP BY pass ORDER BY pass",
+        [run["run_id"]],
+    )
+    assert json.loads(inferences.to_json(orient="records")) == [
+        {"pass": "etdump", "n": 8, "warmup": 2},
+        {"pass": "latency", "n": 8, "warmup": 2},
+    ]
+
+
+def test_a_baseline_is_never_compared_with_an_older_run(workbench: Workbench):
+    """The off arm of one session and nothing, or another session, is no pair: refused with the reason."""
+    from sme2_assets.launch import PAIR_ASSETS, _Launcher
+
+    host = host_platform()
+    if host is None:
+        pytest.skip("no native platform on this host")
+    workbench.profile("toy_cnn-fp32", host, "off", rounds=1, warmup=0, iterations=1)
+    launcher = _Launcher(workbench.lab, workbench.instance, print)
+    with pytest.raises(Sme2Error, match="no run of toy_cnn-fp32") as caught:
+        launcher.materialise(PAIR_ASSETS, [f"toy_cnn-fp32|{host}"])
+    assert "sme2 profile" in str(caught.value)
+
+
+@native_without_sme2
+def test_sme2_on_without_sme2_fails_with_what_is_missing_and_leaves_nothing(workbench: Workbench):
+    from sme2_assets.launch import RUN_ASSETS, _Launcher
+
+    launcher = _Launcher(workbench.lab, workbench.instance, print)
+    with pytest.raises(Sme2Error, match="has no SME2") as caught:
+        launcher.materialise(RUN_ASSETS, ["toy_cnn-fp32|linux-sme2_on"])
+    assert "emulated" in str(caught.value.remedy)
+    assert "toy_cnn-fp32|linux-sme2_on" not in workbench.materialisations("etdump_traces")
+    assert workbench.warehouse.query("SELECT * FROM runs WHERE target = 'linux-sme2_on'").empty
+    failure = _events(workbench, dg.DagsterEventType.STEP_FAILURE)[0].step_failure_data.user_failure_data
+    assert failure is not None
+    assert "What to do" in (failure.description or "")
+
+
+def _events(workbench: Workbench, event_type: dg.DagsterEventType) -> list[dg.DagsterEvent]:
+    """Events of that kind of the newest runs, newest run first."""
+    events = []
+    for run in workbench.instance.get_runs(limit=50):
+        for record in workbench.instance.get_records_for_run(run.run_id, of_type=event_type).records:
+            event = record.event_log_entry.dagster_event
+            assert event is not None
+            events.append(event)
+    return events

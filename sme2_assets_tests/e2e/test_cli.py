@@ -1,0 +1,116 @@
+"""`sme2` as a user types it: a process of its own, a data folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sme2_assets.targets.host import host_has_sme2, host_platform
+from sme2_assets.targets.qemu import Qemu
+from sme2_assets_tests.e2e.conftest import make_data_folder
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def sme2(tmp_path_factory: pytest.TempPathFactory, artifacts_dir: Path) -> Cli:
+    store = make_data_folder(tmp_path_factory.mktemp("cli") / "data", artifacts_dir)
+    environment = {name: value for name, value in os.environ.items() if name != "DAGSTER_HOME"}
+    environment |= {"SME2_DATA": str(store.root), "COLUMNS": "200"}
+
+    def call(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "sme2_assets.cli", *words], env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "command", ["", "doctor", "emulator", "models", "profile", "report", "sql", "targets"]
+)
+def test_every_command_explains_itself(sme2: Cli, command: str):
+    assert "Usage:" in sme2(*([command] if command else []), "--help").stdout
+
+
+def test_doctor_finds_what_the_tests_use(sme2: Cli):
+    findings = {finding["name"]: finding for finding in json.loads(sme2("doctor", "--json").stdout)}
+    assert findings["executorch"]["status"] == "ok"
+    assert findings["C++ compiler"]["status"] == "ok"
+    assert findings["SME2 in this CPU"]["status"] == ("ok" if host_has_sme2() else "optional")
+    assert all(finding["remedy"] for finding in findings.values() if finding["status"] != "ok")
+    assert "executorch" in sme2("doctor").stdout
+
+
+def test_models_are_listed_for_people_and_for_programs(sme2: Cli):
+    listed = json.loads(sme2("models", "--json").stdout)
+    assert [model["model"] for model in listed] == ["toy_cnn", "mobilenet_v3_small"]
+    assert listed[0]["precisions"] == ["fp32", "fp16", "int8"]
+    assert "mobilenet_v3_small" in sme2("models").stdout
+
+
+def test_targets_say_what_is_missing(sme2: Cli):
+    states = {state["target"]: state for state in json.loads(sme2("targets", "--json").stdout)}
+    assert states[f"{host_platform()}-sme2_off"]["ok"]
+    assert all(state["remedy"] for state in states.values() if not state["ok"])
+
+
+def test_an_unknown_model_is_answered_with_the_nearest(sme2: Cli):
+    error = sme2("profile", "toy_cn-fp32", code=1).stderr
+    assert "toy_cnn" in error
+    assert "What to do" in error
+
+
+@pytest.mark.skipif(host_has_sme2(), reason="needs a CPU without SME2")
+def test_a_platform_that_cannot_give_both_states_fails_before_any_work(sme2: Cli):
+    error = sme2("profile", "toy_cnn-fp32", "--platform", host_platform() or "linux", code=1).stderr
+    assert "has no SME2" in error
+    assert "emulated" in error
+
+
+def test_bad_flags_are_refused(sme2: Cli):
+    assert "0" in sme2("profile", "toy_cnn-fp32", "--threads", "0", code=2).stderr
+
+
+def test_a_report_of_nothing_says_what_to_run(sme2: Cli):
+    assert "sme2 profile mobilenet_v3_small" in sme2("report", "mobilenet_v3_small", code=1).stderr
+
+
+def test_an_empty_warehouse_can_be_asked(sme2: Cli):
+    assert "sme2_comparison" in sme2("sql", "SHOW TABLES").stdout
+    assert json.loads(sme2("sql", "SELECT count(*) AS n FROM comparisons", "--json").stdout) == [{"n": 0}]
+
+
+@pytest.mark.parametrize(
+    "query", ["DROP TABLE runs", "COPY runs TO '/tmp/runs.csv'", "SELECT 1; SELECT 2", "SELEC 1"]
+)
+def test_sql_only_reads(sme2: Cli, query: str):
+    assert "error:" in sme2("sql", query, code=1).stderr
+
+
+@pytest.mark.slow
+def test_a_profile_prints_the_comparison_and_everything_reads_from_it_afterwards(sme2: Cli, emulator: Qemu):
+    done = sme2("profile", "toy_cnn-fp32", "--platform", "emulated", "--operators")
+    assert "verdict: not comparable" in done.stdout
+    assert "PF32" in done.stdout
+    assert "round 1 of 1" in done.stderr
+    assert " ms" not in done.stdout, "an emulated time is shown"
+    rows = json.loads(
+        sme2(
+            "sql", "SELECT sme2_operators_on AS n FROM sme2_comparison WHERE level = 'model'", "--json"
+        ).stdout
+    )
+    assert rows[0]["n"] > 0
+    assert "SME2 on against off" in sme2("report", "toy_cnn-fp32").stdout
+    again = json.loads(sme2("profile", "toy_cnn-fp32", "--platform", "emulated", "--json").stdout)
+    assert again[0]["comparison"][0]["level"] == "model"
+    assert json.loads(sme2("sql", "SELECT count(*) AS n FROM runs", "--json").stdout) == [{"n": 4}]
