@@ -1,0 +1,58 @@
+# Everything a user or a maintainer does, each from a fresh clone: `make demo`, `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+DEMO   ?= toy_cnn
+export DAGSTER_HOME ?= $(CURDIR)/data/dagster_home
+# Byte-compiling all of torch up front takes longer than compiling what is imported, when it is.
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
+
+.DEFAULT_GOAL := help
+.PHONY: help setup emulator demo dev test lint format bench clean
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 15))' || \
+	  { echo "Python 3.10 to 3.14 is needed; $(PYTHON) is another. Set PYTHON=/path/to/python3.x"; exit 1; }
+	@echo "==> virtual environment and dependencies (a minute or two the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready
+	@echo "==> test and lint tools"
+	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+setup: $(VENV)/.ready ## Create the virtual environment and install everything
+
+emulator: setup ## Find or fetch QEMU >= 10.1, without root
+	@$(BIN)/sme2 emulator
+
+demo: setup ## Profile a model with SME2 on and off, show the comparison
+	@$(BIN)/sme2 emulator || echo "(continuing without the emulated platform)"
+	@$(BIN)/sme2 profile $(DEMO)
+	@echo && echo "Next: 'make dev' opens the Dagster UI; '$(BIN)/sme2 sql \"SHOW TABLES\"' asks the warehouse."
+
+dev: setup ## Open the Dagster UI on http://127.0.0.1:3000
+	@$(BIN)/dagster dev --workspace workspace.yaml --host 127.0.0.1 --port $(or $(PORT),3000)
+
+test: $(VENV)/.ready-dev ## Run all tests, the slow ones too
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.ready-dev ## Lint, format check, types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(VENV)/.ready-dev ## Format and fix what can be fixed
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: setup ## Benchmarks, each beside its peer in the same run
+	@$(BIN)/python -m benchmarks
+
+clean: ## Remove what can be made again; measurements stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info data/artifacts data/tools data/current/runner data/current/model
