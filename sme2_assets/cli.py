@@ -193,9 +193,7 @@ def profile(
             status.update(message)
             progress.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
 
-        for request in requests:
-            status.update(f"{request.variant} on {request.platform}")
-            launch.profile(lab, instance, request, settings, log)
+        launch.profile(lab, instance, requests, settings, log)
     if as_json:
         _print_json([_request_json(lab.warehouse, request) for request in requests])
         return

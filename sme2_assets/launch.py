@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import dagster as dg
 
@@ -21,6 +21,7 @@ from sme2_assets.store import CHECKOUT, Store
 from sme2_assets.targets import PLATFORMS, TargetKey
 
 Log = Callable[[str], None]
+T = TypeVar("T")
 
 RANGE_START = "dagster/asset_partition_range_start"
 RANGE_END = "dagster/asset_partition_range_end"
@@ -88,24 +89,36 @@ def requests_for_this_machine(
 def profile(
     lab: Lab,
     instance: dg.DagsterInstance,
-    request: ProfileRequest,
+    requests: Sequence[ProfileRequest],
     settings: dict[str, Any],
     log: Log,
 ) -> None:
-    """Materialises everything from the runner to the report for one model on one platform."""
-    for target in request.targets:
-        lab.target(target.platform).require(target.sme2)
-    instance.add_dynamic_partitions(MODEL_VARIANTS, [request.variant])
+    """Materialises everything from the runner to the report for the given models and platforms.
+
+    Everything is built before anything is measured, each runner and each model once.
+    """
+    for request in requests:
+        for target in request.targets:
+            lab.target(target.platform).require(target.sme2)
     launcher = _Launcher(lab, instance, log)
-    launcher.materialise(["runner_binary"], [str(target) for target in request.targets])
-    launcher.materialise(["exported_model"], [request.variant])
-    launcher.materialise(
-        RUN_ASSETS,
-        [run_key(request.variant, target) for target in request.targets],
-        {"etdump_traces": {"config": settings}},
-    )
-    if len(request.states) == 2:
-        launcher.materialise(PAIR_ASSETS, [pair_key(request.variant, request.platform)])
+    instance.add_dynamic_partitions(MODEL_VARIANTS, _distinct(request.variant for request in requests))
+    for targets in _distinct(tuple(request.targets) for request in requests):
+        launcher.materialise(["runner_binary"], [str(target) for target in targets])
+    for variant in _distinct(request.variant for request in requests):
+        launcher.materialise(["exported_model"], [variant])
+    for request in requests:
+        launcher.materialise(
+            RUN_ASSETS,
+            [run_key(request.variant, target) for target in request.targets],
+            {"etdump_traces": {"config": settings}},
+        )
+        if len(request.states) == 2:
+            launcher.materialise(PAIR_ASSETS, [pair_key(request.variant, request.platform)])
+
+
+def _distinct(items: Iterable[T]) -> list[T]:
+    """Each item once, in the order of their first appearance."""
+    return list(dict.fromkeys(items))
 
 
 class _Launcher:

@@ -139,11 +139,14 @@ def write_text_atomically(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as handle:
         staged = Path(handle.name)
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    staged.chmod(0o644)
-    staged.replace(path)
+        try:
+            handle.write(text)
+            handle.flush()
+            os.fsync(handle.fileno())
+            staged.chmod(0o644)
+            staged.replace(path)
+        finally:
+            staged.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:

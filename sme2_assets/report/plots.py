@@ -7,8 +7,6 @@ import io
 from typing import Any
 
 import pandas as pd
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 # Colour-blind safe (Okabe-Ito); Overhead is grey because it is no operator category.
 COLOURS = {
@@ -52,6 +50,10 @@ def data_uri_markdown(png: bytes, alt: str) -> str:
 
 
 def _stacked_bars(bars: pd.DataFrame, title: str, axis: str, hatched: str | None) -> bytes:
+    # Imported here: it costs a second, and most processes that load this module draw nothing.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     arms = [sme2 for sme2 in ("off", "on") if sme2 in set(bars["sme2"])]
     figure = Figure(figsize=(7.2, 1.4 + 0.75 * len(arms)), layout="constrained")
     FigureCanvasAgg(figure)

@@ -34,7 +34,7 @@ class Workbench:
     def profile(self, variant: str, platform: str, *states: str, **settings: int) -> list[str]:
         """Profiles as `sme2 profile` does; gives what was logged."""
         lines: list[str] = []
-        profile(self.lab, self.instance, ProfileRequest(variant, platform, states), settings, lines.append)
+        profile(self.lab, self.instance, [ProfileRequest(variant, platform, states)], settings, lines.append)
         return lines
 
     def materialisations(self, asset: str) -> dict[str, dict[str, object]]:
