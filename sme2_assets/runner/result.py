@@ -18,6 +18,9 @@ from sme2_assets.errors import RunnerError
 
 RESULT_SCHEMA = 1
 PASSES = ("latency", "etdump")
+# Warm-up counts as steady after two windows of inferences at the earliest; mirrors native/src/steady.h.
+LEAST_STEADY_WARMUP = 10
+MOST_SLOWDOWN_PERCENT = 1000.0
 DTYPES = ("float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")
 
 _REPORT = "This is a defect: please report it with the log."
@@ -103,13 +106,20 @@ class RunnerVersions:
 
 @dataclass(frozen=True)
 class RunnerResult:
-    """One run of the runner: one process, one pass."""
+    """One run of the runner: one process, one pass.
+
+    `steady` tells how warm-up ended: True when its times had settled, False when it reached its cap before,
+    None when its length was fixed, so that nobody looked. Times with a `slowdown_percent` above 0 were made
+    longer on purpose and measure no model.
+    """
 
     pass_kind: str
     method: str
     threads: int
     warmup_iterations: int
     iterations: int
+    steady: bool | None
+    slowdown_percent: float
     load_ns: int
     warmup_ns: tuple[int, ...]
     iteration_ns: tuple[int, ...]
@@ -191,9 +201,11 @@ class _Reader:
         if not isinstance(value, dict):
             self.fail(name, "is not an object")
         if missing := [key for key in keys if key not in value]:
-            self.fail(name, f"lacks {', '.join(missing)}")
+            self.fail(name, f"lacks {', '.join(missing)}; it is of another version of the runner")
         if unknown := sorted(set(value) - set(keys)):
-            self.fail(name, f"has unknown fields: {', '.join(unknown)}")
+            self.fail(
+                name, f"has unknown fields: {', '.join(unknown)}; it is of another version of the runner"
+            )
         return value
 
     def text(self, value: Any, name: str) -> str:
@@ -217,6 +229,22 @@ class _Reader:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             self.fail(name, f"is {value!r}, not a whole number of at least {least}")
         return value
+
+    def steady(self, value: Any, name: str, warmup_iterations: int) -> bool | None:
+        if value is not None and not isinstance(value, bool):
+            self.fail(name, f"is {value!r}, not true, false or null")
+        if value and warmup_iterations < LEAST_STEADY_WARMUP:
+            self.fail(name, f"is true after {warmup_iterations} warm-up inferences, too few to tell")
+        return value
+
+    def slowdown(self, value: Any, name: str) -> float:
+        if (
+            not isinstance(value, int | float)
+            or isinstance(value, bool)
+            or not 0 <= value <= MOST_SLOWDOWN_PERCENT
+        ):
+            self.fail(name, f"is {value!r}, not a number from 0 to {MOST_SLOWDOWN_PERCENT:g}")
+        return float(value)
 
     def items(self, value: Any, name: str, read: Callable[[Any, str], Any]) -> tuple[Any, ...]:
         if not isinstance(value, list):
@@ -277,9 +305,9 @@ class _Reader:
             value,
             "the file",
             (
-                *("schema", "pass", "method", "threads", "warmup_iterations", "iterations", "load_ns"),
-                *("warmup_ns", "iteration_ns", "peak_memory_bytes", "cpu", "etdump", "inputs", "outputs"),
-                "versions",
+                *("schema", "pass", "method", "threads", "warmup_iterations", "iterations", "steady"),
+                *("slowdown_percent", "load_ns", "warmup_ns", "iteration_ns", "peak_memory_bytes", "cpu"),
+                *("etdump", "inputs", "outputs", "versions"),
             ),
         )
         kind = self.choice(f["pass"], "pass", PASSES)
@@ -293,6 +321,8 @@ class _Reader:
             threads=self.count(f["threads"], "threads", 1),
             warmup_iterations=warmup_iterations,
             iterations=iterations,
+            steady=self.steady(f["steady"], "steady", warmup_iterations),
+            slowdown_percent=self.slowdown(f["slowdown_percent"], "slowdown_percent"),
             load_ns=self.count(f["load_ns"], "load_ns"),
             warmup_ns=self.durations(f["warmup_ns"], "warmup_ns", warmup_iterations),
             iteration_ns=self.durations(f["iteration_ns"], "iteration_ns", iterations),

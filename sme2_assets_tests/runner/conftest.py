@@ -104,8 +104,12 @@ class Runner:
         warmup: object = 1,
         iterations: object = 2,
         threads: object = 1,
+        warmup_cap: object = None,
+        slowdown_percent: object = None,
     ) -> list[str | Path]:
         return [
+            *(() if warmup_cap is None else ("--warmup-cap", str(warmup_cap))),
+            *(() if slowdown_percent is None else ("--slowdown-percent", str(slowdown_percent))),
             *("--model", pte, *(word for path in inputs for word in ("--input", path)), "--pass", kind),
             *("--warmup", str(warmup), "--iterations", str(iterations), "--threads", str(threads)),
             *("--result", self.folder / "result.json", "--outputs", self.folder / "outputs"),

@@ -59,14 +59,34 @@ def test_bad_flags_are_named(runner, refused, flags, words):
         ("warmup", -1),
         ("warmup", 1.5),
         ("threads", 0),
+        ("warmup_cap", -1),
+        ("warmup_cap", "soon"),
+        ("slowdown_percent", -1),
+        ("slowdown_percent", 1000.5),
+        ("slowdown_percent", "."),
+        ("slowdown_percent", "1.2.3"),
+        ("slowdown_percent", "5%"),
+        ("slowdown_percent", "nan"),
+        ("slowdown_percent", "inf"),
+        ("slowdown_percent", "0x10"),
         ("kind", "fast"),
     ],
 )
 def test_a_value_out_of_range_is_named(runner, refused, programs, option, value):
     program = programs("two_inputs")
-    flag = "pass" if option == "kind" else option
+    flag = "pass" if option == "kind" else option.replace("_", "-")
     refused(
         runner.run(program.pte, program.inputs, **{option: value}), 2, f"--{flag}", f"'{value}'", "--help"
+    )
+
+
+def test_a_warm_up_cap_below_the_warm_up_is_refused(runner, refused, programs):
+    program = programs("two_inputs")
+    refused(
+        runner.run(program.pte, program.inputs, warmup=5, warmup_cap=4),
+        2,
+        "--warmup-cap 4 is below --warmup 5",
+        "--help",
     )
 
 

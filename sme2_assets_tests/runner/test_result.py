@@ -22,6 +22,8 @@ GOOD: dict[str, Any] = {
     "threads": 1,
     "warmup_iterations": 1,
     "iterations": 2,
+    "steady": None,
+    "slowdown_percent": 0,
     "load_ns": 10,
     "warmup_ns": [5],
     "iteration_ns": [3, 4],
@@ -54,6 +56,25 @@ def test_a_good_result_is_read(tmp_path):
     assert result.cpu.features_masked == ("sme", "sme2")
     assert result.outputs[0].shape == ()
     assert result.etdump is not None
+    assert result.steady is None
+    assert result.slowdown_percent == 0.0
+
+
+@pytest.mark.parametrize(("warmup", "steady"), [(1, None), (1, False), (10, True), (12, False)])
+def test_how_the_warm_up_ended_is_read(tmp_path, warmup, steady):
+    document = {**GOOD, "steady": steady, "warmup_iterations": warmup, "warmup_ns": [5] * warmup}
+    assert read_result(written(tmp_path, document)).steady is steady
+
+
+@pytest.mark.parametrize("percent", [0, 0.5, 400, 1000])
+def test_a_slowdown_is_read(tmp_path, percent):
+    assert read_result(written(tmp_path, {**GOOD, "slowdown_percent": percent})).slowdown_percent == percent
+
+
+def test_a_result_of_an_older_runner_is_told_as_such(tmp_path):
+    older = {k: v for k, v in GOOD.items() if k not in ("steady", "slowdown_percent")}
+    with pytest.raises(RunnerError, match=r"lacks steady, slowdown_percent; .*another version of the runner"):
+        read_result(written(tmp_path, older))
 
 
 @pytest.mark.parametrize(
@@ -71,6 +92,15 @@ def test_a_good_result_is_read(tmp_path):
         (("iteration_ns",), [3, -4]),
         (("iteration_ns",), None),
         (("load_ns",), 1.5),
+        (("steady",), 1),
+        (("steady",), "yes"),
+        # One warm-up inference shows nothing.
+        (("steady",), True),
+        (("slowdown_percent",), None),
+        (("slowdown_percent",), True),
+        (("slowdown_percent",), "5"),
+        (("slowdown_percent",), -0.1),
+        (("slowdown_percent",), 1000.1),
         (("etdump",), None),
         (("etdump", "bytes"), 0),
         (("etdump", "file"), "../trace.etdump"),

@@ -12,6 +12,16 @@ import pytest
 TOLERANCE = {"float32": 1e-5, "float16": 5e-3, "int64": 0}
 
 
+def traced_inferences(trace: Path) -> int:
+    """Inferences in the trace, counted by ExecuTorch's own reader."""
+    pytest.importorskip("executorch.devtools")
+    from executorch.devtools import Inspector
+
+    blocks = [block for block in Inspector(etdump_path=str(trace)).event_blocks if block.name == "Execute"]
+    executions = [event for block in blocks for event in block.events if event.name == "Method::execute"]
+    return sum(len(event.perf_data.raw) for event in executions)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -58,6 +68,8 @@ def test_the_result_tells_the_whole_run(runner, programs):
     assert all(duration > 0 for duration in (*result.warmup_ns, *result.iteration_ns, result.load_ns))
     assert result.peak_memory_bytes > 1_000_000
     assert result.etdump is None
+    assert (result.steady, result.slowdown_percent) == (None, 0)
+    assert "SLOWED" not in run.stderr
     assert [(t.dtype, t.shape) for t in result.inputs] == [("float32", (1, 3, 16, 16)), ("float32", (1, 10))]
     assert result.versions.runner == "0.1.0"
     assert result.versions.executorch.startswith("1.")
@@ -84,17 +96,12 @@ def test_many_inferences_give_what_one_gives(runner, programs):
 
 
 def test_the_trace_has_a_block_for_each_warm_up_and_measured_inference(runner, programs):
-    pytest.importorskip("executorch.devtools")
-    from executorch.devtools import Inspector
-
     program = programs("two_inputs")
     run = runner.run(program.pte, program.inputs, kind="etdump", warmup=2, iterations=5)
     trace = runner.folder / "trace.etdump"
     assert run.result.etdump is not None
     assert (run.result.etdump.file, run.result.etdump.bytes) == (trace.name, trace.stat().st_size)
-    blocks = [block for block in Inspector(etdump_path=str(trace)).event_blocks if block.name == "Execute"]
-    executions = [event for block in blocks for event in block.events if event.name == "Method::execute"]
-    assert sum(len(event.perf_data.raw) for event in executions) == 7
+    assert traced_inferences(trace) == 7
 
 
 def test_sme2_off_is_told_and_leaves_no_sme_visible(runner, programs):

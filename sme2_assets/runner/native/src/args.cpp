@@ -1,6 +1,7 @@
 #include "args.h"
 
 #include <charconv>
+#include <cstdlib>
 #include <map>
 #include <set>
 
@@ -11,10 +12,11 @@ namespace {
 
 constexpr uint32_t kMostInferences = 10'000'000;
 constexpr uint32_t kMostThreads = 1024;
+constexpr double kMostSlowdownPercent = 1000;
 
 const std::set<std::string> kValueFlags = {
-    "--model",   "--input",  "--pass",    "--warmup", "--iterations",
-    "--threads", "--result", "--outputs", "--etdump", "--method"};
+    "--model",  "--input",   "--pass",   "--warmup", "--warmup-cap", "--iterations", "--threads",
+    "--result", "--outputs", "--etdump", "--method", "--slowdown-percent"};
 
 Failure usage_error(const std::string& what) {
   return Failure(ExitCode::usage, what, "see sme2_runner --help");
@@ -27,6 +29,19 @@ uint32_t parse_count(const std::string& flag, const std::string& text, uint32_t 
   if (error != std::errc() || stop != end || value < least || value > most) {
     throw usage_error(flag + " wants a whole number from " + std::to_string(least) + " to " +
                       std::to_string(most) + ", got '" + text + "'");
+  }
+  return value;
+}
+
+double parse_percent(const std::string& flag, const std::string& text, double most) {
+  // Plain decimals only: strtod alone would take hexadecimal, infinity and NaN. Not every standard library
+  // has std::from_chars for double yet.
+  const bool plain = text.find_first_not_of("0123456789.") == std::string::npos;
+  char* stop = nullptr;
+  const double value = plain ? std::strtod(text.c_str(), &stop) : 0;
+  if (!plain || stop == text.c_str() || *stop != '\0' || value > most) {
+    throw usage_error(flag + " wants a number from 0 to " + std::to_string(static_cast<int>(most)) + ", got '" +
+                      text + "'");
   }
   return value;
 }
@@ -107,10 +122,14 @@ Options parse_args(int argc, char** argv) {
       options.pass = parse_pass(value);
     } else if (flag == "--warmup") {
       options.warmup = parse_count(flag, value, 0, kMostInferences);
+    } else if (flag == "--warmup-cap") {
+      options.warmup_cap = parse_count(flag, value, 0, kMostInferences);
     } else if (flag == "--iterations") {
       options.iterations = parse_count(flag, value, 1, kMostInferences);
     } else if (flag == "--threads") {
       options.threads = parse_count(flag, value, 1, kMostThreads);
+    } else if (flag == "--slowdown-percent") {
+      options.slowdown_percent = parse_percent(flag, value, kMostSlowdownPercent);
     } else if (flag == "--result") {
       options.result = value;
     } else if (flag == "--outputs") {
@@ -127,6 +146,13 @@ Options parse_args(int argc, char** argv) {
       throw usage_error(std::string(flag) + " is missing");
     }
   }
+  if (seen.count("--warmup-cap") == 0) {
+    options.warmup_cap = options.warmup;
+  }
+  if (options.warmup_cap < options.warmup) {
+    throw usage_error("--warmup-cap " + std::to_string(options.warmup_cap) + " is below --warmup " +
+                      std::to_string(options.warmup));
+  }
   if (options.pass == Pass::etdump && options.etdump.empty()) {
     throw usage_error("--pass etdump also wants --etdump FILE");
   }
@@ -142,20 +168,27 @@ const char* help_text() {
   return R"(sme2_runner: run an ExecuTorch program and measure its inferences
 
   sme2_runner --model M.pte --input 0.npy [--input 1.npy ...] --pass latency|etdump
-              --warmup W --iterations N --threads T
+              --warmup W [--warmup-cap C] --iterations N --threads T
               --result result.json --outputs DIR [--etdump trace.etdump] [--method forward]
+              [--slowdown-percent P]
   sme2_runner --help | --version | --cpu
 
   --model FILE       the program (.pte)
   --input FILE       one per input of the method, in order: NumPy .npy, C order, little endian
   --pass KIND        latency: no tracer attached; etdump: with ExecuTorch's event tracer
   --warmup W         inferences before the measured ones (0 or more)
+  --warmup-cap C     go on warming up after W until the times are steady, for at most C inferences in all;
+                     steady: the medians of two adjoining windows of 5 differed by at most 2 %
+                     (C = W unless told: a fixed warm-up)
   --iterations N     measured inferences (1 or more)
   --threads T        threads of the ExecuTorch thread pool (1 or more)
   --result FILE      one JSON object, written last: a failed run leaves none
   --outputs DIR      receives output_<i>.npy of the last inference; created when missing
   --etdump FILE      receives the trace of the etdump pass (warm-up inferences included)
   --method NAME      method of the program, 'forward' unless told
+  --slowdown-percent P
+                     only to test what finds slow-downs: after each inference busy-wait P % of its time
+                     and count that in (0 to 1000, 0 unless told); the trace is not slowed
   --cpu              print what the CPU offers, and what is masked, as JSON
 
 Environment: SME2_RUNNER_SME2=off hides SME and SME2 from the kernels (on unless told).

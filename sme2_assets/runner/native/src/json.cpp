@@ -114,6 +114,14 @@ JsonWriter& JsonWriter::number(int64_t value) {
   return *this;
 }
 
+JsonWriter& JsonWriter::decimal(double value) {
+  separate();
+  char digits[32];
+  std::snprintf(digits, sizeof(digits), "%.15g", value);
+  out_ += digits;
+  return *this;
+}
+
 JsonWriter& JsonWriter::boolean(bool value) {
   separate();
   out_ += value ? "true" : "false";

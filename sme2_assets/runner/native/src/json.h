@@ -17,6 +17,7 @@ class JsonWriter {
 
   JsonWriter& text(const std::string& value);
   JsonWriter& number(int64_t value);
+  JsonWriter& decimal(double value);  // finite
   JsonWriter& boolean(bool value);
   JsonWriter& null();
 

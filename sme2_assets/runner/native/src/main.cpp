@@ -17,6 +17,7 @@
 #include "method_runner.h"
 #include "npy.h"
 #include "result.h"
+#include "steady.h"
 #include "thread_pool.h"
 
 namespace sme2 {
@@ -70,17 +71,43 @@ std::vector<Array> read_inputs(const Options& options, RunResult& result) {
   return arrays;
 }
 
-std::vector<int64_t> run_inferences(MethodRunner& runner, uint32_t count) {
+void warn_of_slowdown(const Options& options) {
+  if (options.slowdown_percent > 0) {
+    std::fprintf(stderr,
+                 "sme2_runner: warning: SLOWED ON PURPOSE: each inference is followed by a busy-wait of %g %% of its "
+                 "time (--slowdown-percent); the times of this run do not measure the model\n",
+                 options.slowdown_percent);
+  }
+}
+
+// At least --warmup inferences, then more until they are steady, at most --warmup-cap of them.
+void warm_up(MethodRunner& runner, const Options& options, RunResult& result) {
+  bool steady = false;
+  std::vector<int64_t>& durations_ns = result.warmup_ns;
+  durations_ns.reserve(options.warmup_cap);
+  while (durations_ns.size() < options.warmup || (!steady && durations_ns.size() < options.warmup_cap)) {
+    durations_ns.push_back(runner.execute_ns(options.slowdown_percent));
+    steady = steady || ends_steady(durations_ns);
+  }
+  if (options.warmup_cap > options.warmup) {
+    result.steady = steady;
+  }
+  if (!durations_ns.empty()) {
+    runner.finite_outputs();
+  }
+}
+
+std::vector<int64_t> measure(MethodRunner& runner, const Options& options) {
   std::vector<int64_t> durations_ns;
-  durations_ns.reserve(count);
-  for (uint32_t i = 0; i < count; ++i) {
-    durations_ns.push_back(runner.execute_ns());
+  durations_ns.reserve(options.iterations);
+  for (uint32_t i = 0; i < options.iterations; ++i) {
+    durations_ns.push_back(runner.execute_ns(options.slowdown_percent));
   }
   return durations_ns;
 }
 
-size_t write_etdump(const Options& options, ETDumpGen& tracer) {
-  const size_t inferences = size_t{options.warmup} + options.iterations;
+size_t write_etdump(const Options& options, const RunResult& result, ETDumpGen& tracer) {
+  const size_t inferences = result.warmup_ns.size() + result.iteration_ns.size();
   const size_t blocks = tracer.get_num_blocks();
   const auto dump = tracer.get_etdump_data();
   const std::unique_ptr<void, decltype(&std::free)> owned(dump.buf, &std::free);
@@ -107,10 +134,12 @@ void write_outputs(const Options& options, const std::vector<Array>& outputs, Ru
 void print_summary(const Options& options, const RunResult& result) {
   std::vector<int64_t> sorted = result.iteration_ns;
   std::nth_element(sorted.begin(), sorted.begin() + sorted.size() / 2, sorted.end());
-  std::printf("sme2_runner: %s pass, %u warm-up + %u measured inferences, %u thread(s), SME2 %s, median %.3f ms\n",
-              pass_name(options.pass), options.warmup, options.iterations, options.threads,
+  std::printf("sme2_runner: %s pass, %zu warm-up%s + %u measured inferences, %u thread(s), SME2 %s, median %.3f ms%s\n",
+              pass_name(options.pass), result.warmup_ns.size(),
+              !result.steady ? "" : *result.steady ? " (steady)" : " (not steady)", options.iterations, options.threads,
               result.cpu.sme2_usable ? "used where kernels exist" : result.cpu.sme2_on ? "not in this CPU" : "off",
-              static_cast<double>(sorted[sorted.size() / 2]) / 1e6);
+              static_cast<double>(sorted[sorted.size() / 2]) / 1e6,
+              options.slowdown_percent > 0 ? " (slowed on purpose)" : "");
 }
 
 void run(const Options& options) {
@@ -118,6 +147,7 @@ void run(const Options& options) {
   result.cpu = read_cpu_info();
   check_paths(options);
   prepare_files(options);
+  warn_of_slowdown(options);
   set_thread_count(options.threads);
   std::unique_ptr<ETDumpGen> tracer;
   if (options.pass == Pass::etdump) {
@@ -128,16 +158,13 @@ void run(const Options& options) {
   runner.load_method();
   result.load_ns = runner.load_ns();
 
-  if (options.warmup > 0) {
-    result.warmup_ns = run_inferences(runner, options.warmup);
-    runner.finite_outputs();
-  }
-  result.iteration_ns = run_inferences(runner, options.iterations);
+  warm_up(runner, options, result);
+  result.iteration_ns = measure(runner, options);
   const std::vector<Array> outputs = runner.finite_outputs();
   result.peak_memory_bytes = peak_memory_bytes();
 
   if (tracer) {
-    result.etdump_bytes = write_etdump(options, *tracer);
+    result.etdump_bytes = write_etdump(options, result, *tracer);
   }
   write_outputs(options, outputs, result);
   const std::string json = result_json(options, result);

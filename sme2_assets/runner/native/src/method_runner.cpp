@@ -30,6 +30,13 @@ int64_t elapsed_ns(Clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
 }
 
+// Returns once the time since `start` is `own_ns` and `percent` of it. Busy, as a slower kernel would be.
+void busy_wait(Clock::time_point start, int64_t own_ns, double percent) {
+  const auto whole_ns = static_cast<int64_t>(static_cast<double>(own_ns) * (1 + percent / 100));
+  while (elapsed_ns(start) < whole_ns) {
+  }
+}
+
 Failure model_error(const std::string& path, const std::string& why) {
   return Failure(ExitCode::model, "model " + path + ": " + why,
                  "check the path and export the model again with this ExecuTorch version");
@@ -239,19 +246,23 @@ void MethodRunner::load_method() {
   s.set_inputs();
 }
 
-int64_t MethodRunner::execute_ns() {
+int64_t MethodRunner::execute_ns(double slowdown_percent) {
   State& s = *state_;
   // Every time: where the memory plan holds the inputs, an inference may reuse their bytes.
   s.set_inputs();
   const auto start = Clock::now();
   const rt::Error error = s.method->execute();
-  const int64_t duration_ns = elapsed_ns(start);
+  const int64_t own_ns = elapsed_ns(start);
   if (error != rt::Error::Ok) {
     throw Failure(ExitCode::inference,
                   "inference failed (" + std::string(rt::to_string(error)) + ", the lines above say more)",
                   "check the values of the inputs, and that the model was exported with this ExecuTorch version");
   }
-  return duration_ns;
+  if (slowdown_percent > 0) {
+    busy_wait(start, own_ns, slowdown_percent);
+    return elapsed_ns(start);
+  }
+  return own_ns;
 }
 
 std::vector<Array> MethodRunner::finite_outputs() const {

@@ -25,8 +25,8 @@ class MethodRunner {
   // Initialises the method with its delegates.
   void load_method();
 
-  // One inference; the duration of Method::execute alone.
-  int64_t execute_ns();
+  // One inference; the duration of Method::execute alone, plus `slowdown_percent` of it spent busy-waiting.
+  int64_t execute_ns(double slowdown_percent);
 
   // The outputs of the last inference, in C order. Throws on NaN or infinity.
   std::vector<Array> finite_outputs() const;

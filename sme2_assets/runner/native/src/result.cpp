@@ -56,8 +56,15 @@ std::string result_json(const Options& options, const RunResult& result) {
   json.key("pass").text(pass_name(options.pass));
   json.key("method").text(options.method);
   json.key("threads").number(options.threads);
-  json.key("warmup_iterations").number(options.warmup);
+  json.key("warmup_iterations").number(static_cast<int64_t>(result.warmup_ns.size()));
   json.key("iterations").number(options.iterations);
+  json.key("steady");
+  if (result.steady) {
+    json.boolean(*result.steady);
+  } else {
+    json.null();
+  }
+  json.key("slowdown_percent").decimal(options.slowdown_percent);
   json.key("load_ns").number(result.load_ns);
   json.key("warmup_ns").numbers(result.warmup_ns);
   json.key("iteration_ns").numbers(result.iteration_ns);

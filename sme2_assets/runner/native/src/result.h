@@ -21,6 +21,7 @@ struct TensorFact {
 struct RunResult {
   int64_t load_ns = 0;
   std::vector<int64_t> warmup_ns;
+  std::optional<bool> steady;  // none where warm-up was of a fixed length
   std::vector<int64_t> iteration_ns;
   int64_t peak_memory_bytes = 0;
   CpuInfo cpu;
