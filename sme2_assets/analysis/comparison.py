@@ -13,10 +13,26 @@ from typing import Any
 
 import pandas as pd
 
-from sme2_assets.analysis.statistics import paired_speedup, speedup_verdict
+from sme2_assets.analysis.statistics import (
+    Speedup,
+    adjusted_p_values,
+    minimal_detectable_effect,
+    paired_speedup,
+    speedup_verdict,
+)
 
 OPERATOR_KEYS = ["backend", "delegate", "position"]
-_TIMES = ("off_ns", "on_ns", "speedup", "speedup_low", "speedup_high", "n")
+_TIMES = (
+    "off_ns",
+    "on_ns",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "n",
+    "p_value",
+    "p_adjusted",
+    "minimal_detectable_effect",
+)
 _COUNTS = ("operators", "sme2_operators_off", "sme2_operators_on")
 _FACTS = ("category", *OPERATOR_KEYS, "op_type", "off_name", "on_name", *_COUNTS)
 
@@ -33,8 +49,8 @@ class Arm:
 
 def why_not_a_pair(off: dict[str, Any], on: dict[str, Any]) -> str | None:
     """Why the two runs may not be compared at all, or None."""
-    if (off["sme2"], on["sme2"]) != ("off", "on"):
-        return f"the runs have SME2 {off['sme2']} and {on['sme2']}, not off and on"
+    if (off["arm"], on["arm"]) not in (("off", "on"), ("a", "b")):
+        return f"the runs are the arms {off['arm']} and {on['arm']}, not off and on"
     if off["session_id"] != on["session_id"]:
         return (
             f"the runs are of different sessions ({off['session_id']} and {on['session_id']}): "
@@ -64,15 +80,29 @@ def why_times_do_not_compare(off: dict[str, Any], on: dict[str, Any]) -> str | N
                 f"With SME2 {run['sme2']} the outputs are wrong: {run['sqnr_db']:.1f} dB against eager, "
                 f"{run['sqnr_threshold_db']:.1f} dB needed."
             )
+    if not on["arms_sqnr_db"] >= on["sqnr_threshold_db"]:
+        return (
+            f"The outputs of the arms differ: {on['arms_sqnr_db']:.1f} dB, "
+            f"{on['sqnr_threshold_db']:.1f} dB needed."
+        )
     return None
 
 
-def compare(off: Arm, on: Arm) -> pd.DataFrame:
-    """The comparison of a true pair (see `why_not_a_pair`): model, categories, operators."""
+def compare(off: Arm, on: Arm, noise_floor: float | None = None) -> pd.DataFrame:
+    """The comparison of a true pair (see `why_not_a_pair`): model, categories, operators.
+
+    `noise_floor` is the ratio that identical arms reach on this device: what stays below it is noise.
+    """
     reason = why_times_do_not_compare(off.run, on.run)
     rows = [{**facts, **_timed(pair, reason)} for facts, pair in _pairs(off, on)]
+    for level in ("model", "category", "operator"):
+        _judge([row for row in rows if row["level"] == level], noise_floor)
     frame = pd.DataFrame(rows)
-    for column in ("variant", "platform", "session_id", "model", "precision", "threads", "fidelity"):
+    frame["noise_floor"] = noise_floor
+    for column in (
+        *("variant", "platform", "session_id", "experiment", "model", "precision"),
+        *("device", "threads", "fidelity"),
+    ):
         frame[column] = off.run[column]
     frame["off_run_id"] = off.run["run_id"]
     frame["on_run_id"] = on.run["run_id"]
@@ -161,12 +191,24 @@ def _timed(pair: pd.DataFrame, reason: str | None) -> dict[str, Any]:
             "reason": "The time is below the resolution of the trace (1 us for XNNPACK operators).",
         }
     estimate = paired_speedup(off_ns.tolist(), on_ns.tolist())
-    verdict, why = speedup_verdict(estimate)
     return {
+        **dict.fromkeys(_TIMES),
         **times,
         "speedup": estimate.ratio,
         "speedup_low": estimate.low,
         "speedup_high": estimate.high,
-        "verdict": verdict,
-        "reason": why,
+        "p_value": estimate.p_value,
+        "minimal_detectable_effect": minimal_detectable_effect(off_ns.tolist(), on_ns.tolist()),
     }
+
+
+def _judge(rows: list[dict[str, Any]], noise_floor: float | None) -> None:
+    """Gives the rows of one level their verdicts, with false discoveries under control across them."""
+    open_rows = [row for row in rows if "verdict" not in row]
+    adjusted = adjusted_p_values([row["p_value"] for row in open_rows])
+    for row, p_adjusted in zip(open_rows, adjusted, strict=True):
+        estimate = Speedup(row["speedup"], row["speedup_low"], row["speedup_high"], row["n"], row["p_value"])
+        row["p_adjusted"] = p_adjusted
+        row["verdict"], row["reason"] = speedup_verdict(
+            estimate, noise_floor=noise_floor, adjusted_p=p_adjusted
+        )

@@ -22,6 +22,8 @@ def run(sme2: str, **differing: Any) -> dict[str, Any]:
         "precision": "fp32",
         "platform": "linux",
         "sme2": sme2,
+        "experiment": "sme2",
+        "arm": sme2,
         "threads": 1,
         "fidelity": "hardware",
         "device": "host-cpu",
@@ -29,6 +31,7 @@ def run(sme2: str, **differing: Any) -> dict[str, Any]:
         "runner_sha256": "r",
         "sqnr_db": 90.0,
         "sqnr_threshold_db": 40.0,
+        "arms_sqnr_db": 90.0,
         **differing,
     }
 
@@ -246,3 +249,35 @@ def test_wrong_outputs_give_no_speedup(wrong, sqnr_db):
 
 def test_outputs_that_just_reach_the_threshold_are_right():
     assert why_times_do_not_compare(run("off", sqnr_db=40.0), run("on")) is None
+
+
+def test_identical_arms_are_a_pair_and_their_order_does_not_matter_to_sme2():
+    first = run("off", experiment="aa", arm="a")
+    second = run("off", experiment="aa", arm="b")
+    assert why_not_a_pair(first, second) is None
+    assert "arms" in str(why_not_a_pair(second, first))
+
+
+@pytest.mark.parametrize("sqnr_db", [39.9, -200.0, math.nan])
+def test_arms_whose_outputs_differ_give_no_speedup(sqnr_db: float):
+    reason = why_times_do_not_compare(run("off"), run("on", arms_sqnr_db=sqnr_db))
+    assert "outputs of the arms differ" in str(reason)
+
+
+def test_what_identical_arms_reach_is_not_called_a_difference():
+    slower = [{**op, "us": op["us"] * 1.10} for op in OFF]
+    rows = compare(arm("off", slower), arm("on", OFF))
+    assert rows[rows["level"] == "model"]["verdict"].item() == "faster"
+    noisy = compare(arm("off", slower), arm("on", OFF), noise_floor=1.25)
+    model = noisy[noisy["level"] == "model"].iloc[0]
+    assert model["verdict"] != "faster"
+    assert model["noise_floor"] == 1.25
+    assert model["speedup"] == pytest.approx(1.10, rel=0.01), "the estimate itself is unchanged"
+
+
+def test_p_values_are_adjusted_within_a_level_and_every_timed_row_has_one():
+    rows = compare(arm("off", OFF), arm("on", OFF))
+    operators = rows[rows["level"] == "operator"]
+    timed = operators[operators["p_value"].notna()]
+    assert (timed["p_adjusted"] >= timed["p_value"]).all()
+    assert rows[rows["level"] == "model"]["minimal_detectable_effect"].notna().all()
