@@ -14,7 +14,7 @@ from typing import Any
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import write_json
 
-SCHEMA = 1
+SCHEMA = 2
 FILE_NAME = "manifest.json"
 
 
@@ -58,6 +58,16 @@ class Process:
 
 
 @dataclass(frozen=True)
+class Moment:
+    """The machine before or after a round, as both arms met it."""
+
+    round: int
+    moment: str
+    snapshot: dict[str, Any]
+    flags: list[str]
+
+
+@dataclass(frozen=True)
 class Info:
     """How it came to be."""
 
@@ -68,9 +78,19 @@ class Info:
     versions: dict[str, str]
     sqnr_db: float
     sqnr_threshold_db: float
+    # Outputs of this arm against the other's; None when it was measured alone.
+    arms_sqnr_db: float | None
     output_sha256: str
+    # Whether every process ended its warm-up on a steady series; None when warm-up was of fixed length.
+    steady: bool | None
     processes: list[Process]
+    environment: list[Moment]
     file_sha256: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def flags(self) -> list[str]:
+        """What was wrong with the machine around any round."""
+        return sorted({flag for moment in self.environment for flag in moment.flags})
 
 
 @dataclass(frozen=True)
@@ -79,6 +99,9 @@ class Manifest:
 
     run_id: str
     session_id: str
+    # `sme2`: the arms differ in the SME2 state. `aa`: both arms are the same, to learn the noise.
+    experiment: str
+    arm: str
     paired: bool
     identity: Identity
     context: Context
@@ -100,9 +123,12 @@ class Manifest:
                 )
             info = dict(raw["info"])
             info["processes"] = [Process(**process) for process in info["processes"]]
+            info["environment"] = [Moment(**moment) for moment in info["environment"]]
             return cls(
                 run_id=raw["run_id"],
                 session_id=raw["session_id"],
+                experiment=raw["experiment"],
+                arm=raw["arm"],
                 paired=raw["paired"],
                 identity=Identity(**raw["identity"]),
                 context=Context(**raw["context"]),

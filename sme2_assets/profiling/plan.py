@@ -14,13 +14,25 @@ PASSES = ("latency", "etdump")
 
 @dataclass(frozen=True)
 class Plan:
-    """Rounds of fresh processes; in each, per arm and pass, warm-up and timed inferences."""
+    """Rounds of fresh processes; in each, per arm and pass, warm-up and timed inferences.
+
+    A pair is measured for `rounds` rounds at least, then on until the interval of its speedup is
+    narrower than `interval_width` (its ends differ by that share), `max_rounds` are made, or `budget_s`
+    is spent. It stops by width and never by significance, so looking after every round biases nothing.
+    """
 
     threads: int = 1
-    rounds: int = 6
+    passes: tuple[str, ...] = PASSES
+    rounds: int = 10
+    max_rounds: int = 30
+    interval_width: float = 0.02
+    budget_s: float = 120.0
     warmup: int = 5
+    warmup_cap: int = 100
     iterations: int = 20
     timeout_s: float = 600.0
+    # How long a round waits for other processes to leave the machine alone before it goes on, flagged.
+    quiet_patience_s: float = 10.0
 
     def __post_init__(self) -> None:
         for name in ("threads", "rounds", "iterations"):
@@ -30,18 +42,34 @@ class Plan:
                 )
         if self.warmup < 0 or self.timeout_s <= 0:
             raise Sme2Error("warmup must be >= 0 and timeout_s > 0.", "Correct the run configuration.")
+        if self.max_rounds < self.rounds or self.warmup_cap < self.warmup:
+            raise Sme2Error(
+                "max_rounds must be at least rounds, and warmup_cap at least warmup.",
+                "Correct the run configuration.",
+            )
 
 
-# Six rounds are the least for which an exact rank test over paired rounds can reach 5 %.
+# Ten rounds: an exact rank test can reach 5 % from six on, but not for one operator among many.
 HARDWARE_PLAN = Plan()
+# One arm alone gives no comparison, so nothing is won by going on.
+BASELINE_PLAN = replace(HARDWARE_PLAN, rounds=6, max_rounds=6)
 # Emulated times mean nothing, so one inference serves: it shows kernels and outputs.
-EMULATED_PLAN = Plan(rounds=1, warmup=0, iterations=1, timeout_s=1800.0)
+EMULATED_PLAN = Plan(
+    rounds=1, max_rounds=1, warmup=0, warmup_cap=0, iterations=1, timeout_s=1800.0, quiet_patience_s=0.0
+)
 
 
-def plan_for(fidelity: Fidelity, **wishes: int | float | None) -> Plan:
-    """The default plan of a fidelity with what was asked for instead (None: the default)."""
-    base = HARDWARE_PLAN if fidelity == "hardware" else EMULATED_PLAN
-    return replace(base, **{name: value for name, value in wishes.items() if value is not None})  # type: ignore[arg-type]
+def plan_for(fidelity: Fidelity, *, paired: bool = True, **wishes: int | float | None) -> Plan:
+    """The default plan with what was asked for instead (None: the default).
+
+    A number of rounds or of warm-ups that was asked for is exact, unless its limit was asked for too.
+    """
+    base = EMULATED_PLAN if fidelity == "emulated" else HARDWARE_PLAN if paired else BASELINE_PLAN
+    given = {name: value for name, value in wishes.items() if value is not None}
+    for exact, limit in (("rounds", "max_rounds"), ("warmup", "warmup_cap")):
+        if exact in given:
+            given.setdefault(limit, given[exact])
+    return replace(base, **given)  # type: ignore[arg-type]
 
 
 def arm_orders(states: list[str], rounds: int, seed: int) -> list[list[str]]:

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
 import sme2_assets
 from sme2_assets.analysis.numerics import worst_sqnr_db
+from sme2_assets.analysis.statistics import paired_speedup
 from sme2_assets.errors import RunnerError, Sme2Error
 from sme2_assets.models.artifact import ExportedModel, read_manifest
-from sme2_assets.profiling.manifest import Context, Identity, Info, Manifest, Process
-from sme2_assets.profiling.plan import PASSES, Plan, arm_orders
+from sme2_assets.profiling.environment import disturbances_between, take_snapshot, wait_until_quiet
+from sme2_assets.profiling.manifest import Context, Identity, Info, Manifest, Moment, Process
+from sme2_assets.profiling.plan import Plan, arm_orders
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.result import RunnerResult, read_result, runner_failure
 from sme2_assets.store import Store, new_directory, sha256_of_file
@@ -32,16 +35,43 @@ from sme2_assets.targets.lease import lease
 
 Log = Callable[[str], None]
 
+# What others may use of the CPU while a round begins, in cores.
+QUIET_CORES = 0.3
+
+
+@dataclass(frozen=True)
+class ArmSpec:
+    """One arm of an experiment: its name, and the SME2 state it runs in."""
+
+    label: str
+    sme2: str
+    # A known slow-down put in on purpose, to see whether it is found. Such runs never reach the warehouse.
+    slowdown_percent: float = 0.0
+
+
+def sme2_arms(states: Sequence[str]) -> list[ArmSpec]:
+    """The arms that differ in SME2: named by their state."""
+    return [ArmSpec(sme2, sme2) for sme2 in states]
+
+
+def aa_arms(sme2: str, slowdown_percent: float = 0.0) -> list[ArmSpec]:
+    """Two identical arms: whatever differs between them is noise, or the slow-down put into the second."""
+    return [ArmSpec("a", sme2), ArmSpec("b", sme2, slowdown_percent)]
+
 
 @dataclass
 class _Arm:
     """One arm while it is being measured."""
 
-    sme2: str
+    spec: ArmSpec
     run_id: str
     directory: Path
     processes: list[Process] = field(default_factory=list)
     results: list[RunnerResult] = field(default_factory=list)
+
+    def latency_medians_ns(self) -> list[float]:
+        """The observation of each round so far."""
+        return [median(result.iteration_ns) for result in self.results if result.pass_kind == "latency"]
 
 
 def measure_session(
@@ -49,44 +79,40 @@ def measure_session(
     target: Target,
     model: ExportedModel,
     runner: RunnerBinary,
-    states: Sequence[str],
+    arm_specs: Sequence[ArmSpec],
     plan: Plan,
     log: Log,
 ) -> list[Manifest]:
-    """Measures the given SME2 states of one model in one session; gives a manifest per state."""
-    for sme2 in states:
-        target.require(sme2)
+    """Measures the arms of one model interleaved in one session; gives a manifest per arm."""
+    for spec in arm_specs:
+        target.require(spec.sme2)
+    experiment = "aa" if len({spec.sme2 for spec in arm_specs}) < len(arm_specs) else "sme2"
     seed = secrets.randbelow(2**31)
     started = datetime.now(timezone.utc)
-    stamp = started.strftime("%Y%m%dT%H%M%S")
-    session_id = f"{stamp}-{secrets.token_hex(3)}"
+    session_id = f"{started:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
     with lease(store.leases, target.device, log=log), target.workspace() as workspace, ExitStack() as pending:
         arms = {}
-        for sme2 in states:
-            run_id = f"{session_id}-{model.variant}-{target.platform}-sme2_{sme2}"
+        for spec in arm_specs:
+            run_id = _run_id(session_id, model, target, spec)
             directory = pending.enter_context(new_directory(store.run_dir(run_id)))
-            arms[sme2] = _Arm(sme2, run_id, directory)
-        load_before = _load()
-        orders = arm_orders(list(states), plan.rounds, seed)
-        for round_index, order in enumerate(orders):
-            log(f"{model.variant} on {target.platform}: round {round_index + 1} of {plan.rounds}")
-            for order_index, sme2 in enumerate(order):
-                for pass_kind in PASSES:
-                    _run_pass(workspace, model, runner, arms[sme2], plan, round_index, order_index, pass_kind)
-        load_after = _load()
+            arms[spec.label] = _Arm(spec, run_id, directory)
+        environment = _measure_rounds(workspace, target, model, runner, arms, plan, seed, log)
         finished = datetime.now(timezone.utc)
+        arms_sqnr_db = _arms_sqnr_db(list(arms.values()))
         manifests = []
         for arm in arms.values():
             manifest = Manifest(
                 run_id=arm.run_id,
                 session_id=session_id,
+                experiment=experiment,
+                arm=arm.spec.label,
                 paired=len(arms) == 2,
                 identity=Identity(
                     variant=model.variant,
                     model=model.model,
                     precision=model.precision,
                     platform=target.platform,
-                    sme2=arm.sme2,
+                    sme2=arm.spec.sme2,
                     threads=plan.threads,
                     pte_sha256=model.pte_sha256,
                     runner_sha256=runner.sha256,
@@ -96,19 +122,73 @@ def measure_session(
                     device=target.device,
                     machine=asdict(target.facts()),
                     cpu=_cpu_of(arm),
-                    load_before=load_before,
-                    load_after=load_after,
+                    load_before=environment[0].snapshot["load_1m"],
+                    load_after=environment[-1].snapshot["load_1m"],
                 ),
-                info=_info(arm, model, plan, seed, started, finished),
+                info=_info(arm, model, plan, seed, started, finished, environment, arms_sqnr_db),
             )
             manifest.write(arm.directory)
             manifests.append(manifest)
-    for manifest in manifests:
-        identity = manifest.identity
-        store.set_current(
-            "run", _partition_name(identity.variant, identity.platform, identity.sme2), manifest.run_id
-        )
+    if experiment == "sme2":
+        for manifest in manifests:
+            identity = manifest.identity
+            partition = _partition_name(identity.variant, identity.platform, identity.sme2)
+            store.set_current("run", partition, manifest.run_id)
     return manifests
+
+
+def _run_id(session_id: str, model: ExportedModel, target: Target, spec: ArmSpec) -> str:
+    arm = f"sme2_{spec.sme2}" if spec.label == spec.sme2 else f"sme2_{spec.sme2}-aa_{spec.label}"
+    return f"{session_id}-{model.variant}-{target.platform}-{arm}"
+
+
+def _measure_rounds(
+    workspace: Workspace,
+    target: Target,
+    model: ExportedModel,
+    runner: RunnerBinary,
+    arms: dict[str, _Arm],
+    plan: Plan,
+    seed: int,
+    log: Log,
+) -> list[Moment]:
+    """Round after round until the plan is fulfilled; gives the machine's state around each."""
+    environment: list[Moment] = []
+    started = time.monotonic()
+    for index, order in enumerate(arm_orders(list(arms), plan.max_rounds, seed)):
+        before, flags = wait_until_quiet(limit_load=QUIET_CORES, patience_s=plan.quiet_patience_s, log=log)
+        environment.append(Moment(index, "before", before.as_json(), flags))
+        for order_index, label in enumerate(order):
+            for pass_kind in plan.passes:
+                _run_pass(workspace, model, runner, arms[label], plan, index, order_index, pass_kind)
+        # The counters since `before` tell what disturbed the round; nothing more needs sampling.
+        after = take_snapshot(sample_s=0)
+        disturbed = disturbances_between(before, after, limit_load=QUIET_CORES)
+        environment.append(Moment(index, "after", after.as_json(), disturbed))
+        done, why = _enough(list(arms.values()), plan, index + 1, time.monotonic() - started)
+        log(f"{model.variant} on {target.platform}: round {index + 1}{why}")
+        if done:
+            break
+    return environment
+
+
+def _enough(arms: list[_Arm], plan: Plan, rounds: int, spent_s: float) -> tuple[bool, str]:
+    """Whether the session may stop after this round, and a word on it."""
+    if rounds < plan.rounds:
+        return False, f" of {plan.rounds}" + (" or more" if plan.max_rounds > plan.rounds else "")
+    if rounds == plan.max_rounds:
+        return True, f" of {rounds}"
+    if len(arms) < 2:
+        return True, f" of {rounds}"
+    speedup = paired_speedup(arms[0].latency_medians_ns(), arms[1].latency_medians_ns())
+    if speedup.low is not None and speedup.high is not None:
+        width = speedup.high / speedup.low - 1
+        if width <= plan.interval_width:
+            return True, f": the interval is {width:.1%} wide, narrow enough"
+        if spent_s >= plan.budget_s:
+            return True, f": the interval is {width:.1%} wide, the budget of {plan.budget_s:.0f} s is spent"
+        return False, f": the interval is {width:.1%} wide, going on"
+    return spent_s >= plan.budget_s, ""
 
 
 def current_run_dir(store: Store, variant: str, platform: str, sme2: str) -> Path:
@@ -132,16 +212,20 @@ def _run_pass(
     pass_kind: str,
 ) -> None:
     """One runner process: run it, believe nothing that does not fit, keep its files."""
-    name = f"{arm.sme2}_{round_index:02d}_{pass_kind}"
+    name = f"{arm.spec.label}_{round_index:02d}_{pass_kind}"
     command = [workspace.put(runner.path), "--model", workspace.put(model.pte)]
     for path in model.inputs:
         command += ["--input", workspace.put(path)]
     command += ["--pass", pass_kind, "--threads", str(plan.threads)]
     command += ["--warmup", str(plan.warmup), "--iterations", str(plan.iterations)]
+    if plan.warmup_cap > plan.warmup:
+        command += ["--warmup-cap", str(plan.warmup_cap)]
     command += ["--result", workspace.path(f"{name}.json"), "--outputs", workspace.path(f"{name}_outputs")]
     if pass_kind == "etdump":
         command += ["--etdump", workspace.path(f"{name}.etdump")]
-    completed = workspace.run(command, {"SME2_RUNNER_SME2": arm.sme2}, plan.timeout_s)
+    if arm.spec.slowdown_percent:
+        command += ["--slowdown-percent", str(arm.spec.slowdown_percent)]
+    completed = workspace.run(command, {"SME2_RUNNER_SME2": arm.spec.sme2}, plan.timeout_s)
     if completed.returncode != 0:
         raise _failure(completed, model, arm, round_index, pass_kind)
 
@@ -171,15 +255,19 @@ def _run_pass(
 
 def _believe(result: RunnerResult, arm: _Arm, plan: Plan, pass_kind: str) -> None:
     """The result must be of this arm and this plan: SME2 really on, or really taken away."""
-    if result.cpu.sme2_usable != (arm.sme2 == "on"):
+    if result.cpu.sme2_usable != (arm.spec.sme2 == "on"):
         raise RunnerError(
-            f"The runner was to run with SME2 {arm.sme2}, but reports SME2 usable: {result.cpu.sme2_usable}.",
+            f"The runner was to run with SME2 {arm.spec.sme2}, but reports SME2 usable: "
+            f"{result.cpu.sme2_usable}.",
             "Run `sme2 doctor`; on a CPU without SME2 only sme2_off can be measured.",
         )
-    asked = (pass_kind, plan.threads, plan.warmup, plan.iterations)
-    given = (result.pass_kind, result.threads, len(result.warmup_ns), len(result.iteration_ns))
-    if asked != given:
-        raise RunnerError(f"The runner was asked for {asked} and reports {given}.", "Rebuild the runner.")
+    asked = (pass_kind, plan.threads, plan.iterations, arm.spec.slowdown_percent)
+    given = (result.pass_kind, result.threads, len(result.iteration_ns), result.slowdown_percent)
+    if asked != given or not plan.warmup <= len(result.warmup_ns) <= plan.warmup_cap:
+        raise RunnerError(
+            f"The runner was asked for {asked} and reports {given} after {len(result.warmup_ns)} warm-ups.",
+            "Rebuild the runner.",
+        )
 
 
 def _failure(
@@ -187,7 +275,7 @@ def _failure(
 ) -> Sme2Error:
     cause = runner_failure(completed.returncode, completed.stderr[-2000:])
     return RunnerError(
-        f"{model.variant} with SME2 {arm.sme2}, round {round_index + 1}, {pass_kind} pass: {cause.what}",
+        f"{model.variant} with SME2 {arm.spec.sme2}, round {round_index + 1}, {pass_kind} pass: {cause.what}",
         cause.remedy,
     )
 
@@ -197,38 +285,56 @@ def _cpu_of(arm: _Arm) -> dict[str, object]:
     facts = {json.dumps(asdict(result.cpu), sort_keys=True) for result in arm.results}
     if len(facts) != 1:
         raise RunnerError(
-            f"The processes of SME2 {arm.sme2} report different CPU facts: {sorted(facts)}.",
+            f"The processes of SME2 {arm.spec.sme2} report different CPU facts: {sorted(facts)}.",
             "Pin the measurement to one kind of core.",
         )
     return json.loads(facts.pop())
 
 
 def _info(
-    arm: _Arm, model: ExportedModel, plan: Plan, seed: int, started: datetime, finished: datetime
+    arm: _Arm,
+    model: ExportedModel,
+    plan: Plan,
+    seed: int,
+    started: datetime,
+    finished: datetime,
+    environment: list[Moment],
+    arms_sqnr_db: float | None,
 ) -> Info:
     outputs = [_outputs(arm.directory / process.directory) for process in arm.processes]
     hashes = {_hash_of(arrays) for arrays in outputs}
     if len(hashes) != 1:
         raise RunnerError(
-            f"The outputs with SME2 {arm.sme2} differ from process to process on the same inputs.",
+            f"The outputs with SME2 {arm.spec.sme2} differ from process to process on the same inputs.",
             "The model or a kernel is not deterministic: such a run cannot be compared.",
         )
     return Info(
         started_at=started.isoformat(),
         finished_at=finished.isoformat(),
         seed=seed,
-        plan=asdict(plan),
+        plan={**asdict(plan), "passes": list(plan.passes)},
         versions={**asdict(arm.results[0].versions), "sme2_assets": sme2_assets.__version__},
         sqnr_db=worst_sqnr_db([np.load(path) for path in model.expected_outputs], outputs[0]),
         sqnr_threshold_db=read_manifest(model.manifest).tolerance.minimum_db,
+        arms_sqnr_db=arms_sqnr_db,
         output_sha256=hashes.pop(),
+        steady=_all_steady(arm.results),
         processes=arm.processes,
+        environment=environment,
         file_sha256={
             str(path.relative_to(arm.directory)): sha256_of_file(path)
             for path in sorted(arm.directory.rglob("*"))
             if path.is_file()
         },
     )
+
+
+def _arms_sqnr_db(arms: list[_Arm]) -> float | None:
+    """How near the arms' outputs are to each other; None for one arm."""
+    if len(arms) < 2:
+        return None
+    first, second = (_outputs(arm.directory / arm.processes[0].directory) for arm in arms)
+    return worst_sqnr_db(first, second)
 
 
 def _outputs(directory: Path) -> list[np.ndarray]:
@@ -246,9 +352,7 @@ def _hash_of(arrays: list[np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def _load() -> float | None:
-    """The machine's one-minute load average, where there is one."""
-    try:
-        return round(os.getloadavg()[0], 2)
-    except OSError:
-        return None
+def _all_steady(results: list[RunnerResult]) -> bool | None:
+    """None when no process was asked to warm up until it is steady."""
+    judged = [result.steady for result in results if result.steady is not None]
+    return all(judged) if judged else None

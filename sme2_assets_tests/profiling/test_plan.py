@@ -28,12 +28,15 @@ def test_either_arm_may_begin_and_the_seed_decides():
 
 def test_a_wish_replaces_the_default_and_none_does_not():
     plan = plan_for("hardware", rounds=2, iterations=None)
-    assert (plan.rounds, plan.iterations) == (2, HARDWARE_PLAN.iterations)
+    assert (plan.rounds, plan.max_rounds, plan.iterations) == (2, 2, HARDWARE_PLAN.iterations)
+    assert plan_for("hardware", rounds=2, max_rounds=9).max_rounds == 9
     assert plan_for("emulated") == EMULATED_PLAN
+    assert plan_for("hardware", paired=False).max_rounds == 6, "nothing is won by going on"
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"rounds": 0}, {"threads": 0}, {"iterations": -1}, {"warmup": -1}, {"timeout_s": 0}]
+    "wrong",
+    [{"rounds": 0}, {"threads": 0}, {"iterations": -1}, {"warmup": -1}, {"timeout_s": 0}],
 )
 def test_a_plan_that_measures_nothing_is_refused(wrong):
     with pytest.raises(Sme2Error, match=next(iter(wrong))):

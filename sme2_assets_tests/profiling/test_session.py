@@ -13,8 +13,8 @@ import pytest
 from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.manifest import Manifest
-from sme2_assets.profiling.plan import Plan
-from sme2_assets.profiling.session import current_run_dir, measure_session
+from sme2_assets.profiling.plan import Plan, plan_for
+from sme2_assets.profiling.session import aa_arms, current_run_dir, measure_session, sme2_arms
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store, sha256_of_file
 from sme2_assets.targets.base import Availability
@@ -22,7 +22,7 @@ from sme2_assets.targets.host import host_has_sme2, host_platform
 from sme2_assets.targets.local import NativeTarget
 
 HOST = host_platform() or ""
-SHORT = Plan(rounds=2, warmup=1, iterations=2, timeout_s=120)
+SHORT = plan_for("hardware", rounds=2, warmup=1, iterations=2, timeout_s=120, quiet_patience_s=0)
 
 pytestmark = pytest.mark.skipif(not HOST, reason="no native platform on this host")
 
@@ -51,7 +51,7 @@ def faulty_runner(tmp_path: Path, runner_binary: RunnerBinary) -> Callable[[str]
 
 
 def measure(store: Store, model: ExportedModel, runner: RunnerBinary, plan: Plan = SHORT) -> list[Manifest]:
-    return measure_session(store, NativeTarget(HOST), model, runner, ["off"], plan, log=print)
+    return measure_session(store, NativeTarget(HOST), model, runner, sme2_arms(["off"]), plan, log=print)
 
 
 def finished_runs(store: Store) -> list[Path]:
@@ -142,7 +142,7 @@ def test_a_runner_that_made_fewer_inferences_than_asked_is_not_believed(store, m
 def test_a_state_the_machine_cannot_give_is_refused_before_anything_runs(store, model, runner_binary):
     target = NativeTarget(HOST)
     with pytest.raises(TargetUnavailable, match="has no SME2"):
-        measure_session(store, target, model, runner_binary, ["off", "on"], SHORT, log=print)
+        measure_session(store, target, model, runner_binary, sme2_arms(["off", "on"]), SHORT, log=print)
     assert finished_runs(store) == []
 
 
@@ -153,14 +153,57 @@ def test_the_runner_is_believed_and_not_the_target(store, model, runner_binary):
             return Availability(True, "claims to have SME2")
 
     with pytest.raises(RunnerError, match="SME2 usable: False"):
-        measure_session(store, Boastful(HOST), model, runner_binary, ["on"], SHORT, log=print)
+        measure_session(store, Boastful(HOST), model, runner_binary, sme2_arms(["on"]), SHORT, log=print)
     assert finished_runs(store) == []
 
 
 def test_a_manifest_of_another_schema_is_refused(store, model, runner_binary):
-    measure(store, model, runner_binary, replace(SHORT, rounds=1))
+    measure(store, model, runner_binary, replace(SHORT, rounds=1, max_rounds=1))
     folder = current_run_dir(store, model.variant, HOST, "off")
     raw = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**raw, "schema": 99}))
     with pytest.raises(Sme2Error, match="schema 99"):
         Manifest.read(folder)
+
+
+def test_identical_arms_are_interleaved_and_never_current(store, model, runner_binary):
+    manifests = measure_session(
+        store, NativeTarget(HOST), model, runner_binary, aa_arms("off"), SHORT, log=print
+    )
+    assert [manifest.arm for manifest in manifests] == ["a", "b"]
+    assert {manifest.experiment for manifest in manifests} == {"aa"}
+    assert len({manifest.session_id for manifest in manifests}) == 1
+    orders = [
+        [p.order for p in manifest.info.processes if p.pass_kind == "latency"] for manifest in manifests
+    ]
+    assert sorted(orders) == [[0, 1], [1, 0]], "each arm begins once"
+    assert manifests[0].info.arms_sqnr_db == 200.0, "identical arms give identical outputs"
+    with pytest.raises(Sme2Error, match="no run"):
+        current_run_dir(store, model.variant, HOST, "off")
+
+
+def test_rounds_are_added_until_the_interval_is_narrow(store, model, runner_binary):
+    wide = replace(SHORT, rounds=6, max_rounds=8, iterations=1, interval_width=0.0, budget_s=600)
+    [first, _] = measure_session(
+        store, NativeTarget(HOST), model, runner_binary, aa_arms("off"), wide, log=print
+    )
+    assert len(first.info.environment) == 2 * 8, "an interval of no width is never reached"
+    easy = replace(wide, interval_width=1000.0)
+    [first, _] = measure_session(
+        store, NativeTarget(HOST), model, runner_binary, aa_arms("off"), easy, log=print
+    )
+    assert len(first.info.environment) == 2 * 6, "any interval will do, but not before the least number"
+    broke = replace(wide, budget_s=0.0)
+    [first, _] = measure_session(
+        store, NativeTarget(HOST), model, runner_binary, aa_arms("off"), broke, log=print
+    )
+    assert len(first.info.environment) == 2 * 6, "a budget of nothing still buys the least number"
+
+
+def test_a_warm_up_goes_on_until_it_is_steady_or_capped(store, model, runner_binary):
+    plan = replace(SHORT, rounds=1, max_rounds=1, warmup=2, warmup_cap=60)
+    [manifest] = measure(store, model, runner_binary, plan)
+    assert manifest.info.steady in (True, False)
+    hopeless = replace(plan, warmup_cap=3)
+    [manifest] = measure(store, model, runner_binary, hopeless)
+    assert manifest.info.steady is False, "three inferences are too few to call anything steady"
