@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 import io
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Colour-blind safe (Okabe-Ito); Overhead is grey because it is no operator category.
 COLOURS = {
@@ -44,20 +48,40 @@ def category_picture(categories: pd.DataFrame, title: str) -> bytes:
     return category_kernel_picture(categories, title)
 
 
+def history_picture(history: pd.DataFrame, slower_since: list[pd.Timestamp], title: str) -> bytes:
+    """One series over its runs; a line where it became slower.
+
+    `history` has the columns of the view history, of one series.
+    """
+    figure, axes = _empty_picture(height=2.6)
+    axes.plot(
+        history["started_at"],
+        history["median_ns"] / 1e6,
+        marker="o",
+        markersize=3,
+        linewidth=1,
+        color=COLOURS["CONV"],
+    )
+    for since in slower_since:
+        axes.axvline(since, color="#D55E00", linestyle="--", linewidth=1)
+        axes.annotate(
+            "slower since", (since, 1), xycoords=("data", "axes fraction"), fontsize=8, color="#D55E00"
+        )
+    axes.set_ylim(0, 1.15 * float(history["median_ns"].max()) / 1e6)
+    axes.set_ylabel("median (ms)")
+    axes.set_title(title, loc="left", fontsize=11, pad=14)
+    figure.autofmt_xdate()
+    return _png(figure)
+
+
 def data_uri_markdown(png: bytes, alt: str) -> str:
     """Markdown with the picture inside, which Dagster's UI shows inline."""
     return f"![{alt}](data:image/png;base64,{base64.b64encode(png).decode()})"
 
 
 def _stacked_bars(bars: pd.DataFrame, title: str, axis: str, hatched: str | None) -> bytes:
-    # Imported here: it costs a second, and most processes that load this module draw nothing.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     arms = [sme2 for sme2 in ("off", "on") if sme2 in set(bars["sme2"])]
-    figure = Figure(figsize=(7.2, 1.4 + 0.75 * len(arms)), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    figure, axes = _empty_picture(height=1.4 + 0.75 * len(arms))
     left = dict.fromkeys(arms, 0.0)
     for category, colour in COLOURS.items():
         of_category = bars[bars["category"] == category].set_index("sme2")
@@ -77,12 +101,27 @@ def _stacked_bars(bars: pd.DataFrame, title: str, axis: str, hatched: str | None
     axes.invert_yaxis()
     axes.set_xlabel(axis)
     axes.set_title(title, loc="left", fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
     figure.legend(
         unique.values(), unique.keys(), loc="outside lower center", ncols=6, frameon=False, fontsize=8
     )
+    return _png(figure)
+
+
+def _empty_picture(height: float) -> tuple[Figure, Axes]:
+    # Imported here: it costs a second, and most processes that load this module draw nothing.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     return buffer.getvalue()

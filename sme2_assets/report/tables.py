@@ -149,6 +149,76 @@ def missed_text(comparison: pd.DataFrame) -> str:
     return ", ".join(f"{count}x {kind}" for kind, count in kinds.items())
 
 
+def history_table(history: pd.DataFrame) -> TextTable:
+    """Rows of `history` of one or more series."""
+    return TextTable.of(
+        ["model", "platform", "threads", "SME2", "started", "median ms", "run"],
+        [
+            [
+                row["variant"],
+                row["platform"],
+                row["threads"],
+                row["sme2"],
+                f"{row['started_at']:%Y-%m-%d %H:%M}",
+                f"{row['median_ns'] / 1e6:.3f}",
+                row["run_id"],
+            ]
+            for row in history.to_dict("records")
+        ],
+    )
+
+
+def noise_table(sessions: pd.DataFrame) -> TextTable:
+    """Rows of `aa_sessions`."""
+    return TextTable.of(
+        ["model", "platform", "threads", "session", "identical arms gave", "verdict"],
+        [
+            [
+                row["variant"],
+                row["platform"],
+                row["threads"],
+                row["session_id"],
+                speedup_text(row),
+                row["verdict"],
+            ]
+            for row in sessions.to_dict("records")
+        ],
+    )
+
+
+def regression_table(found: pd.DataFrame) -> TextTable:
+    """Rows of `regressions`."""
+    return TextTable.of(
+        [
+            "model",
+            "platform",
+            "threads",
+            "SME2",
+            "series",
+            "since",
+            "before ms",
+            "after ms",
+            "ratio",
+            "acknowledged",
+        ],
+        [
+            [
+                row["variant"],
+                row["platform"],
+                row["threads"],
+                row["sme2"],
+                row["category"],
+                f"{row['night']:%Y-%m-%d %H:%M}",
+                f"{row['before_ns'] / 1e6:.3f}",
+                f"{row['after_ns'] / 1e6:.3f}",
+                f"{row['ratio']:.3f}",
+                "yes" if row["acknowledged"] else "no",
+            ]
+            for row in found.to_dict("records")
+        ],
+    )
+
+
 def speedup_text(row: Record) -> str:
     """`2.31x (2.28 to 2.35, n=6)`: a number shown to a person carries its interval and its n."""
     if pd.isna(row["speedup"]):

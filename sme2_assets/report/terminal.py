@@ -25,9 +25,15 @@ def show_comparison(
     out: Console, warehouse: Warehouse, variant: str, platform: str, report: Path, operators: bool
 ) -> None:
     """SME2 on against off, verdict first; every operator when asked for."""
-    rows = comparison(warehouse, variant, platform)
-    model = dict(rows[rows["level"] == "model"].iloc[0])
     _headline(out, variant, platform)
+    show_comparison_rows(out, comparison(warehouse, variant, platform), operators)
+    out.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
+    out.print()
+
+
+def show_comparison_rows(out: Console, rows: pd.DataFrame, operators: bool) -> None:
+    """One session's rows of `comparisons`."""
+    model = dict(rows[rows["level"] == "model"].iloc[0])
     out.print(f"verdict: {model['verdict']}", style="bold")
     out.print(model["reason"], markup=False)
     if model["fidelity"] == "hardware":
@@ -39,9 +45,7 @@ def show_comparison(
     if missed := missed_text(rows):
         out.print(f"CONV and GEMM without one: {missed}", markup=False, highlight=False, soft_wrap=True)
     for level in ("category", "operator") if operators else ("category",):
-        _print_text_table(out, comparison_table(rows, level))
-    out.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
-    out.print()
+        print_table(out, comparison_table(rows, level))
 
 
 def show_baseline(out: Console, warehouse: Warehouse, variant: str, platform: str, sme2: str) -> None:
@@ -50,7 +54,7 @@ def show_baseline(out: Console, warehouse: Warehouse, variant: str, platform: st
     _headline(out, variant, platform)
     out.print(f"SME2 {sme2} alone: a baseline, with nothing to compare it with.", style="bold")
     for view, table in (("latency_summary", latency_table), ("category_summary", category_table)):
-        _print_text_table(out, table(rows_of_view(warehouse, view, run["run_id"])))
+        print_table(out, table(rows_of_view(warehouse, view, run["run_id"])))
 
 
 def show_rows(out: Console, rows: pd.DataFrame) -> None:
@@ -58,25 +62,21 @@ def show_rows(out: Console, rows: pd.DataFrame) -> None:
     table = Table(*[str(column) for column in rows.columns])
     for values in rows.itertuples(index=False):
         table.add_row(*[_cell(value) for value in values])
-    _print_table(out, table)
+    out.print(table)
     out.print(f"{len(rows)} rows", style="dim")
 
 
 def _headline(out: Console, variant: str, platform: str) -> None:
-    out.rule(f"[bold]{variant} on {platform}[/]", align="left")
+    out.print(f"== {variant} on {platform} ==", style="bold", highlight=False)
 
 
-def _print_text_table(out: Console, table: TextTable) -> None:
+def print_table(out: Console, table: TextTable) -> None:
+    """A table that is ready to be read."""
     rendered = Table(*table.header, box=None, pad_edge=False)
     for row in table.rows:
         rendered.add_row(*row)
-    _print_table(out, rendered)
+    out.print(rendered)
     out.print()
-
-
-def _print_table(out: Console, table: Table) -> None:
-    """On a terminal the table fits it; in a file or a pipe no cell is cut."""
-    out.print(table, width=None if out.is_terminal else 400, soft_wrap=not out.is_terminal)
 
 
 def _cell(value: Any) -> str:

@@ -6,6 +6,9 @@ from typing import Any
 
 from sme2_assets.warehouse.store import Warehouse
 
+# Medians of rounds that scatter more than this make intervals too wide to be of use.
+MOST_ROUND_CV = 0.05
+
 
 def conservation_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
     """Timeline rows of each inference against Method::execute and the runner's own clock.
@@ -39,9 +42,10 @@ def conservation_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None
     if not broken.empty:
         return f"{len(broken)} inferences do not add up, the first: {broken.iloc[0].to_dict()}"
     traced = warehouse.query(
-        "SELECT count(*) AS n FROM inferences WHERE run_id = ? AND pass = 'etdump'", [run["run_id"]]
+        "SELECT count(*) AS n FROM inferences WHERE run_id = ? AND pass = 'etdump' AND NOT is_warmup",
+        [run["run_id"]],
     )["n"].iloc[0]
-    planned = run["rounds"] * (run["warmup"] + run["iterations"])
+    planned = run["rounds"] * run["iterations"]
     return None if traced == planned else f"{traced} traced inferences are there, {planned} were planned"
 
 
@@ -64,3 +68,15 @@ def unknown_operators(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
         {"run_id": run["run_id"]},
     )["name"]
     return f"unknown operators, counted as Other: {', '.join(names)}" if len(names) else None
+
+
+def noise_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
+    """Rounds that scatter, or a machine that was busy: both only mean something on hardware."""
+    if run["fidelity"] != "hardware":
+        return None
+    summary = warehouse.query("SELECT round_cv FROM latency_summary WHERE run_id = ?", [run["run_id"]])
+    scatter = summary["round_cv"].iloc[0]
+    faults = list(run["flags"])
+    if scatter is not None and scatter > MOST_ROUND_CV:
+        faults.append(f"the round medians scatter by {scatter:.1%}, more than {MOST_ROUND_CV:.0%}")
+    return "; ".join(faults) or None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from sme2_assets.analysis.comparison import compare, why_not_a_pair
+from sme2_assets.analysis.statistics import noise_floor
 from sme2_assets.errors import Sme2Error
-from sme2_assets.warehouse.read import arm, latest_run
+from sme2_assets.warehouse.read import arm, latest_run, run_of_id, runs_of_session
 from sme2_assets.warehouse.schema import COMPARISONS
 from sme2_assets.warehouse.store import Warehouse
 
@@ -14,12 +17,47 @@ from sme2_assets.warehouse.store import Warehouse
 def compare_latest(warehouse: Warehouse, variant: str, platform: str) -> pd.DataFrame:
     """Compares the newest runs of both states and stores the rows; an unfit pair is refused."""
     off, on = (latest_run(warehouse, variant, platform, sme2) for sme2 in ("off", "on"))
+    return _stored(warehouse, _compared(warehouse, off, on))
+
+
+def compare_aa(warehouse: Warehouse, session_id: str) -> pd.DataFrame:
+    """Compares the identical arms of an A/A session and stores the rows."""
+    first, second = (dict(row) for _, row in runs_of_session(warehouse, session_id).iterrows())
+    return _stored(warehouse, _compared(warehouse, first, second))
+
+
+def compare_runs(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> pd.DataFrame:
+    """Compares two runs by their names, without storing anything; an unfit pair is refused."""
+    return _compared(warehouse, run_of_id(warehouse, off_run_id), run_of_id(warehouse, on_run_id))
+
+
+def device_noise_floor(warehouse: Warehouse, device: str, fidelity: str, threads: int) -> float | None:
+    """The ratio that identical arms reach on a device, from its A/A sessions; None with too few of them."""
+    if fidelity != "hardware":
+        return None
+    sessions = warehouse.query(
+        "SELECT speedup FROM aa_sessions WHERE device = ? AND threads = ?", [device, threads]
+    )
+    return noise_floor(sessions["speedup"].tolist())
+
+
+def _compared(warehouse: Warehouse, off: dict[str, Any], on: dict[str, Any]) -> pd.DataFrame:
     if reason := why_not_a_pair(off, on):
         raise Sme2Error(
-            f"{variant} on {platform} cannot be compared: {reason}.",
-            "Materialise etdump_traces and what follows for both states of the platform in one run.",
+            f"{off['run_id']} and {on['run_id']} cannot be compared: {reason}.",
+            "Measure both states of the platform in one session: `sme2 profile`, or in the UI "
+            "materialise etdump_traces and what follows for both partitions together.",
         )
-    rows = compare(arm(warehouse, off), arm(warehouse, on))
-    keys = {"variant": variant, "platform": platform, "session_id": off["session_id"]}
+    # An A/A session is judged without the floor that such sessions make.
+    floor = (
+        device_noise_floor(warehouse, off["device"], off["fidelity"], int(off["threads"]))
+        if off["experiment"] == "sme2"
+        else None
+    )
+    return compare(arm(warehouse, off), arm(warehouse, on), floor)
+
+
+def _stored(warehouse: Warehouse, rows: pd.DataFrame) -> pd.DataFrame:
+    keys = {key.name: str(rows[key.name].iloc[0]) for key in COMPARISONS.keys}
     warehouse.write(COMPARISONS, rows.drop(columns=list(keys)), keys)
     return rows

@@ -14,11 +14,11 @@ from pandas.api.types import union_categoricals
 from sme2_assets.analysis.timeline import execute_durations, timeline_rows
 from sme2_assets.errors import TraceError
 from sme2_assets.etdump import read_etdump
-from sme2_assets.profiling.manifest import Manifest, Process
+from sme2_assets.profiling.manifest import Manifest, Moment, Process
 from sme2_assets.runner.result import RunnerResult, read_result
 from sme2_assets.store import sha256_of_file
 from sme2_assets.targets.keys import TargetKey
-from sme2_assets.warehouse.schema import INFERENCES, RUNS, TIMELINE
+from sme2_assets.warehouse.schema import ENVIRONMENT, INFERENCES, RUNS, TIMELINE
 from sme2_assets.warehouse.store import Warehouse
 
 
@@ -30,6 +30,7 @@ class RunRows:
     runs: pd.DataFrame
     inferences: pd.DataFrame
     timeline: pd.DataFrame
+    environment: pd.DataFrame
 
     @property
     def keys(self) -> dict[str, str]:
@@ -44,6 +45,11 @@ class RunRows:
 def rows_of_run(run_dir: Path) -> RunRows:
     """Reads a run folder. A file that is not the one that was measured is an error, not a row."""
     manifest = Manifest.read(run_dir)
+    if any("--slowdown-percent" in process.command for process in manifest.info.processes):
+        raise TraceError(
+            f"{run_dir} was slowed down on purpose, to test the measurement.",
+            "Such a run does not belong in the warehouse.",
+        )
     _verify_files(run_dir, manifest)
     inferences, timelines, results = [], [], []
     for process in manifest.info.processes:
@@ -72,6 +78,7 @@ def rows_of_run(run_dir: Path) -> RunRows:
         pd.DataFrame([_run_row(manifest, results)]),
         pd.concat(inferences, ignore_index=True),
         timeline,
+        pd.DataFrame([_environment_row(moment) for moment in manifest.info.environment]),
     )
 
 
@@ -79,6 +86,7 @@ def write_run(warehouse: Warehouse, rows: RunRows) -> None:
     """Stores a run. The `runs` row comes last: before it, no query sees the run's other rows as a run."""
     warehouse.write(TIMELINE, rows.timeline, rows.keys)
     warehouse.write(INFERENCES, rows.inferences, rows.keys)
+    warehouse.write(ENVIRONMENT, rows.environment, rows.keys)
     warehouse.write(RUNS, rows.runs, rows.keys)
 
 
@@ -141,11 +149,29 @@ def _constant(value: Any, length: int) -> Any:
     )
 
 
+def _environment_row(moment: Moment) -> dict[str, Any]:
+    snapshot = moment.snapshot
+    frequencies = snapshot["cpu_frequency_khz"]
+    return {
+        "round": moment.round,
+        "moment": moment.moment,
+        "at": pd.Timestamp(snapshot["at"]),
+        "load_1m": snapshot["load_1m"],
+        "cpu_mhz": statistics.fmean(frequencies) / 1000 if frequencies else None,
+        "governor": snapshot["governor"],
+        "temperature_c": snapshot["temperature_c"],
+        "heavy_processes": [f"{name}: {share:.2f}" for name, share in snapshot["heavy_processes"]],
+        "flags": moment.flags,
+    }
+
+
 def _run_row(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
     identity, context, info = manifest.identity, manifest.context, manifest.info
     latency = [result for result in results if result.pass_kind == "latency"]
     return {
         "session_id": manifest.session_id,
+        "experiment": manifest.experiment,
+        "arm": manifest.arm,
         "paired": manifest.paired,
         "model": identity.model,
         "precision": identity.precision,
@@ -155,7 +181,7 @@ def _run_row(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
         "fidelity": context.fidelity,
         "started_at": pd.Timestamp(info.started_at),
         "finished_at": pd.Timestamp(info.finished_at),
-        "rounds": info.plan["rounds"],
+        "rounds": len({process.round for process in info.processes}),
         "warmup": info.plan["warmup"],
         "iterations": info.plan["iterations"],
         "seed": info.seed,
@@ -164,6 +190,7 @@ def _run_row(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
         "output_sha256": info.output_sha256,
         "sqnr_db": info.sqnr_db,
         "sqnr_threshold_db": info.sqnr_threshold_db,
+        "arms_sqnr_db": info.arms_sqnr_db,
         "executorch_version": info.versions.get("executorch"),
         "compiler": info.versions.get("compiler"),
         "device": context.device,
@@ -174,6 +201,8 @@ def _run_row(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
         "cpu_features_seen": context.cpu["features_seen"],
         "cpu_features_masked": context.cpu["features_masked"],
         "sme_vector_bits": context.cpu["sme_vector_bits"],
+        "steady": info.steady,
+        "flags": info.flags,
         "load_before": context.load_before,
         "load_after": context.load_after,
         "load_ns": int(statistics.median(result.load_ns for result in latency)),

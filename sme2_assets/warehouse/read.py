@@ -17,7 +17,7 @@ RUN_VIEWS = ("latency_summary", "operator_summary", "category_summary")
 def latest_run(warehouse: Warehouse, variant: str, platform: str, sme2: str) -> dict[str, Any]:
     """The newest run of a partition, whatever its thread count."""
     rows = warehouse.query(
-        "SELECT * FROM runs WHERE variant = ? AND platform = ? AND sme2 = ? "
+        "SELECT * FROM runs WHERE variant = ? AND platform = ? AND sme2 = ? AND experiment = 'sme2' "
         "ORDER BY started_at DESC, run_id DESC LIMIT 1",
         [variant, platform, sme2],
     )
@@ -32,7 +32,8 @@ def latest_run(warehouse: Warehouse, variant: str, platform: str, sme2: str) -> 
 def newest_run(warehouse: Warehouse, variant: str, platform: str) -> dict[str, Any] | None:
     """The newest run of a model on a platform, in whichever state; None when there is none."""
     rows = warehouse.query(
-        "SELECT * FROM runs WHERE variant = ? AND platform = ? ORDER BY started_at DESC, sme2 LIMIT 1",
+        "SELECT * FROM runs WHERE variant = ? AND platform = ? AND experiment = 'sme2' "
+        "ORDER BY started_at DESC, sme2 LIMIT 1",
         [variant, platform],
     )
     return None if rows.empty else dict(rows.iloc[0])
@@ -60,7 +61,7 @@ def arm(warehouse: Warehouse, run: dict[str, Any]) -> Arm:
 def comparison(warehouse: Warehouse, variant: str, platform: str) -> pd.DataFrame:
     """The newest comparison of a model on a platform; empty when there is none."""
     return warehouse.query(
-        "SELECT * FROM comparisons WHERE variant = ? AND platform = ? "
+        "SELECT * FROM comparisons WHERE variant = ? AND platform = ? AND experiment = 'sme2' "
         "QUALIFY session_id = max(session_id) OVER () "
         "ORDER BY level = 'model' DESC, level = 'category' DESC, delegate NULLS LAST, position, off_ns DESC",
         [variant, platform],
@@ -68,4 +69,14 @@ def comparison(warehouse: Warehouse, variant: str, platform: str) -> pd.DataFram
 
 
 def runs_of_session(warehouse: Warehouse, session_id: str) -> pd.DataFrame:
-    return warehouse.query("SELECT * FROM runs WHERE session_id = ? ORDER BY sme2", [session_id])
+    return warehouse.query("SELECT * FROM runs WHERE session_id = ? ORDER BY arm", [session_id])
+
+
+def run_of_id(warehouse: Warehouse, run_id: str) -> dict[str, Any]:
+    rows = warehouse.query("SELECT * FROM runs WHERE run_id = ?", [run_id])
+    if rows.empty:
+        raise WarehouseError(
+            f"There is no run {run_id!r} in the warehouse.",
+            "`sme2 sql 'SELECT run_id FROM runs ORDER BY started_at'` lists the runs.",
+        )
+    return dict(rows.iloc[0])

@@ -63,12 +63,18 @@ RUNS = Table(
     (VARIANT, TARGET, RUN_ID),
     (
         Column("session_id", "VARCHAR", "The session; both arms of a pair share it."),
+        Column(
+            "experiment",
+            "VARCHAR",
+            "sme2: the arms differ in SME2. aa: both arms are the same, to learn the noise.",
+        ),
+        Column("arm", "VARCHAR", "The arm of the session: off or on; a or b in an A/A session."),
         Column("paired", "BOOLEAN", "Whether both arms were measured interleaved in this session."),
         *IDENTITY,
         Column("started_at", "TIMESTAMPTZ", "Start of the session."),
         Column("finished_at", "TIMESTAMPTZ", "End of the session."),
         Column("rounds", "INTEGER", "Rounds measured."),
-        Column("warmup", "INTEGER", "Warm-up inferences per process."),
+        Column("warmup", "INTEGER", "Warm-up inferences per process, at least; more until steady."),
         Column("iterations", "INTEGER", "Timed inferences per process."),
         Column("seed", "BIGINT", "Seed of the arm order."),
         Column("pte_sha256", "VARCHAR", "Hash of the model file."),
@@ -76,6 +82,7 @@ RUNS = Table(
         Column("output_sha256", "VARCHAR", "Hash of the outputs."),
         Column("sqnr_db", "DOUBLE", "Outputs against eager fp32, worst output, in dB; 200 means identical."),
         Column("sqnr_threshold_db", "DOUBLE", "What the precision must reach."),
+        Column("arms_sqnr_db", "DOUBLE", "Outputs of the arms against each other, in dB; NULL when alone."),
         Column("executorch_version", "VARCHAR", "Version of the ExecuTorch runtime in the runner."),
         Column("compiler", "VARCHAR", "Compiler of the runner."),
         Column("device", "VARCHAR", "The leased device."),
@@ -86,6 +93,12 @@ RUNS = Table(
         Column("cpu_features_seen", "VARCHAR[]", "CPU features before masking."),
         Column("cpu_features_masked", "VARCHAR[]", "CPU features taken away for SME2 off."),
         Column("sme_vector_bits", "INTEGER", "Streaming vector length; NULL without SME."),
+        Column(
+            "steady",
+            "BOOLEAN",
+            "Whether every process ended its warm-up on a steady series; NULL for a fixed warm-up.",
+        ),
+        Column("flags", "VARCHAR[]", "What was wrong with the machine around a round, e.g. busy."),
         Column("load_before", "DOUBLE", "One-minute load average before the session."),
         Column("load_after", "DOUBLE", "One-minute load average after the session."),
         Column("load_ns", "BIGINT", "Model load time, median over the latency processes."),
@@ -141,6 +154,23 @@ TIMELINE = Table(
     published_as_view=True,
 )
 
+ENVIRONMENT = Table(
+    "environment",
+    "The machine before and after every round.",
+    (VARIANT, TARGET, RUN_ID),
+    (
+        Column("round", "INTEGER", "Round of the session."),
+        Column("moment", "VARCHAR", "before or after the round."),
+        Column("at", "TIMESTAMPTZ", "When it was looked at."),
+        Column("load_1m", "DOUBLE", "One-minute load average."),
+        Column("cpu_mhz", "DOUBLE", "Mean CPU frequency; NULL where it cannot be read."),
+        Column("governor", "VARCHAR", "Frequency governor; NULL where it cannot be read."),
+        Column("temperature_c", "DOUBLE", "Hottest readable sensor; NULL where none can be read."),
+        Column("heavy_processes", "VARCHAR[]", "Other processes that used much CPU, with their cores."),
+        Column("flags", "VARCHAR[]", "What was wrong, after waiting for it to pass."),
+    ),
+)
+
 COMPARISONS = Table(
     "comparisons",
     "SME2 on against off, per session: the whole model, each category, each operator.",
@@ -150,8 +180,14 @@ COMPARISONS = Table(
         Column("session_id", "VARCHAR", "The session that measured both arms."),
     ),
     (
+        Column(
+            "experiment",
+            "VARCHAR",
+            "sme2, or aa: then both arms are the same, off columns hold arm a and on columns arm b.",
+        ),
         Column("model", "VARCHAR", "Model without its precision."),
         Column("precision", "VARCHAR", "fp32, fp16 or int8."),
+        Column("device", "VARCHAR", "The leased device."),
         Column("threads", "INTEGER", "Threads of the runner's pool, the same in both arms."),
         Column("fidelity", "VARCHAR", "hardware or emulated."),
         Column("off_run_id", "VARCHAR", "The run with SME2 off."),
@@ -185,10 +221,39 @@ COMPARISONS = Table(
         Column("speedup_low", "DOUBLE", "Lower end of its 95 % interval."),
         Column("speedup_high", "DOUBLE", "Upper end of its 95 % interval."),
         Column("n", "INTEGER", "Paired rounds the speedup rests on."),
+        Column("p_value", "DOUBLE", "Exact signed-rank test over the rounds; NULL with too few."),
+        Column("p_adjusted", "DOUBLE", "The same, adjusted for how many are compared at this level."),
+        Column(
+            "minimal_detectable_effect",
+            "DOUBLE",
+            "The smallest ratio that these rounds would have shown with 80 % power; NULL with too few.",
+        ),
+        Column("noise_floor", "DOUBLE", "Ratio that identical arms reach here; NULL when not known."),
         Column("verdict", "VARCHAR", "faster, slower, no difference, insufficient data, or not comparable."),
         Column("reason", "VARCHAR", "Why the verdict, in a sentence."),
     ),
 )
 
 # Runs come first: publishing restricts the others to the runs it found.
-TABLES = (RUNS, INFERENCES, TIMELINE, COMPARISONS)
+REGRESSIONS = Table(
+    "regressions",
+    "Slow-downs in the history of a series, found by change-point detection; made anew by its asset.",
+    (),
+    (
+        VARIANT,
+        Column("platform", "VARCHAR", "Where it ran."),
+        Column("device", "VARCHAR", "The leased device."),
+        Column("threads", "INTEGER", "Threads of the runner's pool."),
+        Column("sme2", "VARCHAR", "The arm: on or off."),
+        Column("category", "VARCHAR", "Operator category; latency: the whole inference without tracer."),
+        Column("night", "TIMESTAMPTZ", "Start of the first run that is slower."),
+        Column("run_id", "VARCHAR", "That run."),
+        Column("before_ns", "DOUBLE", "Median before the change."),
+        Column("after_ns", "DOUBLE", "Median from the change on."),
+        Column("ratio", "DOUBLE", "after / before: above 1 it became slower."),
+        Column("p_value", "DOUBLE", "Permutation test of the change point."),
+        Column("acknowledged", "BOOLEAN", "Whether a person has listed it in data/acknowledged.txt."),
+    ),
+)
+
+TABLES = (RUNS, INFERENCES, TIMELINE, ENVIRONMENT, COMPARISONS, REGRESSIONS)

@@ -4,6 +4,7 @@
 CREATE VIEW latest_runs AS
 SELECT *
 FROM runs
+WHERE experiment = 'sme2'
 QUALIFY row_number() OVER (
     PARTITION BY variant, platform, sme2, threads ORDER BY started_at DESC, run_id DESC
 ) = 1;
@@ -199,5 +200,31 @@ COMMENT ON COLUMN category_summary.share IS 'Mean time over the sum of the run''
 CREATE VIEW sme2_comparison AS
 SELECT *
 FROM comparisons
+WHERE experiment = 'sme2'
 QUALIFY session_id = max(session_id) OVER (PARTITION BY variant, platform, threads);
 COMMENT ON VIEW sme2_comparison IS 'The newest comparison of every variant, platform and thread count; columns as in comparisons.';
+
+CREATE VIEW aa_sessions AS
+SELECT
+    platform, device, threads, variant, session_id, speedup, speedup_low, speedup_high, n, verdict,
+    exp(abs(ln(speedup))) AS deviation
+FROM comparisons
+WHERE experiment = 'aa' AND level = 'model' AND speedup IS NOT NULL;
+COMMENT ON VIEW aa_sessions IS 'What identical arms gave: every deviation from 1 is noise, every verdict but no difference an error.';
+COMMENT ON COLUMN aa_sessions.deviation IS 'The speedup or its reciprocal, whichever is above 1.';
+
+-- One point per run: what change points are looked for in, and what a plot of the nights shows.
+CREATE VIEW history AS
+SELECT
+    runs.variant, runs.platform, runs.device, runs.threads, runs.sme2,
+    series.category, runs.started_at, runs.run_id, series.median_ns
+FROM (
+    SELECT run_id, 'latency' AS category, median_ns FROM latency_summary
+    UNION ALL
+    SELECT run_id, category, median_ns FROM category_summary
+) AS series
+JOIN runs USING (run_id)
+WHERE runs.fidelity = 'hardware' AND runs.experiment = 'sme2';
+COMMENT ON VIEW history IS 'Median times of every run on hardware, per category and for the whole inference.';
+COMMENT ON COLUMN history.category IS 'Operator category, Overhead, or latency: the whole inference without tracer.';
+COMMENT ON COLUMN history.median_ns IS 'Median over rounds of the per-process medians.';

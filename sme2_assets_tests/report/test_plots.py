@@ -6,6 +6,7 @@ import zlib
 
 import matplotlib.image
 import numpy as np
+import pandas as pd
 import pytest
 
 from sme2_assets.report.plots import (
@@ -14,6 +15,7 @@ from sme2_assets.report.plots import (
     category_picture,
     category_time_picture,
     data_uri_markdown,
+    history_picture,
 )
 from sme2_assets.warehouse import Warehouse
 
@@ -100,3 +102,12 @@ def test_the_ui_gets_the_picture_inline(paired: Warehouse):
     text = data_uri_markdown(png, "shift")
     assert text.startswith("![shift](data:image/png;base64,")
     assert base64.b64decode(text.removesuffix(")").split("base64,")[1]) == png
+
+
+def test_a_history_is_drawn_with_the_night_it_became_slower():
+    nights = pd.date_range("2026-01-01", periods=20, tz="UTC")
+    history = pd.DataFrame({"started_at": nights, "median_ns": [1e6] * 10 + [2e6] * 10})
+    plain = history_picture(history, [], "series")
+    marked = history_picture(history, [nights[10]], "series")
+    assert plain.startswith(b"\x89PNG")
+    assert plain != marked

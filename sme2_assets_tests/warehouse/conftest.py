@@ -7,8 +7,8 @@ import pytest
 
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.manifest import Manifest
-from sme2_assets.profiling.plan import Plan
-from sme2_assets.profiling.session import measure_session
+from sme2_assets.profiling.plan import plan_for
+from sme2_assets.profiling.session import measure_session, sme2_arms
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store
 from sme2_assets.targets.host import host_platform
@@ -55,8 +55,8 @@ def real_run(
         NativeTarget(platform),
         exported("toy_cnn-fp32"),
         runner_binary,
-        ["off"],
-        Plan(rounds=2, warmup=2, iterations=4),
+        sme2_arms(["off"]),
+        plan_for("hardware", rounds=2, warmup=2, iterations=4, quiet_patience_s=0),
         log=print,
     )
     return store, manifest

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from sme2_assets.analysis.timeline import execute_durations
 from sme2_assets.etdump import read_etdump
-from sme2_assets.profiling.manifest import Context, Identity, Info, Manifest, Process
+from sme2_assets.profiling.environment import take_snapshot
+from sme2_assets.profiling.manifest import Context, Identity, Info, Manifest, Moment, Process
 from sme2_assets.store import sha256_of_file
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import rows_of_run, write_run
@@ -92,6 +93,8 @@ class MadeRun:
             "threads": self.threads,
             "warmup_iterations": self.warmup,
             "iterations": self.iterations,
+            "steady": None,
+            "slowdown_percent": 0.0,
             "load_ns": 2_000_000,
             "warmup_ns": durations[: self.warmup],
             "iteration_ns": durations[self.warmup :],
@@ -137,6 +140,8 @@ class MadeRun:
         return Manifest(
             run_id=self.run_id,
             session_id=self.session_id,
+            experiment="sme2",
+            arm=self.sme2,
             paired=True,
             identity=Identity(
                 self.variant,
@@ -164,8 +169,14 @@ class MadeRun:
                 versions={"executorch": "1.5.1", "compiler": "gcc 12.2.0"},
                 sqnr_db=self.sqnr_db,
                 sqnr_threshold_db=40.0,
+                arms_sqnr_db=90.0,
                 output_sha256="c" * 64,
+                steady=True,
                 processes=processes,
+                environment=[
+                    Moment(0, moment, take_snapshot(sample_s=0).as_json(), [])
+                    for moment in ("before", "after")
+                ],
                 file_sha256={
                     str(path.relative_to(folder)): sha256_of_file(path)
                     for path in sorted(folder.rglob("*"))

@@ -25,6 +25,8 @@ VIEWS = {
     "category_rounds",
     "category_summary",
     "sme2_comparison",
+    "aa_sessions",
+    "history",
 }
 
 

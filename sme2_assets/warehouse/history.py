@@ -1,0 +1,53 @@
+"""The history of every series, and the slow-downs in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from sme2_assets.analysis.change_points import regressions
+from sme2_assets.warehouse.schema import REGRESSIONS
+from sme2_assets.warehouse.store import Warehouse
+
+SERIES = ["variant", "platform", "device", "threads", "sme2", "category"]
+
+
+def series_of(warehouse: Warehouse) -> dict[tuple, pd.DataFrame]:
+    """Every series of the view `history`, oldest run first."""
+    rows = warehouse.query("SELECT * FROM history ORDER BY started_at")
+    return {key: group.reset_index(drop=True) for key, group in rows.groupby(SERIES, sort=True)}
+
+
+def find_regressions(warehouse: Warehouse, acknowledged: Path) -> pd.DataFrame:
+    """Looks for slow-downs in all series and stores what is found, in place of what was found before."""
+    series = series_of(warehouse)
+    found = regressions({key: rows["median_ns"].tolist() for key, rows in series.items()})
+    known = _acknowledged(acknowledged)
+    records = []
+    for key, changes in found.items():
+        for change in changes:
+            first_slow = series[key].iloc[change.index]
+            records.append(
+                {
+                    **dict(zip(SERIES, key, strict=True)),
+                    "night": first_slow["started_at"],
+                    "run_id": first_slow["run_id"],
+                    "before_ns": change.before,
+                    "after_ns": change.after,
+                    "ratio": change.ratio,
+                    "p_value": change.p_value,
+                    "acknowledged": first_slow["run_id"] in known,
+                }
+            )
+    frame = pd.DataFrame(records, columns=[column.name for column in REGRESSIONS.columns])
+    warehouse.write(REGRESSIONS, frame, {})
+    return frame
+
+
+def _acknowledged(path: Path) -> set[str]:
+    """The run ids that a person listed, one a line; what follows a # is a remark."""
+    if not path.is_file():
+        return set()
+    lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
+    return {line for line in lines if line}
