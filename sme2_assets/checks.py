@@ -8,7 +8,12 @@ from sme2_assets.partitions import parse_run_key, run_partitions
 from sme2_assets.profiling.manifest import Manifest
 from sme2_assets.profiling.session import current_run_dir
 from sme2_assets.resources import Lab
-from sme2_assets.warehouse.checks import conservation_faults, sme2_evidence_faults, unknown_operators
+from sme2_assets.warehouse.checks import (
+    conservation_faults,
+    noise_faults,
+    sme2_evidence_faults,
+    unknown_operators,
+)
 from sme2_assets.warehouse.read import latest_run
 
 run_check = partial(dg.asset_check, partitions_def=run_partitions)
@@ -48,6 +53,41 @@ def every_operator_known(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg
         "Every operator has a known category.",
         severity=dg.AssetCheckSeverity.WARN,
     )
+
+
+@run_check(asset="latency_summary")
+def noise_within_bounds(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
+    """The rounds of a run on hardware agree with one another, and the machine was left alone."""
+    return _result(
+        _faults_of_runs(context, lab, noise_faults),
+        "The rounds agree, and the machine was quiet.",
+        severity=dg.AssetCheckSeverity.WARN,
+    )
+
+
+@run_check(asset="etdump_traces")
+def warm_up_steady(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
+    """Every process was steady before it was timed."""
+    faults = {}
+    for key in _partition_keys(context):
+        variant, target = parse_run_key(key)
+        info = Manifest.read(current_run_dir(lab.store, variant, target.platform, target.sme2)).info
+        if info.steady is False:
+            faults[key] = f"not steady after {info.plan['warmup_cap']} warm-up inferences"
+    return _result(faults, "Every warm-up ended steady.", severity=dg.AssetCheckSeverity.WARN)
+
+
+@dg.asset_check(asset="regressions")
+def no_regression(lab: Lab) -> dg.AssetCheckResult:
+    """No series became slower, but for what has been acknowledged."""
+    found = lab.warehouse.query("SELECT * FROM regressions WHERE NOT acknowledged")
+    faults = {
+        f"{row['variant']} on {row['platform']}, SME2 {row['sme2']}, {row['category']}": (
+            f"{row['ratio']:.3f} times slower since {row['night']:%Y-%m-%d} (run {row['run_id']})"
+        )
+        for row in found.to_dict("records")
+    }
+    return _result(faults, "No series became slower.")
 
 
 def _faults_of_runs(context, lab: Lab, find) -> dict[str, str]:  # type: ignore[no-untyped-def]

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from sme2_assets.launch import ProfileRequest
     from sme2_assets.warehouse import Warehouse
 
-out = Console()
+# A pipe or a file has no width: nothing that is printed there is cut.
+out = Console() if sys.stdout.isatty() else Console(width=250)
 progress = Console(stderr=True)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
@@ -150,8 +151,12 @@ def emulator(store: Store) -> None:
     "--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of the runner."
 )
 @click.option("--runs", type=click.IntRange(1), help="Timed inferences per process [20; emulated 1].")
-@click.option("--warmup", type=click.IntRange(0), help="Warm-up inferences per process [5; emulated 0].")
-@click.option("--rounds", type=click.IntRange(1), help="Rounds of fresh processes [6; emulated 1].")
+@click.option(
+    "--warmup", type=click.IntRange(0), help="Exactly so many warm-ups [5 to 100, until steady; emulated 0]."
+)
+@click.option("--rounds", type=click.IntRange(1), help="Exactly so many rounds [10 to 30; emulated 1].")
+@click.option("--budget", type=click.FloatRange(0), help="Seconds after which no round is added [120].")
+@click.option("--aa", is_flag=True, help="Measure each state against itself: the noise of this machine.")
 @click.option("--operators", is_flag=True, help="Also print every operator.")
 @json_option
 @click.pass_obj
@@ -164,6 +169,8 @@ def profile(
     runs: int | None,
     warmup: int | None,
     rounds: int | None,
+    budget: float | None,
+    aa: bool,
     operators: bool,
     as_json: bool,
 ) -> None:
@@ -181,11 +188,20 @@ def profile(
     states = SME2_STATES if sme2 == "both" else (sme2,)
     if platform_name == "auto":
         requests, notes = launch.requests_for_this_machine(lab, _variants(model), states)
+        if aa:
+            # Emulated times mean nothing, so they have no noise either.
+            requests = [request for request in requests if request.platform != "emulated"]
     else:
         requests, notes = launch.requests_for(lab, _variants(model), platform_name, states), []
     for note in notes:
         progress.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
-    settings = {"threads": threads, "iterations": runs, "warmup": warmup, "rounds": rounds}
+    settings = {
+        "threads": threads,
+        "iterations": runs,
+        "warmup": warmup,
+        "rounds": rounds,
+        "budget_s": budget,
+    }
     settings = {name: value for name, value in settings.items() if value is not None}
     with launch.open_instance(store) as instance, progress.status("starting") as status:
 
@@ -193,7 +209,10 @@ def profile(
             status.update(message)
             progress.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
 
-        launch.profile(lab, instance, requests, settings, log)
+        launch.profile(lab, instance, requests, settings, log, aa=aa)
+    if aa:
+        _show_noise(lab.warehouse, [request.variant for request in requests], as_json)
+        return
     if as_json:
         _print_json([_request_json(lab.warehouse, request) for request in requests])
         return
@@ -204,6 +223,64 @@ def profile(
             terminal.show_comparison(*what, folder, operators)
         else:
             terminal.show_baseline(*what, request.states[0])
+
+
+@main.command()
+@click.argument("off_run")
+@click.argument("on_run")
+@click.option("--operators", is_flag=True, help="Also print every operator.")
+@json_option
+@click.pass_obj
+def compare(store: Store, off_run: str, on_run: str, operators: bool, as_json: bool) -> None:
+    """Compare the runs OFF_RUN and ON_RUN, if they were measured together.
+
+    Run ids are in the table runs: sme2 sql "SELECT run_id, arm FROM runs".
+    """
+    from sme2_assets.report.terminal import show_comparison_rows
+    from sme2_assets.warehouse import Warehouse
+    from sme2_assets.warehouse.comparisons import compare_runs
+
+    rows = compare_runs(Warehouse(store.warehouse), off_run, on_run)
+    if as_json:
+        click.echo(rows.to_json(orient="records", date_format="iso", indent=2))
+        return
+    show_comparison_rows(out, rows, operators)
+
+
+@main.command()
+@click.argument("model")
+@click.option("--platform", "platform_name", type=click.Choice(["linux", "mac"]), help="Default: all.")
+@json_option
+@click.pass_obj
+def history(store: Store, model: str, platform_name: str | None, as_json: bool) -> None:
+    """The latency of MODEL[-PRECISION] over all its runs on hardware, and where it became slower."""
+    from sme2_assets.report.tables import history_table, regression_table
+    from sme2_assets.report.terminal import print_table
+    from sme2_assets.warehouse import Warehouse
+    from sme2_assets.warehouse.history import find_regressions
+
+    warehouse = Warehouse(store.warehouse)
+    variants = _variants(model)
+    rows = warehouse.query(
+        "SELECT * FROM history WHERE category = 'latency' AND list_contains($variants, variant) "
+        "AND coalesce(platform = $platform, true) ORDER BY variant, platform, threads, sme2, started_at",
+        {"variants": variants, "platform": platform_name},
+    )
+    if rows.empty:
+        raise Sme2Error(
+            f"There is no run of {model} on hardware in the warehouse yet.",
+            f"Run `sme2 profile {model}` first; emulated runs have no history of times.",
+        )
+    if as_json:
+        click.echo(rows.to_json(orient="records", date_format="iso", indent=2))
+        return
+    print_table(out, history_table(rows))
+    found = find_regressions(warehouse, store.root / "acknowledged.txt")
+    found = found[found["variant"].isin(variants)]
+    if found.empty:
+        out.print("No series became slower.")
+    else:
+        print_table(out, regression_table(found))
 
 
 @main.command()
@@ -260,6 +337,19 @@ def _variants(model: str) -> list[str]:
         if spec.name == model:
             return [f"{spec.name}-{precision}" for precision in spec.precisions]
     return [parse_variant(model).key]
+
+
+def _show_noise(warehouse: Warehouse, variants: list[str], as_json: bool) -> None:
+    from sme2_assets.report.tables import noise_table
+    from sme2_assets.report.terminal import print_table
+
+    rows = warehouse.query(
+        "SELECT * FROM aa_sessions WHERE list_contains(?, variant) ORDER BY session_id", [variants]
+    )
+    if as_json:
+        click.echo(rows.to_json(orient="records", date_format="iso", indent=2))
+        return
+    print_table(out, noise_table(rows))
 
 
 def _request_json(warehouse: Warehouse, request: ProfileRequest) -> dict[str, Any]:

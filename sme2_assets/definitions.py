@@ -7,8 +7,25 @@ from collections.abc import Mapping
 import dagster as dg
 
 from sme2_assets import automation, checks
-from sme2_assets.assets import comparison, models, reports, runners, summaries, timeline, traces
+from sme2_assets.assets import (
+    comparison,
+    history,
+    models,
+    noise,
+    reports,
+    runners,
+    summaries,
+    timeline,
+    traces,
+)
 from sme2_assets.resources import Lab
+
+
+def _kept_fresh(spec: dg.AssetSpec) -> dg.AssetSpec:
+    """What every night makes anew is overdue without one."""
+    if spec.key.to_user_string() in automation.NIGHT_FRESH_ASSETS:
+        return dg.apply_freshness_policy(spec, automation.NIGHT_FRESHNESS)
+    return spec
 
 
 def build_definitions(
@@ -16,24 +33,34 @@ def build_definitions(
 ) -> dg.Definitions:
     """All definitions, over the default data folder or a given one."""
     return dg.Definitions(
-        assets=[
-            runners.runner_binary,
-            models.exported_model,
-            traces.etdump_traces,
-            timeline.timeline,
-            summaries.latency_summary,
-            summaries.operator_summary,
-            summaries.category_summary,
-            comparison.sme2_comparison,
-            reports.report,
-        ],
+        assets=dg.map_asset_specs(
+            _kept_fresh,
+            [
+                runners.runner_binary,
+                models.exported_model,
+                traces.etdump_traces,
+                noise.aa_noise,
+                timeline.timeline,
+                summaries.latency_summary,
+                summaries.operator_summary,
+                summaries.category_summary,
+                comparison.sme2_comparison,
+                reports.report,
+                history.regressions,
+            ],
+        ),
         asset_checks=[
             checks.outputs_match_eager,
             checks.every_nanosecond_accounted_for,
             checks.sme2_evidence_fits_the_state,
             checks.every_operator_known,
+            checks.noise_within_bounds,
+            checks.warm_up_steady,
+            checks.no_regression,
         ],
-        sensors=[automation.model_variants_sensor],
+        jobs=automation.JOBS,
+        schedules=automation.SCHEDULES,
+        sensors=automation.SENSORS,
         resources={"lab": lab or Lab()},
         executor=dg.in_process_executor,
         loggers={"console": dg.colored_console_logger, **(extra_loggers or {})},

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import dagster as dg
+from filelock import FileLock, Timeout
 
 from sme2_assets.errors import Sme2Error
 from sme2_assets.partitions import MODEL_VARIANTS, pair_key, run_key
 from sme2_assets.resources import Lab
-from sme2_assets.store import CHECKOUT, Store
+from sme2_assets.store import CHECKOUT, Store, safe_name
 from sme2_assets.targets import PLATFORMS, TargetKey
 
 Log = Callable[[str], None]
@@ -25,6 +29,8 @@ T = TypeVar("T")
 
 RANGE_START = "dagster/asset_partition_range_start"
 RANGE_END = "dagster/asset_partition_range_end"
+# Names the lock that the process of an in-process run holds for as long as it lives.
+PROCESS_TAG = "sme2/process"
 RUN_ASSETS = ("etdump_traces", "timeline", "latency_summary", "operator_summary", "category_summary")
 PAIR_ASSETS = ("sme2_comparison", "report")
 
@@ -92,20 +98,81 @@ def profile(
     requests: Sequence[ProfileRequest],
     settings: dict[str, Any],
     log: Log,
+    *,
+    aa: bool = False,
 ) -> None:
     """Materialises everything from the runner to the report for the given models and platforms.
 
-    Everything is built before anything is measured, each runner and each model once.
+    Everything is built before anything is measured, each runner and each model once. With `aa` each
+    state is measured against itself instead, which gives the noise of the device.
     """
     for request in requests:
         for target in request.targets:
             lab.target(target.platform).require(target.sme2)
-    launcher = _Launcher(lab, instance, log)
     instance.add_dynamic_partitions(MODEL_VARIANTS, _distinct(request.variant for request in requests))
+    with _launcher(lab, instance, log) as launcher:
+        _profile(launcher, requests, settings, aa)
+
+
+def look_for_regressions(lab: Lab, instance: dg.DagsterInstance, log: Log) -> None:
+    """Materialises the asset that searches the whole history for slow-downs."""
+    with _launcher(lab, instance, log) as launcher:
+        launcher.materialise(["regressions"], [])
+
+
+def end_dead_runs(store: Store, instance: dg.DagsterInstance, log: Log) -> None:
+    """Ends runs whose process was killed.
+
+    They ran inside a process of ours, where Dagster's run monitoring does not look: they would stay
+    "started" for ever and keep the one slot of their pool, and the next run would wait for it.
+    """
+    under_way = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING])
+    for run in instance.get_runs(under_way):
+        token = run.tags.get(PROCESS_TAG)
+        if token is not None and not _is_held(_process_lock(store, token)):
+            log(f"run {run.run_id} died with its process; it is ended and its slot is freed")
+            instance.report_run_failed(run, "The process of this run was killed.")
+            instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+
+
+@contextmanager
+def _launcher(lab: Lab, instance: dg.DagsterInstance, log: Log) -> Iterator[_Launcher]:
+    """A launcher whose runs can be told from those of a dead process."""
+    end_dead_runs(lab.store, instance, log)
+    token = secrets.token_hex(8)
+    path = _process_lock(lab.store, token)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path):
+        yield _Launcher(lab, instance, log, token)
+    path.unlink(missing_ok=True)
+
+
+def _process_lock(store: Store, token: str) -> Path:
+    return store.leases / f"process-{safe_name(token)}.lock"
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        with FileLock(path, timeout=0):
+            path.unlink(missing_ok=True)
+            return False
+    except Timeout:
+        return True
+
+
+def _profile(
+    launcher: _Launcher, requests: Sequence[ProfileRequest], settings: dict[str, Any], aa: bool
+) -> None:
     for targets in _distinct(tuple(request.targets) for request in requests):
         launcher.materialise(["runner_binary"], [str(target) for target in targets])
     for variant in _distinct(request.variant for request in requests):
         launcher.materialise(["exported_model"], [variant])
+    if aa:
+        for request in requests:
+            for target in request.targets:
+                key = run_key(request.variant, target)
+                launcher.materialise(["aa_noise"], [key], {"aa_noise": {"config": settings}})
+        return
     for request in requests:
         launcher.materialise(
             RUN_ASSETS,
@@ -124,28 +191,31 @@ def _distinct(items: Iterable[T]) -> list[T]:
 class _Launcher:
     """Runs selections of the assets in this process, against a real instance."""
 
-    def __init__(self, lab: Lab, instance: dg.DagsterInstance, log: Log) -> None:
+    def __init__(self, lab: Lab, instance: dg.DagsterInstance, log: Log, token: str) -> None:
         # Imported here: the definitions import this package's other modules, not the other way round.
         from sme2_assets.definitions import build_definitions
 
         self.definitions = build_definitions(lab, extra_loggers={"progress": _progress_logger(log)})
         self.instance = instance
+        self.token = token
 
     def materialise(
         self, assets: Sequence[str], keys: Sequence[str], ops: dict[str, Any] | None = None
     ) -> None:
-        """One run for one partition, or for the range from the first key to the last."""
+        """One run: without a partition, for one, or for the range from the first key to the last."""
         selection = [dg.AssetKey(name) for name in assets]
         job = self.definitions.resolve_implicit_job_def_def_for_assets(selection)
         if job is None:
             raise ValueError(f"no job holds all of {assets}")
-        one = len(keys) == 1
         result = job.execute_in_process(
             run_config={"loggers": {"progress": {}}, "ops": ops or {}},
             instance=self.instance,
             asset_selection=selection,
-            partition_key=keys[0] if one else None,
-            tags={} if one else {RANGE_START: keys[0], RANGE_END: keys[-1]},
+            partition_key=keys[0] if len(keys) == 1 else None,
+            tags={
+                PROCESS_TAG: self.token,
+                **({RANGE_START: keys[0], RANGE_END: keys[-1]} if len(keys) > 1 else {}),
+            },
             raise_on_error=False,
         )
         if not result.success:

@@ -35,7 +35,12 @@ def asset_graph() -> dict[str, object]:
             "pools": sorted(node.pools or ()),
             "checks": sorted(check.name for check in node.check_keys),
         }
-    return {"assets": assets, "sensors": sorted(sensor.name for sensor in defs.sensors or [])}
+    return {
+        "assets": assets,
+        "jobs": sorted(job.name for job in defs.jobs or []),
+        "schedules": sorted(schedule.name for schedule in defs.schedules or []),
+        "sensors": sorted(sensor.name for sensor in defs.sensors or []),
+    }
 
 
 def _partitions(definition: dg.PartitionsDefinition | None) -> str | None:

@@ -5,11 +5,11 @@ from pydantic import Field
 
 from sme2_assets.assets.support import clear_failures
 from sme2_assets.errors import Sme2Error
-from sme2_assets.models.artifact import load_exported
+from sme2_assets.models.artifact import ExportedModel, load_exported
 from sme2_assets.partitions import pair_per_run, run_key, run_partitions, sessions_in
 from sme2_assets.profiling.manifest import Manifest
 from sme2_assets.profiling.plan import plan_for
-from sme2_assets.profiling.session import measure_session
+from sme2_assets.profiling.session import measure_session, sme2_arms
 from sme2_assets.report.tables import TextTable
 from sme2_assets.resources import Lab
 from sme2_assets.runner.build import RunnerBinary, load_runner
@@ -21,9 +21,16 @@ class ProfileConfig(dg.Config):
     """How much to measure. What is left empty is the platform's default."""
 
     threads: int = Field(1, description="Threads of the runner's pool.")
-    rounds: int | None = Field(None, description="Rounds of fresh processes (6 on hardware, 1 emulated).")
+    rounds: int | None = Field(
+        None,
+        description="Exactly so many rounds. Default: 10 to 30 on hardware, as needed; 1 emulated.",
+    )
+    budget_s: float | None = Field(
+        None, description="When to stop adding rounds, in seconds (120 on hardware)."
+    )
     warmup: int | None = Field(
-        None, description="Warm-up inferences per process (5 on hardware, 0 emulated)."
+        None,
+        description="Exactly so many warm-ups. Default: 5 to 100 on hardware, until steady; 0 emulated.",
     )
     iterations: int | None = Field(
         None, description="Timed inferences per process (20 on hardware, 1 emulated)."
@@ -53,14 +60,14 @@ def etdump_traces(context: dg.AssetExecutionContext, config: ProfileConfig, lab:
             target = lab.target(platform_name)
             for sme2 in states:
                 target.require(sme2)
-            model_key = store.require_current("model", variant, "exported_model")
+            model, runner = inputs_of_session(store, variant, platform_name, states)
             manifests += measure_session(
                 store,
                 target,
-                load_exported(store.artifacts / "models" / variant / model_key),
-                _runner_of(store, [TargetKey(platform_name, sme2) for sme2 in states]),
-                states,
-                plan_for(target.fidelity, **config.model_dump()),
+                model,
+                runner,
+                sme2_arms(states),
+                plan_for(target.fidelity, paired=len(states) == 2, **config.model_dump()),
                 log=context.log.info,
             )
     for manifest in manifests:
@@ -72,6 +79,15 @@ def etdump_traces(context: dg.AssetExecutionContext, config: ProfileConfig, lab:
     return dg.MaterializeResult(
         data_version=dg.DataVersion(sha256_of_text(*(manifest.run_id for manifest in manifests))[:16])
     )
+
+
+def inputs_of_session(
+    store: Store, variant: str, platform_name: str, states: list[str]
+) -> tuple[ExportedModel, RunnerBinary]:
+    """The current model file and runner of a session."""
+    model_key = store.require_current("model", variant, "exported_model")
+    model = load_exported(store.artifacts / "models" / variant / model_key)
+    return model, _runner_of(store, [TargetKey(platform_name, sme2) for sme2 in states])
 
 
 def _runner_of(store: Store, targets: list[TargetKey]) -> RunnerBinary:
@@ -94,7 +110,9 @@ def _run_metadata(store: Store, manifest: Manifest) -> dict[str, dg.MetadataValu
         ["fidelity", context.fidelity],
         ["SME vector bits", context.cpu["sme_vector_bits"]],
         ["features masked", ", ".join(context.cpu["features_masked"]) or "none"],
-        ["rounds x iterations", f"{info.plan['rounds']} x {info.plan['iterations']}"],
+        ["rounds x iterations", f"{len(info.environment) // 2} x {info.plan['iterations']}"],
+        ["warm-up steady", {True: "yes", False: "NO", None: "fixed warm-up"}[info.steady]],
+        ["machine", "; ".join(info.flags) or "quiet"],
         ["threads", identity.threads],
         ["ExecuTorch", info.versions.get("executorch")],
         ["runner", identity.runner_sha256[:16]],

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 
 import dagster as dg
+import pandas as pd
 import pytest
 
 from sme2_assets.errors import Sme2Error
+from sme2_assets.launch import PAIR_ASSETS, RUN_ASSETS, ProfileRequest, _Launcher, profile
 from sme2_assets.targets.host import host_has_sme2, host_platform
 from sme2_assets.targets.qemu import Qemu
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.comparisons import compare_runs
+from sme2_assets.warehouse.schema import INFERENCES, RUNS
 from sme2_assets_tests.e2e.conftest import Workbench
 
 RUN_CHECKS = {
@@ -17,6 +22,8 @@ RUN_CHECKS = {
     "every_nanosecond_accounted_for",
     "sme2_evidence_fits_the_state",
     "every_operator_known",
+    "noise_within_bounds",
+    "warm_up_steady",
 }
 native_without_sme2 = pytest.mark.skipif(
     host_platform() != "linux" or host_has_sme2(), reason="needs a Linux host without SME2"
@@ -96,7 +103,7 @@ def test_every_check_ran_and_passed(workbench: Workbench, emulated_pair: str):
     evaluated = set()
     for event in _events(workbench, dg.DagsterEventType.ASSET_CHECK_EVALUATION):
         evaluation = event.asset_check_evaluation_data
-        assert evaluation.passed, evaluation
+        assert evaluation.passed or evaluation.severity == dg.AssetCheckSeverity.WARN, evaluation
         evaluated.add(evaluation.check_name)
     assert evaluated == RUN_CHECKS
 
@@ -130,13 +137,11 @@ def test_a_native_baseline_is_measured_alone(workbench: Workbench):
 
 def test_a_baseline_is_never_compared_with_an_older_run(workbench: Workbench):
     """The off arm of one session and nothing, or another session, is no pair: refused with the reason."""
-    from sme2_assets.launch import PAIR_ASSETS, _Launcher
-
     host = host_platform()
     if host is None:
         pytest.skip("no native platform on this host")
     workbench.profile("toy_cnn-fp32", host, "off", rounds=1, warmup=0, iterations=1)
-    launcher = _Launcher(workbench.lab, workbench.instance, print)
+    launcher = _Launcher(workbench.lab, workbench.instance, print, "test")
     with pytest.raises(Sme2Error, match="no run of toy_cnn-fp32") as caught:
         launcher.materialise(PAIR_ASSETS, [f"toy_cnn-fp32|{host}"])
     assert "sme2 profile" in str(caught.value)
@@ -144,9 +149,7 @@ def test_a_baseline_is_never_compared_with_an_older_run(workbench: Workbench):
 
 @native_without_sme2
 def test_sme2_on_without_sme2_fails_with_what_is_missing_and_leaves_nothing(workbench: Workbench):
-    from sme2_assets.launch import RUN_ASSETS, _Launcher
-
-    launcher = _Launcher(workbench.lab, workbench.instance, print)
+    launcher = _Launcher(workbench.lab, workbench.instance, print, "test")
     with pytest.raises(Sme2Error, match="has no SME2") as caught:
         launcher.materialise(RUN_ASSETS, ["toy_cnn-fp32|linux-sme2_on"])
     assert "emulated" in str(caught.value.remedy)
@@ -155,6 +158,82 @@ def test_sme2_on_without_sme2_fails_with_what_is_missing_and_leaves_nothing(work
     failure = _events(workbench, dg.DagsterEventType.STEP_FAILURE)[0].step_failure_data.user_failure_data
     assert failure is not None
     assert "What to do" in (failure.description or "")
+
+
+def test_identical_arms_are_measured_compared_and_kept_apart(workbench: Workbench):
+    host = host_platform()
+    if host is None:
+        pytest.skip("no native platform on this host")
+    before = workbench.warehouse.query("SELECT * FROM latest_runs")
+    request = ProfileRequest("toy_cnn-fp32", host, ("off",))
+    settings = {"rounds": 6, "warmup": 1, "iterations": 3}
+    profile(workbench.lab, workbench.instance, [request], settings, print, aa=True)
+    [session] = workbench.warehouse.query("SELECT * FROM aa_sessions").to_dict("records")
+    assert (session["variant"], session["n"]) == ("toy_cnn-fp32", 6)
+    assert session["deviation"] >= 1
+    noise = workbench.materialisations("aa_noise")[f"toy_cnn-fp32|{host}-sme2_off"]
+    assert "needs 10 A/A sessions" in str(noise["noise floor of the device"])
+    after = workbench.warehouse.query("SELECT * FROM latest_runs")
+    assert sorted(after["run_id"]) == sorted(before["run_id"]), "an A/A run is never a partition's latest"
+    moments = workbench.warehouse.query(
+        "SELECT round, moment, load_1m FROM environment JOIN runs USING (run_id) WHERE arm = 'a'"
+    )
+    assert len(moments) == 12
+    assert (moments["load_1m"] >= 0).all()
+
+
+def test_runs_of_different_sessions_are_not_compared(workbench: Workbench):
+    runs = workbench.warehouse.query("SELECT run_id FROM runs ORDER BY started_at")["run_id"]
+    with pytest.raises(Sme2Error, match="cannot be compared"):
+        compare_runs(workbench.warehouse, runs.iloc[0], runs.iloc[-1])
+    with pytest.raises(Sme2Error, match="no run 'nonsense'"):
+        compare_runs(workbench.warehouse, "nonsense", runs.iloc[-1])
+
+
+def test_a_slow_down_in_the_history_fails_the_check_until_it_is_acknowledged(workbench: Workbench):
+    """A real run as each of the nights before; the same run, slower, as the nights after."""
+    host = host_platform()
+    if host is None:
+        pytest.skip("no native platform on this host")
+    launcher = _Launcher(workbench.lab, workbench.instance, print, "test")
+    launcher.materialise(["regressions"], [])
+    assert workbench.warehouse.query("SELECT * FROM regressions").empty
+    add_nights(workbench.warehouse, host, nights=16, slower_from=8, factor=1.5)
+    launcher.materialise(["regressions"], [])
+    found = workbench.warehouse.query("SELECT * FROM regressions WHERE category = 'latency'")
+    assert found["ratio"].item() == pytest.approx(1.5, rel=0.05)
+    assert found["run_id"].item() == "night-08"
+    assert not _newest_check(workbench, "regressions", "no_regression").passed
+    listed = workbench.warehouse.query("SELECT DISTINCT run_id FROM regressions")["run_id"]
+    (workbench.store.root / "acknowledged.txt").write_text("\n".join(listed) + "  # a known change\n")
+    launcher.materialise(["regressions"], [])
+    assert workbench.warehouse.query("SELECT * FROM regressions WHERE NOT acknowledged").empty
+    assert _newest_check(workbench, "regressions", "no_regression").passed
+
+
+def add_nights(warehouse: Warehouse, host: str, nights: int, slower_from: int, factor: float) -> None:
+    """Copies of a measured run as a history of nights, in a thread count of their own."""
+    run = warehouse.query("SELECT * FROM latest_runs WHERE platform = ? AND sme2 = 'off'", [host]).iloc[0]
+    keys = {"variant": run["variant"], "target": run["target"]}
+    inferences = warehouse.query("SELECT * FROM inferences WHERE run_id = ?", [run["run_id"]])
+    rows = run.to_frame().T
+    for night in range(nights):
+        scale = (factor if night >= slower_from else 1.0) * (1 + 0.001 * (night % 3))
+        started = run["started_at"] + pd.Timedelta(days=night + 1)
+        night_keys = {**keys, "run_id": f"night-{night:02d}"}
+        of_night = inferences.assign(duration_ns=(inferences["duration_ns"] * scale).round().astype("int64"))
+        drop = ["variant", "target", "run_id"]
+        warehouse.write(INFERENCES, of_night.drop(columns=drop), night_keys)
+        warehouse.write(RUNS, rows.assign(started_at=started, threads=7).drop(columns=drop), night_keys)
+    warehouse.publish()
+
+
+def _newest_check(workbench: Workbench, asset: str, name: str) -> dg.AssetCheckEvaluation:
+    evaluations = [
+        event.asset_check_evaluation_data
+        for event in _events(workbench, dg.DagsterEventType.ASSET_CHECK_EVALUATION)
+    ]
+    return next(it for it in evaluations if (it.asset_key, it.check_name) == (dg.AssetKey(asset), name))
 
 
 def _events(workbench: Workbench, event_type: dg.DagsterEventType) -> list[dg.DagsterEvent]:

@@ -1,0 +1,49 @@
+"""Slow-downs over the nights."""
+
+from itertools import islice
+
+import dagster as dg
+
+from sme2_assets.assets.support import clear_failures
+from sme2_assets.report.plots import data_uri_markdown, history_picture
+from sme2_assets.report.tables import regression_table
+from sme2_assets.resources import Lab
+from sme2_assets.store import sha256_of_text
+from sme2_assets.warehouse.history import SERIES, find_regressions, series_of
+
+# Of the series that became slower; the table lists them all.
+MOST_PICTURES = 6
+
+
+@dg.asset(
+    deps=[dg.AssetDep("timeline", partition_mapping=dg.AllPartitionMapping())],
+    group_name="results",
+    kinds={"duckdb"},
+    code_version="1",
+)
+def regressions(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
+    """Table `regressions`: change points in the history of every series on hardware that made it slower.
+
+    A slow-down that is known and accepted is acknowledged by listing its run id in data/acknowledged.txt.
+    """
+    with clear_failures():
+        found = find_regressions(lab.warehouse, lab.store.root / "acknowledged.txt")
+        lab.warehouse.publish()
+        series = series_of(lab.warehouse)
+    pictures = {
+        " ".join(map(str, key)): dg.MetadataValue.md(
+            data_uri_markdown(
+                history_picture(series[key], changes["night"].tolist(), " ".join(map(str, key))), "history"
+            )
+        )
+        for key, changes in islice(found.groupby(SERIES, sort=True), MOST_PICTURES)
+    }
+    return dg.MaterializeResult(
+        metadata={
+            **pictures,
+            "regressions": dg.MetadataValue.md(regression_table(found).markdown()),
+            "dagster/row_count": len(found),
+            "not acknowledged": int((~found["acknowledged"].astype(bool)).sum()),
+        },
+        data_version=dg.DataVersion(sha256_of_text(found.to_json(date_format="iso"))[:16]),
+    )

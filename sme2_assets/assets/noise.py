@@ -1,0 +1,62 @@
+"""The noise of a device: both arms the same."""
+
+import dagster as dg
+
+from sme2_assets.assets.support import clear_failures
+from sme2_assets.assets.traces import ProfileConfig, inputs_of_session
+from sme2_assets.errors import Sme2Error
+from sme2_assets.partitions import parse_run_key, run_partitions
+from sme2_assets.profiling.plan import plan_for
+from sme2_assets.profiling.session import aa_arms, measure_session
+from sme2_assets.report.tables import speedup_text
+from sme2_assets.resources import Lab
+from sme2_assets.warehouse.comparisons import compare_aa, device_noise_floor
+from sme2_assets.warehouse.ingest import rows_of_run, write_run
+
+
+@dg.asset(
+    deps=["runner_binary", "exported_model"],
+    partitions_def=run_partitions,
+    backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),
+    group_name="measure",
+    kinds={"executorch", "duckdb"},
+    code_version="1",
+    pool="host_cpu",
+)
+def aa_noise(context: dg.AssetExecutionContext, config: ProfileConfig, lab: Lab) -> dg.MaterializeResult:
+    """An A/A session: both arms run the same binary, model and SME2 state, so every difference is noise.
+
+    Ten such sessions of a device make its noise floor, which the verdicts of `sme2_comparison` use.
+    """
+    variant, key = parse_run_key(context.partition_key)
+    warehouse = lab.warehouse
+    with clear_failures():
+        target = lab.target(key.platform)
+        target.require(key.sme2)
+        if target.fidelity != "hardware":
+            raise Sme2Error(
+                f"{key} has no noise to measure: emulated times mean nothing.",
+                "Measure the noise of a native target, e.g. linux-sme2_off.",
+            )
+        model, runner = inputs_of_session(lab.store, variant, key.platform, [key.sme2])
+        plan = plan_for(target.fidelity, **config.model_dump())
+        manifests = measure_session(
+            lab.store, target, model, runner, aa_arms(key.sme2), plan, context.log.info
+        )
+        for rows in [rows_of_run(lab.store.run_dir(manifest.run_id)) for manifest in manifests]:
+            write_run(warehouse, rows)
+        warehouse.publish()
+        compared = compare_aa(warehouse, manifests[0].session_id)
+        warehouse.publish()
+        floor = device_noise_floor(warehouse, target.device, target.fidelity, plan.threads)
+    model_row = dict(compared[compared["level"] == "model"].iloc[0])
+    return dg.MaterializeResult(
+        metadata={
+            "session_id": manifests[0].session_id,
+            "verdict": model_row["verdict"],
+            "reason": model_row["reason"],
+            "speedup of identical arms": speedup_text(model_row),
+            "noise floor of the device": f"{floor:.3f}x" if floor else "not known yet: needs 10 A/A sessions",
+        },
+        data_version=dg.DataVersion(manifests[0].session_id),
+    )
