@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone
 from itertools import islice, pairwise, takewhile
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import dagster as dg
@@ -55,18 +56,21 @@ class NightConfig(ProfileConfig):
     platforms: list[str] = Field([], description="Platforms; empty: all that this machine gives.")
 
 
-def _after_the_pairs(lab: Lab, instance: dg.DagsterInstance, log: Callable[[str], None]) -> None:
+def _after_the_pairs(
+    lab: Lab, instance: dg.DagsterInstance, settings: dict[str, Any], log: Callable[[str], None]
+) -> None:
     """One A/A session of the machine, so that its noise floor stays known, and the search for slow-downs."""
     native = host_platform()
     if native is not None:
         request = launch.ProfileRequest(variants()[0].key, native, ("off",))
-        launch.profile(lab, instance, [request], {}, log, aa=True)
+        launch.profile(lab, instance, [request], settings, log, aa=True)
     launch.look_for_regressions(lab, instance, log)
 
 
 @dg.op
 def measure_night(context: dg.OpExecutionContext, config: NightConfig, lab: Lab) -> None:
     """Measures every pair, leaves the summary in data/nightly/ and posts it; fails if any pair did."""
+    settings = config.model_dump(exclude={"variants", "platforms"}, exclude_none=True)
     with clear_failures():
         summary = nightly(
             lab,
@@ -74,10 +78,10 @@ def measure_night(context: dg.OpExecutionContext, config: NightConfig, lab: Lab)
             log=context.log.info,
             variants=config.variants,
             platforms=config.platforms,
-            settings=config.model_dump(exclude={"variants", "platforms"}, exclude_none=True),
+            settings=settings,
             zone=ZoneInfo(TIMEZONE),
             notes=_missed_nights(lab, datetime.now(timezone.utc)),
-            afterwards=lambda: _after_the_pairs(lab, context.instance, context.log.info),
+            afterwards=lambda: _after_the_pairs(lab, context.instance, settings, context.log.info),
         )
     notify.post(summary.message(), lab.store, log=context.log.warning)
     metadata: dict[str, dg.MetadataValue] = {

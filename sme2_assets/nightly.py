@@ -110,7 +110,6 @@ class NightSummary:
     """The date it started, with a number from the second night of a date on."""
     started_at: str
     machine: str
-    """The process that measures; runs of it are ended with the night when it is killed."""
     status: str = "running"
     """running, finished or killed. A finished night may have failed pairs."""
     finished_at: str | None = None

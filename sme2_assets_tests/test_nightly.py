@@ -56,7 +56,7 @@ def messages(store: Store) -> list[str]:
 
 
 def past_night(store: Store, night: str, status: str, *pairs: PairResult) -> NightSummary:
-    summary = NightSummary(night, f"{night}T02:00:05+00:00", "here", 1, status, pairs=list(pairs))
+    summary = NightSummary(night, f"{night}T02:00:05+00:00", "here", status, pairs=list(pairs))
     summary.write(night_folder(store))
     return summary
 

@@ -31,8 +31,9 @@ class Plan:
     warmup_cap: int = 100
     iterations: int = 20
     timeout_s: float = 600.0
-    # How long a round waits for other processes to leave the machine alone before it goes on, flagged.
-    quiet_patience_s: float = 10.0
+    # How long a session waits, all rounds together, for other processes to leave the machine alone.
+    # After that it goes on, and the rounds are flagged.
+    quiet_patience_s: float = 20.0
 
     def __post_init__(self) -> None:
         for name in ("threads", "rounds", "iterations"):

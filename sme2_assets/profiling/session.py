@@ -155,8 +155,11 @@ def _measure_rounds(
     """Round after round until the plan is fulfilled; gives the machine's state around each."""
     environment: list[Moment] = []
     started = time.monotonic()
+    patience_s = plan.quiet_patience_s
     for index, order in enumerate(arm_orders(list(arms), plan.max_rounds, seed)):
-        before, flags = wait_until_quiet(limit_load=QUIET_CORES, patience_s=plan.quiet_patience_s, log=log)
+        asked = time.monotonic()
+        before, flags = wait_until_quiet(limit_load=QUIET_CORES, patience_s=patience_s, log=log)
+        patience_s = max(0.0, patience_s - (time.monotonic() - asked)) if flags else patience_s
         environment.append(Moment(index, "before", before.as_json(), flags))
         for order_index, label in enumerate(order):
             for pass_kind in plan.passes:
