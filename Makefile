@@ -8,7 +8,7 @@ export DAGSTER_HOME ?= $(CURDIR)/data/dagster_home
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup emulator demo dev test lint format bench clean
+.PHONY: help setup emulator demo dev test lint format bench trust clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ format: $(VENV)/.ready-dev ## Format and fix what can be fixed
 
 bench: setup ## Benchmarks, each beside its peer in the same run
 	@$(BIN)/python -m benchmarks
+
+trust: setup ## A/A and power of the measurement on this machine, about 15 minutes
+	@$(BIN)/python -m benchmarks.measurement_bench
 
 clean: ## Remove what can be made again; measurements stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info data/artifacts data/tools data/current/runner data/current/model

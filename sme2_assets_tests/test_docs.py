@@ -49,7 +49,9 @@ def test_every_link_leads_somewhere(page: Path):
             assert (page.parent / link).exists(), link
 
 
-@pytest.mark.parametrize("target", [*RUN_BY, "make setup", "make emulator", "make format", "make clean"])
+@pytest.mark.parametrize(
+    "target", [*RUN_BY, *(f"make {name}" for name in ("setup", "emulator", "format", "trust", "clean"))]
+)
 def test_make_targets_exist(target: str):
     done = subprocess.run(
         [*shlex.split(target), "--dry-run", f"VENV={sys.prefix}"],
