@@ -4,13 +4,14 @@ from functools import partial
 
 import dagster as dg
 
-from sme2_assets.partitions import parse_run_key, run_partitions
+from sme2_assets.partitions import pair_partitions, parse_pair_key, parse_run_key, run_partitions
 from sme2_assets.profiling.manifest import Manifest
 from sme2_assets.profiling.session import current_run_dir
 from sme2_assets.resources import Lab
 from sme2_assets.warehouse.checks import (
     conservation_faults,
     noise_faults,
+    pair_faults,
     sme2_evidence_faults,
     unknown_operators,
 )
@@ -75,6 +76,16 @@ def warm_up_steady(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.Asset
         if info.steady is False:
             faults[key] = f"not steady after {info.plan['warmup_cap']} warm-up inferences"
     return _result(faults, "Every warm-up ended steady.", severity=dg.AssetCheckSeverity.WARN)
+
+
+@dg.asset_check(asset="sme2_comparison", partitions_def=pair_partitions, blocking=True)
+def arms_are_one_pair(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
+    """The compared runs were made together, differ in SME2 alone, and computed the same outputs."""
+    faults = {}
+    for key in _partition_keys(context):
+        if fault := pair_faults(lab.warehouse, *parse_pair_key(key)):
+            faults[key] = fault
+    return _result(faults, "One session, one binary, one model file, and outputs that agree.")
 
 
 @dg.asset_check(asset="regressions")

@@ -56,6 +56,7 @@ def build_definitions(
             checks.every_operator_known,
             checks.noise_within_bounds,
             checks.warm_up_steady,
+            checks.arms_are_one_pair,
             checks.no_regression,
         ],
         jobs=automation.JOBS,

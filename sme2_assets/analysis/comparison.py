@@ -73,6 +73,11 @@ def why_times_do_not_compare(off: dict[str, Any], on: dict[str, Any]) -> str | N
     """Why a pair's times give no speedup, or None."""
     if off["fidelity"] == "emulated":
         return "Emulated times mean nothing; which kernels ran and what they computed is real."
+    return why_outputs_differ(off, on)
+
+
+def why_outputs_differ(off: dict[str, Any], on: dict[str, Any]) -> str | None:
+    """How the outputs of an arm are wrong, or those of the two arms different, or None."""
     for run in (off, on):
         # Written so that an unknown SQNR (NaN) does not pass.
         if not run["sqnr_db"] >= run["sqnr_threshold_db"]:

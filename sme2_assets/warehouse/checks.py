@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sme2_assets.analysis.comparison import why_not_a_pair, why_outputs_differ
+from sme2_assets.warehouse.read import comparison, run_of_id
 from sme2_assets.warehouse.store import Warehouse
 
 # Medians of rounds that scatter more than this make intervals too wide to be of use.
@@ -80,3 +82,10 @@ def noise_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
     if scatter is not None and scatter > MOST_ROUND_CV:
         faults.append(f"the round medians scatter by {scatter:.1%}, more than {MOST_ROUND_CV:.0%}")
     return "; ".join(faults) or None
+
+
+def pair_faults(warehouse: Warehouse, variant: str, platform: str) -> str | None:
+    """Why the two runs of the newest comparison are no pair, or computed different things."""
+    rows = comparison(warehouse, variant, platform)
+    off, on = (run_of_id(warehouse, rows[f"{sme2}_run_id"].iloc[0]) for sme2 in ("off", "on"))
+    return why_not_a_pair(off, on) or why_outputs_differ(off, on)

@@ -24,6 +24,7 @@ RUN_CHECKS = {
     "every_operator_known",
     "noise_within_bounds",
     "warm_up_steady",
+    "arms_are_one_pair",
 }
 native_without_sme2 = pytest.mark.skipif(
     host_platform() != "linux" or host_has_sme2(), reason="needs a Linux host without SME2"

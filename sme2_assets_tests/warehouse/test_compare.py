@@ -10,8 +10,9 @@ import pytest
 
 from sme2_assets.errors import Sme2Error, WarehouseError
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.comparisons import compare_latest
-from sme2_assets.warehouse.read import comparison, newest_run, rows_of_view, runs_of_session
+from sme2_assets.warehouse.checks import noise_faults, pair_faults
+from sme2_assets.warehouse.comparisons import compare_latest, compare_runs, device_noise_floor
+from sme2_assets.warehouse.read import comparison, latest_run, newest_run, rows_of_view, runs_of_session
 from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
 
 VARIANT = "toy_cnn-fp32"
@@ -140,3 +141,42 @@ def test_what_was_never_measured_has_no_comparison(warehouse):
 def test_only_views_of_runs_are_read_by_run(paired: Warehouse):
     with pytest.raises(ValueError, match="duckdb_settings"):
         rows_of_view(paired, "duckdb_settings()", "x")
+
+
+def test_a_true_pair_passes_and_one_that_was_tampered_with_does_not(warehouse: Warehouse, tmp_path: Path):
+    write(warehouse, tmp_path, OFF, ON)
+    compare_latest(warehouse, VARIANT, "linux")
+    warehouse.publish()
+    assert pair_faults(warehouse, VARIANT, "linux") is None
+    another_runner = replace(ON, runner_sha256="d" * 64)
+    ingest(warehouse, another_runner.write(tmp_path / "tampered"))
+    warehouse.publish()
+    assert "different runners" in str(pair_faults(warehouse, VARIANT, "linux"))
+
+
+def test_two_named_runs_are_compared_without_storing_anything(warehouse: Warehouse, tmp_path: Path):
+    write(warehouse, tmp_path, OFF, ON)
+    rows = compare_runs(warehouse, OFF.run_id, ON.run_id)
+    assert rows[rows["level"] == "model"]["verdict"].item() == "faster"
+    assert comparison(warehouse, VARIANT, "linux").empty
+    with pytest.raises(Sme2Error, match="not off and on"):
+        compare_runs(warehouse, ON.run_id, OFF.run_id)
+
+
+def test_rounds_that_scatter_are_noise_on_hardware_and_nothing_under_emulation(
+    warehouse: Warehouse, tmp_path: Path
+):
+    write(warehouse, tmp_path, OFF, replace(OFF, platform="emulated", fidelity="emulated"))
+    run = latest_run(warehouse, VARIANT, "linux", "off")
+    assert noise_faults(warehouse, run) is None
+    assert "busy" in str(noise_faults(warehouse, {**run, "flags": ["busy: make used 1.0 cores"]}))
+    emulated = latest_run(warehouse, VARIANT, "emulated", "off")
+    assert noise_faults(warehouse, {**emulated, "flags": ["busy: make used 1.0 cores"]}) is None
+
+
+def test_a_device_without_enough_identical_sessions_has_no_noise_floor(warehouse: Warehouse, tmp_path: Path):
+    write(warehouse, tmp_path, OFF, ON)
+    compare_latest(warehouse, VARIANT, "linux")
+    warehouse.publish()
+    assert device_noise_floor(warehouse, "host-cpu", "hardware", 1) is None
+    assert device_noise_floor(warehouse, "host-cpu", "emulated", 1) is None
