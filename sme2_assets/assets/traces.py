@@ -36,6 +36,9 @@ class ProfileConfig(dg.Config):
         None, description="Timed inferences per process (20 on hardware, 1 emulated)."
     )
     timeout_s: float | None = Field(None, description="Limit for one runner process in seconds.")
+    quiet_patience_s: float | None = Field(
+        None, description="How long a session waits for a quiet machine, in seconds (20 on hardware)."
+    )
 
 
 @dg.asset(

@@ -43,6 +43,7 @@ from sme2_assets.models.artifact import (
     load_exported,
 )
 from sme2_assets.models.registry import SEED, EagerModel, ModelSpec, Variant, model_spec, parse_variant
+from sme2_assets.store import one_at_a_time
 
 Log = Callable[[str], None]
 
@@ -92,6 +93,15 @@ def export_variant(variant_key: str, artifacts: Path, *, log: Log) -> ExportedMo
     spec = model_spec(variant.model)
     key = content_key(spec, variant)
     directory = artifacts / "models" / variant.key / key[:16]
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    lock = directory.parent / f".{directory.name}.lock"
+    with one_at_a_time(lock, f"{variant}: waiting for another process that exports it", log):
+        return _found_or_exported(spec, variant, key, directory, log)
+
+
+def _found_or_exported(
+    spec: ModelSpec, variant: Variant, key: str, directory: Path, log: Log
+) -> ExportedModel:
     if directory.exists():
         try:
             exported = load_exported(directory)

@@ -32,7 +32,8 @@ class Workbench:
         return self.lab.warehouse
 
     def profile(self, variant: str, platform: str, *states: str, **settings: int) -> list[str]:
-        """Profiles as `sme2 profile` does; gives what was logged."""
+        """Profiles as `sme2 profile` does, but waits for no quiet machine; gives what was logged."""
+        settings.setdefault("quiet_patience_s", 0)
         lines: list[str] = []
         profile(self.lab, self.instance, [ProfileRequest(variant, platform, states)], settings, lines.append)
         return lines

@@ -167,7 +167,7 @@ def test_identical_arms_are_measured_compared_and_kept_apart(workbench: Workbenc
         pytest.skip("no native platform on this host")
     before = workbench.warehouse.query("SELECT * FROM latest_runs")
     request = ProfileRequest("toy_cnn-fp32", host, ("off",))
-    settings = {"rounds": 6, "warmup": 1, "iterations": 3}
+    settings = {"rounds": 6, "warmup": 1, "iterations": 3, "quiet_patience_s": 0}
     profile(workbench.lab, workbench.instance, [request], settings, print, aa=True)
     [session] = workbench.warehouse.query("SELECT * FROM aa_sessions").to_dict("records")
     assert (session["variant"], session["n"]) == ("toy_cnn-fp32", 6)

@@ -36,7 +36,8 @@ def sme2(tmp_path_factory: pytest.TempPathFactory, artifacts_dir: Path) -> Cli:
 
 
 @pytest.mark.parametrize(
-    "command", ["", "doctor", "emulator", "models", "profile", "report", "sql", "targets"]
+    "command",
+    ["", "compare", "doctor", "emulator", "history", "models", "profile", "report", "sql", "targets"],
 )
 def test_every_command_explains_itself(sme2: Cli, command: str):
     assert "Usage:" in sme2(*([command] if command else []), "--help").stdout
@@ -111,6 +112,8 @@ def test_a_profile_prints_the_comparison_and_everything_reads_from_it_afterwards
     )
     assert rows[0]["n"] > 0
     assert "SME2 on against off" in sme2("report", "toy_cnn-fp32").stdout
-    again = json.loads(sme2("profile", "toy_cnn-fp32", "--platform", "emulated", "--json").stdout)
-    assert again[0]["comparison"][0]["level"] == "model"
-    assert json.loads(sme2("sql", "SELECT count(*) AS n FROM runs", "--json").stdout) == [{"n": 4}]
+    runs = json.loads(sme2("sql", "SELECT run_id FROM runs ORDER BY arm", "--json").stdout)
+    compared = sme2("compare", *(run["run_id"] for run in runs), "--json").stdout
+    assert json.loads(compared)[0]["level"] == "model"
+    assert "arms on and off" in sme2("compare", *(run["run_id"] for run in reversed(runs)), code=1).stderr
+    assert "emulated runs have no history" in sme2("history", "toy_cnn-fp32", code=1).stderr
