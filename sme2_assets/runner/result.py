@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from sme2_assets.errors import RunnerError
 
 RESULT_SCHEMA = 1
-PASSES = ("latency", "etdump")
+PASSES = ("latency", "etdump", "kernels")
 # Warm-up counts as steady after two windows of inferences at the earliest; mirrors native/src/steady.h.
 LEAST_STEADY_WARMUP = 10
 MOST_SLOWDOWN_PERCENT = 1000.0
@@ -36,6 +36,7 @@ EXIT_MEANINGS: dict[int, tuple[str, str]] = {
         "The event tracer recorded nothing",
         "Install executorch 1.5.1 or newer: its runtime has one.",
     ),
+    9: ("The sampler could not be started", "Leave the kernels pass out, or allow timers and signals there."),
     126: (
         "The runner could not be started",
         "Check that the binary is executable and of this machine.",
@@ -98,6 +99,16 @@ class EtdumpFact:
 
 
 @dataclass(frozen=True)
+class SamplesFact:
+    """The samples file of a kernels pass; `dropped` samples were taken but found no room in it."""
+
+    file: str
+    bytes: int
+    count: int
+    dropped: int
+
+
+@dataclass(frozen=True)
 class RunnerVersions:
     executorch: str
     runner: str
@@ -126,6 +137,7 @@ class RunnerResult:
     peak_memory_bytes: int
     cpu: CpuFacts
     etdump: EtdumpFact | None
+    samples: SamplesFact | None
     inputs: tuple[TensorFact, ...]
     outputs: tuple[TensorFact, ...]
     versions: RunnerVersions
@@ -286,6 +298,15 @@ class _Reader:
             file=self.file_name(f["file"], f"{name}.file"), bytes=self.count(f["bytes"], f"{name}.bytes", 1)
         )
 
+    def samples(self, value: Any, name: str) -> SamplesFact:
+        f = self.fields(value, name, ("file", "bytes", "count", "dropped"))
+        return SamplesFact(
+            file=self.file_name(f["file"], f"{name}.file"),
+            bytes=self.count(f["bytes"], f"{name}.bytes", 1),
+            count=self.count(f["count"], f"{name}.count"),
+            dropped=self.count(f["dropped"], f"{name}.dropped"),
+        )
+
     def versions(self, value: Any, name: str) -> RunnerVersions:
         keys = ("executorch", "runner", "compiler")
         f = self.fields(value, name, keys)
@@ -307,14 +328,16 @@ class _Reader:
             (
                 *("schema", "pass", "method", "threads", "warmup_iterations", "iterations", "steady"),
                 *("slowdown_percent", "load_ns", "warmup_ns", "iteration_ns", "peak_memory_bytes", "cpu"),
-                *("etdump", "inputs", "outputs", "versions"),
+                *("etdump", "samples", "inputs", "outputs", "versions"),
             ),
         )
         kind = self.choice(f["pass"], "pass", PASSES)
         warmup_iterations = self.count(f["warmup_iterations"], "warmup_iterations")
         iterations = self.count(f["iterations"], "iterations", 1)
-        if (f["etdump"] is not None) != (kind == "etdump"):
-            self.fail("etdump", f"does not belong to the {kind} pass")
+        for file, passes in (("etdump", ("etdump", "kernels")), ("samples", ("kernels",))):
+            if (f[file] is not None) != (kind in passes):
+                wrong = "is missing in" if kind in passes else "does not belong to"
+                self.fail(file, f"{wrong} the {kind} pass")
         return RunnerResult(
             pass_kind=kind,
             method=self.text(f["method"], "method"),
@@ -329,6 +352,7 @@ class _Reader:
             peak_memory_bytes=self.count(f["peak_memory_bytes"], "peak_memory_bytes", 1),
             cpu=self.cpu(f["cpu"], "cpu"),
             etdump=None if f["etdump"] is None else self.etdump(f["etdump"], "etdump"),
+            samples=None if f["samples"] is None else self.samples(f["samples"], "samples"),
             inputs=self.items(f["inputs"], "inputs", lambda v, n: self.tensor(v, n, with_file=False)),
             outputs=self.items(f["outputs"], "outputs", lambda v, n: self.tensor(v, n, with_file=True)),
             versions=self.versions(f["versions"], "versions"),

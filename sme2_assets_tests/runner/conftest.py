@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.result import RunnerResult, read_result
@@ -35,11 +36,13 @@ def programs(artifacts_dir: Path) -> Callable[[str], Program]:
     version = importlib.metadata.version("executorch")
     key = hashlib.sha256(PROGRAMS_SCRIPT.read_bytes() + version.encode()).hexdigest()[:16]
     folder = artifacts_dir / "test-programs" / key
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(dir=folder.parent))
-        subprocess.run([sys.executable, "-W", "ignore", str(PROGRAMS_SCRIPT), str(work)], check=True)
-        work.rename(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Workers of one test run share the folder.
+    with FileLock(folder.parent / f"{key}.lock"):
+        if not folder.exists():
+            work = Path(tempfile.mkdtemp(dir=folder.parent))
+            subprocess.run([sys.executable, "-W", "ignore", str(PROGRAMS_SCRIPT), str(work)], check=True)
+            work.rename(folder)
 
     def program(name: str) -> Program:
         return Program(
@@ -106,14 +109,19 @@ class Runner:
         threads: object = 1,
         warmup_cap: object = None,
         slowdown_percent: object = None,
+        sample_period_us: object = None,
+        sample_capacity: object = None,
     ) -> list[str | Path]:
         return [
             *(() if warmup_cap is None else ("--warmup-cap", str(warmup_cap))),
             *(() if slowdown_percent is None else ("--slowdown-percent", str(slowdown_percent))),
+            *(() if sample_period_us is None else ("--sample-period-us", str(sample_period_us))),
+            *(() if sample_capacity is None else ("--sample-capacity", str(sample_capacity))),
             *("--model", pte, *(word for path in inputs for word in ("--input", path)), "--pass", kind),
             *("--warmup", str(warmup), "--iterations", str(iterations), "--threads", str(threads)),
             *("--result", self.folder / "result.json", "--outputs", self.folder / "outputs"),
-            *(("--etdump", self.folder / "trace.etdump") if kind == "etdump" else ()),
+            *(("--samples", self.folder / "samples.json") if kind == "kernels" else ()),
+            *(("--etdump", self.folder / "trace.etdump") if kind in ("etdump", "kernels") else ()),
         ]
 
     def run(self, pte: Path, inputs: Sequence[Path], sme2: str = "on", **options: object) -> Run:

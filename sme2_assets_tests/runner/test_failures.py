@@ -30,6 +30,7 @@ def refused(runner):
 def stale_result(runner):
     (runner.folder / "result.json").write_text("{}")
     (runner.folder / "trace.etdump").write_text("old")
+    (runner.folder / "samples.json").write_text("old")
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,46 @@ def test_the_trace_belongs_to_the_etdump_pass(runner, refused, programs):
     refused(runner.call(*without_trace), 2, "--etdump")
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("sample_period_us", 49),
+        ("sample_period_us", 1_000_001),
+        ("sample_period_us", "500us"),
+        ("sample_capacity", 0),
+        ("sample_capacity", 10_000_001),
+    ],
+)
+def test_a_sampler_setting_out_of_range_is_named(runner, refused, programs, option, value):
+    program = programs("two_inputs")
+    run = runner.run(program.pte, program.inputs, kind="kernels", **{option: value})
+    refused(run, 2, f"--{option.replace('_', '-')}", f"'{value}'", "--help")
+
+
+@pytest.mark.parametrize(("kind", "flag"), [("kernels", "--samples"), ("kernels", "--etdump")])
+def test_the_kernels_pass_wants_both_its_files(runner, refused, programs, kind, flag):
+    program = programs("two_inputs")
+    flags = runner.flags(program.pte, program.inputs, kind=kind)
+    at = flags.index(flag)
+    refused(runner.call(*flags[:at], *flags[at + 2 :]), 2, flag, "--pass kernels")
+
+
+@pytest.mark.parametrize("kind", ["latency", "etdump"])
+@pytest.mark.parametrize("flag", ["--samples", "--sample-period-us", "--sample-capacity"])
+def test_sampling_belongs_to_the_kernels_pass(runner, refused, programs, kind, flag):
+    program = programs("two_inputs")
+    flags = [*runner.flags(program.pte, program.inputs, kind=kind), flag, "1000"]
+    refused(runner.call(*flags), 2, flag, "--pass kernels")
+
+
+@pytest.mark.parametrize("flag", ["--result", "--etdump"])
+def test_two_files_of_one_name_are_refused(runner, refused, programs, flag):
+    program = programs("two_inputs")
+    flags = runner.flags(program.pte, program.inputs, kind="kernels")
+    flags[flags.index("--samples") + 1] = flags[flags.index(flag) + 1]
+    refused(runner.call(*flags), 2, flag, "--samples")
+
+
 @pytest.mark.parametrize("value", ["maybe", "OFF", "0"])
 def test_an_unknown_sme2_state_is_refused(runner, refused, programs, value):
     program = programs("two_inputs")
@@ -116,8 +157,9 @@ def test_a_file_to_read_is_never_taken_for_a_result(runner, refused, programs, t
 
 @pytest.mark.usefixtures("stale_result")
 def test_a_missing_model_leaves_not_even_an_old_result(runner, refused, programs, tmp_path):
-    refused(runner.run(tmp_path / "nope.pte", [], kind="etdump"), 3, "nope.pte")
+    refused(runner.run(tmp_path / "nope.pte", [], kind="kernels"), 3, "nope.pte")
     assert not (runner.folder / "trace.etdump").exists()
+    assert not (runner.folder / "samples.json").exists()
 
 
 @pytest.mark.parametrize("keep", [0, 3, 64, 0.3, 0.9, 0.999])
@@ -242,10 +284,10 @@ def test_a_non_finite_output_is_refused(runner, refused, programs, tmp_path, nam
     assert not (runner.folder / "trace.etdump").exists()
 
 
-@pytest.mark.parametrize("flag", ["--result", "--etdump"])
+@pytest.mark.parametrize("flag", ["--result", "--etdump", "--samples"])
 def test_a_file_that_cannot_be_written_is_named(runner, refused, programs, tmp_path, flag):
     program = programs("logarithm")
-    flags = runner.flags(program.pte, program.inputs, kind="etdump")
+    flags = runner.flags(program.pte, program.inputs, kind="kernels")
     flags[flags.index(flag) + 1] = tmp_path / "no" / "such" / "folder.x"
     refused(runner.call(*flags), 7, "folder.x")
 

@@ -13,7 +13,13 @@ import pytest
 
 from sme2_assets.errors import RunnerError
 from sme2_assets.runner.build import NATIVE_DIR
-from sme2_assets.runner.result import EXIT_MEANINGS, read_cpu_facts, read_result, runner_failure
+from sme2_assets.runner.result import (
+    EXIT_MEANINGS,
+    SamplesFact,
+    read_cpu_facts,
+    read_result,
+    runner_failure,
+)
 
 GOOD: dict[str, Any] = {
     "schema": 1,
@@ -38,9 +44,17 @@ GOOD: dict[str, Any] = {
         "sve_vector_bits": None,
     },
     "etdump": {"file": "trace.etdump", "bytes": 7},
+    "samples": None,
     "inputs": [{"dtype": "float32", "shape": [1, 3]}],
     "outputs": [{"file": "output_0.npy", "dtype": "float32", "shape": []}],
     "versions": {"executorch": "1.5.1", "runner": "0.1.0", "compiler": "gcc 12.2.0"},
+}
+
+
+SAMPLED = {
+    **GOOD,
+    "pass": "kernels",
+    "samples": {"file": "samples.json", "bytes": 90, "count": 5, "dropped": 2},
 }
 
 
@@ -131,6 +145,31 @@ def test_a_result_that_does_not_add_up_is_refused(tmp_path, path, value):
         read_result(written(tmp_path, document))
 
 
+def test_the_samples_of_a_kernels_pass_are_read(tmp_path):
+    result = read_result(written(tmp_path, SAMPLED))
+    assert result.etdump is not None
+    assert result.samples == SamplesFact(file="samples.json", bytes=90, count=5, dropped=2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"samples": None},
+        {"etdump": None},
+        {"pass": "etdump"},
+        {"pass": "latency", "etdump": None},
+        *(
+            {"samples": {**SAMPLED["samples"], key: value}}
+            for key, value in (("count", -1), ("count", 5.0), ("dropped", None), ("bytes", 0), ("more", 1))
+        ),
+        {"samples": {**SAMPLED["samples"], "file": "../samples.json"}},
+    ],
+)
+def test_samples_that_do_not_add_up_are_refused(tmp_path, change):
+    with pytest.raises(RunnerError, match="cannot be believed"):
+        read_result(written(tmp_path, {**SAMPLED, **change}))
+
+
 @pytest.mark.parametrize("key", GOOD)
 def test_a_result_that_lacks_a_field_is_refused(tmp_path, key):
     with pytest.raises(RunnerError, match=key):
@@ -185,6 +224,7 @@ def test_the_runner_s_own_words_are_kept():
         (-signal.SIGABRT, "check"),
         (127, "not found"),
         (8, "tracer"),
+        (9, "sampler"),
         (77, "does not explain"),
     ],
 )

@@ -150,3 +150,10 @@ def test_a_strange_file_name_comes_back_as_valid_json(runner, programs):
 def test_help_and_version_answer_and_leave(runner):
     assert "--iterations" in runner.call("--help").stdout
     assert runner.call("--version").stdout.startswith("sme2_runner 0.1.0 (executorch ")
+
+
+def test_the_peak_memory_is_not_that_of_the_process_which_starts_it(runner, programs):
+    program = programs("two_inputs")
+    large = bytearray(b"x") * 400_000_000
+    run = runner.run(program.pte, program.inputs)
+    assert run.result.peak_memory_bytes < len(large) / 4

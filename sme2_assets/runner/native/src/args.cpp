@@ -13,10 +13,14 @@ namespace {
 constexpr uint32_t kMostInferences = 10'000'000;
 constexpr uint32_t kMostThreads = 1024;
 constexpr double kMostSlowdownPercent = 1000;
+constexpr uint32_t kLeastSamplePeriodUs = 50;
+constexpr uint32_t kMostSamplePeriodUs = 1'000'000;
+constexpr uint32_t kMostSamples = 10'000'000;
 
 const std::set<std::string> kValueFlags = {
-    "--model",  "--input",   "--pass",   "--warmup", "--warmup-cap", "--iterations", "--threads",
-    "--result", "--outputs", "--etdump", "--method", "--slowdown-percent"};
+    "--model",  "--input",   "--pass",   "--warmup",  "--warmup-cap",       "--iterations",     "--threads",
+    "--result", "--outputs", "--etdump", "--samples", "--sample-period-us", "--sample-capacity", "--method",
+    "--slowdown-percent"};
 
 Failure usage_error(const std::string& what) {
   return Failure(ExitCode::usage, what, "see sme2_runner --help");
@@ -53,7 +57,10 @@ Pass parse_pass(const std::string& text) {
   if (text == "etdump") {
     return Pass::etdump;
   }
-  throw usage_error("--pass wants latency or etdump, got '" + text + "'");
+  if (text == "kernels") {
+    return Pass::kernels;
+  }
+  throw usage_error("--pass wants latency, etdump or kernels, got '" + text + "'");
 }
 
 // Flag and value pairs in the order given. Accepts `--flag value` and `--flag=value`.
@@ -79,6 +86,25 @@ std::vector<std::pair<std::string, std::string>> split_flags(const std::vector<s
     pairs.emplace_back(flag, value);
   }
   return pairs;
+}
+
+// Which files and settings belong to which pass.
+void check_pass(const Options& options, const std::set<std::string>& given) {
+  const std::string pass = std::string("--pass ") + pass_name(options.pass);
+  if (options.pass != Pass::latency && options.etdump.empty()) {
+    throw usage_error(pass + " also wants --etdump FILE");
+  }
+  if (options.pass == Pass::latency && !options.etdump.empty()) {
+    throw usage_error("--etdump belongs to --pass etdump or kernels: the latency pass runs without a tracer");
+  }
+  if (options.pass == Pass::kernels && options.samples.empty()) {
+    throw usage_error(pass + " also wants --samples FILE");
+  }
+  for (const char* flag : {"--samples", "--sample-period-us", "--sample-capacity"}) {
+    if (options.pass != Pass::kernels && given.count(flag) != 0) {
+      throw usage_error(std::string(flag) + " belongs to --pass kernels: the other passes run without a sampler");
+    }
+  }
 }
 
 // The flags that stand alone: they print something and leave.
@@ -136,6 +162,12 @@ Options parse_args(int argc, char** argv) {
       options.outputs = value;
     } else if (flag == "--etdump") {
       options.etdump = value;
+    } else if (flag == "--samples") {
+      options.samples = value;
+    } else if (flag == "--sample-period-us") {
+      options.sample_period_us = parse_count(flag, value, kLeastSamplePeriodUs, kMostSamplePeriodUs);
+    } else if (flag == "--sample-capacity") {
+      options.sample_capacity = parse_count(flag, value, 1, kMostSamples);
     } else {
       options.method = value;
     }
@@ -153,29 +185,27 @@ Options parse_args(int argc, char** argv) {
     throw usage_error("--warmup-cap " + std::to_string(options.warmup_cap) + " is below --warmup " +
                       std::to_string(options.warmup));
   }
-  if (options.pass == Pass::etdump && options.etdump.empty()) {
-    throw usage_error("--pass etdump also wants --etdump FILE");
-  }
-  if (options.pass == Pass::latency && !options.etdump.empty()) {
-    throw usage_error("--etdump belongs to --pass etdump: the latency pass runs without a tracer");
-  }
+  check_pass(options, seen);
   return options;
 }
 
-const char* pass_name(Pass pass) { return pass == Pass::latency ? "latency" : "etdump"; }
+const char* pass_name(Pass pass) {
+  return pass == Pass::latency ? "latency" : pass == Pass::etdump ? "etdump" : "kernels";
+}
 
 const char* help_text() {
   return R"(sme2_runner: run an ExecuTorch program and measure its inferences
 
-  sme2_runner --model M.pte --input 0.npy [--input 1.npy ...] --pass latency|etdump
+  sme2_runner --model M.pte --input 0.npy [--input 1.npy ...] --pass latency|etdump|kernels
               --warmup W [--warmup-cap C] --iterations N --threads T
               --result result.json --outputs DIR [--etdump trace.etdump] [--method forward]
-              [--slowdown-percent P]
+              [--samples samples.json] [--sample-period-us U] [--sample-capacity S] [--slowdown-percent P]
   sme2_runner --help | --version | --cpu
 
   --model FILE       the program (.pte)
   --input FILE       one per input of the method, in order: NumPy .npy, C order, little endian
-  --pass KIND        latency: no tracer attached; etdump: with ExecuTorch's event tracer
+  --pass KIND        latency: no tracer attached; etdump: with ExecuTorch's event tracer;
+                     kernels: with the tracer, and the program counter of every thread sampled
   --warmup W         inferences before the measured ones (0 or more)
   --warmup-cap C     go on warming up after W until the times are steady, for at most C inferences in all;
                      steady: the medians of two adjoining windows of 5 differed by at most 2 %
@@ -184,7 +214,13 @@ const char* help_text() {
   --threads T        threads of the ExecuTorch thread pool (1 or more)
   --result FILE      one JSON object, written last: a failed run leaves none
   --outputs DIR      receives output_<i>.npy of the last inference; created when missing
-  --etdump FILE      receives the trace of the etdump pass (warm-up inferences included)
+  --etdump FILE      receives the trace of the etdump or kernels pass (warm-up inferences included)
+  --samples FILE     receives the samples of the kernels pass, as JSON (measured inferences only)
+  --sample-period-us U
+                     time between two samples of a thread (50 to 1000000, 500 unless told)
+  --sample-capacity S
+                     samples kept, of all threads (1 to 10000000, 200000 unless told); more are counted
+                     and dropped
   --method NAME      method of the program, 'forward' unless told
   --slowdown-percent P
                      only to test what finds slow-downs: after each inference busy-wait P % of its time
@@ -193,7 +229,7 @@ const char* help_text() {
 
 Environment: SME2_RUNNER_SME2=off hides SME and SME2 from the kernels (on unless told).
 Exit codes: 0 ok, 2 usage, 3 model, 4 input, 5 inference failed, 6 NaN or infinity in an output,
-            7 cannot write, 8 the tracer gave no data.
+            7 cannot write, 8 the tracer gave no data, 9 the sampler could not be started.
 )";
 }
 

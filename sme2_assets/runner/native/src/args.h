@@ -8,7 +8,7 @@
 namespace sme2 {
 
 enum class Action { run, help, version, cpu };
-enum class Pass { latency, etdump };
+enum class Pass { latency, etdump, kernels };
 
 struct Options {
   Action action = Action::run;
@@ -23,6 +23,9 @@ struct Options {
   std::string result;
   std::string outputs;
   std::string etdump;
+  std::string samples;
+  uint32_t sample_period_us = 500;
+  uint32_t sample_capacity = 200'000;
   std::string method = "forward";
 };
 

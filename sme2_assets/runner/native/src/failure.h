@@ -16,6 +16,7 @@ enum class ExitCode : int {
   non_finite_output = 6,
   cannot_write = 7,
   no_trace = 8,
+  no_sampler = 9,
 };
 
 class Failure : public std::runtime_error {

@@ -2,8 +2,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <new>
+#include <string>
+#include <optional>
 
 #include <sys/resource.h>
 
@@ -17,6 +20,8 @@
 #include "method_runner.h"
 #include "npy.h"
 #include "result.h"
+#include "sampler.h"
+#include "samples_file.h"
 #include "steady.h"
 #include "thread_pool.h"
 
@@ -26,6 +31,15 @@ namespace {
 using executorch::etdump::ETDumpGen;
 
 int64_t peak_memory_bytes() {
+#if defined(__linux__)
+  // Not ru_maxrss: on Linux that also counts the process which started this one, up to the exec.
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) {
+      return std::strtoll(line.c_str() + 6, nullptr, 10) * 1024;
+    }
+  }
+#endif
   struct rusage usage = {};
   ::getrusage(RUSAGE_SELF, &usage);
 #if defined(__APPLE__)
@@ -35,29 +49,47 @@ int64_t peak_memory_bytes() {
 #endif
 }
 
-// The result and the trace are removed at start: neither may be a file that the run reads.
+struct NamedFile {
+  const char* flag;
+  std::string path;
+};
+
+std::vector<NamedFile> written_files(const Options& options) {
+  std::vector<NamedFile> files;
+  for (const NamedFile& file : std::vector<NamedFile>{
+           {"--result", options.result}, {"--etdump", options.etdump}, {"--samples", options.samples}}) {
+    if (!file.path.empty()) {
+      files.push_back(file);
+    }
+  }
+  return files;
+}
+
+// What is written is removed at start: none of it may be a file that the run reads.
 void check_paths(const Options& options) {
   std::vector<std::string> read = options.inputs;
   read.push_back(options.model);
-  for (const std::string& written : {options.result, options.etdump}) {
+  const std::vector<NamedFile> written = written_files(options);
+  for (size_t i = 0; i < written.size(); ++i) {
     for (const std::string& other : read) {
-      if (!written.empty() && same_file(written, other)) {
-        throw Failure(ExitCode::usage, written + " is given both to be read and to be written",
-                      "give --result and --etdump names of their own");
+      if (same_file(written[i].path, other)) {
+        throw Failure(ExitCode::usage, written[i].path + " is given both to be read and to be written",
+                      std::string("give ") + written[i].flag + " a name of its own");
       }
     }
-  }
-  if (!options.etdump.empty() && same_file(options.result, options.etdump)) {
-    throw Failure(ExitCode::usage, "--result and --etdump name the same file", "give each a name of its own");
+    for (size_t j = 0; j < i; ++j) {
+      if (same_file(written[j].path, written[i].path)) {
+        throw Failure(ExitCode::usage, std::string(written[j].flag) + " and " + written[i].flag + " name the same file",
+                      "give each a name of its own");
+      }
+    }
   }
 }
 
 void prepare_files(const Options& options) {
-  for (const std::string& path : {options.result, options.etdump}) {
-    if (!path.empty()) {
-      remove_stale_file(path);
-      check_writable(path);
-    }
+  for (const NamedFile& file : written_files(options)) {
+    remove_stale_file(file.path);
+    check_writable(file.path);
   }
   make_directory(options.outputs);
 }
@@ -106,6 +138,20 @@ std::vector<int64_t> measure(MethodRunner& runner, const Options& options) {
   return durations_ns;
 }
 
+// The measured inferences with every thread sampled. The sampler is gone when it returns.
+Recording measure_sampled(MethodRunner& runner, const Options& options, RunResult& result) {
+  Sampler sampler(static_cast<int64_t>(options.sample_period_us) * 1000, options.sample_capacity, options.threads);
+  sampler.start();
+  result.iteration_ns = measure(runner, options);
+  return sampler.stop();
+}
+
+SamplesFact write_samples(const Options& options, const RunResult& result, const Recording& recording) {
+  const std::string json = samples_json(result.cpu.platform.arch, recording, read_clocks());
+  write_file(options.samples, json.data(), json.size());
+  return {json.size(), static_cast<int64_t>(recording.samples.size()), recording.dropped};
+}
+
 size_t write_etdump(const Options& options, const RunResult& result, ETDumpGen& tracer) {
   const size_t inferences = result.warmup_ns.size() + result.iteration_ns.size();
   const size_t blocks = tracer.get_num_blocks();
@@ -150,7 +196,7 @@ void run(const Options& options) {
   warn_of_slowdown(options);
   set_thread_count(options.threads);
   std::unique_ptr<ETDumpGen> tracer;
-  if (options.pass == Pass::etdump) {
+  if (options.pass != Pass::latency) {
     tracer = std::make_unique<ETDumpGen>();
   }
   MethodRunner runner(options.model, options.method, tracer.get());
@@ -159,12 +205,20 @@ void run(const Options& options) {
   result.load_ns = runner.load_ns();
 
   warm_up(runner, options, result);
-  result.iteration_ns = measure(runner, options);
+  std::optional<Recording> recording;
+  if (options.pass == Pass::kernels) {
+    recording = measure_sampled(runner, options, result);
+  } else {
+    result.iteration_ns = measure(runner, options);
+  }
   const std::vector<Array> outputs = runner.finite_outputs();
   result.peak_memory_bytes = peak_memory_bytes();
 
   if (tracer) {
     result.etdump_bytes = write_etdump(options, result, *tracer);
+  }
+  if (recording) {
+    result.samples = write_samples(options, result, *recording);
   }
   write_outputs(options, outputs, result);
   const std::string json = result_json(options, result);

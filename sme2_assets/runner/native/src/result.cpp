@@ -30,6 +30,19 @@ void write_etdump(JsonWriter& json, const Options& options, const RunResult& res
   json.end_object();
 }
 
+void write_samples(JsonWriter& json, const Options& options, const RunResult& result) {
+  if (!result.samples) {
+    json.null();
+    return;
+  }
+  json.begin_object();
+  json.key("file").text(base_name(options.samples));
+  json.key("bytes").number(static_cast<int64_t>(result.samples->bytes));
+  json.key("count").number(result.samples->count);
+  json.key("dropped").number(result.samples->dropped);
+  json.end_object();
+}
+
 }  // namespace
 
 std::string compiler_text() {
@@ -73,6 +86,8 @@ std::string result_json(const Options& options, const RunResult& result) {
   write_json(json, result.cpu);
   json.key("etdump");
   write_etdump(json, options, result);
+  json.key("samples");
+  write_samples(json, options, result);
   json.key("inputs");
   write_tensors(json, result.inputs);
   json.key("outputs");

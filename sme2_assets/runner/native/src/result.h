@@ -18,6 +18,12 @@ struct TensorFact {
   std::vector<int64_t> shape;
 };
 
+struct SamplesFact {
+  size_t bytes = 0;
+  int64_t count = 0;
+  int64_t dropped = 0;
+};
+
 struct RunResult {
   int64_t load_ns = 0;
   std::vector<int64_t> warmup_ns;
@@ -26,6 +32,7 @@ struct RunResult {
   int64_t peak_memory_bytes = 0;
   CpuInfo cpu;
   std::optional<size_t> etdump_bytes;
+  std::optional<SamplesFact> samples;
   std::vector<TensorFact> inputs;
   std::vector<TensorFact> outputs;
 };

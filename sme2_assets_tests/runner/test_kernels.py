@@ -1,0 +1,283 @@
+"""The kernels pass: where every thread was, sampled by the runner while it ran its inferences."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sme2_assets.etdump import EventKind, read_etdump
+from sme2_assets.runner.build import NATIVE_DIR, find_compiler
+from sme2_assets.targets.qemu import Qemu
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sampler was only ever run on Linux")
+
+XNNPACK = "libexecutorch_backend_xnnpack.so"
+
+
+def samples_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "samples.json").read_text())
+
+
+@pytest.fixture
+def sampled(runner, programs):
+    """A native run with some hundred samples: its run and its samples."""
+
+    def sample(name: str = "two_inputs", **options: object):
+        program = programs(name)
+        options = {"iterations": 2000, "sample_period_us": 50, **options}
+        run = runner.run(program.pte, program.inputs, kind="kernels", **options)
+        assert run.returncode == 0, run.stderr
+        return run, samples_of(runner.folder)
+
+    return sample
+
+
+def test_the_samples_file_is_whole_and_adds_up(sampled):
+    run, document = sampled()
+    columns = document["samples"]
+    count = run.result.samples.count
+    assert count > 0
+    assert {len(column) for column in columns.values()} == {count}
+    assert set(columns) == {"time_ns", "thread", "function", "address", "word"}
+    assert (document["schema"], document["period_ns"], document["dropped"]) == (1, 50_000, 0)
+    assert document["missed"] >= 0
+    assert document["arch"] == run.result.cpu.arch
+    assert set(columns["function"]) == set(range(len(document["functions"])))
+    assert set(columns["thread"]) <= set(range(len(document["threads"])))
+    assert columns["time_ns"] == sorted(columns["time_ns"])
+    file = run.result.samples
+    path = run.folder / "samples.json"
+    assert (file.file, file.bytes, file.dropped) == (path.name, path.stat().st_size, 0)
+
+
+def test_every_sample_lies_in_its_function_and_library(sampled):
+    _, document = sampled()
+    columns = document["samples"]
+    for function, address, word in zip(columns["function"], columns["address"], columns["word"], strict=True):
+        known = document["functions"][function]
+        if known["library"] is not None:
+            assert "/" not in known["library"]
+            assert known["offset"] <= address
+        assert (word is None) or 0 <= word < 2**32
+    libraries = {function["library"] for function in document["functions"]}
+    assert XNNPACK in libraries
+
+
+def test_the_instruction_words_are_those_of_the_library(sampled, runner_binary):
+    """What was read from memory is what stands in the file: text is not relocated, so address is place."""
+    _, document = sampled()
+    if document["arch"] != "aarch64":
+        assert set(document["samples"]["word"]) == {None}
+        return
+    text = np.fromfile(runner_binary.library_dir / XNNPACK, dtype="<u4")
+    columns = document["samples"]
+    inside = [
+        (address, word)
+        for function, address, word in zip(
+            columns["function"], columns["address"], columns["word"], strict=True
+        )
+        if document["functions"][function]["library"] == XNNPACK
+    ]
+    assert inside
+    for address, word in inside:
+        assert text[address // 4] == word
+
+
+def test_samples_are_of_the_measured_inferences_only(sampled):
+    run, document = sampled(warmup=50)
+    events = read_etdump(run.folder / "trace.etdump")
+    inferences = events.kind == EventKind.METHOD_EXECUTE
+    starts, ends = events.start_ns[inferences], events.end_ns[inferences]
+    assert len(starts) == 2050
+    clock = document["clock"]
+    times = np.array(document["samples"]["time_ns"]) - clock["monotonic_ns"] + clock["trace_ns"]
+    assert times.min() >= ends[49]
+    assert times.max() <= clock["trace_ns"]
+    at = np.searchsorted(starts, times, side="right") - 1
+    assert np.mean(times <= ends[at]) > 0.5
+
+
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_the_threads_of_the_pool_are_sampled_too(sampled, warmup):
+    run, document = sampled(threads=2, warmup=warmup)
+    assert run.result.threads == 2
+    assert len(document["threads"]) == 2
+    assert [thread["main"] for thread in document["threads"]].count(True) == 1
+    assert len({thread["tid"] for thread in document["threads"]}) == 2
+    assert set(document["samples"]["thread"]) == {0, 1}
+
+
+def test_samples_that_find_no_room_are_counted(sampled):
+    run, document = sampled(sample_capacity=3)
+    assert len(document["samples"]["time_ns"]) == run.result.samples.count == 3
+    assert document["dropped"] == run.result.samples.dropped > 0
+
+
+def test_a_run_too_short_for_a_sample_has_none(sampled):
+    run, document = sampled(iterations=1, sample_period_us=1_000_000)
+    assert run.result.samples.count == 0
+    assert document["functions"] == []
+    assert all(column == [] for column in document["samples"].values())
+
+
+def test_sampling_changes_no_output(runner, programs, sampled):
+    program = programs("portable")
+    plain = runner.run(program.pte, program.inputs).output(0)
+    run, _ = sampled("portable")
+    np.testing.assert_array_equal(run.output(0), plain)
+
+
+def test_a_failed_inference_leaves_no_samples(runner, programs, tmp_path):
+    np.save(tmp_path / "index.npy", np.array([1, 99, 3]))
+    run = runner.run(programs("lookup").pte, [tmp_path / "index.npy"], kind="kernels", warmup=0)
+    assert run.returncode == 5
+    assert not (runner.folder / "samples.json").exists()
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="preloads a library, needs cc")
+def test_only_the_kernels_pass_makes_timers(runner, programs, tmp_path):
+    source, library = tmp_path / "no_timers.c", tmp_path / "no_timers.so"
+    source.write_text(
+        "#include <stdlib.h>\nint timer_create(int c, void *e, void *t) { abort(); }\n"
+        "int sigaction(int s, const void *n, void *o) { abort(); }\n"
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    program = programs("two_inputs")
+    codes = {
+        kind: runner.call(
+            *runner.flags(program.pte, program.inputs, kind=kind), LD_PRELOAD=str(library)
+        ).returncode
+        for kind in ("latency", "etdump", "kernels")
+    }
+    assert codes == {"latency": 0, "etdump": 0, "kernels": -6}
+
+
+def test_a_sampler_that_cannot_start_is_told(runner, programs):
+    """Each timer takes a place among the queued signals of the user: here there are none."""
+    program = programs("two_inputs")
+    done = subprocess.run(
+        [str(runner.binary), *map(str, runner.flags(program.pte, program.inputs, kind="kernels"))],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, 0)),
+    )
+    assert done.returncode == 9, done.stderr
+    assert "sampler could not be started" in done.stderr
+    assert "ulimit -i" in done.stderr
+    assert not (runner.folder / "result.json").exists()
+
+
+def test_the_help_names_the_sampler_s_flags(runner):
+    text = runner.call("--help").stdout
+    for flag in ("kernels", "--samples FILE", "--sample-period-us U", "--sample-capacity S"):
+        assert flag in text
+
+
+@pytest.fixture
+def emulated_symbols(runner, programs, emulator: Qemu):
+    """The symbols that samples of an emulated run fell in, with how many did."""
+
+    def symbols(sme2: str) -> dict[str, int]:
+        program = programs("two_inputs")
+        flags = runner.flags(program.pte, program.inputs, kind="kernels", iterations=150)
+        done = subprocess.run(
+            [str(emulator.path), "-cpu", "max", str(runner.binary), *map(str, flags)],
+            env={**os.environ, "SME2_RUNNER_SME2": sme2},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        document = samples_of(runner.folder)
+        # The emulator's own threads are none of the program's.
+        assert [thread["main"] for thread in document["threads"]] == [True]
+        counts: dict[str, int] = {}
+        for function in document["samples"]["function"]:
+            symbol = document["functions"][function]["symbol"] or ""
+            counts[symbol] = counts.get(symbol, 0) + 1
+        return counts
+
+    return symbols
+
+
+def test_sme2_kernels_are_seen_at_work_unmasked_and_never_masked(emulated_symbols):
+    on, off = emulated_symbols("on"), emulated_symbols("off")
+    assert sum(count for symbol, count in on.items() if "_sme2_mopa" in symbol) > 0
+    assert sum(off.values()) > 0
+    assert [symbol for symbol in off if "_sme" in symbol] == []
+
+
+# Reads instruction words as hexadecimal, prints where functions begin.
+DRIVER = """
+#include "code_gaps.h"
+#include <iostream>
+
+int main() {
+  std::vector<uint32_t> words;
+  for (uint32_t word = 0; std::cin >> std::hex >> word;) {
+    words.push_back(word);
+  }
+  for (const size_t start : sme2::function_starts(words.data(), words.size())) {
+    std::cout << start << "\\n";
+  }
+}
+"""
+
+RET, NOP, ADD = 0xD65F03C0, 0xD503201F, 0x91000400
+
+
+def b(distance: int) -> int:
+    return 0x14000000 | distance % 2**26
+
+
+def cbnz(distance: int) -> int:
+    return 0xB5000000 | (distance % 2**19) << 5
+
+
+@pytest.fixture(scope="module")
+def starts_in(tmp_path_factory: pytest.TempPathFactory):
+    """The runner's own rule for functions that no table lists, compiled into a program that answers."""
+    folder = tmp_path_factory.mktemp("gaps")
+    (folder / "driver.cpp").write_text(DRIVER)
+    source = NATIVE_DIR / "src"
+    command = [*find_compiler(), "-std=c++17", "-I", str(source), str(folder / "driver.cpp")]
+    subprocess.run([*command, str(source / "code_gaps.cpp"), "-o", str(folder / "gaps")], check=True)
+
+    def ask(words: Sequence[int]) -> list[int]:
+        text = " ".join(f"{word:x}" for word in words)
+        done = subprocess.run([str(folder / "gaps")], input=text, capture_output=True, text=True, check=True)
+        return [int(line) for line in done.stdout.split()]
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("words", "starts"),
+    [
+        ([], []),
+        ([ADD, RET], [0]),
+        ([ADD, RET, ADD, RET], [0, 2]),
+        ([NOP, ADD, RET, NOP, 0, 0, ADD, RET, NOP], [1, 6]),
+        # A second way out of the same function: a branch leads across the first one.
+        ([cbnz(3), ADD, RET, ADD, RET, ADD, RET], [0, 5]),
+        # A loop's way back from behind a return.
+        ([ADD, cbnz(3), ADD, RET, ADD, b(-4), ADD, RET], [0, 6]),
+        # A jump out of the gap ends a function too.
+        ([ADD, b(1000), ADD, b(-1000), ADD], [0, 2, 4]),
+        # A target is inside, so no function begins there.
+        ([b(2), RET, ADD, RET, ADD, RET], [0, 4]),
+    ],
+)
+def test_functions_begin_where_no_branch_leads_across(starts_in, words, starts):
+    assert starts_in(words) == starts
