@@ -15,10 +15,14 @@ from typing import Any
 from sme2_assets.errors import ExportError
 from sme2_assets.store import sha256_of_file
 
-SCHEMA = 1
+SCHEMA = 2
 MANIFEST = "manifest.json"
 PTE = "model.pte"
 ETRECORD = "model.etrecord"
+OPERATORS = "operators.json"
+"""What the program consists of and which source asked for it: see `sme2_assets.models.operators`."""
+DELEGATION = "delegation.json"
+"""Which operators were delegated, which not and why: see `sme2_assets.models.delegation`."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +34,13 @@ class ExportedModel:
     precision: str
     directory: Path
     pte: Path
-    etrecord: Path
+    etrecord: Path | None
+    """None for a program that came without one."""
+    operators: Path
+    delegation: Path
     inputs: list[Path]
     expected_outputs: list[Path]
+    """Empty for a program without an eager model to compare it with."""
     manifest: Path
     pte_sha256: str
     cached: bool
@@ -50,7 +58,8 @@ class FileFacts:
 class TensorFacts:
     """An input or output of the program, and the file with its values."""
 
-    file: str
+    file: str | None
+    """None for an output whose right values are not known."""
     dtype: str
     shape: list[int]
 
@@ -61,6 +70,7 @@ class Tolerance:
 
     metric: str
     minimum_db: float
+    """As low as the ratio gets where there is nothing to compare with."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +101,13 @@ class ModelManifest:
     precision: str
     description: str
     content_key: str
+    identity: dict[str, str]
+    """What the model's source says decides what is built."""
     seed: int
-    parameters: int
-    macs: int
+    parameters: int | None
+    """None for a program that came without its model; so are the multiply-accumulates."""
+    macs: int | None
+    is_classifier: bool
     inputs: list[TensorFacts]
     outputs: list[TensorFacts]
     """Outputs as the program gives them; the expected files hold the reference's own float32 values."""
@@ -101,11 +115,14 @@ class ModelManifest:
     """What the expected files are, in words."""
     tolerance: Tolerance
     operators: OperatorCounts
+    delegated_share: float | None
+    """Of the operators, by count."""
     options: dict[str, Any]
     versions: dict[str, str]
     files: dict[str, FileFacts]
     torch_import_seconds: float
     export_seconds: float
+    export_peak_memory_bytes: int
     schema: int = field(default=SCHEMA)
 
     def to_json(self) -> str:
@@ -128,9 +145,9 @@ def read_manifest(path: Path) -> ModelManifest:
 def load_exported(directory: Path) -> ExportedModel:
     """The exported model in that folder, after every file was found to be as it was written."""
     manifest = read_manifest(directory / MANIFEST)
-    inputs = [tensor.file for tensor in manifest.inputs]
-    expected = [tensor.file for tensor in manifest.outputs]
-    for name in (PTE, ETRECORD, *inputs, *expected):
+    inputs = [tensor.file for tensor in manifest.inputs if tensor.file is not None]
+    expected = [tensor.file for tensor in manifest.outputs if tensor.file is not None]
+    for name in (PTE, OPERATORS, DELEGATION, *inputs, *expected):
         if name not in manifest.files:
             raise _damaged(directory, f"{MANIFEST} does not vouch for {name}")
     for name, facts in manifest.files.items():
@@ -141,7 +158,9 @@ def load_exported(directory: Path) -> ExportedModel:
         precision=manifest.precision,
         directory=directory,
         pte=directory / PTE,
-        etrecord=directory / ETRECORD,
+        etrecord=directory / ETRECORD if ETRECORD in manifest.files else None,
+        operators=directory / OPERATORS,
+        delegation=directory / DELEGATION,
         inputs=[directory / name for name in inputs],
         expected_outputs=[directory / name for name in expected],
         manifest=directory / MANIFEST,

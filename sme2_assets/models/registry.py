@@ -1,140 +1,238 @@
 """Which models there are and how their variants are named.
 
-A model is a name, a sentence and a factory that is imported when the model is built, so listing models
-costs nothing. What a factory gives follows ExecuTorch's `EagerModelBase`: `get_eager_model()` and
-`get_example_inputs()`. Nothing here imports torch.
+Models come from sources behind one small interface. Those of some sources are partitions by themselves:
+what is built in, what lies in a models folder, what an installed package registers. The others
+(ExecuTorch's examples, Hugging Face, torchvision, timm) have more names than anybody wants: a model of
+theirs becomes a partition when it is asked for. What a factory gives follows ExecuTorch's
+`EagerModelBase`. Nothing here imports torch.
 """
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
 
 from sme2_assets.errors import ExportError
+from sme2_assets.models.sources import ModelSource, all_sources
+from sme2_assets.models.spec import (
+    AS_IS,
+    COMMON_PRECISIONS,
+    PRECISIONS,
+    SEED,
+    EagerModel,
+    ModelOption,
+    ModelProblem,
+    ModelSpec,
+    Variant,
+    did_you_mean,
+    split_key,
+    split_text,
+)
 
-PRECISIONS = ("fp32", "fp16", "int8")
-
-# Weights, inputs and calibration data of the built-in models all come from this one number.
-SEED = 2
+__all__ = [
+    "AS_IS",
+    "COMMON_PRECISIONS",
+    "PRECISIONS",
+    "SEED",
+    "Catalogue",
+    "EagerModel",
+    "ModelOption",
+    "ModelProblem",
+    "ModelSource",
+    "ModelSpec",
+    "Variant",
+    "arrivals",
+    "catalogue",
+    "is_known",
+    "model_spec",
+    "models",
+    "parse_variant",
+    "requested",
+    "sources",
+    "variants",
+]
 
 # Variant keys are Dagster partition keys and folder names: these characters are safe in both.
-_SAFE_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-
-
-class EagerModel(Protocol):
-    """What a factory builds: ExecuTorch's `EagerModelBase` and anything of the same shape.
-
-    An object may also have `get_calibration_inputs(count)`, a list of input tuples that stand for the
-    data of the model; without it int8 is calibrated on seeded noise of the example inputs' shapes.
-    """
-
-    def get_eager_model(self) -> Any: ...
-
-    def get_example_inputs(self) -> tuple[Any, ...]: ...
+_SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
-class ModelSpec:
-    """A model that can be exported."""
+class Catalogue:
+    """What was found: models in the order people should see them, and what could not be one."""
 
-    name: str
-    description: str
-    factory: str
-    """`package.module:attribute`, called without arguments to give an `EagerModel`."""
-    sources: tuple[str, ...] = ()
-    """Further modules whose code decides what is built: they are part of the cache key."""
-    precisions: tuple[str, ...] = PRECISIONS
-
-    @property
-    def factory_module(self) -> str:
-        return self.factory.partition(":")[0]
-
-    def build(self) -> EagerModel:
-        """Import the factory and call it. This is where torch gets imported."""
-        module, _, attribute = self.factory.partition(":")
-        return cast(EagerModel, getattr(importlib.import_module(module), attribute)())
+    specs: list[ModelSpec]
+    problems: list[ModelProblem]
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A model at one precision."""
-
-    model: str
-    precision: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.model}-{self.precision}"
-
-    def __str__(self) -> str:
-        return self.key
+def sources() -> list[ModelSource]:
+    """Where models come from, in the order people should see them."""
+    return all_sources()
 
 
-_SEEDING = "sme2_assets.models.seeding"
-_BUILT_IN = (
-    ModelSpec(
-        name="toy_cnn",
-        description="Small CNN, 3x64x64, with an operator of every category and one that is not delegated",
-        factory="sme2_assets.models.toy_cnn:ToyCnn",
-        sources=(_SEEDING,),
-    ),
-    ModelSpec(
-        name="mobilenet_v3_small",
-        description="MobileNetV3-Small, 3x224x224, 1000 classes, 2.5 M parameters, 57 MMAC",
-        factory="sme2_assets.models.mobilenet_v3_small:MobileNetV3Small",
-        sources=(_SEEDING,),
-    ),
-)
+def catalogue(include: Callable[[ModelSource], bool] = lambda source: source.automatic) -> Catalogue:
+    """What the sources list; those that are registered by themselves, unless asked for others."""
+    found = [entry for source in sources() if include(source) for entry in source.list()]
+    specs = [entry for entry in found if isinstance(entry, ModelSpec)]
+    problems = [entry for entry in found if isinstance(entry, ModelProblem)]
+    places: dict[str, list[ModelSpec]] = {}
+    for spec in specs:
+        places.setdefault(spec.name, []).append(spec)
+    # Neither of two namesakes is taken: which one a result is of could not be told afterwards.
+    twice = {name: same for name, same in places.items() if len(same) > 1}
+    problems += [_conflict(spec, same) for same in twice.values() for spec in same]
+    return Catalogue([spec for spec in specs if spec.name not in twice], problems)
 
 
 def models() -> list[ModelSpec]:
-    """Every model that can be exported, in the order people should see them."""
-    return list(_BUILT_IN)
+    """Every model that is registered by itself, in the order people should see them."""
+    return catalogue().specs
 
 
 def variants() -> list[Variant]:
-    """Every model at every precision it is offered in."""
-    return [Variant(spec.name, precision) for spec in models() for precision in spec.precisions]
+    """Every registered model at every precision it is offered in."""
+    return [Variant(spec.key, precision) for spec in models() for precision in spec.precisions]
+
+
+def is_large(key: str) -> bool:
+    """Whether a variant is left out where nobody asked for it by name: see `ModelSpec.large`."""
+    return model_spec(parse_variant(key).model).large
+
+
+def arrivals() -> list[tuple[Variant, ModelSpec]]:
+    """The variants of models that somebody brought: those that did not come with this package."""
+    return [
+        (Variant(spec.key, precision), spec)
+        for spec in models()
+        if spec.source != "built-in"
+        for precision in spec.precisions
+    ]
+
+
+def is_known(key: str) -> bool:
+    """Whether the model of a variant is still there; a broken or ambiguous one is, and may be mended."""
+    try:
+        parse_variant(key)
+    except ExportError:
+        name = _split_precision(key)[0].partition(".")[0]
+        return any(problem.name == name for problem in catalogue().problems)
+    return True
 
 
 def model_spec(name: str) -> ModelSpec:
-    """The model of that name."""
-    by_name = {spec.name: spec for spec in models()}
-    if name in by_name:
-        return by_name[name]
-    raise ExportError(
-        f"There is no model {name!r}{_did_you_mean(name, list(by_name))}",
-        "list the models there are with `sme2 models`",
-    )
+    """The model of that name or key, with its options: `toy_cnn`, `hf:bert@layers=2`, `hf.bert.layers_2`."""
+    plain, options = _split(name)
+    spec = _find(plain)
+    return spec.with_options(options) if options else spec
 
 
 def parse_variant(key: str) -> Variant:
     """The variant of a key such as `toy_cnn-fp16`, or an error that says what was meant."""
-    if not _SAFE_KEY.fullmatch(key):
-        raise ExportError(
-            f"{key!r} cannot be a model variant: only letters, digits and . _ - may be in it",
-            "write <model>-<precision>, such as toy_cnn-fp16; list the models with `sme2 models`",
-        )
-    known = {variant.key: variant for variant in variants()}
-    if key in known:
-        return known[key]
-    # The error is about the part that is wrong: the precision when the model is right, else the model.
-    model, _, precision = key.rpartition("-")
-    if not model or key in {spec.name for spec in models()}:
-        model, precision = key, ""
-    spec = model_spec(model)
-    problem = f"{precision!r} is not a precision of {model!r}" if precision else f"{key!r} names no precision"
-    suggestion = _did_you_mean(key, [f"{spec.name}-{offered}" for offered in spec.precisions], always=True)
+    model, precision = _split_precision(key)
+    _require_safe(model, key)
+    if not precision:
+        # The error is about the part that is wrong: the precision when the model is right, else the model.
+        head, _, tail = key.rpartition("-")
+        spec, precision = _model_of_incomplete(key, head, tail)
+    else:
+        spec = model_spec(model)
+    if precision in spec.precisions:
+        return Variant(spec.key, precision)
+    problem = (
+        f"{precision!r} is not a precision of {spec.title!r}" if precision else f"{key!r} names no precision"
+    )
+    offered = [f"{spec.title}-{offered}" for offered in spec.precisions]
     raise ExportError(
-        f"{problem}{suggestion}",
+        f"{problem}{did_you_mean(key, offered, always=True)}",
         f"use one of {', '.join(spec.precisions)}; list the models with `sme2 models`",
     )
 
 
-def _did_you_mean(given: str, known: Sequence[str], *, always: bool = False) -> str:
-    nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.0 if always else 0.4)
-    return f" (did you mean {nearest[0]!r}?)" if nearest else ""
+def requested(text: str) -> list[Variant]:
+    """What a person asks for: one variant, or all precisions of a model."""
+    model, precision = _split_precision(text)
+    _require_safe(model, text)
+    if not precision:
+        try:
+            spec = model_spec(model)
+        except ExportError:
+            if "-" not in text:
+                raise
+        else:
+            return [Variant(spec.key, offered) for offered in spec.precisions]
+    return [parse_variant(text)]
+
+
+def _split(name: str) -> tuple[str, dict[str, str]]:
+    if "@" in name or ":" in name:
+        return split_text(name)
+    return split_key(name, [source.prefix for source in sources() if source.prefix])
+
+
+def _split_precision(text: str) -> tuple[str, str]:
+    model, _, precision = text.rpartition("-")
+    return (model, precision) if precision in (*PRECISIONS, AS_IS) else (text, "")
+
+
+def _require_safe(model: str, text: str) -> None:
+    # An option's value may be anything: in a key it is escaped.
+    if not _SAFE_KEY.fullmatch(model.partition("@")[0].replace(":", ".", 1)) or not text.isprintable():
+        raise ExportError(
+            f"{text!r} cannot be a model variant: only letters, digits and . _ - may be in it",
+            "write <model>-<precision>, such as toy_cnn-fp16; list the models with `sme2 models`",
+        )
+
+
+def _model_of_incomplete(key: str, head: str, tail: str) -> tuple[ModelSpec, str]:
+    """The model of a key that ends in no known precision, and what stands in the precision's place."""
+    try:
+        return model_spec(key), ""
+    except ExportError:
+        if not head:
+            raise
+        return model_spec(head), tail
+
+
+def _find(name: str) -> ModelSpec:
+    prefix, dot, rest = name.partition(".")
+    for source in sources():
+        if dot and source.prefix == prefix:
+            spec = source.find(rest)
+            if spec is None:
+                raise ExportError(
+                    f"{source.name} has no model {rest!r}{did_you_mean(rest, source.names())}",
+                    f"list its models with `sme2 models --source {prefix}`",
+                )
+            return spec
+    found = catalogue()
+    for spec in found.specs:
+        if spec.name == name:
+            return spec
+    for problem in found.problems:
+        if problem.name == name:
+            raise ExportError(
+                f"The model {name!r} cannot be used: {problem.problem} ({problem.place})", problem.remedy
+            )
+    raise ExportError(
+        f"There is no model {name!r}{did_you_mean(name, _all_names(found.specs))}",
+        "list the models there are with `sme2 models`",
+    )
+
+
+def _all_names(specs: Sequence[ModelSpec]) -> list[str]:
+    names = [spec.name for spec in specs]
+    for source in sources():
+        if source.prefix:
+            names += [f"{source.prefix}:{name}" for name in source.names()]
+    return names
+
+
+def _conflict(spec: ModelSpec, same: Sequence[ModelSpec]) -> ModelProblem:
+    others = " and ".join(f"{one.source} ({one.place})" for one in same)
+    return ModelProblem(
+        spec.name,
+        spec.source,
+        spec.place,
+        f"{len(same)} models have the name {spec.name!r}: {others}",
+        "rename all but one of them: rename the file, or give another name in its MODEL declaration",
+    )

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sme2_assets.analysis.numerics import IDENTICAL_SQNR_DB, sqnr_db, worst_sqnr_db
+from sme2_assets.analysis.numerics import (
+    IDENTICAL_SQNR_DB,
+    Agreement,
+    compare_outputs,
+    equal_share_db,
+    sqnr_db,
+    worst_agreement,
+    worst_sqnr_db,
+)
 
 REFERENCE = np.linspace(-1, 1, 101, dtype=np.float32)
 
@@ -64,3 +72,75 @@ def test_a_missing_or_surplus_output_is_wrong(actuals):
 
 def test_no_outputs_at_all_prove_nothing():
     assert worst_sqnr_db([], []) == -IDENTICAL_SQNR_DB
+
+
+def test_one_output_is_told_by_ratio_error_angle_and_equality():
+    actual = REFERENCE.copy()
+    actual[3] += np.float32(0.5)
+    (agreement,) = compare_outputs([REFERENCE], [actual])
+    assert agreement.output == 0
+    assert agreement.sqnr_db == sqnr_db(REFERENCE, actual)
+    assert agreement.max_abs_error == pytest.approx(0.5)
+    assert 0.99 < agreement.cosine < 1.0
+    assert agreement.equal_share == pytest.approx(100 / 101)
+    assert agreement.top1_agreement is None
+    assert agreement.passes(20.0)
+    assert not agreement.passes(30.0)
+
+
+def test_identical_outputs_agree_in_everything():
+    assert compare_outputs([REFERENCE], [REFERENCE], classifier=True) == [
+        Agreement(0, IDENTICAL_SQNR_DB, 0.0, pytest.approx(1.0), 1.0, 1.0)
+    ]
+
+
+def test_opposite_outputs_have_the_opposite_angle():
+    (agreement,) = compare_outputs([REFERENCE * 1e30], [REFERENCE * -1e30])
+    assert agreement.cosine == pytest.approx(-1.0)
+
+
+def test_a_zero_output_has_no_angle():
+    (agreement,) = compare_outputs([np.zeros(3)], [np.zeros(3)])
+    assert agreement.cosine is None
+    assert agreement.sqnr_db == IDENTICAL_SQNR_DB
+
+
+def test_a_classifier_is_asked_for_its_first_choice_row_by_row():
+    expected = np.array([[0.1, 0.9], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]])
+    given = np.array([[0.2, 0.8], [0.4, 0.6], [0.6, 0.4], [0.3, 0.7]])
+    (agreement,) = compare_outputs([expected], [given], classifier=True)
+    assert agreement.top1_agreement == 0.75
+
+
+def test_integers_and_booleans_are_right_or_wrong_one_by_one():
+    expected = np.arange(100)
+    given = expected.copy()
+    # Near or far does not matter: an index that is off by one is as wrong as any.
+    given[7] += 1
+    (agreement,) = compare_outputs([expected], [given])
+    assert agreement.equal_share == pytest.approx(0.99)
+    assert agreement.sqnr_db == pytest.approx(20.0)
+    assert agreement.max_abs_error == 1.0
+    assert agreement.cosine is None
+    (agreement,) = compare_outputs([np.array([True, False])], [np.array([True, True])])
+    assert agreement.sqnr_db == pytest.approx(equal_share_db(0.5))
+    assert worst_sqnr_db([expected], [expected.copy()]) == IDENTICAL_SQNR_DB
+
+
+@pytest.mark.parametrize("actual", [np.full(101, np.nan), REFERENCE[:5]], ids=["not finite", "another shape"])
+def test_what_cannot_be_compared_has_no_numbers_but_the_worst(actual):
+    (agreement,) = compare_outputs([REFERENCE], [actual], classifier=False)
+    assert (agreement.sqnr_db, agreement.max_abs_error, agreement.cosine) == (-IDENTICAL_SQNR_DB, None, None)
+
+
+def test_the_worst_output_is_found_and_a_missing_one_is_it():
+    off = REFERENCE * np.float32(1.1)
+    agreements = compare_outputs([REFERENCE, REFERENCE, REFERENCE], [REFERENCE, off])
+    assert worst_agreement(agreements) == agreements[2]
+    assert worst_agreement(agreements[:2]) == agreements[1]
+    assert worst_agreement([]) is None
+
+
+def test_an_empty_output_agrees_with_an_empty_one():
+    (agreement,) = compare_outputs([np.zeros((0, 4))], [np.zeros((0, 4))], classifier=True)
+    assert (agreement.sqnr_db, agreement.equal_share) == (IDENTICAL_SQNR_DB, 1.0)

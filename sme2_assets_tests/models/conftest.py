@@ -1,4 +1,4 @@
-"""Every variant, exported once; the tests look at the results from all sides."""
+"""Variants, each exported once when first asked for; the tests look at the results from all sides."""
 
 from __future__ import annotations
 
@@ -13,14 +13,25 @@ import pytest
 import sme2_assets.errors
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.models.export import export_variant
-from sme2_assets.models.registry import variants
 
 REPOSITORY = Path(sme2_assets.errors.__file__).resolve().parents[1]
 
 
+class _Exported(dict[str, ExportedModel]):
+    """Exports a variant when it is asked for: a test pays only for those it looks at."""
+
+    def __init__(self, artifacts: Path) -> None:
+        super().__init__()
+        self._artifacts = artifacts
+
+    def __missing__(self, key: str) -> ExportedModel:
+        self[key] = export_variant(key, self._artifacts, log=print)
+        return self[key]
+
+
 @pytest.fixture(scope="session")
 def exported(artifacts_dir: Path) -> dict[str, ExportedModel]:
-    return {variant.key: export_variant(variant.key, artifacts_dir, log=print) for variant in variants()}
+    return _Exported(artifacts_dir)
 
 
 @pytest.fixture(scope="session")

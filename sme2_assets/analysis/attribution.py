@@ -1,0 +1,394 @@
+"""Which node of the exported program a row of a run is, and so which line of the model it comes from.
+
+A trace names XNNPACK's rows by type and number only. Their order is that of the delegate's nodes, except
+that XNNPACK drops nodes that it fuses into others and inserts conversions of its own. So the two
+sequences are aligned: of all ways to lay the rows over the nodes, the cheapest ones count, and a row gets
+a node only when every cheapest way gives it the same one. Where they differ the row is `ambiguous`.
+
+The costs are whole numbers, so that equally good ways are exactly equal. They say what XNNPACK is known
+to do: never drop a convolution, but fuse an activation; insert a conversion or a packing step, but never
+a softmax. Parsimony decides the rest: a transpose of the run is taken for a transpose of the program
+before it is taken for one that was dropped and another that was inserted in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from sme2_assets.analysis.categories import classify
+from sme2_assets.models.operators import Node, ProgramOperators
+
+EXACT, ALIGNED, INSERTED, AMBIGUOUS, NONE = STATES = ("exact", "aligned", "inserted", "ambiguous", "none")
+#: States in which it is settled what the row is: a step that somebody wrote, or one that nobody did.
+SETTLED = frozenset({EXACT, ALIGNED, INSERTED})
+KEYS = ("backend", "delegate", "position")
+COLUMNS = (
+    *KEYS,
+    "attribution",
+    "node_kind",
+    "edge_ops",
+    "module",
+    "module_type",
+    "source",
+    "code",
+    "input_shape",
+    "output_shape",
+    "macs",
+    "groups",
+    "kernel_size",
+    "candidates",
+)
+MAXIMUM_CANDIDATES = 8
+
+# Costs of laying rows over nodes. The lowest sum wins; only their order and sums matter.
+_UNLIKELY = 2  # an operator type that the node can run as, but usually does not
+_HINT = 1  # a detail of the name speaks against the node
+_FUSED = 3  # a node without row, of a kind that XNNPACK fuses or elides
+_INSERTED = 4  # a row without node, of a type that XNNPACK inserts
+# A node or row left over that should have had a partner: dearer than any number of fusions and insertions,
+# so that convolutions, matrix products and the like are matched first, and the rest between them.
+_IMPROBABLE = 1_000_000
+_IMPOSSIBLE = 1 << 40
+_MAXIMUM_CELLS = 30_000_000
+
+_UNARY = {
+    "XNNAbs": "Abs",
+    "XNNCeiling": "Ceiling",
+    "XNNClamp": "Clamp",
+    "XNNCos": "Cosine",
+    "XNNELU": "ELU",
+    "XNNExp": "Exp",
+    "XNNFloor": "Floor",
+    "XNNGelu": "GELU",
+    "XNNHardswish": "HardSwish",
+    "XNNLeakyReLU": "LeakyReLU",
+    "XNNLog": "Log",
+    "XNNNegate": "Negate",
+    "XNNReciprocalSquareRoot": "Reciprocal Square Root",
+    "XNNSigmoid": "Sigmoid",
+    "XNNSin": "Sine",
+    "XNNSquare": "Square",
+    "XNNSquareRoot": "Square Root",
+    "XNNTanh": "TanH",
+}
+_BINARY = {
+    "XNNAdd": "Add",
+    "XNNDiv": "Divide",
+    "XNNMaximum": "Maximum",
+    "XNNMinimum": "Minimum",
+    "XNNMultiply": "Multiply",
+    "XNNPReLU": "PReLU",
+    "XNNSubtract": "Subtract",
+}
+# First the types that are expected, then those that are possible.
+_OTHERS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
+    kind: (frozenset(expected), frozenset(possible))
+    for kind, expected, possible in (
+        ("XNNArgMaxPooling2d", ["ArgMax Pooling"], []),
+        ("XNNAvgPooling2d", ["Average Pooling"], ["Global Average Pooling", "Mean"]),
+        ("XNNBatchMatrixMultiply", ["Batch Matrix Multiply"], ["Fully Connected"]),
+        ("XNNConvTranspose2d", ["Deconvolution"], []),
+        ("XNNConvert", ["Convert"], ["Copy", "Invalid Unary Op", "Unary Elementwise"]),
+        ("XNNCopy", ["Copy"], []),
+        ("XNNDepthwiseConv2d", ["Convolution"], []),
+        ("XNNFullyConnected", ["Fully Connected", "Dynamic Fully Connected"], []),
+        ("XNNGlobalAvgPooling2d", ["Mean", "Global Average Pooling"], ["Average Pooling"]),
+        ("XNNMaxPooling2d", ["Max Pooling"], []),
+        ("XNNScaledDotProductAttention", ["Scaled Dot-Product Attention"], []),
+        ("XNNSoftmax", ["Softmax"], []),
+        ("XNNStaticConstantPad", ["Constant Pad"], []),
+        ("XNNStaticReshape", ["Static Reshape"], ["Copy"]),
+        ("XNNStaticResizeBilinear2D", ["Resize Bilinear"], []),
+        ("XNNStaticSlice", ["Slice"], []),
+        ("XNNStaticTranspose", ["Transpose"], ["Copy"]),
+    )
+}
+# A concatenation is run as one copy per part, and reported as one or as several copies.
+_CONCATENATION = "XNNConcatenate"
+_BY_TABLE = frozenset({"Invalid Unary Op", "Unary Elementwise"})
+_FUSABLE = frozenset(
+    {
+        *_UNARY,
+        *_BINARY,
+        "XNNConvert",
+        "XNNCopy",
+        "XNNStaticConstantPad",
+        "XNNStaticReshape",
+        "XNNStaticTranspose",
+    }
+)
+# Packing the left-hand side is never a node of the program, so it costs nothing to have no node for it.
+_INSERTION_COST = {
+    "Pack LH": 0,
+    "Convert": _INSERTED,
+    "Copy": _INSERTED,
+    "Transpose": _INSERTED,
+}
+_BITS = {"fp32": 32, "int32": 32, "fp16": 16, "bf16": 16, "qint8": 8, "quint8": 8}
+
+
+class Coverage(NamedTuple):
+    """Shares of a run whose origin is settled, from 0 to 1."""
+
+    rows: float
+    time: float
+
+
+def align(program: ProgramOperators, rows: pd.DataFrame) -> pd.DataFrame:
+    """One row per operator of the run, in the order given, with what is known about its origin.
+
+    `rows` are the distinct operators: backend, delegate, position, name and op_type as in the timeline.
+    A field of an ambiguous row is filled where all its candidates agree on it.
+    """
+    if rows.duplicated(list(KEYS)).any():
+        raise ValueError("rows must be distinct operators: a backend, delegate and position occur twice")
+    findings: dict[int, _Finding] = {}
+    given = rows.reset_index(drop=True)
+    backends = given["backend"].astype("object")
+    portable = given[backends == "portable"].sort_values("position")
+    findings.update(_align_portable(program.portable, portable))
+    inside = given[(backends != "portable") & given["delegate"].notna()]
+    for delegate, group in inside.groupby("delegate", sort=False):
+        number = int(delegate)
+        nodes = program.delegates[number].nodes if number < len(program.delegates) else []
+        findings.update(_align_delegate(nodes, group.sort_values("position")))
+    records = [_record(findings.get(index, _Finding(NONE))) for index in range(len(given))]
+    columns: dict[str, Any] = {key: given[key] for key in KEYS}
+    for column in COLUMNS[len(KEYS) :]:
+        # As objects: a missing text is None, not a number that is none.
+        dtype = "Int64" if column in ("macs", "groups") else "object"
+        columns[column] = pd.Series([record.get(column) for record in records], dtype=dtype)
+    return pd.DataFrame(columns)
+
+
+def coverage(frame: pd.DataFrame, weights: Iterable[float]) -> Coverage:
+    """How much of a run is attributed: the share of its rows, and of its time when `weights` are times.
+
+    A row counts when it is settled what it is. What the delegate inserted counts: no line is missing there.
+    """
+    settled = frame["attribution"].isin(list(SETTLED)).to_numpy(dtype=bool)
+    times = np.asarray(list(weights), dtype=float)
+    if len(times) != len(settled):
+        raise ValueError(f"{len(times)} weights for {len(settled)} rows")
+    total = times.sum()
+    by_rows = float(settled.mean()) if len(settled) else 1.0
+    return Coverage(by_rows, float(times[settled].sum() / total) if total > 0 else by_rows)
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """A place in the sequence where one row of the node is expected."""
+
+    node: Node
+    # Not the only row of its node: it may be missing and the node is still there.
+    extra: bool = False
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """What a row was found to be; several candidates where that is not settled."""
+
+    state: str
+    candidates: tuple[_Slot, ...] = ()
+
+
+def _align_delegate(nodes: Sequence[Node], rows: pd.DataFrame) -> dict[int, _Finding]:
+    slots = [slot for node in nodes for slot in _slots(node)]
+    names = [str(name) for name in rows["name"]]
+    partners = _partners(
+        slots,
+        names,
+        _match_cost,
+        [_drop_cost(slot) for slot in slots],
+        [_INSERTION_COST.get(classify(name, "xnnpack").op_type, _IMPROBABLE) for name in names],
+    )
+    if partners is None:
+        return {}
+    insertable = [classify(name, "xnnpack").op_type in _INSERTION_COST for name in names]
+    return {
+        int(index): _finding([slots[slot] for slot in found], alone, inserts, settled=ALIGNED)
+        for index, (found, alone), inserts in zip(rows.index, partners, insertable, strict=True)
+    }
+
+
+def _finding(candidates: list[_Slot], alone: bool, insertable: bool, settled: str) -> _Finding:
+    """`alone`: some cheapest way leaves the row without a node."""
+    if not candidates:
+        return _Finding(INSERTED if insertable else NONE)
+    distinct = tuple({id(slot.node): slot for slot in candidates}.values())
+    if all(slot.node.inserted for slot in distinct) and (insertable or not alone):
+        return _Finding(INSERTED, distinct)
+    if len(distinct) == 1 and not alone:
+        return _Finding(settled, distinct)
+    return _Finding(AMBIGUOUS, distinct)
+
+
+def _slots(node: Node) -> list[_Slot]:
+    if node.kind.startswith(_CONCATENATION):
+        return [_Slot(node), *(_Slot(node, extra=True) for _ in node.input_shapes[1:])]
+    return [_Slot(node)]
+
+
+def _drop_cost(slot: _Slot) -> int:
+    if slot.extra:
+        return _HINT
+    return _FUSED if slot.node.kind in _FUSABLE else _IMPROBABLE
+
+
+def _match_cost(slot: _Slot, name: str) -> int:
+    node, row = slot.node, classify(name, "xnnpack")
+    if node.kind == "XNNConv2d":
+        return _convolution_cost(node, row.op_type)
+    if node.kind.startswith(_CONCATENATION):
+        return {"Copy": 0, "Concatenate": _UNLIKELY}.get(row.op_type, _IMPOSSIBLE)
+    if own := _UNARY.get(node.kind) or _BINARY.get(node.kind):
+        general = "Unary Elementwise" if node.kind in _UNARY else "Binary Elementwise"
+        # A quantised activation is run by table, alone or with its neighbours, and loses its name.
+        fits = row.op_type in {own, f"Approx{own}", general, "Invalid Binary Op", *_BY_TABLE}
+        return 0 if fits else _IMPOSSIBLE
+    expected, possible = _OTHERS.get(node.kind, (frozenset(), frozenset()))
+    if row.op_type in expected:
+        return _hints(node, row.op_type, row.dtype, row.ukernel)
+    return _UNLIKELY if row.op_type in possible else _IMPOSSIBLE
+
+
+def _convolution_cost(node: Node, op_type: str) -> int:
+    pointwise = node.kernel == [1, 1] and node.stride == [1, 1] and node.groups == 1
+    if op_type == "Fully Connected":
+        return 0 if pointwise else _IMPOSSIBLE
+    if op_type == "Convolution":
+        return _UNLIKELY if pointwise else 0
+    return _IMPOSSIBLE
+
+
+def _hints(node: Node, op_type: str, data_type: str | None, ukernel: str | None) -> int:
+    if node.kind == "XNNDepthwiseConv2d":
+        return 0 if ukernel == "DWConv" else _HINT
+    if op_type == "Transpose" and node.data_types and data_type:
+        bits = _BITS.get(node.data_types[0])
+        return 0 if bits is None or data_type == f"X{bits}" else _HINT
+    return 0
+
+
+def _align_portable(nodes: Sequence[Node], rows: pd.DataFrame) -> dict[int, _Finding]:
+    """Kernel calls are traced one by one: order and name settle them, unless control flow intervened."""
+    slots = [_Slot(node) for node in nodes]
+    names = [str(name) for name in rows["name"]]
+    if len(slots) == len(names) and all(
+        _kernel_cost(slot, name) < _IMPOSSIBLE for slot, name in zip(slots, names, strict=True)
+    ):
+        return {int(index): _Finding(EXACT, (slot,)) for index, slot in zip(rows.index, slots, strict=True)}
+    partners = _partners(slots, names, _kernel_cost, [_INSERTED] * len(slots), [_INSERTED] * len(names))
+    if partners is None:
+        return {}
+    return {
+        int(index): _finding([slots[slot] for slot in found], alone, insertable=False, settled=ALIGNED)
+        for index, (found, alone) in zip(rows.index, partners, strict=True)
+    }
+
+
+def _kernel_cost(slot: _Slot, name: str) -> int:
+    namespace, _, kernel = slot.node.kind.rpartition("::")
+    if name == "OPERATOR_CALL":
+        # The runtime's own small operators (views, arithmetic on sizes) name no kernel in the trace.
+        return 0 if namespace == "executorch_prim" else _HINT
+    called = name.removeprefix("native_call_").rpartition("::")[2]
+    if called == kernel:
+        return 0
+    return _HINT if called.partition(".")[0] == kernel.partition(".")[0] else _IMPOSSIBLE
+
+
+def _partners(
+    slots: Sequence[_Slot],
+    names: Sequence[str],
+    cost: Callable[[_Slot, str], int],
+    drop: Sequence[int],
+    insert: Sequence[int],
+) -> list[tuple[list[int], bool]] | None:
+    """For each row the slots that some cheapest way gives it, and whether some such way leaves it alone.
+
+    None when there are more pairs than could be weighed in reasonable time and memory.
+    """
+    if len(slots) * len(names) > _MAXIMUM_CELLS:
+        return None
+    costs = _cost_matrix(slots, names, cost)
+    drops, inserts = np.asarray(drop, dtype=np.int64), np.asarray(insert, dtype=np.int64)
+    before = _cheapest(costs, drops, inserts)
+    after = _cheapest(costs[::-1, ::-1], drops[::-1], inserts[::-1])[::-1, ::-1]
+    best = before[-1, -1]
+    paired = (before[:-1, :-1] + costs + after[1:, 1:] == best) & (costs < _IMPOSSIBLE)
+    alone = (before[:, :-1] + inserts + after[:, 1:] == best).any(axis=0)
+    return [(np.flatnonzero(paired[:, row]).tolist(), bool(alone[row])) for row in range(len(names))]
+
+
+def _cost_matrix(
+    slots: Sequence[_Slot], names: Sequence[str], cost: Callable[[_Slot, str], int]
+) -> npt.NDArray[np.int64]:
+    # Rows repeat few types: without the number at the end there are few distinct names.
+    plain = [name.rpartition(" #")[0] or name for name in names]
+    distinct = {name: number for number, name in enumerate(dict.fromkeys(plain))}
+    by_name = np.array([[cost(slot, name) for name in distinct] for slot in slots], dtype=np.int64)
+    return by_name.reshape(len(slots), len(distinct))[:, [distinct[name] for name in plain]]
+
+
+def _cheapest(
+    costs: npt.NDArray[np.int64], drops: npt.NDArray[np.int64], inserts: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Element (i, j): the cheapest way to lay the first j rows over the first i slots."""
+    slots, rows = costs.shape
+    inserted = np.concatenate([[0], np.cumsum(inserts)])
+    table = np.empty((slots + 1, rows + 1), dtype=np.int64)
+    table[0] = inserted
+    for slot in range(slots):
+        cheapest = table[slot] + drops[slot]
+        cheapest[1:] = np.minimum(cheapest[1:], table[slot, :-1] + costs[slot])
+        # A row without slot adds its own cost: a running minimum, once those costs are taken out.
+        table[slot + 1] = np.minimum.accumulate(cheapest - inserted) + inserted
+    return table
+
+
+def _record(finding: _Finding) -> dict[str, Any]:
+    facts = [_facts(slot) for slot in finding.candidates]
+    record: dict[str, Any] = {"attribution": finding.state}
+    for field in facts[0] if facts else ():
+        values = [fact[field] for fact in facts]
+        record[field] = values[0] if all(value == values[0] for value in values) else None
+    record["edge_ops"] = record.get("edge_ops") or []
+    record["candidates"] = _names(finding.candidates) if finding.state == AMBIGUOUS else []
+    return record
+
+
+def _facts(slot: _Slot) -> dict[str, Any]:
+    node = slot.node
+    return {
+        "node_kind": node.kind,
+        "edge_ops": list(node.edge_ops),
+        "module": node.module,
+        "module_type": node.module_type,
+        "source": node.source,
+        "code": node.code,
+        "input_shape": _shape(node.input_shapes),
+        "output_shape": _shape(node.output_shapes),
+        "macs": node.macs,
+        "groups": node.groups,
+        "kernel_size": "x".join(map(str, node.kernel)) if node.kernel else None,
+    }
+
+
+def _shape(shapes: Sequence[Sequence[int]]) -> str | None:
+    if not shapes:
+        return None
+    return "x".join(map(str, shapes[0])) or "scalar"
+
+
+def _names(candidates: Sequence[_Slot]) -> list[str]:
+    """`XNNHardswish expand.1` for each; more than a few say nothing."""
+    if len(candidates) > MAXIMUM_CANDIDATES:
+        return []
+    return [" ".join(filter(None, (slot.node.kind, slot.node.module))) for slot in candidates]

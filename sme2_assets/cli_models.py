@@ -1,0 +1,169 @@
+"""`sme2 models`, `sme2 onboard` and `sme2 check-model`: which models there are, and bringing one.
+
+Belongs here: options, and how results are printed. Heavy imports happen inside the commands.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from sme2_assets.errors import Sme2Error
+from sme2_assets.store import Store
+
+if TYPE_CHECKING:
+    from sme2_assets.models.onboarding import CheckStep
+    from sme2_assets.models.registry import Catalogue, ModelSource, ModelSpec
+
+# A pipe or a file has no width: nothing that is printed there is cut.
+_out = Console() if sys.stdout.isatty() else Console(width=250)
+_progress = Console(stderr=True)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+_MARKS = {"passed": "[green]passed[/]", "failed": "[red]FAILED[/]", "not reached": "[dim]not reached[/]"}
+
+
+@click.command()
+@click.option("--all", "everything", is_flag=True, help="Also what is built only when asked for.")
+@click.option("--source", "source_name", help="Only the models of this source, e.g. executorch or hf.")
+@_json_option
+def models(everything: bool, source_name: str | None, as_json: bool) -> None:
+    """The models that can be profiled, with their precisions and options."""
+    from sme2_assets.models.registry import catalogue
+
+    def wanted(source: ModelSource) -> bool:
+        if source_name is not None:
+            return source_name in (source.prefix, source.name)
+        return everything or source.automatic
+
+    _require_source(source_name)
+    found = catalogue(wanted)
+    if as_json:
+        listed = [_model_json(spec) for spec in found.specs]
+        click.echo(json.dumps(listed + [asdict(problem) for problem in found.problems], indent=2))
+        return
+    _print_models(found)
+    if not everything and source_name is None:
+        _print_other_sources()
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to write it. Default: models/ of the data folder. Another one has to be in $SME2_MODELS.",
+)
+def onboard(name: str, folder: Path | None) -> None:
+    """Write a commented, working model file NAME.py, to be filled with your model."""
+    from sme2_assets.models.onboarding import write_template
+    from sme2_assets.models.sources.folder import FOLDERS_VARIABLE, model_folders
+
+    path = write_template(name, folder)
+    click.echo(f"written: {path}")
+    if path.parent.resolve() not in model_folders():
+        click.echo(f"It is not listed yet: put its folder into {FOLDERS_VARIABLE}, e.g.")
+        click.echo(f"  export {FOLDERS_VARIABLE}={path.parent.resolve()}")
+    click.echo("Next:")
+    click.echo("  1. Replace the network in it by yours.")
+    click.echo(f"  2. sme2 check-model {name}    goes through every step and says what is wrong")
+    click.echo(f"  3. sme2 profile {name}        measures it with SME2 on and off")
+
+
+@click.command("check-model")
+@click.argument("model")
+@_json_option
+@click.pass_obj
+def check_model(store: Store, model: str, as_json: bool) -> None:
+    """Take MODEL[-PRECISION] through import, eager run, export, lowering, run and numerics.
+
+    Each step says whether it passed; the first that fails says why and what to do.
+    """
+    from sme2_assets.models.onboarding import check_variant
+    from sme2_assets.models.registry import requested
+
+    checks = []
+    for variant in requested(model):
+        if not as_json:
+            _out.print(f"[bold]{variant}[/]", highlight=False)
+        with _progress.status("starting") as status:
+            check = check_variant(
+                variant, store, log=status.update, told=(lambda _: None) if as_json else _print_step
+            )
+        checks.append(check)
+        if not as_json:
+            for step in check.steps:
+                if step.status == "not reached":
+                    _print_step(step)
+    if as_json:
+        click.echo(json.dumps([{**asdict(check), "ok": check.ok} for check in checks], indent=2))
+    elif all(check.ok for check in checks):
+        _out.print(f"Everything passed. Next: sme2 profile {model}", markup=False, highlight=False)
+    if not all(check.ok for check in checks):
+        sys.exit(1)
+
+
+def _require_source(name: str | None) -> None:
+    from sme2_assets.models.registry import sources
+
+    known = [source.prefix or source.name for source in sources()]
+    if name is not None and not any(name in (source.prefix, source.name) for source in sources()):
+        raise Sme2Error(f"There is no source of models {name!r}.", f"Name one of: {', '.join(known)}.")
+
+
+def _model_json(spec: ModelSpec) -> dict[str, object]:
+    return {
+        "model": spec.title,
+        "key": spec.key,
+        "precisions": spec.precisions,
+        "description": spec.description,
+        "source": spec.source,
+        "place": spec.place,
+        "options": None if spec.options is None else [asdict(option) for option in spec.options],
+    }
+
+
+def _print_models(found: Catalogue) -> None:
+    if found.specs:
+        table = Table("model", "precisions", "options", "description", "from", box=None, pad_edge=False)
+        for spec in found.specs:
+            options = "any" if spec.options is None else ", ".join(str(option) for option in spec.options)
+            table.add_row(spec.title, ", ".join(spec.precisions), options, spec.description, spec.source)
+        _out.print(table)
+    elif not found.problems:
+        _out.print("None: this source lists nothing, but finds a model by its name.")
+    for problem in found.problems:
+        _out.print(
+            f"cannot be used: {problem.name} ({problem.place}): {problem.problem}\n"
+            f"  What to do: {problem.remedy}",
+            style="red",
+            markup=False,
+            highlight=False,
+        )
+
+
+def _print_other_sources() -> None:
+    from sme2_assets.models.registry import sources
+
+    on_request = [source for source in sources() if not source.automatic]
+    examples = ", ".join(
+        f"{source.prefix}:{source.names()[0]}" if source.names() else f"{source.prefix}:NAME"
+        for source in on_request
+    )
+    _out.print(f"\nMore by name: {examples} (sme2 models --all)", markup=False, highlight=False)
+
+
+def _print_step(step: CheckStep) -> None:
+    _out.print(f"  {step.name:10} {_MARKS[step.status]}", highlight=False, end="")
+    timing = f" {step.seconds:6.1f} s" if step.status != "not reached" else ""
+    _out.print(f"{timing}  {step.detail}", markup=False, highlight=False, soft_wrap=True)
+    if step.problem:
+        _out.print(f"    {step.problem}", style="red", markup=False, highlight=False, soft_wrap=True)
+    if step.remedy:
+        _out.print(f"    What to do: {step.remedy}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,481 @@
+"""Describes a program at export: every operator it will run, and the line of the model that asked for it.
+
+XNNPACK's rows in a trace carry no identity. Its nodes do, inside the delegate's payload: each has a debug
+handle, which the edge operators of the lowered graph have too, and those know their module and source
+line. Here the two are put together; `sme2_assets.analysis.attribution` then finds the rows of a run in it.
+From a .pte alone the nodes with their shapes and MACs are known, and no sources.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import math
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sme2_assets.errors import ExportError
+from sme2_assets.models.operators import Delegate, Node, ProgramOperators
+
+XNNPACK_BACKEND = "XnnpackBackend"
+# XNNPACK's serialiser gives it to nodes that come from no edge operator.
+_NO_HANDLE = 65535
+_HEADER_MAGIC = b"XH00"
+# What the emitter calls for a view without a copy, which is no operator in the graph.
+_VIEW = "executorch_prim::et_view.default"
+# Kinds that passes put in between; a node of another kind without handle still does the model's work.
+_REARRANGING = frozenset({"XNNConvert", "XNNCopy", "XNNStaticReshape", "XNNStaticTranspose"})
+# Kinds whose kernels keep their output within limits. For others XNNPACK adds a step that does.
+_LIMITING = frozenset(
+    {
+        "XNNAvgPooling2d",
+        "XNNClamp",
+        "XNNConv2d",
+        "XNNConvTranspose2d",
+        "XNNDepthwiseConv2d",
+        "XNNFullyConnected",
+        "XNNMaxPooling2d",
+    }
+)
+_QUANTISATION = re.compile(r"\.(?:de)?quantize_|\.choose_qparams")
+# One source operator can become several nodes, all with its handle. Then these words of an edge operator's
+# name tell which of them became the node; for other kinds it is the kind's own name.
+_EDGE_WORDS: Mapping[str, tuple[str, ...]] = {
+    "XNNBatchMatrixMultiply": ("bmm", "matmul"),
+    "XNNConv2d": ("conv",),
+    "XNNConvTranspose2d": ("conv",),
+    "XNNDepthwiseConv2d": ("conv",),
+    "XNNFullyConnected": ("linear", "addmm", "mm"),
+    "XNNStaticReshape": ("view", "reshape", "squeeze", "flatten"),
+    "XNNStaticSlice": ("slice", "select", "split", "chunk", "narrow"),
+    "XNNStaticTranspose": ("permute", "transpose", "dim_order"),
+    "XNNClamp": ("clamp", "relu", "hardtanh"),
+    "XNNMultiply": ("mul",),
+    "XNNSubtract": ("sub",),
+    "XNNSquareRoot": ("sqrt",),
+    "XNNReciprocalSquareRoot": ("rsqrt",),
+    "XNNNegate": ("neg",),
+    "XNNSquare": ("pow", "square"),
+}
+# What the libraries do inside is not what a person wrote.
+_LIBRARIES = ("torch", "torchao")
+_FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in ', re.MULTILINE)
+
+
+def describe_program(pte: bytes, executorch: Any | None = None) -> ProgramOperators:
+    """The operators of the program. Sources are known where the manager that made it is given."""
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    program = deserialize_pte_binary(bytes(pte)).program
+    # One method is run; `forward` where there are several.
+    plans = {plan.name: plan for plan in program.execution_plan}
+    name, plan = ("forward", plans["forward"]) if "forward" in plans else next(iter(plans.items()))
+    origins = _Origins(executorch, name)
+    graphs: dict[int, list[_XnnNode]] = {}
+    delegates, portable = [], []
+    for chain_index, chain in enumerate(plan.chains):
+        for index, instruction in enumerate(chain.instructions):
+            call = instruction.instr_args
+            # Only the first chain is the method's own graph; others belong to control flow.
+            place = index if chain_index == 0 else None
+            if type(call).__name__ == "DelegateCall":
+                delegate = plan.delegates[call.delegate_index]
+                if delegate.id != XNNPACK_BACKEND:
+                    delegates.append(Delegate(delegate.id, []))
+                    continue
+                if call.delegate_index not in graphs:
+                    payload = bytes(program.backend_delegate_data[delegate.processed.index].data)
+                    graphs[call.delegate_index] = _xnnpack_nodes(payload)
+                nodes = graphs[call.delegate_index]
+                origin = origins.of_delegate(place, {node.handle for node in nodes})
+                steps = [step for node in nodes for step in node.described(origin)]
+                delegates.append(Delegate(delegate.id, steps))
+            elif type(call).__name__ == "KernelCall":
+                portable.append(_kernel_call(plan, call, origins, place))
+    return ProgramOperators(delegates, portable)
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """The edge operators behind a node, and where in the model they come from."""
+
+    edge_ops: list[str]
+    module: str | None = None
+    module_type: str | None = None
+    source: str | None = None
+    code: str | None = None
+
+
+@dataclass(frozen=True)
+class _DelegateOrigins:
+    """Edge operators of one delegate by debug handle: its own ones, and those that were fused into it."""
+
+    own: Mapping[int, list[Any]]
+    fused: Mapping[int, list[Any]]
+
+    def of(self, handle: int, kind: str, quantisation: str | None) -> tuple[_Origin, bool]:
+        """The origin of a node, and whether the node was inserted: nobody wrote it in the model."""
+        own = self.own.get(handle, [])
+        if quantisation is not None:
+            # It shares its handle with the operator whose output it converts, which wrote no conversion.
+            names = [name for name in map(_edge_name, own) if name and quantisation in name]
+            return _Origin(list(dict.fromkeys(names))), True
+        if handle == _NO_HANDLE:
+            return _Origin([]), kind in _REARRANGING
+        computing = [node for node in own if not _is_quantisation(node)]
+        chosen = computing
+        if len(computing) > 1:
+            words = _EDGE_WORDS.get(kind, (kind.removeprefix("XNN").lower(),))
+            chosen = [node for node in computing if _is_named(node, words)] or computing
+        return _origin(chosen or own, [*chosen, *self.fused.get(handle, [])]), False
+
+    def of_limits(self, handle: int) -> tuple[_Origin, int | None]:
+        """The activation that was fused into the node as limits of its output, and its own handle."""
+        fused = [node for node in self.fused.get(handle, []) if _is_named(node, _EDGE_WORDS["XNNClamp"])]
+        return _origin(fused, fused), next((node.meta.get("debug_handle") for node in fused), None)
+
+
+class _Origins:
+    """Where the instructions of the program come from, in the graph that it was emitted from."""
+
+    def __init__(self, executorch: Any | None, method: str) -> None:
+        self._lowered: dict[int, Any] = {}
+        self._emitted: dict[int, list[Any]] = defaultdict(list)
+        self._order: dict[Any, int] = {}
+        if executorch is None:
+            return
+        from executorch.exir.lowered_backend_module import get_lowered_submodules
+
+        graph_module = executorch.exported_program(method).graph_module
+        # The emitter replaced the debug handle of what it emitted by the index of the instruction.
+        for _, lowered, call in get_lowered_submodules(graph_module):
+            self._lowered[call.meta.get("debug_handle")] = lowered
+            self._emitted[call.meta.get("debug_handle")].append(call)
+        for place, node in enumerate(graph_module.graph.nodes):
+            self._order[node] = place
+            if _edge_name(node) is not None and node.meta.get("debug_handle") is not None:
+                self._emitted[node.meta["debug_handle"]].append(node)
+
+    def of_delegate(self, instruction: int | None, handles: set[int]) -> _DelegateOrigins:
+        lowered = self._lowered.get(instruction) if instruction is not None else None
+        own: dict[int, list[Any]] = defaultdict(list)
+        if lowered is None:
+            return _DelegateOrigins(own, {})
+        fused: dict[int, list[Any]] = defaultdict(list)
+        owner: dict[Any, int] = {}
+        for node in lowered.original_module.graph.nodes:
+            if node.op != "call_function":
+                continue
+            handle = node.meta.get("debug_handle")
+            if handle in handles:
+                own[handle].append(node)
+                owner[node] = handle
+                continue
+            # A handle that no node has was folded into the operator that feeds it: batch norm, activation.
+            into = next((owner[given] for given in node.all_input_nodes if given in owner), None)
+            if into is not None:
+                owner[node] = into
+                if _edge_name(node) and not _is_quantisation(node):
+                    fused[into].append(node)
+        return _DelegateOrigins(own, fused)
+
+    def of_kernel(self, instruction: int | None, kernel: str) -> _Origin:
+        """The one node that was emitted as this instruction, provided that it calls the same kernel."""
+        if instruction is None:
+            return _Origin([])
+        nodes = self._emitted.get(instruction, [])
+        matching = [node for node in nodes if _kernel_name(node) == kernel]
+        if kernel == _VIEW and not matching:
+            matching = self._views_around(instruction)
+        return _origin(matching, matching) if len(matching) == 1 else _Origin([])
+
+    def _views_around(self, instruction: int) -> list[Any]:
+        """The views between the instruction's neighbours: the emitter gives no index to a view."""
+        places = [(number, self._order[node]) for number, nodes in self._emitted.items() for node in nodes]
+        start = max((place for number, place in places if number < instruction), default=-1)
+        end = min((place for number, place in places if number > instruction), default=len(self._order))
+        return [node for node, place in self._order.items() if start < place < end and _is_view(node)]
+
+
+def _edge_name(node: Any) -> str | None:
+    """`aten.convolution.default` for an operator; None for what is only structure (getitem, inputs)."""
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or schema is None:
+        return None
+    namespace, _, operator = schema.name.partition("::")
+    return f"{namespace}.{operator}.{schema.overload_name or 'default'}"
+
+
+def _kernel_name(node: Any) -> str | None:
+    schema = getattr(node.target, "_schema", None)
+    return None if schema is None else f"{schema.name}.{schema.overload_name}".rstrip(".")
+
+
+def _is_view(node: Any) -> bool:
+    return node.op == "call_function" and getattr(node.target, "__module__", "") == "executorch.exir.memory"
+
+
+def _is_named(node: Any, words: Iterable[str]) -> bool:
+    name = _edge_name(node) or ""
+    return any(word in name for word in words)
+
+
+def _is_quantisation(node: Any) -> bool:
+    return bool(_QUANTISATION.search(_edge_name(node) or ""))
+
+
+def _origin(located: list[Any], operators: Iterable[Any]) -> _Origin:
+    names = [name for name in (_edge_name(node) for node in operators) if name]
+    modules = [found for found in map(_module, located) if found is not None]
+    sources = [found for found in map(_source, located) if found is not None]
+    module, module_type = modules[0] if modules else (None, None)
+    source, code = sources[0] if sources else (None, None)
+    return _Origin(list(dict.fromkeys(names)), module, module_type, source, code)
+
+
+def _module(node: Any) -> tuple[str, str] | None:
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    if not stack:
+        return None
+    path, kind = stack[-1][0], stack[-1][1]
+    name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+    # Of torch.export's own making, not modules of the model: its wrapper around it, its size checks.
+    if path == "_empty_nn_module_stack_from_metadata_hook" or name.startswith("torch.export."):
+        return None
+    return path, name.rsplit(".", 1)[-1]
+
+
+def _source(node: Any) -> tuple[str, str | None] | None:
+    """The innermost line that is not PyTorch's own; where all are, the innermost one."""
+    trace = node.meta.get("stack_trace") or ""
+    frames = list(_FRAME.finditer(trace))
+    if not frames:
+        return None
+    own = [frame for frame in frames if Path(_relative(frame["file"])).parts[0] not in _LIBRARIES]
+    frame = (own or frames)[-1]
+    following = trace[frame.end() :].split("\n")[1:2]
+    code = following[0].strip() if following and not _FRAME.match(following[0]) else None
+    return f"{_relative(frame['file'])}:{frame['line']}", code or None
+
+
+def _relative(file: str) -> str:
+    """The file's path within its package or site folder; its name alone where it is in none."""
+    path = Path(file)
+    if not path.is_absolute():
+        return path.name if ".." in path.parts else path.as_posix()
+    for index, part in enumerate(path.parts):
+        if part in ("site-packages", "dist-packages"):
+            return Path(*path.parts[index + 1 :]).as_posix()
+    root = path.parent
+    while (root / "__init__.py").is_file() and root != root.parent:
+        root = root.parent
+    return path.relative_to(root).as_posix()
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A tensor of the delegate's graph."""
+
+    shape: list[int]
+    data_type: str
+
+
+@dataclass(frozen=True)
+class _XnnNode:
+    """A serialised node of XNNPACK with its tensors."""
+
+    kind: str
+    handle: int
+    fields: Mapping[str, Any]
+    inputs: list[_Value]
+    outputs: list[_Value]
+    limited: bool
+    """Whether the output is kept within limits: an activation that the exporter fused into the node."""
+
+    def described(self, origins: _DelegateOrigins) -> list[Node]:
+        """The steps that XNNPACK makes of the node: itself, and its limits where its kernels have none."""
+        origin, inserted = origins.of(self.handle, self.kind, self._quantisation())
+        if not self.limited or self.kind in _LIMITING:
+            return [self._described(origin, inserted)]
+        limits, handle = origins.of_limits(self.handle)
+        unlimited = [name for name in origin.edge_ops if name not in limits.edge_ops]
+        clamp = replace(
+            self,
+            kind="XNNClamp",
+            handle=_NO_HANDLE if handle is None else handle,
+            fields={},
+            inputs=self.outputs,
+        )
+        return [
+            self._described(replace(origin, edge_ops=unlimited), inserted),
+            clamp._described(limits, inserted=False),
+        ]
+
+    def _described(self, origin: _Origin, inserted: bool) -> Node:
+        return Node(
+            kind=self.kind,
+            edge_ops=origin.edge_ops,
+            module=origin.module,
+            module_type=origin.module_type,
+            source=origin.source,
+            code=origin.code,
+            input_shapes=[value.shape for value in self.inputs],
+            output_shapes=[value.shape for value in self.outputs],
+            data_types=[value.data_type for value in (*self.inputs, *self.outputs)],
+            macs=self._macs(),
+            groups=self.fields.get("groups"),
+            kernel=self._pair("kernel") or self._pair("pooling"),
+            stride=self._pair("subsampling") or self._pair("stride"),
+            inserted=inserted,
+            debug_handle=None if self.handle == _NO_HANDLE else self.handle,
+        )
+
+    def _pair(self, what: str) -> list[int] | None:
+        if f"{what}_height" not in self.fields:
+            return None
+        return [self.fields[f"{what}_height"], self.fields[f"{what}_width"]]
+
+    def _quantisation(self) -> str | None:
+        """Which of the two a conversion is, from its types: the name that its edge operator contains."""
+        if self.kind != "XNNConvert":
+            return None
+        given, made = (
+            value.data_type.startswith(("fp", "bf")) for value in (self.inputs[0], self.outputs[0])
+        )
+        if given == made:
+            return None
+        return ".quantize_" if given else ".dequantize_"
+
+    def _macs(self) -> int | None:
+        kind, inputs, outputs = self.kind, self.inputs, self.outputs
+        if kind in ("XNNConv2d", "XNNDepthwiseConv2d", "XNNConvTranspose2d"):
+            window = self.fields["kernel_height"] * self.fields["kernel_width"]
+            if kind == "XNNConvTranspose2d":
+                return math.prod(inputs[0].shape) * window * int(self.fields["group_output_channels"])
+            return math.prod(outputs[0].shape) * window * int(self.fields["group_input_channels"])
+        if kind == "XNNFullyConnected":
+            return math.prod(outputs[0].shape) * inputs[0].shape[-1]
+        if kind == "XNNBatchMatrixMultiply":
+            return math.prod(outputs[0].shape) * inputs[0].shape[-1]
+        if kind == "XNNScaledDotProductAttention":
+            query, key, value = (tensor.shape for tensor in inputs[:3])
+            return math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+        return None
+
+
+def _xnnpack_nodes(payload: bytes) -> list[_XnnNode]:
+    graph = _xnnpack_graph(payload)
+    values = {}
+    for entry in graph["xvalues"]:
+        value = entry["xvalue_union"]
+        tensor = value.get("tensor_value", value)
+        data_type = str(tensor["datatype"]).removeprefix("xnn_datatype_")
+        values[tensor["id_out"]] = _Value([int(size) for size in tensor["dims"]], data_type)
+    nodes = []
+    for entry in graph["xnodes"]:
+        fields = entry["xnode_union"]
+        ids = [(name, fields[name]) for name in fields if name.endswith("_id")]
+        # An input that is not there, such as a bias, has an identifier that no tensor has.
+        inputs = [values[number] for name, number in ids if "output" not in name and number in values]
+        outputs = [values[number] for name, number in ids if "output" in name and number in values]
+        limits = entry.get("output_min_max") or {}
+        limited = any("inf" not in str(limit) for limit in limits.values())
+        kind, handle = entry["xnode_union_type"], entry["debug_handle"]
+        nodes.append(_XnnNode(kind, handle, fields, inputs, outputs, limited))
+    return nodes
+
+
+def _xnnpack_graph(payload: bytes) -> Any:
+    """The delegate's graph as its schema in the wheel describes it."""
+    from executorch.backends.xnnpack import serialization
+    from executorch.exir._serialize._flatbuffer import _flatc_decompile
+
+    if payload[4:8] != _HEADER_MAGIC:
+        raise ExportError(
+            "A delegate of the program is not in the format of this XNNPACK backend.",
+            "Export the model with the installed version of ExecuTorch.",
+        )
+    offset, size = (int.from_bytes(payload[at : at + 4], "little") for at in (10, 14))
+    schema = importlib.resources.files(serialization).joinpath("schema.fbs").read_bytes()
+    with tempfile.TemporaryDirectory(prefix="sme2-") as folder:
+        (Path(folder) / "schema.fbs").write_bytes(schema)
+        (Path(folder) / "graph.bin").write_bytes(payload[offset : offset + size])
+        # The backend writes an older or newer identifier than the schema's; the tables are the same.
+        arguments = ["--raw-binary"]
+        _flatc_decompile(folder, f"{folder}/schema.fbs", f"{folder}/graph.bin", arguments)
+        text = (Path(folder) / "graph.json").read_text(encoding="utf-8")
+    # flatc writes unbounded minima and maxima in a way that is no JSON.
+    return json.loads(re.sub(r":\s*(-?(?:inf|nan))\b", r': "\1"', text))
+
+
+def _kernel_call(plan: Any, call: Any, origins: _Origins, instruction: int | None) -> Node:
+    operator = plan.operators[call.op_index]
+    kernel = f"{operator.name}.{operator.overload}".rstrip(".")
+    origin = origins.of_kernel(instruction, kernel)
+    outputs = set(_returned(call.args))
+    given = [_tensors(plan, index) for index in call.args if index not in outputs]
+    inputs = [tensor for tensors in given for tensor in tensors]
+    results = [tensor for index in sorted(outputs) for tensor in _tensors(plan, index)]
+    return Node(
+        kind=kernel,
+        edge_ops=origin.edge_ops,
+        module=origin.module,
+        module_type=origin.module_type,
+        source=origin.source,
+        code=origin.code,
+        input_shapes=[list(tensor.sizes) for tensor in inputs],
+        output_shapes=[list(tensor.sizes) for tensor in results],
+        data_types=[_data_type(tensor) for tensor in (*inputs, *results)],
+        macs=_kernel_macs(operator.name, inputs, results),
+        groups=None,
+        kernel=None,
+        stride=None,
+        inserted=False,
+        debug_handle=None,
+    )
+
+
+def _returned(args: list[int]) -> list[int]:
+    """The results among a kernel's arguments: each is given twice, as out argument and as result."""
+    for count in range(1, len(args) // 2 + 1):
+        if args[-count:] == args[-2 * count : -count]:
+            return args[-count:]
+    return args[-1:]
+
+
+def _tensors(plan: Any, index: int) -> Iterator[Any]:
+    value = plan.values[index].val
+    kind = type(value).__name__
+    if kind == "Tensor":
+        yield value
+    elif kind in ("TensorList", "OptionalTensorList"):
+        for item in value.items:
+            if item >= 0:
+                yield from _tensors(plan, item)
+
+
+def _data_type(tensor: Any) -> str:
+    name = tensor.scalar_type.name.lower()
+    return {"float": "fp32", "half": "fp16", "bfloat16": "bf16"}.get(name, name)
+
+
+def _kernel_macs(name: str, inputs: list[Any], outputs: list[Any]) -> int | None:
+    operator = name.rpartition("::")[2]
+    if not outputs:
+        return None
+    made = math.prod(outputs[0].sizes)
+    if operator in ("mm", "bmm", "linear"):
+        return made * inputs[0].sizes[-1]
+    if operator == "addmm":
+        return made * inputs[1].sizes[-1]
+    if operator == "convolution":
+        # The weight's shape is (outputs, inputs / groups, window...), for a transposed one it is swapped:
+        # then only the number of inputs tells, and that is not among the tensors. Left out.
+        weight = inputs[1].sizes
+        return made * math.prod(weight[1:]) if weight[0] == outputs[0].sizes[1] else None
+    return None

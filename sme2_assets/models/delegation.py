@@ -1,0 +1,159 @@
+"""Which operators XNNPACK took, which it did not, and why: `delegation.json`.
+
+The partitioner tells its reasons to its log, node by node. They are caught there while the program is
+lowered; for an operator that it does not know at all, and where it says nothing, the words are ours.
+The report itself is read without torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sme2_assets.errors import ExportError
+from sme2_assets.models.operators import Node, ProgramOperators
+from sme2_assets.models.provenance import operator_name, origin_of
+
+SCHEMA = 1
+UNKNOWN_OPERATOR = "XNNPACK has no such operator"
+NO_REASON = "XNNPACK's partitioner left it out without a reason"
+LOWERED_ELSEWHERE = "not known: the program was lowered elsewhere"
+_CONFIGURATIONS = "executorch.backends.xnnpack.partition.config"
+_NO_WORK = ("executorch_call_delegate",)
+
+
+@dataclass(frozen=True)
+class DelegationRow:
+    """Operators of one kind that one line of the model asked for, all treated alike."""
+
+    operator: str
+    """By edge dialect name, such as `aten.mean.dim`; for a program from elsewhere the serialised name."""
+    module: str | None
+    source: str | None
+    delegated: bool
+    reason: str | None
+    """Why it was not delegated; None where it was."""
+    count: int
+
+
+@dataclass(frozen=True)
+class DelegationReport:
+    """Every operator of a program, delegated or not."""
+
+    rows: list[DelegationRow]
+    schema: int = field(default=SCHEMA)
+
+    @property
+    def delegated(self) -> int:
+        return sum(row.count for row in self.rows if row.delegated)
+
+    @property
+    def total(self) -> int:
+        return sum(row.count for row in self.rows)
+
+    @property
+    def delegated_share(self) -> float | None:
+        """By count; None for a program without operators."""
+        return self.delegated / self.total if self.total else None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def read_delegation(path: Path) -> DelegationReport:
+    """The report in that file."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        if raw["schema"] != SCHEMA:
+            raise ValueError(f"schema {raw['schema']!r}, this version reads {SCHEMA}")
+        return DelegationReport([DelegationRow(**row) for row in raw["rows"]])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ExportError(
+            f"{path.name} in {path.parent} cannot be read ({error})",
+            "delete that folder and export the model again",
+        ) from error
+
+
+@contextlib.contextmanager
+def partitioner_reasons() -> Iterator[dict[str, str]]:
+    """Collects, by node name, why the partitioner left nodes out while the block runs."""
+    from executorch.exir.backend.utils import WhyNoPartition
+
+    reasons: dict[str, str] = {}
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            why = record.msg
+            if isinstance(why, WhyNoPartition) and why.node is not None:
+                reasons[why.node.name] = why.reason
+
+    # One logger per configuration module; they are there since the partitioner was imported.
+    names = [name for name in logging.root.manager.loggerDict if name.startswith(f"{_CONFIGURATIONS}.")]
+    loggers = [logging.getLogger(name) for name in names]
+    before = [(logger.level, logger.propagate) for logger in loggers]
+    listener = Listener()
+    for logger in loggers:
+        logger.setLevel(logging.DEBUG)
+        logger.propagate = False
+        logger.addHandler(listener)
+    try:
+        yield reasons
+    finally:
+        for logger, (level, propagate) in zip(loggers, before, strict=True):
+            logger.removeHandler(listener)
+            logger.setLevel(level)
+            logger.propagate = propagate
+
+
+def delegation_report(graph_module: Any, partitioner: Any, reasons: dict[str, str]) -> DelegationReport:
+    """The report of a lowered edge program."""
+    from executorch.exir.lowered_backend_module import get_lowered_submodules
+
+    counts: Counter[tuple[str, str | None, str | None, bool, str | None]] = Counter()
+    for _, lowered, _ in get_lowered_submodules(graph_module):
+        for node in lowered.original_module.graph.nodes:
+            if (name := operator_name(node)) is not None:
+                origin = origin_of(node)
+                counts[name, origin.module, origin.source, True, None] += 1
+    known = partitioner.target_partitioner_configs
+    for node in graph_module.graph.nodes:
+        name = operator_name(node)
+        if name is None or name.split(".")[1] in _NO_WORK:
+            continue
+        reason = reasons.get(node.name)
+        if reason is None:
+            reason = NO_REASON if name.partition(".")[2] in known else UNKNOWN_OPERATOR
+        origin = origin_of(node)
+        counts[name, origin.module, origin.source, False, reason] += 1
+    return _report(counts)
+
+
+def described_delegation(program: ProgramOperators) -> DelegationReport:
+    """The report of a program that was lowered elsewhere: what it holds, without reasons."""
+    counts: Counter[tuple[str, str | None, str | None, bool, str | None]] = Counter()
+    for delegate in program.delegates:
+        for node in delegate.nodes:
+            counts[_of(node, delegated=True)] += 1
+    for node in program.portable:
+        counts[_of(node, delegated=False)] += 1
+    return _report(counts)
+
+
+def _of(node: Node, *, delegated: bool) -> tuple[str, str | None, str | None, bool, str | None]:
+    return node.kind, node.module, node.source, delegated, None if delegated else LOWERED_ELSEWHERE
+
+
+def _report(counts: Counter[tuple[str, str | None, str | None, bool, str | None]]) -> DelegationReport:
+    """Rows with what was left out first, then by count: that is what people look for."""
+    rows = [DelegationRow(*key, count=count) for key, count in counts.items()]
+
+    def place(row: DelegationRow) -> tuple[Any, ...]:
+        return row.delegated, -row.count, row.operator, row.module or "", row.source or ""
+
+    return DelegationReport(sorted(rows, key=place))

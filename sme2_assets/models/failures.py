@@ -1,0 +1,205 @@
+"""From an exception of torch or ExecuTorch to the operator, module and line of the model that caused it.
+
+The libraries say it in many ways, and often only deep in a traceback. The frames of the traceback know
+more than the text: which module's `forward` was running, and which node of the graph was being looked at.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from sme2_assets.errors import ExportError
+from sme2_assets.models.operators import ProgramOperators
+from sme2_assets.models.provenance import Origin, is_library, operator_name, origin_of, short_path
+
+# The frames of these are the export's own, not the model's.
+_OWN = ("divergence", "export", "inputs", "lowering", "quantise")
+_MISSING_KERNEL = re.compile(r"Missing operator: \[\d+\] (?P<name>[\w:.]+)")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What is at fault, as far as it can be told."""
+
+    message: str
+    operator: str | None
+    origin: Origin
+
+
+def explain(error: BaseException, model: Any = None, graphs: tuple[Any, ...] = ()) -> Cause:
+    """The operator, module and line behind an error while a model was exported or lowered.
+
+    `graphs` are the graph modules that were being worked on; those in the traceback are looked at too.
+    """
+    chain = list(_chain(error))
+    frames = [frame for link in chain for frame in _frames(link)]
+    text = "\n".join(str(link) for link in chain)
+    node = _named_node(text, (*_graphs_in(frames), *graphs)) or _node_in(frames)
+    if node is not None:
+        return Cause(_first_line(error), operator_name(node) or str(node.target), origin_of(node))
+    return Cause(_first_line(error), _operator_in(frames), _place_in(frames, model))
+
+
+def failure(
+    doing: str,
+    error: BaseException,
+    model: Any = None,
+    graphs: tuple[Any, ...] = (),
+    remedy: str | None = None,
+) -> ExportError:
+    """An error for people: what was being done, what stands in the way, and where in the model."""
+    cause = explain(error, model, graphs)
+    where = str(cause.origin)
+    parts = [f"{doing} failed", f" at operator {cause.operator}" if cause.operator else ""]
+    parts += [f" in {where}" if where else "", f": {cause.message}"]
+    return ExportError("".join(parts), remedy or _remedy(error, cause))
+
+
+def load_failure(log: str, operators: ProgramOperators) -> ExportError | None:
+    """What a runner's log says about kernels that it does not have; None where it says nothing of that.
+
+    Core ATen has operators that ExecuTorch's kernel library lacks: they export, lower, and do not load.
+    """
+    names = dict.fromkeys(found["name"] for found in _MISSING_KERNEL.finditer(log))
+    if not names:
+        return None
+    wanted = []
+    for name in names:
+        nodes = [node for node in operators.portable if node.kind == name]
+        places = dict.fromkeys(
+            str(Origin(node.module, node.module_type, node.source, node.code)) for node in nodes
+        )
+        where = "; ".join(filter(None, places))
+        wanted.append(f"{name} (in {where})" if where else name)
+    return ExportError(
+        f"The runner has no kernel for {', '.join(wanted)}",
+        "compute it otherwise, or take it out with a hook `substitute(model)` or `wrap(model)`",
+    )
+
+
+def _remedy(error: BaseException, cause: Cause) -> str:
+    text = str(error)
+    if "data-dependent" in text or type(error).__name__ == "GuardOnDataDependentSymNode":
+        return (
+            "what the model does must not depend on values, only on shapes: use torch.where or torch.cond, "
+            "or replace that part with a hook `wrap(model)` or `substitute(model)`"
+        )
+    if "Core ATen" in text or "out variants" in text:
+        return (
+            f"ExecuTorch has no kernel for {cause.operator or 'this operator'}: compute it otherwise, or "
+            "take it out with a hook `substitute(model)` or `wrap(model)`"
+        )
+    if "constraint" in text.lower() or "dynamic" in text.lower():
+        return "correct get_dynamic_shapes: every dynamic dimension needs a bound, as Dim('n', max=...)"
+    return (
+        "if an operator or a line is named, replace it in the model (hooks `wrap` and `substitute`); else "
+        "compare the installed versions with those the project asks for (`sme2 doctor`)"
+    )
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what caused it, outermost first."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+
+
+def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    traceback = error.__traceback__
+    while traceback is not None:
+        yield traceback.tb_frame, traceback.tb_lineno
+        traceback = traceback.tb_next
+
+
+def _graphs_in(frames: list[tuple[FrameType, int]]) -> list[Any]:
+    """Graph modules that functions of the traceback were working on, innermost first."""
+    import torch
+
+    graphs: list[Any] = []
+    for frame, _ in reversed(frames):
+        for value in list(frame.f_locals.values()):
+            graph = getattr(value, "graph_module", None) if _is_program(value) else value
+            if isinstance(graph, torch.fx.GraphModule) and not any(graph is known for known in graphs):
+                graphs.append(graph)
+    return graphs
+
+
+def _is_program(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.export.ExportedProgram)
+
+
+def _named_node(text: str, graphs: tuple[Any, ...]) -> Any:
+    """The first node of the graphs whose operator the text names."""
+    for graph in graphs:
+        for node in graph.graph.nodes:
+            name = operator_name(node)
+            if name is None:
+                continue
+            namespace, operator, overload = name.split(".", 2)
+            spellings = (rf"{namespace}\.{operator}\.{overload}", rf"{namespace}::{operator}(?:\.\w+)?")
+            if any(re.search(rf"(?<![\w.:]){s}(?![\w.])|torch\._ops\.{s}(?![\w.])", text) for s in spellings):
+                return node
+    return None
+
+
+def _node_in(frames: list[tuple[FrameType, int]]) -> Any:
+    """The node that the innermost function of the traceback was looking at."""
+    import torch
+
+    for frame, _ in reversed(frames):
+        for name in ("node", "n"):
+            value = frame.f_locals.get(name)
+            if isinstance(value, torch.fx.Node) and value.op == "call_function":
+                return value
+    return None
+
+
+def _operator_in(frames: list[tuple[FrameType, int]]) -> str | None:
+    """The operator that was being called when the model was traced."""
+    import torch
+
+    for frame, _ in reversed(frames):
+        for name in ("self", "func", "op"):
+            value = frame.f_locals.get(name)
+            if isinstance(value, torch._ops.OpOverload):
+                return str(value)
+        value = frame.f_locals.get("func")
+        if callable(value) and getattr(value, "__objclass__", None) is torch._C.TensorBase:
+            return f"Tensor.{value.__name__}"
+    return None
+
+
+def _place_in(frames: list[tuple[FrameType, int]], model: Any) -> Origin:
+    """The innermost line of the model's own code, and the innermost of its modules that was running."""
+    names = {id(module): name for name, module in model.named_modules()} if model is not None else {}
+    module = module_type = line = None
+    for frame, number in frames:
+        this = frame.f_locals.get("self")
+        if id(this) in names:
+            module, module_type = names[id(this)], type(this).__name__
+        file = frame.f_code.co_filename
+        if module is not None and not is_library(file) and not _is_own(frame):
+            line = (file, number)
+    if line is None:
+        return Origin(module, module_type)
+    code = linecache.getline(*line).strip() or None
+    return Origin(module, module_type, f"{short_path(line[0])}:{line[1]}", code)
+
+
+def _is_own(frame: FrameType) -> bool:
+    package, _, module = str(frame.f_globals.get("__name__", "")).rpartition(".")
+    return package == __package__ and module in _OWN
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

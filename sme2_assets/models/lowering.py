@@ -1,0 +1,234 @@
+"""From an eager model to a lowered program: build, adapt, quantise, export, delegate to XNNPACK.
+
+Everything here runs with torch loaded. What fails, fails with the operator, module and line at fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sme2_assets.analysis.numerics import MINIMUM_SQNR_DB
+from sme2_assets.errors import ExportError
+from sme2_assets.models.artifact import OperatorCounts
+from sme2_assets.models.delegation import DelegationReport, delegation_report, partitioner_reasons
+from sme2_assets.models.failures import failure
+from sme2_assets.models.inputs import (
+    ModelInputs,
+    bind_constants,
+    calibration_inputs,
+    example_inputs,
+    exported_graph,
+    flat_inputs,
+    flat_tensors,
+    give_tensors_only,
+)
+from sme2_assets.models.progress import Progress
+from sme2_assets.models.provenance import operator_name
+from sme2_assets.models.quantise import CALIBRATION_BATCHES, quantise
+from sme2_assets.models.spec import SEED, EagerModel, ModelSpec
+
+_MODEL_REMEDY = "correct the model or its example inputs: it must run in plain PyTorch first"
+
+
+@dataclass(frozen=True)
+class BuiltModel:
+    """An eager model in fp32, ready to be exported, with what it gives for its example inputs."""
+
+    eager: EagerModel
+    model: Any
+    inputs: ModelInputs
+    """In fp32, but rounded to the precision's own type: the reference sees the values the program sees."""
+    expected: list[Any]
+    parameters: int
+    macs: int
+    is_classifier: bool
+    minimum_sqnr_db: float
+
+
+@dataclass(frozen=True)
+class LoweredProgram:
+    """A lowered program and what is known about it, before it is written."""
+
+    executorch: Any
+    inputs: list[Any]
+    outputs: list[Any]
+    """What the program gives, computed by torch: their types and shapes are the program's."""
+    operators: OperatorCounts
+    delegation: DelegationReport
+
+
+def build_model(spec: ModelSpec, precision: str, progress: Progress) -> BuiltModel:
+    """The model of that source with its hooks applied, and its outputs in fp32."""
+    import torch
+
+    with _seeded():
+        eager = spec.build()
+        model = _as_module(eager.get_eager_model()).eval()
+        inputs = example_inputs(eager)
+    # What replaces operators must give what they gave: the model before it is the reference.
+    reference = copy.deepcopy(model) if hasattr(eager, "substitute") else None
+    model = _hooked(eager, "wrap", _hooked(eager, "substitute", model)).float()
+    # To the precision's type and back: rounding is part of the question, not of the answer.
+    given = inputs.at(precision).at("fp32")
+    inputs = bind_constants(model, given)
+    with torch.no_grad(), _blamed("Running the eager model", model, remedy=_MODEL_REMEDY):
+        outputs = give_tensors_only(model, inputs.call(model), progress.say)
+        macs = _count_macs(model, inputs)
+        if reference is not None:
+            reference = _hooked(eager, "wrap", reference).float()
+            outputs = given.call(reference)
+    own_bounds = getattr(eager, "minimum_sqnr_db", None) or {}
+    return BuiltModel(
+        eager=eager,
+        model=model,
+        inputs=inputs,
+        expected=flat_tensors(outputs),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        macs=macs,
+        is_classifier=bool(getattr(eager, "is_classifier", False)),
+        minimum_sqnr_db=float(own_bounds.get(precision, MINIMUM_SQNR_DB[precision])),
+    )
+
+
+def export_program(built: BuiltModel, precision: str, progress: Progress) -> tuple[Any, ModelInputs]:
+    """The exported program of the model at that precision, and the inputs it takes. Changes the model."""
+    import torch
+
+    model, inputs = built.model, built.inputs
+    with torch.no_grad():
+        if precision == "fp16":
+            model, inputs = model.half(), inputs.at("fp16")
+        elif precision != "fp32":
+            doing = f"quantising to {precision}"
+            if precision == "int8":
+                doing = f"calibrating on {CALIBRATION_BATCHES} batches"
+            with progress.step(doing), _blamed("Quantisation", model):
+                model = quantise(model, precision, inputs, lambda: calibration(built)).model
+        with progress.step("exporting"), _blamed("torch.export", model):
+            return exported_graph(model, inputs), inputs
+
+
+def calibration(built: BuiltModel) -> list[ModelInputs]:
+    with _seeded():
+        return calibration_inputs(built.eager, built.inputs, CALIBRATION_BATCHES)
+
+
+def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress) -> LoweredProgram:
+    """The program for the runner, as much of it as possible in XNNPACK."""
+    import torch
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import to_edge_transform_and_lower
+
+    flat = flat_inputs(exported_program, inputs)
+    with torch.no_grad():
+        outputs = flat_tensors(inputs.call(exported_program.module()))
+    partitioner = XnnpackPartitioner()
+    graphs = (exported_program.graph_module,)
+    with progress.step("lowering to XNNPACK"), _blamed("Lowering to XNNPACK", graphs=graphs):
+        with partitioner_reasons() as reasons:
+            edge = to_edge_transform_and_lower(
+                exported_program, partitioner=[partitioner], generate_etrecord=True
+            )
+        graph_module = edge.exported_program().graph_module
+        report = delegation_report(graph_module, partitioner, reasons)
+        delegated = _delegated_operators(graph_module)
+    with progress.step("planning memory"), _blamed("Emitting the program", graphs=(graph_module, *graphs)):
+        executorch = edge.to_executorch()
+    delegates, portable = called_operators(executorch.executorch_program)
+    return LoweredProgram(executorch, flat, outputs, OperatorCounts(delegates, delegated, portable), report)
+
+
+def called_operators(program: Any) -> tuple[int, dict[str, int]]:
+    """Delegate calls and kernel calls as the runtime will make them, from the program itself."""
+    delegates = 0
+    portable: Counter[str] = Counter()
+    for plan in program.execution_plan:
+        for chain in plan.chains:
+            for instruction in chain.instructions:
+                arguments = instruction.instr_args
+                kind = type(arguments).__name__
+                if kind == "DelegateCall":
+                    delegates += 1
+                elif kind == "KernelCall":
+                    operator = plan.operators[arguments.op_index]
+                    portable[f"{operator.name}.{operator.overload}".rstrip(".")] += 1
+    return delegates, dict(sorted(portable.items()))
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums depend on how work is split: one thread gives the same weights and ranges everywhere."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def _seeded() -> Iterator[None]:
+    """Models that draw their weights and inputs as they are built: the same ones every time."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        yield
+
+
+@contextlib.contextmanager
+def _blamed(
+    doing: str, model: Any = None, graphs: tuple[Any, ...] = (), remedy: str | None = None
+) -> Iterator[None]:
+    """Turns what a library raises into an error that names the operator, module and line."""
+    try:
+        yield
+    except ExportError:
+        raise
+    except Exception as error:
+        raise failure(doing, error, model, graphs, remedy) from error
+
+
+def _hooked(eager: EagerModel, hook: str, model: Any) -> Any:
+    apply = getattr(eager, hook, None)
+    return model if apply is None else _as_module(apply(model), hook).eval()
+
+
+def _as_module(model: Any, hook: str | None = None) -> Any:
+    import torch
+
+    if isinstance(model, torch.nn.Module):
+        return model
+    giver = f"The hook `{hook}`" if hook else "get_eager_model"
+    raise ExportError(
+        f"{giver} gives a {type(model).__name__}, not a torch.nn.Module", "return the module it is to profile"
+    )
+
+
+def _delegated_operators(graph_module: Any) -> dict[str, int]:
+    from executorch.exir.lowered_backend_module import get_lowered_submodules
+
+    counts: Counter[str] = Counter()
+    for _, lowered, _ in get_lowered_submodules(graph_module):
+        for node in lowered.original_module.graph.nodes:
+            name = operator_name(node)
+            if name:
+                counts[name] += 1
+    return dict(sorted(counts.items()))
+
+
+def _count_macs(model: Any, inputs: ModelInputs) -> int:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter = FlopCounterMode(display=False)
+    with counter:
+        inputs.call(model)
+    # The counter counts a multiply and an add as two.
+    return counter.get_total_flops() // 2

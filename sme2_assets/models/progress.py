@@ -1,0 +1,82 @@
+"""What people see while a model is exported: the step, the time it takes, the memory it needs.
+
+A large model is minutes in one step: then a line every half minute says that it still works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+Log = Callable[[str], None]
+
+HEARTBEAT_SECONDS = 30.0
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_STATUS = Path("/proc/self/status")
+
+
+class Progress:
+    """Tells the steps of one export."""
+
+    def __init__(self, name: str, log: Log, *, heartbeat_seconds: float = HEARTBEAT_SECONDS) -> None:
+        self._name = name
+        self._log = log
+        self._heartbeat_seconds = heartbeat_seconds
+        self._started = time.perf_counter()
+        self._since_start = _forget_peak()
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The most memory the process held since the export began; since the process began on macOS."""
+        return _peak_memory_bytes(since_start=self._since_start)
+
+    def say(self, what: str) -> None:
+        self._log(f"{self._name}: {what}")
+
+    @contextlib.contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """A step of the export: said when it begins, and again as long as it lasts."""
+        self.say(f"{what} ({self._facts()})")
+        begun = time.perf_counter()
+        done = threading.Event()
+
+        def still() -> None:
+            while not done.wait(self._heartbeat_seconds):
+                self.say(f"still {what}, for {time.perf_counter() - begun:.0f} s ({self._facts()})")
+
+        heartbeat = threading.Thread(target=still, daemon=True)
+        heartbeat.start()
+        try:
+            yield
+        finally:
+            done.set()
+            heartbeat.join()
+
+    def _facts(self) -> str:
+        elapsed = time.perf_counter() - self._started
+        return f"after {elapsed:.1f} s, peak memory {self.peak_memory_bytes / 2**20:,.0f} MiB"
+
+
+def _forget_peak() -> bool:
+    """Let the kernel measure the peak from now on; False where it cannot, as on macOS."""
+    try:
+        _CLEAR_REFS.write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _peak_memory_bytes(*, since_start: bool) -> int:
+    if since_start:
+        found = re.search(r"^VmHWM:\s*(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
+        if found:
+            return int(found[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux counts kibibytes, macOS bytes.
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,143 @@
+"""The example models inside the ExecuTorch wheel: `executorch:resnet8`.
+
+Their table of names is read from the one file it is in, which needs no torch. Many need further packages,
+or download weights; those that need nothing are listed first.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sme2_assets.errors import ExportError
+from sme2_assets.models.sources.base import Entries, Listed
+from sme2_assets.models.spec import (
+    COMMON_PRECISIONS,
+    PRECISIONS,
+    EagerModel,
+    ModelSpec,
+    how_to_install,
+)
+
+_PACKAGE = "executorch.examples.models"
+# Built, exported and run with nothing but the wheel; with the precisions that fit them.
+WORKING: dict[str, tuple[str, tuple[str, ...]]] = {
+    "resnet8": ("MLPerf Tiny: ResNet-8 for 32x32 images, 10 classes", COMMON_PRECISIONS),
+    "ds_cnn": ("MLPerf Tiny: depthwise-separable CNN, keyword spotting", COMMON_PRECISIONS),
+    "mobilenet_v1_025": ("MLPerf Tiny: MobileNetV1 at width 0.25, 96x96", COMMON_PRECISIONS),
+    "deep_autoencoder": ("MLPerf Tiny: autoencoder of linear layers, anomaly detection", PRECISIONS),
+    "lstm": ("LSTM", ("fp32", "fp16", "int8")),
+    "sdpa": ("Scaled dot-product attention alone, without weights", ("fp32", "fp16")),
+    "linear": ("One 3x3 linear layer", ("fp32", "fp16", "int8", "int8_dynamic")),
+    "conv1d": ("One 1-D convolution", COMMON_PRECISIONS),
+}
+
+
+class ExecutorchExamples(Listed):
+    """Any name of ExecuTorch's `MODEL_NAME_TO_MODEL`."""
+
+    name = "ExecuTorch's examples"
+    prefix = "executorch"
+    automatic = False
+
+    def list(self) -> Entries:
+        return [_spec(name) for name in self.names()]
+
+    def names(self) -> Sequence[str]:
+        table = _table()
+        return [*(name for name in WORKING if name in table), *sorted(set(table) - set(WORKING))]
+
+    def find(self, name: str) -> ModelSpec | None:
+        return _spec(name) if name in _table() else None
+
+
+def _spec(name: str) -> ModelSpec:
+    module, cls = _table()[name]
+    description, precisions = WORKING.get(name, (_needs(module), PRECISIONS))
+    return ModelSpec(
+        name=f"{ExecutorchExamples.prefix}.{name}",
+        description=description,
+        source=ExecutorchExamples.name,
+        place=f"{_PACKAGE}.{module}",
+        factory=functools.partial(_build, name, module, cls),
+        identify=lambda: {
+            "factory": f"{module}:{cls}",
+            "executorch": importlib.metadata.version("executorch"),
+        },
+        precisions=precisions,
+    )
+
+
+def _build(name: str, module: str, cls: str) -> EagerModel:
+    try:
+        model: EagerModel = getattr(importlib.import_module(f"{_PACKAGE}.{module}"), cls)()
+    except ImportError as error:
+        package = (error.name or "").partition(".")[0]
+        if not package or package == "executorch":
+            raise
+        raise ExportError(
+            f"executorch:{name} ({_PACKAGE}.{module}) needs the package {package!r}, which does not import: "
+            f"{error}",
+            how_to_install(package),
+        ) from error
+    return model
+
+
+@functools.cache
+def _folder() -> Path | None:
+    spec = importlib.util.find_spec("executorch")
+    for location in spec.submodule_search_locations or [] if spec else []:
+        folder = Path(location) / "examples" / "models"
+        if (folder / "__init__.py").is_file():
+            return folder
+    return None
+
+
+@functools.cache
+def _table() -> dict[str, tuple[str, str]]:
+    """Name to module and class. The file is run by itself: importing its package is not needed for it."""
+    folder = _folder()
+    if folder is None:
+        return {}
+    spec = importlib.util.spec_from_file_location("_sme2_executorch_examples", folder / "__init__.py")
+    if spec is None or spec.loader is None:
+        return {}
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return {str(name): (str(entry[0]), str(entry[1])) for name, entry in module.MODEL_NAME_TO_MODEL.items()}
+
+
+@functools.cache
+def _needs(module: str) -> str:
+    """What a model's own code imports and is not installed, seen without running it."""
+    missing = sorted(_missing_packages(module))
+    if missing:
+        return f"Needs {', '.join(missing)}"
+    return "Not tried here; may download weights or need further packages"
+
+
+def _missing_packages(module: str) -> set[str]:
+    folder = _folder()
+    if folder is None:
+        return set()
+    path = folder.joinpath(*module.split("."))
+    files = [path / "__init__.py", path / "model.py", path.with_suffix(".py")]
+    imported: set[str] = set()
+    for file in files:
+        if file.is_file():
+            for node in ast.walk(ast.parse(file.read_bytes())):
+                if isinstance(node, ast.Import):
+                    imported |= {alias.name.partition(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    imported.add(node.module.partition(".")[0])
+    return {
+        name
+        for name in imported
+        if name not in sys.stdlib_module_names and importlib.util.find_spec(name) is None
+    }

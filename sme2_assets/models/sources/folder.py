@@ -1,0 +1,169 @@
+"""Python files and packages that people put into a models folder.
+
+The folders are `models/` of the data folder and those that SME2_MODELS lists. Every file there whose name
+does not begin with `_` is a model (or several, see `python_code`); every folder with an `__init__.py` too.
+Files that begin with `_` are helpers, which model files may import.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sme2_assets.errors import ExportError
+from sme2_assets.models.sources.base import Entries, Listed
+from sme2_assets.models.sources.python_code import DeclaredModel, declared_models, sha256_of_code
+from sme2_assets.models.spec import EagerModel, ModelProblem, ModelSpec, cached_sha256
+from sme2_assets.store import default_data_root
+
+FOLDERS_VARIABLE = "SME2_MODELS"
+# Prefixes of other sources and names that would be read as such.
+RESERVED = ("executorch", "hf", "timm", "torchvision")
+_MODULE = "sme2_user_model_"
+
+
+def default_folder() -> Path:
+    """Where `sme2 onboard` writes."""
+    return default_data_root() / "models"
+
+
+def model_folders() -> list[Path]:
+    """The default folder and those of SME2_MODELS, each once."""
+    configured = os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep)
+    folders = [default_folder(), *(Path(folder).expanduser() for folder in configured if folder)]
+    return list(dict.fromkeys(folder.resolve() for folder in folders))
+
+
+def missing_folders() -> list[ModelProblem]:
+    """Folders that were configured and are not there; the default one need not be."""
+    return [
+        ModelProblem(
+            folder.name,
+            ModelsFolder.name,
+            str(folder),
+            f"the folder of {FOLDERS_VARIABLE} is not there",
+            f"make it, or correct {FOLDERS_VARIABLE}",
+        )
+        for folder in model_folders()
+        if folder != default_folder().resolve() and not folder.is_dir()
+    ]
+
+
+def visible(folder: Path) -> Iterator[Path]:
+    """What lies in a folder, in order, without helpers and hidden files; nothing if it cannot be read."""
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:
+        return
+    yield from (entry for entry in entries if not entry.name.startswith(("_", ".")))
+
+
+class ModelsFolder(Listed):
+    """Models as files of the user's."""
+
+    name = "folder"
+    prefix = ""
+    automatic = True
+
+    def list(self) -> Entries:
+        found: list[ModelSpec | ModelProblem] = [*missing_folders()]
+        for folder in model_folders():
+            for entry in visible(folder):
+                if entry.suffix == ".py" and entry.is_file():
+                    found += _models_of(entry, entry.stem)
+                elif (entry / "__init__.py").is_file():
+                    found += _models_of(entry / "__init__.py", entry.name)
+        return found
+
+
+def _models_of(path: Path, name: str) -> list[ModelSpec | ModelProblem]:
+    place = path.parent if path.name == "__init__.py" else path
+    try:
+        if name in RESERVED:
+            raise ExportError(f"{name!r} is the name of a source of models", "rename it")
+        return [_spec(path, declared) for declared in declared_models(path, name)]
+    except ExportError as error:
+        return [ModelProblem(name, ModelsFolder.name, str(place), error.what, error.remedy or "correct it")]
+    except OSError as error:
+        # It went away between being listed and being read, or may not be read.
+        return [ModelProblem(name, ModelsFolder.name, str(place), str(error), "check the file")]
+
+
+def _spec(path: Path, declared: DeclaredModel) -> ModelSpec:
+    if declared.name in RESERVED:
+        raise ExportError(f"{declared.name!r} is the name of a source of models", "rename it")
+    package = path.name == "__init__.py"
+    return ModelSpec(
+        name=declared.name,
+        description=declared.description,
+        source=ModelsFolder.name,
+        place=str(path.parent if package else path),
+        factory=functools.partial(_build, path, declared.factory),
+        identify=functools.partial(_identify, path, declared),
+        precisions=declared.precisions,
+        options=declared.options,
+    )
+
+
+def _identify(path: Path, declared: DeclaredModel) -> dict[str, str]:
+    folder = path.parent
+    # A package is all its code; a file is itself and the helpers it may import.
+    code = [*folder.rglob("*.py")] if path.name == "__init__.py" else [path, *folder.glob("_*.py")]
+    code += [module for helper in folder.glob("_*") if helper.is_dir() for module in helper.rglob("*.py")]
+    further = {}
+    for name in declared.files:
+        file = folder / name
+        if not file.is_file():
+            raise ExportError(
+                f"{declared.name} ({path}) names the file {name!r}, which is not there",
+                "put it beside the model's code, or take it out of MODEL",
+            )
+        further[f"file {name}"] = cached_sha256(file)
+    return {"factory": declared.factory, "code": sha256_of_code(list(set(code)), folder), **further}
+
+
+def _build(path: Path, factory: str, **options: Any) -> EagerModel:
+    made = getattr(_import(path), factory, None)
+    if made is None:
+        raise ExportError(f"{path} has no {factory!r}", "correct `factory` in its MODEL declaration")
+    model = made(**options) if callable(made) else made
+    missing = [name for name in ("get_eager_model", "get_example_inputs") if not hasattr(model, name)]
+    if missing:
+        raise ExportError(
+            f"What {factory} of {path} gives has no {missing[0]}()",
+            "give an object with get_eager_model() and get_example_inputs()",
+        )
+    built: EagerModel = model
+    return built
+
+
+def _import(path: Path) -> ModuleType:
+    """The file as a module, run anew each time: it may have been edited since."""
+    package = path.name == "__init__.py"
+    folder = path.parent.parent if package else path.parent
+    # Last, so that no file of the user's hides a module of Python or of an installed package.
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and Path(file).is_relative_to(folder) and (name[:1] == "_" or name.startswith(_MODULE)):
+            del sys.modules[name]
+    importlib.invalidate_caches()
+    name = _MODULE + (path.parent.name if package else path.stem).replace("-", "_")
+    spec = importlib.util.spec_from_file_location(
+        name, path, submodule_search_locations=[str(path.parent)] if package else None
+    )
+    if spec is None or spec.loader is None:
+        raise ExportError(f"{path} cannot be imported", "its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and relative imports look the module up while it is being run.
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,333 @@
+"""What a model is, before anything is built: its name, where it comes from, its options.
+
+Belongs here: the types that every source of models gives and everything else takes, and how options are
+written in names. Does not: which models there are (registry, sources). Nothing here imports torch.
+
+A model with options has a name for people, `edgetam_image_encoder@size=512`, and a key that is safe as a
+folder and as a Dagster partition, `edgetam_image_encoder.size_512`. Either leads to the other.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import re
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from sme2_assets.errors import ExportError
+from sme2_assets.store import sha256_of_file
+
+# What an eager model can be exported at.
+PRECISIONS = ("fp32", "fp16", "int8", "int8_dynamic", "int4")
+# What most models are offered in; the other two are for models of linear layers.
+COMMON_PRECISIONS = ("fp32", "fp16", "int8")
+# The one "precision" of a .pte that somebody else exported: it is whatever it is.
+AS_IS = "as_is"
+
+# Weights, inputs and calibration data of the built-in models all come from this one number.
+SEED = 2
+
+# Names, and the keys made of them, are parts of folder names: 255 bytes is what file systems give.
+LONGEST_KEY = 150
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_OPTION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+# Extras of this project's pyproject.toml, by the package that is missing without them.
+_EXTRAS = {"transformers": "hf", "timm": "timm", "torchvision": "torchvision"}
+
+OptionValue: TypeAlias = int | float | bool | str
+
+
+class EagerModel(Protocol):
+    """What a factory builds: ExecuTorch's `EagerModelBase` and anything of the same shape.
+
+    An object may also have `get_example_kwarg_inputs()`, `get_dynamic_shapes()`,
+    `get_calibration_inputs(count)` (a list of input tuples that stand for the data of the model), the hooks
+    `wrap(model)` and `substitute(model)`, `is_classifier` and `minimum_sqnr_db`.
+    """
+
+    def get_eager_model(self) -> Any: ...
+
+    def get_example_inputs(self) -> tuple[Any, ...]: ...
+
+
+@dataclass(frozen=True)
+class ModelOption:
+    """A keyword argument of a model's factory, as far as it is known without importing it."""
+
+    name: str
+    kind: str | None = None
+    """int, float, bool or str; None where it cannot be told: the value is then read as what it looks like."""
+    default: OptionValue | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.default is None else f"{self.name}={_text(self.default)}"
+
+    def parse(self, text: str, owner: str) -> OptionValue:
+        """The value of a text; an error where it is of the wrong kind."""
+        try:
+            return _parse_value(text, self.kind)
+        except ValueError:
+            raise ExportError(
+                f"{text!r} is no {self.kind} value for the option {self.name} of {owner}",
+                f"write it like the default, {owner}@{self}"
+                if self.default is not None
+                else f"write {self.name}=<{self.kind}>",
+            ) from None
+
+
+@dataclass(frozen=True)
+class ModelProblem:
+    """Something that should be a model and is not usable: listed with the others, with its cause."""
+
+    name: str
+    source: str
+    place: str
+    problem: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model that can be exported, or a program that somebody else exported (`pte`)."""
+
+    name: str
+    """Without options; with the prefix of its source where that has one: `executorch.resnet8`."""
+    description: str
+    source: str
+    place: str
+    """Where people find it: a file, a package."""
+    factory: Callable[..., EagerModel] | None = None
+    """Called with the options as keyword arguments. This is where torch gets imported."""
+    identify: Callable[[], dict[str, str]] = dict
+    """What decides what the factory builds, besides the options: hashes of files, versions of packages."""
+    precisions: tuple[str, ...] = COMMON_PRECISIONS
+    options: tuple[ModelOption, ...] | None = ()
+    """None where the factory's arguments are not known before it is imported."""
+    values: tuple[tuple[str, OptionValue], ...] = ()
+    """The options that were chosen, by name."""
+    pte: Path | None = None
+    etrecord: Path | None = None
+    input_files: tuple[Path, ...] = ()
+    large: bool = False
+    """Takes minutes under emulation: left out there, and at night, unless it is asked for by name."""
+
+    @property
+    def key(self) -> str:
+        """Name and options, safe as a folder and as a part of a partition key."""
+        return ".".join([self.name, *(f"{name}_{_escape(_text(value))}" for name, value in self.values)])
+
+    @property
+    def title(self) -> str:
+        """Name and options as people write them."""
+        prefix, dot, rest = self.name.partition(".")
+        name = f"{prefix}:{rest}" if dot else prefix
+        chosen = ",".join(f"{option}={_text(value)}" for option, value in self.values)
+        return f"{name}@{chosen}" if chosen else name
+
+    def with_options(self, texts: Mapping[str, str]) -> ModelSpec:
+        """The same model with these options chosen; an error names one that it does not have."""
+        values = {name: self._option(name).parse(text, self.title) for name, text in texts.items()}
+        spec = replace(self, values=tuple(sorted({**dict(self.values), **values}.items())))
+        if len(spec.key) > LONGEST_KEY:
+            raise ExportError(
+                f"The options of {self.title} are too long for the name of a folder: {len(spec.key)} "
+                f"characters, {LONGEST_KEY} are allowed",
+                "use shorter values; a path can be relative, or a default in a model file of your own",
+            )
+        return spec
+
+    def build(self) -> EagerModel:
+        """Import the factory and call it."""
+        if self.factory is None:
+            raise ExportError(
+                f"{self.title} is a finished program, {self.place}: there is nothing to build",
+                "profile it as it is, or register the model it was exported from",
+            )
+        try:
+            return self.factory(**dict(self.values))
+        except ExportError:
+            raise
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def identity(self) -> dict[str, str]:
+        """Everything that decides what is built, as far as it belongs to the model."""
+        chosen = {name: _text(value) for name, value in self.values}
+        files = {
+            f"file of option {name}": cached_sha256(Path(value))
+            for name, value in self.values
+            if isinstance(value, str) and value and Path(value).is_file()
+        }
+        return {
+            "model": self.name,
+            "source": self.source,
+            "options": json.dumps(chosen, sort_keys=True),
+            **self.identify(),
+            **files,
+        }
+
+    def _option(self, name: str) -> ModelOption:
+        if self.options is None:
+            return ModelOption(name)
+        known = {option.name: option for option in self.options}
+        if name in known:
+            return known[name]
+        if not known:
+            raise ExportError(f"{self.title} has no options, and so no {name!r}", "leave the options out")
+        raise ExportError(
+            f"{self.title} has no option {name!r}{did_you_mean(name, list(known))}",
+            f"its options are {', '.join(str(option) for option in known.values())}",
+        )
+
+    def _failed(self, error: Exception) -> ExportError:
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            package = error.name.partition(".")[0]
+            return ExportError(
+                f"{self.title} ({self.place}) needs the package {package!r}, which is not installed",
+                how_to_install(package),
+            )
+        said = str(error).strip().splitlines()
+        return ExportError(
+            f"{self.title} ({self.place}) could not be built: {type(error).__name__}"
+            f"{': ' + said[0] if said else ''}{_where(error)}",
+            "correct the model's code or its options, then run `sme2 check-model` on it",
+        )
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A model, with its options, at one precision."""
+
+    model: str
+    precision: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.model}-{self.precision}"
+
+    def __str__(self) -> str:
+        return self.key
+
+
+def check_name(name: str) -> None:
+    """A name that a user gives to a model; the error says what is wrong with it."""
+    if not _NAME.fullmatch(name):
+        raise ExportError(
+            f"{name!r} cannot be the name of a model",
+            "use letters, digits, '_' and '-' only, beginning with a letter or a digit; rename the file, or "
+            "give the name in its MODEL declaration",
+        )
+    if any(name == precision or name.endswith(f"-{precision}") for precision in (*PRECISIONS, AS_IS)):
+        raise ExportError(
+            f"{name!r} cannot be the name of a model: it ends like the name of a variant", "rename it"
+        )
+    if len(name) > LONGEST_KEY:
+        raise ExportError(f"The name of a model is {len(name)} characters long", "use a shorter one")
+
+
+def split_text(text: str) -> tuple[str, dict[str, str]]:
+    """Name and options of what a person wrote: `hf:bert@layers=2,hidden=64`."""
+    name, at, chosen = text.partition("@")
+    options: dict[str, str] = {}
+    for part in chosen.split(",") if at else []:
+        option, equals, value = part.partition("=")
+        if not equals or not _OPTION_NAME.fullmatch(option) or not value.isprintable():
+            raise ExportError(
+                f"{part!r} in {text!r} is no option",
+                "write options as name@option=value,option=value; `sme2 models` lists them",
+            )
+        if option in options:
+            raise ExportError(f"The option {option} is given twice in {text!r}", "give it once")
+        options[option] = value
+    return name.replace(":", ".", 1), options
+
+
+def split_key(key: str, prefixes: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Name and options of a key: `hf.bert.hidden_64.layers_2`. Names have no dots but after a prefix."""
+    first, *rest = key.split(".")
+    if first in prefixes and rest:
+        first, rest = f"{first}.{rest[0]}", rest[1:]
+    options = {}
+    for part in rest:
+        option, underscore, value = part.rpartition("_")
+        if not underscore or not _OPTION_NAME.fullmatch(option):
+            raise ExportError(
+                f"{part!r} in {key!r} is no option",
+                "write options as name@option=value, in keys as name.option_value",
+            )
+        options[option] = _unescape(value)
+    return first, options
+
+
+def how_to_install(package: str) -> str:
+    """What to do about a missing package, as the remedy of an error."""
+    if package in _EXTRAS:
+        extra = _EXTRAS[package]
+        return f"install the extra `{extra}`: pip install -e '.[{extra}]' in the checkout"
+    return f"install it: pip install {package}"
+
+
+def did_you_mean(given: str, known: Sequence[str], *, always: bool = False) -> str:
+    nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.0 if always else 0.4)
+    return f" (did you mean {nearest[0]!r}?)" if nearest else ""
+
+
+def cached_sha256(path: Path) -> str:
+    """The hash of a file's content; read once for as long as size and time of change stay the same."""
+    facts = path.stat()
+    return _sha256(path, facts.st_mtime_ns, facts.st_size)
+
+
+@functools.lru_cache(maxsize=4096)
+def _sha256(path: Path, _mtime_ns: int, _size: int) -> str:
+    return sha256_of_file(path)
+
+
+def _text(value: OptionValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _parse_value(text: str, kind: str | None) -> OptionValue:
+    if kind == "bool" or (kind is None and text.lower() in ("true", "false")):
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return text.lower() == "true"
+    if kind == "int":
+        return int(text)
+    if kind == "float":
+        return float(text)
+    if kind is None:
+        for read in (int, float):
+            try:
+                return read(text)
+            except ValueError:
+                continue
+    return text
+
+
+def _escape(value: str) -> str:
+    """Letters and digits as they are; everything else as its UTF-8 bytes, `-2e` for a dot."""
+    return re.sub(
+        r"[^A-Za-z0-9]", lambda match: "".join(f"-{byte:02x}" for byte in match.group().encode()), value
+    )
+
+
+def _unescape(value: str) -> str:
+    parts = re.split(r"-([0-9a-f]{2})", value)
+    content = b"".join(
+        bytes.fromhex(part) if index % 2 else part.encode() for index, part in enumerate(parts)
+    )
+    return content.decode(errors="replace")
+
+
+def _where(error: Exception) -> str:
+    """The last line of the traceback: where in the model's own code it happened."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename) != Path(__file__)]
+    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""

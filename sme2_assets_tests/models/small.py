@@ -1,0 +1,156 @@
+"""Models of a few operators, each with one thing that an export must cope with or complain about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sme2_assets.models.spec import PRECISIONS, ModelSpec, Variant
+from sme2_assets.store import sha256_of_file
+
+
+def spec(name: str, model: Callable[[], nn.Module], *inputs: Any, **more: Any) -> ModelSpec:
+    """A model that no source knows; `more` are further attributes of what its factory gives."""
+
+    class Eager:
+        def get_eager_model(self) -> nn.Module:
+            return model()
+
+        def get_example_inputs(self) -> tuple[Any, ...]:
+            return inputs
+
+    for attribute, value in more.items():
+        setattr(Eager, attribute, value)
+    return ModelSpec(
+        name=name,
+        description=f"{name} of the tests",
+        source="tests",
+        place=__name__,
+        factory=Eager,
+        identify=_code,
+        precisions=PRECISIONS,
+    )
+
+
+def _code() -> dict[str, str]:
+    """Exports are kept between test runs: one of another model must not be taken for this one's."""
+    return {path.name: sha256_of_file(path) for path in sorted(Path(__file__).parent.glob("*.py"))}
+
+
+def variant(name: str, precision: str = "fp32") -> Variant:
+    return Variant(name, precision)
+
+
+def values(*shape: int, seed: int = 3) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+class Tangled(nn.Module):
+    """Integers, nested, keyword and constant inputs; a dict of outputs with None and a number in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(16, 8)
+        self.linear = nn.Linear(8, 8)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        state: dict[str, Any],
+        mode: str,
+        scale: float,
+        bias: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> dict[str, Any]:
+        first, (second, third) = state["first"], state["rest"]
+        x = self.linear(self.table(tokens)) * scale + first - second * third
+        if bias is not None:
+            x = x + bias
+        if mode == "sharp":
+            x = x * 2
+        return {"x": x, "best": x.argmax(dim=-1), "cache": mask, "layers": 3}
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(x)
+        if y.sum() > 0:
+            return y * 2
+        return y
+
+
+class Decomposing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.linalg.svd(x)[1]
+
+
+class Transforming(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.rfft(x).abs()
+
+
+class Mismatched(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.narrow(x)
+
+
+class Custom(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(_doubled(x))
+
+
+@torch.library.custom_op("sme2_tests::doubled", mutates_args=())
+def _doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@_doubled.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+class Sorting(nn.Module):
+    """Exports and lowers; the runner has no kernel for it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sort(x)[0]
+
+
+class Outer(nn.Module):
+    """Something to be inside of: errors must name the inner module."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.before = nn.ReLU()
+        self.block = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.block(self.before(x))
+
+
+class Loud(nn.Module):
+    """Exceeds what a half can hold in one layer, and comes back in the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.loud = nn.Linear(8, 8)
+        self.last = nn.Linear(8, 4)
+        nn.init.constant_(self.loud.weight, 30000.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x)) + 1
+        x = self.loud(x)
+        return self.last(x / 30000)

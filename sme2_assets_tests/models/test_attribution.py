@@ -1,0 +1,240 @@
+"""What an export says about its operators: every node with its source line, shapes and work."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sme2_assets
+from sme2_assets.errors import ExportError
+from sme2_assets.models import attribution
+from sme2_assets.models.artifact import ExportedModel, read_manifest
+from sme2_assets.models.export import export_variant
+from sme2_assets.models.operators import Node, ProgramOperators, read_operators
+
+PACKAGE_ROOT = Path(sme2_assets.__file__).resolve().parents[1]
+VARIANTS = ("toy_cnn-fp32", "toy_cnn-fp16", "toy_cnn-int8", "mobilenet_v3_small-fp32")
+
+# The demo model as its source reads, layer by layer: kind, module, kernel, groups, and words of the line.
+TOY_CNN = [
+    ("XNNStaticTranspose", None, None, None, None),
+    ("XNNConv2d", "stem.0.0", [3, 3], 1, "self.stem(image)"),
+    ("XNNConv2d", "expand.0.0", [1, 1], 1, "self.expand(x)"),
+    ("XNNHardswish", "expand.1", None, None, "self.expand(x)"),
+    ("XNNDepthwiseConv2d", "depthwise.0.0", [3, 3], 96, "self.depthwise("),
+    ("XNNHardswish", "depthwise.1", None, None, "self.depthwise("),
+    ("XNNConv2d", "project.0", [1, 1], 1, "self.project("),
+    ("XNNAdd", "", None, None, "x + self.project("),
+    ("XNNConv2d", "grouped.0.0", [3, 3], 2, "self.grouped(x)"),
+    ("XNNStaticTranspose", None, None, None, None),
+    ("XNNStaticReshape", "", None, None, "_shuffle_channels("),
+    ("XNNStaticTranspose", "", None, None, "_shuffle_channels("),
+    ("XNNStaticReshape", "", None, None, "_shuffle_channels("),
+    ("XNNStaticTranspose", None, None, None, None),
+    ("XNNConv2d", "dense.0.0", [3, 3], 1, "self.dense(x)"),
+    ("XNNMaxPooling2d", "pool", [2, 2], None, "self.pool("),
+    ("XNNConv2d", "mix.0.0", [1, 1], 1, "self.mix(x)"),
+    ("XNNHardswish", "mix.1", None, None, "self.mix(x)"),
+    ("XNNStaticTranspose", None, None, None, None),
+]
+
+
+@pytest.fixture(scope="module")
+def models(artifacts_dir: Path) -> dict[str, ExportedModel]:
+    return {key: export_variant(key, artifacts_dir, log=print) for key in VARIANTS}
+
+
+@pytest.fixture(scope="module")
+def programs(models: dict[str, ExportedModel]) -> dict[str, ProgramOperators]:
+    return {key: read_operators(model.operators) for key, model in models.items()}
+
+
+def nodes_of(program: ProgramOperators) -> list[Node]:
+    return [node for delegate in program.delegates for node in delegate.nodes] + program.portable
+
+
+def test_every_layer_of_the_demo_model_has_its_module_and_its_line(
+    programs: dict[str, ProgramOperators],
+) -> None:
+    program = programs["toy_cnn-fp32"]
+    assert [delegate.backend for delegate in program.delegates] == ["XnnpackBackend", "XnnpackBackend"]
+    found = program.delegates[0].nodes
+    assert [(node.kind, node.module, node.kernel, node.groups) for node in found] == [
+        row[:4] for row in TOY_CNN
+    ]
+    for node, (*_, words) in zip(found, TOY_CNN, strict=True):
+        assert (words is None) == node.inserted
+        assert words is None or words in (node.code or "")
+    assert [node.kind for node in program.delegates[1].nodes] == ["XNNFullyConnected", "XNNSoftmax"]
+    assert [(node.kind, node.module_type) for node in program.portable] == [
+        ("aten::mean.out", "ToyCnnModule")
+    ]
+    assert ".mean(dim=(2, 3))" in (program.portable[0].code or "")
+
+
+def test_what_was_fused_into_a_convolution_is_named_with_it(programs: dict[str, ProgramOperators]) -> None:
+    stem = programs["toy_cnn-fp32"].delegates[0].nodes[1]
+    assert stem.edge_ops == [
+        "aten.convolution.default",
+        "aten._native_batch_norm_legit_no_training.default",
+        "aten.relu.default",
+    ]
+
+
+def test_an_activation_that_xnnpack_runs_by_itself_is_a_node_after_the_one_it_was_fused_into(
+    programs: dict[str, ProgramOperators],
+) -> None:
+    nodes = programs["mobilenet_v3_small-fp32"].delegates[0].nodes
+    pairs = [(before, node) for before, node in itertools.pairwise(nodes) if node.kind == "XNNClamp"]
+    assert pairs
+    for before, clamp in pairs:
+        assert before.kind == "XNNAdd"
+        assert clamp.edge_ops
+        assert not set(clamp.edge_ops) & set(before.edge_ops)
+        assert clamp.input_shapes == clamp.output_shapes == before.output_shapes
+
+
+@pytest.mark.parametrize("key", VARIANTS)
+def test_the_work_of_the_nodes_adds_up_to_that_of_the_model(
+    models: dict[str, ExportedModel], programs: dict[str, ProgramOperators], key: str
+) -> None:
+    assert programs[key].macs == read_manifest(models[key].manifest).macs
+
+
+@pytest.mark.parametrize("key", VARIANTS)
+def test_a_source_is_a_line_of_a_file_within_its_package(
+    programs: dict[str, ProgramOperators], key: str
+) -> None:
+    for node in nodes_of(programs[key]):
+        assert node.inserted == (node.source is None), node
+        if node.source is not None:
+            file, line = re.fullmatch(r"(.+):(\d+)", node.source).groups()  # type: ignore[union-attr]
+            text = (PACKAGE_ROOT / file).read_text().splitlines()[int(line) - 1]
+            assert text.strip() == node.code
+
+
+def test_quantisation_is_inserted_and_what_it_surrounds_keeps_its_source(
+    programs: dict[str, ProgramOperators],
+) -> None:
+    nodes = nodes_of(programs["toy_cnn-int8"])
+    conversions = [node for node in nodes if node.kind == "XNNConvert"]
+    assert conversions
+    for node in conversions:
+        assert node.inserted
+        expected = "dequantize" if node.data_types[-1] == "fp32" else "quantize"
+        assert [name.split(".")[1] for name in node.edge_ops] == [f"{expected}_per_tensor"]
+    modules = [node.module for node in nodes if node.kind == "XNNConv2d"]
+    assert modules == [row[1] for row in TOY_CNN if row[0] == "XNNConv2d"]
+
+
+def test_a_program_without_its_graph_has_nodes_and_work_but_no_sources(
+    models: dict[str, ExportedModel], programs: dict[str, ProgramOperators]
+) -> None:
+    alone = attribution.describe_program(models["toy_cnn-int8"].pte.read_bytes())
+    full = programs["toy_cnn-int8"]
+    assert alone.macs == full.macs
+    for node, known in zip(nodes_of(alone), nodes_of(full), strict=True):
+        assert (node.kind, node.input_shapes, node.inserted) == (
+            known.kind,
+            known.input_shapes,
+            known.inserted,
+        )
+        assert (node.module, node.source, node.code) == (None, None, None)
+
+
+def test_a_file_outside_of_packages_is_known_by_its_name_alone(tmp_path: Path) -> None:
+    package = tmp_path / "outer" / "inner"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    assert attribution._relative(str(package / "model.py")) == "inner/model.py"
+    assert attribution._relative(str(tmp_path / "mine.py")) == "mine.py"
+    assert attribution._relative("/x/lib/python3/site-packages/timm/a.py") == "timm/a.py"
+    assert attribution._relative("../../secret/place.py") == "place.py"
+    assert attribution._relative("<eval_with_key>.1") == "<eval_with_key>.1"
+
+
+def test_a_delegate_that_is_not_xnnpacks_own_format_is_refused() -> None:
+    with pytest.raises(ExportError, match="not in the format"):
+        attribution._xnnpack_graph(b"\0\0\0\0QQ00" + bytes(64))
+
+
+def test_what_is_written_is_read_back(programs: dict[str, ProgramOperators], tmp_path: Path) -> None:
+    for program in programs.values():
+        path = tmp_path / "operators.json"
+        path.write_text(program.to_json())
+        assert read_operators(path) == program
+
+
+def _without(key: str) -> Callable[[Any], Any]:
+    def edit(document: Any) -> Any:
+        del document["delegates"][0]["nodes"][0][key]
+        return document
+
+    return edit
+
+
+def _with(key: str, value: Any) -> Callable[[Any], Any]:
+    def edit(document: Any) -> Any:
+        document["delegates"][0]["nodes"][0][key] = value
+        return document
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda document: [], "schema 'list'"),
+        (lambda document: {**document, "schema": 99}, "schema 99"),
+        (lambda document: {"schema": 1, "delegates": []}, "no 'portable'"),
+        (lambda document: {**document, "delegates": {"a": 1}}, "not a list"),
+        (lambda document: {**document, "delegates": ["a"]}, "not an object"),
+        (lambda document: {**document, "portable": [None]}, "not an object"),
+        (_without("kind"), "no 'kind'"),
+        (_with("kind", 7), "kind is not text"),
+        (_with("macs", -1), "macs is not a whole number"),
+        (_with("macs", 2**70), "macs is not a whole number"),
+        (_with("macs", True), "macs is not a whole number"),
+        (_with("macs", 1.5), "macs is not a whole number"),
+        (_with("kernel", "3x3"), "kernel is str"),
+        (_with("input_shapes", [[1, "2"]]), "whole numbers"),
+        (_with("input_shapes", 4), "not a list"),
+        (_with("edge_ops", [1]), "list of texts"),
+        (_with("inserted", 0), "neither true nor false"),
+        (_with("source", "/home/somebody/model.py:3"), "absolute"),
+        (_with("source", "C:\\Users\\somebody\\model.py:3"), "absolute"),
+    ],
+)
+def test_a_file_that_is_not_what_was_written_is_refused_with_its_reason(
+    programs: dict[str, ProgramOperators],
+    tmp_path: Path,
+    edit: Callable[[Any], Any],
+    message: str,
+) -> None:
+    document = json.loads(programs["toy_cnn-fp32"].to_json())
+    path = tmp_path / "operators.json"
+    path.write_text(json.dumps(edit(copy.deepcopy(document))))
+    with pytest.raises(ExportError, match=message) as raised:
+        read_operators(path)
+    assert "operators.json" in raised.value.what
+    assert raised.value.remedy
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"null"])
+def test_a_file_that_is_no_json_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "operators.json"
+    path.write_bytes(content)
+    with pytest.raises(ExportError, match="cannot be read"):
+        read_operators(path)
+
+
+def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="missing"):
+        read_operators(tmp_path / "operators.json")

@@ -1,0 +1,109 @@
+"""A model that cannot be exported fails with the operator, module and line at fault."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from torch import Tensor, nn
+
+from sme2_assets.errors import ExportError
+from sme2_assets.models import export
+from sme2_assets.models.failures import load_failure
+from sme2_assets.models.operators import read_operators
+from sme2_assets.runner.build import RunnerBinary
+from sme2_assets_tests.models import small
+from sme2_assets_tests.models.run import run
+from sme2_assets_tests.models.small import Outer, spec, values, variant
+
+
+def _failure(model: Callable[[], nn.Module], folder: Path, precision: str = "fp32") -> ExportError:
+    failing = spec("failing", model, values(4, 4))
+    with pytest.raises(ExportError) as error:
+        export.export_model(failing, variant("failing", precision), folder, log=lambda line: None)
+    assert error.value.what.startswith(f"failing-{precision} could not be exported: ")
+    assert error.value.remedy
+    return error.value
+
+
+def _line(text: str) -> str:
+    """File and line of a statement of the small models."""
+    lines, first = inspect.getsourcelines(small)
+    number = next(index for index, line in enumerate(lines, first or 1) if text in line)
+    return f"sme2_assets_tests/models/small.py:{number}"
+
+
+@pytest.mark.parametrize(
+    ("model", "operator", "line"),
+    [
+        (small.Branching, "Tensor.__bool__", "if y.sum() > 0:"),
+        (small.Decomposing, "aten._linalg_svd.default", "torch.linalg.svd(x)[1]"),
+        (small.Transforming, "aten.abs.default", "torch.fft.rfft(x).abs()"),
+        (small.Mismatched, "Running the eager model", "self.narrow(x)"),
+        (small.Custom, "sme2_tests.doubled.default", "torch.relu(_doubled(x))"),
+    ],
+    ids=["control flow", "no core operator", "complex numbers", "shapes", "no kernel"],
+)
+def test_the_offending_operator_module_and_line_are_named(
+    tmp_path: Path, model: type[nn.Module], operator: str, line: str
+) -> None:
+    failure = _failure(lambda: Outer(model()), tmp_path)
+    assert operator in failure.what
+    assert "module 'block" in failure.what
+    assert _line(line) in failure.what
+    assert line in failure.what
+
+
+def test_control_flow_on_values_is_answered_with_what_to_write(tmp_path: Path) -> None:
+    assert "torch.where" in str(_failure(small.Branching, tmp_path))
+
+
+def test_an_operator_without_a_kernel_is_answered_with_the_hooks(tmp_path: Path) -> None:
+    assert "substitute(model)" in str(_failure(small.Custom, tmp_path))
+
+
+class Texts(nn.Module):
+    def forward(self, x: Tensor) -> dict[str, object]:
+        return {"x": x, "label": "cat"}
+
+
+class Numbers(nn.Module):
+    def forward(self, x: Tensor) -> int:
+        return x.shape[0]
+
+
+def test_text_in_the_outputs_is_named(tmp_path: Path) -> None:
+    failure = _failure(Texts, tmp_path)
+    assert "output ['label'] is a str" in failure.what
+    assert "wrap(model)" in str(failure)
+
+
+def test_a_model_without_a_tensor_in_its_outputs_is_told_so(tmp_path: Path) -> None:
+    assert "gives no tensor (its outputs are [0]: int)" in _failure(Numbers, tmp_path).what
+
+
+def test_what_is_no_module_is_told_so(tmp_path: Path) -> None:
+    failure = _failure(lambda: "a model", tmp_path)  # type: ignore[arg-type,return-value]
+    assert "get_eager_model gives a str, not a torch.nn.Module" in failure.what
+
+
+def test_text_inside_an_input_is_told_so(tmp_path: Path) -> None:
+    nested = spec("nested", nn.Identity, {"a": values(2), "b": "text"})
+    with pytest.raises(ExportError, match=r"example input \[0\]\['b'\] is a str"):
+        export.export_model(nested, variant("nested"), tmp_path, log=print)
+
+
+def test_an_operator_that_the_runner_cannot_load_is_traced_to_its_line(
+    artifacts_dir: Path, runner_binary: RunnerBinary, tmp_path: Path
+) -> None:
+    sorting = spec("sorting", lambda: Outer(small.Sorting()), values(4, 4))
+    model = export.export_model(sorting, variant("sorting"), artifacts_dir, log=print)
+    done = run(model, runner_binary, tmp_path, "--pass", "latency")
+    assert done.returncode != 0
+    failure = load_failure(done.stderr, read_operators(model.operators))
+    assert failure is not None
+    assert "no kernel for aten::sort.values (in module 'block' (Sorting)" in failure.what
+    assert _line("torch.sort(x)") in failure.what
+    assert load_failure("some other trouble", read_operators(model.operators)) is None
