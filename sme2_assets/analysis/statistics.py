@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+import scipy  # its parts are loaded when they are used: most commands compute no statistic
 
 Floats = npt.NDArray[np.float64]
 
@@ -163,7 +163,7 @@ def adjusted_p_values(p_values: Sequence[float | None]) -> list[float | None]:
     known = [p for p in p_values if p is not None]
     if not known:
         return list(p_values)
-    adjusted = iter(stats.false_discovery_control(known, method="bh").tolist())
+    adjusted = iter(scipy.stats.false_discovery_control(known, method="bh").tolist())
     return [None if p is None else next(adjusted) for p in p_values]
 
 
@@ -275,8 +275,8 @@ def _walsh_averages(values: Floats) -> Floats:
 def _bootstrap_interval(differences: Floats) -> tuple[float, float]:
     """The widened percentile interval of the Hodges-Lehmann estimate (see `paired_speedup`)."""
     n = len(differences)
-    tail = stats.norm.cdf(-math.sqrt(n / (n - 1)) * stats.t.ppf((1 + CONFIDENCE) / 2, n - 1))
-    found = stats.bootstrap(
+    tail = scipy.stats.norm.cdf(-math.sqrt(n / (n - 1)) * scipy.stats.t.ppf((1 + CONFIDENCE) / 2, n - 1))
+    found = scipy.stats.bootstrap(
         (differences,),
         lambda sample, axis: np.median(_walsh_averages(sample), axis=axis),
         confidence_level=1 - 2 * tail,
@@ -300,9 +300,9 @@ def _signed_rank_p(differences: Floats) -> float:
     if len(differences) > _LARGE_N:
         if not differences.any():
             return 1.0
-        return float(stats.wilcoxon(differences, zero_method="pratt", method="asymptotic").pvalue)
+        return float(scipy.stats.wilcoxon(differences, zero_method="pratt", method="asymptotic").pvalue)
     # Twice the rank is whole also for ties.
-    ranks = np.round(2 * stats.rankdata(np.abs(differences))).astype(int)
+    ranks = np.round(2 * scipy.stats.rankdata(np.abs(differences))).astype(int)
     probability = _rank_sum_distribution(tuple(ranks[differences != 0].tolist()))
     positive, negative = int(ranks[differences > 0].sum()), int(ranks[differences < 0].sum())
     return min(1.0, 2 * float(probability[: min(positive, negative) + 1].sum()))
@@ -314,7 +314,7 @@ def _signed_rank_cut(n: int) -> int:
     tail = (1 - CONFIDENCE) / 2
     if n > _LARGE_N:
         mean, variance = n * (n + 1) / 4, n * (n + 1) * (2 * n + 1) / 24
-        return int(mean - stats.norm.ppf(1 - tail) * math.sqrt(variance))
+        return int(mean - scipy.stats.norm.ppf(1 - tail) * math.sqrt(variance))
     return (
         int(np.searchsorted(np.cumsum(_rank_sum_distribution(tuple(range(1, n + 1)))), tail, side="right"))
         - 1

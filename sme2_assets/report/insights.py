@@ -1,0 +1,283 @@
+"""Insights as people read them: ranked list, tables, Markdown, terminal, JSON.
+
+Times of emulated runs are left out, as in every table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+
+from sme2_assets.analysis.insights import Insight
+from sme2_assets.explain import Explanation
+from sme2_assets.report.tables import EMULATED_NOTE, TextTable
+from sme2_assets.report.terminal import print_table
+
+# Operators below this rank are a long tail; the view bottlenecks has them all.
+BOTTLENECKS_SHOWN = 15
+WINS_NOTE = "Time to win is an upper bound, the thing's whole time; wins overlap and do not add up."
+_BASIS = {
+    "measured": "measured",
+    "emulated": "kernels seen under emulation",
+    "predicted": "predicted from operator types",
+    "projection": "projection, not a measurement",
+}
+
+Record = Mapping[Hashable, Any]
+
+
+def insight_table(found: list[Insight]) -> TextTable:
+    """The ranked list, one line each."""
+    return TextTable.of(
+        ["", "insight", "time to win", "of the inference", "rests on"],
+        [
+            [
+                number,
+                insight.title,
+                _ms_text(insight.win_ns),
+                _percent_text(insight.win_share),
+                _BASIS[insight.basis],
+            ]
+            for number, insight in enumerate(found, start=1)
+        ],
+    )
+
+
+def missed_table(missed: pd.DataFrame) -> TextTable:
+    """Rows of `missed_sme2` of one run."""
+    table = TextTable.of(
+        ["reason", "operator", "module", "source", "basis", "mean ms", "share", "rounds"],
+        [
+            [
+                row["reason"],
+                row["name"],
+                row["module"],
+                row["source"],
+                row["basis"],
+                _ms_text(row["mean_ns"]),
+                _percent_text(row["share"]),
+                row["rounds"],
+            ]
+            for row in missed.to_dict("records")
+        ],
+    )
+    return _without_times(table, missed, "mean ms", "share", "rounds")
+
+
+def bottleneck_table(bottlenecks: pd.DataFrame, most: int = BOTTLENECKS_SHOWN) -> TextTable:
+    """The first rows of `bottlenecks` of one run, by rank; in order of execution when emulated."""
+    ordered = bottlenecks.sort_values(["rank", "execution_order"]).head(most)
+    table = TextTable.of(
+        [
+            "rank",
+            "operator",
+            "category",
+            "module",
+            "source",
+            "SME2",
+            "mean ms",
+            "share",
+            "cumulative",
+            "GFLOP/s",
+        ],
+        [
+            [
+                row["rank"],
+                row["name"],
+                row["category"],
+                row["module"],
+                row["source"],
+                row["sme2_evidence"],
+                _ms_text(row["mean_ns"]),
+                _percent_text(row["share"]),
+                _percent_text(row["cumulative_share"]),
+                _rate_text(row["gflops"]),
+            ]
+            for row in ordered.to_dict("records")
+        ],
+    )
+    return _without_times(table, bottlenecks, "rank", "mean ms", "share", "cumulative", "GFLOP/s")
+
+
+def module_table(modules: pd.DataFrame, deepest: int = 2) -> TextTable:
+    """Rows of `module_summary` of one run as a tree, down to a depth."""
+    table = TextTable.of(
+        [
+            "module",
+            "type",
+            "operators",
+            "CONV and GEMM",
+            "with SME2 kernel",
+            "multiply-accumulates",
+            "mean ms",
+            "share",
+            "GFLOP/s",
+        ],
+        [
+            [
+                _indented(row),
+                row["module_type"],
+                row["operators"],
+                row["matrix_operators"],
+                row["sme2_operators"],
+                None if pd.isna(row["macs"]) else f"{int(row['macs']):,}",
+                _ms_text(row["mean_ns"]),
+                _percent_text(row["share"]),
+                _rate_text(row["gflops"]),
+            ]
+            for row in _as_tree(modules[modules["depth"] <= deepest])
+        ],
+    )
+    return _without_times(table, modules, "mean ms", "share", "GFLOP/s")
+
+
+def headroom_table(explanation: Explanation) -> TextTable:
+    """Rows of `headroom`, one column per arm; nothing of an emulated run."""
+    lines = {
+        "inference with tracer, ms": "inference_ns",
+        "CONV and GEMM, ms": "compute_ns",
+        "Data Movement, ms": "data_movement_ns",
+        "portable operators, ms": "portable_ns",
+        "delegate overhead, ms": "delegate_overhead_ns",
+        "framework overhead, ms": "framework_overhead_ns",
+        "without CONV and GEMM, ms": "without_compute_ns",
+        "without Data Movement, ms": "without_data_movement_ns",
+    }
+    arms = [arm for arm in explanation.arms if arm.timed]
+    rows = [[label, *(_ms_text(arm.headroom[name]) for arm in arms)] for label, name in lines.items()]
+    for label, name in (("CONV and GEMM", "compute"), ("Data Movement", "data_movement")):
+        ceilings = [arm.headroom[f"without_{name}_speedup"] for arm in arms]
+        rows.append([f"ceiling without {label}", *(_ceiling_text(value) for value in ceilings)])
+    return TextTable.of(["", *(f"SME2 {arm.run['sme2']}" for arm in arms)], rows if arms else [])
+
+
+def insights_markdown(explanation: Explanation, heading: str = "##") -> str:
+    """The insights of a report: the ranked list, each with evidence and what it rules out, then tables."""
+    parts = [f"{heading} Insights", _subject(explanation), f"Numbers are of {_common(explanation)}."]
+    if explanation.subject.timed:
+        parts.append(f"*{WINS_NOTE}*")
+    parts.append(insight_table(explanation.insights).markdown())
+    for number, insight in enumerate(explanation.insights, start=1):
+        parts.append(_insight_markdown(number, insight, _common(explanation)))
+    if not explanation.subject.missed_sme2.empty:
+        parts += [
+            f"{heading} CONV and GEMM without SME2",
+            missed_table(explanation.subject.missed_sme2).markdown(),
+        ]
+    parts += [f"{heading} Modules", module_table(explanation.modules).markdown()]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def show_explanation(out: Console, explanation: Explanation) -> None:
+    """The same on a terminal."""
+    out.print(f"== {explanation.variant} on {explanation.platform} ==", style="bold", highlight=False)
+    _say(out, _subject(explanation))
+    _say(out, f"Numbers are of {_common(explanation)}.", style="dim")
+    if explanation.subject.timed:
+        _say(out, WINS_NOTE, style="dim")
+    out.print()
+    for number, insight in enumerate(explanation.insights, start=1):
+        win = "" if insight.win_ns is None else f"  [{_ms_text(insight.win_ns)} ms"
+        win += "" if insight.win_share is None else f", {_percent_text(insight.win_share)}"
+        _say(out, f"{number}. {insight.title}{win}{']' if win else ''}", style="bold")
+        _say(out, f"   {insight.detail}")
+        _say(out, f"   rules out: {insight.rules_out}")
+        _say(out, f"   evidence: {_evidence(insight, _common(explanation))}", style="dim")
+    out.print()
+    if not explanation.subject.missed_sme2.empty:
+        _say(out, "CONV and GEMM without SME2", style="bold")
+        print_table(out, missed_table(explanation.subject.missed_sme2))
+    _say(out, "Bottlenecks" if explanation.subject.timed else "Operators", style="bold")
+    print_table(out, bottleneck_table(explanation.subject.bottlenecks))
+    _say(out, "Modules", style="bold")
+    print_table(out, module_table(explanation.modules))
+
+
+def explanation_json(explanation: Explanation) -> dict[str, Any]:
+    """For programs: strict JSON values, wins in nanoseconds."""
+    return {
+        "variant": explanation.variant,
+        "platform": explanation.platform,
+        "fidelity": explanation.fidelity,
+        "run_ids": {arm.run["sme2"]: arm.run["run_id"] for arm in explanation.arms},
+        "subject": explanation.subject.run["sme2"],
+        "insights": [insight.as_json() for insight in explanation.insights],
+    }
+
+
+def _subject(explanation: Explanation) -> str:
+    if explanation.fidelity == "emulated":
+        return EMULATED_NOTE
+    sme2 = explanation.subject.run["sme2"]
+    if explanation.baseline is not None:
+        return "About the arm with SME2 on: what is left to win."
+    return f"SME2 {sme2} alone was measured: where its time goes, and what is to be expected."
+
+
+def _common(explanation: Explanation) -> str:
+    """The run that nearly every number is of: said once."""
+    return explanation.subject.measurement()
+
+
+def _evidence(insight: Insight, common: str) -> str:
+    basis = [] if insight.basis == "measured" else [_BASIS[insight.basis]]
+    return "; ".join([*basis, *("this run" if text == common else text for text in insight.evidence)])
+
+
+def _insight_markdown(number: int, insight: Insight, common: str) -> str:
+    return (
+        f"**{number}. {insight.title}.** {insight.detail}\n"
+        f"- Rules out: {insight.rules_out}\n"
+        f"- Evidence: {_evidence(insight, common)}."
+    )
+
+
+def _as_tree(modules: pd.DataFrame) -> list[Record]:
+    """Parents before their children, children in order of execution."""
+    children: dict[Any, list[Record]] = {}
+    for row in modules.sort_values(["first_operator", "module"], na_position="last").to_dict("records"):
+        parent = None if row["depth"] == 0 else row["parent"]
+        children.setdefault(parent, []).append(row)
+    tree: list[Record] = []
+
+    def add(row: Record) -> None:
+        tree.append(row)
+        for child in children.get(row["module"], []):
+            add(child)
+
+    for root in children.get(None, []):
+        add(root)
+    return tree
+
+
+def _indented(row: Record) -> str:
+    if row["depth"] == 0:
+        return "(inference)"
+    return "· " * (row["depth"] - 1) + str(row["module"])
+
+
+def _without_times(table: TextTable, rows: pd.DataFrame, *columns: str) -> TextTable:
+    return table.without(*columns) if (rows["fidelity"] == "emulated").any() else table
+
+
+def _say(out: Console, text: str, style: str | None = None) -> None:
+    out.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def _ms_text(value: float | None) -> str | None:
+    return None if value is None or pd.isna(value) else f"{value / 1e6:.3f}"
+
+
+def _percent_text(value: float | None) -> str | None:
+    return None if value is None or pd.isna(value) else f"{value:.1%}"
+
+
+def _rate_text(value: float | None) -> str | None:
+    return None if value is None or pd.isna(value) else f"{value:.1f}"
+
+
+def _ceiling_text(value: float | None) -> str | None:
+    return None if value is None or pd.isna(value) else f"{value:.2f}x"

@@ -1,0 +1,350 @@
+-- What can be won, and where: the views behind the insights. Read after views.sql.
+-- Emulated rows keep their kernels and their place; their times are NULL, because they mean nothing.
+
+CREATE VIEW bottlenecks AS
+WITH started AS (
+    SELECT run_id, backend, delegate, position, avg(start_ns) AS start_ns
+    FROM timeline
+    WHERE kind = 'operator' AND NOT is_warmup
+    GROUP BY run_id, backend, delegate, position
+),
+ordered AS (
+    SELECT
+        facts.*,
+        row_number() OVER (
+            PARTITION BY facts.run_id ORDER BY started.start_ns, facts.delegate, facts.position
+        )::INTEGER AS execution_order
+    FROM operator_facts AS facts
+    JOIN started
+        ON started.run_id = facts.run_id AND started.backend = facts.backend
+        AND started.delegate IS NOT DISTINCT FROM facts.delegate AND started.position = facts.position
+)
+SELECT
+    run_id, session_id, variant, model, precision, platform, sme2, threads, fidelity, started_at,
+    CASE WHEN fidelity = 'hardware' THEN
+        row_number() OVER (PARTITION BY run_id ORDER BY mean_ns DESC, execution_order)
+    END::INTEGER AS rank,
+    execution_order, backend, delegate, position, name, op_type, data_type, category,
+    attribution, node_kind, edge_ops, module, module_type, source, code, input_shape, output_shape, macs,
+    sme2_evidence, samples, sme_samples, rounds, inferences,
+    CASE WHEN fidelity = 'hardware' THEN median_ns END AS median_ns,
+    CASE WHEN fidelity = 'hardware' THEN mean_ns END AS mean_ns,
+    CASE WHEN fidelity = 'hardware' THEN share END AS share,
+    CASE WHEN fidelity = 'hardware' THEN
+        sum(share) OVER (
+            PARTITION BY run_id ORDER BY mean_ns DESC, execution_order
+            ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        )
+    END AS cumulative_share,
+    gflops
+FROM ordered;
+COMMENT ON VIEW bottlenecks IS 'The operators of each run with their rank by time, and with their order in the inference.';
+COMMENT ON COLUMN bottlenecks.rank IS '1 for the operator that takes most time; NULL when emulated.';
+COMMENT ON COLUMN bottlenecks.execution_order IS 'Order within the inference, over delegates and portable operators, from 1.';
+COMMENT ON COLUMN bottlenecks.sme2_evidence IS 'executed, name, registered or none, as in operator_facts.';
+COMMENT ON COLUMN bottlenecks.samples IS 'Samples attributed to the operator, all threads.';
+COMMENT ON COLUMN bottlenecks.sme_samples IS 'Those in SME or SME2 kernels, or on an SME instruction.';
+COMMENT ON COLUMN bottlenecks.rounds IS 'Rounds: the n of the median.';
+COMMENT ON COLUMN bottlenecks.inferences IS 'Timed inferences of all rounds.';
+COMMENT ON COLUMN bottlenecks.median_ns IS 'Median over rounds of the per-process medians; NULL when emulated.';
+COMMENT ON COLUMN bottlenecks.mean_ns IS 'Mean time; NULL when emulated.';
+COMMENT ON COLUMN bottlenecks.share IS 'Mean time over mean Method::execute; NULL when emulated.';
+COMMENT ON COLUMN bottlenecks.cumulative_share IS 'Share of this operator and all of a smaller rank; NULL when emulated.';
+COMMENT ON COLUMN bottlenecks.gflops IS 'Achieved 10^9 operations per second, two per multiply-accumulate; NULL when emulated or not counted.';
+
+-- A run without SME2 borrows the evidence of the newest emulated run with SME2 that has the same model
+-- file, the same library and the same operators in the same places.
+CREATE VIEW emulated_twin AS
+WITH programs AS (
+    SELECT run_id, md5(string_agg(concat_ws(':', backend, delegate, position, op_type), ','
+        ORDER BY backend, delegate, position)) AS program
+    FROM (
+        SELECT DISTINCT run_id, backend, delegate, position, op_type
+        FROM timeline
+        WHERE kind = 'operator' AND NOT is_warmup AND round = 0
+    )
+    GROUP BY run_id
+),
+candidates AS (
+    SELECT runs.*, program, bool_or(sme2 = 'on') OVER (PARTITION BY session_id, variant, platform) AS both_arms
+    FROM runs
+    JOIN programs USING (run_id)
+    WHERE experiment = 'sme2'
+)
+SELECT alone.run_id, lender.run_id AS evidence_run_id
+FROM candidates AS alone
+JOIN candidates AS lender
+    ON lender.variant = alone.variant AND lender.pte_sha256 = alone.pte_sha256
+    AND lender.executorch_version = alone.executorch_version AND lender.program = alone.program
+    AND lender.sme2 = 'on' AND lender.fidelity = 'emulated'
+WHERE NOT alone.both_arms
+QUALIFY row_number() OVER (PARTITION BY alone.run_id ORDER BY lender.started_at DESC, lender.run_id DESC) = 1;
+COMMENT ON VIEW emulated_twin IS 'For a run with SME2 off alone: the emulated run of the same program with SME2 on, which shows the kernels that SME2 hardware would take.';
+COMMENT ON COLUMN emulated_twin.evidence_run_id IS 'The emulated run with SME2 on.';
+
+-- Why a convolution or a matrix product is not on the SME unit. `by_fact` reasons hold whatever the
+-- machine: no kernel of the library fits. The others need a run with SME2 on:
+-- - shape: another operator of that run, of the same type and data type, did take an SME2 kernel.
+-- - unknown: nothing that is stored tells.
+-- Which packed type (PF32, PF16, PQS8) exists for which operator is that of the library's symbols.
+CREATE VIEW missed_sme2 AS
+WITH sessions AS (
+    SELECT session_id, variant, platform, bool_or(sme2 = 'on') AS both_arms
+    FROM runs
+    WHERE experiment = 'sme2'
+    GROUP BY session_id, variant, platform
+),
+-- Not materialised, so that a query for one run reads no other.
+matrix AS NOT MATERIALIZED (
+    SELECT
+        facts.*,
+        string_split(replace(coalesce(facts.data_type, ''), ' ', ''), ',') AS types,
+        -- Both of these prove an SME2 kernel. That one was registered does not prove that it ran.
+        facts.sme2_evidence IN ('executed', 'name') AS taken,
+        sessions.both_arms
+    FROM operator_facts AS facts
+    JOIN runs ON runs.run_id = facts.run_id AND runs.experiment = 'sme2'
+    JOIN sessions
+        ON sessions.session_id = facts.session_id AND sessions.variant = facts.variant
+        AND sessions.platform = facts.platform
+    WHERE facts.category IN ('CONV', 'GEMM')
+),
+-- The element type that decides which packed kernel there could be.
+typed AS NOT MATERIALIZED (
+    SELECT
+        *,
+        CASE
+            WHEN list_has_any(types, ['QP8']) THEN 'QP8'
+            WHEN list_has_any(types, ['QS8', 'QC8', 'PQS8']) THEN 'int8'
+            WHEN list_has_any(types, ['F16', 'PF16']) THEN 'F16'
+            WHEN list_has_any(types, ['F32', 'PF32']) THEN 'F32'
+        END AS element
+    FROM matrix
+),
+judged AS NOT MATERIALIZED (
+    SELECT
+        *,
+        CASE
+            WHEN backend <> 'xnnpack' THEN 'not delegated'
+            WHEN regexp_matches(name, '\b(DWConv|VMulCAddC)\b') THEN 'depthwise'
+            -- Shapes inside XNNPACK have the channels last.
+            WHEN groups > 1 AND groups = TRY_CAST(string_split(input_shape, 'x')[-1] AS INTEGER) THEN 'depthwise'
+            WHEN list_has_any(types, ['QB4W', 'QU8', 'QDU8']) THEN 'quantisation scheme'
+            -- Weights alone are quantised.
+            WHEN types[1] IN ('F32', 'F16') AND list_has_any(types, ['QC8W', 'QC4W', 'QC2W'])
+                THEN 'quantisation scheme'
+            -- An arm without SME2 cannot tell: with it, the same operator may be QP8, which has SME2 kernels.
+            WHEN sme2 = 'on' AND list_has_any(types, ['QD8']) THEN 'quantisation scheme'
+            WHEN op_type = 'Deconvolution' AND element IN ('F32', 'F16') THEN 'data type'
+            WHEN list_has_any(types, ['BF16']) THEN 'data type'
+            -- A 1x1 convolution. A linear layer of the same name has a kernel, so without a node only a
+            -- run with SME2 on can tell.
+            WHEN op_type = 'Fully Connected' AND element = 'F16' AND coalesce(node_kind LIKE '%Conv%', sme2 = 'on')
+                THEN 'data type'
+        END AS by_fact,
+        bool_or(taken) OVER (PARTITION BY run_id, op_type, element) AS kind_has_kernel
+    FROM typed
+),
+observed AS NOT MATERIALIZED (
+    SELECT
+        *,
+        CASE
+            WHEN by_fact IS NOT NULL THEN by_fact
+            WHEN element <> 'QP8' AND kind_has_kernel THEN 'shape'
+            ELSE 'unknown'
+        END AS reason
+    FROM judged
+    WHERE sme2 = 'on'
+),
+missed AS NOT MATERIALIZED (
+    SELECT * EXCLUDE (reason), reason, 'observed' AS basis, run_id AS evidence_run_id, sme2_evidence AS evidence
+    FROM observed
+    WHERE NOT taken
+    UNION ALL BY NAME
+    SELECT judged.*, observed.reason, 'emulated' AS basis, emulated_twin.evidence_run_id, observed.sme2_evidence AS evidence
+    FROM judged
+    JOIN emulated_twin USING (run_id)
+    JOIN observed
+        ON observed.run_id = emulated_twin.evidence_run_id AND observed.backend = judged.backend
+        AND observed.delegate IS NOT DISTINCT FROM judged.delegate AND observed.position = judged.position
+    WHERE NOT observed.taken
+    UNION ALL BY NAME
+    SELECT judged.*, by_fact AS reason, 'predicted' AS basis, NULL AS evidence_run_id, sme2_evidence AS evidence
+    FROM judged
+    WHERE NOT both_arms AND by_fact IS NOT NULL AND run_id NOT IN (SELECT run_id FROM emulated_twin)
+)
+SELECT
+    run_id, session_id, variant, model, precision, platform, sme2, threads, fidelity, started_at,
+    reason,
+    CASE reason
+        WHEN 'not delegated' THEN 'A portable kernel ran it; only XNNPACK has SME2 kernels.'
+        WHEN 'depthwise' THEN 'Each channel has its own filter, so there is no matrix product; no SME2 kernel exists.'
+        WHEN 'quantisation scheme' THEN 'XNNPACK has no SME2 kernel for ' || data_type || '.'
+        WHEN 'data type' THEN CASE
+            WHEN op_type = 'Deconvolution'
+                THEN 'XNNPACK has an SME2 deconvolution for int8 only, not for ' || data_type || '.'
+            WHEN element = 'F16' AND op_type = 'Fully Connected'
+                THEN 'In fp16 XNNPACK has no SME2 kernel for 1x1 convolutions, as it has in fp32 and int8; it reports them as Fully Connected.'
+            ELSE 'XNNPACK has no SME2 kernel for ' || data_type || '.'
+        END
+        WHEN 'shape' THEN 'Others of its kind and data type took an SME2 kernel in the same run: it is this operator''s own shape or parameters.'
+        ELSE CASE WHEN element = 'QP8'
+            THEN 'QP8 has kernels with and without SME2: only samples tell which one ran.'
+            ELSE 'Nothing that is stored tells why.'
+        END
+    END AS because,
+    basis, evidence_run_id, evidence AS sme2_evidence,
+    backend, delegate, position, name, op_type, data_type, category,
+    attribution, node_kind, module, module_type, source, code, input_shape, output_shape, kernel_size, groups, macs,
+    samples, sme_samples, rounds, inferences,
+    CASE WHEN fidelity = 'hardware' THEN median_ns END AS median_ns,
+    CASE WHEN fidelity = 'hardware' THEN mean_ns END AS mean_ns,
+    CASE WHEN fidelity = 'hardware' THEN share END AS share
+FROM missed;
+COMMENT ON VIEW missed_sme2 IS 'Convolutions and matrix products that no evidence shows on the SME unit, with the reason. Of a session with both arms, those of the arm with SME2 on; of SME2 off alone, what is to be expected.';
+COMMENT ON COLUMN missed_sme2.reason IS 'depthwise, data type, shape, not delegated, quantisation scheme or unknown.';
+COMMENT ON COLUMN missed_sme2.because IS 'The reason in a sentence.';
+COMMENT ON COLUMN missed_sme2.basis IS 'observed (this run had SME2 on), emulated (it had not; an emulated run of the same model file shows it), or predicted (from the operator''s type alone).';
+COMMENT ON COLUMN missed_sme2.evidence_run_id IS 'The run with SME2 on that shows it; NULL when predicted.';
+COMMENT ON COLUMN missed_sme2.sme2_evidence IS 'none, or registered: the log offered an SME2 kernel, but nothing shows that it ran.';
+COMMENT ON COLUMN missed_sme2.samples IS 'Samples attributed to the operator; with none of them, only its name speaks.';
+COMMENT ON COLUMN missed_sme2.sme_samples IS 'Those in SME or SME2 kernels that may belong to a neighbour.';
+COMMENT ON COLUMN missed_sme2.rounds IS 'Rounds: the n of the median.';
+COMMENT ON COLUMN missed_sme2.inferences IS 'Timed inferences of all rounds.';
+COMMENT ON COLUMN missed_sme2.median_ns IS 'Median over rounds of the per-process medians; NULL when emulated.';
+COMMENT ON COLUMN missed_sme2.mean_ns IS 'Mean time: all that an SME2 kernel could win at most. NULL when emulated.';
+COMMENT ON COLUMN missed_sme2.share IS 'Mean time over mean Method::execute; NULL when emulated.';
+
+CREATE VIEW module_summary AS
+WITH placed AS (
+    SELECT
+        run_id, category, execution_order, macs, mean_ns, sme2_evidence, module_type,
+        CASE
+            WHEN module <> '' THEN string_split(module, '.')
+            -- Of the model's own forward: it has a line, but no module below the model.
+            WHEN source IS NOT NULL THEN ['(top level)']
+            ELSE ['(unattributed)']
+        END AS path
+    FROM bottlenecks
+    UNION ALL BY NAME
+    SELECT run_id, CASE WHEN fidelity = 'hardware' THEN mean_ns END AS mean_ns, ['(overhead)'] AS path
+    FROM category_summary
+    WHERE category = 'Overhead'
+),
+levels AS (
+    SELECT *, unnest(range(0, len(path) + 1)) AS depth
+    FROM placed
+),
+modules AS (
+    SELECT
+        run_id, depth, array_to_string(path[:depth], '.') AS module,
+        any_value(module_type) FILTER (depth = len(path)) AS module_type,
+        min(execution_order) AS first_operator,
+        count(category) AS operators,
+        count(category) FILTER (depth = len(path)) AS own_operators,
+        count(category) FILTER (category IN ('CONV', 'GEMM')) AS matrix_operators,
+        count(category) FILTER (sme2_evidence IN ('executed', 'name')) AS sme2_operators,
+        sum(macs)::BIGINT AS macs,
+        sum(mean_ns) AS mean_ns,
+        CASE WHEN sum(mean_ns) IS NOT NULL THEN coalesce(sum(mean_ns) FILTER (depth = len(path)), 0) END AS own_ns
+    FROM levels
+    GROUP BY run_id, depth, array_to_string(path[:depth], '.')
+)
+SELECT
+    runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
+    runs.threads, runs.fidelity, runs.started_at,
+    modules.depth::INTEGER AS depth, modules.module,
+    CASE WHEN depth > 1 THEN regexp_replace(modules.module, '\.[^.]*$', '') WHEN depth = 1 THEN '' END AS parent,
+    modules.module_type,
+    modules.operators::INTEGER AS operators, modules.own_operators::INTEGER AS own_operators,
+    modules.matrix_operators::INTEGER AS matrix_operators, modules.sme2_operators::INTEGER AS sme2_operators,
+    modules.first_operator, modules.macs, modules.mean_ns, modules.own_ns,
+    modules.mean_ns / nullif(max(modules.mean_ns) FILTER (depth = 0) OVER (PARTITION BY modules.run_id), 0) AS share,
+    2 * modules.macs / nullif(modules.mean_ns, 0) AS gflops
+FROM modules
+JOIN runs USING (run_id);
+COMMENT ON VIEW module_summary IS 'Time by module of the model, at every level of its hierarchy. The rows of one depth add up to their parents'' own time and theirs; the own times of all rows add up to the inference.';
+COMMENT ON COLUMN module_summary.depth IS 'Level: 0 is the whole inference, 1 its parts.';
+COMMENT ON COLUMN module_summary.module IS 'Path of the module; (top level) for the model''s own forward, (unattributed) for operators without a place in the model, such as inserted transposes, (overhead) for what is no operator. Empty at depth 0.';
+COMMENT ON COLUMN module_summary.parent IS 'The module one level up; NULL at depth 0.';
+COMMENT ON COLUMN module_summary.module_type IS 'Class of the module; NULL where it has no operator of its own.';
+COMMENT ON COLUMN module_summary.operators IS 'Operators in the module and below it.';
+COMMENT ON COLUMN module_summary.own_operators IS 'Operators of the module itself.';
+COMMENT ON COLUMN module_summary.matrix_operators IS 'CONV and GEMM operators in the module and below it.';
+COMMENT ON COLUMN module_summary.sme2_operators IS 'Operators that are known to take an SME2 kernel (executed, or by name).';
+COMMENT ON COLUMN module_summary.first_operator IS 'Execution order of its first operator, as in bottlenecks; NULL without operators.';
+COMMENT ON COLUMN module_summary.macs IS 'Multiply-accumulates of one inference, where they are counted.';
+COMMENT ON COLUMN module_summary.mean_ns IS 'Mean time of the module and all below it; NULL when emulated.';
+COMMENT ON COLUMN module_summary.own_ns IS 'Mean time of the module''s own operators; NULL when emulated.';
+COMMENT ON COLUMN module_summary.share IS 'Mean time over mean Method::execute; NULL when emulated.';
+COMMENT ON COLUMN module_summary.gflops IS '10^9 operations per second, two per multiply-accumulate, over all time of the module; NULL when emulated.';
+
+CREATE VIEW headroom AS
+WITH per_inference AS (
+    SELECT
+        run_id, round, iteration,
+        sum(duration_ns) AS inference_ns,
+        coalesce(sum(duration_ns) FILTER (category IN ('CONV', 'GEMM')), 0) AS compute_ns,
+        coalesce(sum(duration_ns) FILTER (category = 'Data Movement'), 0) AS data_movement_ns,
+        coalesce(sum(duration_ns) FILTER (kind = 'operator' AND backend = 'portable'), 0) AS portable_ns,
+        coalesce(sum(duration_ns) FILTER (kind = 'delegate_overhead'), 0) AS delegate_overhead_ns,
+        coalesce(sum(duration_ns) FILTER (kind = 'framework_overhead'), 0) AS framework_overhead_ns,
+        count(*) FILTER (kind = 'delegate_overhead') AS delegate_calls,
+        count(*) FILTER (kind = 'operator') AS operators,
+        count(*) FILTER (kind = 'operator' AND backend = 'portable') AS portable_operators
+    FROM timeline
+    WHERE NOT is_warmup
+    GROUP BY run_id, round, iteration
+),
+per_round AS (
+    SELECT
+        run_id, round, count(*) AS inferences,
+        avg(COLUMNS('_ns$')),
+        max(delegate_calls) AS delegate_calls, max(operators) AS operators,
+        max(portable_operators) AS portable_operators
+    FROM per_inference
+    GROUP BY run_id, round
+),
+per_run AS (
+    SELECT
+        run_id, count(*)::INTEGER AS rounds, sum(inferences)::INTEGER AS inferences,
+        avg(COLUMNS('_ns$')),
+        max(delegate_calls)::INTEGER AS delegate_calls, max(operators)::INTEGER AS operators,
+        max(portable_operators)::INTEGER AS portable_operators
+    FROM per_round
+    GROUP BY run_id
+),
+timed AS (
+    SELECT
+        per_run.run_id, rounds, inferences, delegate_calls, operators, portable_operators,
+        CASE WHEN runs.fidelity = 'hardware' THEN COLUMNS('_ns$') END
+    FROM (SELECT * FROM per_run) AS per_run
+    JOIN (SELECT run_id, fidelity FROM runs) AS runs USING (run_id)
+)
+SELECT
+    runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
+    runs.threads, runs.fidelity, runs.started_at,
+    timed.rounds, timed.inferences, timed.operators, timed.portable_operators, timed.delegate_calls,
+    inference_ns, compute_ns, data_movement_ns, portable_ns, delegate_overhead_ns, framework_overhead_ns,
+    inference_ns - compute_ns AS without_compute_ns,
+    inference_ns / nullif(inference_ns - compute_ns, 0) AS without_compute_speedup,
+    inference_ns - data_movement_ns AS without_data_movement_ns,
+    inference_ns / nullif(inference_ns - data_movement_ns, 0) AS without_data_movement_speedup
+FROM timed
+JOIN runs USING (run_id);
+COMMENT ON VIEW headroom IS 'What each run could win at most: the time of its parts, and the ceilings by Amdahl''s law if a part took no time. Traced times; NULL when emulated.';
+COMMENT ON COLUMN headroom.rounds IS 'Rounds: the n of the means.';
+COMMENT ON COLUMN headroom.inferences IS 'Timed inferences of all rounds.';
+COMMENT ON COLUMN headroom.operators IS 'Operators of one inference.';
+COMMENT ON COLUMN headroom.portable_operators IS 'Those outside delegates.';
+COMMENT ON COLUMN headroom.delegate_calls IS 'Delegate calls of one inference.';
+COMMENT ON COLUMN headroom.inference_ns IS 'Mean Method::execute with tracer.';
+COMMENT ON COLUMN headroom.compute_ns IS 'Mean time of CONV and GEMM.';
+COMMENT ON COLUMN headroom.data_movement_ns IS 'Mean time of Data Movement.';
+COMMENT ON COLUMN headroom.portable_ns IS 'Mean time of operators outside delegates, whatever their category.';
+COMMENT ON COLUMN headroom.delegate_overhead_ns IS 'Mean time of delegate calls beyond their operators. XNNPACK reports whole microseconds, so up to one per operator is rounding.';
+COMMENT ON COLUMN headroom.framework_overhead_ns IS 'Mean time of Method::execute beyond delegate calls and portable operators.';
+COMMENT ON COLUMN headroom.without_compute_ns IS 'The inference if CONV and GEMM took no time.';
+COMMENT ON COLUMN headroom.without_compute_speedup IS 'What that would bring: the ceiling of every faster kernel for them.';
+COMMENT ON COLUMN headroom.without_data_movement_ns IS 'The inference if Data Movement took no time.';
+COMMENT ON COLUMN headroom.without_data_movement_speedup IS 'What that would bring.';

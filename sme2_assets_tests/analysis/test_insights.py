@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from sme2_assets.analysis.insights import (
+    KINDS,
+    PUBLISHED_SPEEDUPS,
+    ArmRows,
+    Insight,
+    insights,
+    ranked,
+)
+from sme2_assets.errors import WarehouseError
+from sme2_assets.explain import Explanation, explain
+from sme2_assets.report.insights import explanation_json
+from sme2_assets_tests.warehouse.made_operators import (
+    DELEGATE_OVERHEAD_NS,
+    FRAMEWORK_OVERHEAD_NS,
+    INSERTED,
+    Op,
+    OperatorRun,
+    cnn,
+    explained,
+    made_warehouse,
+    source,
+)
+
+QUANTISE = source("a", "XNNConvert", edge_ops=["quantized_decomposed.quantize_per_tensor.default"])
+DEQUANTISE = source("a", "XNNConvert", edge_ops=["quantized_decomposed.dequantize_per_tensor.default"])
+
+
+def of_kind(explanation: Explanation, kind: str) -> list[Insight]:
+    return [insight for insight in explanation.insights if insight.kind == kind]
+
+
+def test_a_hardware_pair_has_every_kind_of_insight_but_a_projection():
+    explanation = explained("made-fp32", "linux")
+    assert {insight.kind for insight in explanation.insights} == set(KINDS) - {"projection"}
+    assert explanation.subject.run["sme2"] == "on"
+    for insight in explanation.insights:
+        assert insight.basis == "measured"
+        assert insight.evidence
+        assert insight.rules_out
+        assert any("run 20260101T000000" in text for text in insight.evidence), "the run is named"
+        assert any("2 rounds, 6 inferences" in text for text in insight.evidence), "a number carries its n"
+
+
+def test_insights_are_ranked_by_the_time_to_win():
+    found = explained("made-fp32", "linux").insights
+    assert found[0].kind == "bottleneck_shift", "what the rest is read against"
+    wins = [insight.win_ns for insight in found[1:]]
+    assert None not in wins
+    assert wins == sorted(wins, reverse=True)
+
+
+def test_the_shift_is_in_milliseconds_and_shares_of_both_arms():
+    [shift] = of_kind(explained("made-fp32", "linux"), "bottleneck_shift")
+    rows = {row["category"]: row for row in shift.rows}
+    assert (rows["CONV"]["off_ms"], rows["CONV"]["on_ms"]) == (0.75, 0.35)
+    off, on = (OperatorRun(cnn(sme2), sme2).inference_ns for sme2 in ("off", "on"))
+    assert rows["CONV"]["off_share"] == pytest.approx(750_000 / off)
+    assert rows["CONV"]["on_share"] == pytest.approx(350_000 / on)
+    for arm in ("off", "on"):
+        assert sum(row[f"{arm}_share"] for row in shift.rows) == pytest.approx(1)
+    assert shift.title.startswith("CONV stays the largest part")
+    assert "SME2 on: 76 of 110 samples of CONV and GEMM are in SME kernels" in shift.evidence
+    assert shift.win_ns is None
+
+
+def test_a_bottleneck_that_moved_is_named():
+    arms = explained("made-fp32", "linux")
+    assert arms.baseline is not None
+    categories = arms.subject.category_summary.copy()
+    categories["share"] = categories["category"].map({"Data Movement": 0.6}).fillna(0.05)
+    moved = replace(arms.subject, category_summary=categories)
+    [shift] = [found for found in insights(moved, arms.baseline) if found.kind == "bottleneck_shift"]
+    assert shift.title.startswith("The bottleneck moved from CONV (")
+    assert "to Data Movement (60% with it on)" in shift.title
+
+
+def test_an_emulated_pair_has_counts_and_no_times():
+    explanation = explained("made-fp32", "emulated")
+    kinds = {insight.kind for insight in explanation.insights}
+    assert kinds == {"bottleneck_shift", "missed_sme2", "portable_cost", "layout_changes"}
+    for insight in explanation.insights:
+        assert insight.basis == "emulated"
+        assert (insight.win_ns, insight.win_share) == (None, None)
+        assert " ms" not in insight.title + insight.detail + insight.rules_out
+        times = [
+            value for row in insight.rows for name, value in row.items() if name.endswith(("ms", "share"))
+        ]
+        assert set(times) <= {None}
+    [shift] = of_kind(explanation, "bottleneck_shift")
+    assert shift.title.startswith("2 of 3 CONV and GEMM operators take SME2 kernels with SME2 on, 0 with it")
+    conv = next(row for row in shift.rows if row["category"] == "CONV")
+    assert (conv["off_sme2_operators"], conv["on_sme2_operators"], conv["on_sme_samples"]) == (0, 1, 38)
+
+
+def test_operators_above_five_percent_are_heavy_with_place_speed_and_the_time_without_sme2():
+    explanation = explained("made-fp32", "linux")
+    heavy = of_kind(explanation, "heavy_operator")
+    inference_ns = OperatorRun(cnn("on")).inference_ns
+    expected = sorted((op.us for op in cnn("on") if 1000 * op.us > 0.05 * inference_ns), reverse=True)
+    assert [insight.win_ns for insight in heavy] == [1000 * us for us in expected]
+    first = heavy[0]
+    assert first.title.startswith("Convolution (NHWC, PF32) IGEMM #1 takes 35.")
+    assert "features.0.conv (Conv2d), model.py:10" in first.detail
+    assert "9.0 million multiply-accumulates at 90.0 GFLOP/s" in first.detail
+    assert "0.600 ms with SME2 off" in first.detail, "paired by place: the name differs"
+    assert "38 of 40 samples in SME kernels" in first.detail
+    assert "not a missed kernel" in first.rules_out
+    depthwise = next(insight for insight in heavy if "DWConv" in insight.title)
+    assert "depthwise" in depthwise.rules_out
+
+
+def test_missed_sme2_is_grouped_by_reason_with_the_time_of_its_operators():
+    [missed] = of_kind(explained("made-fp32", "linux"), "missed_sme2")
+    assert missed.title == "1 CONV or GEMM operator stayed off the SME unit: depthwise"
+    assert missed.win_ns == 150_000
+    assert missed.rows[0]["module"] == "features.1.conv"
+    assert "0 of their 30 samples are in SME kernels" in missed.evidence
+    assert missed.rules_out.startswith(
+        "The other 2 of 3 CONV and GEMM operators have SME2 kernels (2 sampled"
+    )
+
+
+def test_portable_operators_and_overheads_have_their_time():
+    explanation = explained("made-fp32", "linux")
+    [portable] = of_kind(explanation, "portable_cost")
+    assert (portable.win_ns, portable.rows[0]["source"]) == (60_000, "model.py:13")
+    [delegates] = of_kind(explanation, "delegate_overhead")
+    assert delegates.win_ns == 2 * DELEGATE_OVERHEAD_NS
+    assert "up to 0.006 ms of it may be its operators' own" in delegates.rules_out
+    [framework] = of_kind(explanation, "framework_overhead")
+    assert framework.win_ns == FRAMEWORK_OVERHEAD_NS
+
+
+def test_ceilings_are_in_milliseconds_and_as_a_factor():
+    explanation = explained("made-fp32", "linux")
+    inference_ns = OperatorRun(cnn("on")).inference_ns
+    [compute] = of_kind(explanation, "amdahl_compute")
+    left_ns = inference_ns - 400_000
+    assert f"{left_ns / 1e6:.3f} ms would be left, {inference_ns / left_ns:.2f}x at most" in compute.title
+    [movement] = of_kind(explanation, "amdahl_data_movement")
+    assert movement.win_share == pytest.approx(60_000 / inference_ns)
+
+
+@pytest.mark.parametrize(("variant", "basis"), [("alone-fp32", "predicted"), ("twin-fp32", "emulated")])
+def test_a_baseline_without_sme2_hardware_is_projected_and_labelled_so(variant: str, basis: str):
+    explanation = explained(variant, "linux")
+    assert explanation.baseline is None
+    assert of_kind(explanation, "bottleneck_shift") == []
+    [missed] = of_kind(explanation, "missed_sme2")
+    assert missed.basis == basis
+    assert "would stay off" in missed.title
+    assert missed.title.endswith("(predicted)") == (basis == "predicted")
+    projection = explanation.insights[-1]
+    assert (projection.kind, projection.basis) == ("projection", "projection")
+    assert projection.title.startswith("Projection, not a measurement")
+    assert (projection.win_ns, projection.win_share) == (None, None), "never ranked with measurements"
+    inference_ns, eligible_ns = OperatorRun(cnn("off")).inference_ns, 700_000
+    expected = [
+        inference_ns / (inference_ns - eligible_ns * (1 - 1 / factor)) for factor in PUBLISHED_SPEEDUPS
+    ]
+    [row] = projection.rows
+    assert [row["speedup_low"], row["speedup_high"]] == pytest.approx(expected)
+    assert (row["operators"], row["of_operators"]) == (2, 3), "depthwise has no SME2 kernel"
+    assert ("emulated run" in projection.evidence[1]) == (basis == "emulated")
+
+
+def test_where_sme2_can_be_measured_nothing_is_projected():
+    assert of_kind(explained("capable-fp32", "linux"), "projection") == []
+    assert of_kind(explained("made-fp32", "linux"), "projection") == []
+
+
+def test_a_projection_is_in_no_table_of_the_warehouse():
+    assert explained("alone-fp32", "linux").insights[-1].kind == "projection"
+    made_warehouse().publish()
+    assert made_warehouse().query("FROM comparisons").empty
+
+
+def test_insights_are_strict_json():
+    for variant, platform in (("made-fp32", "linux"), ("made-fp32", "emulated"), ("twin-fp32", "linux")):
+        found = explanation_json(explained(variant, platform))
+        again = json.loads(json.dumps(found, allow_nan=False))
+        assert len(again["insights"]) == len(found["insights"]) > 0
+
+
+def test_what_was_never_measured_cannot_be_explained():
+    with pytest.raises(WarehouseError, match="no run of made-fp16 on linux"):
+        explain(made_warehouse(), "made-fp16", "linux")
+
+
+def arm_of(ops: list[Op], fidelity: str = "hardware") -> ArmRows:
+    """The rows that the views would give of these operators, as far as layout changes need them."""
+    run = OperatorRun(ops, fidelity=fidelity)
+    rows = pd.DataFrame(run._rows_of_an_inference()).query("kind == 'operator'")
+    facts = pd.DataFrame(run._operator_rows())
+    shared = ["backend", "delegate", "position"]
+    rows = rows.reset_index(drop=True).merge(facts, on=shared, how="left").astype({"delegate": "Int64"})
+    for column in ("input_shape", "output_shape", "edge_ops"):
+        rows[column] = rows.get(column)
+    timed = fidelity == "hardware"
+    rows["execution_order"] = range(1, len(rows) + 1)
+    rows["rank"] = rows["execution_order"]
+    rows["mean_ns"] = rows["duration_ns"] if timed else None
+    headroom: dict[str, Any] = {"inference_ns": run.inference_ns, "rounds": 2, "inferences": 6}
+    headroom.update(delegate_calls=0, operators=len(rows), portable_operators=0)
+    for name in ("compute", "data_movement", "portable", "delegate_overhead", "framework_overhead"):
+        headroom[f"{name}_ns"] = 0
+    for column in ("module", "module_type", "source", "share", "rounds", "samples", "sme_samples"):
+        rows[column] = rows.get(column, 2 if column == "rounds" else None)
+    rows["share"] = 0.0
+    empty = pd.DataFrame(columns=["reason", "basis"])
+    return ArmRows({"run_id": "r", "sme2": "on", "fidelity": fidelity}, rows, rows, empty, headroom)
+
+
+def layout_of(*ops: Op, fidelity: str = "hardware") -> Insight | None:
+    found = [insight for insight in insights(arm_of(list(ops), fidelity)) if insight.kind == "layout_changes"]
+    return found[0] if found else None
+
+
+CONV = Op("Convolution (NHWC, F32) IGEMM #1", 100)
+TRANSPOSE = Op("Transpose (ND, X32) #1", 7, 0, INSERTED)
+CONVERT = Op("Convert (NC) #1", 3)
+
+
+def shaped(op: Op, before: str, after: str) -> Op:
+    return replace(op, facts={**op.facts, "input_shape": before, "output_shape": after})
+
+
+def test_transposes_that_undo_one_another_could_both_go():
+    there, back = shaped(TRANSPOSE, "1x2x4", "1x4x2"), shaped(TRANSPOSE, "1x4x2", "1x2x4")
+    found = layout_of(CONV, there, back, CONV)
+    assert found is not None
+    assert [row["why"] for row in found.rows] == ["a transpose and one that undoes it"]
+    assert found.win_ns == 14_000
+
+
+def test_transposes_in_a_row_of_unknown_shape_could_be_one():
+    found = layout_of(CONV, TRANSPOSE, replace(TRANSPOSE, us=5), CONV)
+    assert found is not None
+    assert [row["why"] for row in found.rows] == ["two transposes in a row that could be one"]
+    assert found.win_ns == 5_000, "only the cheaper one goes"
+
+
+def test_transposes_across_a_delegate_border_are_told_from_those_inside():
+    second = replace(CONV, delegate=1)
+    found = layout_of(CONV, TRANSPOSE, replace(TRANSPOSE, delegate=1), second)
+    assert found is not None
+    assert found.rows[0]["why"].endswith("across a delegate border")
+
+
+def test_transposes_around_a_portable_operator_could_be_moved():
+    mean = Op("native_call_mean.out", 50, None)
+    found = layout_of(CONV, TRANSPOSE, mean, replace(TRANSPOSE, delegate=1), replace(CONV, delegate=1))
+    assert found is not None
+    assert [row["why"] for row in found.rows] == [
+        "transposes out of and back into delegates, around portable operators"
+    ]
+    assert found.rows[0]["places"] == [[0, 1], [1, 0]]
+
+
+def test_transposes_around_elementwise_operators_could_be_moved_but_not_around_a_softmax():
+    hardswish, softmax = Op("HardSwish (NC) #1", 9), Op("Softmax (NC, F32) #1", 9)
+    moved = layout_of(CONV, TRANSPOSE, hardswish, TRANSPOSE, CONV)
+    assert moved is not None
+    assert "around elementwise operators" in moved.rows[0]["why"]
+    assert layout_of(CONV, TRANSPOSE, softmax, TRANSPOSE, CONV) is None
+    assert layout_of(CONV, TRANSPOSE, CONV, TRANSPOSE, CONV) is None
+
+
+def test_dequantised_and_quantised_again_around_data_movement_could_go():
+    reshape = Op("Static Reshape (NC) #1", 0)
+    for first, second, counts in (
+        (DEQUANTISE, QUANTISE, True),
+        (QUANTISE, DEQUANTISE, False),
+        ({}, {}, True),
+    ):
+        found = layout_of(CONV, replace(CONVERT, facts=first), reshape, replace(CONVERT, facts=second), CONV)
+        assert (found is not None) == counts
+        if found is not None:
+            assert "if the scales agree" in found.rows[0]["why"]
+    assert layout_of(CONV, CONVERT, CONV, CONVERT, CONV) is None
+
+
+def test_what_a_delegate_begins_and_ends_with_is_at_its_border():
+    found = layout_of(CONVERT, TRANSPOSE, CONV, TRANSPOSE)
+    assert found is not None
+    assert [row["why"] for row in found.rows] == [
+        "a conversion that a delegate begins with",
+        "a transpose that a delegate begins with",
+        "a transpose that a delegate ends with",
+    ]
+    assert found.win_ns == 17_000
+    assert layout_of(CONV, Op("Static Reshape (NC) #1", 1)) is None, "a view moves nothing"
+
+
+def test_emulated_layout_changes_are_counted_without_times():
+    found = layout_of(TRANSPOSE, CONV, fidelity="emulated")
+    assert found is not None
+    assert (found.win_ns, found.rows[0]["win_ms"]) == (None, None)
+
+
+def test_ranking_keeps_projections_behind_what_was_measured():
+    def insight(kind: str, win_ns: float | None) -> Insight:
+        return Insight(kind, "", "", (), "", win_ns, None, "measured")
+
+    found = [
+        insight("projection", None),
+        insight("missed_sme2", None),
+        insight("heavy_operator", 5.0),
+        insight("amdahl_compute", 9.0),
+        insight("bottleneck_shift", None),
+    ]
+    assert [one.kind for one in ranked(found)] == [
+        "bottleneck_shift",
+        "amdahl_compute",
+        "heavy_operator",
+        "missed_sme2",
+        "projection",
+    ]
