@@ -6,6 +6,7 @@ somebody wants it: in the UI under Automation, or by setting SME2_NIGHTLY_CRON.
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone
 from itertools import islice, pairwise, takewhile
@@ -21,10 +22,11 @@ from sme2_assets import launch, notify
 from sme2_assets.assets.support import clear_failures
 from sme2_assets.assets.traces import ProfileConfig
 from sme2_assets.errors import Sme2Error
-from sme2_assets.models.registry import variants
+from sme2_assets.models.registry import arrivals, is_known, variants
 from sme2_assets.nightly import Regression, newly_killed_nights, nightly, nights, open_regressions
 from sme2_assets.partitions import MODEL_VARIANTS, model_partitions
 from sme2_assets.resources import Lab
+from sme2_assets.store import sha256_of_text
 from sme2_assets.targets.host import host_platform
 
 CRON_VARIABLE = "SME2_NIGHTLY_CRON"
@@ -37,16 +39,62 @@ TOLD = "night"
 REGRESSION_CHECK = "no_regression"
 # Failures of a check that are looked at in one tick of the sensor.
 CHECK_HISTORY = 100
+# A whole folder of models that is dropped at once arrives over several ticks.
+MOST_EXPORTS_PER_TICK = 10
 
 
-@dg.sensor(minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    asset_selection=[dg.AssetKey("exported_model")],
+    minimum_interval_seconds=30,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+)
 def model_variants_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-    """Makes every registered model variant a partition, so that it can be clicked in the UI."""
-    known = set(context.instance.get_dynamic_partitions(MODEL_VARIANTS))
-    new = [variant.key for variant in variants() if variant.key not in known]
-    if not new:
-        return dg.SkipReason("Every registered model variant is a partition already.")
-    return dg.SensorResult(dynamic_partitions_requests=[model_partitions.build_add_request(new)])
+    """Makes every registered model variant a partition, and takes away those whose model is gone.
+
+    What somebody brought (a file in a models folder, an installed package) is exported on arrival and
+    whenever its code changes; what comes with this package is exported when it is first profiled. What was
+    measured stays in the warehouse when a partition goes.
+    """
+    known = context.instance.get_dynamic_partitions(MODEL_VARIANTS)
+    registered = [variant.key for variant in variants()]
+    new = [key for key in registered if key not in known]
+    # Those that are not registered may have been asked for: a model of another source, or options.
+    gone = [key for key in known if key not in registered and not is_known(key)]
+    exports, cursor = _exports_to_ask_for(context)
+    context.update_cursor(cursor)
+    if gone:
+        context.log.info(f"No longer partitions, for their models are gone: {', '.join(gone)}")
+    if not (new or gone or exports):
+        return dg.SkipReason("The partitions are the registered model variants already.")
+    requests: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
+    if new:
+        requests.append(model_partitions.build_add_request(new))
+    if gone:
+        requests.append(model_partitions.build_delete_request(gone))
+    return dg.SensorResult(run_requests=exports, dynamic_partitions_requests=requests)
+
+
+def _exports_to_ask_for(context: dg.SensorEvaluationContext) -> tuple[list[dg.RunRequest], str]:
+    """Runs for variants that are new or changed, some at a time, and the cursor that remembers them."""
+    asked: dict[str, str] = json.loads(context.cursor) if context.cursor else {}
+    wanted = {}
+    for variant, spec in arrivals():
+        try:
+            wanted[variant.key] = sha256_of_text(json.dumps(spec.identity(), sort_keys=True))[:16]
+        except (OSError, Sme2Error) as error:
+            context.log.warning(f"{variant} is not exported now: {error}")
+    fresh = [key for key, identity in wanted.items() if asked.get(key) != identity][:MOST_EXPORTS_PER_TICK]
+    runs = [
+        dg.RunRequest(
+            # The moment is part of it: a file that is changed and changed back is exported again.
+            run_key=f"{key}:{wanted[key]}:{time.time_ns()}",
+            partition_key=key,
+            asset_selection=[dg.AssetKey("exported_model")],
+        )
+        for key in fresh
+    ]
+    remembered = {key: asked[key] for key in wanted if key in asked} | {key: wanted[key] for key in fresh}
+    return runs, json.dumps(remembered)
 
 
 class NightConfig(ProfileConfig):

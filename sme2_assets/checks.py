@@ -4,12 +4,15 @@ from functools import partial
 
 import dagster as dg
 
+from sme2_assets.errors import Sme2Error
 from sme2_assets.partitions import pair_partitions, parse_pair_key, parse_run_key, run_partitions
 from sme2_assets.profiling.manifest import Manifest
 from sme2_assets.profiling.session import current_run_dir
 from sme2_assets.resources import Lab
 from sme2_assets.warehouse.checks import (
+    attribution_faults,
     conservation_faults,
+    executed_kernel_faults,
     noise_faults,
     pair_faults,
     sme2_evidence_faults,
@@ -23,13 +26,34 @@ run_check = partial(dg.asset_check, partitions_def=run_partitions)
 @run_check(asset="etdump_traces", blocking=True)
 def outputs_match_eager(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
     """The runner's outputs are as near to the eager model as the precision must be."""
-    faults = {}
+    faults: dict[str, str] = {}
+    without_reference = []
     for key in _partition_keys(context):
         variant, target = parse_run_key(key)
         info = Manifest.read(current_run_dir(lab.store, variant, target.platform, target.sme2)).info
-        if info.sqnr_db < info.sqnr_threshold_db:
-            faults[key] = f"{info.sqnr_db:.1f} dB against eager, {info.sqnr_threshold_db:.1f} dB needed"
+        if info.sqnr_db is None:
+            without_reference.append(key)
+        elif info.sqnr_db < info.sqnr_threshold_db:
+            faults[key] = (
+                f"{info.sqnr_db:.1f} dB against eager, {info.sqnr_threshold_db:.1f} dB needed"
+                f"{_divergence_text(variant)}"
+            )
+    if without_reference:
+        return _result(
+            faults, "There is no eager model to compare with; the arms are compared with each other."
+        )
     return _result(faults, "Outputs agree with the eager model.")
+
+
+def _divergence_text(variant: str) -> str:
+    """Where the outputs first go astray. Imports torch, so it is looked for only when they do."""
+    from sme2_assets.models.divergence import first_divergence
+
+    try:
+        found = first_divergence(variant, log=lambda _: None)
+    except Sme2Error as error:
+        return f"; where they diverge could not be found: {error.what}"
+    return f"; {found}" if found else "; no operator of the exported program diverges: look at the kernels"
 
 
 @run_check(asset="timeline", blocking=True)
@@ -53,6 +77,25 @@ def every_operator_known(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg
         _faults_of_runs(context, lab, unknown_operators),
         "Every operator has a known category.",
         severity=dg.AssetCheckSeverity.WARN,
+    )
+
+
+@run_check(asset="timeline")
+def operators_attributed(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
+    """Nearly every operator has one place in the model's code."""
+    return _result(
+        _faults_of_runs(context, lab, attribution_faults),
+        "Nearly every operator has one place in the model.",
+        severity=dg.AssetCheckSeverity.WARN,
+    )
+
+
+@run_check(asset="kernel_usage", blocking=True)
+def sme2_kernels_executed(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
+    """Sampled: with SME2 on, convolutions and products with SME2 names ran SME2 kernels; off, none did."""
+    return _result(
+        _faults_of_runs(context, lab, executed_kernel_faults),
+        "What was sampled fits the SME2 state.",
     )
 
 

@@ -7,6 +7,7 @@ Belongs here: options, and how results are printed. Heavy imports happen inside 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import sme2_assets
+from sme2_assets.cli_models import check_model, models, onboard
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store, default_data_root
 
@@ -52,6 +54,9 @@ class _Group(click.Group):
 @click.pass_context
 def main(context: click.Context, data: Path | None) -> None:
     """Measure what Arm's SME2 matrix unit does for ExecuTorch models."""
+    if data is not None:
+        # The models folder is part of the data folder, and so are processes that are started from here.
+        os.environ["SME2_DATA"] = str(data.resolve())
     context.obj = Store((data or default_data_root()).resolve())
 
 
@@ -76,25 +81,8 @@ def doctor(store: Store, as_json: bool) -> None:
         sys.exit(1)
 
 
-@main.command()
-@json_option
-def models(as_json: bool) -> None:
-    """The models that can be profiled, and their precisions."""
-    from sme2_assets.models.registry import models as registered
-
-    specs = registered()
-    if as_json:
-        _print_json(
-            [
-                {"model": spec.name, "precisions": spec.precisions, "description": spec.description}
-                for spec in specs
-            ]
-        )
-        return
-    table = Table("model", "precisions", "description", box=None, pad_edge=False)
-    for spec in specs:
-        table.add_row(spec.name, ", ".join(spec.precisions), spec.description)
-    out.print(table)
+for command in (models, onboard, check_model):
+    main.add_command(command)
 
 
 @main.command()
@@ -328,15 +316,69 @@ def report(store: Store, model: str, platform_name: str | None) -> None:
         progress.print(f"written: {path}", markup=False, highlight=False)
 
 
+@main.command()
+@click.argument("model")
+@click.option(
+    "--platform", "platform_name", type=click.Choice(["linux", "mac", "emulated"]), help="Default: all."
+)
+@json_option
+@click.pass_obj
+def explain(store: Store, model: str, platform_name: str | None, as_json: bool) -> None:
+    """Why MODEL[-PRECISION] is as fast as it is: what to fix next, ranked by the time there is to win."""
+    from sme2_assets.explain import explain as explained
+    from sme2_assets.report.insights import explanation_json, show_explanation
+    from sme2_assets.targets import PLATFORMS
+    from sme2_assets.warehouse import Warehouse
+    from sme2_assets.warehouse.read import newest_run
+
+    warehouse = Warehouse(store.warehouse)
+    found = [
+        explained(warehouse, variant, name)
+        for variant in _variants(model)
+        for name in ([platform_name] if platform_name else PLATFORMS)
+        if newest_run(warehouse, variant, name) is not None
+    ]
+    if not found:
+        raise Sme2Error(
+            f"There is no run of {model} in the warehouse yet.", f"Run `sme2 profile {model}` first."
+        )
+    if as_json:
+        _print_json([explanation_json(explanation) for explanation in found])
+        return
+    for explanation in found:
+        show_explanation(out, explanation)
+
+
+@main.command("kernel-log")
+@click.argument("log_file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--run", "run_id", help="Store them with this run of the warehouse, as registered evidence.")
+@json_option
+@click.pass_obj
+def kernel_log(store: Store, log_file: Path, run_id: str | None, as_json: bool) -> None:
+    """The kernels that LOG_FILE says XNNPACK registered. Registered is not executed.
+
+    LOG_FILE is what a runner printed that was built from source with XNNPACK's logging.
+    """
+    from sme2_assets.report.terminal import show_rows
+    from sme2_assets.warehouse import Warehouse
+    from sme2_assets.warehouse.ingest import registered_rows_of_log, write_registered
+
+    rows = registered_rows_of_log(log_file)
+    if run_id is not None:
+        warehouse = Warehouse(store.warehouse)
+        write_registered(warehouse, run_id, rows)
+        warehouse.publish()
+    if as_json:
+        click.echo(rows.to_json(orient="records", indent=2))
+        return
+    show_rows(out, rows)
+
+
 def _variants(model: str) -> list[str]:
     """The variant that was named, or all precisions of the model that was."""
-    from sme2_assets.models.registry import models as registered
-    from sme2_assets.models.registry import parse_variant
+    from sme2_assets.models.registry import requested
 
-    for spec in registered():
-        if spec.name == model:
-            return [f"{spec.name}-{precision}" for precision in spec.precisions]
-    return [parse_variant(model).key]
+    return [variant.key for variant in requested(model)]
 
 
 def _show_noise(warehouse: Warehouse, variants: list[str], as_json: bool) -> None:

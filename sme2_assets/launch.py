@@ -19,6 +19,7 @@ import dagster as dg
 from filelock import FileLock, Timeout
 
 from sme2_assets.errors import Sme2Error
+from sme2_assets.models.registry import is_large
 from sme2_assets.partitions import MODEL_VARIANTS, pair_key, run_key
 from sme2_assets.resources import Lab
 from sme2_assets.store import CHECKOUT, Store, safe_name
@@ -31,7 +32,15 @@ RANGE_START = "dagster/asset_partition_range_start"
 RANGE_END = "dagster/asset_partition_range_end"
 # Names the lock that the process of an in-process run holds for as long as it lives.
 PROCESS_TAG = "sme2/process"
-RUN_ASSETS = ("etdump_traces", "timeline", "latency_summary", "operator_summary", "category_summary")
+RUN_ASSETS = (
+    "etdump_traces",
+    "timeline",
+    "kernel_samples",
+    "latency_summary",
+    "operator_summary",
+    "category_summary",
+    "kernel_usage",
+)
 PAIR_ASSETS = ("sme2_comparison", "report")
 
 
@@ -78,8 +87,15 @@ def requests_for_this_machine(
     for name in PLATFORMS:
         availability = {sme2: lab.target(name).availability(sme2) for sme2 in states}
         given = tuple(sme2 for sme2 in states if availability[sme2].ok)
+        too_large = [variant for variant in variants if name == "emulated" and is_large(variant)]
         if given:
-            requests += [ProfileRequest(variant, name, given) for variant in variants]
+            requests += [
+                ProfileRequest(variant, name, given) for variant in variants if variant not in too_large
+            ]
+            notes += [
+                f"{variant} on emulated left out: it would take minutes. Ask for it with --platform emulated."
+                for variant in too_large
+            ]
         # A platform of another operating system is nothing a person would expect here.
         if given or name == "emulated":
             notes += [

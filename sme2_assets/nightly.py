@@ -30,7 +30,7 @@ from filelock import FileLock, Timeout
 from sme2_assets import launch
 from sme2_assets.errors import Sme2Error
 from sme2_assets.launch import ProfileRequest
-from sme2_assets.models.registry import parse_variant
+from sme2_assets.models.registry import is_large, parse_variant
 from sme2_assets.models.registry import variants as registered_variants
 from sme2_assets.report.tables import TextTable, speedup_text
 from sme2_assets.resources import Lab
@@ -377,7 +377,9 @@ def _new_summary(store: Store, zone: tzinfo, notes: Sequence[str]) -> NightSumma
 def _requests(
     lab: Lab, variants: Sequence[str], platforms: Sequence[str]
 ) -> tuple[list[ProfileRequest], list[str]]:
-    chosen = [parse_variant(name).key for name in variants] or [it.key for it in registered_variants()]
+    chosen = [parse_variant(name).key for name in variants] or [
+        it.key for it in registered_variants() if not is_large(it.key)
+    ]
     requests, left_out = launch.requests_for_this_machine(lab, chosen, SME2_STATES)
     if platforms:
         requests = [request for request in requests if request.platform in platforms]

@@ -14,6 +14,22 @@ from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary, build_runner
 from sme2_assets.targets.qemu import Qemu, ensure_qemu
 
+# Files of a minute and more. When several workers share the tests, the long files must not be the last.
+LONGEST_FIRST = [
+    "e2e/test_documented_commands.py",
+    "e2e/test_ui.py",
+    "models/test_onboarding.py",
+    "e2e/test_chain.py",
+    "models/test_export.py",
+    "e2e/test_cli.py",
+    "test_nightly.py",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {Path(__file__).parent / name: at for at, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
+
 
 @pytest.fixture(scope="session")
 def artifacts_dir(request: pytest.FixtureRequest) -> Path:

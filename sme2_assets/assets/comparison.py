@@ -4,7 +4,10 @@ import dagster as dg
 import pandas as pd
 
 from sme2_assets.assets.support import clear_failures
+from sme2_assets.explain import explain
 from sme2_assets.partitions import both_states, pair_partitions, parse_pair_key
+from sme2_assets.report.insights import insight_table
+from sme2_assets.report.module_plots import module_picture
 from sme2_assets.report.plots import category_picture, data_uri_markdown
 from sme2_assets.report.tables import comparison_table, speedup_text
 from sme2_assets.resources import Lab
@@ -17,6 +20,7 @@ from sme2_assets.warehouse.read import rows_of_view
     deps=[
         dg.AssetDep("category_summary", partition_mapping=both_states),
         dg.AssetDep("latency_summary", partition_mapping=both_states),
+        dg.AssetDep("kernel_usage", partition_mapping=both_states),
     ],
     partitions_def=pair_partitions,
     backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),
@@ -41,6 +45,7 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
                 for sme2 in ("off", "on")
             ]
         )
+        explanation = explain(warehouse, variant, platform_name, rows["session_id"].iloc[0])
     model = rows[rows["level"] == "model"].iloc[0]
     picture = category_picture(categories, f"{variant} on {platform_name}: the category shift")
     return dg.MaterializeResult(
@@ -53,6 +58,10 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
             "category shift": dg.MetadataValue.md(data_uri_markdown(picture, "category shift")),
             "categories": dg.MetadataValue.md(comparison_table(rows, "category").markdown()),
             "operators": dg.MetadataValue.md(comparison_table(rows, "operator").markdown()),
+            "insights": dg.MetadataValue.md(insight_table(explanation.insights).markdown()),
+            "modules": dg.MetadataValue.md(
+                data_uri_markdown(module_picture(explanation.modules, f"{variant}: modules"), "modules")
+            ),
             "off_run_id": model["off_run_id"],
             "on_run_id": model["on_run_id"],
         },

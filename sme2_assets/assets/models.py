@@ -4,7 +4,9 @@ import dagster as dg
 
 from sme2_assets.assets.support import clear_failures
 from sme2_assets.models.artifact import read_manifest
+from sme2_assets.models.delegation import read_delegation
 from sme2_assets.partitions import model_partitions
+from sme2_assets.report.models import delegation_table
 from sme2_assets.report.tables import TextTable
 from sme2_assets.resources import Lab
 
@@ -30,6 +32,7 @@ def exported_model(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materializ
     with clear_failures():
         exported = export_variant(variant, lab.store.artifacts, log=context.log.info)
         manifest = read_manifest(exported.manifest)
+        delegation = read_delegation(exported.delegation)
         lab.store.set_current("model", variant, exported.directory.name)
     operators = manifest.operators
     return dg.MaterializeResult(
@@ -41,6 +44,7 @@ def exported_model(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materializ
             "MACs": manifest.macs,
             "delegates": operators.delegates,
             "delegated operators": operators.delegated_total,
+            "delegated share": manifest.delegated_share,
             "portable operators": operators.portable_total,
             "operators": dg.MetadataValue.md(
                 TextTable.of(
@@ -49,6 +53,9 @@ def exported_model(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materializ
                     + [[name, "portable", count] for name, count in operators.portable.items()],
                 ).markdown()
             ),
+            "delegation": dg.MetadataValue.md(delegation_table(delegation).markdown()),
+            "export seconds": manifest.export_seconds,
+            "export peak memory bytes": manifest.export_peak_memory_bytes,
             "versions": dg.MetadataValue.json(manifest.versions),
             "from cache": exported.cached,
         },

@@ -39,7 +39,8 @@ def aa_noise(context: dg.AssetExecutionContext, config: ProfileConfig, lab: Lab)
                 "Measure the noise of a native target, e.g. linux-sme2_off.",
             )
         model, runner = inputs_of_session(lab.store, variant, key.platform, [key.sme2])
-        plan = plan_for(target.fidelity, **config.model_dump())
+        # Nothing is learnt of noise from samples.
+        plan = plan_for(target.fidelity, **{**config.model_dump(), "kernel_rounds": 0})
         manifests = measure_session(
             lab.store, target, model, runner, aa_arms(key.sme2), plan, context.log.info
         )

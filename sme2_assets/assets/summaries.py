@@ -1,18 +1,15 @@
 """Summaries of one run: views of the warehouse, shown for each partition."""
 
-from collections.abc import Callable
 from functools import partial
 
 import dagster as dg
 import pandas as pd
 
-from sme2_assets.assets.support import clear_failures
-from sme2_assets.partitions import pair_per_run, parse_run_key, run_partitions
+from sme2_assets.assets.support import show_view
+from sme2_assets.partitions import pair_per_run, run_partitions
 from sme2_assets.report.plots import category_picture, data_uri_markdown
 from sme2_assets.report.tables import EMULATED_NOTE, TextTable, category_table, latency_table, operator_table
 from sme2_assets.resources import Lab
-from sme2_assets.store import sha256_of_text
-from sme2_assets.warehouse.read import latest_run, rows_of_view
 
 summary_asset = partial(
     dg.asset,
@@ -27,45 +24,19 @@ summary_asset = partial(
 @summary_asset(deps=["timeline"])
 def latency_summary(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """View `latency_summary`: inference latency from the pass without tracer, per run."""
-    return _show(context, lab, "latency_summary", _latency_metadata)
+    return show_view(context, lab, "latency_summary", _latency_metadata)
 
 
 @summary_asset(deps=["timeline"])
 def operator_summary(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """View `operator_summary`: time of every operator by delegate and position, with its SME2 evidence."""
-    return _show(context, lab, "operator_summary", _operator_metadata)
+    return show_view(context, lab, "operator_summary", _operator_metadata)
 
 
 @summary_asset(deps=["operator_summary"])
 def category_summary(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """View `category_summary`: time of CONV, GEMM, Data Movement, Elementwise, Other, and the overhead."""
-    return _show(context, lab, "category_summary", _category_metadata)
-
-
-def _show(
-    context: dg.AssetExecutionContext,
-    lab: Lab,
-    view: str,
-    metadata: Callable[[pd.DataFrame], dict[str, dg.MetadataValue]],
-) -> dg.MaterializeResult:
-    """Shows each partition's rows of a view; the rows' content is the data version."""
-    versions = []
-    with clear_failures():
-        for key in context.partition_keys:
-            variant, target = parse_run_key(key)
-            run = latest_run(lab.warehouse, variant, target.platform, target.sme2)
-            rows = rows_of_view(lab.warehouse, view, run["run_id"])
-            versions.append(rows.to_json(orient="records", date_format="iso"))
-            context.add_asset_metadata(
-                {
-                    "run_id": run["run_id"],
-                    "fidelity": run["fidelity"],
-                    "dagster/row_count": len(rows),
-                    **metadata(rows),
-                },
-                partition_key=key,
-            )
-    return dg.MaterializeResult(data_version=dg.DataVersion(sha256_of_text(*versions)[:16]))
+    return show_view(context, lab, "category_summary", _category_metadata)
 
 
 def _table(table: TextTable, rows: pd.DataFrame) -> dg.MetadataValue:

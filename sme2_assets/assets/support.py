@@ -1,15 +1,16 @@
-"""What all assets share: clear failures and common metadata."""
+"""What all assets share: clear failures, and how a view is shown."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import dagster as dg
+import pandas as pd
 
 from sme2_assets.errors import Sme2Error
-
-DOCS = "See docs/{page} in the repository."
+from sme2_assets.partitions import parse_run_key
+from sme2_assets.resources import Lab
+from sme2_assets.store import sha256_of_text
+from sme2_assets.warehouse.read import latest_run, rows_of_view
 
 
 @contextmanager
@@ -22,3 +23,29 @@ def clear_failures() -> Iterator[None]:
         if error.remedy:
             metadata["what to do"] = dg.MetadataValue.text(error.remedy)
         raise dg.Failure(description=str(error), metadata=metadata, allow_retries=False) from error
+
+
+def show_view(
+    context: dg.AssetExecutionContext,
+    lab: Lab,
+    view: str,
+    metadata: Callable[[pd.DataFrame], dict[str, dg.MetadataValue]],
+) -> dg.MaterializeResult:
+    """Shows each partition's rows of a view; the rows' content is the data version."""
+    versions = []
+    with clear_failures():
+        for key in context.partition_keys:
+            variant, target = parse_run_key(key)
+            run = latest_run(lab.warehouse, variant, target.platform, target.sme2)
+            rows = rows_of_view(lab.warehouse, view, run["run_id"])
+            versions.append(rows.to_json(orient="records", date_format="iso"))
+            context.add_asset_metadata(
+                {
+                    "run_id": run["run_id"],
+                    "fidelity": run["fidelity"],
+                    "dagster/row_count": len(rows),
+                    **metadata(rows),
+                },
+                partition_key=key,
+            )
+    return dg.MaterializeResult(data_version=dg.DataVersion(sha256_of_text(*versions)[:16]))

@@ -7,7 +7,7 @@ from sme2_assets.partitions import pair_per_run, parse_run_key, run_partitions
 from sme2_assets.profiling.session import current_run_dir
 from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
-from sme2_assets.warehouse.ingest import rows_of_run, write_run
+from sme2_assets.warehouse.ingest import RunRows, rows_of_run, write_run
 
 
 @dg.asset(
@@ -19,7 +19,7 @@ from sme2_assets.warehouse.ingest import rows_of_run, write_run
     code_version="1",
 )
 def timeline(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
-    """Tables `runs`, `inferences` and `timeline`: every nanosecond of every traced inference in one row.
+    """Tables `runs`, `inferences`, `timeline`, `operators`: every nanosecond of an inference in one row.
 
     Reads the traces of the newest run of the partition, writes Parquet, and publishes the DuckDB file.
     History is kept: a new run adds rows.
@@ -40,6 +40,7 @@ def timeline(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResul
                     "dagster/row_count": len(rows.timeline),
                     "inferences": len(rows.inferences),
                     "unknown operators": int((~rows.timeline["known"]).sum()),
+                    **_attribution(rows),
                 },
                 partition_key=key,
             )
@@ -51,3 +52,8 @@ def timeline(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResul
         },
         data_version=dg.DataVersion(sha256_of_text(*run_ids)[:16]),
     )
+
+
+def _attribution(rows: RunRows) -> dict[str, int]:
+    """How many operators were found in the model's code, and how."""
+    return {f"operators: {how}": count for how, count in rows.operators["attribution"].value_counts().items()}

@@ -7,7 +7,7 @@ from sme2_assets.assets.support import clear_failures
 from sme2_assets.errors import Sme2Error
 from sme2_assets.models.artifact import ExportedModel, load_exported
 from sme2_assets.partitions import pair_per_run, run_key, run_partitions, sessions_in
-from sme2_assets.profiling.manifest import Manifest
+from sme2_assets.profiling.manifest import Info, Manifest
 from sme2_assets.profiling.plan import plan_for
 from sme2_assets.profiling.session import measure_session, sme2_arms
 from sme2_assets.report.tables import TextTable
@@ -34,6 +34,9 @@ class ProfileConfig(dg.Config):
     )
     iterations: int | None = Field(
         None, description="Timed inferences per process (20 on hardware, 1 emulated)."
+    )
+    kernel_rounds: int | None = Field(
+        None, description="Rounds that also sample which kernels run (2 on hardware, 1 emulated; 0: none)."
     )
     timeout_s: float | None = Field(None, description="Limit for one runner process in seconds.")
     quiet_patience_s: float | None = Field(
@@ -120,7 +123,7 @@ def _run_metadata(store: Store, manifest: Manifest) -> dict[str, dg.MetadataValu
         ["ExecuTorch", info.versions.get("executorch")],
         ["runner", identity.runner_sha256[:16]],
         ["model file", identity.pte_sha256[:16]],
-        ["outputs against eager", f"{info.sqnr_db:.1f} dB (needed: {info.sqnr_threshold_db:.0f} dB)"],
+        ["outputs against eager", _agreement_text(info)],
         ["machine load before, after", f"{context.load_before}, {context.load_after}"],
     ]
     return {
@@ -129,5 +132,11 @@ def _run_metadata(store: Store, manifest: Manifest) -> dict[str, dg.MetadataValu
         "path": dg.MetadataValue.path(str(store.run_dir(manifest.run_id))),
         "run": dg.MetadataValue.md(TextTable.of(["what", "value"], facts).markdown()),
         "processes": dg.MetadataValue.int(len(info.processes)),
-        "sqnr_db": dg.MetadataValue.float(info.sqnr_db),
+        **({} if info.sqnr_db is None else {"sqnr_db": dg.MetadataValue.float(info.sqnr_db)}),
     }
+
+
+def _agreement_text(info: Info) -> str:
+    if info.sqnr_db is None:
+        return "no eager model to compare with"
+    return f"{info.sqnr_db:.1f} dB (needed: {info.sqnr_threshold_db:.0f} dB)"

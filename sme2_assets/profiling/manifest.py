@@ -14,8 +14,17 @@ from typing import Any
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import write_json
 
-SCHEMA = 2
+SCHEMA = 3
 FILE_NAME = "manifest.json"
+# Files of a run folder: what the model's operators are, and per process what its pass gives.
+OPERATORS_FILE = "operators.json"
+DELEGATION_FILE = "delegation.json"
+RESULT_FILE = "result.json"
+TRACE_FILE = "trace.etdump"
+SAMPLES_FILE = "samples.json"
+LOG_FILE = "runner.log"
+# Samples are attributed by the trace of their own process.
+TRACED_PASSES = ("etdump", "kernels")
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,8 @@ class Process:
     command: list[str]
     exit_code: int
     seconds: float
+    # What was set besides the environment of the session's own process.
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,10 @@ class Info:
     seed: int
     plan: dict[str, Any]
     versions: dict[str, str]
-    sqnr_db: float
+    # Each output against the eager model's, as analysis.numerics.Agreement; empty without such a model.
+    agreements: list[dict[str, Any]]
+    # The worst of them; None without an eager model. The threshold also holds between the arms.
+    sqnr_db: float | None
     sqnr_threshold_db: float
     # Outputs of this arm against the other's; None when it was measured alone.
     arms_sqnr_db: float | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,11 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.targets.base import Fidelity
 
 # Each pass disturbs the others, so each is a process of its own.
-PASSES = ("latency", "etdump")
+PASSES = ("latency", "etdump", "kernels")
+
+
+# A tiny model would otherwise be traced for hundreds of thousands of inferences to fill the second.
+MOST_SAMPLED_ITERATIONS = 2000
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,10 @@ class Plan:
     warmup_cap: int = 100
     iterations: int = 20
     timeout_s: float = 600.0
+    # The kernels pass is made in the first rounds only: samples add up, and more of them say no more.
+    kernel_rounds: int = 2
+    # What one process of the kernels pass samples, in seconds of inferences.
+    kernel_sampling_s: float = 1.0
     # How long a session waits, all rounds together, for other processes to leave the machine alone.
     # After that it goes on, and the rounds are flagged.
     quiet_patience_s: float = 20.0
@@ -41,13 +50,27 @@ class Plan:
                 raise Sme2Error(
                     f"{name} must be at least 1, not {getattr(self, name)}.", f"Give a larger {name}."
                 )
-        if self.warmup < 0 or self.timeout_s <= 0:
-            raise Sme2Error("warmup must be >= 0 and timeout_s > 0.", "Correct the run configuration.")
+        if self.warmup < 0 or self.timeout_s <= 0 or self.kernel_rounds < 0 or self.kernel_sampling_s <= 0:
+            raise Sme2Error(
+                "warmup and kernel_rounds must be >= 0, timeout_s and kernel_sampling_s > 0.",
+                "Correct the run configuration.",
+            )
         if self.max_rounds < self.rounds or self.warmup_cap < self.warmup:
             raise Sme2Error(
                 "max_rounds must be at least rounds, and warmup_cap at least warmup.",
                 "Correct the run configuration.",
             )
+
+    def passes_of_round(self, index: int) -> list[str]:
+        """The passes of a round, in order."""
+        return [kind for kind in self.passes if kind != "kernels" or index < self.kernel_rounds]
+
+    def iterations_of(self, pass_kind: str, inference_ns: float) -> int:
+        """How often a process runs the model, when one inference takes about so long."""
+        if pass_kind != "kernels":
+            return self.iterations
+        wanted = math.ceil(self.kernel_sampling_s * 1e9 / max(inference_ns, 1))
+        return min(max(self.iterations, wanted), MOST_SAMPLED_ITERATIONS)
 
 
 # Ten rounds: an exact rank test can reach 5 % from six on, but not for one operator among many.
@@ -56,7 +79,14 @@ HARDWARE_PLAN = Plan()
 BASELINE_PLAN = replace(HARDWARE_PLAN, rounds=6, max_rounds=6)
 # Emulated times mean nothing, so one inference serves: it shows kernels and outputs.
 EMULATED_PLAN = Plan(
-    rounds=1, max_rounds=1, warmup=0, warmup_cap=0, iterations=1, timeout_s=1800.0, quiet_patience_s=0.0
+    rounds=1,
+    max_rounds=1,
+    warmup=0,
+    warmup_cap=0,
+    iterations=1,
+    kernel_rounds=1,
+    timeout_s=1800.0,
+    quiet_patience_s=0.0,
 )
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -20,12 +22,24 @@ from statistics import median
 import numpy as np
 
 import sme2_assets
-from sme2_assets.analysis.numerics import worst_sqnr_db
+from sme2_assets.analysis.numerics import MINIMUM_SQNR_DB, compare_outputs, worst_agreement, worst_sqnr_db
 from sme2_assets.analysis.statistics import paired_speedup
 from sme2_assets.errors import RunnerError, Sme2Error
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.profiling.environment import disturbances_between, take_snapshot, wait_until_quiet
-from sme2_assets.profiling.manifest import Context, Identity, Info, Manifest, Moment, Process
+from sme2_assets.profiling.manifest import (
+    DELEGATION_FILE,
+    OPERATORS_FILE,
+    SAMPLES_FILE,
+    TRACE_FILE,
+    TRACED_PASSES,
+    Context,
+    Identity,
+    Info,
+    Manifest,
+    Moment,
+    Process,
+)
 from sme2_assets.profiling.plan import Plan, arm_orders
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.result import RunnerResult, read_result, runner_failure
@@ -73,6 +87,10 @@ class _Arm:
         """The observation of each round so far."""
         return [median(result.iteration_ns) for result in self.results if result.pass_kind == "latency"]
 
+    def inference_ns(self) -> float:
+        """About what one inference takes, from whatever has been measured; infinite before that."""
+        return min((median(result.iteration_ns) for result in self.results), default=math.inf)
+
 
 def measure_session(
     store: Store,
@@ -95,6 +113,9 @@ def measure_session(
         for spec in arm_specs:
             run_id = _run_id(session_id, model, target, spec)
             directory = pending.enter_context(new_directory(store.run_dir(run_id)))
+            # The run folder is whole evidence: what the operators are does not depend on the model's folder.
+            shutil.copyfile(model.operators, directory / OPERATORS_FILE)
+            shutil.copyfile(model.delegation, directory / DELEGATION_FILE)
             arms[spec.label] = _Arm(spec, run_id, directory)
         environment = _measure_rounds(workspace, target, model, runner, arms, plan, seed, log)
         finished = datetime.now(timezone.utc)
@@ -162,8 +183,11 @@ def _measure_rounds(
         patience_s = max(0.0, patience_s - (time.monotonic() - asked)) if flags else patience_s
         environment.append(Moment(index, "before", before.as_json(), flags))
         for order_index, label in enumerate(order):
-            for pass_kind in plan.passes:
-                _run_pass(workspace, model, runner, arms[label], plan, index, order_index, pass_kind)
+            for pass_kind in plan.passes_of_round(index):
+                environ = {"SME2_RUNNER_SME2": arms[label].spec.sme2}
+                if pass_kind == "kernels":
+                    environ |= target.sampling_environment
+                _run_pass(workspace, model, runner, arms[label], plan, index, order_index, pass_kind, environ)
         # The counters since `before` tell what disturbed the round; nothing more needs sampling.
         after = take_snapshot(sample_s=0)
         disturbed = disturbances_between(before, after, limit_load=QUIET_CORES)
@@ -213,22 +237,26 @@ def _run_pass(
     round_index: int,
     order_index: int,
     pass_kind: str,
+    environ: dict[str, str],
 ) -> None:
     """One runner process: run it, believe nothing that does not fit, keep its files."""
     name = f"{arm.spec.label}_{round_index:02d}_{pass_kind}"
+    iterations = plan.iterations_of(pass_kind, arm.inference_ns())
     command = [workspace.put(runner.path), "--model", workspace.put(model.pte)]
     for path in model.inputs:
         command += ["--input", workspace.put(path)]
     command += ["--pass", pass_kind, "--threads", str(plan.threads)]
-    command += ["--warmup", str(plan.warmup), "--iterations", str(plan.iterations)]
+    command += ["--warmup", str(plan.warmup), "--iterations", str(iterations)]
     if plan.warmup_cap > plan.warmup:
         command += ["--warmup-cap", str(plan.warmup_cap)]
     command += ["--result", workspace.path(f"{name}.json"), "--outputs", workspace.path(f"{name}_outputs")]
-    if pass_kind == "etdump":
+    if pass_kind in TRACED_PASSES:
         command += ["--etdump", workspace.path(f"{name}.etdump")]
+    if pass_kind == "kernels":
+        command += ["--samples", workspace.path(f"{name}.samples.json")]
     if arm.spec.slowdown_percent:
         command += ["--slowdown-percent", str(arm.spec.slowdown_percent)]
-    completed = workspace.run(command, {"SME2_RUNNER_SME2": arm.spec.sme2}, plan.timeout_s)
+    completed = workspace.run(command, environ, plan.timeout_s)
     if completed.returncode != 0:
         raise _failure(completed, model, arm, round_index, pass_kind)
 
@@ -238,10 +266,12 @@ def _run_pass(
     (directory / "runner.log").write_text(completed.stdout + completed.stderr)
     workspace.get(f"{name}.json", directory / "result.json")
     workspace.get(f"{name}_outputs", directory / "outputs")
-    if pass_kind == "etdump":
-        workspace.get(f"{name}.etdump", directory / "trace.etdump")
+    if pass_kind in TRACED_PASSES:
+        workspace.get(f"{name}.etdump", directory / TRACE_FILE)
+    if pass_kind == "kernels":
+        workspace.get(f"{name}.samples.json", directory / SAMPLES_FILE)
     result = read_result(directory / "result.json")
-    _believe(result, arm, plan, pass_kind)
+    _believe(result, arm, plan, pass_kind, iterations)
     arm.results.append(result)
     arm.processes.append(
         Process(
@@ -250,13 +280,14 @@ def _run_pass(
             pass_kind=pass_kind,
             directory=str(relative),
             command=completed.command,
+            environment=environ,
             exit_code=completed.returncode,
             seconds=round(completed.seconds, 4),
         )
     )
 
 
-def _believe(result: RunnerResult, arm: _Arm, plan: Plan, pass_kind: str) -> None:
+def _believe(result: RunnerResult, arm: _Arm, plan: Plan, pass_kind: str, iterations: int) -> None:
     """The result must be of this arm and this plan: SME2 really on, or really taken away."""
     if result.cpu.sme2_usable != (arm.spec.sme2 == "on"):
         raise RunnerError(
@@ -264,7 +295,7 @@ def _believe(result: RunnerResult, arm: _Arm, plan: Plan, pass_kind: str) -> Non
             f"{result.cpu.sme2_usable}.",
             "Run `sme2 doctor`; on a CPU without SME2 only sme2_off can be measured.",
         )
-    asked = (pass_kind, plan.threads, plan.iterations, arm.spec.slowdown_percent)
+    asked = (pass_kind, plan.threads, iterations, arm.spec.slowdown_percent)
     given = (result.pass_kind, result.threads, len(result.iteration_ns), result.slowdown_percent)
     if asked != given or not plan.warmup <= len(result.warmup_ns) <= plan.warmup_cap:
         raise RunnerError(
@@ -311,14 +342,20 @@ def _info(
             f"The outputs with SME2 {arm.spec.sme2} differ from process to process on the same inputs.",
             "The model or a kernel is not deterministic: such a run cannot be compared.",
         )
+    exported = read_manifest(model.manifest)
+    expected = [np.load(path) for path in model.expected_outputs]
+    # A program that came without its model has nothing to be compared with but its own other arm.
+    agreements = compare_outputs(expected, outputs[0], classifier=exported.is_classifier) if expected else []
+    worst = worst_agreement(agreements)
     return Info(
         started_at=started.isoformat(),
         finished_at=finished.isoformat(),
         seed=seed,
         plan={**asdict(plan), "passes": list(plan.passes)},
         versions={**asdict(arm.results[0].versions), "sme2_assets": sme2_assets.__version__},
-        sqnr_db=worst_sqnr_db([np.load(path) for path in model.expected_outputs], outputs[0]),
-        sqnr_threshold_db=read_manifest(model.manifest).tolerance.minimum_db,
+        agreements=[asdict(agreement) for agreement in agreements],
+        sqnr_db=worst.sqnr_db if worst else None,
+        sqnr_threshold_db=exported.tolerance.minimum_db if agreements else min(MINIMUM_SQNR_DB.values()),
         arms_sqnr_db=arms_sqnr_db,
         output_sha256=hashes.pop(),
         steady=_all_steady(arm.results),

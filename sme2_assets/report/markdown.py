@@ -1,4 +1,4 @@
-"""The report of a model on a platform, in Markdown with one picture beside it."""
+"""The report of a model on a platform, in Markdown with its pictures beside it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from typing import Any
 
 import pandas as pd
 
+from sme2_assets.explain import Explanation, explain
+from sme2_assets.report.insights import insights_markdown
+from sme2_assets.report.kernels import kernel_table, unit_table
+from sme2_assets.report.models import delegation_cost_table, numerics_table
+from sme2_assets.report.module_plots import module_picture, roofline_picture
 from sme2_assets.report.plots import category_picture
 from sme2_assets.report.tables import (
     EMULATED_NOTE,
@@ -21,15 +26,15 @@ from sme2_assets.report.tables import (
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import comparison, latest_run, newest_run, rows_of_view, runs_of_session
 
-PICTURE_NAME = "categories.png"
+CATEGORIES, MODULES, ROOFLINE = "categories.png", "modules.png", "roofline.png"
 
 
 @dataclass(frozen=True)
 class Report:
-    """A report: text, and the picture it refers to as PICTURE_NAME."""
+    """A report: text, and the pictures it refers to by their file names."""
 
     text: str
-    picture: bytes
+    pictures: dict[str, bytes]
 
 
 def latest_report(warehouse: Warehouse, variant: str, platform: str) -> Report | None:
@@ -57,18 +62,23 @@ def comparison_report(warehouse: Warehouse, variant: str, platform: str) -> Repo
         f"Operators with an SME2 kernel by name: {model['sme2_operators_on']} of {model['operators']} "
         f"with SME2 on, {model['sme2_operators_off']} with it off.",
         f"CONV and GEMM without one: {missed_text(rows) or 'none'}.",
-        f"![Operators by category]({PICTURE_NAME})",
+        _executed_text(pd.concat([_facts(warehouse, model[f"{sme2}_run_id"]) for sme2 in ("off", "on")])),
+        f"![Operators by category]({CATEGORIES})",
         *_latency(_both(warehouse, "latency_summary", model)),
         "## Categories",
         comparison_table(rows, "category").markdown(),
         "## Operators",
         "Paired by delegate and position: a different kernel often has a different name.",
         comparison_table(rows, "operator").markdown(),
+        *_kernels(warehouse, model["on_run_id"]),
+        *_delegation(warehouse, model["on_run_id"]),
+        *_numerics(warehouse, [model["off_run_id"], model["on_run_id"]]),
         "## What this rests on",
         _provenance(runs).markdown(),
     ]
     title = f"{variant} on {platform}: the category shift"
-    return Report(_joined(parts, model["fidelity"]), category_picture(categories, title))
+    explanation = explain(warehouse, variant, platform, model["session_id"])
+    return _report(parts, explanation, category_picture(categories, title))
 
 
 def baseline_report(warehouse: Warehouse, variant: str, platform: str, sme2: str) -> Report:
@@ -78,17 +88,89 @@ def baseline_report(warehouse: Warehouse, variant: str, platform: str, sme2: str
     parts = [
         f"# {variant} on {platform}: SME2 {sme2} alone",
         "This arm was measured alone, so there is nothing to compare it with.",
-        f"![Operators by category]({PICTURE_NAME})",
+        _executed_text(_facts(warehouse, run["run_id"])),
+        f"![Operators by category]({CATEGORIES})",
         *_latency(rows_of_view(warehouse, "latency_summary", run["run_id"])),
         "## Categories",
         category_table(categories).markdown(),
         "## Operators",
         operator_table(rows_of_view(warehouse, "operator_summary", run["run_id"])).markdown(),
+        *_kernels(warehouse, run["run_id"]),
+        *_delegation(warehouse, run["run_id"]),
+        *_numerics(warehouse, [run["run_id"]]),
         "## What this rests on",
         _provenance(pd.DataFrame([run])).markdown(),
     ]
     title = f"{variant} on {platform}, SME2 {sme2}"
-    return Report(_joined(parts, run["fidelity"]), category_picture(categories, title))
+    explanation = explain(warehouse, variant, platform, run["session_id"])
+    return _report(parts, explanation, category_picture(categories, title))
+
+
+def _report(parts: list[str], explanation: Explanation, categories: bytes) -> Report:
+    """The parts with what they mean after the latency, and the pictures of it."""
+    title = f"{explanation.variant} on {explanation.platform}"
+    pictures = {CATEGORIES: categories, MODULES: module_picture(explanation.modules, f"{title}: modules")}
+    section = [insights_markdown(explanation), f"![Modules]({MODULES})"]
+    roofline = roofline_picture(
+        pd.concat([arm.bottlenecks for arm in explanation.arms]), f"{title}: achieved rates"
+    )
+    if roofline is not None:
+        pictures[ROOFLINE] = roofline
+        section.append(f"![Achieved rate of each operator]({ROOFLINE})")
+    parts[parts.index("## Categories") : parts.index("## Categories")] = section
+    return Report(_joined(parts, explanation.fidelity), pictures)
+
+
+def _facts(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
+    return rows_of_view(warehouse, "operator_facts", run_id)
+
+
+def _executed_text(facts: pd.DataFrame) -> str:
+    """What the samples prove, arm by arm."""
+    said = []
+    for sme2, rows in facts.groupby("sme2", sort=True):
+        matrix = rows[rows["category"].isin(["CONV", "GEMM"])]
+        samples, sme_samples = matrix["samples"].sum(), matrix["sme_samples"].sum()
+        share = f"{sme_samples / samples:.0%} of {samples}" if samples else "no"
+        executed = (rows["sme2_evidence"] == "executed").sum()
+        said.append(
+            f"SME2 {sme2}: {executed} operators were sampled in SME kernels; "
+            f"{share} samples of CONV and GEMM are in them."
+        )
+    return " ".join(said)
+
+
+def _kernels(warehouse: Warehouse, run_id: str) -> list[str]:
+    """The section on what was sampled; none when nothing was."""
+    usage = rows_of_view(warehouse, "kernel_usage", run_id)
+    if usage.empty:
+        return []
+    sme2 = usage["sme2"].iloc[0]
+    return [
+        f"## Kernels with SME2 {sme2}",
+        unit_table(usage).markdown(),
+        kernel_table(usage).markdown(),
+    ]
+
+
+def _delegation(warehouse: Warehouse, run_id: str) -> list[str]:
+    rows = warehouse.query(
+        "SELECT * FROM delegation_report WHERE run_id = ? ORDER BY delegated, share DESC, count DESC",
+        [run_id],
+    )
+    return [] if rows.empty else ["## Delegation", delegation_cost_table(rows).markdown()]
+
+
+def _numerics(warehouse: Warehouse, run_ids: list[str]) -> list[str]:
+    """How near the outputs are to the eager model's; a sentence where there is no such model."""
+    rows = warehouse.query(
+        "SELECT sme2, numerics.* FROM numerics JOIN runs USING (run_id) "
+        "WHERE list_contains(?, run_id) ORDER BY sme2, output",
+        [run_ids],
+    )
+    if rows.empty:
+        return ["## Numerics", "There is no eager model to compare the outputs with."]
+    return ["## Numerics", numerics_table(rows).markdown()]
 
 
 def _both(warehouse: Warehouse, view: str, model: dict[str, Any]) -> pd.DataFrame:

@@ -53,7 +53,7 @@ def history_picture(history: pd.DataFrame, slower_since: list[pd.Timestamp], tit
 
     `history` has the columns of the view history, of one series.
     """
-    figure, axes = _empty_picture(height=2.6)
+    figure, axes = empty_picture(height=2.6)
     axes.plot(
         history["started_at"],
         history["median_ns"] / 1e6,
@@ -71,7 +71,7 @@ def history_picture(history: pd.DataFrame, slower_since: list[pd.Timestamp], tit
     axes.set_ylabel("median (ms)")
     axes.set_title(title, loc="left", fontsize=11, pad=14)
     figure.autofmt_xdate()
-    return _png(figure)
+    return png_bytes(figure)
 
 
 def data_uri_markdown(png: bytes, alt: str) -> str:
@@ -81,7 +81,7 @@ def data_uri_markdown(png: bytes, alt: str) -> str:
 
 def _stacked_bars(bars: pd.DataFrame, title: str, axis: str, hatched: str | None) -> bytes:
     arms = [sme2 for sme2 in ("off", "on") if sme2 in set(bars["sme2"])]
-    figure, axes = _empty_picture(height=1.4 + 0.75 * len(arms))
+    figure, axes = empty_picture(height=1.4 + 0.75 * len(arms))
     left = dict.fromkeys(arms, 0.0)
     for category, colour in COLOURS.items():
         of_category = bars[bars["category"] == category].set_index("sme2")
@@ -106,10 +106,10 @@ def _stacked_bars(bars: pd.DataFrame, title: str, axis: str, hatched: str | None
     figure.legend(
         unique.values(), unique.keys(), loc="outside lower center", ncols=6, frameon=False, fontsize=8
     )
-    return _png(figure)
+    return png_bytes(figure)
 
 
-def _empty_picture(height: float) -> tuple[Figure, Axes]:
+def empty_picture(height: float) -> tuple[Figure, Axes]:
     # Imported here: it costs a second, and most processes that load this module draw nothing.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -121,7 +121,7 @@ def _empty_picture(height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _png(figure: Figure) -> bytes:
+def png_bytes(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     return buffer.getvalue()

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from sme2_assets.errors import TargetUnavailable
 
@@ -78,6 +78,8 @@ class Target(ABC):
     fidelity: Fidelity
     # Targets that share a device never measure at the same time.
     device: str
+    # What a process needs in its environment for its program counters to be sampled faithfully.
+    sampling_environment: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def availability(self, sme2: str) -> Availability: ...

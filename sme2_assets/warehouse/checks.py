@@ -10,6 +10,10 @@ from sme2_assets.warehouse.store import Warehouse
 
 # Medians of rounds that scatter more than this make intervals too wide to be of use.
 MOST_ROUND_CV = 0.05
+# Samples that cannot belong to a neighbour; with so many an SME2 kernel would have been met.
+ENOUGH_SAMPLES = 10
+# Share of operators with a place in the model, below which reports by module mislead.
+LEAST_ATTRIBUTED = 0.9
 
 
 def conservation_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
@@ -62,6 +66,54 @@ def sme2_evidence_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | Non
     if run["sme2"] == "on" and operators.empty:
         return "SME2 is on, but no operator has an SME2 kernel"
     return None
+
+
+def executed_kernel_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
+    """SME kernels sampled where there must be none, or none sampled where names promise them.
+
+    An operator whose name implies an SME2 kernel must have been seen in one once it has enough samples.
+    """
+    operators = warehouse.query(
+        "SELECT name, category, sme2_evidence, samples, near_boundary_samples, sme_samples "
+        "FROM operator_facts WHERE run_id = ?",
+        [run["run_id"]],
+    )
+    sampled = warehouse.query(
+        "SELECT coalesce(sum(samples), 0)::BIGINT AS samples, "
+        "coalesce(sum(samples) FILTER (isa IN ('sme', 'sme2') AND role IN ('compute', 'pack') "
+        "OR unit = 'SME'), 0)::BIGINT AS sme_samples "
+        "FROM kernel_samples WHERE run_id = ?",
+        [run["run_id"]],
+    ).iloc[0]
+    if not sampled["samples"]:
+        return "nothing was sampled: the run has no kernels pass, or it was too short"
+    if run["sme2"] == "off":
+        count = sampled["sme_samples"]
+        return f"SME2 is off, but {count} samples are in SME kernels" if count else None
+    promised = operators[
+        operators["category"].isin(["CONV", "GEMM"]) & operators["sme2_evidence"].isin(["executed", "name"])
+    ]
+    unseen = promised[
+        (promised["sme2_evidence"] == "name")
+        & (promised["samples"] - promised["near_boundary_samples"] >= ENOUGH_SAMPLES)
+    ]
+    if not unseen.empty:
+        return f"these names imply SME2, but no sample shows it: {', '.join(unseen['name'])}"
+    if len(promised) and not (promised["sme2_evidence"] == "executed").any():
+        return f"{len(promised)} operators have SME2 names, but no sample is in an SME kernel"
+    return None
+
+
+def attribution_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
+    """Too many operators without a place in the model's code."""
+    found = warehouse.query(
+        "SELECT operators, attributed_operators, row_coverage FROM attribution_coverage WHERE run_id = ?",
+        [run["run_id"]],
+    )
+    if found.empty or found["row_coverage"].iloc[0] >= LEAST_ATTRIBUTED:
+        return None
+    missing = int(found["operators"].iloc[0] - found["attributed_operators"].iloc[0])
+    return f"{missing} of {found['operators'].iloc[0]} operators have no one place in the model"
 
 
 def unknown_operators(warehouse: Warehouse, run: dict[str, Any]) -> str | None:

@@ -1,9 +1,9 @@
-"""A finished run folder becomes rows of `runs`, `inferences` and `timeline`."""
+"""A finished run folder becomes rows: runs, inferences, timeline, operators, kernel samples."""
 
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,50 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import union_categoricals
 
+from sme2_assets.analysis.attribution import align
+from sme2_assets.analysis.registered import registered_kernels, require_registered
+from sme2_assets.analysis.samples import kernel_sample_rows, read_samples
 from sme2_assets.analysis.timeline import execute_durations, timeline_rows
 from sme2_assets.errors import TraceError
-from sme2_assets.etdump import read_etdump
-from sme2_assets.profiling.manifest import Manifest, Moment, Process
+from sme2_assets.etdump import Events, read_etdump
+from sme2_assets.models.delegation import read_delegation
+from sme2_assets.models.operators import read_operators
+from sme2_assets.profiling.manifest import (
+    DELEGATION_FILE,
+    LOG_FILE,
+    OPERATORS_FILE,
+    RESULT_FILE,
+    SAMPLES_FILE,
+    TRACE_FILE,
+    TRACED_PASSES,
+    Manifest,
+    Moment,
+    Process,
+)
 from sme2_assets.runner.result import RunnerResult, read_result
 from sme2_assets.store import sha256_of_file
 from sme2_assets.targets.keys import TargetKey
-from sme2_assets.warehouse.schema import ENVIRONMENT, INFERENCES, RUNS, TIMELINE
+from sme2_assets.warehouse.read import run_of_id
+from sme2_assets.warehouse.schema import (
+    DELEGATION,
+    ENVIRONMENT,
+    INFERENCES,
+    KERNEL_SAMPLES,
+    NUMERICS,
+    OPERATORS,
+    REGISTERED_KERNELS,
+    RUNS,
+    TIMELINE,
+    Table,
+)
 from sme2_assets.warehouse.store import Warehouse
+
+# What a process of each pass must have left for its rows to be believed.
+FILES_OF_PASS = {
+    "latency": (RESULT_FILE,),
+    "etdump": (RESULT_FILE, TRACE_FILE),
+    "kernels": (RESULT_FILE, TRACE_FILE, SAMPLES_FILE),
+}
 
 
 @dataclass(frozen=True)
@@ -30,42 +65,45 @@ class RunRows:
     runs: pd.DataFrame
     inferences: pd.DataFrame
     timeline: pd.DataFrame
+    operators: pd.DataFrame
+    delegation: pd.DataFrame
+    numerics: pd.DataFrame
     environment: pd.DataFrame
 
-    @property
-    def keys(self) -> dict[str, str]:
-        identity = self.manifest.identity
-        return {
-            "variant": identity.variant,
-            "target": str(TargetKey(identity.platform, identity.sme2)),
-            "run_id": self.manifest.run_id,
-        }
+
+@dataclass(frozen=True)
+class KernelRows:
+    """What one run tells of its kernels, before it is written."""
+
+    manifest: Manifest
+    samples: pd.DataFrame
+    registered: pd.DataFrame
+
+
+def keys_of(manifest: Manifest) -> dict[str, str]:
+    """Where a run's rows are stored."""
+    identity = manifest.identity
+    return {
+        "variant": identity.variant,
+        "target": str(TargetKey(identity.platform, identity.sme2)),
+        "run_id": manifest.run_id,
+    }
 
 
 def rows_of_run(run_dir: Path) -> RunRows:
     """Reads a run folder. A file that is not the one that was measured is an error, not a row."""
-    manifest = Manifest.read(run_dir)
-    if any("--slowdown-percent" in process.command for process in manifest.info.processes):
-        raise TraceError(
-            f"{run_dir} was slowed down on purpose, to test the measurement.",
-            "Such a run does not belong in the warehouse.",
-        )
-    _verify_files(run_dir, manifest)
+    manifest = _trusted_manifest(run_dir)
     inferences, timelines, results = [], [], []
     for process in manifest.info.processes:
         directory = run_dir / process.directory
-        result = read_result(directory / "result.json")
+        result = read_result(directory / RESULT_FILE)
         execute_ns = None
-        if process.pass_kind == "etdump":
-            events = read_etdump(directory / "trace.etdump")
+        if process.pass_kind in TRACED_PASSES:
+            events = _events_of(directory, result)
             execute_ns = execute_durations(events)
-            if len(execute_ns) != len(result.warmup_ns) + len(result.iteration_ns):
-                raise TraceError(
-                    f"{directory / 'trace.etdump'} holds {len(execute_ns)} inferences, the runner made "
-                    f"{len(result.warmup_ns) + len(result.iteration_ns)}.",
-                    "The trace is incomplete: measure again, with fewer iterations if it happens again.",
-                )
-            timelines.append(_of_process(timeline_rows(events, len(result.warmup_ns)), process))
+            # The trace of the kernels pass only tells what was sampled: its times are disturbed.
+            if process.pass_kind == "etdump":
+                timelines.append(_of_process(timeline_rows(events, len(result.warmup_ns)), process))
         inferences.append(_of_process(_inference_rows(result, execute_ns), process))
         results.append(result)
     timeline = _stacked(timelines)
@@ -78,21 +116,129 @@ def rows_of_run(run_dir: Path) -> RunRows:
         pd.DataFrame([_run_row(manifest, results)]),
         pd.concat(inferences, ignore_index=True),
         timeline,
+        _operator_rows(run_dir, timeline),
+        _delegation_rows(run_dir),
+        _frame(NUMERICS, manifest.info.agreements),
         pd.DataFrame([_environment_row(moment) for moment in manifest.info.environment]),
     )
 
 
+def kernel_rows_of_run(run_dir: Path) -> KernelRows:
+    """What was sampled in the kernels pass of a run, and what its logs registered."""
+    manifest = _trusted_manifest(run_dir)
+    sampled, logs = [], []
+    for process in manifest.info.processes:
+        directory = run_dir / process.directory
+        logs.append((directory / LOG_FILE).read_text(errors="replace"))
+        if process.pass_kind == "kernels":
+            result = read_result(directory / RESULT_FILE)
+            rows = kernel_sample_rows(
+                read_samples(directory / SAMPLES_FILE), _events_of(directory, result), len(result.warmup_ns)
+            )
+            sampled.append(rows.assign(round=process.round))
+    return KernelRows(
+        manifest,
+        pd.concat(sampled, ignore_index=True) if sampled else _frame(KERNEL_SAMPLES, []),
+        registered_rows("".join(logs)),
+    )
+
+
+def registered_rows(log_text: str) -> pd.DataFrame:
+    """Each kernel that a log registers, once; empty for the log of a runner without XNNPACK's logging."""
+    rows = [
+        {
+            "operator": found.operator,
+            "kernel": found.kernel,
+            "kernel_family": found.name.family,
+            "data_types": "_".join(found.name.data_types),
+            "isa": found.name.isa,
+        }
+        for found in registered_kernels(log_text)
+    ]
+    return _frame(REGISTERED_KERNELS, rows).drop_duplicates(ignore_index=True)
+
+
+def registered_rows_of_log(path: Path) -> pd.DataFrame:
+    """The kernels of a log that must have some."""
+    text = path.read_text(errors="replace")
+    require_registered(text, str(path))
+    return registered_rows(text)
+
+
 def write_run(warehouse: Warehouse, rows: RunRows) -> None:
     """Stores a run. The `runs` row comes last: before it, no query sees the run's other rows as a run."""
-    warehouse.write(TIMELINE, rows.timeline, rows.keys)
-    warehouse.write(INFERENCES, rows.inferences, rows.keys)
-    warehouse.write(ENVIRONMENT, rows.environment, rows.keys)
-    warehouse.write(RUNS, rows.runs, rows.keys)
+    keys = keys_of(rows.manifest)
+    warehouse.write(TIMELINE, rows.timeline, keys)
+    warehouse.write(INFERENCES, rows.inferences, keys)
+    warehouse.write(OPERATORS, rows.operators, keys)
+    warehouse.write(DELEGATION, rows.delegation, keys)
+    warehouse.write(NUMERICS, rows.numerics, keys)
+    warehouse.write(ENVIRONMENT, rows.environment, keys)
+    warehouse.write(RUNS, rows.runs, keys)
+
+
+def write_kernels(warehouse: Warehouse, rows: KernelRows) -> None:
+    """Stores what a run tells of its kernels; seen once the run itself is there."""
+    keys = keys_of(rows.manifest)
+    warehouse.write(KERNEL_SAMPLES, rows.samples, keys)
+    warehouse.write(REGISTERED_KERNELS, rows.registered, keys)
+
+
+def write_registered(warehouse: Warehouse, run_id: str, rows: pd.DataFrame) -> None:
+    """Stores registered kernels with a run that is in the warehouse; they replace what was there."""
+    run = run_of_id(warehouse, run_id)
+    warehouse.write(REGISTERED_KERNELS, rows, {key.name: run[key.name] for key in REGISTERED_KERNELS.keys})
+
+
+def _trusted_manifest(run_dir: Path) -> Manifest:
+    manifest = Manifest.read(run_dir)
+    if any("--slowdown-percent" in process.command for process in manifest.info.processes):
+        raise TraceError(
+            f"{run_dir} was slowed down on purpose, to test the measurement.",
+            "Such a run does not belong in the warehouse.",
+        )
+    _verify_files(run_dir, manifest)
+    return manifest
+
+
+def _events_of(directory: Path, result: RunnerResult) -> Events:
+    """The trace of a process, which must hold every inference that the runner made."""
+    events = read_etdump(directory / TRACE_FILE)
+    traced = len(execute_durations(events))
+    made = len(result.warmup_ns) + len(result.iteration_ns)
+    if traced != made:
+        raise TraceError(
+            f"{directory / TRACE_FILE} holds {traced} inferences, the runner made {made}.",
+            "The trace is incomplete: measure again, with fewer iterations if it happens again.",
+        )
+    return events
+
+
+def _operator_rows(run_dir: Path, timeline: pd.DataFrame) -> pd.DataFrame:
+    """What each operator is; none where the run does not tell, because the model came without."""
+    path = run_dir / OPERATORS_FILE
+    if not path.is_file():
+        return _frame(OPERATORS, [])
+    operators = timeline[timeline["kind"] == "operator"]
+    distinct = operators.drop_duplicates(["backend", "delegate", "position"])
+    return align(read_operators(path), distinct)[[column.name for column in OPERATORS.columns]]
+
+
+def _delegation_rows(run_dir: Path) -> pd.DataFrame:
+    """Which operators were delegated; none where the run does not tell."""
+    path = run_dir / DELEGATION_FILE
+    report = read_delegation(path).rows if path.is_file() else []
+    return _frame(DELEGATION, [asdict(row) for row in report])
+
+
+def _frame(table: Table, rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Rows with the columns of a table, also when there are none."""
+    return pd.DataFrame(rows, columns=[column.name for column in table.columns])
 
 
 def _verify_files(run_dir: Path, manifest: Manifest) -> None:
     for process in manifest.info.processes:
-        for name in ("result.json", "trace.etdump") if process.pass_kind == "etdump" else ("result.json",):
+        for name in FILES_OF_PASS[process.pass_kind]:
             if f"{process.directory}/{name}" not in manifest.info.file_sha256:
                 raise TraceError(
                     f"The manifest of run {manifest.run_id} does not vouch for {process.directory}/{name}.",
@@ -207,4 +353,6 @@ def _run_row(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
         "load_after": context.load_after,
         "load_ns": int(statistics.median(result.load_ns for result in latency)),
         "peak_memory_bytes": max(result.peak_memory_bytes for result in latency),
+        "samples": sum(result.samples.count for result in results if result.samples),
+        "samples_dropped": sum(result.samples.dropped for result in results if result.samples),
     }

@@ -11,7 +11,14 @@ from sme2_assets.errors import WarehouseError
 from sme2_assets.warehouse.store import Warehouse
 
 # Rows of these views belong to one run each.
-RUN_VIEWS = ("latency_summary", "operator_summary", "category_summary")
+RUN_VIEWS = (
+    "latency_summary",
+    "operator_summary",
+    "category_summary",
+    "operator_facts",
+    "kernel_usage",
+    "attribution_coverage",
+)
 
 
 def latest_run(warehouse: Warehouse, variant: str, platform: str, sme2: str) -> dict[str, Any]:
@@ -41,7 +48,12 @@ def newest_run(warehouse: Warehouse, variant: str, platform: str) -> dict[str, A
 
 def rows_of_view(warehouse: Warehouse, view: str, run_id: str) -> pd.DataFrame:
     """A run's rows of a summary view, in the order people read them."""
-    order = {"operator_summary": "delegate NULLS LAST, position", "category_summary": "mean_ns DESC"}
+    order = {
+        "operator_summary": "delegate NULLS LAST, position",
+        "operator_facts": "delegate NULLS LAST, position",
+        "category_summary": "mean_ns DESC",
+        "kernel_usage": "delegate NULLS LAST, position, samples DESC",
+    }
     if view not in RUN_VIEWS:
         raise ValueError(view)
     return warehouse.query(

@@ -38,7 +38,7 @@ RUN_ID = Column("run_id", "VARCHAR", "The profile run: one arm of one session.")
 
 IDENTITY = (
     Column("model", "VARCHAR", "Model without its precision."),
-    Column("precision", "VARCHAR", "fp32, fp16 or int8."),
+    Column("precision", "VARCHAR", "fp32, fp16, int8, int8_dynamic, int4, or as_is for a finished program."),
     Column("platform", "VARCHAR", "Where it ran: linux, mac or emulated."),
     Column("sme2", "VARCHAR", "on or off: the arm of the experiment."),
     Column(
@@ -51,7 +51,7 @@ IDENTITY = (
     ),
 )
 PROCESS = (
-    Column("pass", "VARCHAR", "latency (no tracer attached) or etdump (operator times)."),
+    Column("pass", "VARCHAR", "latency (no tracer attached), etdump (operator times) or kernels (sampled)."),
     Column("round", "INTEGER", "Round of the session, from 0: one fresh process per arm and pass."),
     Column("iteration", "INTEGER", "Inference within the process, from 0, warm-up included."),
     Column("is_warmup", "BOOLEAN", "Whether the inference was warm-up; summaries leave it out."),
@@ -80,8 +80,16 @@ RUNS = Table(
         Column("pte_sha256", "VARCHAR", "Hash of the model file."),
         Column("runner_sha256", "VARCHAR", "Hash of the runner binary; both arms of a pair have the same."),
         Column("output_sha256", "VARCHAR", "Hash of the outputs."),
-        Column("sqnr_db", "DOUBLE", "Outputs against eager fp32, worst output, in dB; 200 means identical."),
-        Column("sqnr_threshold_db", "DOUBLE", "What the precision must reach."),
+        Column(
+            "sqnr_db",
+            "DOUBLE",
+            "Outputs against eager fp32, worst output, in dB; 200 means identical. NULL without eager model.",
+        ),
+        Column(
+            "sqnr_threshold_db",
+            "DOUBLE",
+            "What the precision must reach, against eager and between the arms.",
+        ),
         Column("arms_sqnr_db", "DOUBLE", "Outputs of the arms against each other, in dB; NULL when alone."),
         Column("executorch_version", "VARCHAR", "Version of the ExecuTorch runtime in the runner."),
         Column("compiler", "VARCHAR", "Compiler of the runner."),
@@ -103,6 +111,8 @@ RUNS = Table(
         Column("load_after", "DOUBLE", "One-minute load average after the session."),
         Column("load_ns", "BIGINT", "Model load time, median over the latency processes."),
         Column("peak_memory_bytes", "BIGINT", "Peak memory of a latency process, largest."),
+        Column("samples", "BIGINT", "Samples of the kernels pass; 0 when there was none."),
+        Column("samples_dropped", "BIGINT", "Samples that found the runner's buffer full."),
     ),
 )
 
@@ -148,10 +158,122 @@ TIMELINE = Table(
         ),
         Column("duration_ns", "BIGINT", "Time. XNNPACK reports whole microseconds."),
         Column(
-            "sme2_evidence", "VARCHAR", "name: the operator's name implies an SME2 kernel; none: it does not."
+            "sme2_evidence",
+            "VARCHAR",
+            "By name alone. name: the operator's name implies an SME2 kernel; none: it does not. "
+            "operator_facts has the evidence of the samples too.",
         ),
     ),
     published_as_view=True,
+)
+
+OPERATORS = Table(
+    "operators",
+    "What each operator of a run is: the line of the model it comes from, its shapes and its work.",
+    (VARIANT, TARGET, RUN_ID),
+    (
+        Column("backend", "VARCHAR", "xnnpack or portable."),
+        Column("delegate", "INTEGER", "Delegate call within the inference; NULL outside delegates."),
+        Column("position", "INTEGER", "Position of the operator, as in timeline."),
+        Column(
+            "attribution",
+            "VARCHAR",
+            "exact (portable, by order and name), aligned (one place in the model fits), inserted (by the "
+            "delegate, no line asked for it), ambiguous (several fit) or none.",
+        ),
+        Column("node_kind", "VARCHAR", "Node of the exported program, e.g. XNNConv2d."),
+        Column("edge_ops", "VARCHAR[]", "Edge operators that the node stands for; several when fused."),
+        Column("module", "VARCHAR", "Path of the PyTorch module, e.g. features.3.conv."),
+        Column("module_type", "VARCHAR", "Class of that module."),
+        Column("source", "VARCHAR", "File and line of the model's code."),
+        Column("code", "VARCHAR", "That line."),
+        Column(
+            "input_shape",
+            "VARCHAR",
+            "Shape of the first input, e.g. 1x64x64x3: XNNPACK has the channels last.",
+        ),
+        Column("output_shape", "VARCHAR", "Shape of the output."),
+        Column("macs", "BIGINT", "Multiply-accumulates of one inference; NULL where they are not counted."),
+        Column("groups", "INTEGER", "Groups of a convolution."),
+        Column("kernel_size", "VARCHAR", "Kernel of a convolution or pooling, e.g. 3x3."),
+    ),
+)
+
+DELEGATION = Table(
+    "delegation",
+    "Which operators of the model XNNPACK took, which it did not, and why.",
+    (VARIANT, TARGET, RUN_ID),
+    (
+        Column("operator", "VARCHAR", "Edge operator, e.g. aten.mean.dim."),
+        Column("module", "VARCHAR", "Path of the PyTorch module."),
+        Column("source", "VARCHAR", "File and line of the model's code."),
+        Column("delegated", "BOOLEAN", "Whether it is inside a delegate."),
+        Column("reason", "VARCHAR", "Why it is not; NULL where it is."),
+        Column("count", "INTEGER", "Operators of this kind on that line."),
+    ),
+)
+
+NUMERICS = Table(
+    "numerics",
+    "Each output of a run against that of the eager fp32 model on the same inputs.",
+    (VARIANT, TARGET, RUN_ID),
+    (
+        Column("output", "INTEGER", "Output of the model, from 0."),
+        Column("sqnr_db", "DOUBLE", "Signal to quantisation-noise ratio in dB; 200 means identical."),
+        Column("max_abs_error", "DOUBLE", "Largest difference; NULL where shapes differ or not finite."),
+        Column("cosine", "DOUBLE", "Cosine of the angle between the two; NULL where it has no meaning."),
+        Column("equal_share", "DOUBLE", "Share of elements that are exactly the same."),
+        Column("top1_agreement", "DOUBLE", "Share of rows with the same largest element; classifiers only."),
+    ),
+)
+
+KERNEL_SAMPLES = Table(
+    "kernel_samples",
+    "Program counters sampled in the kernels pass, counted by operator, function and unit. None is dropped.",
+    (VARIANT, TARGET, RUN_ID),
+    (
+        Column("round", "INTEGER", "Round of the session."),
+        Column(
+            "kind",
+            "VARCHAR",
+            "What was executing: operator, delegate_overhead, framework_overhead, between inferences, or "
+            "unattributed.",
+        ),
+        Column("backend", "VARCHAR", "xnnpack, portable or framework; NULL when not attributed."),
+        Column("delegate", "INTEGER", "Delegate call; NULL outside delegates."),
+        Column("position", "INTEGER", "Position of the operator, as in timeline; NULL outside operators."),
+        Column("thread_kind", "VARCHAR", "main or pool."),
+        Column("library", "VARCHAR", "Library of the function; NULL when the address is in none."),
+        Column("function_offset", "BIGINT", "Where the function starts in its library."),
+        Column("symbol", "VARCHAR", "Name of the function; NULL when the library does not export it."),
+        Column("kernel_family", "VARCHAR", "What the kernel computes, from its name, e.g. gemm."),
+        Column("role", "VARCHAR", "compute, pack, query or other, from its name; NULL without a name."),
+        Column("data_types", "VARCHAR", "Data types of the kernel, from its name."),
+        Column("tile", "VARCHAR", "Tile of the kernel, from its name."),
+        Column("isa", "VARCHAR", "Instruction set of the kernel, from its name, e.g. sme2 or neon."),
+        Column("unit", "VARCHAR", "SME, SVE, SIMD/FP, load/store, other or unknown, from the instruction."),
+        Column("samples", "BIGINT", "Samples."),
+        Column(
+            "near_boundary_samples",
+            "BIGINT",
+            "Those so near to the border of two operators that the trace's microseconds cannot tell which.",
+        ),
+    ),
+    published_as_view=True,
+)
+
+REGISTERED_KERNELS = Table(
+    "registered_kernels",
+    "Kernels that XNNPACK said it would use, from the log of a runner built with its logging. They may "
+    "never have run.",
+    (VARIANT, TARGET, RUN_ID),
+    (
+        Column("operator", "VARCHAR", "What the kernel is for, as the log says."),
+        Column("kernel", "VARCHAR", "Name of the kernel."),
+        Column("kernel_family", "VARCHAR", "What it computes, from its name."),
+        Column("data_types", "VARCHAR", "Its data types, from its name."),
+        Column("isa", "VARCHAR", "Its instruction set, from its name."),
+    ),
 )
 
 ENVIRONMENT = Table(
@@ -186,7 +308,9 @@ COMPARISONS = Table(
             "sme2, or aa: then both arms are the same, off columns hold arm a and on columns arm b.",
         ),
         Column("model", "VARCHAR", "Model without its precision."),
-        Column("precision", "VARCHAR", "fp32, fp16 or int8."),
+        Column(
+            "precision", "VARCHAR", "fp32, fp16, int8, int8_dynamic, int4, or as_is for a finished program."
+        ),
         Column("device", "VARCHAR", "The leased device."),
         Column("threads", "INTEGER", "Threads of the runner's pool, the same in both arms."),
         Column("fidelity", "VARCHAR", "hardware or emulated."),
@@ -256,4 +380,16 @@ REGRESSIONS = Table(
     ),
 )
 
-TABLES = (RUNS, INFERENCES, TIMELINE, ENVIRONMENT, COMPARISONS, REGRESSIONS)
+TABLES = (
+    RUNS,
+    INFERENCES,
+    TIMELINE,
+    OPERATORS,
+    DELEGATION,
+    NUMERICS,
+    KERNEL_SAMPLES,
+    REGISTERED_KERNELS,
+    ENVIRONMENT,
+    COMPARISONS,
+    REGRESSIONS,
+)

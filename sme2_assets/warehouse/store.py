@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -27,8 +28,41 @@ from sme2_assets.warehouse.schema import RUN_ID, RUNS, TABLES, Table
 # Readable by DuckDB clients older than the one that writes.
 STORAGE_VERSION = "v1.0.0"
 SNAPSHOTS_KEPT = 5
+# In this order: insights are views over the views of runs.
+VIEW_FILES = ("views.sql", "insight_views.sql")
 # No write takes this long: what is older in the staging folder belongs to a writer that was killed.
 STAGING_LIFETIME_S = 24 * 3600
+
+
+class _Opened:
+    """The snapshot that was read last, kept open: opening one takes longer than most queries.
+
+    One for the process and not one for each warehouse, so that nothing piles up.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._identity: tuple[int, int, int] | None = None
+        self._connection: duckdb.DuckDBPyConnection | None = None
+
+    def connection_to(
+        self, link: Path, connect: Callable[[], duckdb.DuckDBPyConnection]
+    ) -> duckdb.DuckDBPyConnection:
+        """A connection of its own for the caller, who closes it."""
+        with self._lock:
+            # Not by name: a warehouse that was deleted and made anew has other files of the same names.
+            facts = link.stat()
+            identity = (facts.st_dev, facts.st_ino, facts.st_mtime_ns)
+            if self._connection is None or self._identity != identity:
+                if self._connection is not None:
+                    self._connection.close()
+                self._connection = None
+                self._connection, self._identity = connect(), identity
+            # USE is a setting of each connection.
+            return self._connection.cursor().execute("USE warehouse")
+
+
+_opened = _Opened()
 
 
 class Warehouse:
@@ -110,12 +144,10 @@ class Warehouse:
     @contextmanager
     def connect(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """A read-only connection to the published state. Reads no file outside the warehouse."""
-        connection = duckdb.connect()
+        if not self.link.exists():
+            self.publish()
+        connection = _opened.connection_to(self.link, self._open_published)
         try:
-            self._attach_published(connection)
-            connection.execute(f"SET allowed_directories = ['{_quoted(self.root)}']")
-            connection.execute("SET enable_external_access = false")
-            connection.execute("SET lock_configuration = true")
             yield connection
         finally:
             connection.close()
@@ -136,6 +168,19 @@ class Warehouse:
                     f"The query failed: {error}",
                     "`sme2 sql 'SHOW TABLES'` lists tables and views; docs/warehouse.md explains them.",
                 ) from error
+
+    def _open_published(self) -> duckdb.DuckDBPyConnection:
+        """A new connection to the published state, locked to it."""
+        connection = duckdb.connect()
+        try:
+            self._attach_published(connection)
+            connection.execute(f"SET allowed_directories = ['{_quoted(self.root)}']")
+            connection.execute("SET enable_external_access = false")
+            connection.execute("SET lock_configuration = true")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _attach_published(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Attached, not opened: connections to one file share its settings within a process, so the
@@ -171,7 +216,8 @@ class Warehouse:
             connection.begin()
             for table in TABLES:
                 self._build_table(connection, table)
-            connection.execute(resources.files(__package__).joinpath("views.sql").read_text())
+            for name in VIEW_FILES:
+                connection.execute(resources.files(__package__).joinpath(name).read_text())
             _comment_views_like_tables(connection)
             connection.commit()
             connection.execute("USE memory")

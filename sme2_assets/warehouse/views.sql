@@ -49,6 +49,12 @@ traced AS (
     FROM inferences
     WHERE pass = 'etdump' AND NOT is_warmup
     GROUP BY run_id
+),
+sampled AS (
+    SELECT run_id, median(duration_ns) AS sampled_ns
+    FROM inferences
+    WHERE pass = 'kernels' AND NOT is_warmup
+    GROUP BY run_id
 )
 SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
@@ -56,11 +62,13 @@ SELECT
     rounds.rounds, rounds.inferences, rounds.median_ns, spread.min_ns, spread.p05_ns, spread.p95_ns, spread.max_ns,
     rounds.round_cv,
     traced.traced_ns / nullif(rounds.median_ns, 0) - 1 AS tracer_overhead,
+    sampled.sampled_ns / nullif(rounds.median_ns, 0) - 1 AS sampler_overhead,
     runs.load_ns, runs.peak_memory_bytes
 FROM runs
 JOIN rounds USING (run_id)
 JOIN spread USING (run_id)
-LEFT JOIN traced USING (run_id);
+LEFT JOIN traced USING (run_id)
+LEFT JOIN sampled USING (run_id);
 COMMENT ON VIEW latency_summary IS 'Inference latency of each run, from the pass without tracer.';
 COMMENT ON COLUMN latency_summary.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN latency_summary.inferences IS 'Timed inferences of all rounds.';
@@ -71,6 +79,7 @@ COMMENT ON COLUMN latency_summary.p95_ns IS '95 % quantile over all inferences.'
 COMMENT ON COLUMN latency_summary.max_ns IS 'Slowest inference.';
 COMMENT ON COLUMN latency_summary.round_cv IS 'Standard deviation of the round medians over their mean; NULL with one round.';
 COMMENT ON COLUMN latency_summary.tracer_overhead IS 'Median inference with tracer over without, minus 1.';
+COMMENT ON COLUMN latency_summary.sampler_overhead IS 'Median inference with tracer and sampler over without, minus 1.';
 COMMENT ON COLUMN latency_summary.load_ns IS 'Model load time, median.';
 COMMENT ON COLUMN latency_summary.peak_memory_bytes IS 'Peak memory, largest process.';
 
@@ -133,6 +142,201 @@ COMMENT ON COLUMN operator_summary.inferences IS 'Timed inferences of all rounds
 COMMENT ON COLUMN operator_summary.median_ns IS 'Median over rounds of the per-process medians.';
 COMMENT ON COLUMN operator_summary.mean_ns IS 'Mean; means of all rows and the overhead add up to the inference.';
 COMMENT ON COLUMN operator_summary.share IS 'Mean time over mean Method::execute.';
+
+-- A kernel is counted as SME when its name says so, or when the sampled instruction is one of SME's own.
+-- Functions that only answer questions (role query) carry the name of an instruction set and use none.
+-- Emulated shares weigh each instruction by what it costs the emulator: they tell which units were used,
+-- and not for how long.
+CREATE VIEW operator_samples AS
+WITH judged AS (
+    SELECT
+        *,
+        (isa IN ('sme', 'sme2') AND role IN ('compute', 'pack')) OR unit = 'SME' AS is_sme
+    FROM kernel_samples
+    WHERE kind = 'operator'
+)
+SELECT
+    run_id, backend, delegate, position,
+    sum(samples)::BIGINT AS samples,
+    sum(near_boundary_samples)::BIGINT AS near_boundary_samples,
+    coalesce(sum(samples) FILTER (is_sme), 0)::BIGINT AS sme_samples,
+    coalesce(sum(samples - near_boundary_samples) FILTER (is_sme), 0)::BIGINT AS certain_sme_samples,
+    sum(samples * (unit = 'SME')::INTEGER) / sum(samples) AS sme_unit_share,
+    sum(samples * (unit = 'SVE')::INTEGER) / sum(samples) AS sve_unit_share,
+    sum(samples * (unit = 'SIMD/FP')::INTEGER) / sum(samples) AS simd_unit_share,
+    sum(samples * (unit = 'load/store')::INTEGER) / sum(samples) AS load_store_share
+FROM judged
+GROUP BY run_id, backend, delegate, position;
+COMMENT ON VIEW operator_samples IS 'Samples of each operator of each run, and the units they were on.';
+COMMENT ON COLUMN operator_samples.sme_samples IS 'Samples in SME or SME2 kernels (compute or pack), or on an SME instruction.';
+COMMENT ON COLUMN operator_samples.certain_sme_samples IS 'Those that cannot belong to a neighbouring operator.';
+COMMENT ON COLUMN operator_samples.sme_unit_share IS 'Share of samples on an instruction of the SME encoding space.';
+COMMENT ON COLUMN operator_samples.sve_unit_share IS 'Share of samples on an SVE instruction; SME kernels use them too, in streaming mode.';
+COMMENT ON COLUMN operator_samples.simd_unit_share IS 'Share of samples on a SIMD or floating-point instruction.';
+COMMENT ON COLUMN operator_samples.load_store_share IS 'Share of samples on a load or store.';
+
+CREATE VIEW operator_facts AS
+WITH registered AS (
+    SELECT
+        run_id,
+        bool_or(kernel_family IN ('igemm', 'imatmul')) AS conv,
+        bool_or(kernel_family IN ('gemm', 'matmul')) AS gemm
+    FROM registered_kernels
+    WHERE isa IN ('sme', 'sme2')
+    GROUP BY run_id
+)
+SELECT
+    summary.* EXCLUDE (sme2_evidence),
+    operators.* EXCLUDE (variant, target, run_id, backend, delegate, position),
+    CASE
+        -- A sample's clock is read a moment after its program counter, and a busy machine makes that moment
+        -- long: a single sample proves an operator only when its name says the same.
+        WHEN sampled.certain_sme_samples > 0 AND summary.sme2_evidence = 'name' THEN 'executed'
+        WHEN sampled.certain_sme_samples >= 2 AND sampled.certain_sme_samples >= 0.1 * sampled.samples THEN 'executed'
+        WHEN summary.sme2_evidence = 'name' THEN 'name'
+        WHEN summary.backend = 'xnnpack' AND (
+            (summary.category = 'CONV' AND (registered.conv OR registered.gemm))
+            OR (summary.category = 'GEMM' AND registered.gemm)
+        ) THEN 'registered'
+        ELSE 'none'
+    END AS sme2_evidence,
+    coalesce(sampled.samples, 0) AS samples,
+    coalesce(sampled.near_boundary_samples, 0) AS near_boundary_samples,
+    coalesce(sampled.sme_samples, 0) AS sme_samples,
+    sampled.sme_unit_share, sampled.sve_unit_share, sampled.simd_unit_share, sampled.load_store_share,
+    -- Two operations per multiply-accumulate, over nanoseconds: GFLOP/s.
+    CASE WHEN summary.fidelity = 'hardware' THEN 2 * operators.macs / nullif(summary.median_ns, 0) END AS gflops
+FROM operator_summary AS summary
+LEFT JOIN operators
+    ON operators.run_id = summary.run_id AND operators.backend = summary.backend
+    AND operators.delegate IS NOT DISTINCT FROM summary.delegate AND operators.position = summary.position
+LEFT JOIN operator_samples AS sampled
+    ON sampled.run_id = summary.run_id AND sampled.backend = summary.backend
+    AND sampled.delegate IS NOT DISTINCT FROM summary.delegate AND sampled.position = summary.position
+LEFT JOIN registered ON registered.run_id = summary.run_id;
+COMMENT ON VIEW operator_facts IS 'All that is known of each operator of each run: time, source, work, and the evidence of its kernel.';
+COMMENT ON COLUMN operator_facts.sme2_evidence IS 'executed (sampled in an SME kernel), name (its name implies one), registered (the log offered one for this kind of operator) or none.';
+COMMENT ON COLUMN operator_facts.samples IS 'Samples attributed to the operator, all threads.';
+COMMENT ON COLUMN operator_facts.sme_samples IS 'Those in SME or SME2 kernels, or on an SME instruction.';
+COMMENT ON COLUMN operator_facts.gflops IS 'Achieved 10^9 operations per second, two per multiply-accumulate; NULL when emulated or not counted.';
+COMMENT ON COLUMN operator_facts.rounds IS 'Rounds: the n of the median.';
+COMMENT ON COLUMN operator_facts.inferences IS 'Timed inferences of all rounds.';
+COMMENT ON COLUMN operator_facts.median_ns IS 'Median over rounds of the per-process medians.';
+COMMENT ON COLUMN operator_facts.mean_ns IS 'Mean; means of all rows and the overhead add up to the inference.';
+COMMENT ON COLUMN operator_facts.share IS 'Mean time over mean Method::execute.';
+COMMENT ON COLUMN operator_facts.sme_unit_share IS 'Share of samples on an instruction of the SME encoding space.';
+COMMENT ON COLUMN operator_facts.sve_unit_share IS 'Share of samples on an SVE instruction.';
+COMMENT ON COLUMN operator_facts.simd_unit_share IS 'Share of samples on a SIMD or floating-point instruction.';
+COMMENT ON COLUMN operator_facts.load_store_share IS 'Share of samples on a load or store.';
+
+CREATE VIEW kernel_usage AS
+WITH kernels AS (
+    SELECT
+        run_id, kind, backend, delegate, position,
+        coalesce(symbol, library || '+0x' || lower(hex(function_offset)), 'unknown address') AS kernel,
+        any_value(symbol IS NOT NULL) AS named,
+        any_value(library) AS library,
+        any_value(kernel_family) AS kernel_family,
+        any_value(role) AS role,
+        any_value(data_types) AS data_types,
+        any_value(tile) AS tile,
+        any_value(isa) AS isa,
+        sum(samples)::BIGINT AS samples,
+        sum(near_boundary_samples)::BIGINT AS near_boundary_samples,
+        sum(samples * (unit = 'SME')::INTEGER) / sum(samples) AS sme_unit_share,
+        sum(samples * (unit = 'SVE')::INTEGER) / sum(samples) AS sve_unit_share,
+        sum(samples * (unit = 'SIMD/FP')::INTEGER) / sum(samples) AS simd_unit_share,
+        sum(samples * (unit = 'load/store')::INTEGER) / sum(samples) AS load_store_share
+    FROM kernel_samples
+    GROUP BY
+        run_id, kind, backend, delegate, position,
+        coalesce(symbol, library || '+0x' || lower(hex(function_offset)), 'unknown address')
+)
+SELECT
+    runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
+    runs.threads, runs.fidelity, runs.started_at,
+    kernels.kind, kernels.backend, kernels.delegate, kernels.position,
+    facts.name, facts.op_type, facts.category, facts.module, facts.source,
+    kernels.kernel, kernels.named, kernels.library, kernels.kernel_family, kernels.role, kernels.data_types,
+    kernels.tile, kernels.isa, kernels.samples, kernels.near_boundary_samples,
+    kernels.samples / sum(kernels.samples) OVER (
+        PARTITION BY kernels.run_id, kernels.kind, kernels.backend, kernels.delegate, kernels.position
+    ) AS share_of_operator,
+    kernels.samples / sum(kernels.samples) OVER (PARTITION BY kernels.run_id) AS share_of_run,
+    kernels.sme_unit_share, kernels.sve_unit_share, kernels.simd_unit_share, kernels.load_store_share
+FROM kernels
+JOIN runs USING (run_id)
+LEFT JOIN operator_facts AS facts
+    ON facts.run_id = kernels.run_id AND kernels.kind = 'operator' AND facts.backend = kernels.backend
+    AND facts.delegate IS NOT DISTINCT FROM kernels.delegate AND facts.position = kernels.position;
+COMMENT ON VIEW kernel_usage IS 'Which functions each operator was sampled in; also samples outside operators, so that all of a run are here.';
+COMMENT ON COLUMN kernel_usage.kernel IS 'Name of the function, or its library and offset when it has no exported name.';
+COMMENT ON COLUMN kernel_usage.named IS 'Whether the library exports its name.';
+COMMENT ON COLUMN kernel_usage.share_of_operator IS 'Samples in this function over all of the operator.';
+COMMENT ON COLUMN kernel_usage.share_of_run IS 'Samples in this function over all of the run.';
+COMMENT ON COLUMN kernel_usage.sme_unit_share IS 'Share of samples on an instruction of the SME encoding space.';
+COMMENT ON COLUMN kernel_usage.sve_unit_share IS 'Share of samples on an SVE instruction.';
+COMMENT ON COLUMN kernel_usage.simd_unit_share IS 'Share of samples on a SIMD or floating-point instruction.';
+COMMENT ON COLUMN kernel_usage.load_store_share IS 'Share of samples on a load or store.';
+
+-- What is not delegated costs its own time and one more border; the delegated ones are one row of a run.
+CREATE VIEW delegation_report AS
+WITH portable AS (
+    SELECT
+        facts.run_id, operator, facts.module, facts.source,
+        sum(CASE WHEN facts.fidelity = 'hardware' THEN facts.mean_ns END) AS mean_ns,
+        sum(CASE WHEN facts.fidelity = 'hardware' THEN facts.share END) AS share
+    FROM operator_facts AS facts, unnest(facts.edge_ops) AS listed(operator)
+    WHERE facts.backend = 'portable'
+    GROUP BY facts.run_id, operator, facts.module, facts.source
+),
+inside AS (
+    SELECT
+        run_id,
+        sum(CASE WHEN fidelity = 'hardware' THEN mean_ns END) AS mean_ns,
+        sum(CASE WHEN fidelity = 'hardware' THEN share END) AS share
+    FROM operator_facts
+    WHERE backend = 'xnnpack'
+    GROUP BY run_id
+)
+SELECT
+    delegation.run_id, false AS delegated, delegation.operator, delegation.module, delegation.source,
+    delegation.reason, delegation.count, portable.mean_ns, portable.share
+FROM delegation
+LEFT JOIN portable
+    ON portable.run_id = delegation.run_id AND portable.operator = delegation.operator
+    AND portable.module IS NOT DISTINCT FROM delegation.module
+    AND portable.source IS NOT DISTINCT FROM delegation.source
+WHERE NOT delegation.delegated
+UNION ALL
+SELECT
+    delegation.run_id, true, NULL, NULL, NULL, NULL, sum(delegation.count)::INTEGER,
+    any_value(inside.mean_ns), any_value(inside.share)
+FROM delegation
+LEFT JOIN inside USING (run_id)
+WHERE delegation.delegated
+GROUP BY delegation.run_id;
+COMMENT ON VIEW delegation_report IS 'Operators outside delegates, with the reason and what they cost; the delegated ones together in one row.';
+COMMENT ON COLUMN delegation_report.mean_ns IS 'Mean time per inference; NULL when emulated or when no row of the run could be found for it.';
+COMMENT ON COLUMN delegation_report.share IS 'Mean time over mean Method::execute; NULL when emulated.';
+COMMENT ON COLUMN delegation_report.count IS 'Operators of the exported program; XNNPACK fuses some of them.';
+
+CREATE VIEW attribution_coverage AS
+SELECT
+    run_id, session_id, variant, model, precision, platform, sme2, threads, fidelity, started_at,
+    count(*)::INTEGER AS operators,
+    count(*) FILTER (attribution IN ('exact', 'aligned', 'inserted'))::INTEGER AS attributed_operators,
+    count(*) FILTER (attribution IN ('exact', 'aligned', 'inserted')) / count(*) AS row_coverage,
+    CASE WHEN fidelity = 'hardware' THEN
+        coalesce(sum(mean_ns) FILTER (attribution IN ('exact', 'aligned', 'inserted')), 0) / nullif(sum(mean_ns), 0)
+    END AS time_coverage
+FROM operator_facts
+GROUP BY run_id, session_id, variant, model, precision, platform, sme2, threads, fidelity, started_at;
+COMMENT ON VIEW attribution_coverage IS 'How much of each run is attributed to the model: operators, and their time.';
+COMMENT ON COLUMN attribution_coverage.operators IS 'Operators of the run.';
+COMMENT ON COLUMN attribution_coverage.attributed_operators IS 'Those with one place in the model, or inserted by the delegate.';
+COMMENT ON COLUMN attribution_coverage.row_coverage IS 'Attributed over all operators.';
+COMMENT ON COLUMN attribution_coverage.time_coverage IS 'The same by time; NULL when emulated.';
 
 -- Overhead is kept as a row of its own, so that the rows of a run add up to the inference.
 CREATE VIEW category_rounds AS

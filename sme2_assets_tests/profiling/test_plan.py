@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 from hypothesis import given
@@ -41,3 +42,18 @@ def test_a_wish_replaces_the_default_and_none_does_not():
 def test_a_plan_that_measures_nothing_is_refused(wrong):
     with pytest.raises(Sme2Error, match=next(iter(wrong))):
         Plan(**wrong)
+
+
+def test_kernels_are_sampled_in_the_first_rounds_only():
+    plan = plan_for("hardware", kernel_rounds=1)
+    assert plan.passes_of_round(0) == ["latency", "etdump", "kernels"]
+    assert plan.passes_of_round(1) == ["latency", "etdump"]
+
+
+@pytest.mark.parametrize(
+    ("inference_ns", "iterations"), [(1e6, 1000), (1e9, 20), (100, 2000), (math.inf, 20)]
+)
+def test_the_kernels_pass_samples_about_a_second(inference_ns: float, iterations: int):
+    plan = plan_for("hardware")
+    assert plan.iterations_of("kernels", inference_ns) == iterations
+    assert plan.iterations_of("etdump", inference_ns) == plan.iterations

@@ -22,7 +22,16 @@ from sme2_assets.targets.host import host_has_sme2, host_platform
 from sme2_assets.targets.local import NativeTarget
 
 HOST = host_platform() or ""
-SHORT = plan_for("hardware", rounds=2, warmup=1, iterations=2, timeout_s=120, quiet_patience_s=0)
+SHORT = plan_for(
+    "hardware",
+    rounds=2,
+    warmup=1,
+    iterations=2,
+    kernel_rounds=1,
+    kernel_sampling_s=0.02,
+    timeout_s=120,
+    quiet_patience_s=0,
+)
 
 pytestmark = pytest.mark.skipif(not HOST, reason="no native platform on this host")
 
@@ -68,17 +77,16 @@ def test_a_session_leaves_its_evidence_and_a_manifest_that_proves_it(store, mode
     assert [(p.round, p.pass_kind, p.exit_code) for p in manifest.info.processes] == [
         (0, "latency", 0),
         (0, "etdump", 0),
+        (0, "kernels", 0),
         (1, "latency", 0),
         (1, "etdump", 0),
     ]
     for name, digest in manifest.info.file_sha256.items():
         assert sha256_of_file(folder / name) == digest
-    assert {path.name for path in (folder / "round_01" / "etdump").iterdir()} == {
-        "outputs",
-        "result.json",
-        "runner.log",
-        "trace.etdump",
-    }
+    evidence = {"outputs", "result.json", "runner.log", "trace.etdump"}
+    assert {path.name for path in (folder / "round_01" / "etdump").iterdir()} == evidence
+    assert {path.name for path in (folder / "round_00" / "kernels").iterdir()} == {*evidence, "samples.json"}
+    assert (folder / "operators.json").read_bytes() == model.operators.read_bytes()
     assert manifest.info.sqnr_db >= manifest.info.sqnr_threshold_db
     assert manifest.identity.pte_sha256 == sha256_of_file(model.pte)
     assert not manifest.context.cpu["sme2_usable"]

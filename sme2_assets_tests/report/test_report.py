@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 from sme2_assets.report.files import write_report
-from sme2_assets.report.markdown import (
-    PICTURE_NAME,
-    Report,
-    baseline_report,
-    comparison_report,
-    latest_report,
-)
+from sme2_assets.report.markdown import Report, baseline_report, comparison_report, latest_report
 from sme2_assets.report.tables import EMULATED_NOTE
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.comparisons import compare_latest
@@ -85,26 +79,35 @@ def test_the_latest_report_is_of_what_was_measured_last(warehouse: Warehouse, tm
     assert "SME2 off alone" in latest.text
 
 
-def test_a_report_on_disk_has_its_picture_beside_it(paired: Warehouse, tmp_path: Path):
+def test_a_report_on_disk_has_its_pictures_beside_it(paired: Warehouse, tmp_path: Path):
     report = comparison_report(paired, VARIANT, "linux")
-    assert f"]({PICTURE_NAME})" in report.text
+    named = re.findall(r"!\[[^]]*\]\(([^)]*)\)", report.text)
+    assert sorted(named) == sorted(report.pictures) == ["categories.png", "modules.png", "roofline.png"]
     path = write_report(tmp_path / "reports", report)
     assert path.read_text() == report.text
-    assert (path.parent / PICTURE_NAME).read_bytes() == report.picture
-    write_report(tmp_path / "reports", Report("new", b"new"))
+    for name, picture in report.pictures.items():
+        assert (path.parent / name).read_bytes() == picture
+    write_report(tmp_path / "reports", Report("new", {"categories.png": b"new"}))
     assert path.read_text() == "new"
-    assert sorted(each.name for each in path.parent.iterdir()) == [PICTURE_NAME, "report.md"]
+    assert {each.name for each in path.parent.iterdir()} == {*named, "report.md"}
+
+
+def test_a_report_says_what_the_samples_prove(paired: Warehouse):
+    text = comparison_report(paired, VARIANT, "linux").text
+    assert "SME2 off: 0 operators were sampled in SME kernels; 0% of" in text
+    assert "SME2 on: 2 operators were sampled in SME kernels; 67% of" in text
+    assert "## Kernels with SME2 on" in text
 
 
 def test_a_report_that_fails_midway_keeps_the_old_text(
     paired: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    path = write_report(tmp_path, Report("old", b"old"))
+    path = write_report(tmp_path, Report("old", {"categories.png": b"old"}))
 
     def fail(path: Path, text: str) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr("sme2_assets.report.files.write_text_atomically", fail)
     with pytest.raises(OSError, match="disk full"):
-        write_report(tmp_path, Report("new", b"new"))
+        write_report(tmp_path, Report("new", {"categories.png": b"new"}))
     assert path.read_text() == "old"

@@ -15,11 +15,23 @@ from pathlib import Path
 
 from sme2_assets.analysis.timeline import execute_durations
 from sme2_assets.etdump import read_etdump
+from sme2_assets.models import operators
 from sme2_assets.profiling.environment import take_snapshot
-from sme2_assets.profiling.manifest import Context, Identity, Info, Manifest, Moment, Process
+from sme2_assets.profiling.manifest import (
+    LOG_FILE,
+    OPERATORS_FILE,
+    SAMPLES_FILE,
+    TRACED_PASSES,
+    Context,
+    Identity,
+    Info,
+    Manifest,
+    Moment,
+    Process,
+)
 from sme2_assets.store import sha256_of_file
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.ingest import rows_of_run, write_run
+from sme2_assets.warehouse.ingest import kernel_rows_of_run, rows_of_run, write_kernels, write_run
 from sme2_assets_tests.analysis.traces import Delegate, Portable, inference, trace_bytes
 
 # Name and microseconds with SME2 off; only those with a packed name have an SME2 kernel.
@@ -33,6 +45,54 @@ FIRST_DELEGATE = (
 # A missed opportunity: this one keeps its kernel.
 SECOND_DELEGATE = (("Fully Connected (NC, F32) GEMM #1", 100), ("Softmax (NC, F32) #1", 5))
 PORTABLE = "native_call_mean.out"
+SME2_KERNEL = "kai_kernel_matmul_clamp_f32_f32p2vlx1_f32p2vlx1biasf32_sme2_mopa"
+# fmopa za0.s, p0/m, p0/m, z0.s, z0.s; fmla v0.4s, v0.4s, v0.4s
+SME_WORD, SIMD_WORD = 0x80800000, 0x4E20CC00
+
+
+def _node(kind: str, module: str, line: int, macs: int | None = None) -> operators.Node:
+    return operators.Node(
+        kind=kind,
+        edge_ops=[f"aten.{module.rpartition('.')[2]}.default"],
+        module=module,
+        module_type="Module",
+        source=f"model.py:{line}",
+        code=f"x = self.{module}(x)",
+        input_shapes=[[1, 16, 8, 8]],
+        output_shapes=[[1, 16, 8, 8]],
+        data_types=["float32"],
+        macs=macs,
+        groups=1 if "Conv" in kind else None,
+        kernel=[3, 3] if "Conv" in kind else None,
+        stride=[1, 1] if "Conv" in kind else None,
+        inserted=kind == "XNNStaticTranspose",
+        debug_handle=line,
+    )
+
+
+# What the operators above are in a model: two blocks of one network, and its head.
+PROGRAM = operators.ProgramOperators(
+    delegates=[
+        operators.Delegate(
+            "XnnpackBackend",
+            [
+                _node("XNNStaticTranspose", "stem", 1),
+                _node("XNNConv2d", "features.0.conv", 2, macs=7_000_000),
+                _node("XNNHardswish", "features.0.act", 3),
+                _node("XNNFullyConnected", "features.1.linear", 4, macs=3_000_000),
+                _node("XNNMaxPooling2d", "features.1.pool", 5),
+            ],
+        ),
+        operators.Delegate(
+            "XnnpackBackend",
+            [
+                _node("XNNFullyConnected", "head.linear", 7, macs=1_000_000),
+                _node("XNNSoftmax", "head.softmax", 8),
+            ],
+        ),
+    ],
+    portable=[_node("aten::mean.out", "pool", 6)],
+)
 
 
 @dataclass(frozen=True)
@@ -66,23 +126,32 @@ class MadeRun:
         noise = random.Random(f"{self.seed}{self.sme2}")
         processes = []
         for round_index in range(self.rounds):
-            for pass_kind in ("latency", "etdump"):
+            for pass_kind in ("latency", "etdump", "kernels") if round_index == 0 else ("latency", "etdump"):
                 directory = f"round_{round_index:02d}/{pass_kind}"
                 self._write_process(folder / directory, pass_kind, noise)
                 processes.append(Process(round_index, 0, pass_kind, directory, ["sme2_runner"], 0, 0.1))
+        (folder / OPERATORS_FILE).write_text(PROGRAM.to_json())
         self._manifest(folder, processes).write(folder)
         return folder
 
     def _write_process(self, directory: Path, pass_kind: str, noise: random.Random) -> None:
         directory.mkdir(parents=True)
-        blocks, durations = [], []
+        blocks, durations, inferences = [], [], []
+        start_ns = 1_000_000
         for _ in range(self.warmup + self.iterations):
             calls = self._calls(noise)
             execute_ns = sum(call.call_ns for call in calls) + 700
-            blocks.append(inference(calls, execute_ns))
+            blocks.append(inference(calls, execute_ns, start_ns))
+            inferences.append((start_ns, calls))
             durations.append(execute_ns + 1500)
-        etdump = None
-        if pass_kind == "etdump":
+            start_ns += execute_ns + 2000
+        (directory / LOG_FILE).write_text("")
+        etdump = samples = None
+        if pass_kind == "kernels":
+            text, count = self._samples(inferences[self.warmup :])
+            (directory / SAMPLES_FILE).write_text(text)
+            samples = {"file": SAMPLES_FILE, "bytes": len(text), "count": count, "dropped": 0}
+        if pass_kind in TRACED_PASSES:
             data = trace_bytes(*blocks)
             (directory / "trace.etdump").write_bytes(data)
             etdump = {"file": "trace.etdump", "bytes": len(data)}
@@ -101,11 +170,48 @@ class MadeRun:
             "peak_memory_bytes": 30_000_000,
             "cpu": self._cpu(),
             "etdump": etdump,
+            "samples": samples,
             "inputs": [{"dtype": "float32", "shape": [1, 3, 8, 8]}],
             "outputs": [{"file": "output_0.npy", "dtype": "float32", "shape": [1, 10]}],
             "versions": {"executorch": "1.5.1", "runner": "0.1.0", "compiler": "gcc 12.2.0"},
         }
         (directory / "result.json").write_text(json.dumps(result))
+
+    def _samples(self, inferences: list[tuple[int, list[Delegate | Portable]]]) -> tuple[str, int]:
+        """One sample in the middle of every delegated operator, in the kernel its name implies."""
+        times, functions = [], []
+        for start_ns, calls in inferences:
+            for call in calls:
+                if isinstance(call, Delegate):
+                    now = start_ns
+                    for name, duration_ns in call.operators:
+                        times.append(now + duration_ns // 2)
+                        functions.append(0 if "PF32" in name else 1)
+                        now += duration_ns
+                start_ns += call.call_ns
+        words = [SME_WORD if function == 0 else SIMD_WORD for function in functions]
+        library = "libexecutorch_backend_xnnpack.so"
+        document = {
+            "schema": 1,
+            "arch": "aarch64",
+            "period_ns": 500_000,
+            "dropped": 0,
+            "missed": 0,
+            "clock": {"trace_ns": 0, "monotonic_ns": 0},
+            "threads": [{"tid": 1, "name": "sme2_runner", "main": True}],
+            "functions": [
+                {"library": library, "offset": 4096, "symbol": SME2_KERNEL},
+                {"library": library, "offset": 8192, "symbol": None},
+            ],
+            "samples": {
+                "time_ns": times,
+                "thread": [0] * len(times),
+                "function": functions,
+                "address": [4100 if function == 0 else 8200 for function in functions],
+                "word": words,
+            },
+        }
+        return json.dumps(document), len(times)
 
     def _calls(self, noise: random.Random) -> list[Delegate | Portable]:
         return [
@@ -167,6 +273,16 @@ class MadeRun:
                 seed=self.seed,
                 plan={"rounds": self.rounds, "warmup": self.warmup, "iterations": self.iterations},
                 versions={"executorch": "1.5.1", "compiler": "gcc 12.2.0"},
+                agreements=[
+                    {
+                        "output": 0,
+                        "sqnr_db": self.sqnr_db,
+                        "max_abs_error": 0.01,
+                        "cosine": 0.9999,
+                        "equal_share": 0.5,
+                        "top1_agreement": None,
+                    }
+                ],
                 sqnr_db=self.sqnr_db,
                 sqnr_threshold_db=40.0,
                 arms_sqnr_db=90.0,
@@ -211,3 +327,4 @@ def run_with_trace(runs: Path, trace: Path) -> Path:
 def ingest(warehouse: Warehouse, folder: Path) -> None:
     """One run folder into the warehouse, as the asset does it; publishing is left to the caller."""
     write_run(warehouse, rows_of_run(folder))
+    write_kernels(warehouse, kernel_rows_of_run(folder))

@@ -11,7 +11,7 @@ import pytest
 
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import conservation_faults, sme2_evidence_faults, unknown_operators
-from sme2_assets.warehouse.ingest import RunRows, rows_of_run
+from sme2_assets.warehouse.ingest import RunRows, keys_of, rows_of_run
 from sme2_assets.warehouse.schema import INFERENCES, RUNS, TIMELINE
 from sme2_assets_tests.warehouse.run_folder import MadeRun
 
@@ -133,7 +133,7 @@ class Tampered:
             for fault in FAULTS if sme2 == "off" else (nothing, no_evidence):
                 rows = rows_of_run(made)
                 fault(rows)
-                keys = {**rows.keys, "run_id": f"{fault.__name__}-{sme2}"}
+                keys = {**keys_of(rows.manifest), "run_id": f"{fault.__name__}-{sme2}"}
                 for table, frame in (
                     (TIMELINE, rows.timeline),
                     (INFERENCES, rows.inferences),

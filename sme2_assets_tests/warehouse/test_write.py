@@ -13,7 +13,7 @@ import pytest
 
 from sme2_assets.errors import Sme2Error, WarehouseError
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.ingest import rows_of_run
+from sme2_assets.warehouse.ingest import keys_of, rows_of_run
 from sme2_assets.warehouse.schema import INFERENCES, RUNS, TIMELINE
 from sme2_assets.warehouse.store import STAGING_LIFETIME_S
 from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
@@ -155,12 +155,12 @@ def test_what_killed_writers_left_is_removed_after_a_day(warehouse: Warehouse):
 def test_rows_of_a_run_are_unseen_until_its_runs_row_is_there(warehouse: Warehouse, tmp_path: Path):
     """A crash between the tables of one run: timeline and inferences are written, runs is not."""
     rows = rows_of_run(MadeRun().write(tmp_path))
-    warehouse.write(TIMELINE, rows.timeline, rows.keys)
-    warehouse.write(INFERENCES, rows.inferences, rows.keys)
+    warehouse.write(TIMELINE, rows.timeline, keys_of(rows.manifest))
+    warehouse.write(INFERENCES, rows.inferences, keys_of(rows.manifest))
     warehouse.publish()
     for table in ("timeline", "inferences", "operator_summary", "category_summary", "latency_summary"):
         assert warehouse.query(f"SELECT * FROM {table}").empty, table
-    warehouse.write(RUNS, rows.runs, rows.keys)
+    warehouse.write(RUNS, rows.runs, keys_of(rows.manifest))
     warehouse.publish()
     assert len(warehouse.query("SELECT * FROM timeline")) == len(rows.timeline)
     assert len(warehouse.query("SELECT * FROM latency_summary")) == 1

@@ -1,0 +1,70 @@
+"""What was sampled, as tables: kernels by operator, and the units they kept busy.
+
+Shares of samples are shown for emulated runs too: which kernel ran is real there. How long it ran
+is not, so the tables of an emulated run are about names and not about time.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from sme2_assets.report.tables import TextTable
+
+# Functions below this share of their operator are summed up in one row.
+LEAST_SHARE = 0.05
+UNITS = {
+    "SME": "sme_unit_share",
+    "SVE": "sve_unit_share",
+    "SIMD/FP": "simd_unit_share",
+    "load/store": "load_store_share",
+}
+
+
+def kernel_table(usage: pd.DataFrame) -> TextTable:
+    """Rows of `kernel_usage` of one run: each operator, and the functions that most of it was in."""
+    rows = []
+    operators = usage[usage["kind"] == "operator"].sort_values(
+        ["delegate", "position", "samples"], ascending=[True, True, False], na_position="last"
+    )
+    for _, kernels in operators.groupby(["backend", "delegate", "position"], dropna=False, sort=False):
+        large = kernels[kernels["share_of_operator"] >= LEAST_SHARE]
+        for number, kernel in enumerate(large.to_dict("records")):
+            operator = [kernel["name"], _text(kernel["module"])] if number == 0 else ["", ""]
+            rows.append(
+                [
+                    *operator,
+                    kernel["kernel"],
+                    _text(kernel["isa"]),
+                    _text(kernel["role"]),
+                    int(kernel["samples"]),
+                    f"{kernel['share_of_operator']:.0%}",
+                ]
+            )
+    rows += _outside_operators(usage)
+    return TextTable.of(["operator", "module", "function", "ISA", "role", "samples", "share"], rows)
+
+
+def unit_table(usage: pd.DataFrame) -> TextTable:
+    """The units of the sampled instructions, by category of the operator."""
+    rows = []
+    where = usage["category"].where(usage["kind"] == "operator", usage["kind"])
+    for name, kernels in usage.groupby(where, sort=True):
+        samples = kernels["samples"].sum()
+        is_sme = kernels["isa"].isin(["sme", "sme2"]) & kernels["role"].isin(["compute", "pack"])
+        named_sme = kernels.loc[is_sme, "samples"].sum()
+        shares = [(kernels[column] * kernels["samples"]).sum() / samples for column in UNITS.values()]
+        rows.append([name, int(samples), *(f"{share:.0%}" for share in [named_sme / samples, *shares])])
+    return TextTable.of(["category", "samples", "in SME kernels", *UNITS], rows)
+
+
+def _outside_operators(usage: pd.DataFrame) -> list[list[object]]:
+    outside = usage[usage["kind"] != "operator"]
+    total = usage["samples"].sum()
+    return [
+        [f"({kind})", "", "", "", "", int(samples), f"{samples / total:.0%} of the run"]
+        for kind, samples in outside.groupby("kind")["samples"].sum().items()
+    ]
+
+
+def _text(value: object) -> str:
+    return "" if value is None or pd.isna(value) else str(value)

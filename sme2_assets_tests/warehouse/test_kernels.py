@@ -1,0 +1,188 @@
+"""What the samples of a run become, and which faults of theirs are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from sme2_assets.errors import Sme2Error, TraceError
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.checks import attribution_faults, executed_kernel_faults
+from sme2_assets.warehouse.ingest import (
+    kernel_rows_of_run,
+    keys_of,
+    registered_rows_of_log,
+    rows_of_run,
+    write_kernels,
+    write_registered,
+    write_run,
+)
+from sme2_assets.warehouse.read import run_of_id
+from sme2_assets.warehouse.schema import KERNEL_SAMPLES, OPERATORS
+from sme2_assets_tests.warehouse.run_folder import (
+    SME2_KERNEL,
+    MadeRun,
+    ingest,
+    vouch_for_what_is_there,
+)
+
+REGISTERED = "Using sme2 PF32 GEMM microkernel 'xnn_pf32_gemm_minmax_ukernel_32x32__neonsme2'\n"
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    """A pair on hardware, as it should be."""
+    folder = tmp_path_factory.mktemp("kernels")
+    warehouse = Warehouse(folder / "warehouse")
+    for sme2 in ("off", "on"):
+        ingest(warehouse, MadeRun(sme2=sme2, rounds=2).write(folder / "runs"))
+    warehouse.publish()
+    return warehouse
+
+
+def run_of(sme2: str) -> str:
+    return MadeRun(sme2=sme2).run_id
+
+
+def test_each_operator_has_the_evidence_of_its_samples(measured: Warehouse):
+    facts = measured.query("SELECT sme2, name, sme2_evidence FROM operator_facts WHERE backend = 'xnnpack'")
+    executed = facts[facts["sme2_evidence"] == "executed"]
+    assert set(executed["sme2"]) == {"on"}
+    assert executed["name"].str.contains("PF32").all()
+    assert len(executed) == facts["name"].str.contains("PF32").sum() == 2
+    assert (facts.loc[~facts["name"].str.contains("PF32"), "sme2_evidence"] == "none").all()
+
+
+def test_every_sample_is_in_one_row_of_the_usage(measured: Warehouse):
+    counts = measured.query(
+        "SELECT runs.samples AS taken, sum(usage.samples) AS shown, sum(share_of_run) AS share "
+        "FROM kernel_usage AS usage JOIN runs USING (run_id) GROUP BY runs.run_id, runs.samples"
+    )
+    assert (counts["taken"] == counts["shown"]).all()
+    assert counts["share"].tolist() == pytest.approx([1, 1])
+
+
+def test_a_function_without_a_name_is_its_library_and_offset(measured: Warehouse):
+    kernels = measured.query("SELECT DISTINCT kernel, named FROM kernel_usage ORDER BY named")
+    assert kernels["kernel"].tolist() == ["libexecutorch_backend_xnnpack.so+0x2000", SME2_KERNEL]
+
+
+def test_an_operator_knows_its_line_and_its_rate(measured: Warehouse):
+    [conv] = measured.query(
+        "SELECT * FROM operator_facts WHERE sme2 = 'off' AND module = 'features.0.conv'"
+    ).to_dict("records")
+    assert conv["source"] == "model.py:2"
+    assert conv["gflops"] == pytest.approx(2 * conv["macs"] / conv["median_ns"])
+
+
+def test_a_pair_as_it_should_be_has_no_fault(measured: Warehouse):
+    for sme2 in ("off", "on"):
+        run = run_of_id(measured, run_of(sme2))
+        assert executed_kernel_faults(measured, run) is None
+        assert attribution_faults(measured, run) is None
+
+
+Tamper = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+def tampered(folder: Path, sme2: str, tamper: Tamper) -> tuple[Warehouse, dict[str, object]]:
+    """A warehouse with one run whose samples were changed on their way."""
+    warehouse = Warehouse(folder / "warehouse")
+    made = MadeRun(sme2=sme2, rounds=1, iterations=20).write(folder / "runs")
+    rows = kernel_rows_of_run(made)
+    write_run(warehouse, rows_of_run(made))
+    warehouse.write(KERNEL_SAMPLES, tamper(rows.samples), keys_of(rows.manifest))
+    warehouse.publish()
+    return warehouse, run_of_id(warehouse, rows.manifest.run_id)
+
+
+@pytest.mark.parametrize(
+    ("sme2", "tamper", "fault"),
+    [
+        ("off", lambda samples: samples.assign(isa="sme2", role="compute"), "samples are in SME kernels"),
+        ("off", lambda samples: samples.assign(unit="SME"), "samples are in SME kernels"),
+        ("on", lambda samples: samples.assign(isa="neon", unit="SIMD/FP"), "no sample shows it"),
+        ("on", lambda samples: samples.assign(isa="sme2", role="query", unit="other"), "no sample shows it"),
+        ("on", lambda samples: samples.head(0), "nothing was sampled"),
+    ],
+    ids=["sme kernels when off", "sme instructions when off", "neon when on", "queries only", "no samples"],
+)
+def test_samples_at_odds_with_the_state_are_found(tmp_path: Path, sme2: str, tamper: Tamper, fault: str):
+    warehouse, run = tampered(tmp_path, sme2, tamper)
+    assert fault in (executed_kernel_faults(warehouse, run) or "")
+
+
+def test_one_stray_sample_proves_nothing(tmp_path: Path):
+    def stray(samples: pd.DataFrame) -> pd.DataFrame:
+        softmax = (samples["delegate"] == 1) & (samples["position"] == 1)
+        one = samples[softmax].head(1).assign(isa="sme2", role="compute", unit="SME", samples=1)
+        return pd.concat([samples, one], ignore_index=True)
+
+    warehouse, _ = tampered(tmp_path, "on", stray)
+    facts = warehouse.query(
+        "SELECT sme2_evidence, sme_samples FROM operator_facts WHERE name LIKE 'Softmax%'"
+    )
+    assert facts.to_dict("records") == [{"sme2_evidence": "none", "sme_samples": 1}]
+
+
+def test_operators_without_a_place_in_the_model_are_found(tmp_path: Path):
+    warehouse = Warehouse(tmp_path / "warehouse")
+    rows = rows_of_run(MadeRun(rounds=1).write(tmp_path / "runs"))
+    write_run(warehouse, rows)
+    warehouse.write(OPERATORS, rows.operators.assign(attribution="ambiguous"), keys_of(rows.manifest))
+    warehouse.publish()
+    fault = attribution_faults(warehouse, run_of_id(warehouse, rows.manifest.run_id))
+    assert fault == "8 of 8 operators have no one place in the model"
+
+
+def test_samples_that_changed_since_are_refused(tmp_path: Path):
+    made = MadeRun(rounds=1).write(tmp_path)
+    samples = made / "round_00" / "kernels" / "samples.json"
+    samples.write_text(samples.read_text().replace("500000", "400000"))
+    with pytest.raises(TraceError, match="its content changed"):
+        kernel_rows_of_run(made)
+
+
+def test_broken_samples_write_no_rows(tmp_path: Path):
+    made = MadeRun(rounds=1).write(tmp_path)
+    (made / "round_00" / "kernels" / "samples.json").write_text("{}")
+    vouch_for_what_is_there(made)
+    with pytest.raises(TraceError):
+        kernel_rows_of_run(made)
+
+
+def test_the_log_of_a_source_build_is_registered_evidence(tmp_path: Path):
+    warehouse = Warehouse(tmp_path / "warehouse")
+    made = MadeRun(sme2="off", rounds=1).write(tmp_path / "runs")
+    (made / "round_00" / "latency" / "runner.log").write_text(REGISTERED)
+    vouch_for_what_is_there(made)
+    write_run(warehouse, rows_of_run(made))
+    write_kernels(warehouse, kernel_rows_of_run(made))
+    warehouse.publish()
+    [kernel] = warehouse.query("FROM registered_kernels").to_dict("records")
+    assert (kernel["kernel_family"], kernel["isa"]) == ("gemm", "sme2")
+    levels = warehouse.query(
+        "SELECT category, sme2_evidence FROM operator_facts WHERE category IN ('CONV', 'GEMM')"
+    )
+    assert set(levels["sme2_evidence"]) == {"registered"}
+
+
+def test_a_log_from_elsewhere_is_stored_with_its_run(measured: Warehouse, tmp_path: Path):
+    log = tmp_path / "runner.log"
+    log.write_text(f"noise\n{REGISTERED}{REGISTERED}")
+    write_registered(measured, run_of("off"), registered_rows_of_log(log))
+    measured.publish()
+    assert len(measured.query("FROM registered_kernels WHERE run_id = ?", [run_of("off")])) == 1
+    with pytest.raises(Sme2Error, match="no run"):
+        write_registered(measured, "nobody", registered_rows_of_log(log))
+
+
+def test_an_empty_log_says_which_build_is_needed(tmp_path: Path):
+    log = tmp_path / "runner.log"
+    log.write_text("I 00:00:00.000704 executorch: hello\n")
+    with pytest.raises(TraceError) as error:
+        registered_rows_of_log(log)
+    assert "XNN_LOG_LEVEL" in str(error.value)
