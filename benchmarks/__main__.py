@@ -27,7 +27,12 @@ def main() -> int:
             if done.returncode != 0:
                 return done.returncode
             print(flush=True)
-    return subprocess.run([sys.executable, "-m", "benchmarks.regressions_bench"], cwd=REPOSITORY).returncode
+    for module in ("benchmarks.kernels_bench", "benchmarks.regressions_bench"):
+        done = subprocess.run([sys.executable, "-m", module], cwd=REPOSITORY)
+        if done.returncode != 0:
+            return done.returncode
+        print(flush=True)
+    return 0
 
 
 if __name__ == "__main__":

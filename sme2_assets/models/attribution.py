@@ -21,6 +21,7 @@ from typing import Any
 
 from sme2_assets.errors import ExportError
 from sme2_assets.models.operators import Delegate, Node, ProgramOperators
+from sme2_assets.models.provenance import Origin, operator_name, origin_of
 
 XNNPACK_BACKEND = "XnnpackBackend"
 # XNNPACK's serialiser gives it to nodes that come from no edge operator.
@@ -62,9 +63,6 @@ _EDGE_WORDS: Mapping[str, tuple[str, ...]] = {
     "XNNNegate": ("neg",),
     "XNNSquare": ("pow", "square"),
 }
-# What the libraries do inside is not what a person wrote.
-_LIBRARIES = ("torch", "torchao")
-_FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in ', re.MULTILINE)
 
 
 def describe_program(pte: bytes, executorch: Any | None = None) -> ProgramOperators:
@@ -123,7 +121,7 @@ class _DelegateOrigins:
         own = self.own.get(handle, [])
         if quantisation is not None:
             # It shares its handle with the operator whose output it converts, which wrote no conversion.
-            names = [name for name in map(_edge_name, own) if name and quantisation in name]
+            names = [name for name in map(operator_name, own) if name and quantisation in name]
             return _Origin(list(dict.fromkeys(names))), True
         if handle == _NO_HANDLE:
             return _Origin([]), kind in _REARRANGING
@@ -158,7 +156,7 @@ class _Origins:
             self._emitted[call.meta.get("debug_handle")].append(call)
         for place, node in enumerate(graph_module.graph.nodes):
             self._order[node] = place
-            if _edge_name(node) is not None and node.meta.get("debug_handle") is not None:
+            if operator_name(node) is not None and node.meta.get("debug_handle") is not None:
                 self._emitted[node.meta["debug_handle"]].append(node)
 
     def of_delegate(self, instruction: int | None, handles: set[int]) -> _DelegateOrigins:
@@ -180,7 +178,7 @@ class _Origins:
             into = next((owner[given] for given in node.all_input_nodes if given in owner), None)
             if into is not None:
                 owner[node] = into
-                if _edge_name(node) and not _is_quantisation(node):
+                if operator_name(node) and not _is_quantisation(node):
                     fused[into].append(node)
         return _DelegateOrigins(own, fused)
 
@@ -202,15 +200,6 @@ class _Origins:
         return [node for node, place in self._order.items() if start < place < end and _is_view(node)]
 
 
-def _edge_name(node: Any) -> str | None:
-    """`aten.convolution.default` for an operator; None for what is only structure (getitem, inputs)."""
-    schema = getattr(node.target, "_schema", None)
-    if node.op != "call_function" or schema is None:
-        return None
-    namespace, _, operator = schema.name.partition("::")
-    return f"{namespace}.{operator}.{schema.overload_name or 'default'}"
-
-
 def _kernel_name(node: Any) -> str | None:
     schema = getattr(node.target, "_schema", None)
     return None if schema is None else f"{schema.name}.{schema.overload_name}".rstrip(".")
@@ -221,60 +210,21 @@ def _is_view(node: Any) -> bool:
 
 
 def _is_named(node: Any, words: Iterable[str]) -> bool:
-    name = _edge_name(node) or ""
+    name = operator_name(node) or ""
     return any(word in name for word in words)
 
 
 def _is_quantisation(node: Any) -> bool:
-    return bool(_QUANTISATION.search(_edge_name(node) or ""))
+    return bool(_QUANTISATION.search(operator_name(node) or ""))
 
 
 def _origin(located: list[Any], operators: Iterable[Any]) -> _Origin:
-    names = [name for name in (_edge_name(node) for node in operators) if name]
-    modules = [found for found in map(_module, located) if found is not None]
-    sources = [found for found in map(_source, located) if found is not None]
-    module, module_type = modules[0] if modules else (None, None)
-    source, code = sources[0] if sources else (None, None)
-    return _Origin(list(dict.fromkeys(names)), module, module_type, source, code)
-
-
-def _module(node: Any) -> tuple[str, str] | None:
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    if not stack:
-        return None
-    path, kind = stack[-1][0], stack[-1][1]
-    name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
-    # Of torch.export's own making, not modules of the model: its wrapper around it, its size checks.
-    if path == "_empty_nn_module_stack_from_metadata_hook" or name.startswith("torch.export."):
-        return None
-    return path, name.rsplit(".", 1)[-1]
-
-
-def _source(node: Any) -> tuple[str, str | None] | None:
-    """The innermost line that is not PyTorch's own; where all are, the innermost one."""
-    trace = node.meta.get("stack_trace") or ""
-    frames = list(_FRAME.finditer(trace))
-    if not frames:
-        return None
-    own = [frame for frame in frames if Path(_relative(frame["file"])).parts[0] not in _LIBRARIES]
-    frame = (own or frames)[-1]
-    following = trace[frame.end() :].split("\n")[1:2]
-    code = following[0].strip() if following and not _FRAME.match(following[0]) else None
-    return f"{_relative(frame['file'])}:{frame['line']}", code or None
-
-
-def _relative(file: str) -> str:
-    """The file's path within its package or site folder; its name alone where it is in none."""
-    path = Path(file)
-    if not path.is_absolute():
-        return path.name if ".." in path.parts else path.as_posix()
-    for index, part in enumerate(path.parts):
-        if part in ("site-packages", "dist-packages"):
-            return Path(*path.parts[index + 1 :]).as_posix()
-    root = path.parent
-    while (root / "__init__.py").is_file() and root != root.parent:
-        root = root.parent
-    return path.relative_to(root).as_posix()
+    """What the nodes agree on first: some of them, such as quantisation, know no module or no line."""
+    names = [name for name in map(operator_name, operators) if name]
+    found = [origin_of(node) for node in located]
+    module = next((origin for origin in found if origin.module is not None), Origin())
+    line = next((origin for origin in found if origin.source is not None), Origin())
+    return _Origin(list(dict.fromkeys(names)), module.module, module.module_type, line.source, line.code)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ from sme2_assets.models.operators import ProgramOperators
 from sme2_assets.models.progress import Progress
 from sme2_assets.models.quantise import SCHEMES
 from sme2_assets.models.registry import SEED, ModelSpec, Variant, model_spec, parse_variant
+from sme2_assets.models.time_limit import export_timeout_s, time_limit
 from sme2_assets.store import one_at_a_time
 
 Log = Callable[[str], None]
@@ -153,7 +154,7 @@ def content_key(spec: ModelSpec, variant: Variant) -> str:
 def _export(spec: ModelSpec, variant: Variant, key: str, directory: Path, log: Log) -> ExportedModel:
     try:
         with _staging_folder(directory) as staging:
-            with quiet_libraries():
+            with time_limit(export_timeout_s()), quiet_libraries():
                 manifest = _fill(staging, spec, variant, key, log)
             (staging / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
             _publish(staging, directory)

@@ -21,6 +21,8 @@ about the authors'. Weights are seeded, not trained.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -49,6 +51,9 @@ CLICK_RADIUS = 1 / 32
 
 class SqueezeSam:
     """Builds the network for square images of a size, with images that have a click and a box drawn."""
+
+    # Sums of up to 3456 products at half precision, fourteen layers deep: masks reach 26. At int8, 15 and 13.
+    minimum_sqnr_db: ClassVar[dict[str, float]] = {"fp16": 20.0, "int8": 9.0}
 
     def __init__(self, *, size: int = IMAGE_SIZE) -> None:
         if size < STRIDE or size % STRIDE:

@@ -26,6 +26,8 @@ from sme2_assets.analysis.numerics import MINIMUM_SQNR_DB, compare_outputs, wors
 from sme2_assets.analysis.statistics import paired_speedup
 from sme2_assets.errors import RunnerError, Sme2Error
 from sme2_assets.models.artifact import ExportedModel, read_manifest
+from sme2_assets.models.failures import load_failure
+from sme2_assets.models.operators import read_operators
 from sme2_assets.profiling.environment import disturbances_between, take_snapshot, wait_until_quiet
 from sme2_assets.profiling.manifest import (
     DELEGATION_FILE,
@@ -307,7 +309,10 @@ def _believe(result: RunnerResult, arm: _Arm, plan: Plan, pass_kind: str, iterat
 def _failure(
     completed: Completed, model: ExportedModel, arm: _Arm, round_index: int, pass_kind: str
 ) -> Sme2Error:
-    cause = runner_failure(completed.returncode, completed.stderr[-2000:])
+    # A kernel that the runner lacks is a matter of the model, and its line can be named.
+    cause: Sme2Error = load_failure(completed.stderr, read_operators(model.operators)) or runner_failure(
+        completed.returncode, completed.stderr[-2000:]
+    )
     return RunnerError(
         f"{model.variant} with SME2 {arm.spec.sme2}, round {round_index + 1}, {pass_kind} pass: {cause.what}",
         cause.remedy,

@@ -57,6 +57,21 @@ def unit_table(usage: pd.DataFrame) -> TextTable:
     return TextTable.of(["category", "samples", "in SME kernels", *UNITS], rows)
 
 
+def executed_text(facts: pd.DataFrame) -> str:
+    """What the samples prove, arm by arm."""
+    said = []
+    for sme2, rows in facts.groupby("sme2", sort=True):
+        matrix = rows[rows["category"].isin(["CONV", "GEMM"])]
+        samples, sme_samples = matrix["samples"].sum(), matrix["sme_samples"].sum()
+        share = f"{sme_samples / samples:.0%} of {samples}" if samples else "no"
+        executed = (rows["sme2_evidence"] == "executed").sum()
+        said.append(
+            f"SME2 {sme2}: {executed} operators were sampled in SME kernels; "
+            f"{share} samples of CONV and GEMM are in them."
+        )
+    return " ".join(said)
+
+
 def _outside_operators(usage: pd.DataFrame) -> list[list[object]]:
     outside = usage[usage["kind"] != "operator"]
     total = usage["samples"].sum()

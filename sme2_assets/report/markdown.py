@@ -9,7 +9,7 @@ import pandas as pd
 
 from sme2_assets.explain import Explanation, explain
 from sme2_assets.report.insights import insights_markdown
-from sme2_assets.report.kernels import kernel_table, unit_table
+from sme2_assets.report.kernels import executed_text, kernel_table, unit_table
 from sme2_assets.report.models import delegation_cost_table, numerics_table
 from sme2_assets.report.module_plots import module_picture, roofline_picture
 from sme2_assets.report.plots import category_picture
@@ -62,7 +62,7 @@ def comparison_report(warehouse: Warehouse, variant: str, platform: str) -> Repo
         f"Operators with an SME2 kernel by name: {model['sme2_operators_on']} of {model['operators']} "
         f"with SME2 on, {model['sme2_operators_off']} with it off.",
         f"CONV and GEMM without one: {missed_text(rows) or 'none'}.",
-        _executed_text(pd.concat([_facts(warehouse, model[f"{sme2}_run_id"]) for sme2 in ("off", "on")])),
+        executed_text(pd.concat([_facts(warehouse, model[f"{sme2}_run_id"]) for sme2 in ("off", "on")])),
         f"![Operators by category]({CATEGORIES})",
         *_latency(_both(warehouse, "latency_summary", model)),
         "## Categories",
@@ -88,7 +88,7 @@ def baseline_report(warehouse: Warehouse, variant: str, platform: str, sme2: str
     parts = [
         f"# {variant} on {platform}: SME2 {sme2} alone",
         "This arm was measured alone, so there is nothing to compare it with.",
-        _executed_text(_facts(warehouse, run["run_id"])),
+        executed_text(_facts(warehouse, run["run_id"])),
         f"![Operators by category]({CATEGORIES})",
         *_latency(rows_of_view(warehouse, "latency_summary", run["run_id"])),
         "## Categories",
@@ -123,21 +123,6 @@ def _report(parts: list[str], explanation: Explanation, categories: bytes) -> Re
 
 def _facts(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
     return rows_of_view(warehouse, "operator_facts", run_id)
-
-
-def _executed_text(facts: pd.DataFrame) -> str:
-    """What the samples prove, arm by arm."""
-    said = []
-    for sme2, rows in facts.groupby("sme2", sort=True):
-        matrix = rows[rows["category"].isin(["CONV", "GEMM"])]
-        samples, sme_samples = matrix["samples"].sum(), matrix["sme_samples"].sum()
-        share = f"{sme_samples / samples:.0%} of {samples}" if samples else "no"
-        executed = (rows["sme2_evidence"] == "executed").sum()
-        said.append(
-            f"SME2 {sme2}: {executed} operators were sampled in SME kernels; "
-            f"{share} samples of CONV and GEMM are in them."
-        )
-    return " ".join(said)
 
 
 def _kernels(warehouse: Warehouse, run_id: str) -> list[str]:

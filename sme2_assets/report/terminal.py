@@ -9,6 +9,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
+from sme2_assets.report.kernels import executed_text
 from sme2_assets.report.tables import (
     TextTable,
     category_table,
@@ -26,13 +27,19 @@ def show_comparison(
 ) -> None:
     """SME2 on against off, verdict first; every operator when asked for."""
     _headline(out, variant, platform)
-    show_comparison_rows(out, comparison(warehouse, variant, platform), operators)
+    rows = comparison(warehouse, variant, platform)
+    facts = [
+        rows_of_view(warehouse, "operator_facts", rows[f"{sme2}_run_id"].iloc[0]) for sme2 in ("off", "on")
+    ]
+    show_comparison_rows(out, rows, operators, sampled=executed_text(pd.concat(facts)))
     out.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
     out.print()
 
 
-def show_comparison_rows(out: Console, rows: pd.DataFrame, operators: bool) -> None:
-    """One session's rows of `comparisons`."""
+def show_comparison_rows(
+    out: Console, rows: pd.DataFrame, operators: bool, sampled: str | None = None
+) -> None:
+    """One session's rows of `comparisons`, and in a sentence what was sampled."""
     model = dict(rows[rows["level"] == "model"].iloc[0])
     out.print(f"verdict: {model['verdict']}", style="bold")
     out.print(model["reason"], markup=False)
@@ -42,6 +49,8 @@ def show_comparison_rows(out: Console, rows: pd.DataFrame, operators: bool) -> N
         f"operators with an SME2 kernel: {model['sme2_operators_on']} of {model['operators']} with SME2 on, "
         f"{model['sme2_operators_off']} with it off"
     )
+    if sampled:
+        out.print(sampled, markup=False, highlight=False, soft_wrap=True)
     if missed := missed_text(rows):
         out.print(f"CONV and GEMM without one: {missed}", markup=False, highlight=False, soft_wrap=True)
     for level in ("category", "operator") if operators else ("category",):

@@ -18,6 +18,7 @@ from sme2_assets.models import attribution
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.models.export import export_variant
 from sme2_assets.models.operators import Node, ProgramOperators, read_operators
+from sme2_assets.models.provenance import short_path
 
 PACKAGE_ROOT = Path(sme2_assets.__file__).resolve().parents[1]
 VARIANTS = ("toy_cnn-fp32", "toy_cnn-fp16", "toy_cnn-int8", "mobilenet_v3_small-fp32")
@@ -153,11 +154,11 @@ def test_a_file_outside_of_packages_is_known_by_its_name_alone(tmp_path: Path) -
     package = tmp_path / "outer" / "inner"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
-    assert attribution._relative(str(package / "model.py")) == "inner/model.py"
-    assert attribution._relative(str(tmp_path / "mine.py")) == "mine.py"
-    assert attribution._relative("/x/lib/python3/site-packages/timm/a.py") == "timm/a.py"
-    assert attribution._relative("../../secret/place.py") == "place.py"
-    assert attribution._relative("<eval_with_key>.1") == "<eval_with_key>.1"
+    assert short_path(str(package / "model.py")) == "inner/model.py"
+    assert short_path(str(tmp_path / "mine.py")) == "mine.py"
+    assert short_path("/x/lib/python3/site-packages/timm/a.py") == "timm/a.py"
+    assert short_path("../../secret/place.py") == "place.py"
+    assert short_path("<eval_with_key>.1") == "<eval_with_key>.1"
 
 
 def test_a_delegate_that_is_not_xnnpacks_own_format_is_refused() -> None:

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from sme2_assets.errors import ExportError
 from sme2_assets.models import edgetam_image_encoder as edgetam
 from sme2_assets.models import squeeze_sam, tiny_lm
+from sme2_assets.models.seeding import seeded, seeded_images, settle_batch_norm
 
 SMALL_EDGETAM = 64
 SMALL_SQUEEZE_SAM = 64
@@ -201,13 +202,12 @@ def test_a_size_that_cannot_be_is_refused_with_one_that_can(make: Callable[[], A
 @pytest.fixture(scope="module")
 def trained() -> edgetam.EdgeTamImageEncoderModule:
     """An encoder in the form that is trained, with statistics of its own in every batch norm."""
-    generator = torch.Generator().manual_seed(7)
-    module = edgetam.EdgeTamImageEncoderModule().eval()
+    module = seeded(edgetam.EdgeTamImageEncoderModule, seed=7)
+    settle_batch_norm(module, [seeded_images(2, SMALL_EDGETAM, seed=8)])
+    generator = torch.Generator().manual_seed(9)
     for norm in module.modules():
         if isinstance(norm, nn.BatchNorm2d):
-            for tensor in (norm.weight.data, norm.running_mean, norm.running_var):
-                assert tensor is not None
-                tensor.copy_(0.5 + torch.rand(tensor.shape, generator=generator))
+            norm.bias.data.normal_(std=0.1, generator=generator)
     return module
 
 

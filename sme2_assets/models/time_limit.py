@@ -1,0 +1,53 @@
+"""An end to exports that never end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+from sme2_assets.errors import ExportError
+
+VARIABLE = "SME2_EXPORT_TIMEOUT_S"
+DEFAULT_S = 3600.0
+
+
+def export_timeout_s() -> float:
+    """How long an export may take."""
+    text = os.environ.get(VARIABLE) or str(DEFAULT_S)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ExportError(f"{VARIABLE} is {text!r}, not a number of seconds above 0", f"unset {VARIABLE}")
+    return seconds
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Ends the block with an error after so many seconds, once the Python code in it gets its turn.
+
+    Only in the main thread, where the command line and each Dagster run export; Python delivers signals
+    nowhere else, and there is no limit then.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def expire(_number: int, _frame: FrameType | None) -> None:
+        raise ExportError(
+            f"it did not end within {seconds:g} s",
+            f"use a smaller model or size, or set {VARIABLE} to more seconds",
+        )
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
