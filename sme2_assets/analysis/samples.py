@@ -73,6 +73,8 @@ class Samples:
     """Samples that found the buffer full."""
     missed: int
     """Ticks of the timer that came while the one before was still waiting."""
+    lag_ns: int
+    """How much later than its program counter a sample's time was read, about."""
     threads: tuple[SampledThread, ...]
     functions: tuple[SampledFunction, ...]
     time_ns: Int64s
@@ -127,6 +129,7 @@ def _samples_of(document: Any) -> Samples:
         period_ns=_integer(top, "period_ns"),
         dropped=_integer(top, "dropped"),
         missed=_integer(top, "missed"),
+        lag_ns=_integer(clock, "lag_ns"),
         threads=threads,
         functions=functions,
         time_ns=time_ns + to_trace_ns,
@@ -243,6 +246,8 @@ def attribute_samples(samples: Samples, events: Events, warmup: int) -> pd.DataF
     """
     intervals = _Intervals.of(events)
     where = intervals.containing(samples.time_ns)
+    # By the time the clock was read the next operator may have begun: then it is not known which it was.
+    before = intervals.containing(samples.time_ns - samples.lag_ns)
     measured = where.inference >= warmup
     kind = np.where(measured | (where.inference < 0), where.kind, _UNATTRIBUTED)
     in_operator = kind == _OPERATOR
@@ -260,7 +265,7 @@ def attribute_samples(samples: Samples, events: Events, warmup: int) -> pd.DataF
             "thread": samples.thread,
             "function": samples.function,
             "unit": pd.Categorical.from_codes(units, list(UNITS)),
-            "near_boundary": where.near_boundary & in_call,
+            "near_boundary": (where.near_boundary & in_call) | (in_operator & where.differs_from(before)),
         }
     )
 
@@ -275,6 +280,16 @@ class _Where:
     delegate: Int64s
     position: Int64s
     near_boundary: npt.NDArray[np.bool_]
+
+    def differs_from(self, other: _Where) -> npt.NDArray[np.bool_]:
+        """Per sample: whether something else ran then."""
+        return (
+            (self.inference != other.inference)
+            | (self.kind != other.kind)
+            | (self.backend != other.backend)
+            | (self.delegate != other.delegate)
+            | (self.position != other.position)
+        )
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,9 @@ class Plan:
     kernel_rounds: int = 2
     # What one process of the kernels pass samples, in seconds of inferences.
     kernel_sampling_s: float = 1.0
+    # Warm-up of the kernels pass where the others have less: a first inference does lazy work inside its
+    # delegate calls, and its operators do not stand where the trace says.
+    kernel_warmup: int = 0
     # How long a session waits, all rounds together, for other processes to leave the machine alone.
     # After that it goes on, and the rounds are flagged.
     quiet_patience_s: float = 20.0
@@ -72,6 +75,11 @@ class Plan:
         wanted = math.ceil(self.kernel_sampling_s * 1e9 / max(inference_ns, 1))
         return min(max(self.iterations, wanted), MOST_SAMPLED_ITERATIONS)
 
+    def warmup_of(self, pass_kind: str) -> tuple[int, int]:
+        """Warm-up inferences of a process: at least, and at most."""
+        least = max(self.warmup, self.kernel_warmup) if pass_kind == "kernels" else self.warmup
+        return least, max(least, self.warmup_cap)
+
 
 # Ten rounds: an exact rank test can reach 5 % from six on, but not for one operator among many.
 HARDWARE_PLAN = Plan()
@@ -85,6 +93,8 @@ EMULATED_PLAN = Plan(
     warmup_cap=0,
     iterations=1,
     kernel_rounds=1,
+    kernel_sampling_s=0.5,
+    kernel_warmup=2,
     timeout_s=1800.0,
     quiet_patience_s=0.0,
 )

@@ -248,9 +248,10 @@ def _run_pass(
     for path in model.inputs:
         command += ["--input", workspace.put(path)]
     command += ["--pass", pass_kind, "--threads", str(plan.threads)]
-    command += ["--warmup", str(plan.warmup), "--iterations", str(iterations)]
-    if plan.warmup_cap > plan.warmup:
-        command += ["--warmup-cap", str(plan.warmup_cap)]
+    warmup, warmup_cap = plan.warmup_of(pass_kind)
+    command += ["--warmup", str(warmup), "--iterations", str(iterations)]
+    if warmup_cap > warmup:
+        command += ["--warmup-cap", str(warmup_cap)]
     command += ["--result", workspace.path(f"{name}.json"), "--outputs", workspace.path(f"{name}_outputs")]
     if pass_kind in TRACED_PASSES:
         command += ["--etdump", workspace.path(f"{name}.etdump")]
@@ -299,7 +300,8 @@ def _believe(result: RunnerResult, arm: _Arm, plan: Plan, pass_kind: str, iterat
         )
     asked = (pass_kind, plan.threads, iterations, arm.spec.slowdown_percent)
     given = (result.pass_kind, result.threads, len(result.iteration_ns), result.slowdown_percent)
-    if asked != given or not plan.warmup <= len(result.warmup_ns) <= plan.warmup_cap:
+    least, most = plan.warmup_of(pass_kind)
+    if asked != given or not least <= len(result.warmup_ns) <= most:
         raise RunnerError(
             f"The runner was asked for {asked} and reports {given} after {len(result.warmup_ns)} warm-ups.",
             "Rebuild the runner.",

@@ -6,10 +6,15 @@ is not, so the tables of an emulated run are about names and not about time.
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 
 from sme2_assets.report.tables import TextTable
 
+# Itanium C++ ABI: _ZN, qualifiers, then each name with its length before it.
+_NESTED_NAME = re.compile(r"_?_ZNK?(?:St)?")
+_LENGTH = re.compile(r"[1-9]\d*")
 # Functions below this share of their operator are summed up in one row.
 LEAST_SHARE = 0.05
 UNITS = {
@@ -33,7 +38,7 @@ def kernel_table(usage: pd.DataFrame) -> TextTable:
             rows.append(
                 [
                     *operator,
-                    kernel["kernel"],
+                    readable_function(kernel["kernel"]),
                     _text(kernel["isa"]),
                     _text(kernel["role"]),
                     int(kernel["samples"]),
@@ -55,6 +60,19 @@ def unit_table(usage: pd.DataFrame) -> TextTable:
         shares = [(kernels[column] * kernels["samples"]).sum() / samples for column in UNITS.values()]
         rows.append([name, int(samples), *(f"{share:.0%}" for share in [named_sme / samples, *shares])])
     return TextTable.of(["category", "samples", "in SME kernels", *UNITS], rows)
+
+
+def readable_function(name: str) -> str:
+    """The names of a mangled C++ function without its arguments: `torch::executor::mean_out`."""
+    found = _NESTED_NAME.match(name)
+    if found is None:
+        return name
+    parts, rest = [], name[found.end() :]
+    while (length := _LENGTH.match(rest)) is not None:
+        end = length.end() + int(length[0])
+        parts.append(rest[length.end() : end])
+        rest = rest[end:]
+    return "::".join(parts) or name
 
 
 def executed_text(facts: pd.DataFrame) -> str:

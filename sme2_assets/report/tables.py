@@ -5,6 +5,7 @@ Emulated times are left out of them: they would be read as if they meant somethi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,7 @@ class TextTable:
 
     def markdown(self) -> str:
         lines = ["| " + " | ".join(self.header) + " |", "|" + "|".join(" --- " for _ in self.header) + "|"]
-        escaped = ([" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in self.rows)
+        escaped = ([_markdown_text(cell) for cell in row] for row in self.rows)
         return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in escaped)]) + "\n"
 
 
@@ -257,3 +258,8 @@ def _cell(value: Any) -> str:
     if value is None or pd.isna(value):
         return "-"
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _markdown_text(cell: str) -> str:
+    """Bars would end the cell, and an underscore before a word (`_ZN...`) would begin italics."""
+    return re.sub(r"(?<!\w)_(?=\w)", r"\\_", " ".join(cell.split()).replace("|", "\\|"))

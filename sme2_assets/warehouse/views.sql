@@ -190,9 +190,9 @@ SELECT
     operators.* EXCLUDE (variant, target, run_id, backend, delegate, position),
     CASE
         -- A sample's clock is read a moment after its program counter, and a busy machine makes that moment
-        -- long: a single sample proves an operator only when its name says the same.
+        -- long: a few samples prove an operator only when its name says the same.
         WHEN sampled.certain_sme_samples > 0 AND summary.sme2_evidence = 'name' THEN 'executed'
-        WHEN sampled.certain_sme_samples >= 2 AND sampled.certain_sme_samples >= 0.1 * sampled.samples THEN 'executed'
+        WHEN sampled.certain_sme_samples >= 5 AND sampled.certain_sme_samples >= 0.5 * sampled.samples THEN 'executed'
         WHEN summary.sme2_evidence = 'name' THEN 'name'
         WHEN summary.backend = 'xnnpack' AND (
             (summary.category = 'CONV' AND (registered.conv OR registered.gemm))

@@ -65,7 +65,7 @@ def document(
         "period_ns": 500_000,
         "dropped": 0,
         "missed": 3,
-        "clock": {"trace_ns": 1_000, "monotonic_ns": 7_001_000},
+        "clock": {"trace_ns": 1_000, "monotonic_ns": 7_001_000, "lag_ns": 0},
         "threads": [
             {"tid": 11, "name": "sme2_runner", "main": True},
             {"tid": 12, "name": "sme2_runner", "main": False},
@@ -664,3 +664,14 @@ def test_emulated_sme2_kernels_are_found_on_the_convolutions_and_nowhere_when_of
     assert set(certain[certain["kind"] == "operator"]["category"]) == {"CONV", "GEMM"}
     assert not off["isa"].isin(["sme", "sme2"]).any()
     assert not (off["unit"] == "SME").any()
+
+
+def test_a_sample_whose_clock_may_have_passed_a_border_is_near_it(samples_at):
+    """The delegate call begins at 1,000,000 and has an operator every millisecond."""
+    call = Delegate([(CONV, 1_000_000), (ADD, 1_000_000), (CONV, 1_000_000)], 3_000_000)
+    events = trace(inference([call], 3_000_000))
+    clock = {"trace_ns": 1_000, "monotonic_ns": 7_001_000, "lag_ns": 50_000}
+    soon_after, in_the_middle = 2_040_000, 2_500_000
+    rows = attribute_samples(samples_at([soon_after, in_the_middle], clock=clock), events, warmup=0)
+    assert rows["position"].tolist() == [1, 1]
+    assert rows["near_boundary"].tolist() == [True, False]

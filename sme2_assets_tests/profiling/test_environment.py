@@ -125,6 +125,7 @@ def test_a_snapshot_is_strict_json_and_comes_back_equal():
     assert json.loads(_strict(asdict(snapshot))) == snapshot.as_json()
 
 
+@pytest.mark.alone
 @needs_proc
 def test_a_snapshot_of_this_machine_has_what_linux_always_gives():
     snapshot = take_snapshot()
@@ -137,6 +138,7 @@ def test_a_snapshot_of_this_machine_has_what_linux_always_gives():
     assert 0 < snapshot.counters.own_s < snapshot.counters.busy_s
 
 
+@pytest.mark.alone
 @needs_proc
 def test_a_busy_stranger_is_named(orphan):
     orphan(b"sme2-stranger")
@@ -147,6 +149,7 @@ def test_a_busy_stranger_is_named(orphan):
     assert snapshot.other_cores > environment.HEAVY_CORES / 2
 
 
+@pytest.mark.alone
 @needs_proc
 def test_our_own_children_and_grandchildren_are_not_heavy_processes():
     grandchild = [sys.executable, "-c", _BURN.format(name=b"sme2-grandson")]
@@ -180,6 +183,7 @@ def _reading_with(names: set[str]) -> environment._Reading:
     raise AssertionError(f"{names} were never seen")
 
 
+@pytest.mark.alone
 @needs_proc
 def test_a_hostile_process_name_breaks_neither_json_nor_the_terminal(orphan):
     orphan(b'a)"\n\x1b[1m\xff ({')
@@ -189,6 +193,7 @@ def test_a_hostile_process_name_breaks_neither_json_nor_the_terminal(orphan):
     assert all(flag.isprintable() for flag in busy_flags(snapshot, 0.0))
 
 
+@pytest.mark.alone
 @needs_proc
 def test_cpu_time_of_children_that_have_ended_is_our_own():
     before = take_snapshot(0)
@@ -200,6 +205,7 @@ def test_cpu_time_of_children_that_have_ended_is_our_own():
     assert after.counters.own_s - before.counters.own_s > 0.45
 
 
+@pytest.mark.alone
 @needs_proc
 def test_a_stranger_shows_between_two_snapshots_that_both_missed_it(orphan):
     before = take_snapshot()
@@ -217,6 +223,7 @@ def test_a_stranger_shows_between_two_snapshots_that_both_missed_it(orphan):
     assert used_s > 0.4
 
 
+@pytest.mark.alone
 @needs_proc
 def test_the_gate_gives_up_and_names_the_stranger(orphan):
     orphan(b"sme2-stranger")
@@ -229,6 +236,7 @@ def test_the_gate_gives_up_and_names_the_stranger(orphan):
     assert "measuring all the same" in lines[-1]
 
 
+@pytest.mark.alone
 @needs_proc
 def test_the_gate_opens_for_real_once_the_stranger_has_gone(orphan):
     pid = orphan(b"sme2-stranger")

@@ -57,3 +57,10 @@ def test_the_kernels_pass_samples_about_a_second(inference_ns: float, iterations
     plan = plan_for("hardware")
     assert plan.iterations_of("kernels", inference_ns) == iterations
     assert plan.iterations_of("etdump", inference_ns) == plan.iterations
+
+
+def test_the_kernels_pass_warms_up_where_the_others_do_not():
+    plan = plan_for("emulated")
+    assert plan.warmup_of("etdump") == (0, 0)
+    assert plan.warmup_of("kernels") == (2, 2)
+    assert plan_for("hardware").warmup_of("kernels") == plan_for("hardware").warmup_of("latency") == (5, 100)

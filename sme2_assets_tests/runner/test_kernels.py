@@ -93,6 +93,7 @@ def test_the_instruction_words_are_those_of_the_library(sampled, runner_binary):
         assert text[address // 4] == word
 
 
+@pytest.mark.alone
 def test_samples_are_of_the_measured_inferences_only(sampled):
     run, document = sampled(warmup=50)
     events = read_etdump(run.folder / "trace.etdump")
@@ -107,6 +108,7 @@ def test_samples_are_of_the_measured_inferences_only(sampled):
     assert np.mean(times <= ends[at]) > 0.5
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("warmup", [0, 2])
 def test_the_threads_of_the_pool_are_sampled_too(sampled, warmup):
     run, document = sampled(threads=2, warmup=warmup)
@@ -281,3 +283,8 @@ def starts_in(tmp_path_factory: pytest.TempPathFactory):
 )
 def test_functions_begin_where_no_branch_leads_across(starts_in, words, starts):
     assert starts_in(words) == starts
+
+
+def test_the_time_between_counter_and_clock_is_measured(sampled):
+    _, document = sampled()
+    assert 0 < document["clock"]["lag_ns"] < 1_000_000_000

@@ -147,6 +147,7 @@ def test_the_reader_knows_the_runner_s_window():
     assert 2 * WINDOW == LEAST_STEADY_WARMUP
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("kind", ["latency", "etdump"])
 def test_a_slowdown_is_told_and_slows(runner, programs, kind):
     program = programs("two_inputs")

@@ -197,7 +197,7 @@ class MadeRun:
             "period_ns": 500_000,
             "dropped": 0,
             "missed": 0,
-            "clock": {"trace_ns": 0, "monotonic_ns": 0},
+            "clock": {"trace_ns": 0, "monotonic_ns": 0, "lag_ns": 0},
             "threads": [{"tid": 1, "name": "sme2_runner", "main": True}],
             "functions": [
                 {"library": library, "offset": 4096, "symbol": SME2_KERNEL},

@@ -27,6 +27,7 @@ struct Recording {
   int64_t period_ns = 0;
   int64_t dropped = 0;  // samples that found the buffer full
   int64_t missed = 0;   // periods that went by without a sample, because the one before was still due
+  int64_t lag_ns = 0;   // how much later than the program counter a sample's time is read, about
   std::vector<SampledThread> threads;
   std::vector<Sample> samples;  // in order of time
 };

@@ -31,6 +31,7 @@ namespace {
 constexpr int64_t kNsPerSecond = 1'000'000'000;
 constexpr const char* kTasks = "/proc/self/task";
 constexpr std::chrono::seconds kThreadsWait{5};
+constexpr int kLagTrials = 21;
 
 // What the signal handler sees. It may interrupt any instruction of any thread, so it allocates nothing, takes
 // no lock and touches no thread-local variable: the timer tells it which thread it is.
@@ -42,6 +43,7 @@ struct Shared {
   std::atomic<uint32_t> handlers{0};  // running at this moment
   std::atomic<uint64_t> taken{0};     // those that found no room included
   std::atomic<int64_t> missed{0};
+  std::atomic<int64_t> probe_ns{0};  // when the handler last read the clock for a signal of our own
 };
 Shared shared;
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
@@ -82,6 +84,11 @@ void record(const siginfo_t& info, const ucontext_t& context) {
 
 void on_sample(int, siginfo_t* info, void* context) {
   const int saved_errno = errno;
+  if (info->si_code == SI_TKILL) {
+    struct timespec now = {};
+    ::clock_gettime(CLOCK_MONOTONIC, &now);
+    shared.probe_ns.store(to_ns(now));
+  }
   // Counted before `active` is read, both in one order for all threads: stop() either sees this handler, or
   // this handler sees that it came too late.
   shared.handlers.fetch_add(1);
@@ -167,8 +174,33 @@ int64_t sample_clock_ns() {
   return to_ns(now);
 }
 
+namespace {
+
+// From the signal to the handler's clock, as a thread that signals itself sees it. Under an emulator that takes
+// so long that the next operator may have begun by the time.
+int64_t measured_lag_ns() {
+  std::vector<int64_t> lags;
+  for (int trial = 0; trial < kLagTrials; ++trial) {
+    shared.probe_ns.store(0);
+    const int64_t sent = sample_clock_ns();
+    ::raise(sample_signal());
+    const int64_t seen = shared.probe_ns.load();
+    if (seen > sent) {
+      lags.push_back(seen - sent);
+    }
+  }
+  if (lags.empty()) {
+    return 0;
+  }
+  std::nth_element(lags.begin(), lags.begin() + lags.size() / 2, lags.end());
+  return lags[lags.size() / 2];
+}
+
+}  // namespace
+
 struct Sampler::State {
   int64_t period_ns = 0;
+  int64_t lag_ns = 0;
   std::vector<SampledThread> threads;
   std::vector<Sample> samples;
   std::vector<timer_t> timers;
@@ -229,6 +261,7 @@ void Sampler::start() {
   shared.taken.store(0);
   shared.missed.store(0);
   take_signal();
+  state_->lag_ns = measured_lag_ns();
   shared.active.store(true);
   for (size_t i = 0; i < state_->threads.size(); ++i) {
     state_->add_timer(i);
@@ -243,6 +276,7 @@ Recording Sampler::stop() {
   recording.period_ns = state_->period_ns;
   recording.dropped = static_cast<int64_t>(taken - kept);
   recording.missed = shared.missed.load();
+  recording.lag_ns = state_->lag_ns;
   recording.threads = std::move(state_->threads);
   recording.samples.assign(state_->samples.begin(), state_->samples.begin() + static_cast<ptrdiff_t>(kept));
   std::stable_sort(recording.samples.begin(), recording.samples.end(),

@@ -147,6 +147,7 @@ std::string samples_json(const std::string& arch, const Recording& recording, co
   json.key("clock").begin_object();
   json.key("trace_ns").number(clocks.trace_ns);
   json.key("monotonic_ns").number(clocks.monotonic_ns);
+  json.key("lag_ns").number(recording.lag_ns);
   json.end_object();
   json.key("threads");
   write_threads(json, recording.threads);

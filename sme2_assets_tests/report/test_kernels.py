@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from sme2_assets.report.kernels import kernel_table, readable_function, unit_table
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.read import rows_of_view
+from sme2_assets_tests.warehouse.run_folder import SME2_KERNEL
+
+
+@pytest.mark.parametrize(
+    ("symbol", "readable"),
+    [
+        (SME2_KERNEL, SME2_KERNEL),
+        (
+            "_ZN5torch8executor6native12mean_dim_outERN10executorch7runtimeE",
+            "torch::executor::native::mean_dim_out",
+        ),
+        ("libc.so.6+0x1234", "libc.so.6+0x1234"),
+        ("_ZN", "_ZN"),
+        ("_Z3foov", "_Z3foov"),
+    ],
+)
+def test_a_mangled_function_is_shown_by_its_names(symbol: str, readable: str):
+    assert readable_function(symbol) == readable
+
+
+def test_each_operator_is_listed_with_its_functions_and_their_share(paired: Warehouse):
+    run_id = paired.query("SELECT run_id FROM runs WHERE sme2 = 'on' LIMIT 1")["run_id"].iloc[0]
+    usage = rows_of_view(paired, "kernel_usage", run_id)
+    rows = {row[0]: row for row in kernel_table(usage).rows}
+    convolution = rows["Convolution (NHWC, PF32) IGEMM #1"]
+    assert convolution[1:5] == ["features.0.conv", SME2_KERNEL, "sme2", "compute"]
+    assert convolution[6] == "100%"
+    units = {row[0]: row[2:4] for row in unit_table(usage).rows}
+    assert units["CONV"] == ["100%", "100%"]
+    assert units["Elementwise"] == ["0%", "0%"]
