@@ -12,6 +12,8 @@ from sme2_assets.warehouse.store import Warehouse
 MOST_ROUND_CV = 0.05
 # Samples that cannot belong to a neighbour; with so many an SME2 kernel would have been met.
 ENOUGH_SAMPLES = 10
+# Twenty ticks of the sampler's timer.
+LONG_ENOUGH_NS = 10_000_000
 # Share of operators with a place in the model, below which reports by module mislead.
 LEAST_ATTRIBUTED = 0.9
 
@@ -86,7 +88,7 @@ def executed_kernel_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | N
         [run["run_id"]],
     ).iloc[0]
     if not sampled["samples"]:
-        return "nothing was sampled: the run has no kernels pass, or it was too short"
+        return _why_no_samples(warehouse, run)
     if run["sme2"] == "off":
         count = sampled["sme_samples"]
         return f"SME2 is off, but {count} samples are in SME kernels" if count else None
@@ -102,6 +104,16 @@ def executed_kernel_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | N
     if len(promised) and not (promised["sme2_evidence"] == "executed").any():
         return f"{len(promised)} operators have SME2 names, but no sample is in an SME kernel"
     return None
+
+
+def _why_no_samples(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
+    """None for a run without kernels pass, or with one that was over before the timer could tick."""
+    time_ns = warehouse.query(
+        "SELECT coalesce(sum(duration_ns), 0) AS ns FROM inferences "
+        "WHERE run_id = ? AND pass = 'kernels' AND NOT is_warmup",
+        [run["run_id"]],
+    )["ns"].iloc[0]
+    return f"nothing was sampled in {time_ns / 1e6:.0f} ms" if time_ns > LONG_ENOUGH_NS else None
 
 
 def attribution_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:

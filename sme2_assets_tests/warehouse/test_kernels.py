@@ -186,3 +186,13 @@ def test_an_empty_log_says_which_build_is_needed(tmp_path: Path):
     with pytest.raises(TraceError) as error:
         registered_rows_of_log(log)
     assert "XNN_LOG_LEVEL" in str(error.value)
+
+
+def test_a_run_without_a_kernels_pass_is_not_at_fault(tmp_path: Path):
+    warehouse = Warehouse(tmp_path / "warehouse")
+    made = MadeRun(rounds=1).write(tmp_path / "runs")
+    rows = rows_of_run(made)
+    rows.inferences.drop(rows.inferences[rows.inferences["pass"] == "kernels"].index, inplace=True)
+    write_run(warehouse, rows)
+    warehouse.publish()
+    assert executed_kernel_faults(warehouse, run_of_id(warehouse, rows.manifest.run_id)) is None
