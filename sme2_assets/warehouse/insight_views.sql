@@ -129,6 +129,8 @@ judged AS NOT MATERIALIZED (
             WHEN regexp_matches(name, '\b(DWConv|VMulCAddC)\b') THEN 'depthwise'
             -- Shapes inside XNNPACK have the channels last.
             WHEN groups > 1 AND groups = TRY_CAST(string_split(input_shape, 'x')[-1] AS INTEGER) THEN 'depthwise'
+            -- With one input channel its only group is a channel, and the exporter takes it for depthwise.
+            WHEN node_kind = 'XNNDepthwiseConv2d' AND groups = 1 THEN 'shape'
             WHEN list_has_any(types, ['QB4W', 'QU8', 'QDU8']) THEN 'quantisation scheme'
             -- Weights alone are quantised.
             WHEN types[1] IN ('F32', 'F16') AND list_has_any(types, ['QC8W', 'QC4W', 'QC2W'])
@@ -187,7 +189,11 @@ SELECT
                 THEN 'In fp16 XNNPACK has no SME2 kernel for 1x1 convolutions, as it has in fp32 and int8; it reports them as Fully Connected.'
             ELSE 'XNNPACK has no SME2 kernel for ' || data_type || '.'
         END
-        WHEN 'shape' THEN 'Others of its kind and data type took an SME2 kernel in the same run: it is this operator''s own shape or parameters.'
+        WHEN 'shape' THEN CASE
+            WHEN node_kind = 'XNNDepthwiseConv2d'
+                THEN 'It has one input channel, so it was exported as a depthwise convolution, which has no SME2 kernel; with more input channels it would be an ordinary one.'
+            ELSE 'Others of its kind and data type took an SME2 kernel in the same run: it is this operator''s own shape or parameters.'
+        END
         ELSE CASE WHEN element = 'QP8'
             THEN 'QP8 has kernels with and without SME2: only samples tell which one ran.'
             ELSE 'Nothing that is stored tells why.'

@@ -39,6 +39,16 @@ REASONS = [
         Op("Convolution (NHWC, F32) IGEMM #1", 9, 0, {**CONV, "groups": 8, "input_shape": "1x4x4x8"}),
         "depthwise",
     ),
+    # One input channel: exported as depthwise, though it is an ordinary convolution.
+    (
+        Op(
+            "Convolution (NHWC, F32) IGEMM #1",
+            9,
+            0,
+            {**source("a", "XNNDepthwiseConv2d"), "groups": 1, "input_shape": "1x4x4x1"},
+        ),
+        "shape",
+    ),
     (Op("Fully Connected (NC, F16) GEMM #1", 9, 0, CONV), "data type"),
     (Op("Fully Connected (NC, F16) GEMM #1", 9), "data type"),
     (Op("Deconvolution (NHWC, F32) IGEMM #1", 9), "data type"),
