@@ -6,6 +6,8 @@ DEMO   ?= toy_cnn
 export DAGSTER_HOME ?= $(CURDIR)/data/dagster_home
 # Byte-compiling all of torch up front takes longer than compiling what is imported, when it is.
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
+# What is imported has to be kept compiled, then: else every process compiles it anew, and takes three times as long.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup emulator demo dev test lint format bench trust clean
@@ -39,8 +41,11 @@ demo: setup ## Profile a model with SME2 on and off, show the comparison
 dev: setup ## Open the Dagster UI on http://127.0.0.1:3000
 	@$(BIN)/dagster dev --workspace workspace.yaml --host 127.0.0.1 --port $(or $(PORT),3000)
 
+# A file's tests stay together, because they share what they measured; the longest files begin (conftest.py).
+# Exit code 5: PYTEST_ARGS selects nothing of that part.
 test: $(VENV)/.ready-dev ## Run all tests, the slow ones too
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not alone" --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) || test $$? -eq 5
+	@$(BIN)/python -m pytest -m alone $(PYTEST_ARGS) || test $$? -eq 5
 
 lint: $(VENV)/.ready-dev ## Lint, format check, types
 	@$(BIN)/ruff check .

@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 RANGE_START = "dagster/asset_partition_range_start"
 RANGE_END = "dagster/asset_partition_range_end"
+# How Dagster begins to say that a step is left out because another failed.
+SKIPPED = "Dependencies for step "
 # Names the lock that the process of an in-process run holds for as long as it lives.
 PROCESS_TAG = "sme2/process"
 RUN_ASSETS = (
@@ -241,6 +243,15 @@ class _Launcher:
 def _failure_of(result: dg.ExecuteInProcessResult) -> Sme2Error:
     """The failed step's own words; a defect of ours keeps its class and stack in the run's log."""
     for event in result.all_events:
+        if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            check = event.asset_check_evaluation_data
+            if check.blocking and not check.passed and check.severity == dg.AssetCheckSeverity.ERROR:
+                return Sme2Error(
+                    f"The check {check.check_name} of {check.asset_key.to_user_string()} failed: "
+                    f"{check.description}",
+                    "See the asset's page in the UI (`make dev`) and docs/architecture.md for what it checks.",
+                )
+    for event in result.all_events:
         if event.is_step_failure:
             data = event.step_failure_data
             if data.user_failure_data is not None:
@@ -263,8 +274,10 @@ def _progress_logger(log: Log) -> dg.LoggerDefinition:
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             meta = getattr(record, "dagster_meta", {})
-            if meta.get("step_key") and not meta.get("dagster_event"):
-                log(str(meta["orig_message"]))
+            message = str(meta.get("orig_message", ""))
+            # That later steps do not run is no news to people: the error that ends the run is.
+            if meta.get("step_key") and not meta.get("dagster_event") and not message.startswith(SKIPPED):
+                log(message)
 
     @dg.logger(None, description="Progress for the command line.")
     def progress(_init_context: dg.InitLoggerContext) -> logging.Logger:

@@ -14,15 +14,17 @@ from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary, build_runner
 from sme2_assets.targets.qemu import Qemu, ensure_qemu
 
-# Files of a minute and more. When several workers share the tests, the long files must not be the last.
+# Files of a minute and more, and one that makes what others wait for. When several workers share the tests,
+# these must not be the last.
 LONGEST_FIRST = [
     "e2e/test_documented_commands.py",
     "e2e/test_ui.py",
     "models/test_onboarding.py",
     "e2e/test_chain.py",
     "models/test_export.py",
-    "e2e/test_cli.py",
+    "runner/test_runs.py",
     "test_nightly.py",
+    "e2e/test_cli.py",
 ]
 
 

@@ -33,7 +33,7 @@ from sme2_assets.targets.host import host_platform
 from sme2_assets_tests.e2e.conftest import Workbench, make_data_folder
 from sme2_assets_tests.webhook import Webhook, webhook  # noqa: F401  (a fixture)
 
-QUICK = {"rounds": 1, "warmup": 0, "iterations": 1, "quiet_patience_s": 0}
+QUICK = {"rounds": 1, "warmup": 0, "iterations": 1, "kernel_rounds": 0, "quiet_patience_s": 0}
 NATIVE = host_platform() or "linux"
 GOOD, BAD = "toy_cnn-fp32", "toy_cnn-fp16"
 

@@ -1,11 +1,13 @@
-"""The commands of README and docs, run as they are written."""
+"""The commands of README and docs, run as they are written, and what can be asked afterwards."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,31 +17,93 @@ from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests.e2e.conftest import make_data_folder
 from sme2_assets_tests.test_docs import documented_sme2_commands
 
+PROFILE = ".venv/bin/sme2 profile toy_cnn-int8 --platform emulated --operators"
+# Measures until the noise is small, which on a busy machine is until the budget is spent.
+AA = ".venv/bin/sme2 profile toy_cnn-int8 --aa --sme2 off"
+assert {PROFILE, AA} <= set(documented_sme2_commands())
+
+Sme2 = Callable[..., subprocess.CompletedProcess[str]]
+
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory, artifacts_dir: Path) -> Store:
     return make_data_folder(tmp_path_factory.mktemp("documented") / "data", artifacts_dir)
 
 
-def run(store: Store, command: list[str]) -> str:
+def run(store: Store, command: list[str], code: int = 0) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "SME2_DATA": str(store.root), "DAGSTER_HOME": str(store.dagster_home)}
-    done = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    done = subprocess.run(
+        command, cwd=CHECKOUT, env=environment | {"COLUMNS": "200"}, capture_output=True, text=True
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def sme2(store: Store) -> Sme2:
+    return lambda *words, code=0: run(store, [sys.executable, "-m", "sme2_assets.cli", *words], code)
+
+
+@pytest.fixture(scope="module")
+def profiled(sme2: Sme2, emulator: Qemu) -> subprocess.CompletedProcess[str]:
+    """A documented profile of an emulated pair, measured once."""
+    return sme2(*shlex.split(PROFILE)[1:])
 
 
 @pytest.mark.slow
 def test_make_demo_profiles_and_compares(store: Store, emulator: Qemu):
     # The environment that runs the tests stands for the one that `make setup` would make.
     ready = f"{sys.prefix}/.ready"
-    printed = run(store, ["make", "-o", ready, "demo", f"VENV={sys.prefix}", "DEMO=toy_cnn-int8"])
+    printed = run(store, ["make", "-o", ready, "demo", f"VENV={sys.prefix}", "DEMO=toy_cnn-int8"]).stdout
     assert "toy_cnn-int8 on emulated" in printed
     assert "operators with an SME2 kernel" in printed
     assert "Next: 'make dev'" in printed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", documented_sme2_commands())
-def test_a_documented_command_works(store: Store, emulator: Qemu, command: str):
-    words = shlex.split(command)
-    assert run(store, [sys.executable, "-m", "sme2_assets.cli", *words[1:]]).strip()
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=[pytest.mark.alone] if command == AA else [])
+        for command in documented_sme2_commands()
+        if command != PROFILE
+    ],
+)
+def test_a_documented_command_works(sme2: Sme2, command: str):
+    assert sme2(*shlex.split(command)[1:]).stdout.strip()
+
+
+@pytest.mark.slow
+def test_a_profile_prints_the_comparison_and_no_emulated_time(profiled: subprocess.CompletedProcess[str]):
+    assert "verdict: not comparable" in profiled.stdout
+    assert "PQS8" in profiled.stdout
+    assert "round 1 of 1" in profiled.stderr
+    assert " ms" not in profiled.stdout, "an emulated time is shown"
+
+
+@pytest.mark.slow
+def test_everything_reads_from_the_profile_afterwards(sme2: Sme2, profiled: subprocess.CompletedProcess[str]):
+    query = "SELECT sme2_operators_on AS n FROM sme2_comparison WHERE level = 'model'"
+    assert json.loads(sme2("sql", query, "--json").stdout)[0]["n"] > 0
+    newest = (
+        "SELECT run_id FROM latest_runs WHERE variant = 'toy_cnn-int8' AND platform = 'emulated' ORDER BY arm"
+    )
+    runs = [row["run_id"] for row in json.loads(sme2("sql", newest, "--json").stdout)]
+    assert json.loads(sme2("compare", *runs, "--json").stdout)[0]["level"] == "model"
+    assert "arms on and off" in sme2("compare", *reversed(runs), code=1).stderr
+    without_hardware = sme2("history", "toy_cnn-int8", "--platform", "mac", code=1).stderr
+    assert "emulated runs have no history" in without_hardware
+
+
+@pytest.mark.slow
+def test_report_and_explanation_rank_what_was_found(sme2: Sme2, profiled: subprocess.CompletedProcess[str]):
+    [explained] = json.loads(sme2("explain", "toy_cnn-int8", "--platform", "emulated", "--json").stdout)
+    insights = explained["insights"]
+    assert "missed_sme2" in [insight["kind"] for insight in insights]
+    assert all(insight["win_ns"] is None for insight in insights), "an emulated time is shown"
+    report = sme2("report", "toy_cnn-int8", "--platform", "emulated").stdout
+    printed = sme2("explain", "toy_cnn-int8", "--platform", "emulated").stdout
+    assert "SME2 on against off" in report
+    for insight in insights:
+        assert insight["title"] in report
+        assert insight["title"] in printed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -75,7 +76,11 @@ class Ui:
         return self.ask(NODE, asset=asset)["assetNodeOrError"]
 
     def materialise(self, assets: list[str], key: str) -> str:
-        """Launches what "Materialize" launches for one partition, and gives the status it ended with."""
+        """Materialises one partition, and gives the status it ended with."""
+        return self.ended(self.launch(assets, key))
+
+    def launch(self, assets: list[str], key: str) -> str:
+        """Launches what "Materialize" launches for one partition, and gives the run's id."""
         job = next(name for name in self.node(assets[0])["jobNames"] if name.startswith("__ASSET_JOB"))
         selector = {
             "repositoryName": "__repository__",
@@ -87,12 +92,16 @@ class Ui:
         params = {"selector": selector, "mode": "default", "executionMetadata": {"tags": tags}}
         launched = self.ask(RUN, params=params)["launchRun"]
         assert launched["__typename"] == "LaunchRunSuccess", launched
+        return launched["run"]["runId"]
 
-        def ended() -> str | None:
-            status = self.ask(RUN_STATUS, id=launched["run"]["runId"])["runOrError"]["status"]
-            return status if status in ("SUCCESS", "FAILURE", "CANCELED") else None
+    def ended(self, run_id: str) -> str:
+        """The status the run ended with."""
 
-        return wait_for(ended)
+        def status() -> str | None:
+            found = self.ask(RUN_STATUS, id=run_id)["runOrError"]["status"]
+            return found if found in ("SUCCESS", "FAILURE", "CANCELED") else None
+
+        return wait_for(status)
 
     def backfill(self, assets: list[str], keys: list[str]) -> list[dict[str, str]]:
         """Launches what "Materialize" launches for several partitions, waits, and gives the runs."""
@@ -141,11 +150,13 @@ def ui(tmp_path_factory: pytest.TempPathFactory, artifacts_dir: Path) -> Iterato
         wait_for(lambda: running.ask("{ version }"))
         yield running
     finally:
-        os.killpg(process.pid, signal.SIGINT)
-        try:
-            process.wait(timeout=60)
-        except subprocess.TimeoutExpired:
+        # Not SIGINT: whatever a shell started in the background ignores it, and so do its children.
+        os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=5)
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @pytest.mark.slow
@@ -154,9 +165,9 @@ def test_clicking_from_model_to_report(ui: Ui, emulator: Qemu):
     variant = "toy_cnn-fp32"
     wait_for(lambda: variant in ui.node("exported_model")["partitionKeys"])
     targets = ["emulated-sme2_off", "emulated-sme2_on"]
-    for target in targets:
-        assert ui.materialise(["runner_binary"], target) == "SUCCESS"
-    assert ui.materialise(["exported_model"], variant) == "SUCCESS"
+    launched = [ui.launch(["runner_binary"], target) for target in targets]
+    launched.append(ui.launch(["exported_model"], variant))
+    assert [ui.ended(run_id) for run_id in launched] == 3 * ["SUCCESS"]
     runs = ui.backfill(list(RUN_ASSETS), [f"{variant}|{target}" for target in targets])
     assert [run["status"] for run in runs] == ["SUCCESS"]
     assert ui.materialise(list(PAIR_ASSETS), f"{variant}|emulated") == "SUCCESS"
