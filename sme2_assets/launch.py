@@ -249,7 +249,7 @@ def _failure_of(result: dg.ExecuteInProcessResult) -> Sme2Error:
                 return Sme2Error(
                     f"The check {check.check_name} of {check.asset_key.to_user_string()} failed: "
                     f"{check.description}",
-                    "See the asset's page in the UI (`make dev`) and docs/architecture.md for what it checks.",
+                    "See the asset's page in the UI (`make dev`) and docs/architecture.md for its meaning.",
                 )
     for event in result.all_events:
         if event.is_step_failure:
