@@ -88,7 +88,7 @@ def _agreement(store: Store, manifest: Manifest) -> list[object]:
     return [
         int(samples["samples"].sum()),
         len(large),
-        f"{100 * large['difference'].abs().max():.1f}",
+        None if large.empty else f"{100 * large['difference'].abs().max():.1f}",
         f"{100 * agreement['difference'].abs().max():.1f}",
     ]
 
