@@ -19,7 +19,7 @@ import pandas as pd
 from sme2_assets.errors import Sme2Error
 from sme2_assets.launch import ProfileRequest, open_instance, profile
 from sme2_assets.models.artifact import ModelManifest, read_manifest
-from sme2_assets.models.registry import model_spec
+from sme2_assets.models.registry import model_spec, requested
 from sme2_assets.report.tables import TextTable
 from sme2_assets.resources import Lab
 from sme2_assets.store import Store, default_data_root
@@ -76,7 +76,9 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("models", nargs="*", help="models, as `sme2 profile` takes them; default: all")
+    parser.add_argument(
+        "models", nargs="*", help="models or variants, as `sme2 profile` takes them; default: all"
+    )
     parser.add_argument("--rounds", type=int, default=6, help="rounds of the native measurement")
     parser.add_argument("--data", type=Path, help="data folder of its own; default: data/models_bench")
     return parser.parse_args()
@@ -84,11 +86,10 @@ def _arguments() -> argparse.Namespace:
 
 def _variants(names: tuple[str, ...] | list[str]) -> Iterator[tuple[str, list[str]]]:
     for name in names:
-        spec = model_spec(name)
-        native = [host_platform() or ""]
-        small = not spec.large or spec.values
-        for precision in spec.precisions:
-            yield f"{spec.key}-{precision}", [*native, *(["emulated"] if small else [])]
+        for variant in requested(name):
+            spec = model_spec(variant.model)
+            small = not spec.large or spec.values
+            yield variant.key, [host_platform() or "", *(["emulated"] if small else [])]
 
 
 def _measured(lab: Lab, instance, variant: str, platforms: list[str], rounds: int) -> Row:  # type: ignore[no-untyped-def]
