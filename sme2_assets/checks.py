@@ -66,7 +66,7 @@ def every_nanosecond_accounted_for(context: dg.AssetCheckExecutionContext, lab: 
 
 @run_check(asset="timeline", blocking=True)
 def sme2_evidence_fits_the_state(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
-    """With SME2 off no operator shows an SME2 kernel; with SME2 on at least one does."""
+    """With SME2 off no operator shows an SME2 kernel; with SME2 on one does, if any operator could."""
     return _result(_faults_of_runs(context, lab, sme2_evidence_faults), "SME2 evidence is where it must be.")
 
 

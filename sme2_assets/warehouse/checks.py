@@ -58,7 +58,11 @@ def conservation_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None
 
 
 def sme2_evidence_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
-    """SME2 kernels by name where there must be none, or none where there must be some."""
+    """SME2 kernels by name where there must be none, or none where there must be some.
+
+    A model need not have any: depthwise convolutions have no such kernel, nor do some data types. QP8 is the
+    name of kernels with and without SME2, so only samples can tell there.
+    """
     operators = warehouse.query(
         "SELECT name FROM operator_summary WHERE run_id = $run_id AND sme2_evidence <> 'none' ORDER BY name",
         {"run_id": run["run_id"]},
@@ -66,7 +70,13 @@ def sme2_evidence_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | Non
     if run["sme2"] == "off" and len(operators):
         return f"SME2 is off, but these operators have SME2 kernels: {', '.join(operators)}"
     if run["sme2"] == "on" and operators.empty:
-        return "SME2 is on, but no operator has an SME2 kernel"
+        eligible = warehouse.query(
+            "SELECT name FROM missed_sme2 WHERE run_id = ? AND reason = 'unknown' "
+            "AND NOT contains(coalesce(data_type, ''), 'QP8') ORDER BY name",
+            [run["run_id"]],
+        )["name"]
+        if len(eligible):
+            return f"SME2 is on, but no operator has an SME2 kernel, not even {', '.join(eligible)}"
     return None
 
 

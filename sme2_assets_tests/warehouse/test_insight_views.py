@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 
 from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.checks import sme2_evidence_faults
+from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.schema import REGISTERED_KERNELS
 from sme2_assets_tests.warehouse.made_operators import (
     CNN_MACS,
@@ -331,3 +333,10 @@ def test_another_program_lends_no_evidence(made: Warehouse, name: str):
 def test_an_a_a_session_misses_nothing(made: Warehouse):
     [run] = runs_of("identical arms")
     assert missed_of(made, run).empty
+
+
+def test_a_model_that_no_sme2_kernel_fits_is_not_at_fault_for_having_none(made: Warehouse):
+    runs = {name: runs_of(name)[0] for name in ("sampled", "registered")}
+    faults = {name: sme2_evidence_faults(made, run_of_id(made, run.run_id)) for name, run in runs.items()}
+    assert faults["sampled"] is None, "QP8 says nothing by name"
+    assert "not even Fully Connected (NC, F32) GEMM #1" in (faults["registered"] or "")
