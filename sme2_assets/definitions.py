@@ -46,7 +46,7 @@ def build_definitions(
                 summaries.latency_summary,
                 summaries.operator_summary,
                 summaries.category_summary,
-                kernels.kernel_usage,
+                summaries.kernel_usage,
                 comparison.sme2_comparison,
                 reports.report,
                 history.regressions,

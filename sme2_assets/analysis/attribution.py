@@ -13,9 +13,9 @@ before it is taken for one that was dropped and another that was inserted in its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,6 @@ from sme2_assets.models.operators import Node, ProgramOperators
 
 EXACT, ALIGNED, INSERTED, AMBIGUOUS, NONE = STATES = ("exact", "aligned", "inserted", "ambiguous", "none")
 #: States in which it is settled what the row is: a step that somebody wrote, or one that nobody did.
-SETTLED = frozenset({EXACT, ALIGNED, INSERTED})
 KEYS = ("backend", "delegate", "position")
 COLUMNS = (
     *KEYS,
@@ -133,13 +132,6 @@ _INSERTION_COST = {
 _BITS = {"fp32": 32, "int32": 32, "fp16": 16, "bf16": 16, "qint8": 8, "quint8": 8}
 
 
-class Coverage(NamedTuple):
-    """Shares of a run whose origin is settled, from 0 to 1."""
-
-    rows: float
-    time: float
-
-
 def align(program: ProgramOperators, rows: pd.DataFrame) -> pd.DataFrame:
     """One row per operator of the run, in the order given, with what is known about its origin.
 
@@ -165,20 +157,6 @@ def align(program: ProgramOperators, rows: pd.DataFrame) -> pd.DataFrame:
         dtype = "Int64" if column in ("macs", "groups") else "object"
         columns[column] = pd.Series([record.get(column) for record in records], dtype=dtype)
     return pd.DataFrame(columns)
-
-
-def coverage(frame: pd.DataFrame, weights: Iterable[float]) -> Coverage:
-    """How much of a run is attributed: the share of its rows, and of its time when `weights` are times.
-
-    A row counts when it is settled what it is. What the delegate inserted counts: no line is missing there.
-    """
-    settled = frame["attribution"].isin(list(SETTLED)).to_numpy(dtype=bool)
-    times = np.asarray(list(weights), dtype=float)
-    if len(times) != len(settled):
-        raise ValueError(f"{len(times)} weights for {len(settled)} rows")
-    total = times.sum()
-    by_rows = float(settled.mean()) if len(settled) else 1.0
-    return Coverage(by_rows, float(times[settled].sum() / total) if total > 0 else by_rows)
 
 
 @dataclass(frozen=True)

@@ -49,11 +49,6 @@ class KernelName:
     """Whether the name was understood to its end as a kernel's."""
 
 
-def is_sme(kernel: KernelName) -> bool:
-    """Whether the function is made for the SME unit, of the first or the second version."""
-    return kernel.isa in ("sme", "sme2")
-
-
 @lru_cache(maxsize=16384)
 def parse_kernel(symbol: str | None) -> KernelName:
     """The parts of a function's name. Any text is accepted; None stands for a function without a name."""

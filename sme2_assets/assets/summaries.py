@@ -7,6 +7,7 @@ import pandas as pd
 
 from sme2_assets.assets.support import show_view
 from sme2_assets.partitions import pair_per_run, run_partitions
+from sme2_assets.report.kernels import kernel_table, unit_table
 from sme2_assets.report.plots import category_picture, data_uri_markdown
 from sme2_assets.report.tables import EMULATED_NOTE, TextTable, category_table, latency_table, operator_table
 from sme2_assets.resources import Lab
@@ -39,6 +40,12 @@ def category_summary(context: dg.AssetExecutionContext, lab: Lab) -> dg.Material
     return show_view(context, lab, "category_summary", _category_metadata)
 
 
+@summary_asset(deps=["kernel_samples", "operator_summary"])
+def kernel_usage(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
+    """View `kernel_usage`: the functions and units that each operator was sampled in."""
+    return show_view(context, lab, "kernel_usage", _kernel_metadata)
+
+
 def _table(table: TextTable, rows: pd.DataFrame) -> dg.MetadataValue:
     note = f"\n*{EMULATED_NOTE}*\n" if (rows["fidelity"] == "emulated").any() else ""
     return dg.MetadataValue.md(table.markdown() + note)
@@ -62,4 +69,12 @@ def _category_metadata(rows: pd.DataFrame) -> dict[str, dg.MetadataValue]:
     return {
         "categories": _table(category_table(rows), rows),
         "picture": dg.MetadataValue.md(data_uri_markdown(picture, "operators by category")),
+    }
+
+
+def _kernel_metadata(rows: pd.DataFrame) -> dict[str, dg.MetadataValue]:
+    return {
+        "kernels": dg.MetadataValue.md(kernel_table(rows).markdown()),
+        "units": dg.MetadataValue.md(unit_table(rows).markdown()),
+        "samples": dg.MetadataValue.int(int(rows["samples"].sum())),
     }

@@ -1,16 +1,21 @@
-"""What all assets share: clear failures, and how a view is shown."""
+"""What all assets share: clear failures, how the runs of partitions are read, how a view is shown."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
 
 import dagster as dg
 import pandas as pd
 
 from sme2_assets.errors import Sme2Error
 from sme2_assets.partitions import parse_run_key
+from sme2_assets.profiling.session import current_run_dir
 from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
 from sme2_assets.warehouse.read import latest_run, rows_of_view
+
+Rows = TypeVar("Rows")
 
 
 @contextmanager
@@ -23,6 +28,20 @@ def clear_failures() -> Iterator[None]:
         if error.remedy:
             metadata["what to do"] = dg.MetadataValue.text(error.remedy)
         raise dg.Failure(description=str(error), metadata=metadata, allow_retries=False) from error
+
+
+def read_all_runs(
+    context: dg.AssetExecutionContext, lab: Lab, read: Callable[[Path], Rows]
+) -> dict[str, Rows]:
+    """What `read` gives for the run folder of each partition.
+
+    All are read before the caller writes any: a broken file of one arm leaves no half pair.
+    """
+    rows = {}
+    for key in context.partition_keys:
+        variant, target = parse_run_key(key)
+        rows[key] = read(current_run_dir(lab.store, variant, target.platform, target.sme2))
+    return rows
 
 
 def show_view(

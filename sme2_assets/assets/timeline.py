@@ -2,9 +2,8 @@
 
 import dagster as dg
 
-from sme2_assets.assets.support import clear_failures
-from sme2_assets.partitions import pair_per_run, parse_run_key, run_partitions
-from sme2_assets.profiling.session import current_run_dir
+from sme2_assets.assets.support import clear_failures, read_all_runs
+from sme2_assets.partitions import pair_per_run, run_partitions
 from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
 from sme2_assets.warehouse.ingest import RunRows, rows_of_run, write_run
@@ -26,12 +25,7 @@ def timeline(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResul
     """
     run_ids = []
     with clear_failures():
-        # All runs are read before any is written: a broken trace of one arm leaves no half pair.
-        runs = {}
-        for key in context.partition_keys:
-            variant, target = parse_run_key(key)
-            runs[key] = rows_of_run(current_run_dir(lab.store, variant, target.platform, target.sme2))
-        for key, rows in runs.items():
+        for key, rows in read_all_runs(context, lab, rows_of_run).items():
             write_run(lab.warehouse, rows)
             run_ids.append(rows.manifest.run_id)
             context.add_asset_metadata(

@@ -31,7 +31,9 @@ from sme2_assets.models.operators import read_operators
 from sme2_assets.profiling.environment import disturbances_between, take_snapshot, wait_until_quiet
 from sme2_assets.profiling.manifest import (
     DELEGATION_FILE,
+    LOG_FILE,
     OPERATORS_FILE,
+    RESULT_FILE,
     SAMPLES_FILE,
     TRACE_FILE,
     TRACED_PASSES,
@@ -266,14 +268,14 @@ def _run_pass(
     relative = Path(f"round_{round_index:02d}") / pass_kind
     directory = arm.directory / relative
     directory.mkdir(parents=True)
-    (directory / "runner.log").write_text(completed.stdout + completed.stderr)
-    workspace.get(f"{name}.json", directory / "result.json")
+    (directory / LOG_FILE).write_text(completed.stdout + completed.stderr)
+    workspace.get(f"{name}.json", directory / RESULT_FILE)
     workspace.get(f"{name}_outputs", directory / "outputs")
     if pass_kind in TRACED_PASSES:
         workspace.get(f"{name}.etdump", directory / TRACE_FILE)
     if pass_kind == "kernels":
         workspace.get(f"{name}.samples.json", directory / SAMPLES_FILE)
-    result = read_result(directory / "result.json")
+    result = read_result(directory / RESULT_FILE)
     _believe(result, arm, plan, pass_kind, iterations)
     arm.results.append(result)
     arm.processes.append(

@@ -55,11 +55,15 @@ def unit_table(usage: pd.DataFrame) -> TextTable:
     where = usage["category"].where(usage["kind"] == "operator", usage["kind"])
     for name, kernels in usage.groupby(where, sort=True):
         samples = kernels["samples"].sum()
-        is_sme = kernels["isa"].isin(["sme", "sme2"]) & kernels["role"].isin(["compute", "pack"])
-        named_sme = kernels.loc[is_sme, "samples"].sum()
         shares = [(kernels[column] * kernels["samples"]).sum() / samples for column in UNITS.values()]
-        rows.append([name, int(samples), *(f"{share:.0%}" for share in [named_sme / samples, *shares])])
-    return TextTable.of(["category", "samples", "in SME kernels", *UNITS], rows)
+        rows.append(
+            [
+                name,
+                int(samples),
+                *(f"{share:.0%}" for share in [kernels["sme_samples"].sum() / samples, *shares]),
+            ]
+        )
+    return TextTable.of(["category", "samples", "on SME", *UNITS], rows)
 
 
 def readable_function(name: str) -> str:

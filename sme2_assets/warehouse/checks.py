@@ -92,9 +92,8 @@ def executed_kernel_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | N
     )
     sampled = warehouse.query(
         "SELECT coalesce(sum(samples), 0)::BIGINT AS samples, "
-        "coalesce(sum(samples) FILTER (isa IN ('sme', 'sme2') AND role IN ('compute', 'pack') "
-        "OR unit = 'SME'), 0)::BIGINT AS sme_samples "
-        "FROM kernel_samples WHERE run_id = ?",
+        "coalesce(sum(samples) FILTER (is_sme), 0)::BIGINT AS sme_samples "
+        "FROM judged_samples WHERE run_id = ?",
         [run["run_id"]],
     ).iloc[0]
     if not sampled["samples"]:

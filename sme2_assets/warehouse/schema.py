@@ -1,7 +1,7 @@
 """The tables: names, types and meaning of every column.
 
 The one place where a column is declared; writing casts to it, publishing comments with it, and
-docs/warehouse.md is rendered from it. Views are in views.sql with their comments.
+docs/warehouse.md is rendered from it. Views are in views.sql and insight_views.sql with their comments.
 """
 
 from __future__ import annotations

@@ -143,18 +143,17 @@ COMMENT ON COLUMN operator_summary.median_ns IS 'Median over rounds of the per-p
 COMMENT ON COLUMN operator_summary.mean_ns IS 'Mean; means of all rows and the overhead add up to the inference.';
 COMMENT ON COLUMN operator_summary.share IS 'Mean time over mean Method::execute.';
 
--- A kernel is counted as SME when its name says so, or when the sampled instruction is one of SME's own.
+-- The one definition of a sample on SME: the kernel's name says so, or the instruction is one of SME's own.
 -- Functions that only answer questions (role query) carry the name of an instruction set and use none.
+CREATE VIEW judged_samples AS
+SELECT *, coalesce((isa IN ('sme', 'sme2') AND role IN ('compute', 'pack')) OR unit = 'SME', false) AS is_sme
+FROM kernel_samples;
+COMMENT ON VIEW judged_samples IS 'The rows of kernel_samples, and whether they are on SME.';
+COMMENT ON COLUMN judged_samples.is_sme IS 'In an SME or SME2 kernel that computes or packs, or on an instruction of SME''s own.';
+
 -- Emulated shares weigh each instruction by what it costs the emulator: they tell which units were used,
 -- and not for how long.
 CREATE VIEW operator_samples AS
-WITH judged AS (
-    SELECT
-        *,
-        (isa IN ('sme', 'sme2') AND role IN ('compute', 'pack')) OR unit = 'SME' AS is_sme
-    FROM kernel_samples
-    WHERE kind = 'operator'
-)
 SELECT
     run_id, backend, delegate, position,
     sum(samples)::BIGINT AS samples,
@@ -165,7 +164,8 @@ SELECT
     sum(samples * (unit = 'SVE')::INTEGER) / sum(samples) AS sve_unit_share,
     sum(samples * (unit = 'SIMD/FP')::INTEGER) / sum(samples) AS simd_unit_share,
     sum(samples * (unit = 'load/store')::INTEGER) / sum(samples) AS load_store_share
-FROM judged
+FROM judged_samples
+WHERE kind = 'operator'
 GROUP BY run_id, backend, delegate, position;
 COMMENT ON VIEW operator_samples IS 'Samples of each operator of each run, and the units they were on.';
 COMMENT ON COLUMN operator_samples.sme_samples IS 'Samples in SME or SME2 kernels (compute or pack), or on an SME instruction.';
@@ -243,11 +243,12 @@ WITH kernels AS (
         any_value(isa) AS isa,
         sum(samples)::BIGINT AS samples,
         sum(near_boundary_samples)::BIGINT AS near_boundary_samples,
+        coalesce(sum(samples) FILTER (is_sme), 0)::BIGINT AS sme_samples,
         sum(samples * (unit = 'SME')::INTEGER) / sum(samples) AS sme_unit_share,
         sum(samples * (unit = 'SVE')::INTEGER) / sum(samples) AS sve_unit_share,
         sum(samples * (unit = 'SIMD/FP')::INTEGER) / sum(samples) AS simd_unit_share,
         sum(samples * (unit = 'load/store')::INTEGER) / sum(samples) AS load_store_share
-    FROM kernel_samples
+    FROM judged_samples
     GROUP BY
         run_id, kind, backend, delegate, position,
         coalesce(symbol, library || '+0x' || lower(hex(function_offset)), 'unknown address')
@@ -258,7 +259,7 @@ SELECT
     kernels.kind, kernels.backend, kernels.delegate, kernels.position,
     facts.name, facts.op_type, facts.category, facts.module, facts.source,
     kernels.kernel, kernels.named, kernels.library, kernels.kernel_family, kernels.role, kernels.data_types,
-    kernels.tile, kernels.isa, kernels.samples, kernels.near_boundary_samples,
+    kernels.tile, kernels.isa, kernels.samples, kernels.near_boundary_samples, kernels.sme_samples,
     kernels.samples / sum(kernels.samples) OVER (
         PARTITION BY kernels.run_id, kernels.kind, kernels.backend, kernels.delegate, kernels.position
     ) AS share_of_operator,
@@ -272,6 +273,7 @@ LEFT JOIN operator_facts AS facts
 COMMENT ON VIEW kernel_usage IS 'Which functions each operator was sampled in; also samples outside operators, so that all of a run are here.';
 COMMENT ON COLUMN kernel_usage.kernel IS 'Name of the function, or its library and offset when it has no exported name.';
 COMMENT ON COLUMN kernel_usage.named IS 'Whether the library exports its name.';
+COMMENT ON COLUMN kernel_usage.sme_samples IS 'Those on SME, as in judged_samples.';
 COMMENT ON COLUMN kernel_usage.share_of_operator IS 'Samples in this function over all of the operator.';
 COMMENT ON COLUMN kernel_usage.share_of_run IS 'Samples in this function over all of the run.';
 COMMENT ON COLUMN kernel_usage.sme_unit_share IS 'Share of samples on an instruction of the SME encoding space.';

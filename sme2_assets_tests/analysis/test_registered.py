@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sme2_assets.analysis.kernel_names import is_sme
 from sme2_assets.analysis.registered import RegisteredKernel, registered_kernels, require_registered
 from sme2_assets.errors import TraceError
 
@@ -20,6 +19,8 @@ Note (XNNPACK): Using pack-lh microkernel 'xnn_x32_pack_lh_ukernel__neonsme2'.
 Warning (XNNPACK): Using defaults
 Note (XNNPACK): Using gemm microkernel 'xnn_f32_gemm_minmax_ukernel_1x8__asm_aarch64_neonfma_ld128'.
 """
+
+SME = ("sme", "sme2")
 
 
 def names(kernels: list[RegisteredKernel]) -> list[tuple[str, str]]:
@@ -40,7 +41,7 @@ def test_the_names_of_registered_kernels_are_parsed():
     kernels = registered_kernels(LINUX_LOG)
     assert all(kernel.name.known for kernel in kernels)
     assert [kernel.name.isa for kernel in kernels] == ["neonfma", "sme2", "neon", "neon", "sme2"]
-    assert [is_sme(kernel.name) for kernel in kernels] == [False, True, False, False, True]
+    assert [kernel.name.isa in SME for kernel in kernels] == [False, True, False, False, True]
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,24 @@ def test_operators_without_a_place_in_the_model_are_found(tmp_path: Path):
     assert fault == "8 of 8 operators have no one place in the model"
 
 
+def test_coverage_counts_rows_and_time_of_which_the_origin_is_settled(tmp_path: Path):
+    warehouse = Warehouse(tmp_path / "warehouse")
+    rows = rows_of_run(MadeRun(rounds=1).write(tmp_path / "runs"))
+    write_run(warehouse, rows)
+    # The convolution alone is ambiguous: an eighth of the operators, but most of the time.
+    convolution = rows.operators["module"] == "features.0.conv"
+    states = rows.operators["attribution"].mask(convolution, "ambiguous")
+    warehouse.write(OPERATORS, rows.operators.assign(attribution=states), keys_of(rows.manifest))
+    warehouse.publish()
+    [found] = warehouse.query("FROM attribution_coverage").to_dict("records")
+    [share] = warehouse.query(
+        "SELECT sum(mean_ns) FILTER (op_type <> 'Convolution') / sum(mean_ns) AS s FROM operator_summary"
+    )["s"]
+    assert found["row_coverage"] == 7 / 8
+    assert found["time_coverage"] == pytest.approx(share)
+    assert found["time_coverage"] < 0.6
+
+
 def test_samples_that_changed_since_are_refused(tmp_path: Path):
     made = MadeRun(rounds=1).write(tmp_path)
     samples = made / "round_00" / "kernels" / "samples.json"

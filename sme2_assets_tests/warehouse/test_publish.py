@@ -28,6 +28,7 @@ VIEWS = {
     "aa_sessions",
     "history",
     "operator_samples",
+    "judged_samples",
     "delegation_report",
     "operator_facts",
     "kernel_usage",
