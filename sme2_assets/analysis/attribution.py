@@ -25,7 +25,6 @@ from sme2_assets.analysis.categories import classify
 from sme2_assets.models.operators import Node, ProgramOperators
 
 EXACT, ALIGNED, INSERTED, AMBIGUOUS, NONE = STATES = ("exact", "aligned", "inserted", "ambiguous", "none")
-#: States in which it is settled what the row is: a step that somebody wrote, or one that nobody did.
 KEYS = ("backend", "delegate", "position")
 COLUMNS = (
     *KEYS,
