@@ -14,23 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 import sme2_assets
 from sme2_assets.cli_models import check_model, models, onboard
+from sme2_assets.cli_support import json_option, out, progress
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store, default_data_root
 
 if TYPE_CHECKING:
     from sme2_assets.launch import ProfileRequest
     from sme2_assets.warehouse import Warehouse
-
-# A pipe or a file has no width: nothing that is printed there is cut.
-out = Console() if sys.stdout.isatty() else Console(width=250)
-progress = Console(stderr=True)
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
 class _Group(click.Group):

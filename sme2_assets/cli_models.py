@@ -12,27 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from sme2_assets.cli_support import json_option, out, progress
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 
 if TYPE_CHECKING:
-    from sme2_assets.models.onboarding import CheckStep
     from sme2_assets.models.registry import Catalogue, ModelSource, ModelSpec
+    from sme2_assets.onboarding import CheckStep
 
-# A pipe or a file has no width: nothing that is printed there is cut.
-_out = Console() if sys.stdout.isatty() else Console(width=250)
-_progress = Console(stderr=True)
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 _MARKS = {"passed": "[green]passed[/]", "failed": "[red]FAILED[/]", "not reached": "[dim]not reached[/]"}
 
 
 @click.command()
 @click.option("--all", "everything", is_flag=True, help="Also what is built only when asked for.")
 @click.option("--source", "source_name", help="Only the models of this source, e.g. executorch or hf.")
-@_json_option
+@json_option
 def models(everything: bool, source_name: str | None, as_json: bool) -> None:
     """The models that can be profiled, with their precisions and options."""
     from sme2_assets.models.registry import catalogue
@@ -62,8 +58,8 @@ def models(everything: bool, source_name: str | None, as_json: bool) -> None:
 )
 def onboard(name: str, folder: Path | None) -> None:
     """Write a commented, working model file NAME.py, to be filled with your model."""
-    from sme2_assets.models.onboarding import write_template
     from sme2_assets.models.sources.folder import FOLDERS_VARIABLE, model_folders
+    from sme2_assets.onboarding import write_template
 
     path = write_template(name, folder)
     click.echo(f"written: {path}")
@@ -78,21 +74,21 @@ def onboard(name: str, folder: Path | None) -> None:
 
 @click.command("check-model")
 @click.argument("model")
-@_json_option
+@json_option
 @click.pass_obj
 def check_model(store: Store, model: str, as_json: bool) -> None:
     """Take MODEL[-PRECISION] through import, eager run, export, lowering, run and numerics.
 
     Each step says whether it passed; the first that fails says why and what to do.
     """
-    from sme2_assets.models.onboarding import check_variant
     from sme2_assets.models.registry import requested
+    from sme2_assets.onboarding import check_variant
 
     checks = []
     for variant in requested(model):
         if not as_json:
-            _out.print(f"[bold]{variant}[/]", highlight=False)
-        with _progress.status("starting") as status:
+            out.print(f"[bold]{variant}[/]", highlight=False)
+        with progress.status("starting") as status:
             check = check_variant(
                 variant, store, log=status.update, told=(lambda _: None) if as_json else _print_step
             )
@@ -104,7 +100,7 @@ def check_model(store: Store, model: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([{**asdict(check), "ok": check.ok} for check in checks], indent=2))
     elif all(check.ok for check in checks):
-        _out.print(f"Everything passed. Next: sme2 profile {model}", markup=False, highlight=False)
+        out.print(f"Everything passed. Next: sme2 profile {model}", markup=False, highlight=False)
     if not all(check.ok for check in checks):
         sys.exit(1)
 
@@ -135,11 +131,11 @@ def _print_models(found: Catalogue) -> None:
         for spec in found.specs:
             options = "any" if spec.options is None else ", ".join(str(option) for option in spec.options)
             table.add_row(spec.title, ", ".join(spec.precisions), options, spec.description, spec.source)
-        _out.print(table)
+        out.print(table)
     elif not found.problems:
-        _out.print("None: this source lists nothing, but finds a model by its name.")
+        out.print("None: this source lists nothing, but finds a model by its name.")
     for problem in found.problems:
-        _out.print(
+        out.print(
             f"cannot be used: {problem.name} ({problem.place}): {problem.problem}\n"
             f"  What to do: {problem.remedy}",
             style="red",
@@ -156,14 +152,14 @@ def _print_other_sources() -> None:
         f"{source.prefix}:{source.names()[0]}" if source.names() else f"{source.prefix}:NAME"
         for source in on_request
     )
-    _out.print(f"\nMore by name: {examples} (sme2 models --all)", markup=False, highlight=False)
+    out.print(f"\nMore by name: {examples} (sme2 models --all)", markup=False, highlight=False)
 
 
 def _print_step(step: CheckStep) -> None:
-    _out.print(f"  {step.name:10} {_MARKS[step.status]}", highlight=False, end="")
+    out.print(f"  {step.name:10} {_MARKS[step.status]}", highlight=False, end="")
     timing = f" {step.seconds:6.1f} s" if step.status != "not reached" else ""
-    _out.print(f"{timing}  {step.detail}", markup=False, highlight=False, soft_wrap=True)
+    out.print(f"{timing}  {step.detail}", markup=False, highlight=False, soft_wrap=True)
     if step.problem:
-        _out.print(f"    {step.problem}", style="red", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"    {step.problem}", style="red", markup=False, highlight=False, soft_wrap=True)
     if step.remedy:
-        _out.print(f"    What to do: {step.remedy}", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"    What to do: {step.remedy}", markup=False, highlight=False, soft_wrap=True)

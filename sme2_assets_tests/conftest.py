@@ -19,7 +19,7 @@ from sme2_assets.targets.qemu import Qemu, ensure_qemu
 LONGEST_FIRST = [
     "e2e/test_documented_commands.py",
     "e2e/test_ui.py",
-    "models/test_onboarding.py",
+    "test_onboarding.py",
     "e2e/test_chain.py",
     "models/test_export.py",
     "runner/test_runs.py",

@@ -24,7 +24,7 @@ RUN_BY = {
 }
 
 # Pages whose commands build on one another: a test runs them in their order.
-RUN_IN_ORDER = {CHECKOUT / "docs" / "models.md": "models/test_onboarding.py"}
+RUN_IN_ORDER = {CHECKOUT / "docs" / "models.md": "test_onboarding.py"}
 
 
 def bash_commands(page: Path) -> list[str]:

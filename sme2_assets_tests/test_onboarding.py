@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,8 @@ from click.testing import CliRunner, Result
 from sme2_assets.cli import main
 from sme2_assets.errors import ExportError
 from sme2_assets.models.artifact import ExportedModel
-from sme2_assets.models.onboarding import (
+from sme2_assets.models.registry import Variant, model_spec, parse_variant
+from sme2_assets.onboarding import (
     STEPS,
     STEPS_OF_A_PROGRAM,
     CheckStep,
@@ -26,7 +27,6 @@ from sme2_assets.models.onboarding import (
     template,
     write_template,
 )
-from sme2_assets.models.registry import Variant, model_spec, parse_variant
 from sme2_assets.store import CHECKOUT, Store
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests.test_docs import bash_commands
@@ -181,9 +181,9 @@ def test_outputs_that_are_too_far_off_are_traced_to_the_first_operator(store: St
 
 
 def test_a_program_as_it_is_is_read_and_run_and_has_nothing_to_compare_with(
-    store: Store, exported: dict[str, ExportedModel]
+    store: Store, exported: Callable[[str], ExportedModel]
 ) -> None:
-    (store.root / "models" / "given.pte").write_bytes(exported["toy_cnn-fp32"].pte.read_bytes())
+    (store.root / "models" / "given.pte").write_bytes(exported("toy_cnn-fp32").pte.read_bytes())
     steps = checked(store, "given-as_is")
     assert list(steps) == list(STEPS_OF_A_PROGRAM)
     assert {step.status for step in steps.values()} == {"passed"}
