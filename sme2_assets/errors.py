@@ -42,3 +42,7 @@ class RunnerError(Sme2Error):
 
 class WarehouseError(Sme2Error):
     """The warehouse refused a write or a query."""
+
+
+class ConnectionLost(RunnerError):
+    """A device went away in the middle of something. What it finished before is not in doubt."""

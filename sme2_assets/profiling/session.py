@@ -28,7 +28,6 @@ from sme2_assets.errors import RunnerError, Sme2Error
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.models.failures import load_failure
 from sme2_assets.models.operators import read_operators
-from sme2_assets.profiling.environment import disturbances_between, take_snapshot, wait_until_quiet
 from sme2_assets.profiling.manifest import (
     DELEGATION_FILE,
     LOG_FILE,
@@ -49,7 +48,7 @@ from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.result import RunnerResult, read_result, runner_failure
 from sme2_assets.store import Store, new_directory, sha256_of_file
 from sme2_assets.targets.base import Completed, Target, Workspace
-from sme2_assets.targets.lease import lease
+from sme2_assets.targets.environment import disturbances_between, wait_until_quiet
 
 Log = Callable[[str], None]
 
@@ -112,7 +111,9 @@ def measure_session(
     seed = secrets.randbelow(2**31)
     started = datetime.now(timezone.utc)
     session_id = f"{started:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
-    with lease(store.leases, target.device, log=log), target.workspace() as workspace, ExitStack() as pending:
+    with ExitStack() as pending:
+        target = pending.enter_context(target.leased(store.leases, log))
+        workspace = pending.enter_context(target.workspace())
         arms = {}
         for spec in arm_specs:
             run_id = _run_id(session_id, model, target, spec)
@@ -183,7 +184,9 @@ def _measure_rounds(
     patience_s = plan.quiet_patience_s
     for index, order in enumerate(arm_orders(list(arms), plan.max_rounds, seed)):
         asked = time.monotonic()
-        before, flags = wait_until_quiet(limit_load=QUIET_CORES, patience_s=patience_s, log=log)
+        before, flags = wait_until_quiet(
+            limit_load=QUIET_CORES, patience_s=patience_s, log=log, take=target.snapshot
+        )
         patience_s = max(0.0, patience_s - (time.monotonic() - asked)) if flags else patience_s
         environment.append(Moment(index, "before", before.as_json(), flags))
         for order_index, label in enumerate(order):
@@ -193,7 +196,7 @@ def _measure_rounds(
                     environ |= target.sampling_environment
                 _run_pass(workspace, model, runner, arms[label], plan, index, order_index, pass_kind, environ)
         # The counters since `before` tell what disturbed the round; nothing more needs sampling.
-        after = take_snapshot(sample_s=0)
+        after = target.snapshot(sample_s=0)
         disturbed = disturbances_between(before, after, limit_load=QUIET_CORES)
         environment.append(Moment(index, "after", after.as_json(), disturbed))
         done, why = _enough(list(arms.values()), plan, index + 1, time.monotonic() - started)
@@ -246,7 +249,7 @@ def _run_pass(
     """One runner process: run it, believe nothing that does not fit, keep its files."""
     name = f"{arm.spec.label}_{round_index:02d}_{pass_kind}"
     iterations = plan.iterations_of(pass_kind, arm.inference_ns())
-    command = [workspace.put(runner.path), "--model", workspace.put(model.pte)]
+    command = [*workspace.install(runner.program), "--model", workspace.put(model.pte)]
     for path in model.inputs:
         command += ["--input", workspace.put(path)]
     command += ["--pass", pass_kind, "--threads", str(plan.threads)]

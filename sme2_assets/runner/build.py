@@ -29,6 +29,7 @@ from pathlib import Path
 
 from sme2_assets.errors import BuildError
 from sme2_assets.store import one_at_a_time, sha256_of_file
+from sme2_assets.targets.base import Program
 
 NATIVE_DIR = Path(__file__).resolve().parent / "native"
 BINARY_NAME = "sme2_runner"
@@ -53,6 +54,11 @@ class RunnerBinary:
     cached: bool
     library_dir: Path
     manifest: Path
+
+    @property
+    def program(self) -> Program:
+        """What has to be where it runs: the binary alone, as it finds its libraries by their path."""
+        return Program(self.path.parent, (self.path.name,), (f"./{self.path.name}",))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ Does not: what is run (profiling) and what it means (analysis).
 from __future__ import annotations
 
 from sme2_assets.store import Store
-from sme2_assets.targets.base import Availability, Completed, MachineFacts, Target, Workspace
+from sme2_assets.targets.base import Availability, Completed, MachineFacts, Program, Target, Workspace
 from sme2_assets.targets.keys import PLATFORMS, SME2_STATES, TARGETS, TargetKey
 from sme2_assets.targets.local import EmulatedTarget, NativeTarget
 
@@ -18,6 +18,7 @@ __all__ = [
     "Availability",
     "Completed",
     "MachineFacts",
+    "Program",
     "Target",
     "TargetKey",
     "Workspace",

@@ -1,19 +1,22 @@
 """What every place that can run a command looks like.
 
 A `Target` says whether it is there and what machine it is. Its `workspace` is a folder on that
-machine: put files in, run a command, get files out. A new kind of target implements these two.
+machine: put files in, run a command, get files out. A new kind of target implements these two; what it
+does not say of itself (clusters, power, state of the machine) is that of this host.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from sme2_assets.errors import TargetUnavailable
+from sme2_assets.errors import Sme2Error, TargetUnavailable
+from sme2_assets.targets.environment import Snapshot, take_snapshot
+from sme2_assets.targets.lease import lease
 
 Fidelity = Literal["hardware", "emulated"]
 
@@ -51,8 +54,31 @@ class Completed:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Program:
+    """A program with every file it needs, and how it is started.
+
+    In `start`, `.` and what begins with `./` are in the folder of the files, wherever that will be.
+    """
+
+    folder: Path
+    files: tuple[str, ...]
+    start: tuple[str, ...]
+
+    def command_in(self, folder: str) -> list[str]:
+        """How to start it when its files lie in `folder`."""
+        return [
+            folder if part == "." else f"{folder}/{part[2:]}" if part.startswith("./") else part
+            for part in self.start
+        ]
+
+
 class Workspace(ABC):
     """A fresh folder on the target: nothing in it is older than the workspace."""
+
+    @abstractmethod
+    def install(self, program: Program) -> list[str]:
+        """Makes a program startable for commands on the target; gives the beginning of its command."""
 
     @abstractmethod
     def put(self, local: Path) -> str:
@@ -78,6 +104,8 @@ class Target(ABC):
     fidelity: Fidelity
     # Targets that share a device never measure at the same time.
     device: str
+    # Whether a runner must bring its loader and libraries along.
+    bundled: bool = False
     # What a process needs in its environment for its program counters to be sampled faithfully.
     sampling_environment: ClassVar[Mapping[str, str]] = {}
 
@@ -89,6 +117,36 @@ class Target(ABC):
 
     @abstractmethod
     def workspace(self) -> AbstractContextManager[Workspace]: ...
+
+    @contextmanager
+    def leased(self, leases: Path, log: Callable[[str], None]) -> Iterator[Target]:
+        """Holds the device for one session; gives the target to measure on."""
+        with lease(leases, self.device, log=log):
+            yield self
+
+    def snapshot(self, sample_s: float = 0.2) -> Snapshot:
+        """The state of the machine that executes."""
+        return take_snapshot(sample_s)
+
+    def cpus(self, choice: str) -> tuple[int, ...]:
+        """The CPUs that a choice by cluster name, list or mask means."""
+        raise Sme2Error(
+            f"CPUs cannot be chosen on {self.platform}.",
+            "Leave `cpus` empty, or measure on linux or android.",
+        )
+
+    @contextmanager
+    def power(self, mode: str, journal: Path, log: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+        """Puts the device into a power mode for a session and back; gives what was set and verified.
+
+        What was there before stays in `journal` until it is back: the death of this process loses nothing.
+        """
+        if mode:
+            raise Sme2Error(
+                f"{self.platform} has no power modes.",
+                "Leave `power` empty: they are settings of Android devices.",
+            )
+        yield {}
 
     def require(self, sme2: str) -> None:
         """Raises TargetUnavailable when this machine cannot give the state."""

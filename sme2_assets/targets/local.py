@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
-from sme2_assets.targets.base import Availability, Completed, MachineFacts, Target, Workspace
+from sme2_assets.targets.base import Availability, Completed, MachineFacts, Program, Target, Workspace
 from sme2_assets.targets.host import host_facts, host_has_sme2, host_platform, is_arm64
 from sme2_assets.targets.qemu import Qemu, find_qemu
 
@@ -29,6 +29,9 @@ class LocalWorkspace(Workspace):
     def __init__(self, root: Path, wrapper: Sequence[str] = ()) -> None:
         self.root = root
         self.wrapper = list(wrapper)
+
+    def install(self, program: Program) -> list[str]:
+        return program.command_in(str(program.folder))
 
     def put(self, local: Path) -> str:
         return str(local)

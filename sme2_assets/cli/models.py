@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from sme2_assets.cli_support import json_option, out, progress
+from sme2_assets.cli.support import json_option, out, progress
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sme2_assets.profiling import environment
-from sme2_assets.profiling.environment import (
+from sme2_assets.targets import environment
+from sme2_assets.targets.environment import (
     Counters,
     HeavyProcess,
     ProcessTimes,

@@ -1,0 +1,60 @@
+"""`sme2`: the same assets, from a terminal.
+
+Belongs here: the program and the list of its commands. Each file has the commands of one matter; heavy
+imports happen inside the commands, so that `sme2 --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+import sme2_assets
+from sme2_assets.cli.machine import doctor, emulator, targets
+from sme2_assets.cli.measure import profile
+from sme2_assets.cli.models import check_model, models, onboard
+from sme2_assets.cli.results import compare, explain, history, kernel_log, report, sql
+from sme2_assets.cli.support import progress
+from sme2_assets.errors import Sme2Error
+from sme2_assets.store import Store, default_data_root
+
+
+class _Group(click.Group):
+    """Errors meant for people are printed without a traceback."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except Sme2Error as error:
+            progress.print(f"error: {error}", style="bold red", markup=False, highlight=False, soft_wrap=True)
+            sys.exit(1)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(sme2_assets.__version__)
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The data folder. Default: $SME2_DATA, else data/ of the checkout.",
+)
+@click.pass_context
+def main(context: click.Context, data: Path | None) -> None:
+    """Measure what Arm's SME2 matrix unit does for ExecuTorch models."""
+    if data is not None:
+        # The models folder is part of the data folder, and so are processes that are started from here.
+        os.environ["SME2_DATA"] = str(data.resolve())
+    context.obj = Store((data or default_data_root()).resolve())
+
+
+COMMANDS = (
+    *(doctor, targets, emulator),
+    *(models, onboard, check_model),
+    profile,
+    *(compare, explain, history, report, sql, kernel_log),
+)
+for command in COMMANDS:
+    main.add_command(command)

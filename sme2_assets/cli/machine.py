@@ -1,0 +1,69 @@
+"""`sme2 doctor`, `sme2 targets`, `sme2 emulator`: what this machine can measure, and what is missing.
+
+Belongs here: options, and how results are printed. Heavy imports happen inside the commands.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+
+import click
+from rich.table import Table
+
+from sme2_assets.cli.support import json_option, out, print_json, progress
+from sme2_assets.store import Store
+
+
+@click.command()
+@json_option
+@click.pass_obj
+def doctor(store: Store, as_json: bool) -> None:
+    """What is there, what is missing, and how to get it."""
+    from sme2_assets.doctor import examine
+
+    findings = examine(store)
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        marks = {"ok": "[green]ok[/]", "missing": "[red]missing[/]", "optional": "[yellow]optional[/]"}
+        table = Table("", "status", "found", "what to do", box=None, pad_edge=False)
+        for finding in findings:
+            remedy = finding.remedy if finding.status != "ok" else None
+            table.add_row(finding.name, marks[finding.status], finding.detail, remedy or "")
+        out.print(table)
+    if any(finding.status == "missing" for finding in findings):
+        sys.exit(1)
+
+
+@click.command()
+@json_option
+@click.pass_obj
+def targets(store: Store, as_json: bool) -> None:
+    """The platforms with SME2 on and off: which this machine can give, and what the others need."""
+    from sme2_assets.targets import TARGETS, open_target
+
+    states = {str(key): open_target(key.platform, store).availability(key.sme2) for key in TARGETS}
+    if as_json:
+        print_json([{"target": name, **asdict(state)} for name, state in states.items()])
+        return
+    table = Table("target", "available", "detail", "what to do", box=None, pad_edge=False)
+    for name, state in states.items():
+        table.add_row(
+            name, "[green]yes[/]" if state.ok else "[yellow]no[/]", state.detail, state.remedy or ""
+        )
+    out.print(table)
+
+
+@click.command()
+@click.pass_obj
+def emulator(store: Store) -> None:
+    """Find QEMU >= 10.1, or fetch it from the package mirror of this machine; no root needed."""
+    from sme2_assets.targets.qemu import ensure_qemu
+
+    def log(message: str) -> None:
+        progress.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+    found = ensure_qemu(store.tools, log=log)
+    version = ".".join(map(str, found.version))
+    out.print(f"QEMU {version} ({found.source}): {found.path}", markup=False, highlight=False, soft_wrap=True)

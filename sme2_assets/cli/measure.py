@@ -1,0 +1,148 @@
+"""`sme2 profile`: the measurement, from the runner to the report.
+
+Belongs here: options, and how results are printed. Heavy imports happen inside the commands.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sme2_assets.cli.support import json_option, out, print_json, progress, variants_of
+from sme2_assets.store import Store
+from sme2_assets.targets.keys import PLATFORMS
+
+if TYPE_CHECKING:
+    from sme2_assets.launch import ProfileRequest
+    from sme2_assets.warehouse import Warehouse
+
+
+@click.command()
+@click.argument("model")
+@click.option(
+    "--platform",
+    "platform_name",
+    type=click.Choice([*PLATFORMS, "auto"]),
+    default="auto",
+    show_default=True,
+    help="Where to measure. auto: every platform that works here, in the states it can give.",
+)
+@click.option(
+    "--sme2",
+    type=click.Choice(["both", "on", "off"]),
+    default="both",
+    show_default=True,
+    help="Which arms to measure; a comparison needs both.",
+)
+@click.option(
+    "--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of the runner."
+)
+@click.option("--runs", type=click.IntRange(1), help="Timed inferences per process [20; emulated 1].")
+@click.option(
+    "--warmup", type=click.IntRange(0), help="Exactly so many warm-ups [5 to 100, until steady; emulated 0]."
+)
+@click.option("--rounds", type=click.IntRange(1), help="Exactly so many rounds [10 to 30; emulated 1].")
+@click.option("--budget", type=click.FloatRange(0), help="Seconds after which no round is added [120].")
+@click.option("--aa", is_flag=True, help="Measure each state against itself: the noise of this machine.")
+@click.option("--operators", is_flag=True, help="Also print every operator.")
+@json_option
+@click.pass_obj
+def profile(
+    store: Store,
+    model: str,
+    platform_name: str,
+    sme2: str,
+    threads: int,
+    runs: int | None,
+    warmup: int | None,
+    rounds: int | None,
+    budget: float | None,
+    aa: bool,
+    operators: bool,
+    as_json: bool,
+) -> None:
+    """Profile MODEL[-PRECISION] with SME2 on and off, and show the comparison.
+
+    MODEL without a precision means all its precisions. Everything from the runner to the report is
+    materialised in Dagster; what is up to date is taken from the cache.
+    """
+    from sme2_assets import launch
+    from sme2_assets.report import terminal
+    from sme2_assets.resources import Lab
+    from sme2_assets.targets import SME2_STATES
+
+    lab = Lab(data_root=str(store.root))
+    states = SME2_STATES if sme2 == "both" else (sme2,)
+    if platform_name == "auto":
+        requests, notes = launch.requests_for_this_machine(lab, variants_of(model), states)
+        if aa:
+            # Emulated times mean nothing, so they have no noise either.
+            requests = [request for request in requests if request.platform != "emulated"]
+    else:
+        requests, notes = launch.requests_for(lab, variants_of(model), platform_name, states), []
+    for note in notes:
+        progress.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    settings = {
+        "threads": threads,
+        "iterations": runs,
+        "warmup": warmup,
+        "rounds": rounds,
+        "budget_s": budget,
+    }
+    settings = {name: value for name, value in settings.items() if value is not None}
+    with launch.open_instance(store) as instance, progress.status("starting") as status:
+
+        def log(message: str) -> None:
+            status.update(message)
+            progress.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+        launch.profile(lab, instance, requests, settings, log, aa=aa)
+    if aa:
+        _show_noise(lab.warehouse, [request.variant for request in requests], as_json)
+        return
+    if as_json:
+        print_json([_request_json(lab.warehouse, request) for request in requests])
+        return
+    for request in requests:
+        what = (out, lab.warehouse, request.variant, request.platform)
+        if len(request.states) == 2:
+            folder = store.report_dir(request.variant, request.platform)
+            terminal.show_comparison(*what, folder, operators)
+        else:
+            terminal.show_baseline(*what, request.states[0])
+
+
+def _show_noise(warehouse: Warehouse, variants: list[str], as_json: bool) -> None:
+    from sme2_assets.report.tables import noise_table
+    from sme2_assets.report.terminal import print_table
+
+    rows = warehouse.query(
+        "SELECT * FROM aa_sessions WHERE list_contains(?, variant) ORDER BY session_id", [variants]
+    )
+    if as_json:
+        click.echo(rows.to_json(orient="records", date_format="iso", indent=2))
+        return
+    print_table(out, noise_table(rows))
+
+
+def _request_json(warehouse: Warehouse, request: ProfileRequest) -> dict[str, Any]:
+    from sme2_assets.warehouse.read import comparison, latest_run
+
+    runs = [latest_run(warehouse, request.variant, request.platform, sme2) for sme2 in request.states]
+    compared = (
+        json.loads(
+            comparison(warehouse, request.variant, request.platform).to_json(
+                orient="records", date_format="iso"
+            )
+        )
+        if len(runs) == 2
+        else []
+    )
+    return {
+        "variant": request.variant,
+        "platform": request.platform,
+        "run_ids": {run["sme2"]: run["run_id"] for run in runs},
+        "comparison": compared,
+    }

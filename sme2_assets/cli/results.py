@@ -1,0 +1,175 @@
+"""What has been measured: comparisons, history, reports, explanations, SQL.
+
+Belongs here: options, and how results are printed. Heavy imports happen inside the commands.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sme2_assets.cli.support import json_option, out, print_json, progress, variants_of
+from sme2_assets.errors import Sme2Error
+from sme2_assets.store import Store
+from sme2_assets.targets.keys import PLATFORMS
+
+
+@click.command()
+@click.argument("off_run")
+@click.argument("on_run")
+@click.option("--operators", is_flag=True, help="Also print every operator.")
+@json_option
+@click.pass_obj
+def compare(store: Store, off_run: str, on_run: str, operators: bool, as_json: bool) -> None:
+    """Compare the runs OFF_RUN and ON_RUN, if they were measured together.
+
+    Run ids are in the table runs: sme2 sql "SELECT run_id, arm FROM runs".
+    """
+    from sme2_assets.report.terminal import show_comparison_rows
+    from sme2_assets.warehouse import Warehouse
+    from sme2_assets.warehouse.comparisons import compare_runs
+
+    rows = compare_runs(Warehouse(store.warehouse), off_run, on_run)
+    if as_json:
+        click.echo(rows.to_json(orient="records", date_format="iso", indent=2))
+        return
+    show_comparison_rows(out, rows, operators)
+
+
+@click.command()
+@click.argument("model")
+@click.option(
+    "--platform",
+    "platform_name",
+    type=click.Choice([name for name in PLATFORMS if name != "emulated"]),
+    help="Default: all.",
+)
+@json_option
+@click.pass_obj
+def history(store: Store, model: str, platform_name: str | None, as_json: bool) -> None:
+    """The latency of MODEL[-PRECISION] over all its runs on hardware, and where it became slower."""
+    from sme2_assets.report.tables import history_table, regression_table
+    from sme2_assets.report.terminal import print_table
+    from sme2_assets.warehouse import Warehouse
+    from sme2_assets.warehouse.history import find_regressions
+
+    warehouse = Warehouse(store.warehouse)
+    variants = variants_of(model)
+    rows = warehouse.query(
+        "SELECT * FROM history WHERE category = 'latency' AND list_contains($variants, variant) "
+        "AND coalesce(platform = $platform, true) ORDER BY variant, platform, threads, sme2, started_at",
+        {"variants": variants, "platform": platform_name},
+    )
+    if rows.empty:
+        raise Sme2Error(
+            f"There is no run of {model} on hardware in the warehouse yet.",
+            f"Run `sme2 profile {model}` first; emulated runs have no history of times.",
+        )
+    if as_json:
+        click.echo(rows.to_json(orient="records", date_format="iso", indent=2))
+        return
+    print_table(out, history_table(rows))
+    found = find_regressions(warehouse, store.root / "acknowledged.txt")
+    found = found[found["variant"].isin(variants)]
+    if found.empty:
+        out.print("No series became slower.")
+    else:
+        print_table(out, regression_table(found))
+
+
+@click.command()
+@click.argument("query")
+@json_option
+@click.pass_obj
+def sql(store: Store, query: str, as_json: bool) -> None:
+    """Run a read-only SQL QUERY over the warehouse, e.g. "SELECT * FROM sme2_comparison"."""
+    from sme2_assets.report.terminal import show_rows
+    from sme2_assets.warehouse import Warehouse
+
+    rows = Warehouse(store.warehouse).query(query)
+    if as_json:
+        click.echo(rows.to_json(orient="records", date_format="iso", indent=2))
+        return
+    show_rows(out, rows)
+
+
+@click.command()
+@click.argument("model")
+@click.option("--platform", "platform_name", type=click.Choice(PLATFORMS), help="Default: all.")
+@click.pass_obj
+def report(store: Store, model: str, platform_name: str | None) -> None:
+    """Write and print the report of MODEL[-PRECISION] from what is in the warehouse."""
+    from sme2_assets.report.files import write_report
+    from sme2_assets.report.markdown import latest_report
+    from sme2_assets.warehouse import Warehouse
+
+    warehouse = Warehouse(store.warehouse)
+    written = []
+    for variant in variants_of(model):
+        for name in [platform_name] if platform_name else PLATFORMS:
+            made = latest_report(warehouse, variant, name)
+            if made is not None:
+                written.append(write_report(store.report_dir(variant, name), made))
+                click.echo(made.text)
+    if not written:
+        raise Sme2Error(
+            f"There is no run of {model} in the warehouse yet.", f"Run `sme2 profile {model}` first."
+        )
+    for path in written:
+        progress.print(f"written: {path}", markup=False, highlight=False)
+
+
+@click.command()
+@click.argument("model")
+@click.option("--platform", "platform_name", type=click.Choice(PLATFORMS), help="Default: all.")
+@json_option
+@click.pass_obj
+def explain(store: Store, model: str, platform_name: str | None, as_json: bool) -> None:
+    """Why MODEL[-PRECISION] is as fast as it is: what to fix next, ranked by the time there is to win."""
+    from sme2_assets.explain import explain as explained
+    from sme2_assets.report.insights import explanation_json, show_explanation
+    from sme2_assets.warehouse import Warehouse
+    from sme2_assets.warehouse.read import newest_run
+
+    warehouse = Warehouse(store.warehouse)
+    found = [
+        explained(warehouse, variant, name)
+        for variant in variants_of(model)
+        for name in ([platform_name] if platform_name else PLATFORMS)
+        if newest_run(warehouse, variant, name) is not None
+    ]
+    if not found:
+        raise Sme2Error(
+            f"There is no run of {model} in the warehouse yet.", f"Run `sme2 profile {model}` first."
+        )
+    if as_json:
+        print_json([explanation_json(explanation) for explanation in found])
+        return
+    for explanation in found:
+        show_explanation(out, explanation)
+
+
+@click.command("kernel-log")
+@click.argument("log_file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--run", "run_id", help="Store them with this run of the warehouse, as registered evidence.")
+@json_option
+@click.pass_obj
+def kernel_log(store: Store, log_file: Path, run_id: str | None, as_json: bool) -> None:
+    """The kernels that LOG_FILE says XNNPACK registered. Registered is not executed.
+
+    LOG_FILE is what a runner printed that was built from source with XNNPACK's logging.
+    """
+    from sme2_assets.report.terminal import show_rows
+    from sme2_assets.warehouse import Warehouse
+    from sme2_assets.warehouse.ingest import registered_rows_of_log, write_registered
+
+    rows = registered_rows_of_log(log_file)
+    if run_id is not None:
+        warehouse = Warehouse(store.warehouse)
+        write_registered(warehouse, run_id, rows)
+        warehouse.publish()
+    if as_json:
+        click.echo(rows.to_json(orient="records", indent=2))
+        return
+    show_rows(out, rows)
