@@ -21,10 +21,12 @@ from sme2_assets.errors import ExportError, Sme2Error
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.models.failures import load_failure
 from sme2_assets.models.operators import read_operators
+from sme2_assets.models.progress import Stage
 from sme2_assets.models.registry import ModelSpec, Variant, catalogue, model_spec
 from sme2_assets.models.sources.folder import RESERVED, default_folder
 from sme2_assets.models.spec import check_name
-from sme2_assets.runner.build import RunnerBinary, build_runner
+from sme2_assets.runner.build import RunnerBinary
+from sme2_assets.runner.bundle import runner_for
 from sme2_assets.runner.result import RunnerResult, read_result, runner_failure
 from sme2_assets.store import Store, write_text_atomically
 from sme2_assets.targets import Target, open_target
@@ -36,18 +38,8 @@ PASSED, FAILED, NOT_REACHED = "passed", "failed", "not reached"
 STEPS = ("find", "import", "eager run", "export", "lowering", "run", "numerics")
 # A program that is taken as it is has neither model nor export.
 STEPS_OF_A_PROGRAM = ("find", "read", "run", "numerics")
-# What the export says it is doing, and the step that is.
-_EXPORT_SAYS = {
-    "loading": "import",
-    "building": "eager run",
-    "calibrating": "export",
-    "quantising": "export",
-    "exporting": "export",
-    "lowering": "lowering",
-    "planning": "lowering",
-    "writing": "lowering",
-    "reading": "read",
-}
+# The stages of an export as steps of the check; loading comes before all of them.
+_STEP_OF_STAGE = {"build": "eager run", "export": "export", "lower": "lowering", "read": "read"}
 _TIMED_INFERENCES = 3
 _RUN_TIMEOUT_S = 900.0
 
@@ -175,15 +167,14 @@ def _export(
     steps = [step for step in checking.check.steps if step.name in names]
     begun = {steps[0].name: time.perf_counter()}
 
-    def listen(message: str) -> None:
-        log(message)
-        doing = message.removeprefix(f"{variant}: ").partition(" ")[0]
-        name = _EXPORT_SAYS.get(doing)
+    def on_stage(stage: Stage) -> None:
+        name = _STEP_OF_STAGE.get(stage)
+        # What a program as it is writes at the end is no lowering.
         if name in {step.name for step in steps}:
             begun.setdefault(name, time.perf_counter())
 
     try:
-        exported = export_model(spec, variant, artifacts, log=listen)
+        exported = export_model(spec, variant, artifacts, log=log, on_stage=on_stage)
     except Sme2Error as error:
         ended = time.perf_counter()
         reached = [step for step in steps if step.name in begun]
@@ -220,7 +211,7 @@ def _found_by(step: str, exported: ExportedModel) -> str:
 def _run(checking: _Checking, exported: ExportedModel, store: Store, log: Log) -> list[np.ndarray]:
     with checking.step("run") as step:
         target = _target(store)
-        runner = build_runner(store.artifacts, log=log)
+        runner = runner_for(target, store, log=log)
         result, outputs = _run_once(target, runner, exported)
         facts = f"{target.platform}, SME2 off, {len(outputs)} output(s)"
         # A time here is a hint only: measuring is what `sme2 profile` does. Emulated ones mean nothing.
@@ -243,7 +234,7 @@ def _run_once(
     target: Target, runner: RunnerBinary, exported: ExportedModel
 ) -> tuple[RunnerResult, list[np.ndarray]]:
     with target.workspace() as workspace:
-        command = [workspace.put(runner.path), "--model", workspace.put(exported.pte)]
+        command = [*workspace.install(runner.program), "--model", workspace.put(exported.pte)]
         for path in exported.inputs:
             command += ["--input", workspace.put(path)]
         command += ["--pass", "latency", "--threads", "1", "--warmup", "1"]

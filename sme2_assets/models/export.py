@@ -51,7 +51,7 @@ from sme2_assets.models.existing import operator_counts, read_program
 from sme2_assets.models.inputs import input_array, tensor_array
 from sme2_assets.models.lowering import build_model, export_program, lower_program, one_thread
 from sme2_assets.models.operators import ProgramOperators
-from sme2_assets.models.progress import Progress
+from sme2_assets.models.progress import OnStage, Progress
 from sme2_assets.models.quantise import SCHEMES
 from sme2_assets.models.registry import SEED, ModelSpec, Variant, model_spec, parse_variant
 from sme2_assets.models.time_limit import export_timeout_s, time_limit
@@ -111,29 +111,31 @@ def export_variant(variant_key: str, artifacts: Path, *, log: Log) -> ExportedMo
     return export_model(model_spec(variant.model), variant, artifacts, log=log)
 
 
-def export_model(spec: ModelSpec, variant: Variant, artifacts: Path, *, log: Log) -> ExportedModel:
-    """The same for a model that need not be registered."""
+def export_model(
+    spec: ModelSpec, variant: Variant, artifacts: Path, *, log: Log, on_stage: OnStage | None = None
+) -> ExportedModel:
+    """The same for a model that need not be registered; `on_stage` hears where the export is."""
     key = content_key(spec, variant)
     directory = artifacts / "models" / variant.key / key[:16]
     directory.parent.mkdir(parents=True, exist_ok=True)
     lock = directory.parent / f".{directory.name}.lock"
     with one_at_a_time(lock, f"{variant}: waiting for another process that exports it", log):
-        return _found_or_exported(spec, variant, key, directory, log)
+        progress = Progress(str(variant), log, on_stage=on_stage)
+        return _found(directory, progress) or _export(spec, variant, key, directory, progress)
 
 
-def _found_or_exported(
-    spec: ModelSpec, variant: Variant, key: str, directory: Path, log: Log
-) -> ExportedModel:
-    if directory.exists():
-        try:
-            exported = load_exported(directory)
-        except ExportError as error:
-            log(f"{variant}: exporting again: {error.what}")
-            shutil.rmtree(directory)
-        else:
-            log(f"{variant}: already exported, {directory.name}")
-            return exported
-    return _export(spec, variant, key, directory, log)
+def _found(directory: Path, progress: Progress) -> ExportedModel | None:
+    """The export of the same content from before; a damaged one is removed."""
+    if not directory.exists():
+        return None
+    try:
+        exported = load_exported(directory)
+    except ExportError as error:
+        progress.say(f"exporting again: {error.what}")
+        shutil.rmtree(directory)
+        return None
+    progress.say(f"already exported, {directory.name}")
+    return exported
 
 
 def content_key(spec: ModelSpec, variant: Variant) -> str:
@@ -151,11 +153,13 @@ def content_key(spec: ModelSpec, variant: Variant) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _export(spec: ModelSpec, variant: Variant, key: str, directory: Path, log: Log) -> ExportedModel:
+def _export(
+    spec: ModelSpec, variant: Variant, key: str, directory: Path, progress: Progress
+) -> ExportedModel:
     try:
         with _staging_folder(directory) as staging:
             with time_limit(export_timeout_s()), quiet_libraries():
-                manifest = _fill(staging, spec, variant, key, log)
+                manifest = _fill(staging, spec, variant, key, progress)
             (staging / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
             _publish(staging, directory)
     except ExportError as error:
@@ -169,8 +173,8 @@ def _export(spec: ModelSpec, variant: Variant, key: str, directory: Path, log: L
             "compare the installed versions with those the project asks for (`sme2 doctor`)",
         ) from error
     operators = manifest.operators
-    log(
-        f"{variant}: exported in {manifest.export_seconds:.1f} s, {manifest.files[PTE].bytes:,} bytes, "
+    progress.say(
+        f"exported in {manifest.export_seconds:.1f} s, {manifest.files[PTE].bytes:,} bytes, "
         f"operators: {operators.delegated_total} delegated (delegate calls: {operators.delegates}), "
         f"{operators.portable_total} portable, "
         f"peak memory {manifest.export_peak_memory_bytes / 2**20:,.0f} MiB"
@@ -178,15 +182,14 @@ def _export(spec: ModelSpec, variant: Variant, key: str, directory: Path, log: L
     return replace(load_exported(directory), cached=False)
 
 
-def _fill(staging: Path, spec: ModelSpec, variant: Variant, key: str, log: Log) -> ModelManifest:
+def _fill(staging: Path, spec: ModelSpec, variant: Variant, key: str, progress: Progress) -> ModelManifest:
     """Write every file of the export but the manifest, and give the manifest that vouches for them."""
-    progress = Progress(str(variant), log)
-    with progress.step("loading torch and ExecuTorch"):
+    with progress.step("loading torch and ExecuTorch", "load"):
         torch_import_seconds = load_libraries()
     start = time.perf_counter()
     with one_thread():
         content = _existing(spec, progress) if spec.pte else _lowered(spec, variant, progress)
-        with progress.step("writing"):
+        with progress.step("writing", "lower"):
             inputs, outputs = _write_files(content, staging)
     export_seconds = time.perf_counter() - start
     return ModelManifest(
@@ -217,7 +220,7 @@ def _fill(staging: Path, spec: ModelSpec, variant: Variant, key: str, log: Log) 
 
 def _lowered(spec: ModelSpec, variant: Variant, progress: Progress) -> _Content:
     """A model that is built, exported and lowered here."""
-    with progress.step("building the model"):
+    with progress.step("building the model", "build"):
         built = build_model(spec, variant.precision, progress)
     exported_program, inputs = export_program(built, variant.precision, progress)
     program = lower_program(exported_program, inputs, progress)
@@ -241,7 +244,7 @@ def _lowered(spec: ModelSpec, variant: Variant, progress: Progress) -> _Content:
 def _existing(spec: ModelSpec, progress: Progress) -> _Content:
     """A program that somebody else exported, as it is."""
     assert spec.pte is not None
-    with progress.step("reading the program"):
+    with progress.step("reading the program", "read"):
         facts = read_program(spec.pte, spec.input_files)
         pte = spec.pte.read_bytes()
         described = describe_program(pte)

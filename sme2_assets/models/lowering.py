@@ -107,9 +107,9 @@ def export_program(built: BuiltModel, precision: str, progress: Progress) -> tup
             doing = f"quantising to {precision}"
             if precision == "int8":
                 doing = f"calibrating on {CALIBRATION_BATCHES} batches"
-            with progress.step(doing), _blamed("Quantisation", model):
+            with progress.step(doing, "export"), _blamed("Quantisation", model):
                 model = quantise(model, precision, inputs, lambda: calibration(built)).model
-        with progress.step("exporting"), _blamed("torch.export", model):
+        with progress.step("exporting", "export"), _blamed("torch.export", model):
             return exported_graph(model, inputs), inputs
 
 
@@ -129,7 +129,7 @@ def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress
         outputs = flat_tensors(inputs.call(exported_program.module()))
     partitioner = XnnpackPartitioner()
     graphs = (exported_program.graph_module,)
-    with progress.step("lowering to XNNPACK"), _blamed("Lowering to XNNPACK", graphs=graphs):
+    with progress.step("lowering to XNNPACK", "lower"), _blamed("Lowering to XNNPACK", graphs=graphs):
         with partitioner_reasons() as reasons:
             edge = to_edge_transform_and_lower(
                 exported_program, partitioner=[partitioner], generate_etrecord=True
@@ -137,7 +137,10 @@ def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress
         graph_module = edge.exported_program().graph_module
         report = delegation_report(graph_module, partitioner, reasons)
         delegated = _delegated_operators(graph_module)
-    with progress.step("planning memory"), _blamed("Emitting the program", graphs=(graph_module, *graphs)):
+    with (
+        progress.step("planning memory", "lower"),
+        _blamed("Emitting the program", graphs=(graph_module, *graphs)),
+    ):
         executorch = edge.to_executorch()
     delegates, portable = called_operators(executorch.executorch_program)
     return LoweredProgram(executorch, flat, outputs, OperatorCounts(delegates, delegated, portable), report)

@@ -13,8 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 Log = Callable[[str], None]
+# The parts of an export that a person would name; each has one or more steps.
+Stage = Literal["load", "build", "read", "export", "lower"]
+OnStage = Callable[[Stage], None]
 
 HEARTBEAT_SECONDS = 30.0
 _CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -24,9 +28,17 @@ _STATUS = Path("/proc/self/status")
 class Progress:
     """Tells the steps of one export."""
 
-    def __init__(self, name: str, log: Log, *, heartbeat_seconds: float = HEARTBEAT_SECONDS) -> None:
+    def __init__(
+        self,
+        name: str,
+        log: Log,
+        *,
+        on_stage: OnStage | None = None,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    ) -> None:
         self._name = name
         self._log = log
+        self._on_stage = on_stage
         self._heartbeat_seconds = heartbeat_seconds
         self._started = time.perf_counter()
         self._since_start = _forget_peak()
@@ -40,8 +52,10 @@ class Progress:
         self._log(f"{self._name}: {what}")
 
     @contextlib.contextmanager
-    def step(self, what: str) -> Iterator[None]:
+    def step(self, what: str, stage: Stage | None = None) -> Iterator[None]:
         """A step of the export: said when it begins, and again as long as it lasts."""
+        if stage is not None and self._on_stage is not None:
+            self._on_stage(stage)
         self.say(f"{what} ({self._facts()})")
         begun = time.perf_counter()
         done = threading.Event()

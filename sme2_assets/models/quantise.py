@@ -78,6 +78,7 @@ def _by_observers(
     graph = exported_graph(model, inputs).module()
     if dynamic and not any(_is_linear(node) for node in graph.graph.nodes):
         raise _nothing_to_quantise(precision, "it has no linear layer")
+    _keep_integers(graph)
     config = get_symmetric_quantization_config(is_per_channel=True, is_dynamic=dynamic)
     prepared = prepare_pt2e(graph, XNNPACKQuantizer().set_global(config))
     for batch in [inputs] if dynamic else calibration():
@@ -88,6 +89,33 @@ def _by_observers(
     if not any("dequantize" in str(node.target) for node in converted.graph.nodes):
         raise _nothing_to_quantise(precision, "it has no operator that XNNPACK's quantiser knows")
     return Quantised(converted, reference)
+
+
+def _keep_integers(graph: Any) -> None:
+    """Writes scalars of integer arithmetic as integer tensors.
+
+    XNNPACK's quantiser makes every scalar a float tensor; positions and indices would become floats with it.
+    """
+    import torch
+
+    arithmetic = (torch.ops.aten.add.Tensor, torch.ops.aten.mul.Tensor)
+    for node in list(graph.graph.nodes):
+        value = node.meta.get("val")
+        if node.op != "call_function" or node.target not in arithmetic or not torch.is_tensor(value):
+            continue
+        if value.dtype.is_floating_point or value.dtype.is_complex:
+            continue
+        for at, argument in enumerate(node.args):
+            if isinstance(argument, int):
+                name = f"_integer_{node.name}_{at}"
+                scalar = torch.tensor(argument, dtype=value.dtype)
+                graph.register_buffer(name, scalar)
+                with graph.graph.inserting_before(node):
+                    constant = graph.graph.get_attr(name)
+                # The quantiser asks every node for its type.
+                constant.meta["val"] = value.fake_mode.from_tensor(scalar, static_shapes=True)
+                node.update_arg(at, constant)
+    graph.recompile()
 
 
 def _int4(model: Any) -> Any:

@@ -36,6 +36,24 @@ def quantised(artifacts_dir: Path) -> Callable[[str], ExportedModel]:
     return lambda precision: export_model(layers, variant("layers", precision), artifacts_dir, log=print)
 
 
+class Positions(nn.Module):
+    """Looks its rows up by integer arithmetic, as language models do with positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(16, 32), nn.Linear(32, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x + self.table(torch.arange(4) * 2 + 3))
+
+
+def test_integer_arithmetic_stays_integer(tmp_path: Path, runner_binary: RunnerBinary):
+    positions = spec("positions", Positions, values(4, 32))
+    model = export_model(positions, variant("positions", "int8"), tmp_path, log=print)
+    expected = [np.load(path) for path in model.expected_outputs]
+    assert worst_sqnr_db(expected, outputs_of(model, runner_binary, tmp_path)) >= MINIMUM_SQNR_DB["int8"]
+
+
 @pytest.mark.parametrize("precision", SCHEMES)
 def test_the_runner_gives_what_eager_gives(
     quantised: Callable[[str], ExportedModel], runner_binary: RunnerBinary, tmp_path: Path, precision: str

@@ -38,6 +38,14 @@ class PteFiles(Listed):
         ]
 
 
+def program_at(path: Path) -> ModelSpec:
+    """The model that a `.pte` anywhere would be in a models folder; an error says why it would be none."""
+    try:
+        return _spec(path)
+    except OSError as error:
+        raise ExportError(f"{path} cannot be read: {error.strerror}.", "Check its path.") from None
+
+
 def _model_of(path: Path) -> ModelSpec | ModelProblem:
     try:
         return _spec(path)
