@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform as host
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,8 +12,12 @@ from typing import Literal
 
 from sme2_assets.errors import Sme2Error
 from sme2_assets.runner.build import find_compiler, find_toolchain
+from sme2_assets.runner.bundle import host_is_target
+from sme2_assets.runner.cross import REMEDY as CROSS_REMEDY
+from sme2_assets.runner.cross import describe_compiler
 from sme2_assets.store import Store
 from sme2_assets.targets import open_target
+from sme2_assets.targets.adb import require_adb
 from sme2_assets.targets.host import host_facts, host_has_sme2
 
 Status = Literal["ok", "missing", "optional"]
@@ -55,6 +58,8 @@ def _findings(store: Store) -> Iterator[Finding]:
     )
     emulated = open_target("emulated", store).availability("on")
     yield Finding("emulator", "ok" if emulated.ok else "optional", emulated.detail, emulated.remedy)
+    if not host_is_target():
+        yield _cross_compiler(store)
     yield from _android()
     yield _disk(store)
 
@@ -78,24 +83,28 @@ def _package(name: str) -> Finding:
         return Finding(name, "missing", "not installed", "Run `make setup`.")
 
 
+def _cross_compiler(store: Store) -> Finding:
+    """What builds the runner of the emulated platform and of Android devices on this host."""
+    there, detail = describe_compiler(store.tools)
+    return Finding("compiler for aarch64 Linux", "ok" if there else "optional", detail, CROSS_REMEDY)
+
+
 def _android() -> Iterator[Finding]:
-    adb = shutil.which("adb")
-    if adb is None:
-        yield Finding(
-            "adb",
-            "optional",
-            "not on PATH; this version does not measure on Android devices yet",
-            "Nothing to do for linux, mac and emulated.",
-        )
+    try:
+        adb = require_adb()
+        listed = adb.devices()
+    except Sme2Error as error:
+        yield Finding("adb", "optional", error.what, error.remedy)
         return
-    listing = subprocess.run([adb, "devices"], capture_output=True, text=True, timeout=30, check=False)
-    devices = [line.split("\t") for line in listing.stdout.splitlines() if "\t" in line]
-    yield Finding("adb", "ok", adb)
+    yield Finding("adb", "ok", str(adb.path))
+    unusable = [device for device in listed if not device.usable]
+    names = ", ".join(f"{device.serial} ({device.state})" for device in listed)
     yield Finding(
         "Android devices",
-        "optional",
-        ", ".join(f"{serial} ({state})" for serial, state in devices) or "none connected",
-        "This version does not measure on Android devices yet.",
+        "ok" if listed and not unusable else "optional",
+        names or "none connected",
+        " ".join(f"{device.serial}: {device.remedy}" for device in unusable)
+        or "Connect one by USB with USB debugging on, or by `adb connect`; then `sme2 devices`.",
     )
 
 

@@ -46,3 +46,7 @@ class WarehouseError(Sme2Error):
 
 class ConnectionLost(RunnerError):
     """A device went away in the middle of something. What it finished before is not in doubt."""
+
+
+class PackagesUnavailable(Sme2Error):
+    """Packages of the distribution that this machine cannot fetch."""

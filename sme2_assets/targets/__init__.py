@@ -26,8 +26,12 @@ __all__ = [
 ]
 
 
-def open_target(platform: str, store: Store) -> Target:
-    """The target of a platform."""
+def open_target(platform: str, store: Store, device: str | None = None) -> Target:
+    """The target of a platform; `device` chooses among several devices."""
     if platform == "emulated":
         return EmulatedTarget(store.tools)
+    if platform == "android":
+        from sme2_assets.targets.android import open_android
+
+        return open_android(store.tools, device)
     return NativeTarget(platform)

@@ -7,14 +7,16 @@ does not say of itself (clusters, power, state of the machine) is that of this h
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from sme2_assets.errors import Sme2Error, TargetUnavailable
+from sme2_assets.errors import ConnectionLost, Sme2Error, TargetUnavailable
+from sme2_assets.targets.clusters import Cluster
 from sme2_assets.targets.environment import Snapshot, take_snapshot
 from sme2_assets.targets.lease import lease
 
@@ -32,7 +34,11 @@ class Availability:
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """The machine that executes, as far as it can be told without privileges."""
+    """The machine that executes, as far as it can be told without privileges; what cannot is None or empty.
+
+    `cpu` names its cores, `soc` the chip around them. `serial_sha256` tells devices apart and tells no serial
+    number. `sme_vector_bits` is what a process gets; the runner reports it again for itself.
+    """
 
     os: str
     kernel: str
@@ -41,6 +47,20 @@ class MachineFacts:
     cores: int
     memory_bytes: int | None
     emulator: str | None = None
+    model: str | None = None
+    soc: str | None = None
+    build: str | None = None
+    serial_sha256: str | None = None
+    features: tuple[str, ...] = ()
+    clusters: tuple[Cluster, ...] = ()
+    sme_vector_bits: int | None = None
+    # level_percent, temperature_c, plugged (ac, usb, wireless, dock, no); see environment.Battery
+    battery: dict[str, Any] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """As it is after being written and read: lists for tuples."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self), allow_nan=False))
+        return plain
 
 
 @dataclass(frozen=True)
@@ -124,6 +144,10 @@ class Target(ABC):
         with lease(leases, self.device, log=log):
             yield self
 
+    def recover(self, patience_s: float, log: Callable[[str], None]) -> None:
+        """Waits for a device that went away, so that a session can go on; ConnectionLost if it stays away."""
+        raise ConnectionLost(f"{self.device} went away.", "Connect it again, and measure again.")
+
     def snapshot(self, sample_s: float = 0.2) -> Snapshot:
         """The state of the machine that executes."""
         return take_snapshot(sample_s)
@@ -136,10 +160,11 @@ class Target(ABC):
         )
 
     @contextmanager
-    def power(self, mode: str, journal: Path, log: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    def power(self, mode: str, leases: Path, log: Callable[[str], None]) -> Iterator[dict[str, Any]]:
         """Puts the device into a power mode for a session and back; gives what was set and verified.
 
-        What was there before stays in `journal` until it is back: the death of this process loses nothing.
+        What was there before stays in a file beside the leases until it is back: the death of this process
+        loses nothing.
         """
         if mode:
             raise Sme2Error(

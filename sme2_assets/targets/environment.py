@@ -1,7 +1,8 @@
 """The state of the measuring machine: who else uses its CPUs, how fast and how hot they are.
 
 Belongs here: reading it without privileges, saying in flags what may spoil a measurement, waiting for
-quiet. Does not: deciding whether a measurement counts (analysis, checks), devices other than this host.
+quiet. Does not: deciding whether a measurement counts (analysis, checks), asking a device (device_facts),
+which is read by the same functions from copies of its files.
 
 Linux is read from `/proc` and `/sys`. Elsewhere (macOS) `ps`, `pmset` and `notifyutil` are asked; that way
 is best effort and has not been tested on a Mac. Whatever cannot be read is None, never a guess.
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,10 +27,16 @@ HEAVY_CORES = 0.2
 STOLEN_CORES = 0.05
 # An idle machine this hot was not idle, or does not cool. Sensors with a limit of their own use that instead.
 HOT_C = 90.0
+# A phone's case and battery heat up slower than its cores, and slow them long before these are hot.
+HOT_BATTERY_C = 40.0
+# From about here on Android saves power by itself.
+LOW_BATTERY_PERCENT = 15
 # Tick counters advance by 10 ms, so a shorter sample would mostly measure rounding.
 SHORTEST_SAMPLE_S = 0.05
 
 _POLL_S = 1.0
+# Cooling takes minutes, and looking costs a device some work.
+_COOL_POLL_S = 5.0
 _NAMED_IN_FLAGS = 3
 _NAME_LENGTH = 64
 # Some x86 kernels sleep 10 ms per idle CPU asked for its frequency; a large server would take seconds.
@@ -51,6 +58,15 @@ class HeavyProcess(NamedTuple):
 
     name: str
     cores: float
+
+
+@dataclass(frozen=True)
+class Battery:
+    """`plugged` is ac, usb, wireless, dock, or no; what was not told is None."""
+
+    level_percent: int | None = None
+    temperature_c: float | None = None
+    plugged: str | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +105,7 @@ class Snapshot:
     temperature_c: float | None
     counters: Counters
     throttled: list[str] = field(default_factory=list)
+    battery: Battery | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain lists, strings and finite numbers, fit for strict JSON."""
@@ -105,10 +122,23 @@ class ProcessTimes:
     started: int
     cpu_s: float
     reaped_s: float = 0.0
+    session: int = 0
 
 
 @dataclass(frozen=True)
-class _Reading:
+class Sensors:
+    """How fast, how hot and how well supplied the machine is at one moment."""
+
+    cpu_frequency_khz: list[int] | None = None
+    frequency_cap: float | None = None
+    governor: str | None = None
+    temperature_c: float | None = None
+    throttled: list[str] = field(default_factory=list)
+    battery: Battery | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
     """All counters at about one moment."""
 
     processes: dict[int, ProcessTimes]
@@ -121,15 +151,14 @@ def take_snapshot(sample_s: float = 0.2) -> Snapshot:
     read = _read_proc if (_PROC / "stat").exists() else _read_ps
     before = read()
     # Sensors are read inside the sample: it takes no longer for that, and our own work is not counted.
-    frequencies, governor, temperature_c = read_frequencies(_SYS), read_governor(_SYS), read_temperature(_SYS)
-    if sys.platform == "darwin":
-        frequency_cap, throttled = _mac_limits()
-    else:
-        frequency_cap, throttled = read_frequency_cap(_SYS), read_throttling(_SYS)
+    sensors = _mac_sensors() if sys.platform == "darwin" else read_sensors(_SYS)
     until_s = before.counters.clock_s + max(sample_s, SHORTEST_SAMPLE_S)
     time.sleep(max(until_s - time.monotonic(), 0.0))
-    after = read()
+    return snapshot_of(before, read(), sensors, _load_1m())
 
+
+def snapshot_of(before: Reading, after: Reading, sensors: Sensors, load_1m: float | None) -> Snapshot:
+    """What two readings and the sensors between them say."""
     elapsed_s = after.counters.clock_s - before.counters.clock_s
     usage = cpu_usage(before.processes, after.processes, before.own | after.own, elapsed_s)
     other = other_cores(before.counters, after.counters)
@@ -137,15 +166,16 @@ def take_snapshot(sample_s: float = 0.2) -> Snapshot:
         other = sum(process.cores for process in usage)
     return Snapshot(
         at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-        load_1m=_load_1m(),
+        load_1m=load_1m,
         other_cores=None if other is None else round(other, 2),
         heavy_processes=[HeavyProcess(name, round(cores, 2)) for name, cores in usage if cores > HEAVY_CORES],
-        cpu_frequency_khz=frequencies,
-        frequency_cap=frequency_cap,
-        governor=governor,
-        temperature_c=temperature_c,
+        cpu_frequency_khz=sensors.cpu_frequency_khz,
+        frequency_cap=sensors.frequency_cap,
+        governor=sensors.governor,
+        temperature_c=sensors.temperature_c,
         counters=after.counters,
-        throttled=throttled,
+        throttled=sensors.throttled,
+        battery=sensors.battery,
     )
 
 
@@ -156,33 +186,38 @@ def wait_until_quiet(
     log: Log,
     take: Callable[[], Snapshot] = take_snapshot,
     sleep: Callable[[float], None] = time.sleep,
+    cool_patience_s: float | None = None,
 ) -> tuple[Snapshot, list[str]]:
     """Waits while others use more than `limit_load` cores or the machine is too hot; then gives up and flags.
 
     Gives the last snapshot and what is wrong with it; no flags mean quiet. A machine that was busy must be
     quiet twice in a row, as a build has short pauses. A frequency cap is flagged but not waited for: it is
-    often set on purpose and stays. What begins after the last snapshot is not seen.
+    often set on purpose and stays. What begins after the last snapshot is not seen. Cooling takes longer than
+    others take to leave, so heat has a patience of its own, `patience_s` unless told.
     """
     started_s, slept_s = time.monotonic(), 0.0
-    waiting, quiet_in_a_row = False, 0
+    waiting_for, quiet_in_a_row = "", 0
     while True:
         snapshot = take()
-        passing = busy_flags(snapshot, limit_load) + heat_flags(snapshot)
+        busy, hot = busy_flags(snapshot, limit_load), heat_flags(snapshot)
+        passing = busy + hot
+        limit_s = patience_s if cool_patience_s is None or not hot else max(cool_patience_s, patience_s)
         quiet_in_a_row = 0 if passing else quiet_in_a_row + 1
         waited_s = max(time.monotonic() - started_s, slept_s)
-        if quiet_in_a_row >= (2 if waiting else 1) or waited_s >= patience_s:
+        if quiet_in_a_row >= (2 if waiting_for else 1) or waited_s >= limit_s:
             break
-        if not waiting:
-            log(f"waiting up to {patience_s:.0f} s for a quiet machine: {'; '.join(passing)}")
-            waiting = True
-        pause_s = min(_POLL_S, patience_s - waited_s)
+        reason = "the machine to cool down" if hot else "a quiet machine" if busy else waiting_for
+        if reason != waiting_for:
+            log(f"waiting up to {limit_s - waited_s:.0f} s for {reason}: {'; '.join(passing)}")
+            waiting_for = reason
+        pause_s = min(_COOL_POLL_S if hot and not busy else _POLL_S, limit_s - waited_s)
         sleep(pause_s)
         slept_s += pause_s
     if passing:
         log(f"not quiet after {waited_s:.0f} s, measuring all the same: {'; '.join(passing)}")
-    elif waiting:
+    elif waiting_for:
         log(f"quiet after {waited_s:.0f} s")
-    return snapshot, passing + cap_flags(snapshot)
+    return snapshot, passing + cap_flags(snapshot) + battery_flags(snapshot)
 
 
 def busy_flags(snapshot: Snapshot, limit_load: float) -> list[str]:
@@ -207,7 +242,18 @@ def heat_flags(snapshot: Snapshot) -> list[str]:
     flags = [f"hot: {hint}" for hint in snapshot.throttled]
     if not flags and snapshot.temperature_c is not None and snapshot.temperature_c >= HOT_C:
         flags.append(f"hot: {snapshot.temperature_c:.0f} °C")
+    battery_c = snapshot.battery.temperature_c if snapshot.battery else None
+    if battery_c is not None and battery_c >= HOT_BATTERY_C:
+        flags.append(f"hot: the battery has {battery_c:.1f} °C, {HOT_BATTERY_C:.0f} °C or more slow a device")
     return flags
+
+
+def battery_flags(snapshot: Snapshot) -> list[str]:
+    """Whether the battery is so low that the system begins to save power."""
+    level = snapshot.battery.level_percent if snapshot.battery else None
+    if level is None or level > LOW_BATTERY_PERCENT:
+        return []
+    return [f"battery: {level} % are left, and systems save power then"]
 
 
 def cap_flags(snapshot: Snapshot) -> list[str]:
@@ -288,14 +334,14 @@ def family(processes: Iterable[ProcessTimes], root: int) -> set[int]:
     return found
 
 
-def printable_name(raw: bytes | str) -> str:
+def printable_name(raw: bytes | str, length: int = _NAME_LENGTH) -> str:
     """A process name without what would break JSON, a log line or a terminal.
 
     Any user can give a process any bytes as its name. Only the name is kept, never the command line, as
     that may hold secrets.
     """
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
-    text = text[:_NAME_LENGTH]
+    text = text[:length]
     if not text.isprintable():
         text = "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
     return text.strip() or "(no name)"
@@ -314,6 +360,7 @@ def parse_process_stat(raw: bytes, tick_hz: int) -> ProcessTimes | None:
             started=int(fields[19]),
             cpu_s=(int(fields[11]) + int(fields[12])) / tick_hz,
             reaped_s=(int(fields[13]) + int(fields[14])) / tick_hz,
+            session=int(fields[3]),
         )
     except (ValueError, IndexError, OverflowError):
         return None
@@ -364,6 +411,47 @@ def parse_thermal_pressure(text: str) -> list[str]:
     """`notifyutil -g com.apple.system.thermalpressurelevel`: a hint unless the level is 0, nominal."""
     match = re.search(r"thermalpressurelevel\s+(\d{1,3})\b", text, re.ASCII)
     return [f"macOS reports thermal pressure level {match[1]}"] if match and int(match[1]) > 0 else []
+
+
+def parse_mac_battery(text: str) -> Battery | None:
+    """`pmset -g batt`: what the Mac draws from, and how full its battery is; a desktop has none."""
+    source = re.search(r"Now drawing from '([^'\n]*)'", text)
+    if source is None:
+        return None
+    level = re.search(r"\b(\d{1,3})%", text, re.ASCII)
+    plugged = {"AC Power": "ac", "Battery Power": "no"}.get(source[1])
+    return Battery(level_percent=int(level[1]) if level else None, plugged=plugged)
+
+
+def read_sensors(sys_root: Path) -> Sensors:
+    """Everything that `/sys` (or a copy of it) tells."""
+    return Sensors(
+        cpu_frequency_khz=read_frequencies(sys_root),
+        frequency_cap=read_frequency_cap(sys_root),
+        governor=read_governor(sys_root),
+        temperature_c=read_temperature(sys_root),
+        throttled=read_throttling(sys_root),
+        battery=read_battery(sys_root),
+    )
+
+
+def read_battery(sys_root: Path) -> Battery | None:
+    """The battery of a laptop or board, and whether it is plugged in."""
+    supplies = _matches(sys_root / "class" / "power_supply", "*")
+    kinds = {supply: (_text(supply / "type") or "").lower() for supply in supplies}
+    # A mouse has a battery too; the kernel says which ones do not supply the machine.
+    batteries = [s for s, kind in kinds.items() if kind == "battery" and _text(s / "scope") != "Device"]
+    if not batteries:
+        return None
+    level, tenths = _number(batteries[0] / "capacity"), _number(batteries[0] / "temp")
+    names = {"mains": "ac", "usb": "usb", "wireless": "wireless"}
+    sources = [(names[kind], _number(s / "online")) for s, kind in kinds.items() if kind in names]
+    plugged = [name for name, online in sources if online]
+    return Battery(
+        level_percent=level if level is not None and 0 <= level <= 100 else None,
+        temperature_c=tenths / 10 if tenths is not None and -400 <= tenths <= 1500 else None,
+        plugged=plugged[0] if plugged else "no" if sources else None,
+    )
 
 
 def read_frequencies(sys_root: Path) -> list[int] | None:
@@ -465,45 +553,67 @@ def _throttled_s(cpu_stat: str) -> float | None:
     return None
 
 
-def _read_proc() -> _Reading:
-    tick_hz = os.sysconf("SC_CLK_TCK")
-    clock_s = time.monotonic()
-    machine = parse_machine_stat(_bytes(_PROC / "stat") or b"", tick_hz)
-    processes = {}
-    for entry in _matches(_PROC, "[0-9]*"):
-        # A process may end between the listing and the reading.
-        process = parse_process_stat(_bytes(entry / "stat") or b"", tick_hz)
-        if process is not None:
-            processes[process.pid] = process
-    own = family(processes.values(), os.getpid())
+def reading_of(
+    machine_stat: bytes, process_stats: Iterable[bytes], *, root: int, tick_hz: int, clock_s: float
+) -> Reading:
+    """The counters of a machine by its `/proc/stat` and that of every process; `root` and below are we."""
+    machine = parse_machine_stat(machine_stat, tick_hz)
+    parsed = (parse_process_stat(raw, tick_hz) for raw in process_stats)
+    processes = {process.pid: process for process in parsed if process is not None}
+    own = family(processes.values(), root)
     # With the reaped children the sum over the tree never falls when one of it ends.
     own_s = sum(processes[pid].cpu_s + processes[pid].reaped_s for pid in own if pid in processes)
-    return _Reading(
+    return Reading(
         processes,
         own,
         Counters(
             clock_s=round(clock_s, 3),
             busy_s=machine[0] if machine else None,
-            own_s=round(own_s, 3) if os.getpid() in processes else None,
+            own_s=round(own_s, 3) if root in processes else None,
             stolen_s=machine[1] if machine else None,
+        ),
+    )
+
+
+def _read_proc() -> Reading:
+    clock_s = time.monotonic()
+    reading = reading_of(
+        _bytes(_PROC / "stat") or b"",
+        # A process may end between the listing and the reading.
+        (_bytes(entry / "stat") or b"" for entry in _matches(_PROC, "[0-9]*")),
+        root=os.getpid(),
+        tick_hz=os.sysconf("SC_CLK_TCK"),
+        clock_s=clock_s,
+    )
+    return replace(
+        reading,
+        counters=replace(
+            reading.counters,
             quota_throttled_s=read_quota_throttled(_PROC, _SYS),
             thermal_events=read_thermal_events(_SYS),
         ),
     )
 
 
-def _read_ps() -> _Reading:
+def _read_ps() -> Reading:
     clock_s = time.monotonic()
     # One `-o` per column: in POSIX a header, even an empty one, extends to the end of its argument.
     text = _output(["ps", "-A", "-o", "pid=", "-o", "ppid=", "-o", "time=", "-o", "comm="])
     processes = {process.pid: process for process in parse_ps(text)}
-    return _Reading(processes, family(processes.values(), os.getpid()), Counters(clock_s=round(clock_s, 3)))
+    return Reading(processes, family(processes.values(), os.getpid()), Counters(clock_s=round(clock_s, 3)))
 
 
-def _mac_limits() -> tuple[float | None, list[str]]:
-    capped = parse_speed_limit(_output(["pmset", "-g", "therm"]))
+def mac_battery() -> Battery | None:
+    return parse_mac_battery(_output(["pmset", "-g", "batt"]))
+
+
+def _mac_sensors() -> Sensors:
     pressure = _output(["notifyutil", "-g", "com.apple.system.thermalpressurelevel"])
-    return capped, parse_thermal_pressure(pressure)
+    return Sensors(
+        frequency_cap=parse_speed_limit(_output(["pmset", "-g", "therm"])),
+        throttled=parse_thermal_pressure(pressure),
+        battery=mac_battery(),
+    )
 
 
 def _output(command: list[str]) -> str:

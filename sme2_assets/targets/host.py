@@ -1,4 +1,7 @@
-"""Facts about the machine this process runs on."""
+"""Facts about the machine this process runs on.
+
+Those of macOS are read by `sysctl` and `pmset` after Apple's documentation; this has not been run on a Mac.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,27 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
 from sme2_assets.targets.base import MachineFacts
+from sme2_assets.targets.clusters import (
+    Cluster,
+    chosen_cpus,
+    cpu_text,
+    parse_cores,
+    parse_features,
+    parse_vector_bits,
+    read_clusters,
+)
+from sme2_assets.targets.environment import mac_battery, printable_name, read_battery
 
-_ARM_CORES = {  # MIDR part numbers of Arm Ltd. (implementer 0x41) that /proc/cpuinfo gives without a name
-    "0xd0c": "Neoverse-N1",
-    "0xd40": "Neoverse-V1",
-    "0xd49": "Neoverse-N2",
-    "0xd4f": "Neoverse-V2",
-    "0xd83": "Neoverse-V3AE",
-    "0xd84": "Neoverse-V3",
-    "0xd8e": "Neoverse-N3",
-    "0xd08": "Cortex-A72",
-    "0xd0b": "Cortex-A76",
-}
+_PROC = Path("/proc")
+_SYS = Path("/sys")
+# Apple's names of performance levels, the fastest first.
+_MAC_LEVELS = {"Super": "prime", "Performance": "performance", "Efficiency": "efficiency"}
 
 
 def host_platform() -> str | None:
@@ -40,12 +48,23 @@ def host_has_sme2() -> bool:
         return False
     if host_platform() == "mac":
         return _sysctl("hw.optional.arm.FEAT_SME2") == "1"
-    features = re.search(r"^Features\s*:(.*)$", _cpuinfo(), re.MULTILINE)
-    return features is not None and "sme2" in features.group(1).split()
+    return "sme2" in parse_features(_cpuinfo())
+
+
+def host_facts() -> MachineFacts:
+    """What this machine is; its battery as it is now."""
+    battery = mac_battery() if host_platform() == "mac" else read_battery(_SYS)
+    return replace(_lasting_facts(), battery=asdict(battery) if battery else None)
+
+
+def host_cpus(choice: str) -> tuple[int, ...]:
+    """The CPUs that a choice means on this Linux machine, among those that this process may use."""
+    return chosen_cpus(choice, _lasting_facts().clusters, sorted(os.sched_getaffinity(0)))
 
 
 @cache
-def host_facts() -> MachineFacts:
+def _lasting_facts() -> MachineFacts:
+    mac = host_platform() == "mac"
     return MachineFacts(
         os=_os_name(),
         kernel=platform.release(),
@@ -53,7 +72,33 @@ def host_facts() -> MachineFacts:
         cpu=_cpu_name(),
         cores=os.cpu_count() or 1,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        model=(_sysctl("hw.model") or None) if mac else _linux_model(),
+        build=(_sysctl("kern.osversion") or None) if mac else None,
+        features=parse_sysctl_features(_sysctl_all("hw.optional.arm")) if mac else parse_features(_cpuinfo()),
+        clusters=mac_clusters(_sysctl) if mac else read_clusters(_PROC, _SYS),
+        sme_vector_bits=parse_vector_bits(
+            _sysctl("hw.optional.arm.sme_max_svl_b")
+            if mac
+            else _text(_PROC / "sys" / "abi" / "sme_default_vector_length")
+        ),
     )
+
+
+def mac_clusters(sysctl: Callable[[str], str]) -> tuple[Cluster, ...]:
+    """The performance levels of a Mac; macOS does not tell which CPU number is on which."""
+    levels = sysctl("hw.nperflevels")
+    clusters = []
+    for level in range(int(levels) if levels.isdecimal() and int(levels) < 10 else 0):
+        count = sysctl(f"hw.perflevel{level}.logicalcpu")
+        name = sysctl(f"hw.perflevel{level}.name")
+        if count.isdecimal() and name:
+            clusters.append(Cluster(_MAC_LEVELS.get(name, name.lower()), (), core=name, count=int(count)))
+    return tuple(clusters)
+
+
+def parse_sysctl_features(text: str) -> tuple[str, ...]:
+    """`sysctl hw.optional.arm`: the features that are there, as Arm calls them (FEAT_SME2)."""
+    return tuple(re.findall(r"^hw\.optional\.arm\.(FEAT_\w+): 1$", text, re.MULTILINE))
 
 
 def _os_name() -> str:
@@ -71,25 +116,40 @@ def _cpu_name() -> str:
     text = _cpuinfo()
     if named := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
         return named.group(1).strip()
-    part = re.search(r"^CPU part\s*:\s*(\S+)$", text, re.MULTILINE)
-    implementer = re.search(r"^CPU implementer\s*:\s*(\S+)$", text, re.MULTILINE)
-    if part and implementer:
-        if implementer.group(1) == "0x41" and part.group(1) in _ARM_CORES:
-            return _ARM_CORES[part.group(1)]
-        return f"implementer {implementer.group(1)} part {part.group(1)}"
-    return platform.machine()
+    cores = parse_cores(text)
+    return cpu_text(read_clusters(_PROC, _SYS)) or next(iter(cores.values()), None) or platform.machine()
+
+
+def _linux_model() -> str | None:
+    """The name of the board or computer, as its firmware gives it."""
+    for file in ("firmware/devicetree/base/model", "class/dmi/id/product_name"):
+        if name := _text(_SYS / file).strip("\0 \n"):
+            return printable_name(name)
+    return None
 
 
 def _cpuinfo() -> str:
+    return _text(_PROC / "cpuinfo")
+
+
+def _text(file: Path) -> str:
     try:
-        return Path("/proc/cpuinfo").read_text()
+        return file.read_bytes().decode("utf-8", "replace")
     except OSError:
         return ""
 
 
 def _sysctl(name: str) -> str:
+    return _output(["sysctl", "-n", name]).strip()
+
+
+def _sysctl_all(prefix: str) -> str:
+    return _output(["sysctl", prefix])
+
+
+def _output(command: list[str]) -> str:
     try:
-        done = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip()
+    return done.stdout

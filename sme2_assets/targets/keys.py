@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sme2_assets.errors import Sme2Error
 
-PLATFORMS = ("linux", "mac", "emulated")
+PLATFORMS = ("linux", "mac", "android", "emulated")
 # Off before on: the two states of a platform are adjacent partitions, so a pair is one partition range.
 SME2_STATES = ("off", "on")
 

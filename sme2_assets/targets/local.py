@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.targets.base import Availability, Completed, MachineFacts, Program, Target, Workspace
-from sme2_assets.targets.host import host_facts, host_has_sme2, host_platform, is_arm64
+from sme2_assets.targets.host import host_cpus, host_facts, host_has_sme2, host_platform, is_arm64
 from sme2_assets.targets.qemu import Qemu, find_qemu
 
 # Masking and emulation both happen on this CPU, so these targets exclude one another.
@@ -99,6 +99,9 @@ class NativeTarget(Target):
     def facts(self) -> MachineFacts:
         return host_facts()
 
+    def cpus(self, choice: str) -> tuple[int, ...]:
+        return host_cpus(choice) if self.platform == "linux" else super().cpus(choice)
+
     @contextmanager
     def workspace(self) -> Iterator[Workspace]:
         with tempfile.TemporaryDirectory(prefix="sme2-") as root:
@@ -117,13 +120,15 @@ class EmulatedTarget(Target):
 
     def __init__(self, tools: Path) -> None:
         self.tools = tools
+        # A host of another CPU has neither the loader nor the libraries of an aarch64 program.
+        self.bundled = not is_arm64()
 
     def availability(self, sme2: str) -> Availability:
-        if host_platform() != "linux" or not is_arm64():
+        if host_platform() != "linux":
             return Availability(
                 False,
-                "emulation runs the host's own aarch64 runner, and this host is not Linux on aarch64.",
-                "Use an aarch64 Linux machine (a cloud instance serves), or measure natively.",
+                "QEMU emulates Linux programs on Linux alone, and this host is not Linux.",
+                "Use a Linux machine, aarch64 or x86_64 (a cloud instance serves), or measure natively.",
             )
         try:
             qemu = find_qemu(self.tools)
@@ -139,7 +144,16 @@ class EmulatedTarget(Target):
         return Availability(True, _qemu_name(qemu))
 
     def facts(self) -> MachineFacts:
-        return replace(host_facts(), cpu="QEMU -cpu max", emulator=_qemu_name(self._qemu()))
+        # What is executed on is not the host's CPU; the runner tells the features that the emulator offers.
+        return replace(
+            host_facts(),
+            arch="aarch64",
+            cpu="QEMU -cpu max",
+            emulator=_qemu_name(self._qemu()),
+            features=(),
+            clusters=(),
+            sme_vector_bits=None,
+        )
 
     @contextmanager
     def workspace(self) -> Iterator[Workspace]:

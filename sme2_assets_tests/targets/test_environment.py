@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from sme2_assets.targets import environment
 from sme2_assets.targets.environment import (
+    Battery,
     Counters,
     HeavyProcess,
     ProcessTimes,
@@ -31,12 +32,14 @@ from sme2_assets.targets.environment import (
     heat_flags,
     other_cores,
     parse_cpu_time,
+    parse_mac_battery,
     parse_machine_stat,
     parse_process_stat,
     parse_ps,
     parse_speed_limit,
     parse_thermal_pressure,
     printable_name,
+    read_battery,
     read_frequencies,
     read_frequency_cap,
     read_governor,
@@ -47,6 +50,7 @@ from sme2_assets.targets.environment import (
     take_snapshot,
     wait_until_quiet,
 )
+from sme2_assets.targets.host import mac_clusters, parse_sysctl_features
 
 needs_proc = pytest.mark.skipif(not Path("/proc/stat").exists(), reason="no /proc here")
 
@@ -174,7 +178,7 @@ def test_our_own_children_and_grandchildren_are_not_heavy_processes():
     assert not {"sme2-son", "sme2-grandson"} & {process.name for process in snapshot.heavy_processes}
 
 
-def _reading_with(names: set[str]) -> environment._Reading:
+def _reading_with(names: set[str]) -> environment.Reading:
     for _ in range(100):
         reading = environment._read_proc()
         if names <= {process.name for process in reading.processes.values()}:
@@ -278,6 +282,38 @@ def test_patience_ends_and_the_flag_stays(snapshot, patience_s):
     assert flags == (["busy: cc1plus used 1.3 cores"] if snapshot is BUSY else ["hot: 97 °C"])
     assert slept_s <= patience_s
     assert (slept_s > 0) == (patience_s > 0)
+
+
+def test_heat_has_a_patience_of_its_own_and_is_told_apart_from_noise():
+    lines: list[str] = []
+    pauses: list[float] = []
+    left = [replace(BUSY, temperature_c=97.0), HOT, HOT, HOT, QUIET, QUIET]
+    _, flags = wait_until_quiet(
+        limit_load=0.3,
+        patience_s=3,
+        cool_patience_s=600,
+        log=lines.append,
+        take=lambda: left.pop(0),
+        sleep=pauses.append,
+    )
+    assert flags == []
+    assert sum(pauses) > 3
+    assert lines[0].startswith("waiting up to 600 s for the machine to cool down: busy: ")
+    assert "hot: 97 °C" in lines[0]
+    assert "quiet after" in lines[-1]
+    # Without a patience of its own, heat is waited for as others are.
+    assert _gate([HOT], 3)[2] <= 3
+
+
+def test_a_hot_battery_is_waited_for_and_a_low_one_is_flagged():
+    hot = replace(QUIET, battery=Battery(80, 43.0, "usb"))
+    flags, lines, slept_s = _gate([hot], 12)
+    assert flags == ["hot: the battery has 43.0 °C, 40 °C or more slow a device"]
+    assert slept_s == 12
+    assert "cool down" in lines[0]
+    low = replace(QUIET, battery=Battery(9, 30.0, "no"))
+    assert _gate([low]) == (["battery: 9 % are left, and systems save power then"], [], 0)
+    assert _gate([replace(QUIET, battery=Battery(None, None, None))]) == ([], [], 0)
 
 
 def test_a_capped_frequency_is_flagged_but_not_waited_for():
@@ -439,6 +475,33 @@ def test_limits_that_macos_reports():
     assert len(parse_thermal_pressure("com.apple.system.thermalpressurelevel 2\n")) == 1
 
 
+def test_what_a_mac_draws_from():
+    text = (
+        "Now drawing from 'Battery Power'\n -InternalBattery-0 (id=123)\t78%; discharging; 5:05 remaining\n"
+    )
+    assert parse_mac_battery(text) == Battery(78, None, "no")
+    assert parse_mac_battery("Now drawing from 'AC Power'\n") == Battery(None, None, "ac")
+    assert parse_mac_battery("") is None
+
+
+def test_performance_levels_and_features_of_a_mac():
+    answers = {
+        "hw.nperflevels": "2",
+        "hw.perflevel0.name": "Performance",
+        "hw.perflevel0.logicalcpu": "4",
+        "hw.perflevel1.name": "Efficiency",
+        "hw.perflevel1.logicalcpu": "6",
+    }
+    levels = mac_clusters(lambda name: answers.get(name, ""))
+    assert [(level.name, level.count, level.cpus) for level in levels] == [
+        ("performance", 4, ()),
+        ("efficiency", 6, ()),
+    ]
+    assert mac_clusters(lambda name: "") == ()
+    text = "hw.optional.arm.FEAT_SME: 1\nhw.optional.arm.FEAT_SME2: 1\nhw.optional.arm.FEAT_SME2p1: 0\n"
+    assert parse_sysctl_features(text) == ("FEAT_SME", "FEAT_SME2")
+
+
 def _tree(root: Path, files: dict[str, str]) -> Path:
     """A /sys as the kernel documents it; virtual machines have none of these files."""
     for name, text in files.items():
@@ -463,6 +526,21 @@ def test_frequencies_caps_and_governors_are_read_in_the_order_of_cpus(tmp_path):
     assert read_frequencies(root) == [600, 700, 800]
     assert read_frequency_cap(root) == 0.5
     assert read_governor(root) == "performance,schedutil"
+
+
+def test_the_battery_of_a_laptop_is_not_that_of_its_mouse(tmp_path):
+    supply = "class/power_supply/"
+    files = {
+        supply + "AC/type": "Mains",
+        supply + "AC/online": "1",
+        supply + "BAT0/type": "Battery",
+        supply + "BAT0/capacity": "61",
+        supply + "a_mouse/type": "Battery",
+        supply + "a_mouse/scope": "Device",
+        supply + "a_mouse/capacity": "5",
+    }
+    assert read_battery(_tree(tmp_path, files)) == Battery(61, None, "ac")
+    assert read_battery(tmp_path / "nowhere") is None
 
 
 def test_the_hottest_plausible_sensor_counts(tmp_path):

@@ -1,0 +1,108 @@
+"""What heat and frequency did to one process: pure rules over what the runner read while it measured.
+
+Belongs here: telling from a runner's readings whether its CPU slowed down. Does not: reading the machine
+between processes (environment), deciding whether a measurement counts (analysis, checks).
+
+The rules look at the CPU on which the measuring thread was. A CPU that idles is slow because it idles, and
+says nothing about heat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sme2_assets.targets.clusters import Cluster
+
+# Frequencies move in steps of some percent, and a reading is of one moment.
+FELL_BELOW = 0.9
+# Clocks that only one of several busy CPUs may reach are above what a CPU keeps.
+SLOW_BELOW = 0.75
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """One reading: at the start, in the middle or at the end of the measured inferences, after warm-up.
+
+    `cpu` is where the measuring thread was. `cpu_khz` has the CPUs that the process may use, as far as they
+    can be read; `temperature_c` is the hottest CPU sensor.
+    """
+
+    at: str
+    cpu: int | None
+    cpu_khz: Mapping[int, int]
+    temperature_c: float | None
+
+
+def throttling_flags(conditions: Sequence[Conditions], clusters: Sequence[Cluster] = ()) -> list[str]:
+    """Signs that the measuring thread's CPU slowed down, was slow all the time, or became a slower one.
+
+    Two readings are compared where they are of one CPU or of one cluster. What was not read gives no flag: an
+    empty list does not mean that nothing happened.
+    """
+    readings = [
+        (each.cpu, each.cpu_khz[each.cpu])
+        for each in conditions
+        if each.cpu is not None and each.cpu in each.cpu_khz
+    ]
+    return [
+        *_moved(conditions, clusters),
+        *(_fell(readings, clusters) or _slow(readings, clusters)),
+    ]
+
+
+def _fell(readings: Sequence[tuple[int, int]], clusters: Sequence[Cluster]) -> list[str]:
+    """The deepest fall below an earlier reading of the same kind of CPU."""
+    worst: tuple[float, int, int, int] | None = None
+    for later, (cpu, khz) in enumerate(readings):
+        for earlier_cpu, earlier_khz in readings[:later]:
+            share = khz / earlier_khz
+            if (
+                _alike(cpu, earlier_cpu, clusters)
+                and share < FELL_BELOW
+                and (worst is None or share < worst[0])
+            ):
+                worst = (share, cpu, earlier_khz, khz)
+    if worst is None:
+        return []
+    _, cpu, before, after = worst
+    return [f"throttled: CPU {cpu} fell from {_ghz(before)} to {_ghz(after)} GHz while it measured"]
+
+
+def _slow(readings: Sequence[tuple[int, int]], clusters: Sequence[Cluster]) -> list[str]:
+    """Far below its maximum in every reading: capped, throttled before, or held back by its governor."""
+    shares = []
+    for cpu, khz in readings:
+        kind = _kind(cpu, clusters)
+        if kind is None or not kind.max_khz:
+            return []
+        shares.append((khz / kind.max_khz, cpu, khz, kind.max_khz))
+    if not shares or max(shares)[0] >= SLOW_BELOW:
+        return []
+    _, cpu, khz, most = max(shares)
+    return [f"slow: CPU {cpu} ran at {_ghz(khz)} GHz or less, its maximum is {_ghz(most)} GHz"]
+
+
+def _moved(conditions: Sequence[Conditions], clusters: Sequence[Cluster]) -> list[str]:
+    """The scheduler took the measuring thread to another kind of CPU: times of two kinds are no series."""
+    kinds = [kind for each in conditions if each.cpu is not None if (kind := _kind(each.cpu, clusters))]
+    if not kinds or all(kind == kinds[0] for kind in kinds):
+        return []
+    numbers = [each.cpu for each in conditions if each.cpu is not None]
+    return [
+        f"moved: the measuring thread began on CPU {numbers[0]} ({kinds[0].name}) "
+        f"and was seen on {', '.join(sorted({kind.name for kind in kinds[1:]}))} CPUs; --cpus binds it"
+    ]
+
+
+def _alike(cpu: int, other: int, clusters: Sequence[Cluster]) -> bool:
+    kind = _kind(cpu, clusters)
+    return cpu == other or (kind is not None and other in kind.cpus)
+
+
+def _kind(cpu: int, clusters: Sequence[Cluster]) -> Cluster | None:
+    return next((cluster for cluster in clusters if cpu in cluster.cpus), None)
+
+
+def _ghz(khz: int) -> str:
+    return f"{khz / 1e6:.2f}"
