@@ -1,14 +1,23 @@
 """Asset checks: what must hold for the numbers to mean what they say."""
 
 from functools import partial
+from itertools import product
 
 import dagster as dg
 
 from sme2_assets.errors import Sme2Error
-from sme2_assets.partitions import pair_partitions, parse_pair_key, parse_run_key, run_partitions
+from sme2_assets.partitions import (
+    pair_partitions,
+    parse_pair_key,
+    parse_run_key,
+    run_partitions,
+    target_partitions,
+)
 from sme2_assets.profiling.manifest import Manifest
 from sme2_assets.profiling.session import current_run_dir
 from sme2_assets.resources import Lab
+from sme2_assets.runner.source_build import current_source_runner, kernel_fault, record_faults
+from sme2_assets.targets import TargetKey
 from sme2_assets.warehouse.checks import (
     attribution_faults,
     conservation_faults,
@@ -142,6 +151,34 @@ def no_regression(lab: Lab) -> dg.AssetCheckResult:
         for row in found.to_dict("records")
     }
     return _result(faults, "No series became slower.")
+
+
+@dg.asset_check(asset="source_runner", partitions_def=target_partitions, blocking=True)
+def source_pair_differs_in_sme_only(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
+    """The manifests of the two builds of a platform differ in XNNPACK's SME switches alone."""
+    faults, pairs = {}, 0
+    platforms = dict.fromkeys(TargetKey.parse(key).platform for key in _partition_keys(context))
+    for platform, trace in product(platforms, (False, True)):
+        on, off = (current_source_runner(lab.store, platform, sme2, trace=trace) for sme2 in ("on", "off"))
+        if on is None or off is None:
+            continue
+        pairs += 1
+        if found := record_faults(on, off):
+            faults[f"{platform}{' trace' if trace else ''}"] = "; ".join(str(fault) for fault in found[:10])
+    passed = "The two builds differ in the SME switches alone." if pairs else "Only one state is built yet."
+    return _result(faults, passed)
+
+
+@dg.asset_check(asset="source_runner", partitions_def=target_partitions, blocking=True)
+def sme2_kernels_in_binary(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
+    """The binary with SME2 contains SME2 kernels, the one without contains no SME kernel that computes."""
+    faults = {}
+    for key, trace in product(_partition_keys(context), (False, True)):
+        target = TargetKey.parse(key)
+        binary = current_source_runner(lab.store, target.platform, target.sme2, trace=trace)
+        if binary is not None and (fault := kernel_fault(binary, target.sme2)) is not None:
+            faults[f"{key}{' trace' if trace else ''}"] = fault
+    return _result(faults, "SME kernels are where they must be, and nowhere else.")
 
 
 def _faults_of_runs(context, lab: Lab, find) -> dict[str, str]:  # type: ignore[no-untyped-def]

@@ -5,7 +5,10 @@ import dagster as dg
 from sme2_assets.assets.support import clear_failures
 from sme2_assets.partitions import pair_per_run, target_partitions
 from sme2_assets.resources import Lab
-from sme2_assets.runner.build import build_runner
+from sme2_assets.runner.bundle import runner_for
+from sme2_assets.runner.source_build import build_source_runner, remember
+from sme2_assets.runner.source_request import SourceRequest
+from sme2_assets.store import sha256_of_text
 from sme2_assets.targets import TargetKey
 
 
@@ -25,10 +28,11 @@ def runner_binary(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materialize
     """
     with clear_failures():
         targets = [TargetKey.parse(key) for key in context.partition_keys]
+        # Any device of a platform will do: all of them are given the same binary.
         for target in targets:
-            lab.target(target.platform).require(target.sme2)
-        binary = build_runner(lab.store.artifacts, log=context.log.info)
+            lab.target(target.platform, "any").require(target.sme2)
         for target in targets:
+            binary = runner_for(lab.target(target.platform, "any"), lab.store, log=context.log.info)
             lab.store.set_current("runner", str(target), binary.path.parent.name)
     return dg.MaterializeResult(
         metadata={
@@ -42,3 +46,56 @@ def runner_binary(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materialize
         },
         data_version=dg.DataVersion(binary.sha256[:16]),
     )
+
+
+class SourceBuildConfig(dg.Config):
+    """Where the sources of a build are, and what it is for."""
+
+    checkout: str = ""
+    """The folder of an ExecuTorch clone with its submodules."""
+    ndk: str = ""
+    """The Android NDK; empty: $ANDROID_NDK and the like."""
+    trace: bool = False
+    """Whether XNNPACK logs its kernels. Such a build is kept apart and never measured."""
+
+
+@dg.asset(
+    partitions_def=target_partitions,
+    backfill_policy=pair_per_run,
+    group_name="build",
+    kinds={"cplusplus", "executorch"},
+    code_version="1",
+    pool="host_cpu",
+)
+def source_runner(
+    context: dg.AssetExecutionContext, config: SourceBuildConfig, lab: Lab
+) -> dg.MaterializeResult:
+    """The runner built from an ExecuTorch checkout, with SME2 compiled in or left out.
+
+    Both states of a platform are built by one run, from one state of the checkout, with presets that differ
+    in XNNPACK's SME switches alone. Each binary has its manifest: compiler, flags, commit, changes, hash.
+    """
+    shas = []
+    with clear_failures():
+        for key in context.partition_keys:
+            target = TargetKey.parse(key)
+            request = SourceRequest.of(
+                config.checkout, target.platform, ndk=config.ndk or None, trace=config.trace
+            )
+            binary = build_source_runner(lab.store.artifacts, request, target.sme2, log=context.log.info)
+            remember(lab.store, request, target.sme2, binary)
+            shas.append(binary.sha256)
+            context.add_asset_metadata(
+                {
+                    "path": dg.MetadataValue.path(str(binary.path)),
+                    "sha256": binary.sha256,
+                    "pair": binary.pair,
+                    "executorch": binary.executorch_version,
+                    "compiler": binary.compiler,
+                    "build seconds": binary.build_seconds,
+                    "from cache": binary.cached,
+                    "trace": config.trace,
+                },
+                partition_key=key,
+            )
+    return dg.MaterializeResult(data_version=dg.DataVersion(sha256_of_text(*shas)[:16]))

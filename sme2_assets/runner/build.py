@@ -23,8 +23,8 @@ import sysconfig
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sme2_assets.errors import BuildError
@@ -54,11 +54,18 @@ class RunnerBinary:
     cached: bool
     library_dir: Path
     manifest: Path
+    # What runners that may be compared share: the hash of the one binary that serves both arms, or of all
+    # that a pair built from source was made of but the SME switches.
+    pair: str
+    # A bundle's files and how it is started; a runner that finds its libraries by their path has neither.
+    files: tuple[str, ...] = ()
+    start: tuple[str, ...] = ()
 
     @property
     def program(self) -> Program:
-        """What has to be where it runs: the binary alone, as it finds its libraries by their path."""
-        return Program(self.path.parent, (self.path.name,), (f"./{self.path.name}",))
+        """What has to be where it runs: a bundle's files, else the binary alone."""
+        name = self.path.name
+        return Program(self.path.parent, self.files or (name,), self.start or (f"./{name}",))
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,16 @@ class Toolchain:
     ninja: Path
     compiler: tuple[str, ...]
     compiler_id: str
+    # System and machine that the binary is for.
+    target: str = f"{platform.system()} {platform.machine()}"
+    # What a build for another machine adds: options of the configure step, variables of every step.
+    options: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_cross(self) -> bool:
+        """Whether the binary is for another machine, or is built as if it were."""
+        return bool(self.options)
 
     @property
     def library_dir(self) -> Path:
@@ -81,7 +98,11 @@ class Toolchain:
 
 def build_runner(artifacts: Path, *, log: Log, native_dir: Path = NATIVE_DIR) -> RunnerBinary:
     """The runner for this machine and the installed ExecuTorch, built unless it is there already."""
-    tools = find_toolchain()
+    return build_with(find_toolchain(), artifacts, log=log, native_dir=native_dir)
+
+
+def build_with(tools: Toolchain, artifacts: Path, *, log: Log, native_dir: Path = NATIVE_DIR) -> RunnerBinary:
+    """The runner that these tools make, built unless it is there already."""
     source_sha256 = source_hash(native_dir, tools)
     runners = Path(artifacts).resolve() / "runners"
     final = runners / source_sha256[:16]
@@ -111,14 +132,24 @@ def load_runner(directory: Path) -> RunnerBinary:
             cmake_version=str(facts["cmake_version"]),
             build_seconds=float(facts["build_seconds"]),
             cached=True,
-            library_dir=Path(facts["library_dir"]),
+            library_dir=directory / facts["library_dir"],
             manifest=manifest,
+            files=tuple(facts.get("files", ())),
+            start=tuple(facts.get("start", ())),
+            pair=str(facts.get("pair", facts["sha256"])),
         )
         sha256 = sha256_of_file(binary.path)
+        changed = [
+            name
+            for name, file in facts.get("files", {}).items()
+            if sha256_of_file(directory / name) != file["sha256"]
+        ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BuildError(f"{directory} holds no complete runner ({error})", remedy) from error
     if sha256 != binary.sha256:
         raise BuildError(f"{binary.path} is not the binary that its manifest describes", remedy)
+    if changed:
+        raise BuildError(f"{directory / changed[0]} is not the file that its manifest describes", remedy)
     if not binary.library_dir.is_dir():
         raise BuildError(
             f"The libraries that {binary.path} was linked with are gone: {binary.library_dir}",
@@ -132,9 +163,9 @@ def load_runner(directory: Path) -> RunnerBinary:
 
 def find_toolchain() -> Toolchain:
     """Everything a build needs, or a BuildError that says what is missing and how to get it."""
-    executorch_dir, version, record_sha256 = _find_executorch()
-    cmake = _find_tool("cmake")
-    cmake_version = _cmake_version(cmake)
+    executorch_dir, version, record_sha256 = find_executorch()
+    cmake = find_tool("cmake")
+    cmake_version = find_cmake_version(cmake)
     compiler = find_compiler()
     return Toolchain(
         executorch_dir=executorch_dir,
@@ -142,9 +173,9 @@ def find_toolchain() -> Toolchain:
         executorch_record_sha256=record_sha256,
         cmake=cmake,
         cmake_version=cmake_version,
-        ninja=_find_tool("ninja"),
+        ninja=find_tool("ninja"),
         compiler=compiler,
-        compiler_id=_first_line([*compiler, "--version"]),
+        compiler_id=first_line([*compiler, "--version"]),
     )
 
 
@@ -166,7 +197,7 @@ def find_compiler() -> tuple[str, ...]:
     raise BuildError("No C++ compiler is installed (looked for c++, g++, clang++)", f"Install one: {remedy}")
 
 
-def _find_executorch() -> tuple[Path, str, str]:
+def find_executorch() -> tuple[Path, str, str]:
     """Package folder, version and RECORD hash of the installed wheel, without importing it."""
     remedy = f"Install it into this environment: {sys.executable} -m pip install 'executorch>=1.5.1'"
     try:
@@ -182,7 +213,7 @@ def _find_executorch() -> tuple[Path, str, str]:
     raise BuildError(f"ExecuTorch {distribution.version} ships no C++ SDK to build the runner with", remedy)
 
 
-def _find_tool(name: str) -> Path:
+def find_tool(name: str) -> Path:
     """A tool from this Python environment (the PyPI package of that name) or from PATH."""
     beside = Path(sysconfig.get_path("scripts")) / name
     if os.access(beside, os.X_OK):
@@ -192,8 +223,8 @@ def _find_tool(name: str) -> Path:
     raise BuildError(f"{name} is not installed", f"Install it: {sys.executable} -m pip install {name}")
 
 
-def _cmake_version(cmake: Path) -> str:
-    line = _first_line([str(cmake), "--version"])
+def find_cmake_version(cmake: Path) -> str:
+    line = first_line([str(cmake), "--version"])
     match = re.search(r"(\d+)\.(\d+)(?:\.\d+)?", line)
     if match is None:
         raise BuildError(f"{cmake} does not tell its version: {line!r}", "Install a working CMake.")
@@ -206,9 +237,12 @@ def _cmake_version(cmake: Path) -> str:
     return match[0]
 
 
-def _first_line(command: Sequence[str]) -> str:
+def first_line(command: Sequence[str], variables: Mapping[str, str] | None = None) -> str:
+    environment = {**os.environ, **(variables or {})}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=60, check=True
+        )
     except (OSError, subprocess.SubprocessError) as error:
         raise BuildError(
             f"{shlex.join(command)} does not run: {error}", "Install it again, or choose another."
@@ -241,8 +275,10 @@ def source_hash(native_dir: Path, tools: Toolchain) -> str:
     add("library folder", str(tools.library_dir))
     add("compiler", tools.compiler_id)
     for variable in ("CXXFLAGS", "LDFLAGS"):
-        add(variable, os.environ.get(variable, ""))
-    add("machine", f"{platform.system()} {platform.machine()}")
+        add(variable, {**os.environ, **tools.variables}.get(variable, ""))
+    add("machine", tools.target)
+    if tools.is_cross:
+        add("cross", shlex.join([*tools.compiler, *tools.options]))
     return digest.hexdigest()
 
 
@@ -260,7 +296,7 @@ def _build(final: Path, native_dir: Path, tools: Toolchain, source_sha256: str, 
         staged = work / "runner"
         for title, command in _steps(native_dir, work / "cmake", staged, tools):
             _run_step(title, command, tools, log_file, log)
-        compiler = _smoke_test(staged / BINARY_NAME)
+        compiler = tools.compiler_id if tools.is_cross else smoke_test(staged / BINARY_NAME)
         facts = {
             "schema": MANIFEST_SCHEMA,
             "sha256": sha256_of_file(staged / BINARY_NAME),
@@ -270,12 +306,12 @@ def _build(final: Path, native_dir: Path, tools: Toolchain, source_sha256: str, 
             "compiler": compiler,
             "compiler_id": tools.compiler_id,
             "cmake_version": tools.cmake_version,
-            "machine": platform.machine(),
-            "system": platform.system(),
+            "machine": tools.target.split()[1],
+            "system": tools.target.split()[0],
             "build_seconds": round(time.monotonic() - started, 3),
             "library_dir": str(tools.library_dir),
         }
-        _write_synced(staged / MANIFEST_NAME, json.dumps(facts, indent=2) + "\n")
+        write_synced(staged / MANIFEST_NAME, json.dumps(facts, indent=2) + "\n")
         if final.exists():
             shutil.rmtree(final)
         staged.rename(final)
@@ -297,6 +333,7 @@ def _steps(native_dir: Path, build: Path, staged: Path, tools: Toolchain) -> Ite
             f"-DCMAKE_PREFIX_PATH={tools.executorch_dir}",
             "-DCMAKE_BUILD_TYPE=Release",
             f"-DSME2_EXECUTORCH_VERSION={tools.executorch_version}",
+            *tools.options,
         ],
     )
     yield "compile", [cmake, "--build", str(build), "--parallel", str(min(os.cpu_count() or 1, 8))]
@@ -304,14 +341,26 @@ def _steps(native_dir: Path, build: Path, staged: Path, tools: Toolchain) -> Ite
 
 
 def _run_step(title: str, command: list[str], tools: Toolchain, log_file: Path, log: Log) -> None:
+    run_step(title, command, {"CXX": shlex.join(tools.compiler), **tools.variables}, log_file, log)
+
+
+def run_step(
+    title: str,
+    command: list[str],
+    variables: Mapping[str, str],
+    log_file: Path,
+    log: Log,
+    folder: Path | None = None,
+) -> None:
     """Runs one step with its output in the log file, and each line of progress to `log`."""
     log(f"runner: {title}")
-    environment = {**os.environ, "CXX": shlex.join(tools.compiler)}
+    environment = {**os.environ, **variables}
     last_lines: deque[str] = deque(maxlen=25)
     with log_file.open("a", encoding="utf-8") as sink:
         sink.write(f"$ {shlex.join(command)}\n")
         process = subprocess.Popen(
             command,
+            cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -339,9 +388,9 @@ def _run_step(title: str, command: list[str], tools: Toolchain, log_file: Path, 
         )
 
 
-def _smoke_test(binary: Path) -> str:
+def smoke_test(binary: Path) -> str:
     """Starts the new binary once: libraries found, versions told. Returns its compiler's name."""
-    line = _first_line([str(binary), "--version"])
+    line = first_line([str(binary), "--version"])
     match = re.fullmatch(r"sme2_runner \S+ \(executorch \S+, (.+)\)", line)
     if match is None:
         raise BuildError(
@@ -366,7 +415,7 @@ def _remove_leftovers(runners: Path, key: str) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _write_synced(path: Path, text: str) -> None:
+def write_synced(path: Path, text: str) -> None:
     with path.open("w", encoding="utf-8") as handle:
         handle.write(text)
         handle.flush()

@@ -15,9 +15,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sme2_assets.errors import RunnerError
+from sme2_assets.targets.heat import Conditions
 
 RESULT_SCHEMA = 1
 PASSES = ("latency", "etdump", "kernels")
+MOMENTS = ("start", "middle", "end")
+QOS_CLASSES = ("user-interactive", "user-initiated", "utility", "background")
+# Runs that were stored before the runner told these stay readable.
+_ADDED_LATER: dict[str, Any] = {"cpus": None, "qos": None, "conditions": []}
 # Warm-up counts as steady after two windows of inferences at the earliest; mirrors native/src/steady.h.
 LEAST_STEADY_WARMUP = 10
 MOST_SLOWDOWN_PERCENT = 1000.0
@@ -121,7 +126,9 @@ class RunnerResult:
 
     `steady` tells how warm-up ended: True when its times had settled, False when it reached its cap before,
     None when its length was fixed, so that nobody looked. Times with a `slowdown_percent` above 0 were made
-    longer on purpose and measure no model.
+    longer on purpose and measure no model. `cpus` are those on which the process was allowed (None where the
+    system does not tell, as on macOS), `qos` is macOS's quality of service of its threads. `conditions` were
+    read between inferences, the first after warm-up.
     """
 
     pass_kind: str
@@ -141,6 +148,9 @@ class RunnerResult:
     inputs: tuple[TensorFact, ...]
     outputs: tuple[TensorFact, ...]
     versions: RunnerVersions
+    cpus: tuple[int, ...] | None = None
+    qos: str | None = None
+    conditions: tuple[Conditions, ...] = ()
 
 
 def read_result(path: Path) -> RunnerResult:
@@ -284,6 +294,33 @@ class _Reader:
         }
         return CpuFacts(self.text(f["arch"], f"{name}.arch"), seen, masked, state, bool(usable), **bits)
 
+    def cpus(self, value: Any, name: str) -> tuple[int, ...]:
+        cpus = self.items(value, name, self.count)
+        if not cpus or list(cpus) != sorted(set(cpus)):
+            self.fail(name, "is not a list of CPUs in ascending order")
+        return cpus
+
+    def temperature(self, value: Any, name: str) -> float:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not -40 <= value <= 150:
+            self.fail(name, f"is {value!r}, not a temperature of a chip")
+        return float(value)
+
+    def conditions(self, value: Any, name: str) -> Conditions:
+        f = self.fields(value, name, ("at", "cpu", "cpu_khz", "temperature_c"))
+        khz = f["cpu_khz"]
+        if not isinstance(khz, dict) or not all(re.fullmatch(r"\d{1,4}", cpu, re.ASCII) for cpu in khz):
+            self.fail(f"{name}.cpu_khz", "does not map CPUs to frequencies")
+        return Conditions(
+            at=self.choice(f["at"], f"{name}.at", MOMENTS),
+            cpu=None if f["cpu"] is None else self.count(f["cpu"], f"{name}.cpu"),
+            cpu_khz={int(cpu): self.count(khz[cpu], f"{name}.cpu_khz.{cpu}", 1) for cpu in khz},
+            temperature_c=(
+                None
+                if f["temperature_c"] is None
+                else self.temperature(f["temperature_c"], f"{name}.temperature_c")
+            ),
+        )
+
     def tensor(self, value: Any, name: str, *, with_file: bool) -> TensorFact:
         f = self.fields(value, name, ("file", "dtype", "shape") if with_file else ("dtype", "shape"))
         return TensorFact(
@@ -323,12 +360,12 @@ class _Reader:
         if schema != RESULT_SCHEMA or isinstance(schema, bool):
             self.fail("schema", f"is {schema!r}, this version reads {RESULT_SCHEMA}")
         f = self.fields(
-            value,
+            {**_ADDED_LATER, **value},
             "the file",
             (
                 *("schema", "pass", "method", "threads", "warmup_iterations", "iterations", "steady"),
                 *("slowdown_percent", "load_ns", "warmup_ns", "iteration_ns", "peak_memory_bytes", "cpu"),
-                *("etdump", "samples", "inputs", "outputs", "versions"),
+                *("etdump", "samples", "inputs", "outputs", "versions", *_ADDED_LATER),
             ),
         )
         kind = self.choice(f["pass"], "pass", PASSES)
@@ -356,4 +393,7 @@ class _Reader:
             inputs=self.items(f["inputs"], "inputs", lambda v, n: self.tensor(v, n, with_file=False)),
             outputs=self.items(f["outputs"], "outputs", lambda v, n: self.tensor(v, n, with_file=True)),
             versions=self.versions(f["versions"], "versions"),
+            cpus=None if f["cpus"] is None else self.cpus(f["cpus"], "cpus"),
+            qos=None if f["qos"] is None else self.text(f["qos"], "qos"),
+            conditions=self.items(f["conditions"], "conditions", self.conditions),
         )

@@ -168,7 +168,7 @@ def test_an_old_cmake_is_told_with_how_to_get_a_newer(tmp_path):
     old.write_text("#!/bin/sh\necho cmake version 3.25.1\n")
     old.chmod(0o755)
     with pytest.raises(BuildError, match=r"3\.25\.1.*3\.28") as caught:
-        build._cmake_version(old)
+        build.find_cmake_version(old)
     assert "pip install" in str(caught.value.remedy)
 
 

@@ -20,6 +20,7 @@ from sme2_assets.runner.result import (
     read_result,
     runner_failure,
 )
+from sme2_assets.targets.heat import Conditions
 
 GOOD: dict[str, Any] = {
     "schema": 1,
@@ -168,6 +169,52 @@ def test_the_samples_of_a_kernels_pass_are_read(tmp_path):
 def test_samples_that_do_not_add_up_are_refused(tmp_path, change):
     with pytest.raises(RunnerError, match="cannot be believed"):
         read_result(written(tmp_path, {**SAMPLED, **change}))
+
+
+CONDITIONS = [
+    {"at": "start", "cpu": 4, "cpu_khz": {"4": 3_000_000, "10": 2_000_000}, "temperature_c": 41.5},
+    {"at": "end", "cpu": None, "cpu_khz": {}, "temperature_c": None},
+]
+PLACED = {**GOOD, "cpus": [4, 10], "qos": None, "conditions": CONDITIONS}
+
+
+def test_where_the_runner_ran_and_how_fast_its_cpus_were_is_read(tmp_path):
+    result = read_result(written(tmp_path, PLACED))
+    assert (result.cpus, result.qos) == ((4, 10), None)
+    assert result.conditions == (
+        Conditions("start", 4, {4: 3_000_000, 10: 2_000_000}, 41.5),
+        Conditions("end", None, {}, None),
+    )
+
+
+def test_a_result_stored_before_the_runner_told_its_cpus_is_still_read(tmp_path):
+    result = read_result(written(tmp_path, GOOD))
+    assert (result.cpus, result.qos, result.conditions) == (None, None, ())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cpus": []},
+        {"cpus": [4, 4]},
+        {"cpus": [10, 4]},
+        {"cpus": [-1]},
+        {"cpus": "4"},
+        {"qos": ""},
+        {"qos": 3},
+        {"conditions": None},
+        *(
+            {"conditions": [{**CONDITIONS[0], key: value}]}
+            for key, value in (
+                *(("at", "later"), ("cpu", -1), ("cpu", True), ("cpu_khz", []), ("cpu_khz", {"x": 1})),
+                *(("cpu_khz", {"0": 0}), ("temperature_c", 900), ("temperature_c", True), ("more", 1)),
+            )
+        ),
+    ],
+)
+def test_conditions_that_do_not_add_up_are_refused(tmp_path, change):
+    with pytest.raises(RunnerError, match="cannot be believed"):
+        read_result(written(tmp_path, {**PLACED, **change}))
 
 
 @pytest.mark.parametrize("key", GOOD)

@@ -1,5 +1,6 @@
 #include "args.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <map>
@@ -16,11 +17,12 @@ constexpr double kMostSlowdownPercent = 1000;
 constexpr uint32_t kLeastSamplePeriodUs = 50;
 constexpr uint32_t kMostSamplePeriodUs = 1'000'000;
 constexpr uint32_t kMostSamples = 10'000'000;
+constexpr uint32_t kMostCpu = 1023;
 
 const std::set<std::string> kValueFlags = {
     "--model",  "--input",   "--pass",   "--warmup",  "--warmup-cap",       "--iterations",     "--threads",
     "--result", "--outputs", "--etdump", "--samples", "--sample-period-us", "--sample-capacity", "--method",
-    "--slowdown-percent"};
+    "--slowdown-percent", "--cpus", "--qos"};
 
 Failure usage_error(const std::string& what) {
   return Failure(ExitCode::usage, what, "see sme2_runner --help");
@@ -48,6 +50,32 @@ double parse_percent(const std::string& flag, const std::string& text, double mo
                       text + "'");
   }
   return value;
+}
+
+// "0-3,7" as ascending numbers.
+std::vector<int64_t> parse_cpus(const std::string& flag, const std::string& text) {
+  std::set<int64_t> cpus;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    const size_t dash = part.find('-');
+    const uint32_t first = parse_count(flag, part.substr(0, dash), 0, kMostCpu);
+    const uint32_t last = dash == std::string::npos ? first : parse_count(flag, part.substr(dash + 1), first, kMostCpu);
+    for (uint32_t cpu = first; cpu <= last; ++cpu) {
+      cpus.insert(cpu);
+    }
+    begin = end + 1;
+  }
+  return {cpus.begin(), cpus.end()};
+}
+
+std::string parse_qos(const std::string& text) {
+  for (const char* name : {"user-interactive", "user-initiated", "utility", "background"}) {
+    if (text == name) {
+      return text;
+    }
+  }
+  throw usage_error("--qos wants user-interactive, user-initiated, utility or background, got '" + text + "'");
 }
 
 Pass parse_pass(const std::string& text) {
@@ -168,6 +196,10 @@ Options parse_args(int argc, char** argv) {
       options.sample_period_us = parse_count(flag, value, kLeastSamplePeriodUs, kMostSamplePeriodUs);
     } else if (flag == "--sample-capacity") {
       options.sample_capacity = parse_count(flag, value, 1, kMostSamples);
+    } else if (flag == "--cpus") {
+      options.cpus = parse_cpus(flag, value);
+    } else if (flag == "--qos") {
+      options.qos = parse_qos(value);
     } else {
       options.method = value;
     }
@@ -200,6 +232,7 @@ const char* help_text() {
               --warmup W [--warmup-cap C] --iterations N --threads T
               --result result.json --outputs DIR [--etdump trace.etdump] [--method forward]
               [--samples samples.json] [--sample-period-us U] [--sample-capacity S] [--slowdown-percent P]
+              [--cpus 0-3,7] [--qos CLASS]
   sme2_runner --help | --version | --cpu
 
   --model FILE       the program (.pte)
@@ -222,6 +255,9 @@ const char* help_text() {
                      samples kept, of all threads (1 to 10000000, 200000 unless told); more are counted
                      and dropped
   --method NAME      method of the program, 'forward' unless told
+  --cpus LIST        CPUs on which all threads of the run stay, e.g. 0-3,7 (Linux and Android)
+  --qos CLASS        quality of service of all threads: user-interactive, user-initiated, utility or
+                     background (macOS)
   --slowdown-percent P
                      only to test what finds slow-downs: after each inference busy-wait P % of its time
                      and count that in (0 to 1000, 0 unless told); the trace is not slowed

@@ -27,6 +27,8 @@ struct Options {
   uint32_t sample_period_us = 500;
   uint32_t sample_capacity = 200'000;
   std::string method = "forward";
+  std::vector<int64_t> cpus;  // ascending; empty: not bound
+  std::string qos;            // empty: not asked for
 };
 
 Options parse_args(int argc, char** argv);

@@ -1,8 +1,10 @@
 // The order of one run: flags, old files away, model, inputs, warm-up, measured inferences, evidence, result.
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <new>
 #include <string>
@@ -13,12 +15,14 @@
 #include <executorch/devtools/etdump/etdump_flatcc.h>
 
 #include "args.h"
+#include "conditions.h"
 #include "cpu_features.h"
 #include "failure.h"
 #include "files.h"
 #include "json.h"
 #include "method_runner.h"
 #include "npy.h"
+#include "placement.h"
 #include "result.h"
 #include "sampler.h"
 #include "samples_file.h"
@@ -129,10 +133,46 @@ void warm_up(MethodRunner& runner, const Options& options, RunResult& result) {
   }
 }
 
-std::vector<int64_t> measure(MethodRunner& runner, const Options& options) {
+// Before anything starts a thread, so that every thread inherits the CPUs.
+void place(const Options& options) {
+  if (!options.cpus.empty()) {
+    restrict_to_cpus(options.cpus);
+  }
+  if (!options.qos.empty()) {
+    request_qos(options.qos);
+  }
+}
+
+// Every thread of the pool must be where it was asked to be; quality of service is not inherited.
+void place_pool(const Options& options) {
+  if (options.cpus.empty() && options.qos.empty()) {
+    return;
+  }
+  std::atomic<uint32_t> elsewhere{0};
+  on_every_thread(options.threads, [&] {
+    try {
+      if (!options.qos.empty()) {
+        request_qos(options.qos);
+      }
+      elsewhere += !options.cpus.empty() && allowed_cpus() != options.cpus;
+    } catch (const Failure&) {
+      ++elsewhere;
+    }
+  });
+  if (elsewhere != 0) {
+    throw Failure(ExitCode::inference,
+                  std::to_string(elsewhere) + " thread(s) of the pool did not take the CPUs or the quality of service",
+                  "leave --cpus and --qos out");
+  }
+}
+
+std::vector<int64_t> measure(MethodRunner& runner, const Options& options, const std::function<void()>& halfway) {
   std::vector<int64_t> durations_ns;
   durations_ns.reserve(options.iterations);
   for (uint32_t i = 0; i < options.iterations; ++i) {
+    if (i > 0 && i == options.iterations / 2) {
+      halfway();
+    }
     durations_ns.push_back(runner.execute_ns(options.slowdown_percent));
   }
   return durations_ns;
@@ -142,7 +182,8 @@ std::vector<int64_t> measure(MethodRunner& runner, const Options& options) {
 Recording measure_sampled(MethodRunner& runner, const Options& options, RunResult& result) {
   Sampler sampler(static_cast<int64_t>(options.sample_period_us) * 1000, options.sample_capacity, options.threads);
   sampler.start();
-  result.iteration_ns = measure(runner, options);
+  // The sampler would see the reading of conditions too.
+  result.iteration_ns = measure(runner, options, [] {});
   return sampler.stop();
 }
 
@@ -190,11 +231,16 @@ void print_summary(const Options& options, const RunResult& result) {
 
 void run(const Options& options) {
   RunResult result;
+  place(options);
   result.cpu = read_cpu_info();
+  result.cpus = allowed_cpus();
+  result.qos = current_qos();
+  const ConditionsReader conditions(result.cpus);
   check_paths(options);
   prepare_files(options);
   warn_of_slowdown(options);
   set_thread_count(options.threads);
+  place_pool(options);
   std::unique_ptr<ETDumpGen> tracer;
   if (options.pass != Pass::latency) {
     tracer = std::make_unique<ETDumpGen>();
@@ -206,11 +252,14 @@ void run(const Options& options) {
 
   warm_up(runner, options, result);
   std::optional<Recording> recording;
+  result.conditions.reserve(3);
+  result.conditions.push_back(conditions.read("start"));
   if (options.pass == Pass::kernels) {
     recording = measure_sampled(runner, options, result);
   } else {
-    result.iteration_ns = measure(runner, options);
+    result.iteration_ns = measure(runner, options, [&] { result.conditions.push_back(conditions.read("middle")); });
   }
+  result.conditions.push_back(conditions.read("end"));
   const std::vector<Array> outputs = runner.finite_outputs();
   result.peak_memory_bytes = peak_memory_bytes();
 

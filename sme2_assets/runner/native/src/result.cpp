@@ -43,6 +43,44 @@ void write_samples(JsonWriter& json, const Options& options, const RunResult& re
   json.end_object();
 }
 
+void write_placement(JsonWriter& json, const RunResult& result) {
+  json.key("cpus");
+  if (result.cpus) {
+    json.numbers(*result.cpus);
+  } else {
+    json.null();
+  }
+  json.key("qos");
+  if (result.qos) {
+    json.text(*result.qos);
+  } else {
+    json.null();
+  }
+}
+
+void write_conditions(JsonWriter& json, const Conditions& conditions) {
+  json.begin_object();
+  json.key("at").text(conditions.at);
+  json.key("cpu");
+  if (conditions.cpu) {
+    json.number(*conditions.cpu);
+  } else {
+    json.null();
+  }
+  json.key("cpu_khz").begin_object();
+  for (const auto& [cpu, khz] : conditions.cpu_khz) {
+    json.key(std::to_string(cpu)).number(khz);
+  }
+  json.end_object();
+  json.key("temperature_c");
+  if (conditions.temperature_c) {
+    json.decimal(*conditions.temperature_c);
+  } else {
+    json.null();
+  }
+  json.end_object();
+}
+
 }  // namespace
 
 std::string compiler_text() {
@@ -84,6 +122,12 @@ std::string result_json(const Options& options, const RunResult& result) {
   json.key("peak_memory_bytes").number(result.peak_memory_bytes);
   json.key("cpu");
   write_json(json, result.cpu);
+  write_placement(json, result);
+  json.key("conditions").begin_array();
+  for (const Conditions& conditions : result.conditions) {
+    write_conditions(json, conditions);
+  }
+  json.end_array();
   json.key("etdump");
   write_etdump(json, options, result);
   json.key("samples");

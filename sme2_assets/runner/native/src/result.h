@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "args.h"
+#include "conditions.h"
 #include "cpu_features.h"
 #include "npy.h"
 
@@ -31,6 +32,9 @@ struct RunResult {
   std::vector<int64_t> iteration_ns;
   int64_t peak_memory_bytes = 0;
   CpuInfo cpu;
+  std::optional<std::vector<int64_t>> cpus;  // on which the run was allowed
+  std::optional<std::string> qos;
+  std::vector<Conditions> conditions;
   std::optional<size_t> etdump_bytes;
   std::optional<SamplesFact> samples;
   std::vector<TensorFact> inputs;

@@ -1,0 +1,185 @@
+"""`sme2 build-runner`: the runner of the installed ExecuTorch, or a pair from a checkout of its sources.
+
+Belongs here: options, and how plans and results are printed. Heavy imports happen inside the command.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sme2_assets.cli.support import json_option, out, print_json, progress
+from sme2_assets.store import Store
+
+if TYPE_CHECKING:
+    from sme2_assets.runner.build import RunnerBinary
+    from sme2_assets.runner.source_build import Plan
+    from sme2_assets.runner.source_request import SourceRequest
+
+# The names of `runner.presets.BUILD_PLATFORMS`, which is not imported for the sake of `--help`.
+_PLATFORMS = ("android", "mac", "linux")
+_OF_A_CHECKOUT = "needs --checkout: it is about a build from sources"
+
+
+@click.command("build-runner")
+@click.option(
+    "--checkout",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Build a pair from this ExecuTorch clone with its submodules. No tracked file of it is touched.",
+)
+@click.option(
+    "--platform",
+    type=click.Choice([*_PLATFORMS, "emulated"]),
+    help="What to build for. Without --checkout the default is every platform that works here.",
+)
+@click.option(
+    "--ndk",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The Android NDK. Default: $ANDROID_NDK, $ANDROID_NDK_HOME or $ANDROID_NDK_ROOT.",
+)
+@click.option(
+    "--trace", is_flag=True, help="XNNPACK logs its kernels, for `sme2 kernel-log`. Never for times."
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Print commands, presets and the pair's difference; build nothing."
+)
+@json_option
+@click.pass_obj
+def build_runner(
+    store: Store,
+    checkout: Path | None,
+    platform: str | None,
+    ndk: Path | None,
+    trace: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Build the runner of the installed ExecuTorch, or with --checkout a pair of runners from sources.
+
+    The installed one serves both arms: SME2 is masked from the process for the arm without it. `sme2
+    profile` builds it by itself when it is not there.
+
+    From a checkout the runner is built twice, with SME2 and without. The two builds must differ in XNNPACK's
+    SME switches alone, and only the one with SME2 may hold SME kernels. Both are looked up in what was
+    built; otherwise the command fails and says what differs.
+    """
+    if checkout is None:
+        for option, given in (("--ndk", ndk), ("--trace", trace), ("--dry-run", dry_run)):
+            if given:
+                raise click.UsageError(f"{option} {_OF_A_CHECKOUT}.")
+        _build_installed(store, platform, as_json)
+        return
+    if platform is None or platform not in _PLATFORMS:
+        raise click.UsageError(f"--checkout needs --platform: one of {', '.join(_PLATFORMS)}.")
+    _build_from_checkout(store, checkout, platform, ndk, trace, dry_run, as_json)
+
+
+def _build_installed(store: Store, platform: str | None, as_json: bool) -> None:
+    """The runner of each platform: one binary for both arms, from the cache where nothing has changed."""
+    from sme2_assets.errors import TargetUnavailable
+    from sme2_assets.runner.bundle import runner_for
+    from sme2_assets.targets import PLATFORMS, open_target
+
+    targets = {name: open_target(name, store, "any") for name in ([platform] if platform else PLATFORMS)}
+    if platform:
+        targets[platform].require("off")
+    there = {name: target for name, target in targets.items() if target.availability("off").ok}
+    if not there:
+        raise TargetUnavailable("No platform works here.", "Run `sme2 doctor`, which says what is missing.")
+    built = {}
+    with progress.status("building") as status:
+        for name, target in there.items():
+            built[name] = runner_for(target, store, log=status.update)
+    if as_json:
+        facts = ("sha256", "executorch_version", "compiler", "build_seconds", "cached")
+        print_json(
+            {
+                name: {"path": str(it.path), **{fact: getattr(it, fact) for fact in facts}}
+                for name, it in built.items()
+            }
+        )
+        return
+    for name, it in built.items():
+        how = "from the cache" if it.cached else f"built in {it.build_seconds:.0f} s"
+        text = f"{name}: {it.path} (ExecuTorch {it.executorch_version}, {how})"
+        out.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _build_from_checkout(
+    store: Store, checkout: Path, platform: str, ndk: Path | None, trace: bool, dry_run: bool, as_json: bool
+) -> None:
+    from sme2_assets.runner import source_build
+    from sme2_assets.runner.source_request import SourceRequest
+
+    request = SourceRequest.of(checkout, platform, ndk=ndk, trace=trace)
+    if dry_run:
+        _print_plan(request, source_build.plan(request, store.artifacts), as_json)
+        return
+    built = source_build.build_pair(
+        store, request, log=lambda line: progress.print(line, markup=False, highlight=False)
+    )
+    faults = [str(fault) for fault in source_build.record_faults(built["on"], built["off"])]
+    faults += [
+        f"{binary.path}: {fault}"
+        for sme2, binary in built.items()
+        if (fault := source_build.kernel_fault(binary, sme2)) is not None
+    ]
+    _print_built(built, faults, as_json)
+    if faults:
+        sys.exit(1)
+
+
+def _print_built(built: dict[str, RunnerBinary], faults: list[str], as_json: bool) -> None:
+    if as_json:
+        facts: dict[str, Any] = {
+            sme2: {
+                "path": str(binary.path),
+                "sha256": binary.sha256,
+                "pair": binary.pair,
+                "cached": binary.cached,
+            }
+            for sme2, binary in built.items()
+        }
+        print_json({**facts, "faults": faults})
+        return
+    for sme2, binary in built.items():
+        out.print(f"SME2 {sme2}: {binary.path}", markup=False, highlight=False)
+    for fault in faults:
+        out.print(f"not usable as a pair: {fault}", style="red", markup=False, highlight=False)
+    if not faults:
+        out.print("A pair: the two differ in the SME switches alone.", markup=False)
+
+
+def _print_plan(request: SourceRequest, plan: Plan, as_json: bool) -> None:
+    from sme2_assets.runner.presets import USER_PRESETS, presets_text
+
+    presets = presets_text([request.preset("off"), request.preset("on")])
+    if as_json:
+        print_json(
+            {
+                "presets": json.loads(presets),
+                "commands": {sme2: [step.command for step in steps] for sme2, steps in plan.steps.items()},
+                "differences": [asdict(difference) for difference in plan.differences],
+                "faults": [asdict(fault) for fault in plan.faults],
+                "problems": [asdict(problem) for problem in plan.problems],
+            }
+        )
+        return
+    click.echo(f"{request.checkout / USER_PRESETS}, while it builds:\n{presets}")
+    for sme2, steps in plan.steps.items():
+        click.echo(f"SME2 {sme2}:")
+        for step in steps:
+            click.echo(f"  # {step.title}\n  {shlex.join(step.command)}")
+        click.echo()
+    click.echo("The two manifests, as far as they are known before building, differ in:")
+    for difference in plan.differences:
+        mark = "an SME switch" if difference.expected else "NOT ALLOWED"
+        click.echo(f"  {difference}  ({mark})")
+    for problem in plan.problems:
+        click.echo(f"\nWould stop the build: {problem.what}\n  What to do: {problem.remedy}")

@@ -1,0 +1,213 @@
+"""A runner that brings everything along: its loader and all libraries, in one folder.
+
+Belongs here: which files a runner needs, and how they become one artifact. A bundle runs on any aarch64 Linux
+kernel, also where there is no glibc (Android) and under an emulator on another CPU. It is started through its
+own loader: `./ld-linux-aarch64.so.1 --library-path . ./sme2_runner`.
+
+Stored like a runner, under the hash of all its files; `load_runner` reads it back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sme2_assets.errors import BuildError, Sme2Error
+from sme2_assets.runner.build import (
+    BINARY_NAME,
+    MANIFEST_NAME,
+    MANIFEST_SCHEMA,
+    NATIVE_DIR,
+    Log,
+    RunnerBinary,
+    Toolchain,
+    build_runner,
+    build_with,
+    find_toolchain,
+    load_runner,
+    write_synced,
+)
+from sme2_assets.runner.cross import TARGET, cross_toolchain, library_of
+from sme2_assets.runner.elf import AARCH64, read_needs
+from sme2_assets.store import Store, one_at_a_time, sha256_of_file
+from sme2_assets.targets.base import Program, Target
+from sme2_assets.targets.qemu import find_qemu
+
+_START_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of the bundle: where it is taken from, and what that is."""
+
+    source: Path
+    origin: str
+
+
+def build_bundle(
+    artifacts: Path,
+    *,
+    log: Log,
+    tools: Path | None = None,
+    cross: bool | None = None,
+    fetched_compiler: bool = False,
+    native_dir: Path = NATIVE_DIR,
+) -> RunnerBinary:
+    """The runner for aarch64 Linux with all it needs, built unless it is there already.
+
+    On aarch64 Linux from the installed ExecuTorch and this host's libraries; elsewhere, or when `cross` says
+    so, with a cross compiler and the aarch64 wheel, which are fetched into `tools` (beside `artifacts` unless
+    told). `fetched_compiler` takes the package's cross compiler even where one is installed.
+    """
+    artifacts = Path(artifacts).resolve()
+    tools = tools or artifacts.parent / "tools"
+    if cross is None:
+        cross = not host_is_target()
+    toolchain = (
+        cross_toolchain(tools, log=log, fetched_compiler=fetched_compiler) if cross else find_toolchain()
+    )
+    runner = build_with(toolchain, artifacts, log=log, native_dir=native_dir)
+    files = _closure(runner, toolchain)
+    hashes = {name: sha256_of_file(file.source) for name, file in files.items()}
+    key = _key(hashes)
+    final = artifacts / "runners" / key[:16]
+    with one_at_a_time(final.parent / f".{final.name}.lock", "runner: waiting for another bundle", log):
+        try:
+            return load_runner(final)
+        except BuildError:
+            pass
+        for leftover in final.parent.glob(f".bundle-{final.name}-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        staged = Path(tempfile.mkdtemp(prefix=f".bundle-{final.name}-", dir=final.parent))
+        try:
+            for name, file in files.items():
+                shutil.copyfile(file.source, staged / name)
+                (staged / name).chmod(0o755)
+            _write_manifest(staged, runner, toolchain, files, hashes, key)
+            staged.chmod(0o755)
+            _try_out(load_runner(staged).program, tools, log)
+            shutil.rmtree(final, ignore_errors=True)
+            staged.rename(final)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+    bundle = replace(load_runner(final), cached=False)
+    megabytes = sum((final / name).stat().st_size for name in files) / 1e6
+    log(f"runner {final.name}: a bundle of {len(files)} files, {megabytes:.1f} MB")
+    return bundle
+
+
+def runner_for(target: Target, store: Store, *, log: Log) -> RunnerBinary:
+    """The runner that a target needs: a bundle where it must bring its libraries along."""
+    if target.bundled:
+        return build_bundle(store.artifacts, tools=store.tools, log=log)
+    return build_runner(store.artifacts, log=log)
+
+
+def host_is_target() -> bool:
+    return f"{platform.system()} {platform.machine()}" == TARGET
+
+
+def _key(hashes: dict[str, str]) -> str:
+    listing = "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(hashes.items()))
+    return hashlib.sha256(listing.encode()).hexdigest()
+
+
+def _closure(runner: RunnerBinary, toolchain: Toolchain) -> dict[str, _File]:
+    """The runner and every library that it or another of them names; the loader is one of these."""
+    files = {BINARY_NAME: _File(runner.path, "runner")}
+    waiting = [BINARY_NAME]
+    while waiting:
+        for name in _needed(files[waiting.pop()].source):
+            if name not in files:
+                files[name] = _library(name, runner, toolchain)
+                waiting.append(name)
+    return files
+
+
+def _needed(path: Path) -> Iterator[str]:
+    try:
+        needs = read_needs(path)
+    except (OSError, ValueError) as error:
+        raise BuildError(
+            f"{path} cannot be bundled: {error}", "Delete it, and build the runner again."
+        ) from error
+    if needs.machine != AARCH64:
+        raise BuildError(
+            f"{path} is not for aarch64", "This is a defect of the cross compiler's set-up: please report it."
+        )
+    yield from needs.libraries
+    if needs.loader is not None:
+        yield Path(needs.loader).name
+
+
+def _library(name: str, runner: RunnerBinary, toolchain: Toolchain) -> _File:
+    beside = runner.library_dir / name
+    if beside.is_file():
+        return _File(beside, f"ExecuTorch {toolchain.executorch_version}")
+    system = library_of(toolchain.compiler, name, toolchain.variables)
+    if system is None:
+        raise BuildError(
+            f"The runner needs {name}, and {toolchain.compiler_id} does not know where it is",
+            "Use a compiler that brings its C and C++ libraries.",
+        )
+    return _File(system, f"{toolchain.compiler_id}: {system.name}")
+
+
+def _write_manifest(
+    folder: Path,
+    runner: RunnerBinary,
+    toolchain: Toolchain,
+    files: dict[str, _File],
+    hashes: dict[str, str],
+    key: str,
+) -> None:
+    loader = next(name for name in files if name.startswith("ld-linux"))
+    facts = {
+        **json.loads(runner.manifest.read_text(encoding="utf-8")),
+        "schema": MANIFEST_SCHEMA,
+        "source_sha256": key,
+        "runner": runner.path.parent.name,
+        "pair": key,
+        "cross_built": toolchain.is_cross,
+        "library_dir": ".",
+        "start": [f"./{loader}", "--library-path", ".", f"./{BINARY_NAME}"],
+        "files": {
+            name: {"sha256": hashes[name], "bytes": file.source.stat().st_size, "origin": file.origin}
+            for name, file in files.items()
+        },
+    }
+    write_synced(folder / MANIFEST_NAME, json.dumps(facts, indent=2) + "\n")
+
+
+def _try_out(program: Program, tools: Path, log: Log) -> None:
+    """Starts the bundle once, with nothing of this host's environment; under the emulator on another CPU."""
+    wrapper: list[str] = []
+    if not host_is_target():
+        try:
+            qemu = find_qemu(tools)
+        except Sme2Error:
+            qemu = None
+        if qemu is None:
+            log("runner: not tried out, as no emulator is there")
+            return
+        wrapper = [str(qemu.path)]
+    command = [*wrapper, *program.command_in(str(program.folder)), "--version"]
+    try:
+        done = subprocess.run(
+            command, env={}, capture_output=True, text=True, timeout=_START_SECONDS, check=False
+        )
+        told, code = done.stdout + done.stderr, done.returncode
+    except (OSError, subprocess.TimeoutExpired) as error:
+        told, code = str(error), -1
+    if code != 0 or not told.startswith(BINARY_NAME):
+        raise BuildError(
+            f"The bundle does not start (exit code {code}): {told.strip()[:400]}",
+            "This is a defect: please report it.",
+        )

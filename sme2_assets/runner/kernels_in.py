@@ -1,0 +1,216 @@
+"""Which SME kernels are inside a binary, and by what evidence.
+
+Belongs here: reading ELF and Mach-O files as they lie on the disk. Nothing is run.
+
+Three kinds of evidence, the best that the file gives is used and named:
+`symbols`: the symbol table names functions, so kernels are known by their names.
+`instructions`: the file is stripped of names; words in its code are outer products of SME, which no other
+instruction set has. They tell that there is SME code, not which kernels, nor SME2 from SME.
+`strings`: neither; only text that looks like a kernel's name. It may be a message about a kernel.
+
+Only kernels that compute count. XNNPACK keeps functions that pack weights for SME kernels even where it is
+built without those kernels; they are dead code there.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sme2_assets.analysis.kernel_names import COMPUTE, OTHER_LIBRARY, parse_kernel
+from sme2_assets.errors import BuildError
+
+SYMBOLS = "symbols"
+INSTRUCTIONS = "instructions"
+STRINGS = "strings"
+NOTHING = "none"
+
+# Outer products (and the subtracting ones, the same but for bit 4) as mask and value:
+# floating point, bfloat16 and half precision, then integers of four and of two ways, then 64-bit tiles.
+_OUTER_PRODUCTS = (
+    *((0xFFE0000C, value) for value in (0x80800000, 0x81800000, 0x81A00000)),
+    *((0xFFE0000C, value) for value in (0xA0800000, 0xA0A00000, 0xA1800000, 0xA1A00000)),
+    *((0xFFE0000C, value) for value in (0xA0800008, 0xA1800008, 0x80800008)),
+    *((0xFFE0000E, value) for value in (0x81800008, 0x81A00008)),
+    *((0xFFE00008, value) for value in (0x80C00000, 0xA0C00000, 0xA0E00000, 0xA1C00000, 0xA1E00000)),
+)
+_KERNEL_TEXT = re.compile(rb"(?:kai|xnn)_[a-z0-9_]{8,200}")
+
+
+@dataclass(frozen=True)
+class BinaryKernels:
+    """What was found, and how."""
+
+    evidence: str
+    sme2: tuple[str, ...]
+    """Names of kernels that compute with SME2."""
+    sme: tuple[str, ...]
+    """Names of those that compute with SME alone."""
+    outer_products: int
+    """Words of the code that are outer products of SME, whatever the evidence."""
+
+    @property
+    def has_sme(self) -> bool:
+        return bool(self.sme2 or self.sme or (self.evidence == INSTRUCTIONS and self.outer_products))
+
+    def fault(self, state: str) -> str | None:
+        """Why the binary does not fit its SME2 state; None when it does."""
+        if state == "on":
+            if self.sme2 or (self.evidence == INSTRUCTIONS and self.outer_products):
+                return None
+            return f"it has no SME2 kernel ({self.described()})"
+        return f"it has SME kernels ({self.described()})" if self.has_sme or self.outer_products else None
+
+    def described(self) -> str:
+        how = {
+            SYMBOLS: "by its symbols",
+            INSTRUCTIONS: "stripped: by its instructions, which name no kernel",
+            STRINGS: "stripped, without SME instructions: by text that looks like kernels' names",
+            NOTHING: "stripped, with neither SME instructions nor kernels' names",
+        }[self.evidence]
+        return (
+            f"{len(self.sme2)} SME2 and {len(self.sme)} SME kernels, "
+            f"{self.outer_products} outer products; {how}"
+        )
+
+
+def kernels_in(path: Path) -> BinaryKernels:
+    """Looks into an ELF or Mach-O file of 64 bits. Anything else, or a broken one, is a BuildError."""
+    try:
+        with path.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            binary = _read(data)
+            words = (
+                sum(_outer_products(data, start, size) for start, size in binary.code) if binary.arm64 else 0
+            )
+            symbols = binary.symbols
+            text = {name.decode() for name in _KERNEL_TEXT.findall(data)} if not symbols else set()
+    except (OSError, ValueError, struct.error, IndexError) as error:
+        raise BuildError(f"{path} is not a program that can be read ({error})", "Build it again.") from error
+    # A table without a single kernel's name is one of a stripped file: it proves nothing about kernels.
+    if any(parse_kernel(name).library != OTHER_LIBRARY for name in symbols):
+        return _found(SYMBOLS, symbols, words)
+    if words:
+        return _found(INSTRUCTIONS, set(), words)
+    found = _found(STRINGS, text, words)
+    return found if found.sme2 or found.sme else _found(NOTHING, set(), words)
+
+
+def _found(evidence: str, names: set[str], words: int) -> BinaryKernels:
+    by_isa: dict[str, set[str]] = {"sme2": set(), "sme": set()}
+    for name in names:
+        kernel = parse_kernel(name)
+        if kernel.isa in by_isa and kernel.role == COMPUTE:
+            by_isa[kernel.isa].add(name.removeprefix("_"))
+    return BinaryKernels(evidence, tuple(sorted(by_isa["sme2"])), tuple(sorted(by_isa["sme"])), words)
+
+
+def _outer_products(data: mmap.mmap, start: int, size: int) -> int:
+    words = np.frombuffer(data, dtype="<u4", count=size // 4, offset=start)
+    hits = np.zeros(len(words), dtype=bool)
+    for mask, value in _OUTER_PRODUCTS:
+        hits |= (words & np.uint32(mask)) == np.uint32(value)
+    count = int(hits.sum())
+    del words  # the map cannot be closed while an array looks into it
+    return count
+
+
+@dataclass(frozen=True)
+class _Binary:
+    arm64: bool
+    symbols: set[str]
+    """Functions that are defined in the file."""
+    code: list[tuple[int, int]]
+    """Where code lies: offset and size."""
+
+
+def _read(data: mmap.mmap) -> _Binary:
+    if data[:5] == b"\x7fELF\x02" and data[5] == 1:
+        return _read_elf(data)
+    if data[:4] == b"\xcf\xfa\xed\xfe":
+        return _read_macho(data)
+    raise ValueError("neither a little-endian ELF nor a Mach-O file of 64 bits")
+
+
+def _name(data: mmap.mmap, start: int, end: int) -> str:
+    stop = data.find(b"\0", start, end)
+    return data[start : stop if stop >= 0 else end].decode(errors="replace")
+
+
+# ELF
+
+_SYMBOL_TABLES = (2, 11)  # SHT_SYMTAB and SHT_DYNSYM
+_FUNCTION = 2
+_EXECUTABLE = 4
+_NO_BITS = 8
+_AARCH64 = 183
+
+
+def _read_elf(data: mmap.mmap) -> _Binary:
+    (machine,) = struct.unpack_from("<H", data, 18)
+    (table,) = struct.unpack_from("<Q", data, 40)
+    size, count = struct.unpack_from("<HH", data, 58)
+    # name, type, flags, address, offset, size, link, info, alignment, entry size
+    sections = [struct.unpack_from("<IIQQQQIIQQ", data, table + at * size) for at in range(count)]
+    symbols: set[str] = set()
+    for section in sections:
+        if section[1] in _SYMBOL_TABLES:
+            names = sections[section[6]]
+            symbols |= _elf_functions(data, section[4], section[5], names[4], names[4] + names[5])
+    code = [(s[4], s[5]) for s in sections if s[2] & _EXECUTABLE and s[1] != _NO_BITS]
+    return _Binary(machine == _AARCH64, symbols, code)
+
+
+def _elf_functions(data: mmap.mmap, start: int, size: int, names: int, names_end: int) -> set[str]:
+    return {
+        _name(data, names + name, names_end)
+        for name, info, _other, section, _value, _size in struct.iter_unpack(
+            "<IBBHQQ", data[start : start + size]
+        )
+        if info & 0xF == _FUNCTION and section != 0
+    }
+
+
+# Mach-O
+
+_LC_SYMTAB = 0x2
+_LC_SEGMENT_64 = 0x19
+_ARM64 = 0x0100000C
+_PURE_CODE = 0x80000000
+_SOME_CODE = 0x00000400
+_DEBUG_SYMBOL = 0xE0
+_IN_SECTION = 0x0E
+
+
+def _read_macho(data: mmap.mmap) -> _Binary:
+    cpu, _subtype, _kind, commands = struct.unpack_from("<IIII", data, 4)
+    symbols: set[str] = set()
+    code: list[tuple[int, int]] = []
+    at = 32
+    for _ in range(commands):
+        command, size = struct.unpack_from("<II", data, at)
+        if command == _LC_SYMTAB:
+            offset, count, names, names_size = struct.unpack_from("<IIII", data, at + 8)
+            entries = struct.iter_unpack("<IBBHQ", data[offset : offset + 16 * count])
+            symbols |= {
+                _name(data, names + name, names + names_size)
+                for name, kind, _section, _description, _value in entries
+                if kind & 0x0E == _IN_SECTION and not kind & _DEBUG_SYMBOL
+            }
+        elif command == _LC_SEGMENT_64:
+            (sections,) = struct.unpack_from("<I", data, at + 64)
+            for number in range(sections):
+                section = at + 72 + 80 * number
+                (length,) = struct.unpack_from("<Q", data, section + 40)
+                (place,) = struct.unpack_from("<I", data, section + 48)
+                (flags,) = struct.unpack_from("<I", data, section + 64)
+                if flags & (_PURE_CODE | _SOME_CODE):
+                    code.append((place, length))
+        if size == 0:
+            raise ValueError("a load command of no size")
+        at += size
+    return _Binary(cpu == _ARM64, symbols, code)

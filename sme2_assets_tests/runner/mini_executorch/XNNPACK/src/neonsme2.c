@@ -1,0 +1,5 @@
+void kai_run_matmul_clamp_f32_f32p8vlx1_f32p8vlx1biasf32_8vlx8vl_sme2_mopa(void);
+
+void xnn_pf32_gemm_minmax_ukernel_32x32__neonsme2(void) {
+  kai_run_matmul_clamp_f32_f32p8vlx1_f32p8vlx1biasf32_8vlx8vl_sme2_mopa();
+}

@@ -1,0 +1,235 @@
+"""Bundles: the runner with its loader and libraries in one folder, built here and cross-built."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sme2_assets.errors import BuildError
+from sme2_assets.models.artifact import ExportedModel
+from sme2_assets.runner import cross
+from sme2_assets.runner.build import RunnerBinary, load_runner
+from sme2_assets.runner.bundle import build_bundle
+from sme2_assets.runner.elf import AARCH64, read_needs
+from sme2_assets.runner.result import read_cpu_facts
+from sme2_assets.targets import Program
+from sme2_assets.targets.local import EmulatedTarget
+from sme2_assets.targets.qemu import Qemu
+
+on_aarch64_linux = pytest.mark.skipif(
+    (platform.system(), platform.machine()) != ("Linux", "aarch64"),
+    reason="bundles this host's own libraries",
+)
+
+
+def _silent(line: str) -> None:
+    """A log nobody reads."""
+
+
+@pytest.fixture(scope="session")
+def bundle(artifacts_dir: Path) -> RunnerBinary:
+    return build_bundle(artifacts_dir, tools=artifacts_dir / "tools", log=print)
+
+
+@pytest.fixture(scope="session")
+def cross_bundle(artifacts_dir: Path) -> RunnerBinary:
+    """Made as on a host of another CPU: the wheel downloaded, the compiler unpacked from its packages."""
+    try:
+        return build_bundle(
+            artifacts_dir, tools=artifacts_dir / "tools", cross=True, fetched_compiler=True, log=print
+        )
+    except BuildError as error:
+        if os.environ.get("CI") == "true" and shutil.which("apt-get"):
+            raise
+        pytest.skip(f"no cross build: {error.what}")
+
+
+def _run(
+    program: Program,
+    model: ExportedModel,
+    folder: Path,
+    *,
+    sme2: str = "off",
+    kind: str = "etdump",
+    wrapper: tuple[str, ...] = (),
+) -> subprocess.CompletedProcess[str]:
+    """One pass with nothing of this host's environment."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [
+        *wrapper,
+        *program.command_in(str(program.folder)),
+        *("--model", str(model.pte), "--pass", kind, "--warmup", "0", "--iterations", "1", "--threads", "2"),
+        *(word for path in model.inputs for word in ("--input", str(path))),
+        *("--result", str(folder / "result.json"), "--outputs", str(folder / "outputs")),
+        *("--etdump", str(folder / "trace.etdump")),
+        *(("--samples", str(folder / "samples.json")) if kind == "kernels" else ()),
+    ]
+    return subprocess.run(
+        command, env={"SME2_RUNNER_SME2": sme2}, capture_output=True, text=True, errors="replace", timeout=300
+    )
+
+
+@on_aarch64_linux
+def test_a_bundle_copied_elsewhere_takes_nothing_but_its_own_files(
+    bundle: RunnerBinary, tmp_path: Path
+) -> None:
+    for name in bundle.program.files:
+        shutil.copy2(bundle.program.folder / name, tmp_path)
+    loader = next(name for name in bundle.program.files if name.startswith("ld-linux"))
+    listed = subprocess.run(
+        [f"./{loader}", "--library-path", ".", "--list", "./sme2_runner"],
+        cwd=tmp_path,
+        env={},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    taken = {line.split("=>")[1].split()[0] for line in listed.splitlines() if "=>" in line}
+    # The loader itself is listed by the path under which the libraries ask for it.
+    taken = {path for path in taken if Path(path).name != loader}
+    assert {Path(path).name for path in taken} == set(bundle.program.files) - {loader, "sme2_runner"}
+    assert all(path.startswith("./") or Path(path).parent == tmp_path for path in taken)
+
+
+@on_aarch64_linux
+def test_a_bundle_computes_what_the_runner_does_and_names_its_kernels(
+    bundle: RunnerBinary,
+    runner_binary: RunnerBinary,
+    exported: Callable[[str], ExportedModel],
+    tmp_path: Path,
+) -> None:
+    model = exported("toy_cnn-fp32")
+    for name, binary in (("bundle", bundle), ("runner", runner_binary)):
+        done = _run(binary.program, model, tmp_path / name, kind="kernels")
+        assert done.returncode == 0, done.stderr
+    _assert_same_outputs(tmp_path / "bundle", tmp_path / "runner")
+    assert "libexecutorch_backend_xnnpack.so" in (tmp_path / "bundle" / "samples.json").read_text()
+
+
+def test_a_bundle_is_stored_whole_and_made_once(bundle: RunnerBinary, artifacts_dir: Path) -> None:
+    again = build_bundle(artifacts_dir, tools=artifacts_dir / "tools", log=_silent)
+    assert again.cached
+    assert again == replace(bundle, cached=True) == load_runner(bundle.path.parent)
+    folder = bundle.program.folder
+    assert set(bundle.program.files) == {path.name for path in folder.iterdir()} - {"manifest.json"}
+    assert 10e6 < sum((folder / name).stat().st_size for name in bundle.program.files) < 25e6
+    assert {read_needs(folder / name).machine for name in bundle.program.files} == {AARCH64}
+
+
+def test_a_bundle_with_a_changed_library_is_refused(bundle: RunnerBinary, tmp_path: Path) -> None:
+    copy = tmp_path / "bundle"
+    shutil.copytree(bundle.path.parent, copy)
+    with (copy / "libm.so.6").open("ab") as library:
+        library.write(b"more")
+    with pytest.raises(BuildError, match=r"libm\.so\.6 is not the file"):
+        load_runner(copy)
+    (copy / "libm.so.6").unlink()
+    with pytest.raises(BuildError, match="no complete runner"):
+        load_runner(copy)
+
+
+@pytest.mark.slow
+def test_a_cross_built_bundle_takes_sme2_kernels_when_on_and_none_when_off(
+    cross_bundle: RunnerBinary,
+    runner_binary: RunnerBinary,
+    exported: Callable[[str], ExportedModel],
+    any_emulator: Qemu,
+    tmp_path: Path,
+) -> None:
+    model = exported("toy_cnn-fp32")
+    wrapper = (str(any_emulator.path), "-cpu", "max")
+    for sme2 in ("on", "off"):
+        done = _run(cross_bundle.program, model, tmp_path / sme2, sme2=sme2, wrapper=wrapper)
+        assert done.returncode == 0, done.stderr
+        assert (b"PF32" in (tmp_path / sme2 / "trace.etdump").read_bytes()) == (sme2 == "on")
+        if platform.machine() == "aarch64":
+            native = tmp_path / f"native-{sme2}"
+            assert _run(runner_binary.program, model, native, sme2=sme2, wrapper=wrapper).returncode == 0
+            _assert_same_outputs(tmp_path / sme2, native)
+
+
+@pytest.mark.slow
+def test_the_emulated_platform_of_an_x86_64_host_takes_a_bundle(
+    cross_bundle: RunnerBinary, any_emulator: Qemu, artifacts_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    target = EmulatedTarget(artifacts_dir / "tools")
+    assert target.bundled
+    assert target.availability("on").ok
+    assert target.facts().arch == "aarch64"
+    with target.workspace() as workspace:
+        done = workspace.run([*workspace.install(cross_bundle.program), "--cpu"], {}, timeout_s=60)
+    assert read_cpu_facts(done.stdout).sme2_usable
+
+
+def _assert_same_outputs(one: Path, other: Path) -> None:
+    names = [path.name for path in sorted((one / "outputs").iterdir())]
+    assert names
+    for name in names:
+        np.testing.assert_array_equal(np.load(one / "outputs" / name), np.load(other / "outputs" / name))
+
+
+def test_without_a_compiler_and_without_apt_one_command_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError, match="apt-get") as caught:
+        cross.find_cross_compiler(tmp_path / "tools", log=_silent)
+    assert "apt install g++-aarch64-linux-gnu" in str(caught.value)
+    assert cross.describe_compiler(tmp_path / "tools")[0] is False
+
+
+def test_a_compiler_that_brings_no_c_library_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "aarch64-linux-gnu-g++"
+    bare.write_text('#!/bin/sh\necho "${1#*=}"\n')
+    bare.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError, match="brings no C or C\\+\\+ library"):
+        cross.find_cross_compiler(tmp_path / "tools", log=_silent)
+
+
+@pytest.mark.parametrize(
+    ("name", "recorded", "complaint"),
+    [
+        ("executorch/lib/libexecutorch.so", b"other", "not what its RECORD says"),
+        ("executorch/lib/../../../escaped", b"content", "leads out of the wheel"),
+    ],
+)
+def test_a_wheel_that_is_not_what_it_says_is_refused(
+    name: str, recorded: bytes, complaint: str, tmp_path: Path
+) -> None:
+    wheel = tmp_path / "executorch-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(name, b"content")
+        archive.writestr("executorch-1.0.dist-info/RECORD", f"{name},{cross._record_hash(recorded)},7\n")
+    with pytest.raises(BuildError, match=complaint):
+        cross._unpack_wheel(wheel, "1.0", tmp_path / "sdk" / "deep")
+    assert not (tmp_path / "escaped").exists()
+
+
+def test_a_file_that_is_no_whole_program_is_told_from_one(bundle: RunnerBinary, tmp_path: Path) -> None:
+    content = bundle.path.read_bytes()
+    assert hashlib.sha256(content).hexdigest() == bundle.sha256
+    assert "libexecutorch.so" in read_needs(bundle.path).libraries
+    broken = tmp_path / "broken"
+    for text, complaint in (
+        (b"#!/bin/sh\n", "no ELF"),
+        (b"\x7fELF\x01\x01" + bytes(60), "64-bit"),
+        (content[:200], "damaged"),
+        (content[:4096], "damaged"),
+    ):
+        broken.write_bytes(text)
+        with pytest.raises(ValueError, match=complaint):
+            read_needs(broken)
