@@ -18,7 +18,7 @@ from sme2_assets.etdump import read_etdump
 from sme2_assets.models.export import export_variant
 from sme2_assets.profiling.manifest import RESULT_FILE, SAMPLES_FILE, TRACE_FILE, Manifest
 from sme2_assets.profiling.plan import plan_for
-from sme2_assets.profiling.session import measure_session, sme2_arms
+from sme2_assets.profiling.session import measure_session, same_runner, sme2_arms
 from sme2_assets.report.tables import TextTable
 from sme2_assets.runner.build import build_runner
 from sme2_assets.runner.result import read_result
@@ -51,7 +51,7 @@ def main() -> None:
                 store,
                 open_target(platform, store),
                 model,
-                runner,
+                same_runner(runner),
                 sme2_arms(["off"]),
                 plan,
                 log=lambda _: None,

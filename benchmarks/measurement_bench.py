@@ -23,7 +23,7 @@ from sme2_assets.analysis.statistics import PRACTICAL_RATIO, Speedup, paired_spe
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.models.export import export_variant
 from sme2_assets.profiling.plan import HARDWARE_PLAN, Plan
-from sme2_assets.profiling.session import aa_arms, measure_session
+from sme2_assets.profiling.session import aa_arms, measure_session, same_runner
 from sme2_assets.runner.build import RunnerBinary, build_runner
 from sme2_assets.runner.result import read_result
 from sme2_assets.store import Store, default_data_root
@@ -64,7 +64,7 @@ class Bench:
             self.store,
             self.target,
             self.models[variant],
-            self.runner,
+            same_runner(self.runner),
             aa_arms("off", slowdown_percent),
             plan,
             log=lambda line: None,

@@ -9,7 +9,8 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ T = TypeVar("T")
 
 RANGE_START = "dagster/asset_partition_range_start"
 RANGE_END = "dagster/asset_partition_range_end"
+# The Dagster pool of everything that keeps a device or the host busy.
+POOL = "host_cpu"
 # How Dagster begins to say that a step is left out because another failed.
 SKIPPED = "Dependencies for step "
 # Names the lock that the process of an in-process run holds for as long as it lives.
@@ -72,11 +75,15 @@ def open_instance(store: Store) -> dg.DagsterInstance:
 
 
 def requests_for(
-    lab: Lab, variants: Sequence[str], platform_name: str, states: tuple[str, ...]
+    lab: Lab,
+    variants: Sequence[str],
+    platform_name: str,
+    states: tuple[str, ...],
+    device: str | None = None,
 ) -> list[ProfileRequest]:
     """A platform asked for by name must be able to give every state asked for."""
     for sme2 in states:
-        lab.target(platform_name).require(sme2)
+        lab.target(platform_name, device).require(sme2)
     return [ProfileRequest(variant, platform_name, states) for variant in variants]
 
 
@@ -118,17 +125,18 @@ def profile(
     log: Log,
     *,
     aa: bool = False,
+    tags: Mapping[str, str] | None = None,
 ) -> None:
     """Materialises everything from the runner to the report for the given models and platforms.
 
     Everything is built before anything is measured, each runner and each model once. With `aa` each
-    state is measured against itself instead, which gives the noise of the device.
+    state is measured against itself instead, which gives the noise of the device. `tags` mark the runs.
     """
     for request in requests:
         for target in request.targets:
-            lab.target(target.platform).require(target.sme2)
+            lab.target(target.platform, settings.get("device")).require(target.sme2)
     instance.add_dynamic_partitions(MODEL_VARIANTS, _distinct(request.variant for request in requests))
-    with _launcher(lab, instance, log) as launcher:
+    with _launcher(lab, instance, log, tags) as launcher:
         _profile(launcher, requests, settings, aa)
 
 
@@ -153,15 +161,35 @@ def end_dead_runs(store: Store, instance: dg.DagsterInstance, log: Log) -> None:
             instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
 
 
+def wait_for_slot(store: Store, instance: dg.DagsterInstance, log: Log) -> None:
+    """Waits until nothing else builds, exports or measures in this instance.
+
+    Dagster's in-process executor would wait too, but without pause: it would keep a core busy that the one
+    who measures right now needs.
+    """
+    told = False
+    while True:
+        pool = instance.event_log_storage.get_concurrency_info(POOL)
+        if pool.slot_count == 0 or pool.active_slot_count < pool.slot_count:
+            return
+        end_dead_runs(store, instance, log)
+        if not told:
+            log(f"waiting for run {', '.join(sorted(pool.active_run_ids))} to end")
+            told = True
+        time.sleep(1)
+
+
 @contextmanager
-def _launcher(lab: Lab, instance: dg.DagsterInstance, log: Log) -> Iterator[_Launcher]:
+def _launcher(
+    lab: Lab, instance: dg.DagsterInstance, log: Log, tags: Mapping[str, str] | None = None
+) -> Iterator[_Launcher]:
     """A launcher whose runs can be told from those of a dead process."""
     end_dead_runs(lab.store, instance, log)
     token = secrets.token_hex(8)
     path = _process_lock(lab.store, token)
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path):
-        yield _Launcher(lab, instance, log, token)
+        yield _Launcher(lab, instance, log, token, tags)
     path.unlink(missing_ok=True)
 
 
@@ -181,8 +209,10 @@ def _is_held(path: Path) -> bool:
 def _profile(
     launcher: _Launcher, requests: Sequence[ProfileRequest], settings: dict[str, Any], aa: bool
 ) -> None:
-    for targets in _distinct(tuple(request.targets) for request in requests):
-        launcher.materialise(["runner_binary"], [str(target) for target in targets])
+    # A pair from source is built by hand, as it needs a checkout.
+    if settings.get("runner") != "source":
+        for targets in _distinct(tuple(request.targets) for request in requests):
+            launcher.materialise(["runner_binary"], [str(target) for target in targets])
     for variant in _distinct(request.variant for request in requests):
         launcher.materialise(["exported_model"], [variant])
     if aa:
@@ -209,18 +239,29 @@ def _distinct(items: Iterable[T]) -> list[T]:
 class _Launcher:
     """Runs selections of the assets in this process, against a real instance."""
 
-    def __init__(self, lab: Lab, instance: dg.DagsterInstance, log: Log, token: str) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        instance: dg.DagsterInstance,
+        log: Log,
+        token: str,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
         # Imported here: the definitions import this package's other modules, not the other way round.
         from sme2_assets.definitions import build_definitions
 
         self.definitions = build_definitions(lab, extra_loggers={"progress": _progress_logger(log)})
+        self.lab = lab
         self.instance = instance
+        self.log = log
         self.token = token
+        self.tags = dict(tags or {})
 
     def materialise(
         self, assets: Sequence[str], keys: Sequence[str], ops: dict[str, Any] | None = None
     ) -> None:
         """One run: without a partition, for one, or for the range from the first key to the last."""
+        wait_for_slot(self.lab.store, self.instance, self.log)
         selection = [dg.AssetKey(name) for name in assets]
         job = self.definitions.resolve_implicit_job_def_def_for_assets(selection)
         if job is None:
@@ -231,6 +272,7 @@ class _Launcher:
             asset_selection=selection,
             partition_key=keys[0] if len(keys) == 1 else None,
             tags={
+                **self.tags,
                 PROCESS_TAG: self.token,
                 **({RANGE_START: keys[0], RANGE_END: keys[-1]} if len(keys) > 1 else {}),
             },

@@ -24,5 +24,5 @@ class Lab(dg.ConfigurableResource):
     def warehouse(self) -> Warehouse:
         return Warehouse(self.store.warehouse)
 
-    def target(self, platform: str) -> Target:
-        return open_target(platform, self.store)
+    def target(self, platform: str, device: str | None = None) -> Target:
+        return open_target(platform, self.store, device)

@@ -60,12 +60,15 @@ def why_not_a_pair(off: dict[str, Any], on: dict[str, Any]) -> str | None:
     for column, what in (
         ("variant", "models"),
         ("pte_sha256", "model files"),
-        ("runner_sha256", "runners"),
+        ("runner_pair" if not pd.isna(off["runner_pair"]) else "runner_sha256", "runners"),
         ("device", "devices"),
         ("threads", "thread counts"),
+        ("cpus", "CPUs"),
+        ("power_mode", "power modes"),
         ("fidelity", "fidelities"),
     ):
-        if off[column] != on[column]:
+        # A run from before a column was there has nothing in it, and so has its other arm.
+        if off[column] != on[column] and not (pd.isna(off[column]) and pd.isna(on[column])):
             return f"the runs have different {what} ({off[column]} and {on[column]})"
     return None
 
@@ -109,7 +112,7 @@ def compare(off: Arm, on: Arm, noise_floor: float | None = None) -> pd.DataFrame
     frame["noise_floor"] = noise_floor
     for column in (
         *("variant", "platform", "session_id", "experiment", "model", "precision"),
-        *("device", "threads", "fidelity"),
+        *("device", "threads", "cpus", "power_mode", "fidelity"),
     ):
         frame[column] = off.run[column]
     frame["off_run_id"] = off.run["run_id"]

@@ -1,8 +1,9 @@
 """The noise of a device: both arms the same."""
 
 import dagster as dg
+import pandas as pd
 
-from sme2_assets.assets.support import clear_failures
+from sme2_assets.assets.support import clear_failures, plotted
 from sme2_assets.assets.traces import ProfileConfig, inputs_of_session
 from sme2_assets.errors import Sme2Error
 from sme2_assets.partitions import parse_run_key, run_partitions
@@ -12,6 +13,7 @@ from sme2_assets.report.tables import speedup_text
 from sme2_assets.resources import Lab
 from sme2_assets.warehouse.comparisons import compare_aa, device_noise_floor
 from sme2_assets.warehouse.ingest import rows_of_run, write_run
+from sme2_assets.warehouse.read import run_of_id
 
 
 @dg.asset(
@@ -31,33 +33,40 @@ def aa_noise(context: dg.AssetExecutionContext, config: ProfileConfig, lab: Lab)
     variant, key = parse_run_key(context.partition_key)
     warehouse = lab.warehouse
     with clear_failures():
-        target = lab.target(key.platform)
+        target = lab.target(key.platform, config.device)
         target.require(key.sme2)
         if target.fidelity != "hardware":
             raise Sme2Error(
                 f"{key} has no noise to measure: emulated times mean nothing.",
                 "Measure the noise of a native target, e.g. linux-sme2_off.",
             )
-        model, runner = inputs_of_session(lab.store, variant, key.platform, [key.sme2])
+        model, runners = inputs_of_session(lab.store, variant, key.platform, [key.sme2], config.runner)
         # Nothing is learnt of noise from samples.
-        plan = plan_for(target.fidelity, **{**config.model_dump(), "kernel_rounds": 0})
+        plan = plan_for(target.fidelity, **{**config.plan_wishes(), "kernel_rounds": 0})
         manifests = measure_session(
-            lab.store, target, model, runner, aa_arms(key.sme2), plan, context.log.info
+            lab.store, target, model, runners, aa_arms(key.sme2), plan, context.log.info
         )
         for rows in [rows_of_run(lab.store.run_dir(manifest.run_id)) for manifest in manifests]:
             write_run(warehouse, rows)
         warehouse.publish()
         compared = compare_aa(warehouse, manifests[0].session_id)
         warehouse.publish()
-        floor = device_noise_floor(warehouse, target.device, target.fidelity, plan.threads)
+        floor = device_noise_floor(warehouse, run_of_id(warehouse, manifests[0].run_id))
     model_row = dict(compared[compared["level"] == "model"].iloc[0])
     return dg.MaterializeResult(
         metadata={
-            "session_id": manifests[0].session_id,
             "verdict": model_row["verdict"],
             "reason": model_row["reason"],
             "speedup of identical arms": speedup_text(model_row),
             "noise floor of the device": f"{floor:.3f}x" if floor else "not known yet: needs 10 A/A sessions",
+            # Numbers on their own, so that the UI plots them over the sessions.
+            **(
+                {}
+                if pd.isna(model_row["speedup"])
+                else {"ratio of identical arms": plotted(model_row["speedup"])}
+            ),
+            **({"noise floor": plotted(floor)} if floor else {}),
+            "session_id": manifests[0].session_id,
         },
         data_version=dg.DataVersion(manifests[0].session_id),
     )

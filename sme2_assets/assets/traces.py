@@ -1,9 +1,12 @@
 """The measurement itself: raw evidence of one profile run per partition."""
 
+from datetime import datetime
+from typing import Any, Literal
+
 import dagster as dg
 from pydantic import Field
 
-from sme2_assets.assets.support import clear_failures
+from sme2_assets.assets.support import clear_failures, plotted
 from sme2_assets.errors import Sme2Error
 from sme2_assets.models.artifact import ExportedModel, load_exported
 from sme2_assets.partitions import pair_per_run, run_key, run_partitions, sessions_in
@@ -13,6 +16,7 @@ from sme2_assets.profiling.session import measure_session, sme2_arms
 from sme2_assets.report.tables import TextTable
 from sme2_assets.resources import Lab
 from sme2_assets.runner.build import RunnerBinary, load_runner
+from sme2_assets.runner.source_build import source_pair
 from sme2_assets.store import Store, sha256_of_text
 from sme2_assets.targets import TargetKey
 
@@ -38,10 +42,32 @@ class ProfileConfig(dg.Config):
     kernel_rounds: int | None = Field(
         None, description="Rounds that also sample which kernels run (2 on hardware, 1 emulated; 0: none)."
     )
+    runner: Literal["wheel", "source"] = Field(
+        "wheel",
+        description="wheel: the runner of runner_binary, SME2 masked for off. "
+        "source: the pair of source_runner.",
+    )
+    device: str | None = Field(
+        None,
+        description="Android: the serial of the device, or `any` for whichever is free. "
+        "Default: $ANDROID_SERIAL, else the only one connected.",
+    )
+    cpus: str = Field(
+        "",
+        description="CPUs to run on: a cluster (prime, performance, efficiency), a list such as 4-7, or a "
+        "mask such as 0xf0. Empty: as the system likes.",
+    )
+    power: str = Field(
+        "", description="Android: power mode of the device meanwhile, boost or app. Empty: as it is."
+    )
     timeout_s: float | None = Field(None, description="Limit for one runner process in seconds.")
     quiet_patience_s: float | None = Field(
         None, description="How long a session waits for a quiet machine, in seconds (20 on hardware)."
     )
+
+    def plan_wishes(self) -> dict[str, Any]:
+        """What is said here of the plan: all but where to measure."""
+        return self.model_dump(exclude={"device", "runner"})
 
 
 @dg.asset(
@@ -63,17 +89,17 @@ def etdump_traces(context: dg.AssetExecutionContext, config: ProfileConfig, lab:
     manifests: list[Manifest] = []
     with clear_failures():
         for (variant, platform_name), states in sessions_in(context.partition_keys).items():
-            target = lab.target(platform_name)
+            target = lab.target(platform_name, config.device)
             for sme2 in states:
                 target.require(sme2)
-            model, runner = inputs_of_session(store, variant, platform_name, states)
+            model, runners = inputs_of_session(store, variant, platform_name, states, config.runner)
             manifests += measure_session(
                 store,
                 target,
                 model,
-                runner,
+                runners,
                 sme2_arms(states),
-                plan_for(target.fidelity, paired=len(states) == 2, **config.model_dump()),
+                plan_for(target.fidelity, paired=len(states) == 2, **config.plan_wishes()),
                 log=context.log.info,
             )
     for manifest in manifests:
@@ -88,52 +114,84 @@ def etdump_traces(context: dg.AssetExecutionContext, config: ProfileConfig, lab:
 
 
 def inputs_of_session(
-    store: Store, variant: str, platform_name: str, states: list[str]
-) -> tuple[ExportedModel, RunnerBinary]:
-    """The current model file and runner of a session."""
+    store: Store, variant: str, platform_name: str, states: list[str], kind: str
+) -> tuple[ExportedModel, dict[str, RunnerBinary]]:
+    """The current model file of a session, and the runner of each state, from the wheel or from source."""
     model_key = store.require_current("model", variant, "exported_model")
     model = load_exported(store.artifacts / "models" / variant / model_key)
-    return model, _runner_of(store, [TargetKey(platform_name, sme2) for sme2 in states])
+    if kind == "source":
+        pair = source_pair(store, platform_name)
+        return model, {sme2: pair.of(sme2) for sme2 in states}
+    return model, _runners_of(store, {sme2: TargetKey(platform_name, sme2) for sme2 in states})
 
 
-def _runner_of(store: Store, targets: list[TargetKey]) -> RunnerBinary:
-    """The runner of the targets, which must be one: arms with different binaries are no experiment."""
-    names = {store.require_current("runner", str(target), "runner_binary") for target in targets}
-    if len(names) != 1:
+def _runners_of(store: Store, targets: dict[str, TargetKey]) -> dict[str, RunnerBinary]:
+    """The runner of each state. Arms whose binaries differ in more than SME are no experiment."""
+    runners = {
+        sme2: load_runner(
+            store.artifacts / "runners" / store.require_current("runner", str(target), "runner_binary")
+        )
+        for sme2, target in targets.items()
+    }
+    if len({runner.pair for runner in runners.values()}) != 1:
         raise Sme2Error(
-            f"{' and '.join(str(target) for target in targets)} have different runner binaries.",
+            f"{' and '.join(map(str, targets.values()))} have different runner binaries.",
             "Materialise runner_binary for both of them.",
         )
-    return load_runner(store.artifacts / "runners" / names.pop())
+    return runners
 
 
 def _run_metadata(store: Store, manifest: Manifest) -> dict[str, dg.MetadataValue]:
     identity, context, info = manifest.identity, manifest.context, manifest.info
+    rounds = len(info.environment) // 2
     facts = [
-        ["session", manifest.session_id + (" (both arms)" if manifest.paired else " (this arm alone)")],
-        ["SME2", identity.sme2],
+        ["device", f"{context.device} ({context.fidelity})"],
         ["CPU", context.machine["cpu"]],
-        ["fidelity", context.fidelity],
+        ["SME2", identity.sme2],
+        ["session", manifest.session_id + (" (both arms)" if manifest.paired else " (this arm alone)")],
+        ["rounds x iterations", f"{rounds} x {info.plan['iterations']}"],
+        ["warm-up steady", {True: "yes", False: "NO", None: "fixed warm-up"}[info.steady]],
+        ["disturbances", _few(info.flags) or "none: the machine was quiet"],
+        ["outputs against eager", _agreement_text(info)],
+    ]
+    provenance = [
         ["SME vector bits", context.cpu["sme_vector_bits"]],
         ["features masked", ", ".join(context.cpu["features_masked"]) or "none"],
-        ["rounds x iterations", f"{len(info.environment) // 2} x {info.plan['iterations']}"],
-        ["warm-up steady", {True: "yes", False: "NO", None: "fixed warm-up"}[info.steady]],
-        ["machine", "; ".join(info.flags) or "quiet"],
         ["threads", identity.threads],
+        ["CPUs", identity.cpus or "not chosen"],
+        ["power mode", _power_text(identity.power_mode, context.power)],
         ["ExecuTorch", info.versions.get("executorch")],
         ["runner", identity.runner_sha256[:16]],
         ["model file", identity.pte_sha256[:16]],
-        ["outputs against eager", _agreement_text(info)],
         ["machine load before, after", f"{context.load_before}, {context.load_after}"],
     ]
+    seconds = datetime.fromisoformat(info.finished_at) - datetime.fromisoformat(info.started_at)
     return {
+        "run": dg.MetadataValue.md(TextTable.of(["what", "value"], facts).markdown()),
+        "provenance": dg.MetadataValue.md(TextTable.of(["what", "value"], provenance).markdown()),
+        # Numbers on their own, so that the UI plots them over the runs.
+        "rounds": dg.MetadataValue.int(rounds),
+        "disturbed rounds": dg.MetadataValue.int(len({it.round for it in info.environment if it.flags})),
+        **({} if info.sqnr_db is None else {"SQNR dB": plotted(info.sqnr_db)}),
+        "session seconds": plotted(seconds.total_seconds()),
+        "processes": dg.MetadataValue.int(len(info.processes)),
         "run_id": dg.MetadataValue.text(manifest.run_id),
         "session_id": dg.MetadataValue.text(manifest.session_id),
         "path": dg.MetadataValue.path(str(store.run_dir(manifest.run_id))),
-        "run": dg.MetadataValue.md(TextTable.of(["what", "value"], facts).markdown()),
-        "processes": dg.MetadataValue.int(len(info.processes)),
-        **({} if info.sqnr_db is None else {"sqnr_db": dg.MetadataValue.float(info.sqnr_db)}),
     }
+
+
+def _few(flags: list[str], most: int = 3) -> str:
+    """The first of them: the UI hides a long table behind a link. The table environment has all."""
+    more = f"; and {len(flags) - most} more" if len(flags) > most else ""
+    return "; ".join(flags[:most]) + more
+
+
+def _power_text(mode: str, power: dict[str, Any]) -> str:
+    if not mode:
+        return "as it was"
+    refused = [setting["name"] for setting in power.get("settings", []) if not setting["taken"]]
+    return mode + (f" (did not take: {', '.join(refused)})" if refused else " (verified)")
 
 
 def _agreement_text(info: Info) -> str:

@@ -45,6 +45,16 @@ if TYPE_CHECKING:
 )
 @click.option("--rounds", type=click.IntRange(1), help="Exactly so many rounds [10 to 30; emulated 1].")
 @click.option("--budget", type=click.FloatRange(0), help="Seconds after which no round is added [120].")
+@click.option(
+    "--runner",
+    type=click.Choice(["wheel", "source"]),
+    default="wheel",
+    show_default=True,
+    help="source: the pair that `sme2 build-runner` made, one binary per arm.",
+)
+@click.option("--device", help="Android: the serial of the device, or `any` [the only one connected].")
+@click.option("--cpus", help="CPUs to run on: prime, performance, efficiency, a list (4-7) or a mask (0xf0).")
+@click.option("--power", type=click.Choice(["boost", "app"]), help="Android: power mode meanwhile.")
 @click.option("--aa", is_flag=True, help="Measure each state against itself: the noise of this machine.")
 @click.option("--operators", is_flag=True, help="Also print every operator.")
 @json_option
@@ -59,6 +69,10 @@ def profile(
     warmup: int | None,
     rounds: int | None,
     budget: float | None,
+    runner: str,
+    device: str | None,
+    cpus: str | None,
+    power: str | None,
     aa: bool,
     operators: bool,
     as_json: bool,
@@ -81,7 +95,7 @@ def profile(
             # Emulated times mean nothing, so they have no noise either.
             requests = [request for request in requests if request.platform != "emulated"]
     else:
-        requests, notes = launch.requests_for(lab, variants_of(model), platform_name, states), []
+        requests, notes = launch.requests_for(lab, variants_of(model), platform_name, states, device), []
     for note in notes:
         progress.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
     settings = {
@@ -90,6 +104,10 @@ def profile(
         "warmup": warmup,
         "rounds": rounds,
         "budget_s": budget,
+        "runner": runner,
+        "device": device,
+        "cpus": cpus,
+        "power": power,
     }
     settings = {name: value for name, value in settings.items() if value is not None}
     with launch.open_instance(store) as instance, progress.status("starting") as status:

@@ -39,6 +39,11 @@ class Identity:
     threads: int
     pte_sha256: str
     runner_sha256: str
+    # What both arms' runners share: the same hash for one binary, and for two that were built as a pair.
+    runner_pair: str = ""
+    # The CPUs the runner was bound to, e.g. "4-7"; empty: not bound.
+    cpus: str = ""
+    power_mode: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,8 @@ class Context:
     cpu: dict[str, Any]
     load_before: float | None
     load_after: float | None
+    # What the power mode set, and whether it took.
+    power: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,14 @@ class Plan:
     # How long a session waits, all rounds together, for other processes to leave the machine alone.
     # After that it goes on, and the rounds are flagged.
     quiet_patience_s: float = 20.0
+    # The same for a device that is too hot: it cools more slowly than others leave.
+    cool_patience_s: float = 300.0
+    # The CPUs to run on, by cluster name, list or mask; empty: as the system likes.
+    cpus: str = ""
+    # The power mode of the device during the session; empty: as it is.
+    power: str = ""
+    # How long a session waits for a device that went away.
+    reconnect_patience_s: float = 120.0
 
     def __post_init__(self) -> None:
         for name in ("threads", "rounds", "iterations"):
@@ -97,10 +105,11 @@ EMULATED_PLAN = Plan(
     kernel_warmup=2,
     timeout_s=1800.0,
     quiet_patience_s=0.0,
+    cool_patience_s=0.0,
 )
 
 
-def plan_for(fidelity: Fidelity, *, paired: bool = True, **wishes: int | float | None) -> Plan:
+def plan_for(fidelity: Fidelity, *, paired: bool = True, **wishes: int | float | str | None) -> Plan:
     """The default plan with what was asked for instead (None: the default).
 
     A number of rounds or of warm-ups that was asked for is exact, unless its limit was asked for too.

@@ -1,7 +1,8 @@
 """A session: the interleaved measurement of one model on one platform, one or both arms.
 
 Each runner process is fresh and does one pass. Whatever fails, fails the whole session before
-anything is renamed into place: there are no rows from a crashed run.
+anything is renamed into place: there are no rows from a crashed run. A device that goes away is no failure
+of what it finished: it is waited for, and the round in which it went is measured again.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import math
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
@@ -24,7 +25,7 @@ import numpy as np
 import sme2_assets
 from sme2_assets.analysis.numerics import MINIMUM_SQNR_DB, compare_outputs, worst_agreement, worst_sqnr_db
 from sme2_assets.analysis.statistics import paired_speedup
-from sme2_assets.errors import RunnerError, Sme2Error
+from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.models.failures import load_failure
 from sme2_assets.models.operators import read_operators
@@ -48,12 +49,17 @@ from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.result import RunnerResult, read_result, runner_failure
 from sme2_assets.store import Store, new_directory, sha256_of_file
 from sme2_assets.targets.base import Completed, Target, Workspace
+from sme2_assets.targets.clusters import Cluster, cpu_list, parse_cpu_list
 from sme2_assets.targets.environment import disturbances_between, wait_until_quiet
+from sme2_assets.targets.heat import throttling_flags
+from sme2_assets.targets.keys import SME2_STATES
 
 Log = Callable[[str], None]
 
 # What others may use of the CPU while a round begins, in cores.
 QUIET_CORES = 0.3
+# A connection that is lost more often within one round will not carry it at all.
+MOST_LOSSES = 3
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,11 @@ class ArmSpec:
 def sme2_arms(states: Sequence[str]) -> list[ArmSpec]:
     """The arms that differ in SME2: named by their state."""
     return [ArmSpec(sme2, sme2) for sme2 in states]
+
+
+def same_runner(runner: RunnerBinary) -> dict[str, RunnerBinary]:
+    """One binary for both states."""
+    return dict.fromkeys(SME2_STATES, runner)
 
 
 def aa_arms(sme2: str, slowdown_percent: float = 0.0) -> list[ArmSpec]:
@@ -94,17 +105,64 @@ class _Arm:
         """About what one inference takes, from whatever has been measured; infinite before that."""
         return min((median(result.iteration_ns) for result in self.results), default=math.inf)
 
+    def forget_round(self, index: int) -> None:
+        """Drops what was measured of a round that was not finished."""
+        whole = sum(process.round < index for process in self.processes)
+        del self.processes[whole:], self.results[whole:]
+        shutil.rmtree(self.directory / _round_name(index), ignore_errors=True)
+
+
+@dataclass
+class _Session:
+    """What a session measures, and where; its workspace is opened anew when the device was away."""
+
+    target: Target
+    model: ExportedModel
+    runners: Mapping[str, RunnerBinary]
+    arms: dict[str, _Arm]
+    plan: Plan
+    cpus: str
+    clusters: tuple[Cluster, ...]
+    log: Log
+    # What is left of the patience for a quiet machine, for all rounds together.
+    quiet_patience_s: float
+    _open: ExitStack = field(default_factory=ExitStack)
+    _workspace: Workspace | None = None
+
+    def __enter__(self) -> _Session:
+        self._workspace = self._open.enter_context(self.target.workspace())
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._open.close()
+
+    @property
+    def workspace(self) -> Workspace:
+        assert self._workspace is not None, "the session is not entered"
+        return self._workspace
+
+    def reconnect(self) -> None:
+        """Waits for the device and begins a fresh workspace on it; ConnectionLost if it stays away."""
+        self.target.recover(self.plan.reconnect_patience_s, self.log)
+        with suppress(Sme2Error):
+            self._open.close()
+        self._open = ExitStack()
+        self.__enter__()
+
 
 def measure_session(
     store: Store,
     target: Target,
     model: ExportedModel,
-    runner: RunnerBinary,
+    runners: Mapping[str, RunnerBinary],
     arm_specs: Sequence[ArmSpec],
     plan: Plan,
     log: Log,
 ) -> list[Manifest]:
-    """Measures the arms of one model interleaved in one session; gives a manifest per arm."""
+    """Measures the arms of one model interleaved in one session; gives a manifest per arm.
+
+    `runners` has the runner of each SME2 state: the same one, or the two of a pair that was built alike.
+    """
     for spec in arm_specs:
         target.require(spec.sme2)
     experiment = "aa" if len({spec.sme2 for spec in arm_specs}) < len(arm_specs) else "sme2"
@@ -113,7 +171,9 @@ def measure_session(
     session_id = f"{started:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
     with ExitStack() as pending:
         target = pending.enter_context(target.leased(store.leases, log))
-        workspace = pending.enter_context(target.workspace())
+        machine = target.facts()
+        cpus = cpu_list(target.cpus(plan.cpus)) if plan.cpus else ""
+        power = pending.enter_context(target.power(plan.power, store.leases, log))
         arms = {}
         for spec in arm_specs:
             run_id = _run_id(session_id, model, target, spec)
@@ -122,7 +182,10 @@ def measure_session(
             shutil.copyfile(model.operators, directory / OPERATORS_FILE)
             shutil.copyfile(model.delegation, directory / DELEGATION_FILE)
             arms[spec.label] = _Arm(spec, run_id, directory)
-        environment = _measure_rounds(workspace, target, model, runner, arms, plan, seed, log)
+        with _Session(
+            target, model, runners, arms, plan, cpus, machine.clusters, log, plan.quiet_patience_s
+        ) as session:
+            environment = _measure_rounds(session, seed)
         finished = datetime.now(timezone.utc)
         arms_sqnr_db = _arms_sqnr_db(list(arms.values()))
         manifests = []
@@ -141,13 +204,17 @@ def measure_session(
                     sme2=arm.spec.sme2,
                     threads=plan.threads,
                     pte_sha256=model.pte_sha256,
-                    runner_sha256=runner.sha256,
+                    runner_sha256=runners[arm.spec.sme2].sha256,
+                    runner_pair=runners[arm.spec.sme2].pair,
+                    cpus=cpus,
+                    power_mode=plan.power,
                 ),
                 context=Context(
                     fidelity=target.fidelity,
                     device=target.device,
-                    machine=asdict(target.facts()),
+                    machine=machine.as_json(),
                     cpu=_cpu_of(arm),
+                    power=power,
                     load_before=environment[0].snapshot["load_1m"],
                     load_after=environment[-1].snapshot["load_1m"],
                 ),
@@ -168,42 +235,69 @@ def _run_id(session_id: str, model: ExportedModel, target: Target, spec: ArmSpec
     return f"{session_id}-{model.variant}-{target.platform}-{arm}"
 
 
-def _measure_rounds(
-    workspace: Workspace,
-    target: Target,
-    model: ExportedModel,
-    runner: RunnerBinary,
-    arms: dict[str, _Arm],
-    plan: Plan,
-    seed: int,
-    log: Log,
-) -> list[Moment]:
+def _measure_rounds(session: _Session, seed: int) -> list[Moment]:
     """Round after round until the plan is fulfilled; gives the machine's state around each."""
+    arms, plan, log = session.arms, session.plan, session.log
     environment: list[Moment] = []
     started = time.monotonic()
-    patience_s = plan.quiet_patience_s
     for index, order in enumerate(arm_orders(list(arms), plan.max_rounds, seed)):
-        asked = time.monotonic()
-        before, flags = wait_until_quiet(
-            limit_load=QUIET_CORES, patience_s=patience_s, log=log, take=target.snapshot
-        )
-        patience_s = max(0.0, patience_s - (time.monotonic() - asked)) if flags else patience_s
-        environment.append(Moment(index, "before", before.as_json(), flags))
-        for order_index, label in enumerate(order):
-            for pass_kind in plan.passes_of_round(index):
-                environ = {"SME2_RUNNER_SME2": arms[label].spec.sme2}
-                if pass_kind == "kernels":
-                    environ |= target.sampling_environment
-                _run_pass(workspace, model, runner, arms[label], plan, index, order_index, pass_kind, environ)
-        # The counters since `before` tell what disturbed the round; nothing more needs sampling.
-        after = target.snapshot(sample_s=0)
-        disturbed = disturbances_between(before, after, limit_load=QUIET_CORES)
-        environment.append(Moment(index, "after", after.as_json(), disturbed))
+        try:
+            environment += _measured_round(session, index, order)
+        except ConnectionLost as lost:
+            if index == 0:
+                raise
+            environment[-1].flags.append(f"lost: the device went away in round {index + 1} and stayed away")
+            log(f"{lost.what} The {index} finished rounds are kept.")
+            break
         done, why = _enough(list(arms.values()), plan, index + 1, time.monotonic() - started)
-        log(f"{model.variant} on {target.platform}: round {index + 1}{why}")
+        log(f"{session.model.variant} on {session.target.platform}: round {index + 1}{why}")
         if done:
             break
     return environment
+
+
+def _measured_round(session: _Session, index: int, order: list[str]) -> list[Moment]:
+    """One round of all arms; from its beginning again when the device went away in it."""
+    losses: list[str] = []
+    while True:
+        try:
+            before, after = _try_round(session, index, order)
+        except ConnectionLost as lost:
+            for arm in session.arms.values():
+                arm.forget_round(index)
+            if len(losses) == MOST_LOSSES:
+                raise
+            session.log(f"{lost.what} Waiting for the device; round {index + 1} is measured again.")
+            losses.append("lost: the device went away, and the round was measured again")
+            session.reconnect()
+        else:
+            return [before, replace(after, flags=[*after.flags, *losses[:1]])]
+
+
+def _try_round(session: _Session, index: int, order: list[str]) -> tuple[Moment, Moment]:
+    target, plan = session.target, session.plan
+    asked = time.monotonic()
+    before, flags = wait_until_quiet(
+        limit_load=QUIET_CORES,
+        patience_s=session.quiet_patience_s,
+        cool_patience_s=plan.cool_patience_s,
+        log=session.log,
+        take=target.snapshot,
+    )
+    if flags:
+        session.quiet_patience_s = max(0.0, session.quiet_patience_s - (time.monotonic() - asked))
+    slowed: list[str] = []
+    for order_index, label in enumerate(order):
+        for pass_kind in plan.passes_of_round(index):
+            result = _run_pass(session, session.arms[label], index, order_index, pass_kind)
+            slowed += throttling_flags(result.conditions, session.clusters)
+    # The counters since `before` tell what disturbed the round; nothing more needs sampling.
+    after = target.snapshot(sample_s=0)
+    disturbed = disturbances_between(before, after, limit_load=QUIET_CORES)
+    return (
+        Moment(index, "before", before.as_json(), flags),
+        Moment(index, "after", after.as_json(), [*disturbed, *dict.fromkeys(slowed)]),
+    )
 
 
 def _enough(arms: list[_Arm], plan: Plan, rounds: int, spent_s: float) -> tuple[bool, str]:
@@ -235,24 +329,30 @@ def _partition_name(variant: str, platform: str, sme2: str) -> str:
     return f"{variant}.{platform}-sme2_{sme2}"
 
 
+def _round_name(index: int) -> str:
+    return f"round_{index:02d}"
+
+
 def _run_pass(
-    workspace: Workspace,
-    model: ExportedModel,
-    runner: RunnerBinary,
-    arm: _Arm,
-    plan: Plan,
-    round_index: int,
-    order_index: int,
-    pass_kind: str,
-    environ: dict[str, str],
-) -> None:
+    session: _Session, arm: _Arm, round_index: int, order_index: int, pass_kind: str
+) -> RunnerResult:
     """One runner process: run it, believe nothing that does not fit, keep its files."""
+    workspace, model, plan = session.workspace, session.model, session.plan
+    environ = {"SME2_RUNNER_SME2": arm.spec.sme2}
+    if pass_kind == "kernels":
+        environ |= session.target.sampling_environment
     name = f"{arm.spec.label}_{round_index:02d}_{pass_kind}"
     iterations = plan.iterations_of(pass_kind, arm.inference_ns())
-    command = [*workspace.install(runner.program), "--model", workspace.put(model.pte)]
+    command = [
+        *workspace.install(session.runners[arm.spec.sme2].program),
+        "--model",
+        workspace.put(model.pte),
+    ]
     for path in model.inputs:
         command += ["--input", workspace.put(path)]
     command += ["--pass", pass_kind, "--threads", str(plan.threads)]
+    if session.cpus:
+        command += ["--cpus", session.cpus]
     warmup, warmup_cap = plan.warmup_of(pass_kind)
     command += ["--warmup", str(warmup), "--iterations", str(iterations)]
     if warmup_cap > warmup:
@@ -268,7 +368,7 @@ def _run_pass(
     if completed.returncode != 0:
         raise _failure(completed, model, arm, round_index, pass_kind)
 
-    relative = Path(f"round_{round_index:02d}") / pass_kind
+    relative = Path(_round_name(round_index)) / pass_kind
     directory = arm.directory / relative
     directory.mkdir(parents=True)
     (directory / LOG_FILE).write_text(completed.stdout + completed.stderr)
@@ -279,7 +379,7 @@ def _run_pass(
     if pass_kind == "kernels":
         workspace.get(f"{name}.samples.json", directory / SAMPLES_FILE)
     result = read_result(directory / RESULT_FILE)
-    _believe(result, arm, plan, pass_kind, iterations)
+    _believe(result, arm, session, pass_kind, iterations)
     arm.results.append(result)
     arm.processes.append(
         Process(
@@ -293,10 +393,17 @@ def _run_pass(
             seconds=round(completed.seconds, 4),
         )
     )
+    return result
 
 
-def _believe(result: RunnerResult, arm: _Arm, plan: Plan, pass_kind: str, iterations: int) -> None:
+def _believe(result: RunnerResult, arm: _Arm, session: _Session, pass_kind: str, iterations: int) -> None:
     """The result must be of this arm and this plan: SME2 really on, or really taken away."""
+    plan = session.plan
+    if session.cpus and result.cpus != parse_cpu_list(session.cpus):
+        raise RunnerError(
+            f"The runner was to run on CPUs {session.cpus}, but reports {result.cpus}.",
+            "Choose CPUs that the device lets a program have, or leave `cpus` empty.",
+        )
     if result.cpu.sme2_usable != (arm.spec.sme2 == "on"):
         raise RunnerError(
             f"The runner was to run with SME2 {arm.spec.sme2}, but reports SME2 usable: "

@@ -14,7 +14,7 @@ from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.manifest import Manifest
 from sme2_assets.profiling.plan import Plan, plan_for
-from sme2_assets.profiling.session import aa_arms, current_run_dir, measure_session, sme2_arms
+from sme2_assets.profiling.session import aa_arms, current_run_dir, measure_session, same_runner, sme2_arms
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store, sha256_of_file
 from sme2_assets.targets.base import Availability
@@ -60,7 +60,9 @@ def faulty_runner(tmp_path: Path, runner_binary: RunnerBinary) -> Callable[[str]
 
 
 def measure(store: Store, model: ExportedModel, runner: RunnerBinary, plan: Plan = SHORT) -> list[Manifest]:
-    return measure_session(store, NativeTarget(HOST), model, runner, sme2_arms(["off"]), plan, log=print)
+    return measure_session(
+        store, NativeTarget(HOST), model, same_runner(runner), sme2_arms(["off"]), plan, log=print
+    )
 
 
 def finished_runs(store: Store) -> list[Path]:
@@ -150,7 +152,9 @@ def test_a_runner_that_made_fewer_inferences_than_asked_is_not_believed(store, m
 def test_a_state_the_machine_cannot_give_is_refused_before_anything_runs(store, model, runner_binary):
     target = NativeTarget(HOST)
     with pytest.raises(TargetUnavailable, match="has no SME2"):
-        measure_session(store, target, model, runner_binary, sme2_arms(["off", "on"]), SHORT, log=print)
+        measure_session(
+            store, target, model, same_runner(runner_binary), sme2_arms(["off", "on"]), SHORT, log=print
+        )
     assert finished_runs(store) == []
 
 
@@ -161,7 +165,9 @@ def test_the_runner_is_believed_and_not_the_target(store, model, runner_binary):
             return Availability(True, "claims to have SME2")
 
     with pytest.raises(RunnerError, match="SME2 usable: False"):
-        measure_session(store, Boastful(HOST), model, runner_binary, sme2_arms(["on"]), SHORT, log=print)
+        measure_session(
+            store, Boastful(HOST), model, same_runner(runner_binary), sme2_arms(["on"]), SHORT, log=print
+        )
     assert finished_runs(store) == []
 
 
@@ -176,7 +182,7 @@ def test_a_manifest_of_another_schema_is_refused(store, model, runner_binary):
 
 def test_identical_arms_are_interleaved_and_never_current(store, model, runner_binary):
     manifests = measure_session(
-        store, NativeTarget(HOST), model, runner_binary, aa_arms("off"), SHORT, log=print
+        store, NativeTarget(HOST), model, same_runner(runner_binary), aa_arms("off"), SHORT, log=print
     )
     assert [manifest.arm for manifest in manifests] == ["a", "b"]
     assert {manifest.experiment for manifest in manifests} == {"aa"}
@@ -193,17 +199,17 @@ def test_identical_arms_are_interleaved_and_never_current(store, model, runner_b
 def test_rounds_are_added_until_the_interval_is_narrow(store, model, runner_binary):
     wide = replace(SHORT, rounds=6, max_rounds=8, iterations=1, interval_width=0.0, budget_s=600)
     [first, _] = measure_session(
-        store, NativeTarget(HOST), model, runner_binary, aa_arms("off"), wide, log=print
+        store, NativeTarget(HOST), model, same_runner(runner_binary), aa_arms("off"), wide, log=print
     )
     assert len(first.info.environment) == 2 * 8, "an interval of no width is never reached"
     easy = replace(wide, interval_width=1000.0)
     [first, _] = measure_session(
-        store, NativeTarget(HOST), model, runner_binary, aa_arms("off"), easy, log=print
+        store, NativeTarget(HOST), model, same_runner(runner_binary), aa_arms("off"), easy, log=print
     )
     assert len(first.info.environment) == 2 * 6, "any interval will do, but not before the least number"
     broke = replace(wide, budget_s=0.0)
     [first, _] = measure_session(
-        store, NativeTarget(HOST), model, runner_binary, aa_arms("off"), broke, log=print
+        store, NativeTarget(HOST), model, same_runner(runner_binary), aa_arms("off"), broke, log=print
     )
     assert len(first.info.environment) == 2 * 6, "a budget of nothing still buys the least number"
 

@@ -1,0 +1,267 @@
+"""The whole chain on an Android device: a real adbd on this machine, with the emulator as its CPU with SME2.
+
+Sessions go on where a device comes back, and leave nothing where it does not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sme2_assets.errors import ConnectionLost, RunnerError
+from sme2_assets.models.artifact import ExportedModel
+from sme2_assets.profiling.manifest import Manifest
+from sme2_assets.profiling.plan import Plan, plan_for
+from sme2_assets.profiling.session import aa_arms, measure_session, same_runner, sme2_arms
+from sme2_assets.runner.build import RunnerBinary
+from sme2_assets.runner.bundle import build_bundle
+from sme2_assets.store import Store
+from sme2_assets.targets import open_target
+from sme2_assets.targets.qemu import Qemu
+from sme2_assets_tests.e2e.conftest import Workbench
+from sme2_assets_tests.targets.adb_loopback import LoopbackDevice
+
+VARIANT = "toy_cnn-fp32"
+SHORT = plan_for(
+    "hardware",
+    rounds=2,
+    warmup=1,
+    iterations=2,
+    kernel_rounds=0,
+    timeout_s=60,
+    quiet_patience_s=0,
+    cool_patience_s=0,
+)
+
+
+@pytest.fixture(scope="session")
+def bundle(artifacts_dir: Path) -> RunnerBinary:
+    return build_bundle(artifacts_dir, log=print)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "data")
+
+
+@pytest.fixture
+def measured(
+    store: Store,
+    loopback_device: LoopbackDevice,
+    exported: Callable[[str], ExportedModel],
+    bundle: RunnerBinary,
+) -> Callable[..., list[Manifest]]:
+    """Measures a session on the device."""
+
+    def measure(
+        plan: Plan = SHORT,
+        *,
+        runner: RunnerBinary = bundle,
+        model: ExportedModel | None = None,
+        log: Callable[[str], None] = print,
+        arms: int = 1,
+    ) -> list[Manifest]:
+        specs = sme2_arms(["off"]) if arms == 1 else aa_arms("off")
+        target = open_target("android", store)
+        return measure_session(
+            store, target, model or exported(VARIANT), same_runner(runner), specs, plan, log
+        )
+
+    return measure
+
+
+@pytest.fixture
+def stored_runs(store: Store) -> Callable[[], list[str]]:
+    return lambda: sorted(path.name for path in store.runs.iterdir()) if store.runs.is_dir() else []
+
+
+@pytest.mark.slow
+def test_the_chain_runs_on_a_device_with_sme2_on_and_off(
+    workbench: Workbench, loopback_device: LoopbackDevice, emulator: Qemu, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SME2_ANDROID_EMULATE", "1")
+    first = workbench.profile(VARIANT, "android", "off", "on", kernel_rounds=0)
+    runs = workbench.warehouse.query("SELECT * FROM latest_runs WHERE platform = 'android'")
+    assert sorted(runs["sme2"]) == ["off", "on"]
+    assert (runs["fidelity"] == "emulated").all()
+    assert runs["session_id"].nunique() == runs["runner_sha256"].nunique() == 1
+    assert runs["device"].unique().tolist() == [loopback_device.device.device_id]
+    assert loopback_device.serial not in runs.to_csv(), "a serial number is never stored"
+    operators = workbench.warehouse.query(
+        "SELECT sme2, name FROM operator_summary WHERE platform = 'android' AND sme2_evidence <> 'none'"
+    )
+    assert set(operators["sme2"]) == {"on"}
+    assert operators["name"].str.contains("PF32").all()
+    [verdict] = workbench.warehouse.query(
+        "SELECT verdict FROM sme2_comparison WHERE platform = 'android' AND level = 'model'"
+    )["verdict"]
+    assert verdict == "not comparable"
+    assert (workbench.store.report_dir(VARIANT, "android") / "report.md").is_file()
+    second = workbench.profile(VARIANT, "android", "off", kernel_rounds=0)
+    assert any("0.0 MB pushed in this session" in line for line in second), second
+    assert not any("0.0 MB pushed in this session" in line for line in first), first
+
+
+def after_the_first_round(act: Callable[[], None]) -> tuple[list[str], Callable[[str], None]]:
+    """A log that does something when the first round is done, once."""
+    lines: list[str] = []
+
+    def log(line: str) -> None:
+        lines.append(line)
+        if ": round 1" in line and sum(": round 1" in each for each in lines) == 1:
+            act()
+
+    return lines, log
+
+
+def test_a_cut_connection_costs_the_round_it_was_in_and_no_other(
+    measured: Callable[..., list[Manifest]], loopback_device: LoopbackDevice
+):
+    lines, log = after_the_first_round(loopback_device.cut)
+    first, second = measured(log=log, arms=2)
+    assert any("measured again" in line for line in lines), lines
+    for manifest in (first, second):
+        latency = [process.round for process in manifest.info.processes if process.pass_kind == "latency"]
+        assert latency == [0, 1], "each round is there once, the interrupted one from its beginning"
+    assert first.info.flags.count("lost: the device went away, and the round was measured again") == 1
+
+
+def test_a_device_that_dies_and_comes_back_goes_on_where_it_was(
+    measured: Callable[..., list[Manifest]], loopback_device: LoopbackDevice
+):
+    gone = threading.Event()
+
+    def die() -> None:
+        loopback_device.kill()
+        gone.set()
+
+    lines, log = after_the_first_round(die)
+
+    def revived(line: str) -> None:
+        log(line)
+        # The main thread, which the daemon must be started from, is the one that measures.
+        if gone.is_set() and "Waiting for the device" in line:
+            gone.clear()
+            loopback_device.start()
+
+    [manifest] = measured(log=revived)
+    assert len({process.round for process in manifest.info.processes}) == 2
+    assert any("answers again" in line for line in lines), lines
+
+
+def test_a_device_that_stays_away_leaves_the_finished_rounds(
+    measured: Callable[..., list[Manifest]],
+    stored_runs: Callable[[], list[str]],
+    loopback_device: LoopbackDevice,
+):
+    plan = replace(SHORT, rounds=3, max_rounds=3, reconnect_patience_s=1.0)
+    lines, log = after_the_first_round(loopback_device.kill)
+    [manifest] = measured(plan, log=log)
+    assert {process.round for process in manifest.info.processes} == {0}
+    assert "lost: the device went away in round 2 and stayed away" in manifest.info.flags
+    assert any("1 finished rounds are kept" in line for line in lines), lines
+    assert len(stored_runs()) == 1
+
+
+def test_a_device_that_is_gone_from_the_first_round_on_leaves_nothing(
+    measured: Callable[..., list[Manifest]],
+    stored_runs: Callable[[], list[str]],
+    loopback_device: LoopbackDevice,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    # Nothing was ever pushed there, so something will be, in the first round.
+    monkeypatch.setenv("SME2_ANDROID_ROOT", f"{loopback_device.root}_fresh")
+    plan = replace(SHORT, reconnect_patience_s=1.0)
+
+    def log(line: str) -> None:
+        if "pushed" in line:
+            loopback_device.kill()
+
+    with pytest.raises(ConnectionLost, match="stayed away") as caught:
+        measured(plan, log=log)
+    assert "sme2 devices" in str(caught.value.remedy)
+    assert stored_runs() == []
+
+
+@pytest.fixture
+def spoiled(bundle: RunnerBinary, tmp_path: Path) -> Callable[[str], RunnerBinary]:
+    """A bundle whose runner is a shell program that may call the real one as `real "$@"`."""
+
+    def make(script: str) -> RunnerBinary:
+        folder = tmp_path / "spoiled"
+        folder.mkdir()
+        for name in bundle.files:
+            (folder / name).symlink_to(bundle.path.parent / name)
+        start = " ".join(f'"{part}"' for part in bundle.program.command_in("$here"))
+        text = f'here=$(dirname "$0")\nreal() {{ {start} "$@"; }}\n{script}\n'
+        (folder / "spoiled.sh").write_text(text)
+        return replace(
+            bundle,
+            path=folder / bundle.path.name,
+            files=(*bundle.files, "spoiled.sh"),
+            start=("sh", "./spoiled.sh"),
+        )
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ('real "$@"; exit 3', "model"),
+        ('real "$@"; kill -SEGV $$', "signal 11"),
+        ("exit 0", "did not write"),
+    ],
+)
+def test_a_runner_that_fails_on_the_device_leaves_no_run_whatever_it_wrote(
+    measured: Callable[..., list[Manifest]],
+    stored_runs: Callable[[], list[str]],
+    spoiled: Callable[[str], RunnerBinary],
+    script: str,
+    message: str,
+):
+    """The second and third leave files of the very name that is pulled; only an exit code of 0 counts."""
+    with pytest.raises(RunnerError, match=message):
+        measured(runner=spoiled(script))
+    assert stored_runs() == []
+
+
+def test_an_output_that_is_not_finite_is_no_measurement_on_a_device(
+    measured: Callable[..., list[Manifest]],
+    stored_runs: Callable[[], list[str]],
+    exported: Callable[[str], ExportedModel],
+    tmp_path: Path,
+):
+    model = exported(VARIANT)
+    nan_input = tmp_path / "nan.npy"
+    np.save(nan_input, np.full_like(np.load(model.inputs[0]), np.nan))
+    with pytest.raises(RunnerError, match=r"not finite|non-finite|NaN"):
+        measured(model=replace(model, inputs=[nan_input]))
+    assert stored_runs() == []
+
+
+def test_a_clock_that_jumps_changes_no_duration(
+    measured: Callable[..., list[Manifest]], monkeypatch: pytest.MonkeyPatch
+):
+    """Only steady clocks are used for durations; the moment of a session is a record."""
+    import sme2_assets.profiling.session as session
+
+    real = session.datetime
+
+    class Jumping(real):  # type: ignore[valid-type, misc]
+        calls = 0
+
+        @classmethod
+        def now(cls, tz=None):  # type: ignore[no-untyped-def]
+            cls.calls += 1
+            return real(2020 + 10 * (cls.calls % 2), 1, 1, tzinfo=tz)
+
+    monkeypatch.setattr(session, "datetime", Jumping)
+    [manifest] = measured()
+    assert all(process.seconds > 0 for process in manifest.info.processes)
+    assert manifest.info.started_at != manifest.info.finished_at
