@@ -1,0 +1,57 @@
+"""From a file to an experiment: ours as it is, the kit's translated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from sme2_assets.experiments.documents import read_document
+from sme2_assets.experiments.kit import is_kit, translated, with_platform
+from sme2_assets.experiments.problems import ExperimentError, Lines, problems_of
+from sme2_assets.experiments.schema import MODELS, Experiment
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An experiment whose file is well-formed; nothing has been looked at beyond the file."""
+
+    path: Path
+    experiment: Experiment
+    notes: tuple[str, ...] = ()
+    from_kit: bool = False
+    lines: Lines = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.experiment.name or self.path.stem
+
+
+def load(path: Path, platform: str | None = None) -> Loaded:
+    """The experiment of a file; `platform` is measured on instead of what the file says.
+
+    Everything that is wrong with the file is in one error, with its place.
+    """
+    document = read_document(path)
+    if is_kit(document.data):
+        experiment, notes = translated(document.data, path, document.lines, platform)
+        return Loaded(path, experiment, tuple(notes), True, document.lines)
+    experiment = parsed(document.data, path.name, document.lines)
+    if platform is None:
+        return Loaded(path, experiment, lines=document.lines)
+    note = (
+        f"measured on {platform}, as --platform says; the file's platforms, with their devices, CPUs and "
+        "power, are not used"
+    )
+    return Loaded(path, with_platform(experiment, platform), (note,), lines=document.lines)
+
+
+def parsed(data: Mapping[str, Any], name: str, lines: Lines | None = None) -> Experiment:
+    """The experiment of a document, or every problem that it has."""
+    try:
+        return Experiment.model_validate(data)
+    except ValidationError as error:
+        raise ExperimentError(name, problems_of(error, MODELS, lines)) from None

@@ -1,0 +1,330 @@
+"""What may stand in an experiment file.
+
+Belongs here: keys, types, ranges, and what they mean, which is also what editors show. Does not: whether a
+model or a device is there (check), and what is measured in the end (plan).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from sme2_assets.models.spec import PRECISIONS
+from sme2_assets.profiling.plan import PASSES
+
+SCHEMA_ID = "sme2-experiment"
+# Platforms by name, and whatever works on this machine.
+AUTO = "auto"
+
+PlatformName = Literal["auto", "linux", "mac", "android", "emulated"]
+Precision = Literal["fp32", "fp16", "int8", "int8_dynamic", "int4"]
+PassName = Literal["latency", "etdump", "kernels"]
+State = Literal["both", "on", "off"]
+assert set(Precision.__args__) == set(PRECISIONS)  # type: ignore[attr-defined]
+assert set(PassName.__args__) == set(PASSES)  # type: ignore[attr-defined]
+
+_CPU_CHOICE = re.compile(
+    r"prime|performance|efficiency|all|0[xX][0-9a-fA-F]+|[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*"
+)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def _listed(value: Any) -> Any:
+    """One instead of a list of one."""
+    return value if isinstance(value, list) or value is None else [value]
+
+
+def _platform(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    for at, value in enumerate(values):
+        if value in values[:at]:
+            raise ValueError(f"has {value!r} twice.")
+    return values
+
+
+def _cpus(value: Any) -> Any:
+    # One CPU is a number for YAML.
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _cpu_choice(value: str) -> str:
+    if not _CPU_CHOICE.fullmatch(value):
+        raise ValueError(
+            f"cannot be {value!r}: name a cluster (prime, performance, efficiency), CPUs (0-3,7) or a mask "
+            "(0xf0)."
+        )
+    return value
+
+
+def _needed_passes(passes: list[str]) -> list[str]:
+    for needed in ("latency", "etdump"):
+        if needed not in passes:
+            raise ValueError(
+                f"leaves out {needed}: latency and etdump are always made, for no result is shown whose "
+                "operators were not seen and added up. Only kernels may be left out."
+            )
+    return passes
+
+
+def _plain_name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError(
+            f"cannot be {value!r}: use letters, digits, '.', '_' and '-', beginning with a letter or a digit."
+        )
+    return value
+
+
+def require_printable(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("has characters in it that cannot be printed.")
+    return value
+
+
+def _printable_lines(value: str) -> str:
+    require_printable(value.replace("\n", ""))
+    return value
+
+
+Name = Annotated[str, Field(min_length=1, max_length=80), AfterValidator(_plain_name)]
+Text = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(require_printable)]
+Threads = Annotated[int, Field(ge=1, le=1024)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Platform(_Strict):
+    """Where to measure, and how the device is to be meanwhile."""
+
+    name: PlatformName = Field(
+        description="linux and mac: this machine. android: a device. emulated: kernels and outputs with "
+        "SME2 where no CPU has it; its times mean nothing. auto: all that work here."
+    )
+    device: Text | None = Field(
+        default=None,
+        description="Android: the serial of the device, or `any` for whichever is free. "
+        "Default: $ANDROID_SERIAL, else the only one connected.",
+    )
+    cpus: Annotated[
+        Text | None,
+        BeforeValidator(_cpus, json_schema_input_type=str | int | None),
+        AfterValidator(lambda value: None if value is None else _cpu_choice(value)),
+    ] = Field(
+        default=None,
+        description="CPUs to run on: a cluster (prime, performance, efficiency), a list such as 0-3,7, or a "
+        "mask such as '0xf0'. Default: as the system likes.",
+    )
+    power: Literal["boost", "app"] | None = Field(
+        default=None, description="Android: power mode of the device meanwhile. Default: as it is."
+    )
+
+    @model_validator(mode="after")
+    def _only_where_it_means_something(self) -> Platform:
+        for key, places in (
+            ("device", ("android",)),
+            ("power", ("android",)),
+            ("cpus", ("linux", "android")),
+        ):
+            if getattr(self, key) is not None and self.name not in places:
+                raise ValueError(f"{key} means nothing on {self.name}: it is for {' and '.join(places)}.")
+        return self
+
+
+class Settings(_Strict):
+    """What is measured and how much of it. What is left out is the platform's default."""
+
+    models: (
+        Annotated[
+            list[Text],
+            Field(min_length=1, max_length=200),
+            AfterValidator(_distinct),
+            BeforeValidator(_listed, json_schema_input_type=Text | list[Text]),
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="What to measure: any name that `sme2 profile` takes, such as toy_cnn, toy_cnn-int8 or "
+        "hf:bert@layers=2, or the path of a .pte, relative to this file.",
+    )
+    precisions: (
+        Annotated[
+            list[Precision],
+            Field(min_length=1),
+            AfterValidator(_distinct),
+            BeforeValidator(_listed, json_schema_input_type=Precision | list[Precision]),
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="Precisions of the models that name none. Default: all that a model is offered in.",
+    )
+    platforms: (
+        Annotated[
+            list[
+                Annotated[
+                    Platform,
+                    BeforeValidator(_platform, json_schema_input_type=PlatformName | Platform),
+                ]
+            ],
+            Field(min_length=1, max_length=50),
+            AfterValidator(_distinct),
+            BeforeValidator(
+                _listed, json_schema_input_type=PlatformName | Platform | list[PlatformName | Platform]
+            ),
+        ]
+        | None
+    ) = Field(default=None, description="Where to measure. Default: auto.")
+    sme2: State | None = Field(
+        default=None, description="Which states of SME2; a comparison needs both. Default: both."
+    )
+    threads: (
+        Annotated[
+            list[Threads],
+            Field(min_length=1, max_length=50),
+            AfterValidator(_distinct),
+            BeforeValidator(_listed, json_schema_input_type=Threads | list[Threads]),
+        ]
+        | None
+    ) = Field(
+        default=None, description="Threads of the runner; each number is a session of its own. Default: 1."
+    )
+    rounds: Annotated[int, Field(ge=1, le=1000)] | None = Field(
+        default=None,
+        description="Exactly so many rounds. Default: 10 to 30 on hardware, as needed; 1 emulated.",
+    )
+    budget_s: Annotated[float, Field(ge=0, le=86400)] | None = Field(
+        default=None, description="When to stop adding rounds, in seconds. Default: 120 on hardware."
+    )
+    iterations: Annotated[int, Field(ge=1, le=100000)] | None = Field(
+        default=None, description="Timed inferences per process. Default: 20 on hardware, 1 emulated."
+    )
+    warmup: Annotated[int, Field(ge=0, le=100000)] | None = Field(
+        default=None,
+        description="Exactly so many warm-ups per process. Default: 5 to 100 on hardware, until steady; 0 "
+        "emulated.",
+    )
+    passes: (
+        Annotated[
+            list[PassName],
+            Field(min_length=1),
+            AfterValidator(_distinct),
+            AfterValidator(_needed_passes),
+            BeforeValidator(_listed, json_schema_input_type=PassName | list[PassName]),
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="latency: inference times, no tracer. etdump: operator times. kernels: which kernels "
+        "ran, by sampling. The first two are always made. Default: all three.",
+    )
+    timeout_s: Annotated[float, Field(gt=0, le=86400)] | None = Field(
+        default=None, description="Limit for one runner process, in seconds. Default: 600 on hardware."
+    )
+    quiet_patience_s: Annotated[float, Field(ge=0, le=86400)] | None = Field(
+        default=None,
+        description="How long a session waits for a quiet machine, in seconds. Default: 20 on hardware.",
+    )
+
+
+class Entry(Settings):
+    """A part of the experiment with settings of its own; the others are those of the whole."""
+
+    name: Name | None = Field(
+        default=None, description="What the part is called where its results are shown."
+    )
+
+
+class Comparison(_Strict):
+    """Which sessions to compare. What is left out is any."""
+
+    model: Text | None = Field(default=None, description="Variants of this model, as under models.")
+    platform: PlatformName | None = Field(default=None, description="Only on this platform.")
+    threads: Threads | None = Field(default=None, description="Only with so many threads.")
+    label: Text | None = Field(default=None, description="What the comparison is called where it is shown.")
+
+
+class Report(_Strict):
+    """What is shown at the end."""
+
+    operators: bool = Field(default=False, description="Also every operator of each comparison.")
+
+
+class Experiment(Settings):
+    """What a person wants measured.
+
+    Every model at every precision is measured on every platform with every number of threads, both states
+    of SME2 interleaved. With entries, each is such a product, and what it leaves out is said here.
+    """
+
+    name: Name | None = Field(default=None, description="Of the experiment. Default: the name of the file.")
+    description: Annotated[str, Field(max_length=2000), AfterValidator(_printable_lines)] | None = Field(
+        default=None, description="For people."
+    )
+    entries: Annotated[list[Entry], Field(min_length=1, max_length=200)] | None = Field(
+        default=None, description="Parts with settings of their own."
+    )
+    comparisons: Annotated[list[Comparison], Field(min_length=1, max_length=200)] | None = Field(
+        default=None,
+        description="Which pairs of SME2 on and off to show at the end. Default: all that are measured.",
+    )
+    report: Report = Field(default_factory=Report, description="What is shown at the end.")
+    output: Text | None = Field(
+        default=None,
+        description="A folder for exports, reports and a summary, relative to this file. Default: none; all "
+        "is in the data folder anyway.",
+    )
+
+    @model_validator(mode="after")
+    def _something_to_measure(self) -> Experiment:
+        parts = self.parts()
+        for index, part in enumerate(parts):
+            if not part.models:
+                where = f"entries[{index}] names no models, and" if self.entries else "models is missing:"
+                raise ValueError(f"{where} there is nothing to measure without a model.")
+        names = [entry.name for entry in self.entries or [] if entry.name]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two entries have the name {name!r}.")
+        return self
+
+    def parts(self) -> list[Entry]:
+        """The entries with everything that they leave out filled in; the experiment itself if it has none."""
+        common = {key: getattr(self, key) for key in Settings.model_fields}
+        return [
+            Entry.model_construct(
+                name=entry.name,
+                **{key: _or(getattr(entry, key), default) for key, default in common.items()},
+            )
+            for entry in self.entries or [Entry()]
+        ]
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+# Which model stands under which key, for errors.
+MODELS: dict[str, type[BaseModel]] = {
+    "": Experiment,
+    "entries": Entry,
+    "platforms": Platform,
+    "comparisons": Comparison,
+    "report": Report,
+}
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema for editors."""
+    schema = Experiment.model_json_schema(mode="validation")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": SCHEMA_ID,
+        **schema,
+        "title": "Experiment file of sme2 run",
+    }

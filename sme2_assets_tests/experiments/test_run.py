@@ -1,0 +1,136 @@
+"""Experiment files measured for real, through the same assets as everything else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from click.testing import CliRunner, Result
+
+from sme2_assets.cli import main
+from sme2_assets.experiments.run import EXPERIMENT_TAG
+from sme2_assets.models.artifact import ExportedModel
+from sme2_assets.runner.build import RunnerBinary
+from sme2_assets.store import Store
+from sme2_assets.targets.host import host_platform
+from sme2_assets.targets.qemu import Qemu
+from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.e2e.conftest import make_data_folder
+
+HOST = host_platform()
+
+
+@pytest.fixture
+def store(tmp_path: Path, artifacts_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    store = make_data_folder(tmp_path / "data", artifacts_dir)
+    monkeypatch.setenv("SME2_DATA", str(store.root))
+    monkeypatch.setenv("DAGSTER_HOME", str(store.dagster_home))
+    monkeypatch.delenv("SME2_MODELS", raising=False)
+    return store
+
+
+def sme2(*words: str) -> Result:
+    return CliRunner().invoke(main, words, catch_exceptions=False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(HOST is None, reason="no native platform on this host")
+def test_a_yaml_file_is_measured_and_a_failing_member_loses_no_other(
+    tmp_path: Path, store: Store, runner_binary: RunnerBinary, exported: Callable[[str], ExportedModel]
+):
+    exported("toy_cnn-fp32")
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        f"models: toy_cnn-fp32\nplatforms: {HOST}\nsme2: off\nrounds: 1\niterations: 2\nwarmup: 0\n"
+        "passes: [latency, etdump]\nquiet_patience_s: 0\noutput: out\n"
+        "entries:\n  - name: hopeless\n    timeout_s: 0.001\n  - name: fine\n  - name: the-same\n"
+    )
+    planned = sme2("run", str(file), "--dry-run")
+    assert planned.exit_code == 0, planned.output
+    assert "2 sessions, 4 processes" in planned.stdout
+    assert not store.runs.exists()
+
+    done = sme2("run", str(file))
+    assert done.exit_code == 1, done.output
+    assert "1 of 2 sessions were measured" in done.stdout
+    assert "FAILED toy_cnn-fp32" in done.stdout
+    assert "What to do" in done.stdout
+    assert f"toy_cnn-fp32 on {HOST}, 1 thread" in done.stdout
+    [run] = Warehouse(store.warehouse).query("SELECT * FROM runs").to_dict("records")
+    assert (run["variant"], run["rounds"], run["iterations"], run["samples"]) == ("toy_cnn-fp32", 1, 2, 0)
+    summary = json.loads((tmp_path / "out" / "experiment.json").read_text())
+    assert [session["ok"] for session in summary["sessions"]] == [False, True]
+    assert summary["sessions"][1]["run_ids"] == {"off": run["run_id"]}
+    assert summary["sessions"][1]["entries"] == ["fine", "the-same"]
+    assert (tmp_path / "out" / f"toy_cnn-fp32-{HOST}-t1-fine" / "export" / "export.json").is_file()
+    with dg.DagsterInstance.from_config(str(store.dagster_home)) as instance:
+        assert {record.tags[EXPERIMENT_TAG] for record in instance.get_runs()} == {"mine"}
+
+
+@pytest.mark.slow
+def test_a_configuration_of_the_kit_runs_unchanged(
+    tmp_path: Path,
+    store: Store,
+    runner_binary: RunnerBinary,
+    emulator: Qemu,
+    exported: Callable[[str], ExportedModel],
+):
+    """A checkout as the kit leaves it: the exported file, and a configuration for a Mac."""
+    artifacts = tmp_path / "kit" / "model_profiling" / "out_toy_cnn" / "artifacts"
+    configs = tmp_path / "kit" / "model_profiling" / "configs"
+    artifacts.mkdir(parents=True)
+    configs.mkdir()
+    shutil.copyfile(exported("toy_cnn-fp32").pte, artifacts / "toy_cnn_xnnpack_fp32.pte")
+    file = configs / "toy_cnn_run.json"
+    arms = [("on", "mac-arm64"), ("off", "mac-arm64-sme2-off")]
+    config = {
+        "model": "model_profiling/out_toy_cnn/artifacts/toy_cnn_xnnpack_fp32.pte",
+        "output_root": "model_profiling/out_toy_cnn/runs/mac",
+        "experiments": [
+            {
+                "name": f"mac_sme2_{state}",
+                "runner_path": f"executorch/cmake-out/{build}/executor_runner",
+                "mode": "timing",
+                "runs": 10,
+                "warmup": 1,
+                "threads": [1],
+            }
+            for state, build in arms
+        ],
+        "analysis": {
+            "compare_pairs": [
+                {
+                    "baseline": {"experiment": "mac_sme2_off", "threads": 1},
+                    "candidate": {"experiment": "mac_sme2_on", "threads": 1},
+                    "label": "SME2 on a Mac",
+                }
+            ]
+        },
+    }
+    file.write_text(json.dumps(config))
+    if HOST != "mac":
+        elsewhere = sme2("run", str(file))
+        assert elsewhere.exit_code == 1
+        assert "mac, SME2 on" in elsewhere.stderr
+        assert "--platform emulated" in elsewhere.stderr
+        assert not store.runs.exists()
+
+    done = sme2("run", str(file), "--platform", "emulated")
+    assert done.exit_code == 0, done.output
+    assert "note: runner_path is not used" in done.stderr
+    assert "SME2 on a Mac: toy_cnn_xnnpack_fp32-as_is on emulated, 1 thread" in done.stdout
+    assert "verdict: not comparable" in done.stdout
+    assert "1 of 1 sessions were measured" in done.stdout
+    runs = Warehouse(store.warehouse).query("SELECT sme2, variant FROM runs ORDER BY sme2")
+    assert runs["sme2"].to_list() == ["off", "on"]
+    assert set(runs["variant"]) == {"toy_cnn_xnnpack_fp32-as_is"}
+    output = tmp_path / "kit" / config["output_root"]
+    [session] = [folder for folder in output.iterdir() if folder.is_dir()]
+    assert session.name == "toy_cnn_xnnpack_fp32-as_is-emulated-t1-mac_sme2_on"
+    assert (session / "report" / "report.md").is_file()
+    assert (session / "export" / "export.json").is_file()
+    assert json.loads((output / "experiment.json").read_text())["sessions"][0]["ok"]
