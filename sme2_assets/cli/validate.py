@@ -1,0 +1,98 @@
+"""`sme2 validate` and `sme2 smoke`: whether what is there can be relied on, and whether everything works.
+
+Belongs here: options, and how results are printed. Heavy imports happen inside the commands.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+from rich.text import Text
+
+from sme2_assets.cli.support import json_option, out, print_json, progress
+from sme2_assets.store import Store
+
+if TYPE_CHECKING:
+    from sme2_assets.smoke import SmokeStep
+    from sme2_assets.validation import Step
+
+_MARKS = {
+    "passed": "[green]passed[/]",
+    "note": "[yellow]note[/]  ",
+    "failed": "[red]FAILED[/]",
+    "not reached": "[dim]not reached[/]",
+}
+
+
+@click.command()
+@click.argument("things", metavar="RUN|FILE|DIR...", nargs=-1, required=True)
+@json_option
+@click.pass_obj
+def validate(store: Store, things: tuple[str, ...], as_json: bool) -> None:
+    """Check that a run, a file or a folder is whole and makes sense.
+
+    A run (by its id or folder): files complete and unchanged, traces readable, every nanosecond accounted
+    for, metrics sane, arms agree, the comparison meaningful or why not. Also an .etdump, a .pte, a
+    manifest.json, an exported folder, a Perfetto trace, an experiment file, a run folder of the public kit.
+    The exit code is 1 if a step failed; notes are no failures.
+    """
+    from sme2_assets.validation import validate as validated
+
+    made = []
+    for thing in things:
+        with progress.status(Text(thing)):
+            made.append(validated(thing, store))
+        if not as_json:
+            out.print(f"{made[-1].what} ({made[-1].kind})", style="bold", markup=False, highlight=False)
+            for step in made[-1].steps:
+                _print_step(step)
+    if as_json:
+        print_json([{**asdict(validation), "ok": validation.ok} for validation in made])
+    if not all(validation.ok for validation in made):
+        sys.exit(1)
+
+
+@click.command()
+@click.option("--emulated", is_flag=True, help="Also a pair with SME2 on and off under the emulator.")
+@json_option
+@click.pass_context
+def smoke(context: click.Context, emulated: bool, as_json: bool) -> None:
+    """The whole way once, in a minute or two: doctor, runner, export, run, analyse, files, validate.
+
+    It has a data folder of its own, which is removed: only the cache of runners and models is shared with
+    yours. What it measures is far too little for a verdict. With `sme2 --data FOLDER smoke` everything is
+    kept in FOLDER.
+    """
+    from sme2_assets.smoke import smoke as smoked
+
+    store: Store = context.obj
+    keep = store.root if context.parent is not None and context.parent.params.get("data") else None
+    with progress.status("starting") as status:
+        result = smoked(
+            store,
+            emulated=emulated,
+            keep=keep,
+            log=lambda message: status.update(Text(message)),
+            told=(lambda step: None) if as_json else _print_step,
+        )
+    if as_json:
+        print_json({**asdict(result), "ok": result.ok, "seconds": result.seconds})
+    elif result.ok:
+        out.print(f"Everything works. {result.seconds:.0f} s in all.", highlight=False)
+    if not result.ok:
+        sys.exit(1)
+
+
+def _print_step(step: Step | SmokeStep) -> None:
+    out.print(Text(f"  {step.name:16} "), end="", highlight=False)
+    out.print(_MARKS[step.status], end="", highlight=False)
+    timing = f" {step.seconds:6.1f} s" if step.status != "not reached" else ""
+    out.print(f"{timing}  {step.detail}", markup=False, highlight=False, soft_wrap=True)
+    if step.problem:
+        style = "red" if step.status == "failed" else "yellow"
+        out.print(f"    {step.problem}", style=style, markup=False, highlight=False, soft_wrap=True)
+    if step.remedy and step.problem:
+        out.print(f"    What to do: {step.remedy}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,265 @@
+"""A run as a folder of files for other tools, written whole or not at all."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+
+from sme2_assets.errors import Sme2Error
+from sme2_assets.exchange import perfetto, summaries, tables
+from sme2_assets.exchange.summaries import Arm
+from sme2_assets.profiling.manifest import TRACE_FILE, Manifest
+from sme2_assets.store import Store, sha256_of_file, write_json
+from sme2_assets.warehouse.read import run_of_id, runs_of_session
+from sme2_assets.warehouse.store import Warehouse
+
+FORMATS = ("csv", "parquet", "json", "markdown", "perfetto", "etdump")
+LISTING_FILE = "export.json"
+LISTING_SCHEMA = 1
+LATEST = "latest"
+# What the kit calls these files in its manifest.
+_KIT_KINDS = {
+    "exec_all_runs_timeline": "timeline_all",
+    "exec_run0_timeline": "timeline_run0",
+    "exec_ops_stats": "stats",
+    "kernels": "kernel_csv",
+}
+
+
+def find_run(
+    warehouse: Warehouse, run: str, model: str | None, platform: str | None, sme2: str | None
+) -> dict[str, Any]:
+    """A run by its id; `latest` is the newest of the model, platform and state that are named."""
+    if run != LATEST:
+        return run_of_id(warehouse, run)
+    rows = warehouse.query(
+        "SELECT run_id FROM latest_runs WHERE coalesce(variant = $model OR model = $model, true) "
+        "AND coalesce(platform = $platform, true) AND coalesce(sme2 = $sme2, true) "
+        "ORDER BY started_at DESC, sme2 DESC LIMIT 1",
+        {"model": model, "platform": platform, "sme2": sme2},
+    )
+    if rows.empty:
+        asked = ", ".join(name for name in (model, platform, sme2 and f"SME2 {sme2}") if name)
+        raise Sme2Error(
+            f"There is no run{' of ' + asked if asked else ''} in the warehouse yet.",
+            "Run `sme2 profile` first, or name a run: `sme2 sql 'SELECT run_id FROM runs'` lists them.",
+        )
+    return run_of_id(warehouse, rows["run_id"].iloc[0])
+
+
+def default_folder(store: Store, run: dict[str, Any]) -> Path:
+    return store.root / "exports" / str(run["run_id"])
+
+
+def export_run(
+    store: Store,
+    run: dict[str, Any],
+    formats: Sequence[str],
+    folder: Path,
+    *,
+    inferences: int = perfetto.MOST_INFERENCES,
+    log: Callable[[str], None] = lambda message: None,
+) -> list[Path]:
+    """Writes a run, and the other arm of its session, in these formats; gives the files, in order."""
+    _require_replaceable(folder)
+    warehouse = Warehouse(store.warehouse)
+    arms = _arms(warehouse, run)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        writer = _Writer(store, warehouse, arms, staging, log)
+        writer.write(formats, inferences)
+        names = sorted(str(path.relative_to(staging)) for path in staging.rglob("*") if path.is_file())
+        write_json(staging / LISTING_FILE, _listing(run, arms, formats, staging, names))
+        staging.chmod(0o755)
+        _replace(staging, folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return [folder / name for name in (*names, LISTING_FILE)]
+
+
+def _require_replaceable(folder: Path) -> None:
+    """Only an earlier export is replaced: no folder of a person is lost by naming it here."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise Sme2Error(f"{folder} is not a folder.", "Name another one with --output.")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / LISTING_FILE).is_file():
+        raise Sme2Error(
+            f"{folder} is not empty, and no earlier export.", "Name another folder with --output."
+        )
+
+
+def _replace(staging: Path, folder: Path) -> None:
+    old = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
+    if folder.exists():
+        folder.rename(old)
+    try:
+        staging.rename(folder)
+    except OSError:
+        if old.exists():
+            old.rename(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _arms(warehouse: Warehouse, run: dict[str, Any]) -> list[Arm]:
+    """The run first, then the other arm where the two were measured together."""
+    arms = [Arm(run)]
+    if bool(run["paired"]):
+        session = runs_of_session(warehouse, run["session_id"])
+        others = session[(session["run_id"] != run["run_id"]) & (session["variant"] == run["variant"])]
+        others = others[others["platform"] == run["platform"]]
+        arms += [Arm({str(name): value for name, value in row.items()}) for _, row in others.iterrows()]
+    return arms
+
+
+def _listing(
+    run: dict[str, Any], arms: Sequence[Arm], formats: Sequence[str], folder: Path, names: Sequence[str]
+) -> dict[str, Any]:
+    return {
+        "schema": LISTING_SCHEMA,
+        "run_id": run["run_id"],
+        "runs": [arm.run["run_id"] for arm in arms],
+        "formats": list(formats),
+        "file_sha256": {name: sha256_of_file(folder / name) for name in names},
+    }
+
+
+class _Writer:
+    """Fills one folder."""
+
+    def __init__(
+        self,
+        store: Store,
+        warehouse: Warehouse,
+        arms: Sequence[Arm],
+        folder: Path,
+        log: Callable[[str], None],
+    ) -> None:
+        self.store, self.warehouse, self.arms, self.folder, self.log = store, warehouse, arms, folder, log
+        self.generated_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self._made: dict[tuple[str, str], pd.DataFrame] = {}
+
+    def write(self, formats: Sequence[str], inferences: int) -> None:
+        for arm in self.arms:
+            (self.folder / arm.experiment).mkdir(exist_ok=True)
+            if "csv" in formats or "parquet" in formats:
+                self.log(f"tables of {arm.run['run_id']}")
+                self._write_tables(arm, formats)
+            if "etdump" in formats:
+                self._copy_traces(arm)
+        if "json" in formats or "markdown" in formats:
+            self.log("summaries")
+            self._write_summaries(formats)
+        if "perfetto" in formats:
+            self.log("trace")
+            arms = [(arm.run, self.store.run_dir(arm.run["run_id"])) for arm in self.arms]
+            trace = perfetto.trace_of_runs(self.warehouse, arms, inferences)
+            perfetto.write_trace(self.folder / f"{self.arms[0].model_stem}.perfetto.json", trace)
+
+    def _table(self, arm: Arm, name: str) -> pd.DataFrame:
+        """A table of an arm, made once."""
+        key = (str(arm.run["run_id"]), name)
+        if key not in self._made:
+            self._made[key] = tables.TABLES[name](self.warehouse, arm.run, arm.prefix)
+        return self._made[key]
+
+    def _write_tables(self, arm: Arm, formats: Sequence[str]) -> None:
+        frames = {name: self._table(arm, name) for name in tables.TABLES}
+        frames["exec_run0_timeline"] = tables.first_run(frames["exec_all_runs_timeline"])
+        with duckdb.connect() as connection:
+            for name, frame in frames.items():
+                base = f"{arm.experiment}/{arm.prefix}_{name}"
+                kind = _KIT_KINDS.get(name, name)
+                if "csv" in formats:
+                    frame.to_csv(self.folder / f"{base}.csv", index=False)
+                    arm.files[kind] = f"{base}.csv"
+                if "parquet" in formats:
+                    _write_parquet(connection, frame, self.folder / f"{base}.parquet")
+                    arm.files[f"{kind}_parquet"] = f"{base}.parquet"
+
+    def _copy_traces(self, arm: Arm) -> None:
+        """The traces of the etdump pass: the first round under the kit's name, the others with theirs."""
+        source = self.store.run_dir(arm.run["run_id"])
+        for number, trace in _traces(source, arm).items():
+            name = f"{arm.prefix}.etdump"
+            if number:
+                threads = f"_t{arm.threads}"
+                name = f"{arm.model_stem}_{arm.experiment}_r{number:02d}{threads}.etdump"
+            shutil.copyfile(trace, self.folder / arm.experiment / name)
+            kind = "etdump" if number == 0 else f"etdump_round_{number:02d}"
+            arm.files[kind] = f"{arm.experiment}/{name}"
+
+    def _write_summaries(self, formats: Sequence[str]) -> None:
+        statistics = {
+            arm.run["run_id"]: summaries.latency_statistics(self.warehouse, arm) for arm in self.arms
+        }
+        comparison = self._comparison()
+        stem = self.arms[0].model_stem
+        if "json" in formats:
+            for arm in self.arms:
+                if (robust := statistics[arm.run["run_id"]]) is not None:
+                    name = f"{arm.experiment}/{arm.prefix}_exec_all_runs_timeline_robust_stats.json"
+                    write_json(self.folder / name, robust)
+                    arm.files["robust_stats"] = name
+        pipeline = summaries.pipeline_summary(self.arms, self.generated_at, statistics, comparison)
+        if "markdown" in formats:
+            categories = {arm.run["run_id"]: self._table(arm, "categories") for arm in self.arms}
+            text = summaries.pipeline_markdown(pipeline, categories, self.arms)
+            (self.folder / f"{stem}_pipeline_summary.md").write_text(text, encoding="utf-8")
+        if "json" in formats:
+            run_manifests = {
+                arm.run["run_id"]: summaries.read_run_manifest(self.store.run_dir(arm.run["run_id"]))
+                for arm in self.arms
+            }
+            kernels = {arm.run["run_id"]: self._table(arm, "kernels") for arm in self.arms}
+            made = {
+                "manifest.json": summaries.manifest(self.arms, self.generated_at, run_manifests),
+                "metrics.json": summaries.metrics(self.arms, self.generated_at, statistics, kernels),
+                "analysis_summary.json": summaries.analysis_summary(
+                    self.warehouse, self.arms, self.generated_at, comparison
+                ),
+                f"{stem}_pipeline_summary.json": pipeline,
+            }
+            for name, document in made.items():
+                write_json(self.folder / name, document)
+
+    def _comparison(self) -> pd.DataFrame:
+        """What was found for this pair; empty for a run alone, and before its comparison is made."""
+        run = self.arms[0].run
+        return self.warehouse.query(
+            "SELECT * FROM comparisons WHERE session_id = ? AND variant = ? AND platform = ?",
+            [run["session_id"], run["variant"], _text(run["platform"])],
+        )
+
+
+def _traces(folder: Path, arm: Arm) -> dict[int, Path]:
+    if not folder.is_dir():
+        raise Sme2Error(
+            f"The evidence of run {arm.run['run_id']} is gone: there is no folder {folder}.",
+            "Leave the formats etdump and perfetto out; the tables come from the warehouse.",
+        )
+    if arm.run["experiment"] == "foreign":
+        return {0: folder / TRACE_FILE}
+    return {
+        process.round: folder / process.directory / TRACE_FILE
+        for process in Manifest.read(folder).info.processes
+        if process.pass_kind == "etdump"
+    }
+
+
+def _text(value: Any) -> str | None:
+    return None if pd.isna(value) else str(value)
+
+
+def _write_parquet(connection: duckdb.DuckDBPyConnection, frame: pd.DataFrame, path: Path) -> None:
+    connection.register("incoming", frame)
+    quoted = str(path).replace("'", "''")
+    connection.execute(f"COPY (FROM incoming) TO '{quoted}' (FORMAT parquet, COMPRESSION zstd)")

@@ -1,0 +1,410 @@
+"""Summaries of a run in the public kit's form: manifest, metrics, pipeline summary, analysis summary.
+
+The keys are the kit's, so that what reads its files reads these; keys of our own stand beside them and say
+what theirs cannot: which pass a time is from, how many rounds it rests on, its fidelity and, for a pair, the
+verdict with its interval. Emulated times mean nothing, so there are none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sme2_assets.models.spec import PRECISIONS
+from sme2_assets.warehouse.read import rows_of_view
+from sme2_assets.warehouse.store import Warehouse
+
+KIT_SCHEMA = 1
+# Times further than this many interquartile ranges from the quartiles are outliers, as in the kit.
+OUTLIER_RANGES = 1.5
+EMULATED_NOTE = "Emulated times mean nothing; which kernels ran and what they computed is real."
+FOREIGN_NOTE = "A foreign run: its provenance is unknown, and it was measured alone. It supports no verdict."
+
+
+@dataclass
+class Arm:
+    """A run that is exported, with its names in the kit's form and the files that were written of it."""
+
+    run: dict[str, Any]
+    files: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def experiment(self) -> str:
+        """`linux_sme2_on`, as the kit names its experiments; arms of an A/A session end in their letter."""
+        name = f"{_or_unknown(self.run['platform'])}_sme2_{_or_unknown(self.run['sme2'])}"
+        return f"{name}_{self.run['arm']}" if self.run["experiment"] == "aa" else name
+
+    @property
+    def threads(self) -> int | None:
+        return None if pd.isna(self.run["threads"]) else int(self.run["threads"])
+
+    @property
+    def model_stem(self) -> str:
+        return model_stem(self.run)
+
+    @property
+    def prefix(self) -> str:
+        threads = "" if self.threads is None else f"_t{self.threads}"
+        return f"{self.model_stem}_{self.experiment}{threads}"
+
+    @property
+    def emulated(self) -> bool:
+        return self.run["fidelity"] == "emulated"
+
+
+def model_stem(run: dict[str, Any]) -> str:
+    """The stem that the kit gives a .pte: `toy_cnn_xnnpack_fp16`."""
+    model, precision = run["model"], run["precision"]
+    if pd.isna(model):
+        return str(run["variant"])
+    return f"{model}_xnnpack_{precision}" if precision in PRECISIONS else str(model)
+
+
+def robust_statistics(latencies_ms: Sequence[float]) -> dict[str, Any]:
+    """Statistics that outliers hardly move, under the kit's names. All times must be known."""
+    values = np.asarray(latencies_ms, dtype=float)
+    q1, q3 = np.percentile(values, [25, 75])
+    low, high = (q1 - OUTLIER_RANGES * (q3 - q1), q3 + OUTLIER_RANGES * (q3 - q1))
+    inside = values[(values >= low) & (values <= high)]
+    outside = values[(values < low) | (values > high)]
+    return {
+        "count": len(values),
+        **_moments(values),
+        "min_ms": float(values.min()),
+        "max_ms": float(values.max()),
+        "percentiles": {f"p{at}": float(np.percentile(values, at)) for at in (50, 75, 90, 95, 99)},
+        "outliers": {
+            "count": len(outside),
+            "percentage": 100 * len(outside) / len(values),
+            "values": outside.tolist(),
+            "bounds": {"lower": float(low), "upper": float(high)},
+        },
+        "trimmed_mean_5_ms": _trimmed_mean(values, 0.05),
+        "trimmed_mean_10_ms": _trimmed_mean(values, 0.10),
+        "robust_stats": {"count": len(inside), **_moments(inside)},
+        "latencies_ms": values.tolist(),
+        "run_indices": list(range(len(values))),
+    }
+
+
+def latency_statistics(warehouse: Warehouse, arm: Arm) -> dict[str, Any] | None:
+    """Robust statistics of a run's timed inferences; None where its times mean nothing."""
+    if arm.emulated:
+        return None
+    rows = warehouse.query(
+        'SELECT "pass", round, duration_ns, execute_ns FROM inferences '
+        "WHERE run_id = ? AND NOT is_warmup ORDER BY round, iteration",
+        [arm.run["run_id"]],
+    )
+    # Times of the pass without tracer, where there is one: the tracer costs time itself.
+    latency = rows[rows["pass"] == "latency"]
+    kind, column = ("latency", "duration_ns") if len(latency) else ("etdump", "execute_ns")
+    timed = latency if len(latency) else rows[rows["pass"] == "etdump"]
+    rounds = timed.groupby("round")[column].median() / 1e6
+    return {
+        "pass": kind,
+        "rounds": len(rounds),
+        "median_of_rounds_ms": float(rounds.median()),
+        "round_medians_ms": rounds.tolist(),
+        **robust_statistics((timed[column] / 1e6).tolist()),
+    }
+
+
+def manifest(arms: Sequence[Arm], generated_at: str, run_manifests: dict[str, Any]) -> dict[str, Any]:
+    first = arms[0].run
+    return {
+        **_head(arms, generated_at),
+        "config": None,
+        "output_root": ".",
+        "executorch": {
+            "present": None,
+            "expected_sha": None,
+            "actual_sha": None,
+            "version": _known(first["executorch_version"]),
+        },
+        "results": [
+            {
+                "experiment": arm.experiment,
+                "mode": "timing",
+                "status": "ok",
+                "threads": arm.threads,
+                "runs": _known(arm.run["iterations"]),
+                "rounds": _known(arm.run["rounds"]),
+                "warmup": _known(arm.run["warmup"]),
+                "run_id": arm.run["run_id"],
+                "artifacts": _artifacts(arm),
+            }
+            for arm in arms
+        ],
+        # All provenance as it was written when the run was measured, by run.
+        "run_manifests": run_manifests,
+    }
+
+
+def metrics(
+    arms: Sequence[Arm], generated_at: str, statistics: dict[str, Any], kernels: dict[str, pd.DataFrame]
+) -> dict[str, Any]:
+    return {
+        **_head(arms, generated_at),
+        "results": [
+            {
+                "experiment": arm.experiment,
+                "mode": "timing",
+                "threads": arm.threads,
+                "runs": _known(arm.run["iterations"]),
+                "warmup": _known(arm.run["warmup"]),
+                "run_id": arm.run["run_id"],
+                "fidelity": _known(arm.run["fidelity"]),
+                "metrics": {
+                    "runs": _known(arm.run["iterations"]),
+                    "rounds": _known(arm.run["rounds"]),
+                    "threads": arm.threads,
+                    **_latency_metrics(statistics[arm.run["run_id"]]),
+                    **_kernel_metrics(kernels[arm.run["run_id"]]),
+                    "load_ms": _ms(arm.run["load_ns"]),
+                    "peak_memory_bytes": _known(arm.run["peak_memory_bytes"]),
+                    "sqnr_db": _known(arm.run["sqnr_db"]),
+                },
+                "artifact_refs": _artifacts(arm),
+            }
+            for arm in arms
+        ],
+    }
+
+
+def analysis_summary(
+    warehouse: Warehouse, arms: Sequence[Arm], generated_at: str, comparison: pd.DataFrame
+) -> dict[str, Any]:
+    """Time by category of each arm. The kit's sum over all traces would add on to off; it is that of RUN."""
+    per_arm = [_categories(warehouse, arm) for arm in arms]
+    return {
+        **_head(arms, generated_at),
+        "run_dir": ".",
+        "etrecord": None,
+        "etdump_count": sum(entry["etdump_count"] for entry in per_arm),
+        "category_totals_ms": per_arm[0]["categories_ms"],
+        "category_totals_of": arms[0].experiment,
+        "per_etdump": per_arm,
+        "csv_files": [name for arm in arms for name in arm.files.values() if name.endswith(".csv")],
+        "comparison": json.loads(comparison.to_json(orient="records", date_format="iso")),
+        "notes": _notes(arms),
+    }
+
+
+def pipeline_summary(
+    arms: Sequence[Arm], generated_at: str, statistics: dict[str, Any], comparison: pd.DataFrame
+) -> dict[str, Any]:
+    return {
+        **_head(arms, generated_at),
+        "output_root": ".",
+        "config": None,
+        "runs": [
+            {
+                "experiment": arm.experiment,
+                "threads": arm.threads,
+                "mode": "timing",
+                "status": "ok",
+                "runs": _known(arm.run["iterations"]),
+                "rounds": _known(arm.run["rounds"]),
+                "warmup": _known(arm.run["warmup"]),
+                "run_id": arm.run["run_id"],
+                "fidelity": _known(arm.run["fidelity"]),
+                "flags": _list(arm.run["flags"]),
+                "metrics": _latency_metrics(statistics[arm.run["run_id"]])
+                | {"robust_stats_path": arm.files.get("robust_stats")},
+                "robust_stats": statistics[arm.run["run_id"]],
+                "paths": dict(arm.files),
+            }
+            for arm in arms
+        ],
+        "comparison": _verdict(comparison),
+        "notes": _notes(arms),
+    }
+
+
+def pipeline_markdown(
+    summary: dict[str, Any], categories: dict[str, pd.DataFrame], arms: Sequence[Arm]
+) -> str:
+    """The pipeline summary for people."""
+    lines = [
+        f"# Pipeline summary: {arms[0].model_stem}",
+        "",
+        f"- Generated: {summary['generated_at']}",
+        f"- Runs: {', '.join(arm.run['run_id'] for arm in arms)}",
+        *(f"- {note}" for note in summary["notes"]),
+        "",
+        "## Timing Results",
+        "",
+        "| Experiment | Threads | Rounds | Runs | Warmup | Median (ms) | Mean (ms) | CV (%) | Pass |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for entry in summary["runs"]:
+        values = entry["metrics"]
+        cells = [
+            *(entry[name] for name in ("experiment", "threads", "rounds", "runs", "warmup")),
+            *(_digits(values.get(name)) for name in ("median_ms", "mean_ms", "cv_percent")),
+            values.get("pass"),
+        ]
+        lines.append(f"| {' | '.join(_cell(value) for value in cells)} |")
+    lines += ["", *_verdict_lines(summary["comparison"]), "## Time by category", ""]
+    for arm in arms:
+        lines += [
+            f"### {arm.experiment}",
+            "",
+            *_category_lines(categories[arm.run["run_id"]], arm.emulated),
+            "",
+        ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _head(arms: Sequence[Arm], generated_at: str) -> dict[str, Any]:
+    return {
+        "schema_version": KIT_SCHEMA,
+        "generated_at": generated_at,
+        "model": f"{arms[0].model_stem}.pte",
+        "variant": arms[0].run["variant"],
+        "model_sha256": _known(arms[0].run["pte_sha256"]),
+    }
+
+
+def _notes(arms: Sequence[Arm]) -> list[str]:
+    notes = [EMULATED_NOTE] if any(arm.emulated for arm in arms) else []
+    return notes + ([FOREIGN_NOTE] if any(arm.run["experiment"] == "foreign" for arm in arms) else [])
+
+
+def _artifacts(arm: Arm) -> dict[str, Any]:
+    """Paths as the kit's own scripts resolve them: below the folder that holds the manifest."""
+    return {
+        kind: {"path": name, "relative_path": name, "exists": True}
+        for kind, name in sorted(arm.files.items())
+    }
+
+
+def _latency_metrics(statistics: dict[str, Any] | None) -> dict[str, Any]:
+    names = ("pass", "median_ms", "mean_ms", "min_ms", "max_ms", "cv_percent", "median_of_rounds_ms")
+    if statistics is None:
+        return {"latency_ms": [], **dict.fromkeys(names)}
+    return {"latency_ms": statistics["latencies_ms"], **{name: statistics[name] for name in names}}
+
+
+def _kernel_metrics(kernels: pd.DataFrame) -> dict[str, int]:
+    sampled = kernels[kernels["evidence"] == "sampled"]
+    return {
+        "kernel_rows": len(sampled),
+        "sme_kernel_rows": int(sampled["has_sme"].sum()),
+        "sme2_kernel_rows": int(sampled["has_sme2"].sum()),
+        "sme2_kernel_samples": int(sampled.loc[sampled["has_sme2"] == 1, "count"].sum()),
+    }
+
+
+def _categories(warehouse: Warehouse, arm: Arm) -> dict[str, Any]:
+    rows = rows_of_view(warehouse, "category_summary", arm.run["run_id"])
+    return {
+        "experiment": arm.experiment,
+        "run_id": arm.run["run_id"],
+        "fidelity": _known(arm.run["fidelity"]),
+        "etdump": arm.files.get("etdump"),
+        "etdump_count": sum(kind.startswith("etdump") for kind in arm.files),
+        "rows": int(rows["operators"].sum()),
+        "categories_ms": {} if arm.emulated else _by_category(rows, rows["mean_ns"] / 1e6),
+        "categories_pct": {} if arm.emulated else _by_category(rows, 100 * rows["share"]),
+        "sme2_operators": _by_category(rows, rows["sme2_operators"]),
+        "csv_timeline": arm.files.get("timeline_all"),
+        "csv_stats": arm.files.get("stats"),
+    }
+
+
+def _by_category(rows: pd.DataFrame, values: pd.Series) -> dict[str, Any]:
+    return dict(zip(rows["category"].tolist(), values.tolist(), strict=True))
+
+
+def _verdict(comparison: pd.DataFrame) -> dict[str, Any] | None:
+    whole = comparison[comparison["level"] == "model"]
+    if whole.empty:
+        return None
+    columns = ["off_run_id", "on_run_id", "verdict", "reason", "speedup", "speedup_low", "speedup_high"]
+    return json.loads(whole[[*columns, "n", "p_value", "fidelity"]].to_json(orient="records"))[0]
+
+
+def _verdict_lines(verdict: dict[str, Any] | None) -> list[str]:
+    if verdict is None:
+        return []
+    lines = ["## SME2 on against off", "", f"{verdict['verdict']}: {verdict['reason']}"]
+    if verdict["speedup"] is not None:
+        interval = "too few for an interval"
+        if verdict["speedup_low"] is not None:
+            interval = f"95 % interval {verdict['speedup_low']:.3f} to {verdict['speedup_high']:.3f}"
+        lines.append(f"Speedup {verdict['speedup']:.3f} ({interval}, {verdict['n']} paired rounds).")
+    return [*lines, ""]
+
+
+def _category_lines(rows: pd.DataFrame, emulated: bool) -> list[str]:
+    lines = ["| Category | Operators | With SME2 kernel | Mean (ms) | Share |", "|---|---|---|---|---|"]
+    for _, row in rows.iterrows():
+        time = "-" if emulated else f"{row['mean_ms']:.4f}"
+        share = "-" if emulated else f"{row['pct_total']:.1f} %"
+        lines.append(
+            f"| {row['category']} | {row['operators']} | {row['sme2_operators']} | {time} | {share} |"
+        )
+    return lines
+
+
+def _moments(values: np.ndarray) -> dict[str, float | None]:
+    mean = float(values.mean())
+    # One value has no scatter: not zero, but unknown.
+    scatter = float(values.std(ddof=1)) if len(values) > 1 else None
+    return {
+        "mean_ms": mean,
+        "median_ms": float(np.median(values)),
+        "std_dev_ms": scatter,
+        "cv_percent": 100 * scatter / mean if scatter is not None and mean > 0 else None,
+    }
+
+
+def _trimmed_mean(values: np.ndarray, share: float) -> float:
+    """Mean without that share of the values at either end."""
+    cut = int(share * len(values))
+    return float(np.sort(values)[cut : len(values) - cut].mean())
+
+
+def _digits(value: float | None) -> str | None:
+    return None if value is None else f"{value:.4g}"
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def _ms(nanoseconds: Any) -> float | None:
+    known = _known(nanoseconds)
+    return None if known is None else float(known) / 1e6
+
+
+def _known(value: Any) -> Any:
+    """The value as JSON has it; None for what is NULL in the warehouse."""
+    if value is None or pd.isna(value):
+        return None
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _list(value: Any) -> list[Any]:
+    """A list of the warehouse; NULL, whichever way pandas writes it, is an empty one."""
+    return list(value) if isinstance(value, list | np.ndarray) else []
+
+
+def _or_unknown(value: Any) -> str:
+    return "unknown" if value is None or pd.isna(value) else str(value)
+
+
+def read_run_manifest(folder: Path) -> Any:
+    """What was written when a run was measured, or said when it was ingested; None where it is gone."""
+    for name in ("manifest.json", "foreign.json"):
+        if (folder / name).is_file():
+            return json.loads((folder / name).read_text())
+    return None

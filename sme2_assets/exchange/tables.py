@@ -1,0 +1,220 @@
+"""A run as tables for other tools: timeline, operator statistics, categories, kernels.
+
+Where the public kit has such a table its columns come first, under its names and with its units; what
+follows is ours. What is right here and was not there: no nanosecond is counted twice (calls are not added to
+what ran inside them), shares are of Method::execute, warm-up is left out, and kernels are those that were
+sampled while they ran, not those that a log registered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+
+from sme2_assets.warehouse.read import rows_of_view
+from sme2_assets.warehouse.store import Warehouse
+
+EXECUTE = "Method::execute"
+# The name of the backend in ExecuTorch, where the warehouse says xnnpack.
+BACKEND_NAMES = {"xnnpack": "XnnpackBackend"}
+KIT_TIMELINE_COLUMNS = (
+    *("model_id", "name", "type", "delegate_backend", "start_us", "end_us", "duration_ms", "pct_total"),
+    *("node_id", "run_index", "block"),
+)
+KIT_STATS_COLUMNS = (
+    *("model_id", "name", "type", "delegate_backend", "count", "total_ms", "avg_ms", "pct_total"),
+)
+KIT_KERNEL_COLUMNS = (
+    *("model_id", "kernel_name", "category", "count", "dtype", "xnn_op", "variant", "ukernel_shape"),
+    *("arch_chain", "has_sme", "has_sme2"),
+)
+_NODE = ["kind", "backend", "delegate", "position"]
+
+
+def timeline_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> pd.DataFrame:
+    """Every timed inference: one row for the whole (Method::execute), then rows that add up to it."""
+    rows = warehouse.query(
+        "SELECT round, iteration, kind, backend, delegate, position, name, op_type, data_type, category, "
+        "sme2_evidence, fidelity, start_ns, duration_ns FROM timeline WHERE run_id = ? AND NOT is_warmup",
+        [run["run_id"]],
+    )
+    inferences = _inferences(warehouse, run["run_id"])
+    whole = inferences.assign(kind="inference", backend="framework", name=EXECUTE, start_ns=0)
+    whole = whole.rename(columns={"execute_ns": "duration_ns"}).assign(fidelity=run["fidelity"])
+    rows = pd.concat([whole.drop(columns="run_index"), rows], ignore_index=True)
+    rows = rows.merge(inferences, on=["round", "iteration"], validate="many_to_one")
+    rows["node_id"] = _node_ids(rows)
+    start_us = rows["start_ns"].astype("Float64") / 1000
+    made = pd.DataFrame(
+        {
+            "model_id": model_id,
+            "name": rows["name"],
+            "type": rows["name"].map(_without_number),
+            "delegate_backend": _backend_names(rows["backend"]),
+            "start_us": start_us,
+            "end_us": start_us + rows["duration_ns"] / 1000,
+            "duration_ms": rows["duration_ns"] / 1e6,
+            "pct_total": 100 * rows["duration_ns"] / rows["execute_ns"],
+            "node_id": rows["node_id"],
+            "run_index": rows["run_index"],
+            "block": "Execute",
+        }
+    )
+    ours = rows[
+        [
+            *("round", "iteration", "kind", "delegate", "position", "op_type", "data_type", "category"),
+            *("sme2_evidence", "duration_ns", "fidelity"),
+        ]
+    ]
+    return pd.concat([made, ours], axis=1).sort_values(["run_index", "node_id"], ignore_index=True)
+
+
+def first_run(timeline: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the first timed inference."""
+    return timeline[timeline["run_index"] == 0].reset_index(drop=True)
+
+
+def operator_stats_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> pd.DataFrame:
+    """Operators of one type together, as the kit groups them; calls and overhead are no operators."""
+    facts = rows_of_view(warehouse, "operator_facts", run["run_id"])
+    facts["type"] = facts["name"].map(_without_number)
+    grouped = facts.groupby(["type", "backend"], sort=False, observed=True)
+    made = grouped.agg(
+        count=("mean_ns", "size"),
+        total_ns=("mean_ns", "sum"),
+        avg_ns=("mean_ns", "mean"),
+        share=("share", "sum"),
+        category=("category", "first"),
+        sme2_operators=("sme2_evidence", lambda evidence: int(evidence.isin(["executed", "name"]).sum())),
+    ).reset_index()
+    table = pd.DataFrame(
+        {
+            "model_id": model_id,
+            "name": made["type"],
+            "type": made["type"],
+            "delegate_backend": _backend_names(made["backend"]),
+            "count": made["count"],
+            "total_ms": made["total_ns"] / 1e6,
+            "avg_ms": made["avg_ns"] / 1e6,
+            "pct_total": 100 * made["share"],
+            "category": made["category"],
+            "sme2_operators": made["sme2_operators"],
+            "fidelity": run["fidelity"],
+        }
+    )
+    return table.sort_values("total_ms", ascending=False, ignore_index=True)
+
+
+def operators_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> pd.DataFrame:
+    """Every operator with all that is known of it, as in the view operator_facts."""
+    return rows_of_view(warehouse, "operator_facts", run["run_id"]).assign(model_id=model_id)
+
+
+def category_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> pd.DataFrame:
+    """Every category, as in the view category_summary."""
+    rows = rows_of_view(warehouse, "category_summary", run["run_id"])
+    columns = ["category", "operators", "sme2_operators", "unknown_operators", "rounds"]
+    table = rows[columns].assign(
+        model_id=model_id,
+        median_ms=rows["median_ns"] / 1e6,
+        mean_ms=rows["mean_ns"] / 1e6,
+        pct_total=100 * rows["share"],
+        fidelity=run["fidelity"],
+    )
+    return table[["model_id", *columns, "median_ms", "mean_ms", "pct_total", "fidelity"]]
+
+
+def kernel_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> pd.DataFrame:
+    """Functions that were sampled while they ran (`count`: samples), then kernels that a log registered."""
+    sampled = _sampled_kernels(warehouse, run["run_id"])
+    registered = warehouse.query(
+        "SELECT kernel, operator, kernel_family, data_types, isa FROM registered_kernels "
+        "WHERE run_id = ? ORDER BY operator, kernel",
+        [run["run_id"]],
+    )
+    registered["evidence"] = "registered"
+    rows = pd.concat([sampled, registered.astype(object)], ignore_index=True)
+    is_sme2 = rows["isa"].eq("sme2") & ~rows["role"].isin(["query", "other"])
+    return pd.DataFrame(
+        {
+            "model_id": model_id,
+            "kernel_name": rows["kernel"],
+            "category": rows["operator"].combine_first(rows["kernel_family"]),
+            "count": rows["samples"],
+            "dtype": rows["data_types"],
+            "xnn_op": rows["kernel_family"],
+            # The part of a name that the kit puts here has no meaning of its own in KleidiAI's names.
+            "variant": None,
+            "ukernel_shape": rows["tile"],
+            "arch_chain": rows["isa"],
+            "has_sme": (rows["isa"].eq("sme") & ~rows["role"].isin(["query", "other"]) | is_sme2).astype(int),
+            "has_sme2": is_sme2.astype(int),
+            "evidence": rows["evidence"],
+            "role": rows["role"],
+            "library": rows["library"],
+            "sme_samples": rows["sme_samples"],
+            "pct_samples": rows["pct_samples"],
+            "operators": rows["operators"],
+        }
+    )
+
+
+def kernel_usage_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> pd.DataFrame:
+    """Every function of every operator, as in the view kernel_usage."""
+    return rows_of_view(warehouse, "kernel_usage", run["run_id"]).assign(model_id=model_id)
+
+
+TableMaker = Callable[[Warehouse, dict[str, Any], str], pd.DataFrame]
+# What follows the prefix in the names of the files. The first two and `kernels` are the kit's.
+TABLES: dict[str, TableMaker] = {
+    "exec_all_runs_timeline": timeline_table,
+    "exec_ops_stats": operator_stats_table,
+    "kernels": kernel_table,
+    "operators": operators_table,
+    "categories": category_table,
+    "kernel_usage": kernel_usage_table,
+}
+
+
+def _sampled_kernels(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
+    rows = warehouse.query(
+        "SELECT kernel, any_value(library) AS library, any_value(kernel_family) AS kernel_family, "
+        "any_value(role) AS role, any_value(data_types) AS data_types, any_value(tile) AS tile, "
+        "any_value(isa) AS isa, sum(samples)::BIGINT AS samples, sum(sme_samples)::BIGINT AS sme_samples, "
+        "100 * sum(share_of_run) AS pct_samples, "
+        "count(DISTINCT (backend, delegate, position)) FILTER (kind = 'operator')::INTEGER AS operators "
+        "FROM kernel_usage WHERE run_id = ? GROUP BY kernel ORDER BY samples DESC, kernel",
+        [run_id],
+    )
+    return rows.assign(operator=None, evidence="sampled").astype(object)
+
+
+def _inferences(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
+    """The timed inferences of the etdump pass, numbered over all rounds as the kit numbers its runs."""
+    return warehouse.query(
+        "SELECT round, iteration, execute_ns, "
+        "(row_number() OVER (ORDER BY round, iteration) - 1)::INTEGER AS run_index "
+        "FROM inferences WHERE run_id = ? AND pass = 'etdump' AND NOT is_warmup ORDER BY run_index",
+        [run_id],
+    )
+
+
+def _node_ids(rows: pd.DataFrame) -> pd.Series:
+    """A number for each thing, the same in every run: the whole, then operators in their order, overhead."""
+    order = {"inference": 0, "operator": 1, "delegate_overhead": 2, "framework_overhead": 3}
+    things = rows.groupby(_NODE, dropna=False, observed=True, as_index=False)["start_ns"].min()
+    things["rank"] = things["kind"].map(order)
+    things = things.sort_values(["rank", "start_ns", "delegate", "position"], ignore_index=True)
+    things["node_id"] = things.index
+    return rows.merge(things[[*_NODE, "node_id"]], on=_NODE, how="left", validate="many_to_one")["node_id"]
+
+
+def _backend_names(backends: pd.Series) -> pd.Series:
+    return backends.astype(object).map(lambda name: BACKEND_NAMES.get(name, name))
+
+
+def _without_number(name: str) -> str:
+    return re.sub(r" #\d+$", "", name)

@@ -1,0 +1,215 @@
+"""`sme2 smoke`: the whole way once, as short as it can be, in a data folder of its own.
+
+What belongs here: the order of the steps and where they happen. What does not: the steps themselves; each is
+the code that a real measurement uses. What is measured is far too little for a verdict and is thrown away;
+only artifacts that are named by content (runner, model, tools) are shared with the real data folder.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sme2_assets.errors import Sme2Error
+from sme2_assets.store import Store
+
+VARIANT = "toy_cnn-fp32"
+# As little as gives every pass and every table something to do.
+SETTINGS = {"rounds": 1, "iterations": 3, "warmup": 1, "kernel_rounds": 1, "quiet_patience_s": 0}
+PASSED, FAILED, NOTE, NOT_REACHED = "passed", "failed", "note", "not reached"
+
+Log = Callable[[str], None]
+
+
+@dataclass
+class SmokeStep:
+    """One step: how it ended, how long it took, and if it failed, why and what to do."""
+
+    name: str
+    status: str = NOT_REACHED
+    seconds: float = 0.0
+    detail: str = ""
+    problem: str | None = None
+    remedy: str | None = None
+
+
+@dataclass
+class Smoke:
+    """All steps, in order, and where the data is if it was kept."""
+
+    data: str | None
+    steps: list[SmokeStep] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return all(step.status in (PASSED, NOTE) for step in self.steps)
+
+    @property
+    def seconds(self) -> float:
+        return round(sum(step.seconds for step in self.steps), 1)
+
+
+class _Stop(Exception):
+    """A step failed; those after it are not reached."""
+
+
+def smoke(
+    store: Store,
+    *,
+    emulated: bool = False,
+    keep: Path | None = None,
+    log: Log = lambda message: None,
+    told: Callable[[SmokeStep], None] = lambda step: None,
+) -> Smoke:
+    """Doctor, runner, model, measurement, analysis, export, validation. `keep`: where the data stays."""
+    result = Smoke(str(keep) if keep else None)
+    result.steps = [SmokeStep(name) for name in _step_names(emulated)]
+    with _own_data_folder(store, keep) as own, suppress(_Stop):
+        _go(_Walk(result, told), store, own, emulated, log)
+    for step in result.steps:
+        if step.status == NOT_REACHED:
+            told(step)
+    return result
+
+
+def _step_names(emulated: bool) -> list[str]:
+    names = ["doctor", "runner", "export", "run and analyse"]
+    return [*names, *(["emulated pair"] if emulated else []), "files", "validate"]
+
+
+class _Walk:
+    """Goes through the steps and tells each as it ends."""
+
+    def __init__(self, result: Smoke, told: Callable[[SmokeStep], None]) -> None:
+        self.result, self.told = result, told
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[SmokeStep]:
+        step = next(step for step in self.result.steps if step.name == name)
+        begun = time.perf_counter()
+        try:
+            yield step
+        except Sme2Error as error:
+            step.status, step.problem, step.remedy = FAILED, error.what, error.remedy
+        else:
+            step.status = PASSED if step.status == NOT_REACHED else step.status
+        finally:
+            step.seconds = round(time.perf_counter() - begun, 1)
+        self.told(step)
+        if step.status == FAILED:
+            raise _Stop
+
+
+def _go(walk: _Walk, store: Store, own: Store, emulated: bool, log: Log) -> None:
+    # Only here: what is behind them takes seconds to import, and `sme2 --help` must not wait for it.
+    from sme2_assets import launch
+    from sme2_assets.exchange.export import FORMATS, export_run
+    from sme2_assets.resources import Lab
+    from sme2_assets.validation import FAILED as STEP_FAILED
+    from sme2_assets.validation import validate
+    from sme2_assets.warehouse.read import latest_run
+
+    lab = Lab(data_root=str(own.root))
+    with walk.step("doctor") as step:
+        step.detail = _examined(store)
+    with walk.step("runner") as step:
+        step.detail = _build(own, log)
+    with walk.step("export") as step:
+        step.detail = _export(own, log)
+    requests = []
+    with launch.open_instance(own) as instance:
+        with walk.step("run and analyse") as step:
+            platform, states = _native(lab)
+            requests.append(launch.ProfileRequest(VARIANT, platform, states))
+            launch.profile(lab, instance, requests, SETTINGS, log)
+            step.detail = f"{VARIANT} on {platform}, SME2 {' and '.join(states)}"
+        if emulated:
+            with walk.step("emulated pair") as step:
+                lab.target("emulated").require("on")
+                pair = launch.ProfileRequest(VARIANT, "emulated", ("off", "on"))
+                launch.profile(lab, instance, [pair], {}, log)
+                requests.append(pair)
+                step.detail = "SME2 off and on"
+    runs = [latest_run(lab.warehouse, VARIANT, request.platform, request.states[-1]) for request in requests]
+    with walk.step("files") as step:
+        written = [
+            export_run(own, run, FORMATS, own.root / "exports" / run["run_id"], log=log) for run in runs
+        ]
+        step.detail = f"{sum(len(files) for files in written)} files"
+    with walk.step("validate") as step:
+        names = [run["run_id"] for run in runs] + [str(files[-1].parent) for files in written]
+        seen = [validate(name, own) for name in names]
+        failed = [(it.what, part) for it in seen for part in it.steps if part.status == STEP_FAILED]
+        if failed:
+            what, part = failed[0]
+            raise Sme2Error(f"{what}: {part.name}: {part.problem}", part.remedy)
+        step.detail = f"{sum(len(it.steps) for it in seen)} checks of {len(seen)} things"
+
+
+def _build(own: Store, log: Log) -> str:
+    from sme2_assets.runner.build import build_runner
+
+    runner = build_runner(own.artifacts, log=log)
+    return f"{'from the cache' if runner.cached else 'built'}, {runner.sha256[:12]}"
+
+
+def _export(own: Store, log: Log) -> str:
+    from sme2_assets.models.export import export_variant
+
+    model = export_variant(VARIANT, own.artifacts, log=log)
+    return f"{VARIANT} {'from the cache' if model.cached else 'exported'}, {model.pte_sha256[:12]}"
+
+
+def _examined(store: Store) -> str:
+    from sme2_assets.doctor import examine
+
+    findings = examine(store)
+    missing = [finding for finding in findings if finding.status == "missing"]
+    if missing:
+        raise Sme2Error(f"{missing[0].name}: {missing[0].detail}", missing[0].remedy)
+    return f"{len(findings)} things looked at, nothing needed is missing"
+
+
+def _native(lab) -> tuple[str, tuple[str, ...]]:  # type: ignore[no-untyped-def]
+    """The platform that this machine is itself, and the states it can give."""
+    from sme2_assets.targets import SME2_STATES
+    from sme2_assets.targets.host import host_platform
+
+    platform = host_platform()
+    if platform is None:
+        raise Sme2Error("This machine is no platform that can be measured.", "Run `sme2 doctor`.")
+    states = tuple(sme2 for sme2 in SME2_STATES if lab.target(platform).availability(sme2).ok)
+    if not states:
+        lab.target(platform).require("off")
+    return platform, states
+
+
+@contextmanager
+def _own_data_folder(store: Store, keep: Path | None) -> Iterator[Store]:
+    """A data folder that shares artifacts and tools with the real one, and nothing else.
+
+    The environment names it too, because processes and libraries look there; it is put back afterwards.
+    """
+    with tempfile.TemporaryDirectory(prefix="sme2-smoke-", ignore_cleanup_errors=True) as temporary:
+        own = Store((keep or Path(temporary) / "data").resolve())
+        own.root.mkdir(parents=True, exist_ok=True)
+        for theirs, ours in ((store.artifacts, own.artifacts), (store.tools, own.tools)):
+            if theirs.resolve() != ours.resolve() and not ours.exists():
+                theirs.mkdir(parents=True, exist_ok=True)
+                ours.symlink_to(theirs.resolve())
+        before = {name: os.environ.get(name) for name in ("SME2_DATA", "DAGSTER_HOME")}
+        os.environ["SME2_DATA"] = str(own.root)
+        os.environ.pop("DAGSTER_HOME", None)
+        try:
+            yield own
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value

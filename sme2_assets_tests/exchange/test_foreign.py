@@ -1,0 +1,247 @@
+"""Traces of other tools in the warehouse: what is known of them, and that they enter no verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from sme2_assets.cli import main
+from sme2_assets.cli.exchange import PLATFORM_NAMES
+from sme2_assets.errors import Sme2Error
+from sme2_assets.exchange.foreign import KNOWN_PLATFORMS, Facts, Ingested, ingest_paths, said_by_options
+from sme2_assets.store import Store
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.checks import conservation_faults
+from sme2_assets.warehouse.comparisons import compare_runs
+from sme2_assets.warehouse.history import series_of
+from sme2_assets.warehouse.read import latest_run, newest_run, run_of_id
+from sme2_assets_tests.exchange.conftest import EMULATED, LINUX, make_pair
+from sme2_assets_tests.exchange.kit_folder import trace, write_kit_folder
+from sme2_assets_tests.warehouse.run_folder import MadeRun
+
+# What a foreign run says of itself, and nothing else.
+TOLD = {
+    *("variant", "target", "run_id", "session_id", "experiment", "source", "arm", "paired"),
+    *("model", "precision", "platform", "sme2", "threads"),
+    *("rounds", "iterations", "samples", "samples_dropped"),
+}
+# Views whose rows belong to one run each: a foreign run has rows of its own there, for those who ask for it.
+OF_ONE_RUN = {
+    *("latency_rounds", "latency_summary", "operator_rounds", "operator_summary", "judged_samples"),
+    *("operator_samples", "operator_facts", "kernel_usage", "delegation_report", "attribution_coverage"),
+    *("category_rounds", "category_summary", "bottlenecks", "module_summary", "headroom"),
+}
+# Views that verdicts, reports, history and nights are made from: nothing foreign is in them.
+OF_VERDICTS = {
+    *("latest_runs", "sme2_comparison", "aa_sessions", "history", "emulated_twin", "missed_sme2"),
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "data")
+
+
+def take(store: Store, *paths: Path, **said: object) -> Ingested:
+    return ingest_paths(store, paths, Facts(**said))  # type: ignore[arg-type]
+
+
+def rows_of(warehouse: Warehouse, name: str) -> pd.DataFrame:
+    """All rows of a table or view, as text in one order: two states of it can be compared."""
+    rows = warehouse.query(f"SELECT * FROM {name}").astype(str)
+    return rows.sort_values(by=list(rows.columns), ignore_index=True)
+
+
+def test_a_run_folder_of_the_kit_becomes_a_foreign_run_for_each_trace(store: Store, tmp_path: Path):
+    done = take(store, write_kit_folder(tmp_path))
+    assert done.problems == []
+    assert {taken.facts for taken in done.taken} == {
+        Facts("toy_cnn", "fp16", "mac", sme2, 1) for sme2 in ("on", "off")
+    }
+    warehouse = Warehouse(store.warehouse)
+    for taken in done.taken:
+        run = run_of_id(warehouse, taken.run_id)
+        assert (run["experiment"], run["paired"], run["variant"]) == ("foreign", False, "toy_cnn-fp16")
+        made_up = {name for name, value in run.items() if name not in TOLD and not pd.isna(value)}
+        assert made_up == set(), "a column has a value that nobody told"
+        assert conservation_faults(warehouse, run) is None
+        [execute_ns] = warehouse.query(
+            "SELECT avg(execute_ns) AS ns FROM inferences WHERE run_id = ?", [taken.run_id]
+        )["ns"]
+        for view in ("category_summary", "operator_summary"):
+            rows = warehouse.query(f"SELECT * FROM {view} WHERE run_id = ?", [taken.run_id])
+            assert len(rows)
+            if view == "category_summary":
+                assert rows["mean_ns"].sum() == pytest.approx(execute_ns)
+
+
+def test_the_names_tell_the_same_as_the_manifest(store: Store, tmp_path: Path):
+    with_manifest = take(store, write_kit_folder(tmp_path / "a")).taken
+    by_name = take(store, write_kit_folder(tmp_path / "b", manifest=False)).taken
+    assert [taken.facts for taken in by_name] == [taken.facts for taken in with_manifest]
+    assert [taken.replaced for taken in by_name] == [True, True], "the same content is the same run"
+
+
+def test_a_bare_trace_is_taken_and_what_it_does_not_tell_stays_unknown(store: Store, tmp_path: Path):
+    path = tmp_path / "some trace.etdump"
+    path.write_bytes(trace(30))
+    [taken] = take(store, path).taken
+    assert taken.facts == Facts()
+    run = run_of_id(Warehouse(store.warehouse), taken.run_id)
+    assert (run["variant"], run["target"]) == ("unknown", "unknown-sme2_unknown")
+    assert pd.isna(run["model"])
+    assert pd.isna(run["sme2"])
+    assert taken.inferences == 3
+
+
+def test_options_win_over_names_and_a_second_ingest_moves_the_run(store: Store, tmp_path: Path):
+    folder = write_kit_folder(tmp_path)
+    first = take(store, folder)
+    evidence = {path: path.read_bytes() for path in store.runs.rglob("trace.etdump")}
+    said = said_by_options("my_model-int8", "android", None, 4, 1)
+    second = ingest_paths(store, [folder], said)
+    assert [taken.run_id for taken in second.taken] == [taken.run_id for taken in first.taken]
+    rows = Warehouse(store.warehouse).query(
+        "SELECT variant, target, threads, iterations FROM runs ORDER BY target"
+    )
+    assert rows["variant"].tolist() == ["my_model-int8"] * 2, "the rows under the former name are still there"
+    assert rows["target"].tolist() == ["android-sme2_off", "android-sme2_on"]
+    assert rows["iterations"].tolist() == [2, 2], "warm-up is left out"
+    assert {path: path.read_bytes() for path in store.runs.rglob("trace.etdump")} == evidence
+    assert not list(store.runs.glob(".foreign*"))
+
+
+def test_of_a_half_broken_folder_the_whole_ones_are_taken_and_the_broken_ones_named(
+    store: Store, tmp_path: Path
+):
+    folder = write_kit_folder(tmp_path)
+    whole = trace(40)
+    broken = {
+        "mac_sme2_on/cut_mac_sme2_on_t1.etdump": whole[: len(whole) // 2],
+        "mac_sme2_on/empty_mac_sme2_on_t1.etdump": b"",
+        "mac_sme2_on/text_mac_sme2_on_t1.etdump": b"this is not a trace of anything",
+        # Of two names that contradict one another neither is believed.
+        "mac_sme2_off/toy_cnn_mac_sme2_on_t1.etdump": trace(77),
+        # The same trace as both arms would compare a run with itself.
+        "mac_sme2_on/zz_copy_mac_sme2_on_t1.etdump": (
+            folder / "mac_sme2_on" / "toy_cnn_xnnpack_fp16_mac_sme2_on_t1.etdump"
+        ).read_bytes(),
+    }
+    for name, content in broken.items():
+        (folder / name).write_bytes(content)
+    (folder / "mac_sme2_on_t8").mkdir()
+    (folder / "mac_sme2_on_t8" / "runner.log").write_text("Segmentation fault")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["results"].append({"artifacts": {"etdump": {"relative_path": "gone/gone.etdump"}}})
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+    done = CliRunner().invoke(main, ["--data", str(store.root), "ingest", str(folder), "--json"])
+    assert done.exit_code == 1
+    told = json.loads(done.stdout)
+    assert {taken["facts"]["sme2"] for taken in told["taken"]} == {"on", "off"}
+    problems = {problem["source"]: problem["what"] for problem in told["problems"]}
+    causes = (
+        "cut off",
+        "empty",
+        "not an ETDump",
+        "different SME2 states",
+        "same content",
+        "no .etdump",
+        "gone",
+    )
+    for cause in causes:
+        assert any(cause in what for what in problems.values()), (cause, problems)
+    assert len(problems) == len(causes)
+    assert all(problem["remedy"] for problem in told["problems"])
+    assert len(list(store.runs.iterdir())) == 2, "something of a broken trace was kept"
+
+
+def test_names_made_to_do_harm_are_only_names(store: Store, tmp_path: Path):
+    names = [
+        "'; DROP TABLE runs; --_mac_sme2_on_t1.etdump",
+        "..-..-etc_mac_sme2_off_t1.etdump",
+        "\x1b[2Jclear\n_mac_sme2_on_t2.etdump",
+        "variant=x_mac_sme2_on_t99999.etdump",
+    ]
+    folder = tmp_path / "given"
+    folder.mkdir()
+    for number, name in enumerate(names):
+        (folder / name).write_bytes(trace(30 + number))
+    (folder / os.fsdecode(b"\xff\xfe_mac_sme2_on_t3.etdump")).write_bytes(trace(60))
+    done = take(store, folder)
+    assert done.problems == []
+    rows = Warehouse(store.warehouse).query("SELECT variant, source, threads FROM runs")
+    assert len(rows) == len(names) + 1
+    assert set(rows["variant"]) == {"unknown"}, "a name that is none became the name of a model"
+    assert all(source.isprintable() for source in rows["source"])
+    assert rows["threads"].max() == 3
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "given"}
+
+
+def test_nothing_is_taken_from_a_folder_without_traces_or_from_a_run_of_our_own(store: Store, tmp_path: Path):
+    (tmp_path / "nothing").mkdir()
+    for sme2 in ("off", "on"):
+        MadeRun(sme2=sme2, rounds=1).write(store.runs)
+    done = take(store, tmp_path / "nothing", store.runs, tmp_path / "absent")
+    assert done.taken == []
+    assert [problem.what.split(":")[0] for problem in done.problems] == [
+        "No .etdump file is below this folder.",
+        "This is a run of `sme2 profile`, not one of another tool.",
+        "This is a run of `sme2 profile`, not one of another tool.",
+        "There is no such file or folder.",
+    ]
+
+
+def test_a_foreign_run_changes_no_row_of_any_view_that_verdicts_come_from(store: Store, tmp_path: Path):
+    make_pair(store, LINUX, EMULATED, rounds=1)
+    warehouse = Warehouse(store.warehouse)
+    views = set(
+        warehouse.query(
+            "SELECT view_name FROM duckdb_views() WHERE database_name = 'warehouse' AND NOT internal"
+        )["view_name"]
+    ) - {"timeline", "kernel_samples"}
+    assert views == OF_ONE_RUN | OF_VERDICTS, "a new view: does anything foreign get into it?"
+    tables = {"comparisons", "regressions", "numerics", "environment", "operators", "delegation"}
+    before = {name: rows_of(warehouse, name) for name in views | tables}
+    known = {
+        "latest": [latest_run(warehouse, "toy_cnn-fp32", "linux", sme2)["run_id"] for sme2 in ("off", "on")],
+        "newest": newest_run(warehouse, "toy_cnn-fp32", "linux"),
+        "series": list(series_of(warehouse)),
+    }
+
+    # It claims to be the same model on the same platform, so that only its being foreign keeps it out.
+    folder = write_kit_folder(tmp_path)
+    done = take(store, folder, model="toy_cnn", precision="fp32", platform="linux")
+    emulated = tmp_path / "e_sme2_on.etdump"
+    emulated.write_bytes(trace(90))
+    done.taken += take(store, emulated, model="toy_cnn", precision="fp32", platform="emulated").taken
+    foreign = [taken.run_id for taken in done.taken]
+    assert len(foreign) == 3
+
+    for name in OF_VERDICTS | tables:
+        pd.testing.assert_frame_equal(rows_of(warehouse, name), before[name], obj=name)
+    for name in OF_ONE_RUN:
+        rows = rows_of(warehouse, name)
+        own = rows[~rows["run_id"].isin(foreign)]
+        pd.testing.assert_frame_equal(own.reset_index(drop=True), before[name], obj=name)
+    for name in ("operator_summary", "category_summary", "operator_facts"):
+        assert set(foreign) <= set(rows_of(warehouse, name)["run_id"])
+    assert known["latest"] == [
+        latest_run(warehouse, "toy_cnn-fp32", "linux", sme2)["run_id"] for sme2 in ("off", "on")
+    ]
+    assert newest_run(warehouse, "toy_cnn-fp32", "linux")["run_id"] == known["newest"]["run_id"]  # type: ignore[index]
+    assert list(series_of(warehouse)) == known["series"]
+    by_state = {taken.facts.sme2: taken.run_id for taken in done.taken[:2]}
+    with pytest.raises(Sme2Error, match="not interleaved"):
+        compare_runs(warehouse, by_state["off"], by_state["on"])
+    with pytest.raises(Sme2Error, match="cannot be compared"):
+        compare_runs(warehouse, str(known["latest"][0]), by_state["on"])
+
+
+def test_the_command_line_offers_every_known_platform():
+    assert set(PLATFORM_NAMES) == set(KNOWN_PLATFORMS)
