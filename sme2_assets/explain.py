@@ -46,8 +46,17 @@ class Explanation:
         return [arm for arm in (self.baseline, self.subject) if arm is not None]
 
 
-def explain(warehouse: Warehouse, variant: str, platform: str, session_id: str | None = None) -> Explanation:
-    """Explains a session, the newest unless one is named; an error says how to get one."""
+def explain(
+    warehouse: Warehouse,
+    variant: str,
+    platform: str,
+    session_id: str | None = None,
+    sme2: str | None = None,
+) -> Explanation:
+    """Explains a session, the newest unless one is named; an error says how to get one.
+
+    With `sme2` that arm alone, as if the other had not been measured.
+    """
     newest = newest_run(warehouse, variant, platform)
     if newest is None:
         raise WarehouseError(
@@ -56,6 +65,8 @@ def explain(warehouse: Warehouse, variant: str, platform: str, session_id: str |
         )
     runs = runs_of_session(warehouse, session_id or newest["session_id"])
     runs = runs[(runs["variant"] == variant) & (runs["platform"] == platform)]
+    if sme2 is not None:
+        runs = runs[runs["sme2"] == sme2]
     arms = {run["sme2"]: _arm_rows(warehouse, run) for run in runs.to_dict("records")}
     subject = arms.get("on") or arms["off"]
     baseline = arms.get("off") if "on" in arms else None

@@ -1,11 +1,12 @@
-"""The report of each pair."""
+"""The report of each pair, and the overview of them all."""
 
 import dagster as dg
 
 from sme2_assets.assets.support import clear_failures
 from sme2_assets.partitions import pair_partitions, parse_pair_key
-from sme2_assets.report.files import write_report
-from sme2_assets.report.markdown import comparison_report
+from sme2_assets.report.content import pair_document
+from sme2_assets.report.files import write_document, write_overview
+from sme2_assets.report.markdown import markdown_of
 from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
 
@@ -15,16 +16,56 @@ from sme2_assets.store import sha256_of_text
     partitions_def=pair_partitions,
     backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),
     group_name="results",
-    kinds={"markdown"},
-    code_version="1",
+    kinds={"markdown", "html"},
+    code_version="2",
 )
 def report(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
-    """The comparison as a Markdown file with its picture: verdict first, then what it rests on."""
+    """The comparison to read: `report.html`, one file that needs no network, and `report.md` with pictures.
+
+    Verdict first, then what it rests on. docs/reports.md says how to read it.
+    """
     variant, platform_name = parse_pair_key(context.partition_key)
     with clear_failures():
-        made = comparison_report(lab.warehouse, variant, platform_name)
-        path = write_report(lab.store.report_dir(variant, platform_name), made)
+        document = pair_document(lab.warehouse, variant, platform_name)
+        markdown, page = write_document(lab.store.report_dir(variant, platform_name), document)
+    text = markdown_of(document)
+    verdict = document.verdict
+    assert verdict is not None
     return dg.MaterializeResult(
-        metadata={"path": dg.MetadataValue.path(str(path)), "report": dg.MetadataValue.md(made.text)},
-        data_version=dg.DataVersion(sha256_of_text(made.text)[:16]),
+        metadata={
+            "verdict": verdict.word,
+            "why": verdict.sentence,
+            "figure": f"{verdict.figure or '-'} {verdict.figure_note or ''}".strip(),
+            "html": dg.MetadataValue.path(str(page)),
+            "path": dg.MetadataValue.path(str(markdown)),
+            "report": dg.MetadataValue.md(text),
+        },
+        data_version=dg.DataVersion(sha256_of_text(text)[:16]),
+    )
+
+
+# Any new report makes the overview old. It takes what is there: most pairs are never measured, so waiting for
+# all of them, as `eager` does, would be waiting for ever.
+@dg.asset(
+    deps=[dg.AssetDep("report", partition_mapping=dg.AllPartitionMapping())],
+    group_name="results",
+    kinds={"markdown", "html"},
+    code_version="1",
+    automation_condition=dg.AutomationCondition.any_deps_updated() & ~dg.AutomationCondition.in_progress(),
+)
+def overview(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
+    """All models on all platforms, one row each: `data/reports/index.html` and `index.md`.
+
+    `sme2 report --all` writes the same, with the pages of baselines, too.
+    """
+    with clear_failures():
+        rows, [markdown, page] = write_overview(lab.store, lab.warehouse)
+    text = markdown.read_text()
+    return dg.MaterializeResult(
+        metadata={
+            "html": dg.MetadataValue.path(str(page)),
+            "overview": dg.MetadataValue.md(text),
+            "dagster/row_count": len(rows),
+        },
+        data_version=dg.DataVersion(sha256_of_text(text)[:16]),
     )

@@ -1,4 +1,4 @@
-"""Insights as people read them: ranked list, tables, Markdown, terminal, JSON.
+"""Insights as people read them: ranked list, tables, findings of a report, terminal, JSON.
 
 Times of emulated runs are left out, as in every table.
 """
@@ -12,7 +12,9 @@ import pandas as pd
 from rich.console import Console
 
 from sme2_assets.analysis.insights import Insight
+from sme2_assets.analysis.statistics import MIN_ROUNDS
 from sme2_assets.explain import Explanation
+from sme2_assets.report.document import Block, Finding, Grid, Section, Text
 from sme2_assets.report.tables import EMULATED_NOTE, TextTable
 from sme2_assets.report.terminal import print_table
 
@@ -24,6 +26,28 @@ _BASIS = {
     "emulated": "kernels seen under emulation",
     "predicted": "predicted from operator types",
     "projection": "projection, not a measurement",
+}
+
+# What to do about each kind of insight.
+_NEXT_STEPS = {
+    "bottleneck_shift": "Read on: the rest is about what is left with SME2 on.",
+    "heavy_operator": "Look up its kernel, shape and source line in the table of operators.",
+    "portable_cost": "The table of delegation has the reason for each. Change the line it comes from so that "
+    "XNNPACK takes it.",
+    "layout_changes": "Merge or remove them in the lines they come from, or keep one memory format there.",
+    "delegate_overhead": "Bring what stands between delegates into them, so that there are fewer calls.",
+    "framework_overhead": "Nothing in the model: it matters only where an inference is very short.",
+    "amdahl_compute": "For more than that, look at what is no CONV or GEMM.",
+    "amdahl_data_movement": "Decide by it whether work on layouts is worth while.",
+    "projection": "Measure on a device with SME2.",
+}
+_MISSED_NEXT_STEPS = {
+    "not delegated": _NEXT_STEPS["portable_cost"],
+    "depthwise": "No kernel can change it. An ordinary convolution in its place would be another model.",
+    "quantisation scheme": "Export the model in another precision (int8, fp32) and compare.",
+    "data type": "Export the model in another precision (int8, fp32) and compare.",
+    "shape": "Compare its shape with those of its kind that took SME2 kernels; more channels may do.",
+    "unknown": "Profile it with more rounds: samples show which kernel ran.",
 }
 
 Record = Mapping[Hashable, Any]
@@ -154,21 +178,67 @@ def headroom_table(explanation: Explanation) -> TextTable:
     return TextTable.of(["", *(f"SME2 {arm.run['sme2']}" for arm in arms)], rows if arms else [])
 
 
-def insights_markdown(explanation: Explanation, heading: str = "##") -> str:
-    """The insights of a report: the ranked list, each with evidence and what it rules out, then tables."""
-    parts = [f"{heading} Insights", _subject(explanation), f"Numbers are of {_common(explanation)}."]
+def insight_sections(explanation: Explanation) -> list[Section]:
+    """The insights of a report: the ranked list, then each with what to do, what it rules out, how sure."""
+    blocks: list[Block] = [Text(_subject(explanation)), Text(f"Numbers are of {_common(explanation)}.")]
     if explanation.subject.timed:
-        parts.append(f"*{WINS_NOTE}*")
-    parts.append(insight_table(explanation.insights).markdown())
+        blocks.append(Text(WINS_NOTE, note=True))
+    table = insight_table(explanation.insights)
+    if not explanation.subject.timed:
+        table = table.without("time to win", "of the inference")
+    blocks.append(Grid(table))
     for number, insight in enumerate(explanation.insights, start=1):
-        parts.append(_insight_markdown(number, insight, _common(explanation)))
-    if not explanation.subject.missed_sme2.empty:
-        parts += [
-            f"{heading} CONV and GEMM without SME2",
-            missed_table(explanation.subject.missed_sme2).markdown(),
-        ]
-    parts += [f"{heading} Modules", module_table(explanation.modules).markdown()]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+        blocks.append(Finding(number, insight.title, insight.detail, finding_points(insight, explanation)))
+    return [Section("Insights", blocks)]
+
+
+def missed_section(explanation: Explanation) -> Section:
+    """CONV and GEMM without an SME2 kernel, and why; or that there is none."""
+    missed = explanation.subject.missed_sme2
+    if missed.empty:
+        nothing = (
+            "Every CONV and GEMM operator has an SME2 kernel."
+            if explanation.subject.run["sme2"] == "on"
+            else "Nothing shows or predicts that one would stay without an SME2 kernel."
+        )
+        return Section("CONV and GEMM without SME2", [Text(nothing)])
+    said = missed.groupby("reason", sort=True)["because"].agg(lambda texts: " ".join(dict.fromkeys(texts)))
+    reasons = [Text(f"{reason}: {because}") for reason, because in said.items()]
+    return Section("CONV and GEMM without SME2", [*reasons, Grid(missed_table(missed))])
+
+
+def next_step(insight: Insight) -> str:
+    """What to do about it."""
+    if insight.kind == "missed_sme2":
+        return next(step for reason, step in _MISSED_NEXT_STEPS.items() if f": {reason}" in insight.title)
+    return _NEXT_STEPS[insight.kind]
+
+
+def confidence(insight: Insight, explanation: Explanation) -> str:
+    """How sure it is, and why."""
+    if insight.basis == "projection":
+        return "low: arithmetic on published factors, no measurement"
+    if insight.basis == "predicted":
+        return "medium: from the operator's type alone; no run with SME2 on shows it"
+    if insight.basis == "emulated":
+        return "high for which kernels run, which were seen to run; none for time"
+    rounds = int(explanation.subject.headroom["rounds"])
+    doubts = [f"{rounds} rounds are few"] if rounds < MIN_ROUNDS else []
+    flags = explanation.subject.run.get("flags")
+    if flags is not None and len(flags):
+        doubts.append("the machine was not quiet")
+    if doubts:
+        return f"medium: measured, but {' and '.join(doubts)}"
+    return f"high: measured in {rounds} rounds on a quiet machine"
+
+
+def finding_points(insight: Insight, explanation: Explanation) -> tuple[tuple[str, str], ...]:
+    return (
+        ("Next", next_step(insight)),
+        ("Rules out", insight.rules_out),
+        ("Confidence", f"{confidence(insight, explanation)}."),
+        ("Evidence", f"{_evidence(insight, _common(explanation))}."),
+    )
 
 
 def show_explanation(out: Console, explanation: Explanation) -> None:
@@ -184,8 +254,8 @@ def show_explanation(out: Console, explanation: Explanation) -> None:
         win += "" if insight.win_share is None else f", {_percent_text(insight.win_share)}"
         _say(out, f"{number}. {insight.title}{win}{']' if win else ''}", style="bold")
         _say(out, f"   {insight.detail}")
-        _say(out, f"   rules out: {insight.rules_out}")
-        _say(out, f"   evidence: {_evidence(insight, _common(explanation))}", style="dim")
+        for label, text in finding_points(insight, explanation):
+            _say(out, f"   {label.lower()}: {text}", style="dim" if label == "Evidence" else None)
     out.print()
     if not explanation.subject.missed_sme2.empty:
         _say(out, "CONV and GEMM without SME2", style="bold")
@@ -225,14 +295,6 @@ def _common(explanation: Explanation) -> str:
 def _evidence(insight: Insight, common: str) -> str:
     basis = [] if insight.basis == "measured" else [_BASIS[insight.basis]]
     return "; ".join([*basis, *("this run" if text == common else text for text in insight.evidence)])
-
-
-def _insight_markdown(number: int, insight: Insight, common: str) -> str:
-    return (
-        f"**{number}. {insight.title}.** {insight.detail}\n"
-        f"- Rules out: {insight.rules_out}\n"
-        f"- Evidence: {_evidence(insight, common)}."
-    )
 
 
 def _as_tree(modules: pd.DataFrame) -> list[Record]:

@@ -1,12 +1,14 @@
 """What was sampled, as tables: kernels by operator, and the units they kept busy.
 
-Shares of samples are shown for emulated runs too: which kernel ran is real there. How long it ran
-is not, so the tables of an emulated run are about names and not about time.
+Which kernel ran is real under emulation, too. How long it ran is not, so the tables of an emulated run have
+samples counted and no shares of them, which would be read as shares of time.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable, Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -46,24 +48,38 @@ def kernel_table(usage: pd.DataFrame) -> TextTable:
                 ]
             )
     rows += _outside_operators(usage)
-    return TextTable.of(["operator", "module", "function", "ISA", "role", "samples", "share"], rows)
+    table = TextTable.of(["operator", "module", "function", "ISA", "role", "samples", "share"], rows)
+    return table.without("share") if (usage["fidelity"] == "emulated").any() else table
 
 
 def unit_table(usage: pd.DataFrame) -> TextTable:
     """The units of the sampled instructions, by category of the operator."""
     rows = []
+    counted = bool((usage["fidelity"] == "emulated").any())
     where = usage["category"].where(usage["kind"] == "operator", usage["kind"])
     for name, kernels in usage.groupby(where, sort=True):
-        samples = kernels["samples"].sum()
-        shares = [(kernels[column] * kernels["samples"]).sum() / samples for column in UNITS.values()]
-        rows.append(
-            [
-                name,
-                int(samples),
-                *(f"{share:.0%}" for share in [kernels["sme_samples"].sum() / samples, *shares]),
-            ]
-        )
+        samples = int(kernels["samples"].sum())
+        units = [(kernels[column] * kernels["samples"]).sum() for column in UNITS.values()]
+        parts = [float(kernels["sme_samples"].sum()), *map(float, units)]
+        rows.append([name, samples, *(round(part) if counted else f"{part / samples:.0%}" for part in parts)])
     return TextTable.of(["category", "samples", "on SME", *UNITS], rows)
+
+
+def main_kernels(usage: pd.DataFrame) -> dict[tuple[object, ...], str]:
+    """For each operator of one run the function that most of its samples are in, by the operator's place."""
+    operators = usage[usage["kind"] == "operator"].sort_values("samples", ascending=False, kind="stable")
+    shown: dict[tuple[object, ...], str] = {}
+    for row in operators.to_dict("records"):
+        isa = "" if pd.isna(row["isa"]) else f", {row['isa']}"
+        share = "" if row["fidelity"] == "emulated" else f", {row['share_of_operator']:.0%}"
+        text = f"{readable_function(row['kernel'])} ({int(row['samples'])} samples{share}{isa})"
+        shown.setdefault(place_of(row), text)
+    return shown
+
+
+def place_of(row: Mapping[Hashable, Any]) -> tuple[object, ...]:
+    """What an operator is known by in both arms: its backend, delegate and position."""
+    return tuple(None if pd.isna(row[name]) else row[name] for name in ("backend", "delegate", "position"))
 
 
 def readable_function(name: str) -> str:
@@ -85,7 +101,7 @@ def executed_text(facts: pd.DataFrame) -> str:
     for sme2, rows in facts.groupby("sme2", sort=True):
         matrix = rows[rows["category"].isin(["CONV", "GEMM"])]
         samples, sme_samples = matrix["samples"].sum(), matrix["sme_samples"].sum()
-        share = f"{sme_samples / samples:.0%} of {samples}" if samples else "no"
+        share = f"{sme_samples} of {samples}" if samples else "no"
         executed = (rows["sme2_evidence"] == "executed").sum()
         said.append(
             f"SME2 {sme2}: {executed} operators were sampled in SME kernels; "

@@ -1,4 +1,4 @@
-"""Pictures of the model's own structure, as PNG bytes: time by module, and work against speed."""
+"""Pictures of the model's own structure: time by module, and work against speed. Drawn as in plots.py."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from sme2_assets.analysis.insights import LEAST_RATED_NS
-from sme2_assets.report.plots import COLOURS, empty_picture, png_bytes
+from sme2_assets.report.plots import COLOURS, DIM, FAINT, GROUND, WIDE, empty_figure, png_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # What a module's CONV and GEMM ran on. The colours are those of the categories' palette.
 MODULE_COLOURS = {
@@ -23,12 +24,20 @@ MODULE_COLOURS = {
 # With SME2 off there is nothing to tell apart.
 OFF_COLOURS = {"CONV and GEMM": "#0072B2", "no CONV or GEMM": "#009E73", "no module": "#999999"}
 NO_MODULE = ("(unattributed)", "(overhead)")
-# Narrower boxes are drawn, but hold no name.
-_NARROWEST_NAMED = 0.045
-_CHARACTERS_PER_WIDTH = 118
+# Narrower boxes are drawn, but hold no name. Inches, and letters of the names per inch.
+_NARROWEST_NAMED = 0.32
+_CHARACTERS_PER_INCH = 16.4
+# Names stay as they are on a dark page, for their boxes do.
+_DARK_NAME, _LIGHT_NAME = "#111111", "#FDFDFD"
+_LIGHT_BOXES = ("#DDDDDD", "#56B4E9", "#E69F00", "#999999")
 
 
 def module_picture(modules: pd.DataFrame, title: str) -> bytes:
+    """The figure as a PNG."""
+    return png_bytes(module_figure(modules, title))
+
+
+def module_figure(modules: pd.DataFrame, title: str, width: float = WIDE) -> Figure:
     """An icicle: the inference on top, below it its modules, as wide as their time, in order of execution.
 
     `modules` has the columns of the view module_summary, of one run. An emulated run has no times: its
@@ -39,29 +48,36 @@ def module_picture(modules: pd.DataFrame, title: str) -> bytes:
     boxes = _boxes(modules, weight)
     off = bool((modules["sme2"] == "off").all())
     depth = int(modules["depth"].max())
-    figure, axes = empty_picture(height=1.5 + 0.42 * (depth + 1))
+    figure, axes = empty_figure(1.5 + 0.42 * (depth + 1), width)
     colours = OFF_COLOURS if off else MODULE_COLOURS
     used = []
     for box in boxes:
         kind = _off_kind(box) if off else _kind(box)
         if box["depth"] > 0 and kind not in used:
             used.append(kind)
-        _draw_box(axes, box, "#DDDDDD" if box["depth"] == 0 else colours[kind], modules, timed)
+        _draw_box(axes, box, "#DDDDDD" if box["depth"] == 0 else colours[kind], timed, width)
     axes.set_xlim(0, 1)
     axes.set_ylim(depth + 1, 0)
     axes.set_yticks([])
     axes.set_xticks([])
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.set_xlabel("width: mean time" if timed else "width: operators (emulated times mean nothing)")
-    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_title(title, loc="left", fontsize=11, parse_math=False)
     from matplotlib.patches import Patch
 
     handles = [Patch(color=colours[kind], label=kind) for kind in colours if kind in used]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8)
-    return png_bytes(figure)
+    columns = len(handles) if width >= WIDE else 2
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+    return figure
 
 
 def roofline_picture(operators: pd.DataFrame, title: str) -> bytes | None:
+    """The figure as a PNG, if there is one."""
+    figure = roofline_figure(operators, title)
+    return None if figure is None else png_bytes(figure)
+
+
+def roofline_figure(operators: pd.DataFrame, title: str, width: float = WIDE) -> Figure | None:
     """Achieved GFLOP/s of each operator against its work; both arms where both were measured.
 
     `operators` has the columns of the view bottlenecks, of one or both arms. The dashed lines are the best
@@ -74,7 +90,7 @@ def roofline_picture(operators: pd.DataFrame, title: str) -> bytes | None:
     rated = rated[rated["gflops"] > 0]
     if rated.empty:
         return None
-    figure, axes = empty_picture(height=4.0)
+    figure, axes = empty_figure(4.0, width)
     _log_scales(axes)
     arms = [sme2 for sme2 in ("off", "on") if sme2 in set(rated["sme2"])]
     if len(arms) == 2:
@@ -82,14 +98,14 @@ def roofline_picture(operators: pd.DataFrame, title: str) -> bytes | None:
     for arm in arms:
         of_arm = rated[rated["sme2"] == arm]
         best = float(of_arm["gflops"].max())
-        axes.axhline(best, linestyle="--", linewidth=0.8, color="#555555")
+        axes.axhline(best, linestyle="--", linewidth=0.8, color=DIM)
         axes.annotate(
             f"best with SME2 {arm}: {best:.1f}",
             (0.01, best),
             xycoords=("axes fraction", "data"),
             fontsize=8,
             va="bottom",
-            color="#555555",
+            color=DIM,
         )
         for category, points in of_arm.groupby("category"):
             colour = COLOURS.get(str(category), COLOURS["Other"])
@@ -98,7 +114,7 @@ def roofline_picture(operators: pd.DataFrame, title: str) -> bytes | None:
                 points["macs"],
                 points["gflops"],
                 s=36,
-                facecolors=colour if filled else "white",
+                facecolors=colour if filled else GROUND,
                 edgecolors=colour,
                 linewidths=1.2,
                 zorder=3,
@@ -106,9 +122,9 @@ def roofline_picture(operators: pd.DataFrame, title: str) -> bytes | None:
             )
     axes.set_xlabel("multiply-accumulates of the operator")
     axes.set_ylabel("achieved GFLOP/s")
-    axes.set_title(title, loc="left", fontsize=11)
-    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-    return png_bytes(figure)
+    axes.set_title(title, loc="left", fontsize=11, parse_math=False)
+    figure.legend(loc="outside lower center", ncols=4 if width >= WIDE else 2, frameon=False, fontsize=8)
+    return figure
 
 
 def _boxes(modules: pd.DataFrame, weight: str) -> list[dict[str, Any]]:
@@ -129,24 +145,24 @@ def _boxes(modules: pd.DataFrame, weight: str) -> list[dict[str, Any]]:
     return ordered
 
 
-def _draw_box(axes: Axes, box: dict[str, Any], colour: str, modules: pd.DataFrame, timed: bool) -> None:
+def _draw_box(axes: Axes, box: dict[str, Any], colour: str, timed: bool, width: float) -> None:
     axes.barh(
         box["depth"] + 0.5,
         box["width"],
         left=box["left"],
         height=0.94,
         color=colour,
-        edgecolor="white",
+        edgecolor=GROUND,
         linewidth=0.8,
     )
-    if box["width"] < _NARROWEST_NAMED:
+    if box["width"] * width < _NARROWEST_NAMED:
         return
     if box["depth"] == 0:
         name = f"inference, {box['weight'] / 1e6:.3f} ms" if timed else f"{box['operators']} operators"
     else:
         name = box["module"] if box["depth"] == 1 else box["module"].rsplit(".", 1)[1]
         name += f" {box['width']:.0%}" if timed else ""
-    room = int(box["width"] * _CHARACTERS_PER_WIDTH)
+    room = int(box["width"] * width * _CHARACTERS_PER_INCH)
     axes.text(
         box["left"] + box["width"] / 2,
         box["depth"] + 0.5,
@@ -154,8 +170,9 @@ def _draw_box(axes: Axes, box: dict[str, Any], colour: str, modules: pd.DataFram
         ha="center",
         va="center",
         fontsize=7.5,
-        color="black" if box["depth"] == 0 else "white",
+        color=_DARK_NAME if colour in _LIGHT_BOXES else _LIGHT_NAME,
         clip_on=True,
+        parse_math=False,
     )
 
 
@@ -180,7 +197,7 @@ def _draw_moves(axes: Axes, rated: pd.DataFrame) -> None:
         axes.plot(
             [pair["macs_off"], pair["macs_on"]],
             [pair["gflops_off"], pair["gflops_on"]],
-            color="#BBBBBB",
+            color=FAINT,
             linewidth=0.8,
             zorder=1,
         )

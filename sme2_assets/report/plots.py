@@ -1,4 +1,8 @@
-"""Pictures, as PNG bytes."""
+"""Pictures of times, categories and histories.
+
+Each is drawn once as a figure of matplotlib, in the colours of a light page. `png_bytes` makes a file of it
+for Markdown and for Dagster's UI; report/svg.py makes it part of an HTML page, light and dark.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,14 @@ COLOURS = {
     "Other": "#CC79A7",
     "Overhead": "#999999",
 }
+ARM_COLOURS = {"off": "#D55E00", "on": "#0072B2"}
+# What a page turns into colours of its own: text and lines, secondary text, faint lines, the ground.
+INK, DIM, FAINT, GROUND = "#000000", "#555555", "#BBBBBB", "#FFFFFF"
+# Inches: beside text on a screen, and where a phone shows it without making its letters too small.
+WIDE, NARROW = 7.2, 4.8
 
 
-def category_time_picture(categories: pd.DataFrame, title: str) -> bytes:
+def category_time_figure(categories: pd.DataFrame, title: str, width: float = WIDE) -> Figure:
     """Time per inference by category, one stacked bar per run. Only for times that mean something.
 
     `categories` has the columns of the view category_summary, of one or both arms.
@@ -31,21 +40,89 @@ def category_time_picture(categories: pd.DataFrame, title: str) -> bytes:
     if (categories["fidelity"] != "hardware").any():
         raise ValueError("emulated times are not shown")
     bars = categories.assign(value=categories["mean_ns"] / 1e6)
-    return _stacked_bars(bars, title, "mean time per inference (ms)", hatched=None)
+    return _stacked_bars(bars, title, "mean time per inference (ms)", None, width)
 
 
-def category_kernel_picture(categories: pd.DataFrame, title: str) -> bytes:
+def category_kernel_figure(categories: pd.DataFrame, title: str, width: float = WIDE) -> Figure:
     """Operators by category, those with SME2 evidence hatched: what an emulated run can show."""
     bars = categories[categories["category"] != "Overhead"]
     bars = bars.assign(value=bars["operators"], hatched=bars["sme2_operators"])
-    return _stacked_bars(bars, title, "operators per inference (hatched: SME2 kernel)", hatched="hatched")
+    return _stacked_bars(bars, title, "operators per inference (hatched: SME2 kernel)", "hatched", width)
+
+
+def category_figure(categories: pd.DataFrame, title: str, width: float = WIDE) -> Figure:
+    """The category shift: in time on hardware, in kernels under emulation."""
+    if (categories["fidelity"] == "hardware").all():
+        return category_time_figure(categories, title, width)
+    return category_kernel_figure(categories, title, width)
 
 
 def category_picture(categories: pd.DataFrame, title: str) -> bytes:
-    """The category shift: in time on hardware, in kernels under emulation."""
-    if (categories["fidelity"] == "hardware").all():
-        return category_time_picture(categories, title)
-    return category_kernel_picture(categories, title)
+    """The same as a PNG."""
+    return png_bytes(category_figure(categories, title))
+
+
+def latency_figure(inferences: pd.DataFrame, title: str, width: float = WIDE) -> Figure:
+    """Inference times of each round, one panel per arm: box of the middle half, whiskers 5 % to 95 %.
+
+    `inferences` has the columns sme2, round and duration_ns, of timed inferences without tracer. Only for
+    times that mean something: the caller asks for it on hardware alone. Each arm has its own scale, for it
+    is the spread that is shown; how far the arms are apart is said by the speedup.
+    """
+    arms = _arms(inferences)
+    figure, panels = empty_figures(len(arms), 0.9 + 1.5 * len(arms), width)
+    for axes, arm in zip(panels, arms, strict=True):
+        colour = ARM_COLOURS[arm]
+        rounds = list(inferences[inferences["sme2"] == arm].groupby("round"))
+        axes.boxplot(
+            [rows["duration_ns"] / 1e6 for _, rows in rounds],
+            positions=[int(index) + 1 for index, _ in rounds],
+            widths=0.5,
+            whis=(5, 95),
+            showfliers=False,
+            manage_ticks=False,
+            patch_artist=True,
+            boxprops={"facecolor": colour, "edgecolor": colour},
+            whiskerprops={"color": colour},
+            capprops={"color": colour},
+            medianprops={"color": GROUND},
+        )
+        axes.set_ylabel(f"SME2 {arm} (ms)")
+        axes.ticklabel_format(axis="y", useOffset=False)
+    _whole_numbers(panels[-1])
+    panels[-1].set_xlabel("round (a fresh process each)")
+    panels[0].set_title(title, loc="left", fontsize=11, parse_math=False)
+    return figure
+
+
+def speedup_figure(
+    comparison: pd.DataFrame, threshold: float, title: str, width: float = WIDE
+) -> Figure | None:
+    """The speedup of the model and of its categories with their intervals; None where there is no interval.
+
+    `comparison` has the columns of the table comparisons, of one session. Within `threshold`, a ratio,
+    a difference is too small to count.
+    """
+    rows = comparison[comparison["level"].isin(["model", "category"]) & comparison["speedup_low"].notna()]
+    if "model" not in set(rows["level"]):
+        return None
+    rows = rows.sort_values("level", ascending=False, kind="stable")
+    names = [
+        "whole model" if level == "model" else name
+        for level, name in zip(rows["level"], rows["category"], strict=True)
+    ]
+    figure, axes = empty_figure(1.1 + 0.34 * len(rows), width)
+    axes.axvspan(1 / threshold, threshold, color=FAINT, alpha=0.45, linewidth=0, label="too small to count")
+    axes.axvline(1, color=DIM, linewidth=0.8)
+    for place, row in enumerate(rows.to_dict("records")):
+        colour = INK if row["level"] == "model" else COLOURS.get(str(row["category"]), COLOURS["Other"])
+        axes.plot([row["speedup_low"], row["speedup_high"]], [place, place], color=colour, linewidth=2.2)
+        axes.plot(row["speedup"], place, marker="o", markersize=7, color=colour)
+    axes.set_yticks(range(len(rows)), names)
+    axes.invert_yaxis()
+    axes.set_xlabel("speedup with 95 % interval; above 1, SME2 is faster")
+    _titled(figure, axes, title, ncols=2)
+    return figure
 
 
 def history_picture(history: pd.DataFrame, slower_since: list[pd.Timestamp], title: str) -> bytes:
@@ -53,7 +130,7 @@ def history_picture(history: pd.DataFrame, slower_since: list[pd.Timestamp], tit
 
     `history` has the columns of the view history, of one series.
     """
-    figure, axes = empty_picture(height=2.6)
+    figure, axes = empty_figure(height=2.6)
     axes.plot(
         history["started_at"],
         history["median_ns"] / 1e6,
@@ -69,7 +146,7 @@ def history_picture(history: pd.DataFrame, slower_since: list[pd.Timestamp], tit
         )
     axes.set_ylim(0, 1.15 * float(history["median_ns"].max()) / 1e6)
     axes.set_ylabel("median (ms)")
-    axes.set_title(title, loc="left", fontsize=11, pad=14)
+    axes.set_title(title, loc="left", fontsize=11, pad=14, parse_math=False)
     figure.autofmt_xdate()
     return png_bytes(figure)
 
@@ -79,9 +156,10 @@ def data_uri_markdown(png: bytes, alt: str) -> str:
     return f"![{alt}](data:image/png;base64,{base64.b64encode(png).decode()})"
 
 
-def _stacked_bars(bars: pd.DataFrame, title: str, axis: str, hatched: str | None) -> bytes:
-    arms = [sme2 for sme2 in ("off", "on") if sme2 in set(bars["sme2"])]
-    figure, axes = empty_picture(height=1.4 + 0.75 * len(arms))
+def _stacked_bars(bars: pd.DataFrame, title: str, axis: str, hatched: str | None, width: float) -> Figure:
+    arms = _arms(bars)
+    columns = 6 if width >= WIDE else 3
+    figure, axes = empty_figure(1.4 + 0.75 * len(arms) + (0 if columns == 6 else 0.25), width)
     left = dict.fromkeys(arms, 0.0)
     for category, colour in COLOURS.items():
         of_category = bars[bars["category"] == category].set_index("sme2")
@@ -93,32 +171,63 @@ def _stacked_bars(bars: pd.DataFrame, title: str, axis: str, hatched: str | None
             # Overhead comes out negative by rounding now and then; a bar has no negative length.
             value = max(float(of_category.loc[arm, "value"]), 0.0)
             part = float(of_category.loc[arm, hatched]) if hatched else 0.0
-            style: dict[str, Any] = {"color": colour, "edgecolor": "white", "height": 0.6}
+            style: dict[str, Any] = {"color": colour, "edgecolor": GROUND, "height": 0.6}
             axes.barh(arm, part, left=left[arm], hatch="///", **style)
             axes.barh(arm, value - part, left=left[arm] + part, label=category, **style)
             left[arm] += value
     axes.set_yticks(range(len(arms)), [f"SME2 {arm}" for arm in arms])
     axes.invert_yaxis()
     axes.set_xlabel(axis)
-    axes.set_title(title, loc="left", fontsize=11)
+    _titled(figure, axes, title, ncols=columns)
+    return figure
+
+
+def _arms(rows: pd.DataFrame) -> list[str]:
+    return [sme2 for sme2 in ("off", "on") if sme2 in set(rows["sme2"])]
+
+
+def _titled(figure: Figure, axes: Axes, title: str, ncols: int) -> None:
+    """The title, and below the picture the meaning of its colours, each once."""
+    # Names come from models: a dollar sign in one is no formula.
+    axes.set_title(title, loc="left", fontsize=11, parse_math=False)
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
     figure.legend(
-        unique.values(), unique.keys(), loc="outside lower center", ncols=6, frameon=False, fontsize=8
+        list(unique.values()),
+        list(unique),
+        loc="outside lower center",
+        ncols=ncols,
+        frameon=False,
+        fontsize=8,
     )
-    return png_bytes(figure)
 
 
-def empty_picture(height: float) -> tuple[Figure, Axes]:
+def _whole_numbers(axes: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def empty_figure(height: float, width: float = WIDE) -> tuple[Figure, Axes]:
+    figure, [axes] = empty_figures(1, height, width)
+    return figure, axes
+
+
+def empty_figures(panels: int, height: float, width: float = WIDE) -> tuple[Figure, list[Axes]]:
+    """A figure with panels one below the other, over one common axis."""
     # Imported here: it costs a second, and most processes that load this module draw nothing.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.2, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+    made = figure.subplots(panels, squeeze=False, sharex=True)[:, 0]
+    for axes in made:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=9)
+        axes.xaxis.label.set_size(9)
+        axes.yaxis.label.set_size(9)
+    return figure, list(made)
 
 
 def png_bytes(figure: Figure) -> bytes:

@@ -33,8 +33,11 @@ class TextTable:
         return TextTable([self.header[i] for i in kept], [[row[i] for i in kept] for row in self.rows])
 
     def markdown(self) -> str:
-        lines = ["| " + " | ".join(self.header) + " |", "|" + "|".join(" --- " for _ in self.header) + "|"]
-        escaped = ([_markdown_text(cell) for cell in row] for row in self.rows)
+        lines = [
+            "| " + " | ".join(map(markdown_text, self.header)) + " |",
+            "|" + "|".join(" --- " for _ in self.header) + "|",
+        ]
+        escaped = ([markdown_text(cell) for cell in row] for row in self.rows)
         return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in escaped)]) + "\n"
 
 
@@ -85,7 +88,7 @@ def operator_table(operators: pd.DataFrame) -> TextTable:
             for row in operators.to_dict("records")
         ],
     )
-    return _real_times(table, operators, "median ms", "share")
+    return real_times(table, operators, "median ms", "share")
 
 
 def category_table(categories: pd.DataFrame) -> TextTable:
@@ -103,7 +106,7 @@ def category_table(categories: pd.DataFrame) -> TextTable:
             for row in _meaningful(categories).to_dict("records")
         ],
     )
-    return _real_times(table, categories, "mean ms", "share")
+    return real_times(table, categories, "mean ms", "share")
 
 
 def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
@@ -117,7 +120,7 @@ def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
         "operator": {
             "delegate": lambda row: row["delegate"],
             "position": lambda row: row["position"],
-            "operator (off -> on)": _names_in_both,
+            "operator (off -> on)": names_in_both,
         },
     }[level]
     table = TextTable.of(
@@ -135,7 +138,7 @@ def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
             for row in rows
         ],
     )
-    return _real_times(table, comparison, "off ms", "on ms", "speedup", "verdict")
+    return real_times(table, comparison, "off ms", "on ms", "speedup", "verdict")
 
 
 def missed_text(comparison: pd.DataFrame) -> str:
@@ -187,6 +190,75 @@ def noise_table(sessions: pd.DataFrame) -> TextTable:
     )
 
 
+def environment_table(moments: pd.DataFrame) -> TextTable:
+    """Rows of `environment` of one run: the machine around each round."""
+    return TextTable.of(
+        [
+            *("round", "moment", "load", "CPU MHz", "governor", "hottest sensor, C"),
+            *("other processes", "what was wrong"),
+        ],
+        [
+            [
+                row["round"] + 1,
+                row["moment"],
+                _decimals(row["load_1m"], 2),
+                _decimals(row["cpu_mhz"], 0),
+                row["governor"],
+                _decimals(row["temperature_c"], 1),
+                _listed(row["heavy_processes"]),
+                _listed(row["flags"]) or "nothing",
+            ]
+            for row in moments.to_dict("records")
+        ],
+    )
+
+
+PROVENANCE = {
+    "run_id": "run",
+    "session_id": "session",
+    "started_at": "started",
+    "device": "device",
+    "device_model": "device model",
+    "soc": "system on chip",
+    "cpu": "CPU",
+    "cores": "cores",
+    "os": "operating system",
+    "kernel": "kernel",
+    "emulator": "emulator",
+    "sme_vector_bits": "SME vector bits",
+    "cpu_features_masked": "CPU features hidden",
+    "threads": "threads",
+    "cpus": "CPUs",
+    "power_mode": "power mode",
+    "rounds": "rounds",
+    "iterations": "inferences per process",
+    "seed": "seed of the arms' order",
+    "load_before": "machine load before",
+    "executorch_version": "ExecuTorch",
+    "compiler": "compiler",
+    "runner_sha256": "runner hash",
+    "runner_pair": "runner pair",
+    "pte_sha256": "model file hash",
+    "output_sha256": "output hash",
+}
+
+
+def provenance_table(runs: pd.DataFrame) -> TextTable:
+    """Rows of `runs`, one column per arm; hashes by their first digits. What no arm tells is left out."""
+    records = runs.sort_values("sme2").to_dict("records")
+    rows = [[label, *(_fact(record[column]) for record in records)] for column, label in PROVENANCE.items()]
+    one_binary = (runs["runner_pair"] == runs["runner_sha256"]).all()
+    return TextTable.of(
+        ["", *(f"SME2 {record['sme2']}" for record in records)],
+        [
+            row
+            for row in rows
+            # One binary for both arms is its own pair.
+            if any(cell is not None for cell in row[1:]) and not (row[0] == "runner pair" and one_binary)
+        ],
+    )
+
+
 def regression_table(found: pd.DataFrame) -> TextTable:
     """Rows of `regressions`."""
     return TextTable.of(
@@ -234,12 +306,12 @@ def _meaningful(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[(rows["fidelity"] != "emulated") | (rows["category"] != "Overhead")]
 
 
-def _real_times(table: TextTable, rows: pd.DataFrame, *columns: str) -> TextTable:
+def real_times(table: TextTable, rows: pd.DataFrame, *columns: str) -> TextTable:
     """The table without its columns of times, where the rows are emulated."""
     return table.without(*columns) if (rows["fidelity"] == "emulated").any() else table
 
 
-def _names_in_both(row: Record) -> str:
+def names_in_both(row: Record) -> str:
     off, on = ("(absent)" if pd.isna(row[column]) else row[column] for column in ("off_name", "on_name"))
     return off if off == on else f"{off} -> {on}"
 
@@ -254,12 +326,43 @@ def _percent(row: Record, column: str) -> str:
     return "-" if row["fidelity"] == "emulated" or pd.isna(value) else f"{value:.1%}"
 
 
+def _decimals(value: Any, digits: int) -> str | None:
+    return None if pd.isna(value) else f"{value:.{digits}f}"
+
+
+def _listed(values: Any) -> str:
+    return "" if values is None else ", ".join(map(str, values))
+
+
+def _fact(value: Any) -> str | None:
+    """A fact of a run in one cell, None for nothing."""
+    if isinstance(value, (list, tuple)) or type(value).__name__ == "ndarray":
+        return _listed(value) or None
+    if value is None or pd.isna(value) or value == "":
+        return None
+    if isinstance(value, pd.Timestamp):
+        return f"{value:%Y-%m-%d %H:%M:%S %Z}"
+    if isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value):
+        return value[:16]
+    return f"{value:.1f}" if isinstance(value, float) and not value.is_integer() else _cell(value)
+
+
 def _cell(value: Any) -> str:
     if value is None or pd.isna(value):
         return "-"
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _markdown_text(cell: str) -> str:
-    """Bars would end the cell, and an underscore before a word (`_ZN...`) would begin italics."""
-    return re.sub(r"(?<!\w)_(?=\w)", r"\\_", " ".join(cell.split()).replace("|", "\\|"))
+def markdown_text(text: str) -> str:
+    """Text that stays text in Markdown, on one line: names and source lines come from models.
+
+    Bars would end a cell, and an underscore before a word (`_ZN...`) would begin italics.
+    """
+    escaped = re.sub(r"([\\`*\[\]|])", r"\\\1", " ".join(text.split()))
+    escaped = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", escaped)
+    return re.sub(r"&(?=#?\w+;)", "&amp;", escaped).replace("<", "&lt;").replace("~~", r"\~\~")
+
+
+def markdown_paragraph(text: str) -> str:
+    """The same as a paragraph of its own, which is no heading, list or rule either."""
+    return re.sub(r"^(\d*)([#>+=~.)-])", r"\1\\\2", markdown_text(text))

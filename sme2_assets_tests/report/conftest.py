@@ -1,3 +1,56 @@
-from sme2_assets_tests.warehouse.conftest import paired, warehouse
+from __future__ import annotations
 
-__all__ = ["paired", "warehouse"]
+from dataclasses import replace
+
+import pytest
+
+from sme2_assets.report.content import baseline_document, pair_document
+from sme2_assets.report.document import Document
+from sme2_assets.report.html import html_of
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.comparisons import compare_latest
+from sme2_assets_tests.warehouse.conftest import paired, warehouse
+from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
+
+__all__ = ["documents", "pages", "paired", "warehouse"]
+
+VARIANT = "toy_cnn-fp32"
+
+
+# One warehouse of what `paired` has not: the first two prove nothing, the others differ in their times alone.
+UNCLEAR = {
+    "few-fp32": MadeRun(rounds=2, iterations=1),
+    "wrong-fp32": MadeRun(sqnr_db=12.0, rounds=2, iterations=1),
+    "slow-fp32": MadeRun(platform="emulated", fidelity="emulated", rounds=1, matrix_speedup=0.2),
+    "fast-fp32": MadeRun(platform="emulated", fidelity="emulated", rounds=1, matrix_speedup=9.0),
+}
+
+
+@pytest.fixture(scope="session")
+def documents(paired: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Document]:
+    """A report of each kind: what can be said differs, and so does what must not be."""
+    folder = tmp_path_factory.mktemp("unclear")
+    unclear = Warehouse(folder / "warehouse")
+    for variant, run in UNCLEAR.items():
+        for sme2 in ("off", "on"):
+            ingest(unclear, replace(run, variant=variant, sme2=sme2).write(folder / "runs"))
+    unclear.publish()
+    for variant, run in UNCLEAR.items():
+        compare_latest(unclear, variant, run.platform)
+    unclear.publish()
+    made = {
+        variant.removesuffix("-fp32"): pair_document(unclear, variant, run.platform)
+        for variant, run in UNCLEAR.items()
+    }
+    return {
+        "faster": pair_document(paired, VARIANT, "linux"),
+        "baseline": baseline_document(paired, VARIANT, "linux", "off"),
+        "emulated": made["slow"],
+        **made,
+    }
+
+
+@pytest.fixture(scope="session")
+def pages(documents: dict[str, Document]) -> dict[str, str]:
+    made = {name: html_of(document) for name, document in documents.items() if name != "emulated"}
+    return {**made, "emulated": made["slow"]}

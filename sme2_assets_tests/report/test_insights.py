@@ -10,12 +10,13 @@ from sme2_assets.report.insights import (
     WINS_NOTE,
     bottleneck_table,
     headroom_table,
+    insight_sections,
     insight_table,
-    insights_markdown,
     missed_table,
     module_table,
     show_explanation,
 )
+from sme2_assets.report.markdown import section_markdown
 from sme2_assets.report.tables import EMULATED_NOTE
 from sme2_assets_tests.report.test_tables import TIME
 from sme2_assets_tests.warehouse.made_operators import OperatorRun, cnn, explained
@@ -49,7 +50,8 @@ def test_every_insight_is_in_the_list_with_its_time_and_its_basis():
 @pytest.mark.parametrize("name", NAMES)
 def test_report_and_terminal_have_every_insight_with_evidence_and_what_it_rules_out(name: str):
     explanation = explained(*NAMES[name])
-    for text in (insights_markdown(explanation), printed(explanation)):
+    [section] = insight_sections(explanation)
+    for text in (section_markdown(section), printed(explanation)):
         for insight in explanation.insights:
             assert insight.title in text
             assert insight.rules_out in text

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sme2_assets.report.kernels import kernel_table, readable_function, unit_table
+from sme2_assets.report.kernels import kernel_table, main_kernels, readable_function, unit_table
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import rows_of_view
 from sme2_assets_tests.warehouse.run_folder import SME2_KERNEL
@@ -26,7 +26,9 @@ def test_a_mangled_function_is_shown_by_its_names(symbol: str, readable: str):
 
 
 def test_each_operator_is_listed_with_its_functions_and_their_share(paired: Warehouse):
-    run_id = paired.query("SELECT run_id FROM runs WHERE sme2 = 'on' LIMIT 1")["run_id"].iloc[0]
+    run_id = paired.query("SELECT run_id FROM runs WHERE sme2 = 'on' AND platform = 'linux'")["run_id"].iloc[
+        0
+    ]
     usage = rows_of_view(paired, "kernel_usage", run_id)
     rows = {row[0]: row for row in kernel_table(usage).rows}
     convolution = rows["Convolution (NHWC, PF32) IGEMM #1"]
@@ -35,3 +37,15 @@ def test_each_operator_is_listed_with_its_functions_and_their_share(paired: Ware
     units = {row[0]: row[2:4] for row in unit_table(usage).rows}
     assert units["CONV"] == ["100%", "100%"]
     assert units["Elementwise"] == ["0%", "0%"]
+
+
+def test_samples_of_an_emulated_run_are_counted_and_not_made_shares(paired: Warehouse):
+    run_id = paired.query("SELECT run_id FROM runs WHERE sme2 = 'on' AND platform = 'emulated'")[
+        "run_id"
+    ].iloc[0]
+    usage = rows_of_view(paired, "kernel_usage", run_id)
+    cells = [cell for table in (kernel_table(usage), unit_table(usage)) for row in table.rows for cell in row]
+    assert [cell for cell in cells if "%" in cell] == []
+    units = {row[0]: row[1:4] for row in unit_table(usage).rows}
+    assert units["CONV"] == ["3", "3", "3"]
+    assert main_kernels(usage)[("xnnpack", 0, 1)] == f"{SME2_KERNEL} (3 samples, sme2)"

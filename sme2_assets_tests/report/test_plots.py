@@ -11,11 +11,12 @@ import pytest
 
 from sme2_assets.report.plots import (
     COLOURS,
-    category_kernel_picture,
+    category_kernel_figure,
     category_picture,
-    category_time_picture,
+    category_time_figure,
     data_uri_markdown,
     history_picture,
+    png_bytes,
 )
 from sme2_assets.warehouse import Warehouse
 
@@ -66,7 +67,7 @@ def test_the_picture_is_a_png_with_every_category(paired: Warehouse, tmp_path, p
 
 def test_bars_are_as_long_as_the_times(paired: Warehouse, tmp_path):
     rows = categories(paired, "linux")
-    image = pixels(category_time_picture(rows, "a title"), tmp_path)
+    image = pixels(png_bytes(category_time_figure(rows, "a title")), tmp_path)
     middle = int(image.shape[0] * 0.42)
     off, on = (
         width_of(image, COLOURS["CONV"], part) for part in (slice(0, middle), slice(middle, 2 * middle))
@@ -78,7 +79,7 @@ def test_bars_are_as_long_as_the_times(paired: Warehouse, tmp_path):
 def test_negative_overhead_has_no_bar(paired: Warehouse, tmp_path):
     rows = categories(paired, "linux")
     rows.loc[rows["category"] == "Overhead", "mean_ns"] = -300_000.0
-    image = pixels(category_time_picture(rows, "a title"), tmp_path)
+    image = pixels(png_bytes(category_time_figure(rows, "a title")), tmp_path)
     bars = slice(0, int(image.shape[0] * 0.72))
     assert width_of(image, COLOURS["Overhead"], bars) <= SPECKS
     assert width_of(image, COLOURS["Other"], bars) > 20, "and covers no other"
@@ -90,10 +91,10 @@ def test_emulated_times_are_never_drawn(paired: Warehouse):
         if platform == "linux":
             rows.loc[rows["sme2"] == "on", "fidelity"] = "emulated"
         with pytest.raises(ValueError, match="emulated times"):
-            category_time_picture(rows, "a title")
+            category_time_figure(rows, "a title")
         # What is drawn instead does not depend on times.
-        assert category_picture(rows, "a title") == category_kernel_picture(
-            rows.assign(mean_ns=1.0), "a title"
+        assert category_picture(rows, "a title") == png_bytes(
+            category_kernel_figure(rows.assign(mean_ns=1.0), "a title")
         )
 
 

@@ -1,0 +1,483 @@
+"""What a report of a model on a platform says: the verdict first, then all that it rests on.
+
+Belongs here: which rows of the warehouse are shown, in which order, in which words. Tables and pictures are
+made by their own modules; nothing here knows of Markdown or HTML.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from sme2_assets.analysis.statistics import MIN_AA_SESSIONS, PRACTICAL_RATIO
+from sme2_assets.errors import WarehouseError
+from sme2_assets.explain import Explanation, explain
+from sme2_assets.report.document import (
+    Block,
+    Commands,
+    Document,
+    Grid,
+    Picture,
+    Section,
+    Text,
+    Tone,
+    Verdict,
+)
+from sme2_assets.report.insights import headroom_table, insight_sections, missed_section, module_table
+from sme2_assets.report.kernels import executed_text, kernel_table, unit_table
+from sme2_assets.report.models import delegation_cost_table, numerics_table
+from sme2_assets.report.module_plots import module_figure, roofline_figure
+from sme2_assets.report.operators import operators_of_arm, operators_of_pair
+from sme2_assets.report.plots import category_figure, latency_figure, speedup_figure
+from sme2_assets.report.tables import (
+    EMULATED_NOTE,
+    category_table,
+    comparison_table,
+    environment_table,
+    latency_table,
+    noise_table,
+    provenance_table,
+    speedup_text,
+)
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.comparisons import device_noise_floor
+from sme2_assets.warehouse.read import comparison, latest_run, newest_run, rows_of_view, runs_of_session
+
+TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "no difference": "same"}
+# Of the A/A sessions of a device; the view aa_sessions has them all.
+NOISE_SHOWN = 10
+
+
+@dataclass
+class _Subject:
+    """What a report is of: the runs of one session, the arm with SME2 off first."""
+
+    warehouse: Warehouse
+    runs: list[dict[str, Any]]
+    # Rows of the table comparisons; empty for one arm alone.
+    compared: pd.DataFrame
+    explanation: Explanation
+
+    @property
+    def run_ids(self) -> list[str]:
+        return [run["run_id"] for run in self.runs]
+
+    @property
+    def timed(self) -> bool:
+        return self.runs[0]["fidelity"] == "hardware"
+
+    @property
+    def name(self) -> str:
+        return f"{self.runs[0]['variant']} on {self.runs[0]['platform']}"
+
+    @property
+    def model(self) -> dict[Any, Any]:
+        """The comparison of the whole model."""
+        return self.compared[self.compared["level"] == "model"].iloc[0].to_dict()
+
+    @cached_property
+    def usage(self) -> dict[str, pd.DataFrame]:
+        """Rows of `kernel_usage` of each arm."""
+        return {run["sme2"]: rows_of_view(self.warehouse, "kernel_usage", run["run_id"]) for run in self.runs}
+
+    def rows(self, view: str) -> pd.DataFrame:
+        """The rows of a view of one run each, of all arms."""
+        return pd.concat([rows_of_view(self.warehouse, view, run_id) for run_id in self.run_ids])
+
+
+def latest_document(warehouse: Warehouse, variant: str, platform: str) -> Document | None:
+    """The newest of a model on a platform: the comparison, or the one arm that was measured later alone."""
+    newest = newest_run(warehouse, variant, platform)
+    if newest is None:
+        return None
+    rows = comparison(warehouse, variant, platform)
+    if not rows.empty and rows["session_id"].iloc[0] == newest["session_id"]:
+        return pair_document(warehouse, variant, platform)
+    return baseline_document(warehouse, variant, platform, newest["sme2"])
+
+
+def pair_document(warehouse: Warehouse, variant: str, platform: str) -> Document:
+    """SME2 on against off."""
+    rows = comparison(warehouse, variant, platform)
+    if rows.empty:
+        raise WarehouseError(
+            f"The warehouse has no comparison of {variant} on {platform}.",
+            f"Measure both arms together: `sme2 profile {variant} --platform {platform}`.",
+        )
+    model = rows[rows["level"] == "model"].iloc[0]
+    runs = runs_of_session(warehouse, model["session_id"]).sort_values("sme2").to_dict("records")
+    runs = [run for run in runs if run["run_id"] in (model["off_run_id"], model["on_run_id"])]
+    explanation = explain(warehouse, variant, platform, model["session_id"])
+    subject = _Subject(warehouse, runs, rows, explanation)
+    return _document(subject, f"{subject.name}: SME2 on against off", _pair_verdict(subject))
+
+
+def baseline_document(warehouse: Warehouse, variant: str, platform: str, sme2: str) -> Document:
+    """One arm alone: where the time goes, and no comparison."""
+    run = latest_run(warehouse, variant, platform, sme2)
+    explanation = explain(warehouse, variant, platform, run["session_id"], sme2)
+    subject = _Subject(warehouse, [run], pd.DataFrame(), explanation)
+    return _document(subject, f"{subject.name}: SME2 {sme2} alone", _baseline_verdict(subject))
+
+
+def _document(subject: _Subject, title: str, verdict: Verdict) -> Document:
+    sections = [
+        _measured(subject),
+        *_latency(subject),
+        _categories(subject),
+        _operators(subject),
+        *_kernels(subject),
+        missed_section(subject.explanation),
+        *insight_sections(subject.explanation),
+        _modules(subject),
+        *_delegation(subject),
+        _numerics(subject),
+        _noise(subject),
+        _reproduction(subject),
+    ]
+    return Document(title, verdict, sections, stamp=str(subject.runs[0]["session_id"]))
+
+
+def _pair_verdict(subject: _Subject) -> Verdict:
+    model = subject.model
+    facts = [
+        ("fidelity", model["fidelity"]),
+        ("with an SME2 kernel by name", _sme2_operators(model)),
+        ("sampled", executed_text(subject.rows("operator_facts"))),
+        ("numerics", _numerics_text(subject.runs)),
+    ]
+    if not subject.timed:
+        figure = f"{model['sme2_operators_on']} of {model['operators']}"
+        note = "operators take an SME2 kernel with SME2 on"
+        return Verdict(model["verdict"], "emulated", model["reason"], figure, note, facts=tuple(facts))
+    facts[1:1] = _statistics(model)
+    tone: Tone = TONES.get(model["verdict"], "open")
+    if pd.isna(model["speedup_low"]):
+        # A ratio without an interval shows nothing yet: it stands among the facts, and not large above them.
+        if not pd.isna(model["speedup"]):
+            facts.insert(1, ("ratio so far (off / on)", speedup_text(model)))
+        return Verdict(model["verdict"], tone, model["reason"], facts=tuple(facts))
+    return Verdict(
+        model["verdict"],
+        tone,
+        model["reason"],
+        f"{model['speedup']:.2f}x",
+        f"Speedup (off / on): {speedup_text(model)}.",
+        facts=tuple(facts),
+    )
+
+
+def _statistics(model: dict[Any, Any]) -> list[tuple[str, str]]:
+    """What the verdict rests on, where there is anything."""
+    told = []
+    if not pd.isna(model["n"]):
+        told.append(("paired rounds (n)", str(int(model["n"]))))
+    if not pd.isna(model["speedup_low"]):
+        told.append(("95 % interval", f"{model['speedup_low']:.3f} to {model['speedup_high']:.3f}"))
+    if not pd.isna(model["p_value"]):
+        told.append(("p, exact signed-rank test", f"{model['p_value']:.2g}"))
+    effect = model["minimal_detectable_effect"]
+    if not pd.isna(effect):
+        told.append(("these rounds would have shown", f"a ratio of {effect:.3f} or more (80 % power)"))
+    return told
+
+
+def _baseline_verdict(subject: _Subject) -> Verdict:
+    [run] = subject.runs
+    facts = [
+        ("fidelity", run["fidelity"]),
+        ("sampled", executed_text(subject.rows("operator_facts"))),
+        ("numerics", _numerics_text(subject.runs)),
+    ]
+    figure = note = None
+    if subject.timed:
+        latency = rows_of_view(subject.warehouse, "latency_summary", run["run_id"]).iloc[0]
+        figure = f"{latency['median_ns'] / 1e6:.3f} ms"
+        note = (
+            f"median inference; 5 % to 95 %: {latency['p05_ns'] / 1e6:.3f} to "
+            f"{latency['p95_ns'] / 1e6:.3f} ms; n={int(latency['rounds'])} rounds"
+        )
+    return Verdict(
+        f"baseline, SME2 {run['sme2']}",
+        "open" if subject.timed else "emulated",
+        "This arm was measured alone, so there is nothing to compare it with, and no speedup.",
+        figure,
+        note,
+        judged=False,
+        facts=tuple(facts),
+    )
+
+
+def _sme2_operators(model: dict[Any, Any]) -> str:
+    return (
+        f"{model['sme2_operators_on']} of {model['operators']} operators with SME2 on, "
+        f"{model['sme2_operators_off']} with it off"
+    )
+
+
+def _numerics_text(runs: Sequence[dict[Any, Any]]) -> str:
+    """Whether the outputs are right, in a few words."""
+    said = []
+    for run in runs:
+        if pd.isna(run["sqnr_db"]):
+            said.append(f"SME2 {run['sme2']}: no eager model to compare with")
+            continue
+        right = "right" if run["sqnr_db"] >= run["sqnr_threshold_db"] else "WRONG"
+        said.append(
+            f"SME2 {run['sme2']}: {right}, {run['sqnr_db']:.1f} dB against eager "
+            f"({run['sqnr_threshold_db']:.0f} dB needed)"
+        )
+    between = runs[-1]["arms_sqnr_db"]
+    if len(runs) == 2 and not pd.isna(between):
+        said.append(f"the arms against each other: {between:.1f} dB")
+    return "; ".join(said)
+
+
+def _measured(subject: _Subject) -> Section:
+    run = subject.runs[0]
+    where = run["emulator"] or " ".join(
+        str(part) for part in (run["device_model"], run["soc"], run["cpu"]) if part and not pd.isna(part)
+    )
+    blocks: list[Block] = [Text(EMULATED_NOTE, note=True)] if not subject.timed else []
+    blocks += [
+        Text(
+            f"{run['variant']} on {where}, {run['os']}, with {_counted(run['threads'], 'thread')}, on "
+            f"{run['started_at']:%Y-%m-%d %H:%M %Z}: {_counted(run['rounds'], 'round')} of "
+            f"{_counted(run['iterations'], 'timed inference')} per process and arm."
+        ),
+        Grid(provenance_table(pd.DataFrame(subject.runs))),
+    ]
+    return Section("What was measured", blocks)
+
+
+def _latency(subject: _Subject) -> list[Section]:
+    """The section on latency; none for emulated runs, whose times are not shown."""
+    if not subject.timed:
+        return []
+    inferences = subject.warehouse.query(
+        "SELECT runs.sme2, inferences.round, inferences.duration_ns FROM inferences JOIN runs USING (run_id) "
+        "WHERE list_contains(?, run_id) AND pass = 'latency' AND NOT is_warmup",
+        [subject.run_ids],
+    )
+    title = f"{subject.name}: inference times by round"
+    return [
+        Section(
+            "Latency",
+            [
+                *_not_comparable(subject),
+                Grid(latency_table(subject.rows("latency_summary"))),
+                Picture(
+                    "latency",
+                    "Inference times of every round, without tracer: the box is the middle half, the line in "
+                    "it the median, the whiskers go from 5 % to 95 %.",
+                    lambda width: latency_figure(inferences, title, width),
+                ),
+            ],
+        )
+    ]
+
+
+def _not_comparable(subject: _Subject) -> list[Block]:
+    """A warning where times of two arms stand side by side that do not compare."""
+    if len(subject.runs) < 2 or subject.model["verdict"] != "not comparable":
+        return []
+    return [Text(f"These times do not compare. {subject.model['reason']}", note=True)]
+
+
+def _categories(subject: _Subject) -> Section:
+    categories = subject.rows("category_summary")
+    both = len(subject.runs) == 2
+    title = f"{subject.name}: " + ("the category shift" if both else f"SME2 {subject.runs[0]['sme2']}")
+    caption = (
+        "Mean time per inference by category."
+        if subject.timed
+        else "Operators per inference by category; hatched: with an SME2 kernel."
+    )
+    blocks: list[Block] = [
+        *(_not_comparable(subject) if subject.timed else []),
+        Picture("categories", caption, lambda width: category_figure(categories, title, width)),
+        Grid(comparison_table(subject.compared, "category") if both else category_table(categories)),
+    ]
+    if both and subject.timed:
+        threshold = _threshold(subject.model)
+        name = f"{subject.name}: speedups"
+        if speedup_figure(subject.compared, threshold, name) is not None:
+
+            def draw(width: float) -> Any:
+                return speedup_figure(subject.compared, threshold, name, width)
+
+            blocks.append(Picture("speedups", "Speedup of the model and of each category.", draw))
+    if subject.timed:
+        blocks += [
+            Text("What each part takes, and what could be won at most if it took no time:"),
+            Grid(headroom_table(subject.explanation)),
+        ]
+    return Section("Categories", blocks)
+
+
+def _threshold(model: dict[Any, Any]) -> float:
+    floor = model["noise_floor"]
+    return PRACTICAL_RATIO if pd.isna(floor) else max(PRACTICAL_RATIO, float(floor))
+
+
+def _operators(subject: _Subject) -> Section:
+    usage = subject.usage
+    if len(usage) == 2:
+        paired = (
+            "The arms are paired by delegate and position: a different kernel often has a different name."
+        )
+        table = operators_of_pair(subject.explanation, subject.compared, usage)
+        return Section("Operators", [Text(paired), Grid(table, long=True)])
+    [rows] = usage.values()
+    return Section("Operators", [Grid(operators_of_arm(subject.explanation, rows), long=True)])
+
+
+def _kernels(subject: _Subject) -> list[Section]:
+    """What was sampled in the arm that the insights are about; no section when nothing was."""
+    run = subject.explanation.subject.run
+    usage = subject.usage[run["sme2"]]
+    if usage.empty:
+        return []
+    blocks: list[Block] = [Grid(unit_table(usage)), Grid(kernel_table(usage), long=True)]
+    return [Section(f"Kernels with SME2 {run['sme2']}", blocks)]
+
+
+def _modules(subject: _Subject) -> Section:
+    modules = subject.explanation.modules
+    caption = "The model's modules, as wide as " + (
+        "their time." if subject.timed else "their operators are many."
+    )
+    blocks: list[Block] = [
+        Picture("modules", caption, lambda width: module_figure(modules, f"{subject.name}: modules", width)),
+        Grid(module_table(modules)),
+    ]
+    operators = pd.concat([arm.bottlenecks for arm in subject.explanation.arms])
+    title = f"{subject.name}: achieved rates"
+    if roofline_figure(operators, title) is not None:
+
+        def draw(width: float) -> Any:
+            return roofline_figure(operators, title, width)
+
+        blocks.append(Picture("roofline", "Achieved rate of each operator against its work.", draw))
+    return Section("Modules", blocks)
+
+
+def _delegation(subject: _Subject) -> list[Section]:
+    rows = subject.warehouse.query(
+        "SELECT * FROM delegation_report WHERE run_id = ? "
+        "ORDER BY delegated, share DESC, count DESC, operator, source",
+        [subject.explanation.subject.run["run_id"]],
+    )
+    if rows.empty:
+        return []
+    table = delegation_cost_table(rows)
+    return [Section("Delegation", [Grid(table if subject.timed else table.without("mean ms", "share"))])]
+
+
+def _numerics(subject: _Subject) -> Section:
+    """How near the outputs are to the eager model's; a sentence where there is no such model."""
+    rows = subject.warehouse.query(
+        "SELECT sme2, numerics.* FROM numerics JOIN runs USING (run_id) "
+        "WHERE list_contains(?, run_id) ORDER BY sme2, output",
+        [subject.run_ids],
+    )
+    said = Text(f"{_numerics_text(subject.runs)}.")
+    if rows.empty:
+        return Section("Numerics", [said, Text("There is no eager model to compare the outputs with.")])
+    return Section("Numerics", [said, Grid(numerics_table(rows))])
+
+
+def _noise(subject: _Subject) -> Section:
+    """What may have disturbed the measurement, and how much identical arms differ."""
+    if not subject.timed:
+        return Section("Noise", [Text("Emulated times are not shown, so no noise is in what is.")])
+    blocks: list[Block] = [Text(_floor_text(subject))]
+    sessions = _sessions_of_identical_arms(subject)
+    if not sessions.empty:
+        blocks.append(Grid(noise_table(sessions)))
+    blocks.append(Text(_flags_text(subject.runs)))
+    # Both arms of a round meet the same machine.
+    environment = subject.warehouse.query(
+        "SELECT * FROM environment WHERE run_id = ? ORDER BY round, moment DESC", [subject.runs[0]["run_id"]]
+    )
+    if not environment.empty:
+        blocks.append(Grid(environment_table(environment)))
+    return Section("Noise", blocks)
+
+
+def _floor_text(subject: _Subject) -> str:
+    run = subject.runs[0]
+    floor = (
+        subject.model["noise_floor"] if len(subject.runs) == 2 else device_noise_floor(subject.warehouse, run)
+    )
+    if floor is None or pd.isna(floor):
+        return (
+            f"The noise floor of this device is not known: it takes {MIN_AA_SESSIONS} A/A sessions "
+            f"(sme2 profile {run['variant']} --aa). A difference below {PRACTICAL_RATIO - 1:.0%} counts as "
+            "none."
+        )
+    return (
+        f"Identical arms reach a ratio of {floor:.3f} on this device (its noise floor, from A/A sessions): "
+        "no smaller difference counts."
+    )
+
+
+def _sessions_of_identical_arms(subject: _Subject) -> pd.DataFrame:
+    run = subject.runs[0]
+    return subject.warehouse.query(
+        "SELECT * FROM aa_sessions WHERE device = ? AND threads = ? ORDER BY session_id DESC LIMIT ?",
+        [run["device"], int(run["threads"]), NOISE_SHOWN],
+    )
+
+
+def _flags_text(runs: Sequence[dict[Any, Any]]) -> str:
+    said = []
+    for run in runs:
+        flags = [] if run["flags"] is None else list(run["flags"])
+        quiet = "; ".join(map(str, flags)) or "the machine was quiet"
+        steady = "of fixed length" if pd.isna(run["steady"]) else "steady" if run["steady"] else "NOT steady"
+        said.append(
+            f"SME2 {run['sme2']}: {quiet}; warm-up {steady}; {int(run['samples_dropped'])} samples dropped."
+        )
+    return " ".join(said)
+
+
+def _reproduction(subject: _Subject) -> Section:
+    """The commands that do this again, with what they need to be the same."""
+    run = subject.runs[0]
+    variant, platform = run["variant"], run["platform"]
+    arm = "both" if len(subject.runs) == 2 else run["sme2"]
+    options = {
+        "--platform": platform,
+        "--sme2": arm,
+        "--threads": run["threads"],
+        "--rounds": run["rounds"],
+        "--runs": run["iterations"],
+        "--cpus": run["cpus"],
+        "--power": run["power_mode"],
+    }
+    words = ["sme2", "profile", variant]
+    for option, value in options.items():
+        if value is not None and not pd.isna(value) and value != "":
+            words += [option, str(value)]
+    lines = [shlex.join(words), shlex.join(["sme2", "report", variant, "--platform", platform])]
+    if len(subject.runs) == 2:
+        lines.append(shlex.join(["sme2", "compare", *subject.run_ids]))
+    lines.append(shlex.join(["sme2", "explain", variant, "--platform", platform]))
+    said = (
+        f"Made with ExecuTorch {run['executorch_version']} and {run['compiler']}; plan: "
+        f"{_counted(run['rounds'], 'round')}, at least {run['warmup']} warm-up and "
+        f"{_counted(run['iterations'], 'timed inference')} per process; seed of the arms' order "
+        f"{run['seed']}. Hashes of model file, runner and outputs are under What was measured: the same "
+        "hashes are the same experiment."
+    )
+    return Section("Do it again", [Text(said), Commands(tuple(lines))])
+
+
+def _counted(number: Any, thing: str) -> str:
+    return f"{int(number)} {thing}" + ("" if int(number) == 1 else "s")

@@ -1,0 +1,101 @@
+"""A report before it is Markdown or HTML: what it says, in which order.
+
+Here belong the kinds of things a report is made of. All text is plain: what it looks like, and that
+nothing in it becomes markup, is the matter of report/markdown.py and report/html.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from sme2_assets.report.tables import TextTable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Tone = Literal["good", "bad", "same", "open", "emulated"]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph; a note is one to be read with care."""
+
+    text: str
+    note: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table. A long one can be sorted and filtered where the page can do that."""
+
+    table: TextTable
+    long: bool = False
+    # Where the first cell of each row leads to; none for None.
+    links: tuple[str | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture: its file name without ending, what it shows, and how it is drawn at a width in inches."""
+
+    name: str
+    caption: str
+    draw: Callable[[float], Figure]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A numbered conclusion with what belongs to it, each under a label."""
+
+    number: int
+    title: str
+    detail: str
+    points: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Commands:
+    """Commands for a terminal."""
+
+    lines: tuple[str, ...]
+
+
+Block = Text | Grid | Picture | Finding | Commands
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    blocks: list[Block]
+
+    @property
+    def anchor(self) -> str:
+        return "-".join(self.title.lower().split())
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is said first. `figure` is its number, if it has one, with `figure_note` about it."""
+
+    word: str
+    tone: Tone
+    sentence: str
+    figure: str | None = None
+    figure_note: str | None = None
+    # Whether two arms were compared; one arm alone has no verdict but a word for what it is.
+    judged: bool = True
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Document:
+    title: str
+    verdict: Verdict | None
+    sections: list[Section] = field(default_factory=list)
+    # What it is of: a page with another one is out of date.
+    stamp: str = ""
+
+    def pictures(self) -> list[Picture]:
+        return [block for section in self.sections for block in section.blocks if isinstance(block, Picture)]

@@ -1,0 +1,60 @@
+"""Pictures small enough to be seen without a click.
+
+Dagster's UI shows Markdown of less than 1000 characters in its place and hides the rest behind a link, so the
+pictures proper need a click. These few bars need none.
+"""
+
+from __future__ import annotations
+
+import base64
+
+import pandas as pd
+
+from sme2_assets.report.plots import COLOURS
+
+# What Dagster's UI shows in its place is shorter than this.
+SHOWN_IN_PLACE = 1000
+WIDTH, HEIGHT, LABEL = 420, 16, 24
+
+
+def category_glance(categories: pd.DataFrame) -> str:
+    """A stacked bar of each arm. On hardware: time by category. Under emulation: operators by category, those
+    with an SME2 kernel in full colour.
+
+    `categories` has the columns of the view category_summary, of one or both arms.
+    """
+    measured = bool((categories["fidelity"] == "hardware").all())
+    arms = [arm for arm in ("off", "on") if arm in set(categories["sme2"])]
+    column = "mean_ns" if measured else "operators"
+    rows = {(row["sme2"], row["category"]): row for row in categories.to_dict("records")}
+    longest = max(sum(max(row[column], 0) for key, row in rows.items() if key[0] == arm) for arm in arms) or 1
+    middle = {arm: HEIGHT // 2 + place * (HEIGHT + 2) for place, arm in enumerate(arms)}
+    left = dict.fromkeys(arms, float(LABEL))
+    bars = [f"<text y='{middle[arm] + 4}'>{arm}</text>" for arm in arms]
+    words = []
+    for category, colour in COLOURS.items():
+        paths = {"": "", " opacity='.3'": ""}
+        for arm in arms:
+            row = rows.get((arm, category), {column: 0, "sme2_operators": 0})
+            value = max(float(row[column]), 0.0)
+            bright = value if measured else float(row["sme2_operators"])
+            start = left[arm]
+            for style, part in zip(paths, (bright, value - bright), strict=True):
+                width = part / longest * (WIDTH - LABEL)
+                # Less than a pixel is not seen.
+                if width >= 1:
+                    paths[style] += f"M{left[arm]:.0f} {middle[arm]}h{width:.0f}"
+                left[arm] += width
+            if arm == arms[0] and left[arm] - start > 7 * len(category):
+                words.append(f"<text x='{start + 2:.0f}' y='{middle[arm] + 4}'>{category}</text>")
+        bars += [f"<path{style} stroke='{colour}' d='{path}'/>" for style, path in paths.items() if path]
+    what = "time by category" if measured else "operators by category; in full colour with an SME2 kernel"
+    pictures = [_svg_markdown(bars + kept, len(arms), what) for kept in (words, [])]
+    return next((picture for picture in pictures if len(picture) < SHOWN_IN_PLACE), pictures[-1])
+
+
+def _svg_markdown(parts: list[str], arms: int, alt: str) -> str:
+    size = f"width='{WIDTH}' height='{arms * (HEIGHT + 2)}' stroke-width='{HEIGHT}'"
+    svg = f"<svg xmlns='http://www.w3.org/2000/svg' {size} font-size='10' font-family='Arial'>"
+    encoded = base64.b64encode(f"{svg}{''.join(parts)}</svg>".encode()).decode()
+    return f"![{alt}](data:image/svg+xml;base64,{encoded})"

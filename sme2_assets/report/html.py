@@ -1,0 +1,104 @@
+"""A report as one HTML file that needs nothing else: no network, no other file.
+
+Belongs here: how a document becomes a page. The template escapes all text; only the pictures, which
+matplotlib wrote, go in as they are. The page's own policy forbids the browser to fetch anything and to run
+any script but the one that is here.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sme2_assets.report.document import Block, Document, Picture
+from sme2_assets.report.plots import NARROW
+from sme2_assets.report.svg import inline_svg
+from sme2_assets.report.tables import TextTable
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+_NUMBER = re.compile(r"-?\d[\d,.]*(%|x| ms)?$")
+STAMP = "sme2-report"
+# A page made by another version of this module is out of date.
+VERSION = 1
+
+
+def html_of(document: Document) -> str:
+    """The page."""
+    return (
+        _templates()
+        .get_template("report.html")
+        .render(
+            document=document,
+            kind=_kind,
+            numeric=_numeric_columns,
+            svg=_svg,
+            style=_text("style.css"),
+            script=_text("table.js"),
+            policy=_policy(_text("table.js")),
+            stamp_name=STAMP,
+            stamp=stamp_of(document.stamp),
+        )
+    )
+
+
+def stamp_of(session_id: str) -> str:
+    """What a page of this session carries, made by this version."""
+    return f"{session_id} {VERSION}"
+
+
+def stamp_in(page: Path) -> str | None:
+    """The stamp of a page on disk; None where there is none."""
+    if not page.is_file():
+        return None
+    with page.open(encoding="utf-8", errors="replace") as text:
+        found = re.search(rf'<meta name="{STAMP}" content="([^"]*)">', text.read(4096))
+    return None if found is None else found[1]
+
+
+@cache
+def _templates() -> Environment:
+    # Imported here: most processes that load this module make no page.
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    return Environment(
+        loader=FunctionLoader(_text),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _text(name: str) -> str:
+    return (resources.files(__package__) / "page" / name).read_text(encoding="utf-8")
+
+
+def _policy(script: str) -> str:
+    """What the browser may do: show what is in the page, and run this one script."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _kind(block: Block) -> str:
+    return type(block).__name__
+
+
+def _numeric_columns(table: TextTable) -> list[bool]:
+    """Which columns hold nothing but numbers: those are set to the right."""
+    known = [[cell for cell in column if cell not in ("", "-")] for column in zip(*table.rows, strict=True)]
+    return [bool(cells) and all(map(_NUMBER.match, cells)) for cells in known]
+
+
+def _svg(picture: Picture) -> Markup:
+    return inline_svg(picture.draw(NARROW), picture.name, picture.caption)

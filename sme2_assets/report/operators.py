@@ -1,0 +1,109 @@
+"""The operators of a report: one row each with both arms, the kernels they ran in, and their source line."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from sme2_assets.explain import Explanation
+from sme2_assets.report.kernels import main_kernels, place_of
+from sme2_assets.report.tables import TextTable, names_in_both, real_times, speedup_text
+
+Record = Mapping[Hashable, Any]
+TIMES = ("off ms", "on ms", "median ms", "speedup", "verdict", "share")
+
+
+def operators_of_pair(
+    explanation: Explanation, comparison: pd.DataFrame, usage: Mapping[str, pd.DataFrame]
+) -> TextTable:
+    """Every operator of both arms, the longest with SME2 on first; as they ran when emulated.
+
+    `comparison` has the rows of the table comparisons of the session, `usage` those of `kernel_usage` of
+    each arm.
+    """
+    of_arm = {arm.run["sme2"]: _by_place(arm.bottlenecks) for arm in explanation.arms}
+    kernels = {sme2: main_kernels(rows) for sme2, rows in usage.items()}
+    compared = comparison[comparison["level"] == "operator"].to_dict("records")
+    rows = []
+    for pair in compared:
+        place = place_of(pair)
+        on = of_arm["on"].get(place)
+        facts = on or of_arm["off"][place]
+        rows.append(
+            (
+                _order(facts),
+                [
+                    facts["execution_order"],
+                    names_in_both(pair),
+                    *_facts(facts),
+                    _ms(pair["off_ns"]),
+                    _ms(pair["on_ns"]),
+                    speedup_text(pair),
+                    pair["verdict"],
+                    _share(facts),
+                    None if on is None else on["sme2_evidence"],
+                    kernels["off"].get(place),
+                    kernels["on"].get(place),
+                ],
+            )
+        )
+    table = TextTable.of(
+        [
+            *("order", "operator (off -> on)", "category", "module", "source", "shapes"),
+            *("off ms", "on ms", "speedup", "verdict", "share", "SME2"),
+            *("main kernel with SME2 off", "main kernel with SME2 on"),
+        ],
+        [row for _, row in sorted(rows, key=lambda each: each[0])],
+    )
+    return real_times(table, comparison, *TIMES)
+
+
+def operators_of_arm(explanation: Explanation, usage: pd.DataFrame) -> TextTable:
+    """The same of one arm alone."""
+    kernels = main_kernels(usage)
+    operators = explanation.subject.bottlenecks
+    table = TextTable.of(
+        [
+            *("order", "operator", "category", "module", "source", "shapes"),
+            *("median ms", "share", "SME2", "main kernel"),
+        ],
+        [
+            [
+                facts["execution_order"],
+                facts["name"],
+                *_facts(facts),
+                _ms(facts["median_ns"]),
+                _share(facts),
+                facts["sme2_evidence"],
+                kernels.get(place_of(facts)),
+            ]
+            for facts in sorted(operators.to_dict("records"), key=_order)
+        ],
+    )
+    return real_times(table, operators, *TIMES)
+
+
+def _by_place(operators: pd.DataFrame) -> dict[tuple[object, ...], Record]:
+    return {place_of(row): row for row in operators.to_dict("records")}
+
+
+def _order(facts: Record) -> tuple[float, int]:
+    rank = facts["rank"]
+    return (float("inf") if pd.isna(rank) else float(rank), int(facts["execution_order"]))
+
+
+def _facts(facts: Record) -> list[Any]:
+    code = "" if pd.isna(facts["code"]) else f": {facts['code'].strip()}"
+    source = None if pd.isna(facts["source"]) else f"{facts['source']}{code}"
+    shapes = [facts[name] for name in ("input_shape", "output_shape") if not pd.isna(facts[name])]
+    return [facts["category"], facts["module"], source, " -> ".join(shapes) or None]
+
+
+def _ms(value: Any) -> str | None:
+    return None if pd.isna(value) else f"{value / 1e6:.3f}"
+
+
+def _share(facts: Record) -> str | None:
+    return None if pd.isna(facts["share"]) else f"{facts['share']:.1%}"

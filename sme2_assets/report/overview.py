@@ -1,0 +1,136 @@
+"""All models on all platforms at a glance: one row each, leading to its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from sme2_assets.report.document import Document, Grid, Section, Text
+from sme2_assets.report.tables import TextTable, speedup_text
+from sme2_assets.warehouse import Warehouse
+
+HEADER = [
+    "model",
+    "platform",
+    "verdict",
+    "speedup",
+    "SME2 operators",
+    "biggest bottleneck",
+    "numerics",
+    "measured",
+]
+
+# The newest session of every model on every platform, with its comparison if there is one; the numerics are
+# those of the arm that is nearest to failing.
+_NEWEST = """
+WITH newest AS (
+    SELECT variant, platform, session_id
+    FROM runs
+    WHERE experiment = 'sme2'
+    QUALIFY row_number() OVER (PARTITION BY variant, platform ORDER BY started_at DESC, session_id DESC) = 1
+),
+sessions AS (
+    SELECT
+        variant, platform, session_id, any_value(fidelity) AS fidelity, any_value(started_at) AS started_at,
+        string_agg(sme2, ' and ' ORDER BY sme2) AS arms,
+        arg_max(run_id, sme2) AS subject_run_id,
+        min(sqnr_db - sqnr_threshold_db) AS margin_db,
+        min(sqnr_db) AS sqnr_db
+    FROM runs
+    JOIN newest USING (variant, platform, session_id)
+    GROUP BY variant, platform, session_id
+)
+SELECT
+    sessions.*, compared.verdict, compared.speedup, compared.speedup_low, compared.speedup_high, compared.n,
+    compared.operators, compared.sme2_operators_on
+FROM sessions
+LEFT JOIN comparisons AS compared
+    ON compared.variant = sessions.variant AND compared.platform = sessions.platform
+    AND compared.session_id = sessions.session_id AND compared.level = 'model'
+ORDER BY sessions.variant, sessions.platform
+"""
+# What the subject of each session waits for most. Emulated runs have no times: what missed the SME unit.
+_SLOWEST = """
+SELECT run_id, name, module, share FROM bottlenecks WHERE rank = 1 AND list_contains(?, run_id)
+"""
+_MISSED = """
+SELECT run_id, reason, count(*) AS operators FROM missed_sme2 WHERE list_contains(?, run_id)
+GROUP BY run_id, reason ORDER BY operators DESC, reason
+"""
+
+Record = Mapping[Hashable, Any]
+
+
+def overview_rows(warehouse: Warehouse) -> pd.DataFrame:
+    """One row per model and platform: its newest session, how it ended, and what it waits for most."""
+    rows = warehouse.query(_NEWEST)
+    of_time = rows.loc[rows["fidelity"] == "hardware", "subject_run_id"].tolist()
+    of_kernels = rows.loc[rows["fidelity"] != "hardware", "subject_run_id"].tolist()
+    said = {
+        row["run_id"]: _slowest_text(row) for row in warehouse.query(_SLOWEST, [of_time]).to_dict("records")
+    }
+    for run_id, missed in warehouse.query(_MISSED, [of_kernels]).groupby("run_id"):
+        counted = ", ".join(f"{row['operators']} {row['reason']}" for row in missed.to_dict("records"))
+        said[run_id] = f"without SME2: {counted}"
+    return rows.assign(bottleneck=rows["subject_run_id"].map(said))
+
+
+def overview_document(rows: pd.DataFrame, link: Callable[[str, str], str | None]) -> Document:
+    """The overview; `link` says where the page of a model on a platform is, None where there is none."""
+    records = rows.to_dict("records")
+    if not records:
+        return Document("Overview", None, [Section("Models", [Text("Nothing has been measured yet.")])])
+    table = TextTable.of(HEADER, [_cells(row) for row in records])
+    links = tuple(link(row["variant"], row["platform"]) for row in records)
+    said = _counts_text(rows)
+    notes = [
+        Text(said),
+        Text(
+            "Emulated rows are about kernels: their times mean nothing and are not shown. A baseline is one "
+            "arm alone, with nothing to compare it with.",
+            note=True,
+        ),
+    ]
+    return Document(
+        "Overview: every model on every platform",
+        None,
+        [Section("Models", [*notes, Grid(table, True, links)])],
+    )
+
+
+def verdict_text(row: Record) -> str:
+    if not pd.isna(row["verdict"]):
+        return f"{row['verdict']} (emulated)" if row["fidelity"] == "emulated" else str(row["verdict"])
+    return f"baseline, SME2 {row['arms']}" if row["arms"] in ("off", "on") else "not compared yet"
+
+
+def _cells(row: Record) -> list[Any]:
+    return [
+        row["variant"],
+        row["platform"],
+        verdict_text(row),
+        "-" if row["fidelity"] == "emulated" else speedup_text(row),
+        None if pd.isna(row["operators"]) else f"{int(row['sme2_operators_on'])} of {int(row['operators'])}",
+        row["bottleneck"],
+        _numerics_text(row),
+        f"{row['started_at']:%Y-%m-%d %H:%M}",
+    ]
+
+
+def _slowest_text(row: Record) -> str:
+    module = "" if pd.isna(row["module"]) else f", {row['module']}"
+    return f"{row['name']}{module}: {row['share']:.0%}"
+
+
+def _numerics_text(row: Record) -> str:
+    if pd.isna(row["margin_db"]):
+        return "no eager model"
+    return f"{'right' if row['margin_db'] >= 0 else 'WRONG'}, {row['sqnr_db']:.0f} dB"
+
+
+def _counts_text(rows: pd.DataFrame) -> str:
+    verdicts = pd.Series([verdict_text(row) for row in rows.to_dict("records")]).value_counts()
+    counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+    return f"{rows['variant'].nunique()} models on {rows['platform'].nunique()} platforms: {counted}."

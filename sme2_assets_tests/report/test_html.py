@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+
+from sme2_assets.report.document import Commands, Document, Finding, Grid, Section, Text, Verdict
+from sme2_assets.report.html import html_of
+from sme2_assets.report.markdown import markdown_of
+from sme2_assets.report.module_plots import module_figure
+from sme2_assets.report.plots import NARROW
+from sme2_assets.report.svg import inline_svg
+from sme2_assets.report.tables import EMULATED_NOTE, TextTable
+from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.report.hostile import FRAGMENTS, hostile_text, markdown_skeleton, parsed
+
+KINDS = ("faster", "emulated", "baseline", "few", "wrong")
+# What a time, or anything made of times, is written like.
+TIMES = re.compile(r"\d ?(ms|us|µs|ns)\b|GFLOP|\d\.\d+x|[Ll]atency|\bmedian\b|spread|time to win")
+
+
+def section(page: str, anchor: str) -> str:
+    return page.split(f'<section id="{anchor}">')[1].split("</section>")[0]
+
+
+def test_the_verdict_comes_first_with_its_interval_its_n_and_its_fidelity(pages: dict[str, str]):
+    page = pages["faster"]
+    assert page.index('id="verdict"') < page.index("<h2")
+    verdict = " ".join(parsed(page.split('id="verdict"')[1].split("</section>")[0]).text)
+    assert re.search(r"Verdict:\s+faster", verdict)
+    assert re.search(r"1\.\d\dx \(1\.\d\d to 1\.\d\d, n=6\)", verdict)
+    assert re.search(r"fidelity\s+hardware", verdict)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_needs_nothing_but_itself(pages: dict[str, str], kind: str):
+    page = pages[kind]
+    skeleton = parsed(page)
+    inside = [link for link in skeleton.links if link != "data:,"]
+    assert inside
+    assert all(link.startswith("#") for link in inside)
+    assert {link[1:] for link in inside} <= set(skeleton.ids), "every link leads somewhere"
+    assert len(skeleton.ids) == len(set(skeleton.ids))
+    assert not re.search(r"https?:|//[a-z]|@import|@font-face|url\((?!#)", page)
+    assert "default-src 'none'" in page.replace("&#39;", "'")
+
+
+def test_a_page_has_every_part_of_the_measurement(pages: dict[str, str]):
+    page = pages["faster"]
+    parts = [
+        "what-was-measured",
+        "latency",
+        "categories",
+        "operators",
+        "conv-and-gemm-without-sme2",
+        "insights",
+    ]
+    parts += ["modules", "numerics", "noise", "do-it-again"]
+    places = [page.index(f'<section id="{part}">') for part in parts]
+    assert places == sorted(places)
+    operators = section(page, "operators")
+    for shown in ("F32) IGEMM #1 -&gt; Convolution (NHWC, PF32", "model.py:2: x = self.features.0.conv(x)"):
+        assert shown in operators
+    assert "_sme2_mopa (" in operators
+    assert "libexecutorch_backend_xnnpack.so+0x2000 (" in operators, "and the kernel of the other arm"
+    for part in ("latency", "categories", "modules"):
+        assert "<svg " in section(page, part)
+    for label in ("Next", "Rules out", "Confidence"):
+        assert f"<dt>{label}</dt>" in section(page, "insights")
+    again = section(page, "do-it-again")
+    assert "sme2 profile toy_cnn-fp32 --platform linux --sme2 both --threads 1 --rounds 6 --runs 3" in again
+    assert "seed of the arms&#39; order 1" in again
+
+
+def test_an_emulated_page_has_counts_and_kernels_and_no_time(
+    documents: dict[str, Document], pages: dict[str, str]
+):
+    for text in (
+        " ".join(parsed(pages["emulated"].split("<body>")[1]).text),
+        markdown_of(documents["emulated"]),
+    ):
+        # What is not a time there: how near the outputs are, and the script of the page.
+        told = re.sub(r'"use strict".*', "", text, flags=re.DOTALL)
+        assert TIMES.findall(told) == []
+        assert EMULATED_NOTE in told
+        assert "SME2 kernel" in told
+    assert 'id="latency"' not in pages["emulated"]
+    assert TIMES.search(" ".join(parsed(pages["faster"]).text)), "which a page of hardware is full of"
+
+
+def test_an_emulated_report_does_not_change_with_its_times(
+    documents: dict[str, Document], pages: dict[str, str]
+):
+    """Whatever depends on emulated times in any way, were it the order of rows, would show here."""
+    assert pages["slow"] == pages["fast"].replace("fast-fp32", "slow-fp32")
+    slow, fast = (markdown_of(documents[name]) for name in ("slow", "fast"))
+    assert slow == fast.replace("fast-fp32", "slow-fp32")
+
+
+def test_too_few_rounds_make_no_large_number(pages: dict[str, str]):
+    verdict = pages["few"].split('id="verdict"')[1].split("</section>")[0]
+    assert "insufficient data" in verdict
+    assert "at least 6 are needed" in verdict
+    assert 'class="figure"' not in verdict
+    assert "no interval, n=2" in verdict
+    assert "Speedup of the model" not in pages["few"], "no picture of intervals that there are none of"
+
+
+def test_wrong_outputs_are_said_wherever_times_stand_side_by_side(pages: dict[str, str]):
+    verdict = pages["wrong"].split('id="verdict"')[1].split("</section>")[0]
+    assert "not comparable" in verdict
+    assert "WRONG" in verdict
+    assert 'class="figure"' not in verdict
+    for part in ("latency", "categories"):
+        assert "These times do not compare." in section(pages["wrong"], part)
+
+
+def test_a_baseline_has_no_verdict_and_no_speedup(pages: dict[str, str]):
+    text = " ".join(parsed(pages["baseline"].split("<main>")[1].split("</main>")[0]).text)
+    assert "measured alone" in text
+    assert "Verdict" not in text
+    assert "off / on" not in text
+    assert "--sme2 off" in text
+
+
+def made_of(text: str) -> Document:
+    """A document with this text wherever one can stand."""
+    # The last row keeps a number from making a column of numbers, which is set differently.
+    table = TextTable.of([text, "b"], [[text, text], ["x", text], ["x", "x"]])
+    return Document(
+        text,
+        Verdict(text, "good", text, text, text, facts=((text, text),)),
+        [
+            Section(
+                "A section",
+                [
+                    Text(text),
+                    Text(text, note=True),
+                    Grid(table),
+                    Grid(table, long=True, links=("a/b.html", None, None)),
+                    Finding(1, text, text, (("Next", text),)),
+                    Commands((text,)),
+                ],
+            )
+        ],
+        stamp=text,
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=hostile_text)
+def test_no_text_becomes_markup_in_html(text: str):
+    plain, hostile = parsed(html_of(made_of("plain"))), parsed(html_of(made_of(text)))
+    assert hostile.tags == plain.tags
+    assert hostile.links == plain.links
+    assert text in hostile.text, "and it is shown as it is"
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=hostile_text)
+def test_no_text_becomes_markup_in_markdown(text: str):
+    assert markdown_skeleton(markdown_of(made_of(text))) == markdown_skeleton(markdown_of(made_of("plain")))
+
+
+def test_no_name_becomes_markup_in_a_picture(paired: Warehouse):
+    modules = paired.query("FROM module_summary WHERE platform = 'linux' AND sme2 = 'on'")
+    skeletons = []
+    for name in ("x", " ".join(FRAGMENTS)):
+        renamed = modules.replace({column: {"features": name} for column in ("module", "parent")})
+        skeletons.append(parsed(inline_svg(module_figure(renamed, name, NARROW), "modules", name)).tags)
+    assert sorted(skeletons[0]) == sorted(skeletons[1])

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from click.testing import CliRunner, Result
+
+from sme2_assets.assets.reports import overview
+from sme2_assets.cli import main
+from sme2_assets.definitions import defs
+from sme2_assets.partitions import pair_key
+from sme2_assets.report.overview import overview_document, overview_rows
+from sme2_assets.resources import Lab
+from sme2_assets.store import Store
+from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.report.hostile import parsed
+from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
+
+VARIANT = "toy_cnn-fp32"
+
+
+@pytest.fixture(scope="module")
+def store(paired: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """The pairs, and a baseline of another model beside them."""
+    made = Store(tmp_path_factory.mktemp("overview"))
+    shutil.copytree(paired.root / "tables", made.warehouse / "tables")
+    warehouse = Warehouse(made.warehouse)
+    alone = replace(MadeRun(), variant="toy_cnn-int8", session_id="later", rounds=1, iterations=1)
+    ingest(warehouse, alone.write(made.runs))
+    warehouse.publish()
+    return made
+
+
+def sme2(store: Store, *words: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(main, ["--data", str(store.root), *words])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def test_each_model_on_each_platform_has_one_row(store: Store):
+    rows = overview_rows(Warehouse(store.warehouse))
+    document = overview_document(rows, lambda variant, platform: None)
+    [text, _, grid] = document.sections[0].blocks
+    assert "2 models on 2 platforms: 1 not comparable (emulated), 1 faster, 1 baseline, SME2 off" in text.text
+    emulated, linux, alone = grid.table.rows
+    assert emulated[:5] == [VARIANT, "emulated", "not comparable (emulated)", "-", "2 of 8"]
+    assert emulated[5] == "without SME2: 1 shape"
+    assert linux[:3] == [VARIANT, "linux", "faster"]
+    assert linux[3].endswith("n=6)")
+    assert linux[5].startswith("Convolution (NHWC, PF32) IGEMM #1, features.0.conv: 4")
+    assert linux[6] == "right, 90 dB"
+    assert alone[:4] == ["toy_cnn-int8", "linux", "baseline, SME2 off", "-"]
+
+
+def test_report_all_writes_the_overview_and_the_pages_it_leads_to(store: Store):
+    shown = sme2(store, "report", "--all").stdout
+    assert f"[{VARIANT}]({VARIANT}/linux/report.html)" in shown
+    page = (store.reports / "index.html").read_text()
+    links = [link for link in parsed(page).links if link.endswith("report.html")]
+    assert len(links) == 3
+    assert all((store.reports / link).is_file() for link in links)
+    pages = {link: (store.reports / link).stat().st_mtime_ns for link in links}
+    told = json.loads(sme2(store, "report", "--all", "--json").stdout)
+    assert [row["verdict"] for row in told] == ["not comparable", "faster", None]
+    assert {link: (store.reports / link).stat().st_mtime_ns for link in links} == pages, "they are up to date"
+
+
+def test_a_report_is_written_in_the_format_asked_for_and_opened(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    opened = tmp_path / "opened"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" >> {opened}\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", str(browser))
+    words = ("report", VARIANT, "--platform", "linux", "--format", "html")
+    page = store.report_dir(VARIANT, "linux") / "report.html"
+    page.unlink(missing_ok=True)
+    [told] = json.loads(sme2(store, *words, "--open", "--json").stdout)
+    assert opened.read_text().strip() == page.as_uri()
+    assert (told["verdict"], told["files"]) == ("faster", [str(page)])
+
+
+@pytest.mark.parametrize(
+    "words", [(), (VARIANT, "--all"), ("--all", "--platform", "linux"), (VARIANT, "--open", "--format", "md")]
+)
+def test_what_makes_no_sense_is_refused(store: Store, words: tuple[str, ...]):
+    assert "Usage:" in sme2(store, "report", *words, code=2).output
+
+
+def test_the_overview_asset_shows_what_it_wrote(store: Store):
+    made = dg.materialize([overview], resources={"lab": Lab(data_root=str(store.root))})
+    [event] = made.asset_materializations_for_node("overview")
+    assert event.metadata["html"].value == str(store.reports / "index.html")
+    assert "1 faster" in str(event.metadata["overview"].value)
+
+
+def test_a_new_report_makes_the_overview_anew_and_nothing_else_does():
+    instance = dg.DagsterInstance.ephemeral()
+    instance.add_dynamic_partitions("model_variants", [VARIANT])
+    first = dg.evaluate_automation_conditions(defs, instance)
+    assert first.total_requested == 0
+    instance.report_runless_asset_event(
+        dg.AssetMaterialization("report", partition=pair_key(VARIANT, "linux"))
+    )
+    second = dg.evaluate_automation_conditions(defs, instance, cursor=first.cursor)
+    assert second.get_num_requested(dg.AssetKey("overview")) == second.total_requested == 1
+    third = dg.evaluate_automation_conditions(defs, instance, cursor=second.cursor)
+    assert third.total_requested == 0
