@@ -283,4 +283,12 @@ NIGHT_FRESH_ASSETS = ("etdump_traces", "timeline", "sme2_comparison")
 
 JOBS = [nightly_job]
 SCHEDULES = [nightly_schedule]
-SENSORS = [model_variants_sensor, failed_runs_sensor, problems_sensor]
+# Makes the overview anew when a report is; its condition stands at the asset.
+overview_sensor = dg.AutomationConditionSensorDefinition(
+    "overview_sensor",
+    target=dg.AssetSelection.assets("overview"),
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    minimum_interval_seconds=60,
+)
+
+SENSORS = [model_variants_sensor, failed_runs_sensor, problems_sensor, overview_sensor]

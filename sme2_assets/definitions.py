@@ -19,11 +19,13 @@ from sme2_assets.assets import (
     timeline,
     traces,
 )
+from sme2_assets.assets.guide import guided
 from sme2_assets.resources import Lab
 
 
-def _kept_fresh(spec: dg.AssetSpec) -> dg.AssetSpec:
-    """What every night makes anew is overdue without one."""
+def _presented(spec: dg.AssetSpec) -> dg.AssetSpec:
+    """What the UI says of an asset besides its own words. What every night makes is overdue without one."""
+    spec = guided(spec)
     if spec.key.to_user_string() in automation.NIGHT_FRESH_ASSETS:
         return dg.apply_freshness_policy(spec, automation.NIGHT_FRESHNESS)
     return spec
@@ -35,9 +37,10 @@ def build_definitions(
     """All definitions, over the default data folder or a given one."""
     return dg.Definitions(
         assets=dg.map_asset_specs(
-            _kept_fresh,
+            _presented,
             [
                 runners.runner_binary,
+                runners.source_runner,
                 models.exported_model,
                 traces.etdump_traces,
                 noise.aa_noise,
@@ -49,6 +52,7 @@ def build_definitions(
                 summaries.kernel_usage,
                 comparison.sme2_comparison,
                 reports.report,
+                reports.overview,
                 history.regressions,
             ],
         ),
@@ -63,6 +67,8 @@ def build_definitions(
             checks.warm_up_steady,
             checks.arms_are_one_pair,
             checks.no_regression,
+            checks.source_pair_differs_in_sme_only,
+            checks.sme2_kernels_in_binary,
         ],
         jobs=automation.JOBS,
         schedules=automation.SCHEDULES,

@@ -69,8 +69,12 @@ class Store:
     def dagster_home(self) -> Path:
         return self.root / "dagster_home"
 
+    @property
+    def reports(self) -> Path:
+        return self.root / "reports"
+
     def report_dir(self, variant: str, platform: str) -> Path:
-        return self.root / "reports" / safe_name(variant) / safe_name(platform)
+        return self.reports / safe_name(variant) / safe_name(platform)
 
     def run_dir(self, run_id: str) -> Path:
         return self.runs / safe_name(run_id)

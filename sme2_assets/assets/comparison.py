@@ -3,9 +3,10 @@
 import dagster as dg
 import pandas as pd
 
-from sme2_assets.assets.support import clear_failures
+from sme2_assets.assets.support import clear_failures, plotted
 from sme2_assets.explain import explain
 from sme2_assets.partitions import both_states, pair_partitions, parse_pair_key
+from sme2_assets.report.glance import category_glance
 from sme2_assets.report.insights import insight_table
 from sme2_assets.report.module_plots import module_picture
 from sme2_assets.report.plots import category_picture, data_uri_markdown
@@ -51,19 +52,42 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
     return dg.MaterializeResult(
         metadata={
             "verdict": model["verdict"],
-            "speedup": speedup_text(dict(model)),
             "reason": model["reason"],
-            "fidelity": model["fidelity"],
-            "SME2 operators with SME2 on": int(model["sme2_operators_on"]),
+            **({"speedup off / on": speedup_text(dict(model))} if pd.notna(model["speedup"]) else {}),
+            "shift at a glance": dg.MetadataValue.md(category_glance(categories)),
             "category shift": dg.MetadataValue.md(data_uri_markdown(picture, "category shift")),
             "categories": dg.MetadataValue.md(comparison_table(rows, "category").markdown()),
             "operators": dg.MetadataValue.md(comparison_table(rows, "operator").markdown()),
-            "insights": dg.MetadataValue.md(insight_table(explanation.insights).markdown()),
+            "what to do next": dg.MetadataValue.md(insight_table(explanation.insights).markdown()),
             "modules": dg.MetadataValue.md(
                 data_uri_markdown(module_picture(explanation.modules, f"{variant}: modules"), "modules")
             ),
+            **_numbers(model),
+            "fidelity": model["fidelity"],
             "off_run_id": model["off_run_id"],
             "on_run_id": model["on_run_id"],
         },
         data_version=dg.DataVersion(sha256_of_text(model["off_run_id"], model["on_run_id"])[:16]),
     )
+
+
+def _numbers(model: pd.Series) -> dict[str, dg.MetadataValue]:
+    """What the UI plots over the sessions; what emulation cannot tell is left out, for 0 would be a lie."""
+    times = {
+        "speedup": model["speedup"],
+        "speedup, lower end": model["speedup_low"],
+        "speedup, upper end": model["speedup_high"],
+        **{f"latency {arm} ms": _milliseconds(model[f"{arm}_ns"]) for arm in ("off", "on")},
+    }
+    counts = {
+        "operators in all": model["operators"],
+        "SME2 operators with SME2 on": model["sme2_operators_on"],
+    }
+    return {
+        **{name: plotted(value) for name, value in times.items() if value is not None and pd.notna(value)},
+        **{name: dg.MetadataValue.int(int(value)) for name, value in counts.items()},
+    }
+
+
+def _milliseconds(ns: float | None) -> float | None:
+    return None if ns is None or pd.isna(ns) else float(ns) / 1e6

@@ -40,10 +40,13 @@ def regressions(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeRe
     }
     return dg.MaterializeResult(
         metadata={
+            "became slower": dg.MetadataValue.md(
+                regression_table(found).markdown() if len(found) else "No series became slower."
+            ),
             **pictures,
-            "regressions": dg.MetadataValue.md(regression_table(found).markdown()),
-            "dagster/row_count": len(found),
             "not acknowledged": int((~found["acknowledged"].astype(bool)).sum()),
+            "series watched": len(series),
+            "dagster/row_count": len(found),
         },
         data_version=dg.DataVersion(sha256_of_text(found.to_json(date_format="iso"))[:16]),
     )

@@ -1,9 +1,11 @@
 """Which kernels really ran: samples of the kernels pass become rows."""
 
 import dagster as dg
+import pandas as pd
 
 from sme2_assets.assets.support import clear_failures, read_all_runs
 from sme2_assets.partitions import pair_per_run, run_partitions
+from sme2_assets.report.tables import TextTable
 from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
 from sme2_assets.warehouse.ingest import kernel_rows_of_run, write_kernels
@@ -29,16 +31,28 @@ def kernel_samples(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materializ
             write_kernels(lab.warehouse, rows)
             run_ids.append(rows.manifest.run_id)
             samples = rows.samples
+            total = int(samples["samples"].sum())
             outside = samples[samples["kind"] != "operator"]
             context.add_asset_metadata(
                 {
-                    "run_id": rows.manifest.run_id,
-                    "dagster/row_count": len(samples),
-                    "samples": int(samples["samples"].sum()),
+                    "samples": total,
                     "samples outside operators": int(outside["samples"].sum()),
+                    "samples by what was executing": dg.MetadataValue.md(_kinds_table(samples).markdown())
+                    if total
+                    else "No kernels pass: kernel_rounds was 0, or this platform cannot be sampled.",
                     "registered kernels": len(rows.registered),
+                    "dagster/row_count": len(samples),
+                    "run_id": rows.manifest.run_id,
                 },
                 partition_key=key,
             )
         lab.warehouse.publish()
     return dg.MaterializeResult(data_version=dg.DataVersion(sha256_of_text(*run_ids)[:16]))
+
+
+def _kinds_table(samples: pd.DataFrame) -> TextTable:
+    counts = samples.groupby(["kind", "thread_kind"])["samples"].sum().sort_values(ascending=False)
+    return TextTable.of(
+        ["executing", "thread", "samples"],
+        [[kind, thread, int(count)] for (kind, thread), count in counts.items()],
+    )

@@ -2,9 +2,9 @@
 
 import dagster as dg
 
-from sme2_assets.assets.support import clear_failures
-from sme2_assets.models.artifact import read_manifest
-from sme2_assets.models.delegation import read_delegation
+from sme2_assets.assets.support import clear_failures, host_cpu, plotted
+from sme2_assets.models.artifact import ModelManifest, TensorFacts, read_manifest
+from sme2_assets.models.delegation import DelegationReport, read_delegation
 from sme2_assets.partitions import model_partitions
 from sme2_assets.report.models import delegation_table
 from sme2_assets.report.tables import TextTable
@@ -23,41 +23,70 @@ def exported_model(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materializ
     """A model at one precision as a `.pte` with XNNPACK delegation, its ETRecord, inputs and eager outputs.
 
     The inputs are seeded random numbers, the expected outputs are those of the eager fp32 model. The
-    same model, options and versions are not exported again.
+    same model, options and versions are not exported again. How near the outputs come to the eager ones is
+    known once it runs: see `etdump_traces`.
     """
     # Imported here: exporting needs torch, loading the definitions must not.
     from sme2_assets.models.export import export_variant
 
     variant = context.partition_key
-    with clear_failures():
+    with clear_failures(), host_cpu(lab, context.log.info):
         exported = export_variant(variant, lab.store.artifacts, log=context.log.info)
         manifest = read_manifest(exported.manifest)
         delegation = read_delegation(exported.delegation)
         lab.store.set_current("model", variant, exported.directory.name)
-    operators = manifest.operators
+    operators, share = manifest.operators, manifest.delegated_share
     return dg.MaterializeResult(
         metadata={
-            "path": dg.MetadataValue.path(str(exported.pte)),
-            "sha256": exported.pte_sha256,
-            "size bytes": exported.pte.stat().st_size,
-            "parameters": manifest.parameters,
-            "MACs": manifest.macs,
-            "delegates": operators.delegates,
-            "delegated operators": operators.delegated_total,
-            "delegated share": manifest.delegated_share,
-            "portable operators": operators.portable_total,
-            "operators": dg.MetadataValue.md(
-                TextTable.of(
-                    ["operator", "where", "count"],
-                    [[name, "XNNPACK", count] for name, count in operators.delegated.items()]
-                    + [[name, "portable", count] for name, count in operators.portable.items()],
-                ).markdown()
-            ),
+            "model": dg.MetadataValue.md(_model_table(manifest).markdown()),
+            "outside of XNNPACK": dg.MetadataValue.md(_outside_text(delegation)),
             "delegation": dg.MetadataValue.md(delegation_table(delegation).markdown()),
-            "export seconds": manifest.export_seconds,
-            "export peak memory bytes": manifest.export_peak_memory_bytes,
-            "versions": dg.MetadataValue.json(manifest.versions),
+            # Numbers on their own, so that the UI plots them over the exports.
+            "size MB": plotted(exported.pte.stat().st_size / 1e6),
+            **({} if share is None else {"delegated share": plotted(share)}),
+            "delegates": operators.delegates,
+            "portable operators": operators.portable_total,
+            "export seconds": plotted(manifest.export_seconds),
+            "export peak memory MB": plotted(manifest.export_peak_memory_bytes / 1e6),
             "from cache": exported.cached,
+            "versions": dg.MetadataValue.json(manifest.versions),
+            "sha256": exported.pte_sha256,
+            "path": dg.MetadataValue.path(str(exported.pte)),
         },
         data_version=dg.DataVersion(exported.pte_sha256[:16]),
     )
+
+
+def _model_table(manifest: ModelManifest) -> TextTable:
+    """What people ask of a model file before anything else."""
+    operators = manifest.operators
+    total = operators.delegated_total + operators.portable_total
+    share = "" if manifest.delegated_share is None else f" ({manifest.delegated_share:.0%})"
+    return TextTable.of(
+        ["what", "value"],
+        [
+            ["model", manifest.description],
+            ["parameters", _count_text(manifest.parameters)],
+            ["multiply-accumulates", _count_text(manifest.macs)],
+            ["inputs", _tensors_text(manifest.inputs)],
+            ["outputs", _tensors_text(manifest.outputs)],
+            ["operators in XNNPACK", f"{operators.delegated_total} of {total}{share}"],
+            ["delegate calls", operators.delegates],
+            ["outputs must reach", f"{manifest.tolerance.minimum_db:.0f} dB against {manifest.expected}"],
+        ],
+    )
+
+
+def _outside_text(delegation: DelegationReport) -> str:
+    outside = [row for row in delegation.rows if not row.delegated]
+    if not outside:
+        return "Nothing: XNNPACK took every operator."
+    return delegation_table(DelegationReport(outside)).markdown()
+
+
+def _count_text(count: int | None) -> str:
+    return "not known: the program came without its model" if count is None else f"{count:,}"
+
+
+def _tensors_text(tensors: list[TensorFacts]) -> str:
+    return ", ".join(f"{tensor.dtype} {'x'.join(map(str, tensor.shape))}" for tensor in tensors)

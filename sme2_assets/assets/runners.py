@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from sme2_assets.assets.support import clear_failures
+from sme2_assets.assets.support import clear_failures, host_cpu
 from sme2_assets.partitions import pair_per_run, target_partitions
 from sme2_assets.resources import Lab
 from sme2_assets.runner.bundle import runner_for
@@ -31,9 +31,10 @@ def runner_binary(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materialize
         # Any device of a platform will do: all of them are given the same binary.
         for target in targets:
             lab.target(target.platform, "any").require(target.sme2)
-        for target in targets:
-            binary = runner_for(lab.target(target.platform, "any"), lab.store, log=context.log.info)
-            lab.store.set_current("runner", str(target), binary.path.parent.name)
+        with host_cpu(lab, context.log.info):
+            for target in targets:
+                binary = runner_for(lab.target(target.platform, "any"), lab.store, log=context.log.info)
+                lab.store.set_current("runner", str(target), binary.path.parent.name)
     return dg.MaterializeResult(
         metadata={
             "path": dg.MetadataValue.path(str(binary.path)),
@@ -76,7 +77,7 @@ def source_runner(
     in XNNPACK's SME switches alone. Each binary has its manifest: compiler, flags, commit, changes, hash.
     """
     shas = []
-    with clear_failures():
+    with clear_failures(), host_cpu(lab, context.log.info):
         for key in context.partition_keys:
             target = TargetKey.parse(key)
             request = SourceRequest.of(

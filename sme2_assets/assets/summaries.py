@@ -5,12 +5,16 @@ from functools import partial
 import dagster as dg
 import pandas as pd
 
-from sme2_assets.assets.support import show_view
+from sme2_assets.assets.support import plotted, show_view
 from sme2_assets.partitions import pair_per_run, run_partitions
+from sme2_assets.report.glance import category_glance
 from sme2_assets.report.kernels import kernel_table, unit_table
 from sme2_assets.report.plots import category_picture, data_uri_markdown
 from sme2_assets.report.tables import EMULATED_NOTE, TextTable, category_table, latency_table, operator_table
 from sme2_assets.resources import Lab
+
+Metadata = dict[str, dg.MetadataValue]
+SLOWEST_SHOWN = 5
 
 summary_asset = partial(
     dg.asset,
@@ -51,30 +55,58 @@ def _table(table: TextTable, rows: pd.DataFrame) -> dg.MetadataValue:
     return dg.MetadataValue.md(table.markdown() + note)
 
 
-def _latency_metadata(rows: pd.DataFrame) -> dict[str, dg.MetadataValue]:
-    return {"latency": _table(latency_table(rows), rows)}
+def _is_emulated(rows: pd.DataFrame) -> bool:
+    return bool((rows["fidelity"] == "emulated").any())
 
 
-def _operator_metadata(rows: pd.DataFrame) -> dict[str, dg.MetadataValue]:
-    return {
+def _latency_metadata(rows: pd.DataFrame) -> Metadata:
+    """A table, and the same as numbers, so that the UI plots them over the runs; none when emulated."""
+    metadata: Metadata = {"latency": _table(latency_table(rows), rows)}
+    if _is_emulated(rows):
+        return metadata
+    run = rows.iloc[0]
+    numbers = {
+        "median ms": run["median_ns"] / 1e6,
+        "95 % ms": run["p95_ns"] / 1e6,
+        "spread between rounds %": 100 * run["round_cv"],
+        "cost of the tracer %": 100 * run["tracer_overhead"],
+        "load ms": run["load_ns"] / 1e6,
+        "peak memory MB": run["peak_memory_bytes"] / 1e6,
+    }
+    return metadata | {name: plotted(value) for name, value in numbers.items() if pd.notna(value)}
+
+
+def _operator_metadata(rows: pd.DataFrame) -> Metadata:
+    metadata: Metadata = {}
+    if not _is_emulated(rows):
+        slowest = rows.sort_values("median_ns", ascending=False).head(SLOWEST_SHOWN)
+        metadata["slowest operators"] = _table(operator_table(slowest), rows)
+    return metadata | {
         "operators": _table(operator_table(rows), rows),
         "SME2 operators": dg.MetadataValue.int(int((rows["sme2_evidence"] != "none").sum())),
         "unknown operators": dg.MetadataValue.int(int((~rows["known"]).sum())),
     }
 
 
-def _category_metadata(rows: pd.DataFrame) -> dict[str, dg.MetadataValue]:
+def _category_metadata(rows: pd.DataFrame) -> Metadata:
     title = f"{rows['variant'].iloc[0]} on {rows['platform'].iloc[0]}"
     picture = category_picture(rows, title)
-    return {
-        "categories": _table(category_table(rows), rows),
+    metadata: Metadata = {
+        "at a glance": dg.MetadataValue.md(category_glance(rows)),
         "picture": dg.MetadataValue.md(data_uri_markdown(picture, "operators by category")),
+        "categories": _table(category_table(rows), rows),
+    }
+    if _is_emulated(rows):
+        return metadata
+    return metadata | {
+        f"{row['category']} ms": plotted(row["mean_ns"] / 1e6) for row in rows.to_dict("records")
     }
 
 
-def _kernel_metadata(rows: pd.DataFrame) -> dict[str, dg.MetadataValue]:
+def _kernel_metadata(rows: pd.DataFrame) -> Metadata:
     return {
-        "kernels": dg.MetadataValue.md(kernel_table(rows).markdown()),
-        "units": dg.MetadataValue.md(unit_table(rows).markdown()),
         "samples": dg.MetadataValue.int(int(rows["samples"].sum())),
+        "samples on SME": dg.MetadataValue.int(int(rows["sme_samples"].sum())),
+        "units": dg.MetadataValue.md(unit_table(rows).markdown()),
+        "kernels": dg.MetadataValue.md(kernel_table(rows).markdown()),
     }

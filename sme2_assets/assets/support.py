@@ -13,6 +13,8 @@ from sme2_assets.partitions import parse_run_key
 from sme2_assets.profiling.session import current_run_dir
 from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
+from sme2_assets.targets.lease import lease
+from sme2_assets.targets.local import HOST_CPU
 from sme2_assets.warehouse.read import latest_run, rows_of_view
 
 Rows = TypeVar("Rows")
@@ -20,14 +22,33 @@ Rows = TypeVar("Rows")
 
 @contextmanager
 def clear_failures() -> Iterator[None]:
-    """Turns an error meant for people into a failed step that shows cause and remedy."""
+    """Turns an error meant for people into a failed step that says what to do, then what happened."""
     try:
         yield
     except Sme2Error as error:
-        metadata: dict[str, dg.MetadataValue] = {"what happened": dg.MetadataValue.text(error.what)}
+        metadata: dict[str, dg.MetadataValue] = {}
         if error.remedy:
             metadata["what to do"] = dg.MetadataValue.text(error.remedy)
-        raise dg.Failure(description=str(error), metadata=metadata, allow_retries=False) from error
+        metadata["what happened"] = dg.MetadataValue.text(error.what)
+        # The UI shows the beginning of this in lists and graphs.
+        remedy = f"What to do: {error.remedy}\n" if error.remedy else ""
+        description = f"{remedy}What happened: {error.what}"
+        raise dg.Failure(description=description, metadata=metadata, allow_retries=False) from error
+
+
+@contextmanager
+def host_cpu(lab: Lab, log: Callable[[str], None]) -> Iterator[None]:
+    """Keeps this host's CPU for work that would disturb a measurement on it.
+
+    The pool alone does not: it may have several slots, so that several devices are measured at once.
+    """
+    with lease(lab.store.leases, HOST_CPU, log=log):
+        yield
+
+
+def plotted(value: float) -> dg.MetadataValue:
+    """A number on its own: the UI plots it over the materialisations. Six digits are enough for a person."""
+    return dg.MetadataValue.float(float(f"{float(value):.6g}"))
 
 
 def read_all_runs(
@@ -60,10 +81,10 @@ def show_view(
             versions.append(rows.to_json(orient="records", date_format="iso"))
             context.add_asset_metadata(
                 {
+                    **metadata(rows),
+                    "dagster/row_count": len(rows),
                     "run_id": run["run_id"],
                     "fidelity": run["fidelity"],
-                    "dagster/row_count": len(rows),
-                    **metadata(rows),
                 },
                 partition_key=key,
             )

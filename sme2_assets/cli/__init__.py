@@ -14,11 +14,17 @@ from typing import Any
 import click
 
 import sme2_assets
+from sme2_assets.cli.devices import devices
+from sme2_assets.cli.exchange import export_, ingest
+from sme2_assets.cli.experiments import config, run
 from sme2_assets.cli.machine import doctor, emulator, targets
 from sme2_assets.cli.measure import profile
 from sme2_assets.cli.models import check_model, models, onboard
-from sme2_assets.cli.results import compare, explain, history, kernel_log, report, sql
+from sme2_assets.cli.results import compare, explain, history, kernel_log, report
+from sme2_assets.cli.runners import build_runner
+from sme2_assets.cli.sql import sql
 from sme2_assets.cli.support import progress
+from sme2_assets.cli.validate import smoke, validate
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store, default_data_root
 
@@ -51,10 +57,11 @@ def main(context: click.Context, data: Path | None) -> None:
 
 
 COMMANDS = (
-    *(doctor, targets, emulator),
+    *(doctor, targets, devices, emulator, build_runner),
     *(models, onboard, check_model),
-    profile,
+    *(profile, run, config),
     *(compare, explain, history, report, sql, kernel_log),
+    *(ingest, export_, validate, smoke),
 )
 for command in COMMANDS:
     main.add_command(command)

@@ -59,6 +59,8 @@ def targets(store: Store, as_json: bool) -> None:
 @click.pass_obj
 def emulator(store: Store) -> None:
     """Find QEMU >= 10.1, or fetch it from the package mirror of this machine; no root needed."""
+    from sme2_assets.runner.bundle import host_is_target
+    from sme2_assets.runner.cross import REMEDY, describe_compiler
     from sme2_assets.targets.qemu import ensure_qemu
 
     def log(message: str) -> None:
@@ -67,3 +69,8 @@ def emulator(store: Store) -> None:
     found = ensure_qemu(store.tools, log=log)
     version = ".".join(map(str, found.version))
     out.print(f"QEMU {version} ({found.source}): {found.path}", markup=False, highlight=False, soft_wrap=True)
+    if not host_is_target():
+        there, detail = describe_compiler(store.tools)
+        out.print(f"its runner is built with: {detail}", markup=False, highlight=False, soft_wrap=True)
+        if not there:
+            out.print(REMEDY, markup=False, highlight=False, soft_wrap=True)

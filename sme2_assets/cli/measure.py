@@ -126,8 +126,8 @@ def profile(
     for request in requests:
         what = (out, lab.warehouse, request.variant, request.platform)
         if len(request.states) == 2:
-            folder = store.report_dir(request.variant, request.platform)
-            terminal.show_comparison(*what, folder, operators)
+            page = store.report_dir(request.variant, request.platform) / "report.html"
+            terminal.show_comparison(*what, page, operators)
         else:
             terminal.show_baseline(*what, request.states[0])
 

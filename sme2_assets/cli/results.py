@@ -1,11 +1,14 @@
-"""What has been measured: comparisons, history, reports, explanations, SQL.
+"""What has been measured: comparisons, history, reports, explanations.
 
 Belongs here: options, and how results are printed. Heavy imports happen inside the commands.
 """
 
 from __future__ import annotations
 
+import json
+import webbrowser
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -79,45 +82,114 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
 
 
 @click.command()
-@click.argument("query")
+@click.argument("model", required=False)
+@click.option("--platform", "platform_name", type=click.Choice(PLATFORMS), help="Default: all.")
+@click.option(
+    "--all", "everything", is_flag=True, help="The overview, and every report that is not there yet."
+)
+@click.option(
+    "--format",
+    "wanted",
+    type=click.Choice(["md", "html", "both"]),
+    default="both",
+    show_default=True,
+    help="Markdown with pictures beside it, one HTML file that needs nothing else, or both.",
+)
+@click.option("--open", "opened", is_flag=True, help="Open the HTML page in the browser.")
 @json_option
 @click.pass_obj
-def sql(store: Store, query: str, as_json: bool) -> None:
-    """Run a read-only SQL QUERY over the warehouse, e.g. "SELECT * FROM sme2_comparison"."""
-    from sme2_assets.report.terminal import show_rows
-    from sme2_assets.warehouse import Warehouse
+def report(
+    store: Store,
+    model: str | None,
+    platform_name: str | None,
+    everything: bool,
+    wanted: str,
+    opened: bool,
+    as_json: bool,
+) -> None:
+    """Write the report of MODEL[-PRECISION] from what is in the warehouse, and print it.
 
-    rows = Warehouse(store.warehouse).query(query)
+    With --all the overview of all models on all platforms: data/reports/index.html.
+    """
+    if everything == (model is not None) or (everything and platform_name):
+        raise click.UsageError("Give a MODEL, with --platform if you like, or --all.")
+    if opened and wanted == "md":
+        raise click.UsageError("--open needs the HTML page: leave out --format md.")
+    formats = ("md", "html") if wanted == "both" else (wanted,)
+    if everything:
+        written, said, facts = _overview(store, formats)
+    else:
+        assert model is not None
+        written, said, facts = _reports(store, model, platform_name, formats)
     if as_json:
-        click.echo(rows.to_json(orient="records", date_format="iso", indent=2))
-        return
-    show_rows(out, rows)
+        print_json(facts)
+    elif "md" in formats:
+        click.echo(said)
+    else:
+        click.echo("\n".join(map(str, written)))
+    for path in written:
+        progress.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
+    if opened:
+        for path in written:
+            if path.suffix == ".html":
+                webbrowser.open(path.as_uri())
 
 
-@click.command()
-@click.argument("model")
-@click.option("--platform", "platform_name", type=click.Choice(PLATFORMS), help="Default: all.")
-@click.pass_obj
-def report(store: Store, model: str, platform_name: str | None) -> None:
-    """Write and print the report of MODEL[-PRECISION] from what is in the warehouse."""
-    from sme2_assets.report.files import write_report
-    from sme2_assets.report.markdown import latest_report
+Written = tuple[list[Path], str, list[dict[str, Any]]]
+
+
+def _reports(store: Store, model: str, platform_name: str | None, formats: tuple[str, ...]) -> Written:
+    """Writes a model's reports; the files, the Markdown, and what they say first."""
+    from sme2_assets.report.content import latest_document
+    from sme2_assets.report.files import write_document
+    from sme2_assets.report.markdown import markdown_of
     from sme2_assets.warehouse import Warehouse
 
     warehouse = Warehouse(store.warehouse)
-    written = []
+    written: list[Path] = []
+    texts, facts = [], []
     for variant in variants_of(model):
         for name in [platform_name] if platform_name else PLATFORMS:
-            made = latest_report(warehouse, variant, name)
-            if made is not None:
-                written.append(write_report(store.report_dir(variant, name), made))
-                click.echo(made.text)
+            document = latest_document(warehouse, variant, name)
+            if document is None or document.verdict is None:
+                continue
+            files = write_document(store.report_dir(variant, name), document, formats)
+            written += files
+            texts.append(markdown_of(document))
+            verdict = document.verdict
+            facts.append(
+                {
+                    "variant": variant,
+                    "platform": name,
+                    "session_id": document.stamp,
+                    "verdict": verdict.word,
+                    "reason": verdict.sentence,
+                    "figure": verdict.figure,
+                    "files": [str(path) for path in files],
+                }
+            )
     if not written:
         raise Sme2Error(
             f"There is no run of {model} in the warehouse yet.", f"Run `sme2 profile {model}` first."
         )
-    for path in written:
-        progress.print(f"written: {path}", markup=False, highlight=False)
+    return written, "\n".join(texts), facts
+
+
+def _overview(store: Store, formats: tuple[str, ...]) -> Written:
+    """Writes the overview and the reports it leads to, unless they are there."""
+    from sme2_assets.report.files import write_missing_reports, write_overview
+    from sme2_assets.warehouse import Warehouse
+
+    warehouse = Warehouse(store.warehouse)
+    with progress.status("writing reports") as status:
+
+        def log(message: str) -> None:
+            status.update(f"writing the report of {message}")
+
+        write_missing_reports(store, warehouse, log)
+    rows, written = write_overview(store, warehouse, formats)
+    text = written[0].read_text() if "md" in formats else ""
+    return written, text, json.loads(rows.to_json(orient="records", date_format="iso"))
 
 
 @click.command()

@@ -31,24 +31,28 @@ def category_glance(categories: pd.DataFrame) -> str:
     middle = {arm: HEIGHT // 2 + place * (HEIGHT + 2) for place, arm in enumerate(arms)}
     left = dict.fromkeys(arms, float(LABEL))
     bars = [f"<text y='{middle[arm] + 4}'>{arm}</text>" for arm in arms]
-    words = []
+    faded: list[str] = []
+    words: list[str] = []
     for category, colour in COLOURS.items():
-        paths = {"": "", " opacity='.3'": ""}
+        paths = ["", ""]
         for arm in arms:
             row = rows.get((arm, category), {column: 0, "sme2_operators": 0})
             value = max(float(row[column]), 0.0)
             bright = value if measured else float(row["sme2_operators"])
             start = left[arm]
-            for style, part in zip(paths, (bright, value - bright), strict=True):
+            for place, part in enumerate((bright, value - bright)):
                 width = part / longest * (WIDTH - LABEL)
                 # Less than a pixel is not seen.
                 if width >= 1:
-                    paths[style] += f"M{left[arm]:.0f} {middle[arm]}h{width:.0f}"
+                    paths[place] += f"M{left[arm]:.0f} {middle[arm]}h{width:.0f}"
                 left[arm] += width
             if arm == arms[0] and left[arm] - start > 7 * len(category):
                 words.append(f"<text x='{start + 2:.0f}' y='{middle[arm] + 4}'>{category}</text>")
-        bars += [f"<path{style} stroke='{colour}' d='{path}'/>" for style, path in paths.items() if path]
-    what = "time by category" if measured else "operators by category; in full colour with an SME2 kernel"
+        for bunch, path in zip((bars, faded), paths, strict=True):
+            bunch += [f"<path stroke='{colour}' d='{path}'/>"] if path else []
+    if faded:
+        bars += ["<g opacity='.3'>", *faded, "</g>"]
+    what = "time by category" if measured else "operators by category, SME2 in full colour"
     pictures = [_svg_markdown(bars + kept, len(arms), what) for kept in (words, [])]
     return next((picture for picture in pictures if len(picture) < SHOWN_IN_PLACE), pictures[-1])
 

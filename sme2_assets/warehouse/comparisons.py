@@ -31,12 +31,15 @@ def compare_runs(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> pd.Da
     return _compared(warehouse, run_of_id(warehouse, off_run_id), run_of_id(warehouse, on_run_id))
 
 
-def device_noise_floor(warehouse: Warehouse, device: str, fidelity: str, threads: int) -> float | None:
-    """The ratio that identical arms reach on a device, from its A/A sessions; None with too few of them."""
-    if fidelity != "hardware":
+def device_noise_floor(warehouse: Warehouse, run: dict[str, Any]) -> float | None:
+    """The ratio that identical arms reach on the run's device, set as it was; None with too few of them."""
+    if run["fidelity"] != "hardware":
         return None
+    # Runs from before there was a choice of CPUs or power have nothing there.
+    cpus, power_mode = ("" if pd.isna(run[name]) else run[name] for name in ("cpus", "power_mode"))
     sessions = warehouse.query(
-        "SELECT speedup FROM aa_sessions WHERE device = ? AND threads = ?", [device, threads]
+        "SELECT speedup FROM aa_sessions WHERE device = ? AND threads = ? AND cpus = ? AND power_mode = ?",
+        [run["device"], int(run["threads"]), cpus, power_mode],
     )
     return noise_floor(sessions["speedup"].tolist())
 
@@ -49,11 +52,7 @@ def _compared(warehouse: Warehouse, off: dict[str, Any], on: dict[str, Any]) -> 
             "materialise etdump_traces and what follows for both partitions together.",
         )
     # An A/A session is judged without the floor that such sessions make.
-    floor = (
-        device_noise_floor(warehouse, off["device"], off["fidelity"], int(off["threads"]))
-        if off["experiment"] == "sme2"
-        else None
-    )
+    floor = device_noise_floor(warehouse, off) if off["experiment"] == "sme2" else None
     return compare(arm(warehouse, off), arm(warehouse, on), floor)
 
 

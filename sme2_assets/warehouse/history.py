@@ -10,7 +10,7 @@ from sme2_assets.analysis.change_points import regressions
 from sme2_assets.warehouse.schema import REGRESSIONS
 from sme2_assets.warehouse.store import Warehouse
 
-SERIES = ["variant", "platform", "device", "threads", "sme2", "category"]
+SERIES = ["variant", "platform", "device", "threads", "cpus", "power_mode", "sme2", "category"]
 
 
 def series_of(warehouse: Warehouse) -> dict[tuple, pd.DataFrame]:

@@ -80,6 +80,15 @@ def comparison(warehouse: Warehouse, variant: str, platform: str) -> pd.DataFram
     )
 
 
+def comparison_of_session(warehouse: Warehouse, session_id: str) -> pd.DataFrame:
+    """The comparison of one session, in the order of `comparison`."""
+    return warehouse.query(
+        "SELECT * FROM comparisons WHERE session_id = ? "
+        "ORDER BY level = 'model' DESC, level = 'category' DESC, delegate NULLS LAST, position, off_ns DESC",
+        [session_id],
+    )
+
+
 def runs_of_session(warehouse: Warehouse, session_id: str) -> pd.DataFrame:
     return warehouse.query("SELECT * FROM runs WHERE session_id = ? ORDER BY arm", [session_id])
 

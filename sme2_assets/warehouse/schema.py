@@ -39,7 +39,7 @@ RUN_ID = Column("run_id", "VARCHAR", "The profile run: one arm of one session.")
 IDENTITY = (
     Column("model", "VARCHAR", "Model without its precision."),
     Column("precision", "VARCHAR", "fp32, fp16, int8, int8_dynamic, int4, or as_is for a finished program."),
-    Column("platform", "VARCHAR", "Where it ran: linux, mac or emulated."),
+    Column("platform", "VARCHAR", "Where it ran: linux, mac, android or emulated."),
     Column("sme2", "VARCHAR", "on or off: the arm of the experiment."),
     Column(
         "threads",
@@ -49,6 +49,11 @@ IDENTITY = (
     Column(
         "fidelity", "VARCHAR", "hardware or emulated. Emulated times mean nothing and never enter a speedup."
     ),
+)
+# How the device was set for a session; series of different settings are never mixed.
+SETTING = (
+    Column("cpus", "VARCHAR", "CPUs the runner was bound to, e.g. 4-7; empty when it was not bound."),
+    Column("power_mode", "VARCHAR", "Power mode of the device during the session; empty: as it was."),
 )
 PROCESS = (
     Column("pass", "VARCHAR", "latency (no tracer attached), etdump (operator times) or kernels (sampled)."),
@@ -66,8 +71,10 @@ RUNS = Table(
         Column(
             "experiment",
             "VARCHAR",
-            "sme2: the arms differ in SME2. aa: both arms are the same, to learn the noise.",
+            "sme2: the arms differ in SME2. aa: both arms are the same, to learn the noise. foreign: a trace "
+            "that was brought by `sme2 ingest`; what nobody told of it is NULL, and it enters no verdict.",
         ),
+        Column("source", "VARCHAR", "The file that a foreign run was read from; NULL for runs of our own."),
         Column("arm", "VARCHAR", "The arm of the session: off or on; a or b in an A/A session."),
         Column("paired", "BOOLEAN", "Whether both arms were measured interleaved in this session."),
         *IDENTITY,
@@ -78,7 +85,14 @@ RUNS = Table(
         Column("iterations", "INTEGER", "Timed inferences per process."),
         Column("seed", "BIGINT", "Seed of the arm order."),
         Column("pte_sha256", "VARCHAR", "Hash of the model file."),
-        Column("runner_sha256", "VARCHAR", "Hash of the runner binary; both arms of a pair have the same."),
+        Column("runner_sha256", "VARCHAR", "Hash of the runner binary."),
+        Column(
+            "runner_pair",
+            "VARCHAR",
+            "What the runners of both arms share: the hash of the one binary, or of what two builds that "
+            "differ in the SME switches alone have in common.",
+        ),
+        *SETTING,
         Column("output_sha256", "VARCHAR", "Hash of the outputs."),
         Column(
             "sqnr_db",
@@ -94,6 +108,10 @@ RUNS = Table(
         Column("executorch_version", "VARCHAR", "Version of the ExecuTorch runtime in the runner."),
         Column("compiler", "VARCHAR", "Compiler of the runner."),
         Column("device", "VARCHAR", "The leased device."),
+        Column("device_model", "VARCHAR", "What the device calls itself; NULL for a host."),
+        Column("soc", "VARCHAR", "System on chip of the device; NULL where it is not told."),
+        Column("kernel", "VARCHAR", "Kernel of the operating system."),
+        Column("memory_bytes", "BIGINT", "Memory of the machine."),
         Column("cpu", "VARCHAR", "CPU of the machine, or of the emulator."),
         Column("cores", "INTEGER", "Cores of the machine."),
         Column("os", "VARCHAR", "Operating system."),
@@ -313,6 +331,7 @@ COMPARISONS = Table(
         ),
         Column("device", "VARCHAR", "The leased device."),
         Column("threads", "INTEGER", "Threads of the runner's pool, the same in both arms."),
+        *SETTING,
         Column("fidelity", "VARCHAR", "hardware or emulated."),
         Column("off_run_id", "VARCHAR", "The run with SME2 off."),
         Column("on_run_id", "VARCHAR", "The run with SME2 on."),
@@ -368,6 +387,7 @@ REGRESSIONS = Table(
         Column("platform", "VARCHAR", "Where it ran."),
         Column("device", "VARCHAR", "The leased device."),
         Column("threads", "INTEGER", "Threads of the runner's pool."),
+        *SETTING,
         Column("sme2", "VARCHAR", "The arm: on or off."),
         Column("category", "VARCHAR", "Operator category; latency: the whole inference without tracer."),
         Column("night", "TIMESTAMPTZ", "Start of the first run that is slower."),

@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -118,6 +118,15 @@ class Warehouse:
             staged.unlink(missing_ok=True)
         return target
 
+    def drop_other_copies(self, table: Table, keys: Mapping[str, str]) -> None:
+        """Removes a run's rows that stand under other keys: it was stored before, as something else."""
+        folder = self.root / "tables" / table.name
+        kept = folder.joinpath(*(f"{key.name}={safe_name(keys[key.name])}" for key in table.keys))
+        depth = "/".join("*" for _ in table.keys[:-1])
+        for copy in folder.glob(f"{depth}/{RUN_ID.name}={safe_name(keys[RUN_ID.name])}"):
+            if copy != kept:
+                shutil.rmtree(copy)
+
     def publish(self) -> Path:
         """Builds a new DuckDB file from all Parquet files and makes it the current one."""
         self.snapshots.mkdir(parents=True, exist_ok=True)
@@ -146,7 +155,7 @@ class Warehouse:
         """A read-only connection to the published state. Reads no file outside the warehouse."""
         if not self.link.exists():
             self.publish()
-        connection = _opened.connection_to(self.link, self._open_published)
+        connection = _opened.connection_to(self.link, self.open_published)
         try:
             yield connection
         finally:
@@ -169,12 +178,18 @@ class Warehouse:
                     "`sme2 sql 'SHOW TABLES'` lists tables and views; docs/warehouse.md explains them.",
                 ) from error
 
-    def _open_published(self) -> duckdb.DuckDBPyConnection:
-        """A new connection to the published state, locked to it."""
+    def open_published(
+        self, settings: Mapping[str, str] | None = None, folders: Iterable[Path] = ()
+    ) -> duckdb.DuckDBPyConnection:
+        """A new connection to the published state, locked to it: it reads the tables' files and those
+        below `folders`, and its settings cannot be changed. The caller closes it."""
         connection = duckdb.connect()
         try:
             self._attach_published(connection)
-            connection.execute(f"SET allowed_directories = ['{_quoted(self.root)}']")
+            for name, value in (settings or {}).items():
+                connection.execute(f"SET {name} = {_literal(value)}")
+            allowed = ", ".join(f"'{_quoted(folder)}'" for folder in (self.root / "tables", *folders))
+            connection.execute(f"SET allowed_directories = [{allowed}]")
             connection.execute("SET enable_external_access = false")
             connection.execute("SET lock_configuration = true")
         except BaseException:

@@ -412,7 +412,8 @@ COMMENT ON VIEW sme2_comparison IS 'The newest comparison of every variant, plat
 
 CREATE VIEW aa_sessions AS
 SELECT
-    platform, device, threads, variant, session_id, speedup, speedup_low, speedup_high, n, verdict,
+    platform, device, threads, coalesce(cpus, '') AS cpus, coalesce(power_mode, '') AS power_mode,
+    variant, session_id, speedup, speedup_low, speedup_high, n, verdict,
     exp(abs(ln(speedup))) AS deviation
 FROM comparisons
 WHERE experiment = 'aa' AND level = 'model' AND speedup IS NOT NULL;
@@ -422,7 +423,8 @@ COMMENT ON COLUMN aa_sessions.deviation IS 'The speedup or its reciprocal, which
 -- One point per run: what change points are looked for in, and what a plot of the nights shows.
 CREATE VIEW history AS
 SELECT
-    runs.variant, runs.platform, runs.device, runs.threads, runs.sme2,
+    runs.variant, runs.platform, runs.device, runs.threads,
+    coalesce(runs.cpus, '') AS cpus, coalesce(runs.power_mode, '') AS power_mode, runs.sme2,
     series.category, runs.started_at, runs.run_id, series.median_ns
 FROM (
     SELECT run_id, 'latency' AS category, median_ns FROM latency_summary

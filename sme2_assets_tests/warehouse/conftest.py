@@ -8,7 +8,7 @@ import pytest
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.manifest import Manifest
 from sme2_assets.profiling.plan import plan_for
-from sme2_assets.profiling.session import measure_session, sme2_arms
+from sme2_assets.profiling.session import measure_session, same_runner, sme2_arms
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store
 from sme2_assets.targets.host import host_platform
@@ -54,7 +54,7 @@ def real_run(
         store,
         NativeTarget(platform),
         exported("toy_cnn-fp32"),
-        runner_binary,
+        same_runner(runner_binary),
         sme2_arms(["off"]),
         plan_for("hardware", rounds=2, warmup=2, iterations=4, quiet_patience_s=0),
         log=print,

@@ -178,5 +178,6 @@ def test_a_device_without_enough_identical_sessions_has_no_noise_floor(warehouse
     write(warehouse, tmp_path, OFF, ON)
     compare_latest(warehouse, VARIANT, "linux")
     warehouse.publish()
-    assert device_noise_floor(warehouse, "host-cpu", "hardware", 1) is None
-    assert device_noise_floor(warehouse, "host-cpu", "emulated", 1) is None
+    run = latest_run(warehouse, VARIANT, "linux", "off")
+    assert device_noise_floor(warehouse, run) is None
+    assert device_noise_floor(warehouse, {**run, "fidelity": "emulated"}) is None

@@ -1,13 +1,35 @@
 from __future__ import annotations
 
+import json
+import os
 import re
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
 
+import duckdb
+import pandas as pd
 import pytest
+from click.testing import CliRunner
 
+from sme2_assets.cli import main
 from sme2_assets.errors import WarehouseError
 from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.comparisons import compare_aa
+from sme2_assets.warehouse.console import open_console
 from sme2_assets.warehouse.docs import BEGIN, END, PAGE, schema_markdown, with_schema
+from sme2_assets.warehouse.history import find_regressions
+from sme2_assets.warehouse.ingest import rows_of_run, write_run
 from sme2_assets.warehouse.schema import TABLES
+from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
+
+AA_SESSION = "20260115T000000-cccccc"
 
 QUERIES = re.findall(r"^```sql\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
@@ -40,16 +62,118 @@ def test_a_page_without_the_section_is_refused(page: str):
         with_schema(page)
 
 
-def test_there_are_example_queries():
-    assert len(QUERIES) >= 6
+def test_there_are_twenty_questions_each_with_a_query_and_how_to_read_its_answer():
+    sections = re.split(
+        r"^### \d+\. ", PAGE.read_text().partition("## Tables and views")[0], flags=re.MULTILINE
+    )
+    assert len(sections) - 1 == len(QUERIES) == 20
+    for section in sections[1:]:
+        question, _, rest = section.partition("\n")
+        assert question.endswith("?")
+        assert re.fullmatch(r"\n```sql\n.*?```\n\n\S.*", rest, re.DOTALL), question
 
 
-@pytest.mark.parametrize("sql", QUERIES, ids=range(len(QUERIES)))
-def test_the_example_queries_of_the_docs_run(paired: Warehouse, real_warehouse: Warehouse, sql: str):
-    """On known times and on measured ones, which are of one arm alone and so have no comparison."""
-    for warehouse in (paired, real_warehouse):
-        rows = warehouse.query(sql)
-        compared = "sme2_comparison" in sql and warehouse is real_warehouse
-        assert rows.empty == (compared or "HAVING rows_ns <>" in sql), rows
-        if "fidelity = 'hardware'" in sql and "platform" in rows:
-            assert "emulated" not in set(rows["platform"])
+@pytest.fixture(scope="module")
+def asked(paired: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    """A hardware pair, an emulated pair, an A/A session, and nights of which the later ones are slower."""
+    folder = tmp_path_factory.mktemp("asked")
+    warehouse = Warehouse(folder / "warehouse")
+    shutil.copytree(paired.root / "tables", warehouse.root / "tables")
+    for arm in ("a", "b"):
+        ingest(warehouse, _identical_arm(folder / "runs", arm))
+    for night in range(10):
+        made = MadeRun(
+            sme2="on",
+            variant="toy_cnn-int8",
+            session_id=f"202602{night + 1:02d}T000000-bbbbbb",
+            started_at=datetime(2026, 2, night + 1, tzinfo=timezone.utc),
+            matrix_speedup=3.0 if night < 5 else 1.0,
+            rounds=1,
+            iterations=1,
+            seed=night,
+        )
+        write_run(warehouse, rows_of_run(made.write(folder / "runs")))
+    warehouse.publish()
+    compare_aa(warehouse, AA_SESSION)
+    find_regressions(warehouse, folder / "acknowledged.txt")
+    warehouse.publish()
+    return warehouse
+
+
+def _identical_arm(runs: Path, arm: str) -> Path:
+    """One of two arms that are the same; a session of its own kind, so its manifest says so."""
+    made = MadeRun(session_id=AA_SESSION, seed=ord(arm)).write(runs / arm)
+    manifest = json.loads((made / "manifest.json").read_text())
+    manifest |= {"experiment": "aa", "arm": arm, "run_id": f"{AA_SESSION}-{arm}"}
+    (made / "manifest.json").write_text(json.dumps(manifest))
+    return made.rename(runs / manifest["run_id"])
+
+
+@pytest.mark.parametrize("number", range(1, len(QUERIES) + 1))
+def test_the_questions_of_the_docs_have_answers(asked: Warehouse, real_warehouse: Warehouse, number: int):
+    """On known times, and on measured ones, which also tell what was not delegated."""
+    answers = {}
+    for name, warehouse in (("asked", asked), ("measured", real_warehouse)):
+        with open_console(warehouse) as console:
+            answers[name] = console.ask(QUERIES[number - 1]).records()
+    nothing_is_right = 20
+    why_not_delegated = 11
+    if number == nothing_is_right:
+        assert answers == {"asked": [], "measured": []}
+        return
+    answer = answers["measured" if number == why_not_delegated else "asked"]
+    assert answer
+    if "fidelity = 'hardware'" in QUERIES[number - 1]:
+        assert all(row.get("platform") != "emulated" for row in answer)
+
+
+BASH = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+PYTHON = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_every_way_to_open_the_warehouse_works_while_a_measurement_publishes(
+    asked: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Commands and snippets of the page, as they are written, in a folder whose data/ is the warehouse's."""
+    (tmp_path / "data").symlink_to(asked.root.parent)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    busy, stop = publisher(asked), threading.Event()
+    thread = threading.Thread(target=busy, args=(stop,))
+    thread.start()
+    try:
+        for command in "".join(BASH).splitlines():
+            assert said_by(command).strip(), command
+        for snippet in PYTHON:
+            names: dict[str, Any] = {}
+            exec(snippet, names)
+            frames = [value for value in names.values() if isinstance(value, pd.DataFrame)]
+            assert frames
+            assert all(len(frame) for frame in frames)
+    finally:
+        stop.set()
+        thread.join()
+    assert len(duckdb.sql("FROM 'timeline.parquet'")) > 100
+
+
+def publisher(warehouse: Warehouse) -> Callable[[threading.Event], None]:
+    def publish(stop: threading.Event) -> None:
+        while not stop.is_set():
+            warehouse.publish()
+            stop.wait(0.2)
+
+    return publish
+
+
+def said_by(command: str) -> str:
+    """What a documented command prints: `sme2` in this process, for that is quick; DuckDB's shell itself."""
+    given, _, piped = command.rpartition(" | ")
+    stdin = shlex.split(given)[1] if given else ""
+    words = shlex.split(piped)
+    if words[0] == ".venv/bin/sme2":
+        done = CliRunner().invoke(main, ["--data", "data", *words[1:]], input=stdin, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.output
+    shell = shutil.which(words[0], path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert shell, f"{words[0]} is in the dev extra"
+    return subprocess.run([shell, *words[1:]], capture_output=True, text=True, check=True).stdout

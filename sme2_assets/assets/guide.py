@@ -1,0 +1,66 @@
+"""Where the documentation of each asset is, and what it takes to make it.
+
+The pages are files of this repository. Their path and section are shown with the asset; where a team serves
+them, SME2_DOCS_URL makes links of them.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+
+import dagster as dg
+
+DOCS_URL_VARIABLE = "SME2_DOCS_URL"
+
+
+@dataclass(frozen=True)
+class Guide:
+    """A page of docs/, its section, and how an asset is to be thought of before one presses a button."""
+
+    page: str
+    section: str
+    # `minutes` or `seconds`, on a toy model.
+    takes: str
+    # What is occupied meanwhile: `device` (nothing else may run there), `cpu`, or `warehouse`.
+    occupies: str
+
+    @property
+    def anchor(self) -> str:
+        return re.sub(r"[^\w\- ]", "", self.section.lower()).replace(" ", "-")
+
+    def link(self, base: str | None) -> str:
+        """A link where the pages are served; else the path, for whoever has the repository."""
+        if base:
+            return f"[{self.page}]({base.rstrip('/')}/{self.page}#{self.anchor}), “{self.section}”"
+        return f"`{self.page}`, “{self.section}”"
+
+
+GUIDES = {
+    "runner_binary": Guide("docs/runner.md", "The runner", "minutes", "cpu"),
+    "source_runner": Guide("docs/source_builds.md", "Runners from source", "minutes", "cpu"),
+    "exported_model": Guide("docs/models.md", "Models", "minutes", "cpu"),
+    "etdump_traces": Guide("docs/measuring.md", "How we measure", "minutes", "device"),
+    "aa_noise": Guide("docs/measuring.md", "How we measure", "minutes", "device"),
+    "timeline": Guide("docs/warehouse.md", "What to know before reading a number", "seconds", "warehouse"),
+    "kernel_samples": Guide("docs/kernels.md", "Which kernel really ran", "seconds", "warehouse"),
+    "kernel_usage": Guide("docs/kernels.md", "Which kernel really ran", "seconds", "warehouse"),
+    "latency_summary": Guide("docs/measuring.md", "How we measure", "seconds", "warehouse"),
+    "operator_summary": Guide("docs/kernels.md", "Which line of the model", "seconds", "warehouse"),
+    "category_summary": Guide("docs/warehouse.md", "Questions and their queries", "seconds", "warehouse"),
+    "sme2_comparison": Guide("docs/measuring.md", "How we measure", "seconds", "warehouse"),
+    "report": Guide("docs/reports.md", "What a page says", "seconds", "warehouse"),
+    "overview": Guide("docs/reports.md", "The overview", "seconds", "warehouse"),
+    "regressions": Guide("docs/nightly.md", "What it leaves", "seconds", "warehouse"),
+}
+
+
+def guided(spec: dg.AssetSpec) -> dg.AssetSpec:
+    """The asset with where to read on, and with tags to choose by, e.g. `tag:takes=seconds`."""
+    guide = GUIDES.get(spec.key.to_user_string())
+    if guide is None:
+        return spec
+    read_on = f"Read on: {guide.link(os.environ.get(DOCS_URL_VARIABLE))}."
+    return spec.replace_attributes(
+        description=f"{spec.description}\n\n{read_on}",
+        tags={**spec.tags, "takes": guide.takes, "occupies": guide.occupies},
+    )

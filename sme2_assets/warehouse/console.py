@@ -1,0 +1,244 @@
+"""A console over the warehouse: any query, within limits, and nothing but reading.
+
+Belongs here: what a query may do, how long and with how much memory, and what is said when it fails. How
+answers look on a terminal is the command line's matter.
+
+Two locks, each enough: only statements that DuckDB's own parser calls queries are run, and the connection
+they run on cannot change its configuration, load code, or touch a file outside the warehouse's tables.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import duckdb
+
+from sme2_assets.errors import WarehouseError
+from sme2_assets.warehouse.store import Warehouse
+
+Answered = TypeVar("Answered")
+FileFormat = Literal["csv", "parquet"]
+
+PATIENCE_S = 60.0
+MEMORY = "2GB"
+# Sorting what does not fit into memory goes to a folder that is removed afterwards.
+MOST_TEMPORARY = "10GB"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Rows of a query; `more` when there are others beyond those that were asked for."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    more: bool = False
+
+    def records(self) -> list[dict[str, Any]]:
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a query may take: seconds of time, and memory as DuckDB writes it, e.g. 2GB."""
+
+    timeout_s: float = PATIENCE_S
+    memory: str = MEMORY
+
+
+class Console:
+    """One published state of the warehouse, open for questions. Made by `open_console`."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, limits: Limits) -> None:
+        self._connection = connection
+        self._limits = limits
+
+    def queries_in(self, text: str) -> list[str]:
+        """The statements of a text; anything but a query is refused before any of them runs."""
+        with self._useful_errors():
+            statements = self._connection.extract_statements(text)
+            if not statements:
+                raise WarehouseError(
+                    "There is no query in it.", 'Give one, e.g. sme2 sql "SELECT * FROM sme2_comparison".'
+                )
+            for statement in statements:
+                if statement.type != duckdb.StatementType.SELECT:
+                    raise _refusal(statement.type)
+            return [statement.query.strip() for statement in statements]
+
+    def ask(self, query: str, most: int | None = None) -> Answer:
+        """The rows of one query, at most so many of them."""
+
+        def answer(cursor: duckdb.DuckDBPyConnection) -> Answer:
+            result = cursor.execute(query)
+            columns = tuple(column[0] for column in result.description or ())
+            if most is None:
+                return Answer(columns, result.fetchall())
+            rows = result.fetchmany(most + 1)
+            return Answer(columns, rows[:most], more=len(rows) > most)
+
+        [query] = self._single(query)
+        return self._within_limits(answer)
+
+    def write(self, query: str, path: Path, file_format: FileFormat) -> None:
+        """The rows of one query as a file below the folder that the console was opened with."""
+        [query] = self._single(query)
+
+        def write(cursor: duckdb.DuckDBPyConnection) -> None:
+            rows = cursor.sql(query)
+            if file_format == "csv":
+                rows.write_csv(str(path), header=True)
+            else:
+                rows.write_parquet(str(path), compression="zstd")
+
+        self._within_limits(write)
+
+    def relations(self) -> Answer:
+        """Every table and view, with what it holds."""
+        return self.ask(_RELATIONS)
+
+    def schema(self, name: str) -> Answer:
+        """The columns of a table or view, with their meaning."""
+        columns = self.ask(_COLUMNS.format(name=name.replace("'", "''")))
+        if not columns.rows:
+            # DuckDB's own words name the nearest one.
+            self.ask(f'DESCRIBE "{name.replace(chr(34), chr(34) * 2)}"')
+        return columns
+
+    def _single(self, text: str) -> list[str]:
+        queries = self.queries_in(text)
+        if len(queries) > 1:
+            raise WarehouseError(f"These are {len(queries)} queries; one is possible here.", "Give one.")
+        return queries
+
+    def _within_limits(self, work: Callable[[duckdb.DuckDBPyConnection], Answered]) -> Answered:
+        """Does the work in a thread of its own: DuckDB looks at no signal while it computes, and at its own
+        time limit only until the first row."""
+        done: list[Answered] = []
+        failed: list[BaseException] = []
+        # USE is a setting of each connection; one for each query, so that nothing of a stopped one is left.
+        cursor = self._connection.cursor().execute("USE warehouse")
+
+        # Not the thread's own end: Ctrl-C in `join` makes a running thread look ended.
+        finished = threading.Event()
+
+        def run() -> None:
+            try:
+                done.append(work(cursor))
+            except BaseException as error:
+                failed.append(error)
+            finally:
+                finished.set()
+
+        threading.Thread(target=run, name="query", daemon=True).start()
+        try:
+            late = not finished.wait(self._limits.timeout_s)
+        finally:
+            _stop(cursor, finished)
+            cursor.close()
+        if done:
+            return done[0]
+        if late:
+            raise WarehouseError(
+                f"The query was stopped: it took longer than {self._limits.timeout_s:g} seconds.",
+                "Ask for less (WHERE run_id = ...), or give it more time with --timeout.",
+            )
+        with self._useful_errors():
+            raise failed[0]
+
+    @contextmanager
+    def _useful_errors(self) -> Iterator[None]:
+        """Says what DuckDB found, with its line and its nearest names, and what can be done."""
+        try:
+            yield
+        except duckdb.OutOfMemoryException as error:
+            raise WarehouseError(
+                f"The query needs more memory than the {self._limits.memory} it may have.",
+                "Ask for less (WHERE run_id = ...), or give it more with --memory.",
+            ) from error
+        except duckdb.PermissionException as error:
+            raise WarehouseError(
+                f"The query reaches outside the warehouse: {str(error).splitlines()[0]}",
+                "Ask for tables and views only. To join a file of your own, open the warehouse with DuckDB, "
+                "as docs/warehouse.md shows.",
+            ) from error
+        except duckdb.CatalogException as error:
+            raise WarehouseError(
+                f"The query failed. {error}",
+                "`sme2 sql 'SHOW TABLES'` lists tables and views; docs/warehouse.md explains them.",
+            ) from error
+        except duckdb.BinderException as error:
+            raise WarehouseError(
+                f"The query failed. {error}",
+                "`sme2 sql 'DESCRIBE <table>'` lists columns; docs/warehouse.md explains them.",
+            ) from error
+        except duckdb.Error as error:
+            raise WarehouseError(f"The query failed. {error}") from error
+
+
+@contextmanager
+def open_console(
+    warehouse: Warehouse, limits: Limits | None = None, writable: Path | None = None
+) -> Iterator[Console]:
+    """A console on the state that is published now. `writable`: the one folder it may write files in."""
+    limits = limits or Limits()
+    with tempfile.TemporaryDirectory(prefix="sme2-sql-") as spill:
+        try:
+            connection = warehouse.open_published(
+                settings={
+                    "memory_limit": limits.memory,
+                    "temp_directory": spill,
+                    "max_temp_directory_size": MOST_TEMPORARY,
+                    "python_enable_replacements": "false",
+                },
+                folders=[writable] if writable else [],
+            )
+        except duckdb.ParserException as error:
+            raise WarehouseError(
+                f"{limits.memory!r} is no amount of memory.", "Write it like 500MB or 4GB."
+            ) from error
+        try:
+            yield Console(connection, limits)
+        finally:
+            connection.close()
+
+
+def _stop(cursor: duckdb.DuckDBPyConnection, finished: threading.Event) -> None:
+    """Interrupts a query until it ends; nothing may be closed before that."""
+    while not finished.is_set():
+        try:
+            # Once is not always enough: between two statements nothing is there to be interrupted.
+            cursor.interrupt()
+            finished.wait(0.1)
+        except KeyboardInterrupt:
+            continue
+
+
+def _refusal(kind: Any) -> WarehouseError:
+    name = str(kind).rpartition(".")[2]
+    if name == "MULTI":
+        return WarehouseError(
+            "This PIVOT is more than one query.", "List its values: PIVOT ... ON sme2 IN ('off', 'on')."
+        )
+    return WarehouseError(
+        f"Only queries are allowed here, and this is {name}: the console reads and never writes.",
+        "Use SELECT, DESCRIBE, SHOW TABLES or SUMMARIZE; only the assets write.",
+    )
+
+
+_RELATIONS = """
+    SELECT table_name AS name, 'table' AS kind, comment AS holds
+    FROM duckdb_tables() WHERE database_name = 'warehouse'
+    UNION ALL
+    SELECT view_name, 'view', comment FROM duckdb_views() WHERE database_name = 'warehouse' AND NOT internal
+    ORDER BY kind, name
+"""
+_COLUMNS = """
+    SELECT column_name AS "column", data_type AS "type", comment AS meaning FROM duckdb_columns()
+    WHERE database_name = 'warehouse' AND table_name = '{name}' ORDER BY column_index
+"""

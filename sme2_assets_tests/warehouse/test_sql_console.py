@@ -1,0 +1,334 @@
+"""`sme2 sql`: what it answers, what it refuses, and that a query can be stopped."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+from sme2_assets.cli import main
+from sme2_assets.cli.sql import is_complete
+from sme2_assets.errors import WarehouseError
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.console import Console, Limits, open_console
+
+ENDLESS = "SELECT count(*) FROM range(100000000000) AS a, range(1000) AS b"
+# Everything that could write, or read what is not the warehouse's. {out} is a file that must not appear,
+# {secret} one that must not be read, {root} the warehouse's own folder.
+FORBIDDEN = """
+COPY runs TO '{out}'
+COPY (SELECT 1) TO '{root}/tables/runs/evil.parquet'
+COPY runs FROM '{secret}'
+EXPORT DATABASE '{out}'
+IMPORT DATABASE '{out}'
+ATTACH '{out}'
+ATTACH '{root}/tables/evil.duckdb'
+DETACH warehouse
+INSTALL httpfs
+LOAD '{out}'
+SET enable_external_access = true
+SET memory_limit = '1TB'
+RESET lock_configuration
+SET VARIABLE x = 1
+PRAGMA enable_profiling
+PRAGMA database_list
+CALL enable_logging()
+USE memory
+CREATE TABLE t AS SELECT 1
+CREATE TEMP TABLE t AS SELECT 1
+CREATE TABLE memory.main.t AS SELECT 1
+CREATE OR REPLACE VIEW runs AS SELECT 1
+CREATE PERSISTENT SECRET s (TYPE http)
+INSERT INTO runs SELECT * FROM runs
+UPDATE runs SET sme2 = 'on'
+DELETE FROM runs
+TRUNCATE runs
+DROP VIEW latest_runs
+ALTER TABLE runs ADD COLUMN x INTEGER
+COMMENT ON TABLE runs IS 'mine'
+BEGIN
+CHECKPOINT
+VACUUM
+PREPARE x AS SELECT 1
+EXPLAIN ANALYZE COPY runs TO '{out}'
+SELECT 1; COPY runs TO '{out}'
+SELECT * FROM read_csv('{secret}')
+SELECT * FROM '{secret}'
+SELECT * FROM read_text('{secret}')
+SELECT * FROM read_blob('/etc/passwd')
+SELECT * FROM read_json('{secret}')
+SELECT * FROM read_text('/proc/self/environ')
+SELECT * FROM read_text('{root}/../{secret_name}')
+SELECT * FROM read_text('{root}/tables/../../{secret_name}')
+SELECT * FROM read_text('file://{root}/tables/../../{secret_name}')
+SELECT * FROM glob('/etc/*')
+SELECT * FROM glob('{root}/tables/../../*')
+SELECT * FROM sniff_csv('{secret}')
+SELECT * FROM parquet_metadata('{secret}')
+SELECT * FROM read_duckdb('{out}')
+SELECT * FROM query('CREATE TABLE t AS SELECT 1')
+SELECT * FROM enable_profiling(save_location = '{out}')
+SELECT * FROM enable_logging(storage_path = '{out}')
+SELECT * FROM json_execute_serialized_sql(json_serialize_sql('SELECT * FROM read_text(''{secret}'')'))
+SELECT * FROM duckdb_secrets()
+SELECT getenv('HOME')
+SELECT * FROM a_frame_of_this_process
+"""
+
+
+@pytest.fixture(scope="module")
+def data(paired: Warehouse) -> Path:
+    """The data folder of a published warehouse, as `--data` names it."""
+    return paired.root.parent
+
+
+def sme2(data: Path, *words: str, stdin: str = "") -> Result:
+    return CliRunner().invoke(main, ["--data", str(data), *words], input=stdin, catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def console(paired: Warehouse) -> Iterator[Console]:
+    with open_console(paired) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("statement", FORBIDDEN.strip().splitlines())
+def test_nothing_writes_and_nothing_outside_is_read(
+    console: Console, paired: Warehouse, tmp_path: Path, statement: str
+):
+    a_frame_of_this_process = pd.DataFrame({"x": [1]})
+    assert len(a_frame_of_this_process) == 1
+    secret = paired.root.parent / "secret.csv"
+    secret.write_text("name,word\nme,swordfish\n")
+    before = contents(paired.root)
+    given = statement.format(out=tmp_path / "evil", secret=secret, secret_name=secret.name, root=paired.root)
+    with pytest.raises(WarehouseError) as refused:
+        console.ask(given)
+    assert "swordfish" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+    assert contents(paired.root) == before
+
+
+def contents(folder: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_the_connection_alone_refuses_what_the_parser_would_let_pass(paired: Warehouse, tmp_path: Path):
+    """The second lock, without the first."""
+    connection = paired.open_published()
+    for statement in (
+        f"COPY runs TO '{tmp_path}/evil.csv'",
+        f"ATTACH '{tmp_path}/evil.duckdb'",
+        "INSTALL httpfs",
+        "SET enable_external_access = true",
+        "RESET lock_configuration",
+        "CREATE TABLE t AS SELECT 1",
+        "DELETE FROM runs",
+    ):
+        with pytest.raises(duckdb.Error):
+            connection.execute(statement)
+    connection.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_event_level_history_is_read_from_parquet_all_the_same(paired: Warehouse):
+    with open_console(paired) as console:
+        [[rows]] = console.ask("SELECT count(*) FROM timeline").rows
+        [[also]] = console.ask("SELECT count(*) FROM (SELECT * FROM timeline ORDER BY duration_ns)").rows
+    assert rows == also > 100
+
+
+def test_a_query_beyond_its_time_is_stopped_and_the_console_goes_on(paired: Warehouse):
+    with open_console(paired, Limits(timeout_s=0.5)) as console:
+        # The second gives rows from the start, and never ends giving them.
+        for endless in (ENDLESS, "SELECT * FROM range(100000000000)"):
+            with pytest.raises(WarehouseError, match=r"longer than 0\.5 seconds"):
+                console.ask(endless)
+            assert console.ask("SELECT 1").rows == [(1,)]
+
+
+def test_a_query_beyond_its_memory_says_so(paired: Warehouse):
+    with (
+        open_console(paired, Limits(memory="100MB")) as console,
+        pytest.raises(WarehouseError, match="more memory than the 100MB"),
+    ):
+        console.ask("SELECT string_agg(range::VARCHAR) FROM range(30000000)")
+    with (
+        pytest.raises(WarehouseError, match="no amount of memory"),
+        open_console(paired, Limits(memory="lots")),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELECT * FROM run", 'Did you mean "runs"'),
+        ("SELECT median FROM latency_summary", '"median_ns"'),
+        ("SELECT variant\nFROM runs\nWHERE sme = 'on'", "LINE 3"),
+        ("SELEC 1", "syntax error"),
+        ("PIVOT runs ON sme2 USING count(*)", "IN ('off', 'on')"),
+        ("", "no query"),
+        ("DROP TABLE runs", "this is DROP"),
+        ("SELECT * FROM read_csv('/etc/passwd')", "outside the warehouse"),
+    ],
+)
+def test_an_error_says_where_and_what_is_near_without_a_traceback(data: Path, query: str, said: str):
+    done = sme2(data, "sql", query)
+    assert done.exit_code == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_query_comes_as_argument_from_a_file_or_from_standard_input(data: Path, tmp_path: Path):
+    query = "SELECT count(*) AS n FROM runs"
+    (tmp_path / "query.sql").write_text(f"{query};\n-- and\n{query};")
+    assert sme2(data, "sql", query).stdout == sme2(data, "sql", stdin=query).stdout
+    assert sme2(data, "sql", "-f", str(tmp_path / "query.sql")).stdout.count("1 row") == 2
+    assert "not both" in sme2(data, "sql", query, "-f", str(tmp_path / "query.sql")).stderr
+
+
+def test_every_format_has_the_same_rows(data: Path, tmp_path: Path):
+    columns = "run_id, started_at, median_ns, NULL AS nothing, [1, 2] AS some"
+    query = f"SELECT {columns} FROM latency_summary ORDER BY run_id"
+    as_json = json.loads(sme2(data, "sql", query, "--json").stdout)
+    as_csv = list(csv.DictReader(io.StringIO(sme2(data, "sql", query, "--format", "csv").stdout)))
+    sme2(data, "sql", query, "-o", str(tmp_path / "rows.parquet"))
+    sme2(data, "sql", query, "-o", str(tmp_path / "rows.csv"))
+    sme2(data, "sql", query, "-o", str(tmp_path / "rows.json"))
+    as_parquet = duckdb.sql(f"FROM '{tmp_path}/rows.parquet'").fetchall()
+    assert len(as_json) == len(as_csv) == len(as_parquet) == 4
+    assert [row["run_id"] for row in as_json] == [row["run_id"] for row in as_csv]
+    assert [row["run_id"] for row in as_json] == [row[0] for row in as_parquet]
+    assert [row["median_ns"] for row in as_json] == [float(row["median_ns"]) for row in as_csv]
+    assert as_json[0]["nothing"] is None
+    assert as_json[0]["some"] == [1, 2]
+    assert duckdb.sql(f"SELECT typeof(started_at) FROM '{tmp_path}/rows.parquet'").fetchall()[0] == (
+        "TIMESTAMP WITH TIME ZONE",
+    )
+    assert list(csv.DictReader((tmp_path / "rows.csv").open())) == as_csv
+    assert json.loads((tmp_path / "rows.json").read_text()) == as_json
+    assert {path.name for path in tmp_path.iterdir()} == {"rows.parquet", "rows.csv", "rows.json"}
+
+
+def test_a_table_shows_as_many_rows_as_asked_for_and_cuts_no_cell(data: Path):
+    printed = sme2(data, "sql", "SELECT * FROM timeline", "--limit", "3").stdout
+    assert "the first 3 rows; there are more" in printed
+    assert "sme2_evidence" in printed
+    assert "…" not in printed
+    assert "LIMIT 3" in sme2(data, "sql", "SELECT 1", "--limit", "3", "--json").stderr
+
+
+def test_a_file_is_written_whole_or_not_at_all(data: Path, tmp_path: Path):
+    kept = tmp_path / "rows.parquet"
+    kept.write_text("what was there")
+    for query in ("SELECT * FROM nothing", "SELECT 1; SELECT 2", "SELECT error('no')", ENDLESS):
+        assert sme2(data, "sql", query, "-o", str(kept), "--timeout", "0.5").exit_code == 1
+    assert kept.read_text() == "what was there"
+    assert list(tmp_path.iterdir()) == [kept]
+    assert "no folder" in sme2(data, "sql", "SELECT 1", "-o", str(tmp_path / "not" / "there.csv")).stderr
+    assert "--output" in sme2(data, "sql", "SELECT 1", "--format", "parquet").stderr
+    assert "says no format" in sme2(data, "sql", "SELECT 1", "-o", str(tmp_path / "rows.xlsx")).stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "complete"),
+    [
+        ("SELECT 1;", True),
+        ("SELECT 1", False),
+        ("SELECT 1; -- done", True),
+        ("SELECT 1 -- done;", False),
+        ("SELECT ';", False),
+        ("SELECT 'it''s';", True),
+        ('SELECT ";', False),
+        ("SELECT 1 /* ; */", False),
+        ("SELECT 1; /* more", False),
+        ("SELECT 1\n;", True),
+        ("", False),
+    ],
+)
+def test_a_query_ends_with_its_semicolon(typed: str, complete: bool):
+    assert is_complete(typed) == complete
+
+
+class Terminal:
+    """A program on a terminal of its own."""
+
+    def __init__(self, command: list[str], home: Path) -> None:
+        ours, theirs = pty.openpty()
+        environment = {**os.environ, "XDG_STATE_HOME": str(home), "TERM": "dumb", "COLUMNS": "200"}
+        self.process = subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
+        )
+        os.close(theirs)
+        self.ours = ours
+        self.said = ""
+
+    def wait_for(self, text: str, seconds: float = 60) -> None:
+        """Reads until the text came, and forgets what was before it."""
+        deadline = time.monotonic() + seconds
+        while text not in self.said:
+            assert time.monotonic() < deadline, self.said
+            if select.select([self.ours], [], [], 0.2)[0]:
+                self.said += os.read(self.ours, 65536).decode(errors="replace")
+        self.said = self.said.partition(text)[2]
+
+    def type(self, text: str) -> None:
+        os.write(self.ours, text.encode())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_a_shell_answers_survives_ctrl_c_and_remembers(data: Path, tmp_path: Path):
+    # Ctrl-C is for whoever the terminal belongs to, so the shell has to be that.
+    lead = (
+        "import fcntl, os, sys, termios; "
+        "fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    sql = [sys.executable, "-m", "sme2_assets.cli", "--data", str(data), "sql"]
+    shell = Terminal([sys.executable, "-c", lead, *sql], tmp_path)
+    try:
+        shell.wait_for("sme2> ")
+        shell.type("SELECT count(*) AS n\n")
+        shell.wait_for("...> ")
+        shell.type("FROM runs;\n")
+        shell.wait_for("1 row")
+        shell.wait_for("sme2> ")
+        shell.type(".schema run\n")
+        shell.wait_for('Did you mean "runs"')
+        shell.wait_for("sme2> ")
+        shell.type(".schema runs\n")
+        shell.wait_for("session_id")
+        shell.wait_for("sme2> ")
+        shell.type(".tables\n")
+        shell.wait_for("latency_summary")
+        shell.wait_for("sme2> ")
+        shell.type(f"{ENDLESS};\n")
+        time.sleep(1)
+        shell.type("\x03")
+        shell.wait_for("stopped")
+        shell.wait_for("sme2> ")
+        shell.type("SELECT half\x03")
+        shell.wait_for("sme2> ")
+        shell.type("DROP TABLE runs;\n")
+        shell.wait_for("this is DROP")
+        shell.wait_for("sme2> ")
+        shell.type(".quit\n")
+        assert shell.process.wait(20) == 0
+    finally:
+        shell.process.kill()
+        os.close(shell.ours)
+    history = (tmp_path / "sme2" / "sql_history").read_text()
+    assert "FROM runs;" in history
