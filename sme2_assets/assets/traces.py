@@ -57,6 +57,11 @@ class ProfileConfig(dg.Config):
         description="CPUs to run on: a cluster (prime, performance, efficiency), a list such as 4-7, or a "
         "mask such as 0xf0. Empty: as the system likes.",
     )
+    qos: str = Field(
+        "",
+        description="macOS: quality of service of the runner's threads, user-interactive to background. "
+        "Empty: as the system likes.",
+    )
     power: str = Field(
         "", description="Android: power mode of the device meanwhile, boost or app. Empty: as it is."
     )

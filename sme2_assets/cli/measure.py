@@ -54,6 +54,11 @@ if TYPE_CHECKING:
 )
 @click.option("--device", help="Android: the serial of the device, or `any` [the only one connected].")
 @click.option("--cpus", help="CPUs to run on: prime, performance, efficiency, a list (4-7) or a mask (0xf0).")
+@click.option(
+    "--qos",
+    type=click.Choice(["user-interactive", "user-initiated", "utility", "background"]),
+    help="macOS: quality of service of the runner's threads, which decides the kind of core.",
+)
 @click.option("--power", type=click.Choice(["boost", "app"]), help="Android: power mode meanwhile.")
 @click.option("--aa", is_flag=True, help="Measure each state against itself: the noise of this machine.")
 @click.option("--operators", is_flag=True, help="Also print every operator.")
@@ -72,6 +77,7 @@ def profile(
     runner: str,
     device: str | None,
     cpus: str | None,
+    qos: str | None,
     power: str | None,
     aa: bool,
     operators: bool,
@@ -107,6 +113,7 @@ def profile(
         "runner": runner,
         "device": device,
         "cpus": cpus,
+        "qos": qos,
         "power": power,
     }
     settings = {name: value for name, value in settings.items() if value is not None}

@@ -41,7 +41,7 @@ class Identity:
     runner_sha256: str
     # What both arms' runners share: the same hash for one binary, and for two that were built as a pair.
     runner_pair: str = ""
-    # The CPUs the runner was bound to, e.g. "4-7"; empty: not bound.
+    # The CPUs the runner was bound to, e.g. "4-7", or its QoS class on macOS; empty: neither.
     cpus: str = ""
     power_mode: str = ""
 

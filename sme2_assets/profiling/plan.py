@@ -50,6 +50,8 @@ class Plan:
     cool_patience_s: float = 300.0
     # The CPUs to run on, by cluster name, list or mask; empty: as the system likes.
     cpus: str = ""
+    # macOS: the quality of service of the runner's threads, which is how one asks for a kind of core there.
+    qos: str = ""
     # The power mode of the device during the session; empty: as it is.
     power: str = ""
     # How long a session waits for a device that went away.

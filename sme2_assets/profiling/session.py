@@ -172,7 +172,13 @@ def measure_session(
     with ExitStack() as pending:
         target = pending.enter_context(target.leased(store.leases, log))
         machine = target.facts()
+        if plan.qos and target.platform != "mac":
+            raise Sme2Error(
+                f"Threads have no quality of service on {target.platform}.",
+                "Leave `qos` empty; `cpus` chooses CPUs on linux and android.",
+            )
         cpus = cpu_list(target.cpus(plan.cpus)) if plan.cpus else ""
+        placement = ", ".join(part for part in (cpus, plan.qos) if part)
         power = pending.enter_context(target.power(plan.power, store.leases, log))
         arms = {}
         for spec in arm_specs:
@@ -206,7 +212,7 @@ def measure_session(
                     pte_sha256=model.pte_sha256,
                     runner_sha256=runners[arm.spec.sme2].sha256,
                     runner_pair=runners[arm.spec.sme2].pair,
-                    cpus=cpus,
+                    cpus=placement,
                     power_mode=plan.power,
                 ),
                 context=Context(
@@ -353,6 +359,8 @@ def _run_pass(
     command += ["--pass", pass_kind, "--threads", str(plan.threads)]
     if session.cpus:
         command += ["--cpus", session.cpus]
+    if plan.qos:
+        command += ["--qos", plan.qos]
     warmup, warmup_cap = plan.warmup_of(pass_kind)
     command += ["--warmup", str(warmup), "--iterations", str(iterations)]
     if warmup_cap > warmup:
@@ -409,6 +417,11 @@ def _believe(result: RunnerResult, arm: _Arm, session: _Session, pass_kind: str,
             f"The runner was to run with SME2 {arm.spec.sme2}, but reports SME2 usable: "
             f"{result.cpu.sme2_usable}.",
             "Run `sme2 doctor`; on a CPU without SME2 only sme2_off can be measured.",
+        )
+    if plan.qos and result.qos != plan.qos:
+        raise RunnerError(
+            f"The runner was to run with the quality of service {plan.qos}, but reports {result.qos}.",
+            "Leave `qos` empty.",
         )
     asked = (pass_kind, plan.threads, iterations, arm.spec.slowdown_percent)
     given = (result.pass_kind, result.threads, len(result.iteration_ns), result.slowdown_percent)

@@ -458,7 +458,7 @@ def _reproduction(subject: _Subject) -> Section:
         "--threads": run["threads"],
         "--rounds": run["rounds"],
         "--runs": run["iterations"],
-        "--cpus": run["cpus"],
+        "--qos" if run["platform"] == "mac" else "--cpus": run["cpus"],
         "--power": run["power_mode"],
     }
     words = ["sme2", "profile", variant]

@@ -52,7 +52,11 @@ IDENTITY = (
 )
 # How the device was set for a session; series of different settings are never mixed.
 SETTING = (
-    Column("cpus", "VARCHAR", "CPUs the runner was bound to, e.g. 4-7; empty when it was not bound."),
+    Column(
+        "cpus",
+        "VARCHAR",
+        "CPUs the runner was bound to, e.g. 4-7, or its QoS class on macOS; empty: neither.",
+    ),
     Column("power_mode", "VARCHAR", "Power mode of the device during the session; empty: as it was."),
 )
 PROCESS = (

@@ -180,6 +180,18 @@ def test_a_manifest_of_another_schema_is_refused(store, model, runner_binary):
         Manifest.read(folder)
 
 
+def test_a_runner_is_bound_to_the_cpus_that_were_chosen(store, model, runner_binary):
+    if HOST != "linux":
+        pytest.skip("CPUs are chosen on Linux and Android")
+    [manifest] = measure(store, model, runner_binary, replace(SHORT, rounds=1, max_rounds=1, cpus="0"))
+    assert manifest.identity.cpus == "0"
+    assert all("--cpus" in process.command for process in manifest.info.processes)
+    with pytest.raises(Sme2Error, match="CPU"):
+        measure(store, model, runner_binary, replace(SHORT, cpus="4096"))
+    with pytest.raises(Sme2Error, match="quality of service"):
+        measure(store, model, runner_binary, replace(SHORT, qos="utility"))
+
+
 def test_identical_arms_are_interleaved_and_never_current(store, model, runner_binary):
     manifests = measure_session(
         store, NativeTarget(HOST), model, same_runner(runner_binary), aa_arms("off"), SHORT, log=print
