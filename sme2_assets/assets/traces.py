@@ -124,21 +124,24 @@ def inputs_of_session(
     """The current model file of a session, and the runner of each state, from the wheel or from source."""
     model_key = store.require_current("model", variant, "exported_model")
     model = load_exported(store.artifacts / "models" / variant / model_key)
+    return model, runners_of_session(store, platform_name, states, kind)
+
+
+def runners_of_session(
+    store: Store, platform_name: str, states: list[str], kind: str
+) -> dict[str, RunnerBinary]:
+    """The runner of each state. Arms whose binaries differ in more than SME are no experiment."""
     if kind == "source":
         pair = source_pair(store, platform_name)
-        return model, {sme2: pair.of(sme2) for sme2 in states}
-    return model, _runners_of(store, {sme2: TargetKey(platform_name, sme2) for sme2 in states})
-
-
-def _runners_of(store: Store, targets: dict[str, TargetKey]) -> dict[str, RunnerBinary]:
-    """The runner of each state. Arms whose binaries differ in more than SME are no experiment."""
+        return {sme2: pair.of(sme2) for sme2 in states}
+    targets = {sme2: TargetKey(platform_name, sme2) for sme2 in states}
     runners = {
         sme2: load_runner(
             store.artifacts / "runners" / store.require_current("runner", str(target), "runner_binary")
         )
         for sme2, target in targets.items()
     }
-    if len({runner.pair for runner in runners.values()}) != 1:
+    if len({runner.sha256 for runner in runners.values()}) != 1:
         raise Sme2Error(
             f"{' and '.join(map(str, targets.values()))} have different runner binaries.",
             "Materialise runner_binary for both of them.",

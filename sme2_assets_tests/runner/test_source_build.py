@@ -28,6 +28,7 @@ from click.testing import CliRunner
 from sme2_assets import checks
 from sme2_assets.analysis.registered import registered_kernels
 from sme2_assets.assets import runners
+from sme2_assets.assets.traces import runners_of_session
 from sme2_assets.cli.runners import build_runner
 from sme2_assets.errors import BuildError
 from sme2_assets.launch import RANGE_END, RANGE_START
@@ -121,6 +122,10 @@ def test_the_two_arms_differ_in_the_sme_switches_alone(built: Built):
     }
     pair = source_pair(store, "linux")
     assert (pair.on.path, pair.off.path) == (arms["on"].path, arms["off"].path)
+    taken = runners_of_session(store, "linux", ["off", "on"], "source")
+    assert {sme2: runner.sha256 for sme2, runner in taken.items()} == {
+        sme2: runner.sha256 for sme2, runner in arms.items()
+    }
 
 
 def test_kernels_are_in_the_binary_with_sme2_and_in_no_other(built: Built):
