@@ -10,7 +10,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-com
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup emulator demo dev test lint format bench trust models clean
+.PHONY: help setup emulator demo dev test lint format bench trust models docs clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,5 +65,9 @@ trust: setup ## A/A and power of the measurement on this machine, about 15 minut
 models: setup ## Every kind of model at every precision in one table, about an hour
 	@$(BIN)/python -m benchmarks.models_bench
 
+docs: $(VENV)/.ready-dev ## The documents as web pages: site/docs/index.html
+	@rm -rf site
+	@$(BIN)/python docs/site.py site
+
 clean: ## Remove what can be made again; measurements stay
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info data/artifacts data/tools data/current/runner data/current/model
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info data/artifacts data/tools data/current/runner data/current/model

@@ -18,6 +18,8 @@ from sme2_assets.report.document import Block, Finding, Grid, Section, Text
 from sme2_assets.report.tables import EMULATED_NOTE, TextTable
 from sme2_assets.report.terminal import print_table
 
+# With fewer rounds a measurement is an anecdote.
+FEWEST_ROUNDS = 3
 # Operators below this rank are a long tail; the view bottlenecks has them all.
 BOTTLENECKS_SHOWN = 15
 WINS_NOTE = "Time to win is an upper bound, the thing's whole time; wins overlap and do not add up."
@@ -223,13 +225,16 @@ def confidence(insight: Insight, explanation: Explanation) -> str:
     if insight.basis == "emulated":
         return "high for which kernels run, which were seen to run; none for time"
     rounds = int(explanation.subject.headroom["rounds"])
-    doubts = [f"{rounds} rounds are few"] if rounds < MIN_ROUNDS else []
+    counted = f"{rounds} round{'s' if rounds != 1 else ''}"
+    if rounds < FEWEST_ROUNDS:
+        return f"low: measured in {counted} only, where one disturbance decides"
+    doubts = [f"{counted} are few"] if rounds < MIN_ROUNDS else []
     flags = explanation.subject.run.get("flags")
     if flags is not None and len(flags):
         doubts.append("the machine was not quiet")
     if doubts:
         return f"medium: measured, but {' and '.join(doubts)}"
-    return f"high: measured in {rounds} rounds on a quiet machine"
+    return f"high: measured in {counted} on a quiet machine"
 
 
 def finding_points(insight: Insight, explanation: Explanation) -> tuple[tuple[str, str], ...]:
