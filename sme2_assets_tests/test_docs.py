@@ -6,51 +6,119 @@ import re
 import shlex
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 
+from sme2_assets.cli import main
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import CHECKOUT
+from sme2_assets_tests.skills import (
+    AGENTS,
+    SECTIONS,
+    SKILLS,
+    Skill,
+    bash_commands,
+    elsewhere_commands,
+    is_a_text_of,
+    make_desk,
+    shown_commands,
+    texts_of_the_code,
+    typed,
+)
 
-PAGES = [CHECKOUT / "README.md", CHECKOUT / "data" / "README.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
+DOCS = CHECKOUT / "docs"
+PAGES = [
+    *(CHECKOUT / "README.md", AGENTS, CHECKOUT / "data" / "README.md"),
+    *sorted((CHECKOUT / "docs").glob("*.md")),
+    *(skill.page for skill in SKILLS),
+]
 # Commands that a test runs for real, and where.
 RUN_BY = {
     "make demo": "e2e/test_documented_commands.py",
     "make dev": "e2e/test_ui.py",
     "make test": "the run that executes this test",
     "make lint": ".ci/run",
+    "make docs": "test_the_web_pages_lead_to_one_another",
     "make bench": "test_make_targets_exist, and by hand: benchmarks assert nothing",
 }
 
 # Pages whose commands build on one another: a test runs them in their order.
-RUN_IN_ORDER = {CHECKOUT / "docs" / "models.md": "test_onboarding.py"}
-
-
-def bash_commands(page: Path) -> list[str]:
-    """Every command of the page's bash blocks, without its comment."""
-    blocks = re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
-    return [line for line in lines if line]
+RUN_IN_ORDER = {
+    CHECKOUT / "docs" / "models.md": "test_onboarding.py",
+    CHECKOUT / "docs" / "warehouse.md": "warehouse/test_docs.py",
+    CHECKOUT / "docs" / "exchange.md": "exchange/test_documented_commands.py",
+    **{skill.page: "e2e/test_documented_commands.py" for skill in SKILLS},
+}
 
 
 def documented_sme2_commands() -> list[str]:
-    commands = {command for page in PAGES if page not in RUN_IN_ORDER for command in bash_commands(page)}
-    return sorted(command for command in commands if command.startswith(".venv/bin/sme2 "))
+    """What e2e/test_documented_commands.py runs: profiles first, since others ask for what they measured."""
+    told = {command for page in PAGES if page not in RUN_IN_ORDER for command in bash_commands(page)}
+    ours = {command for command in told if command.startswith(".venv/bin/sme2 ")}
+    return sorted(
+        ours - commands_of_pages_in_order(), key=lambda command: (" profile " not in command, command)
+    )
+
+
+def commands_of_pages_in_order() -> set[str]:
+    pages = [page for page in RUN_IN_ORDER if page.parent == DOCS]
+    return {command for page in pages for command in bash_commands(page)}
+
+
+def links(page: Path) -> list[Path]:
+    """Every file of the checkout that the page leads to."""
+    prose = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose)
+    return [(page.parent / path).resolve() for path in found if not path.startswith(("http:", "https:"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_every_documented_command_is_run_by_a_test(page: Path):
     for command in bash_commands(page):
-        run = command in RUN_BY or command in documented_sme2_commands() or page in RUN_IN_ORDER
-        assert run, command
+        others = {*RUN_BY, *documented_sme2_commands(), *commands_of_pages_in_order()}
+        assert page in RUN_IN_ORDER or command in others, command
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_every_link_leads_somewhere(page: Path):
-    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
-        if not link.startswith("http"):
-            assert (page.parent / link).exists(), link
+    for target in links(page):
+        assert target.exists(), target
+
+
+def test_every_document_can_be_reached_from_the_index():
+    waiting = [DOCS / "README.md"]
+    reached = set(waiting)
+    while waiting:
+        found = {target for target in links(waiting.pop()) if target.suffix == ".md"} - reached
+        reached |= found
+        waiting.extend(found)
+    assert set(PAGES) <= reached
+
+
+def test_the_web_pages_lead_to_one_another(tmp_path: Path):
+    """Anchors too; what `make docs` runs."""
+    subprocess.run([sys.executable, DOCS / "site.py", tmp_path / "site"], check=True, capture_output=True)
+    made = {path: path.read_text() for path in (tmp_path / "site").rglob("*.html")}
+    assert len(made) == len(PAGES)
+    for page, text in made.items():
+        for path, anchor in re.findall(r' (?:href|src)="(?![a-z]+:)([^"#]*)#?([^"]*)"', text):
+            target = (page.parent / path).resolve() if path else page
+            assert target.is_file(), f"{page.name} leads to {path}"
+            assert not anchor or f' id="{anchor}"' in made[target], f"{page.name} leads to {path}#{anchor}"
+
+
+def test_pictures_are_small_and_shown():
+    shown = {target for page in PAGES for target in links(page)}
+    for picture in (DOCS / "images").iterdir():
+        assert picture in shown, f"{picture.name} is in no page"
+        assert picture.stat().st_size < 150_000, picture.name
+
+
+def test_the_first_page_stays_short():
+    assert len((CHECKOUT / "README.md").read_text().splitlines()) < 120
 
 
 @pytest.mark.parametrize(
@@ -74,3 +142,137 @@ def test_the_runner_page_lists_every_flag_and_exit_code(runner_binary: RunnerBin
 
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     assert listed == {0, *(code for code in EXIT_MEANINGS if code < 126)}
+
+
+# Playbooks
+
+
+def ids(skill: Skill) -> str:
+    return skill.name
+
+
+def test_there_are_eight_playbooks_in_a_chain():
+    assert [skill.name[:2] for skill in SKILLS] == [f"{number:02}" for number in range(1, 9)]
+    for skill, following in pairwise(SKILLS):
+        assert f"](../{following.name}/SKILL.md)" in skill.sections["Next"]
+
+
+@pytest.mark.parametrize("skill", SKILLS, ids=ids)
+def test_a_playbook_is_found_by_its_front_matter(skill: Skill):
+    matter = skill.front_matter
+    assert list(matter) == ["name", "description"]
+    # As the public format of agent skills has them.
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", matter["name"])
+    assert matter["name"] == skill.name
+    assert 100 <= len(matter["description"]) <= 1024
+    assert " Use it " in matter["description"], "it does not say when to use it"
+    assert yaml.safe_load(skill.text.split("---\n")[1]) == matter, "YAML reads something else"
+
+
+@pytest.mark.parametrize("skill", SKILLS, ids=ids)
+def test_a_playbook_has_all_its_parts_in_order(skill: Skill):
+    assert tuple(skill.sections) == SECTIONS
+    for part in ("Prerequisites", "Steps", "Verify"):
+        assert "```bash\n" in skill.sections[part], f"{part} has no command"
+    assert "Pass: " in skill.sections["Prerequisites"]
+    assert "exit" in skill.sections["Verify"], "pass and fail are not told by exit codes"
+    assert skill.expected_lines
+    assert len(skill.failures) >= 5
+    assert all(len(row) == 3 for row in skill.failures)
+    assert skill.times
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_commands_that_cannot_run_here_say_where_they_can(page: Path):
+    marked = re.findall(r"^Elsewhere, .+:\n\n```bash elsewhere\n", page.read_text(), re.MULTILINE)
+    assert len(marked) == page.read_text().count("```bash elsewhere\n")
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    return texts_of_the_code()
+
+
+@pytest.mark.parametrize("skill", SKILLS, ids=ids)
+def test_every_message_of_a_failure_table_is_one_of_the_code(skill: Skill, texts: list[str]):
+    for message, _, _ in skill.failures:
+        assert re.fullmatch(r"`[^`]+`", message), message
+        assert is_a_text_of(message.strip("`"), texts), message
+
+
+def test_every_message_of_troubleshooting_is_one_of_the_code(texts: list[str]):
+    page = (DOCS / "troubleshooting.md").read_text()
+    messages = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    assert len(messages) > 40
+    assert [message for message in messages if not is_a_text_of(message, texts)] == []
+
+
+def test_a_message_that_nothing_prints_is_found(texts: list[str]):
+    assert not is_a_text_of("There is no such message ... anywhere.", texts)
+    assert not is_a_text_of("No QEMU >= 9.1 was found.", texts)
+
+
+@pytest.mark.parametrize(
+    "page", [AGENTS, *(skill.page for skill in SKILLS)], ids=lambda page: page.parent.name
+)
+def test_every_command_that_is_named_exists_with_its_options(page: Path):
+    told = re.findall(r"`((?:\.venv/bin/)?sme2 [^`]+)`", page.read_text())
+    for text in [*told, *bash_commands(page), *elsewhere_commands(page)]:
+        for words in re.findall(r"(?<![\w_])sme2 ((?:--data \S+ )?[a-z].*)", text):
+            assert_command_exists(words)
+
+
+def assert_command_exists(words: str) -> None:
+    name, *rest = re.sub(r"^--data \S+ ", "", words).split()
+    command = main.commands.get(name)
+    assert command, words
+    if hasattr(command, "commands"):
+        command = command.commands[rest[0]]
+    options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+    given = re.findall(r"(?<= )--[a-z0-9-]+", " " + " ".join(rest))
+    assert set(given) <= options, words
+
+
+def test_the_page_for_assistants_has_every_playbook_with_its_times():
+    rows = re.findall(r"^\| \[(.+)\]\((.+)\) \| .+ \| (.+) \| (.+) \|$", AGENTS.read_text(), re.MULTILINE)
+    assert [row[0] for row in rows] == [skill.name for skill in SKILLS]
+    for (_, link, *times), skill in zip(rows, SKILLS, strict=True):
+        assert CHECKOUT / link == skill.page
+        assert tuple(times) == skill.times
+
+
+def test_a_desk_for_playbooks_installs_nothing_into_the_environment_it_borrows(tmp_path: Path):
+    (tmp_path / "data").mkdir()
+    desk = make_desk(tmp_path / "desk", tmp_path / "data")
+    assert typed(desk, "make --question setup").returncode == 0
+    # Even where make finds something out of date, pip only says what it would do.
+    assert typed(desk, "echo $PIP_DRY_RUN").stdout == "1\n"
+    assert not (desk / "pyproject.toml").is_symlink()
+
+
+def print_counts() -> None:
+    """How many commands each page has, how many of them a test runs, and what becomes of the others."""
+    by_hand = {command for command, where in RUN_BY.items() if "by hand" in where}
+    print(f"{'page':42}{'commands':>9}{'run by a test':>14}{'by hand':>8}{'elsewhere':>10}{'only shown':>11}")
+    table: dict[str, list[int]] = {}
+    for page in PAGES:
+        told = bash_commands(page)
+        kinds = [
+            [command for command in told if command not in by_hand],
+            [command for command in told if command in by_hand],
+            elsewhere_commands(page),
+            shown_commands(page),
+        ]
+        table[str(page.relative_to(CHECKOUT))] = [len(kind) for kind in kinds]
+    table["all"] = [sum(column) for column in zip(*table.values(), strict=True)]
+    for name, counts in table.items():
+        run, hand, elsewhere, shown = counts
+        if sum(counts):
+            print(f"{name:42}{sum(counts):9}{run:14}{hand:8}{elsewhere:10}{shown:11}")
+    print(
+        f"{len({command for page in PAGES for command in bash_commands(page)} - by_hand)} different ones run."
+    )
+
+
+if __name__ == "__main__":
+    print_counts()

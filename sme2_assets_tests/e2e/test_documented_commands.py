@@ -15,12 +15,15 @@ import pytest
 from sme2_assets.store import CHECKOUT, Store
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests.e2e.conftest import make_data_folder
+from sme2_assets_tests.skills import SKILLS, Skill, bash_commands, make_desk, printed_line, typed
 from sme2_assets_tests.test_docs import documented_sme2_commands
 
 PROFILE = ".venv/bin/sme2 profile toy_cnn-int8 --platform emulated --operators"
 # Measures until the noise is small, which on a busy machine is until the budget is spent.
 AA = ".venv/bin/sme2 profile toy_cnn-int8 --aa --sme2 off"
 assert {PROFILE, AA} <= set(documented_sme2_commands())
+# Commands of playbooks that leave nothing for the next command, and are run by the test of another page.
+RUN_BY_OTHERS = {".venv/bin/sme2 smoke": CHECKOUT / "docs" / "exchange.md"}
 
 Sme2 = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -107,3 +110,31 @@ def test_report_and_explanation_rank_what_was_found(sme2: Sme2, profiled: subpro
     for insight in insights:
         assert insight["title"] in report
         assert insight["title"] in printed
+
+
+@pytest.fixture(scope="module")
+def desk(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Like a checkout of somebody who uses the playbooks, with the data folder of the other commands."""
+    return make_desk(tmp_path_factory.mktemp("playbooks") / "checkout", store.root)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill.name)
+def test_a_playbook_works_as_it_is_written_and_prints_what_it_says(
+    desk: Path, skill: Skill, profiled: subprocess.CompletedProcess[str]
+):
+    printed = ""
+    for command in skill.commands:
+        if command == PROFILE:
+            printed += profiled.stdout + profiled.stderr
+        elif command not in RUN_BY_OTHERS:
+            done = typed(desk, command)
+            assert done.returncode == 0, command + "\n" + done.stdout
+            printed += done.stdout
+    for line in skill.expected_lines:
+        assert printed_line(line, printed), line + "\n\nis not in\n\n" + printed
+
+
+def test_what_playbooks_leave_to_other_tests_is_run_there():
+    for command, page in RUN_BY_OTHERS.items():
+        assert command in bash_commands(page)
