@@ -7,6 +7,7 @@ the model. Does not: the steps themselves (export, runner, numerics), and how th
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -150,6 +151,23 @@ class _Checking:
         step.problem, step.remedy = problem, remedy
         self._told(step)
         raise _Stop
+
+
+def write_program(variant: Variant, store: Store, folder: Path) -> list[Path]:
+    """Puts the program of a variant, and its ETRecord, into a folder of the user's."""
+    from sme2_assets.models.export import export_variant
+
+    exported = export_variant(variant.key, store.artifacts, log=lambda _: None)
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / f"{variant.model}_xnnpack_{variant.precision}.pte"
+    copies = {program: exported.pte}
+    if exported.etrecord is not None:
+        copies[program.with_name(f"{program.name}.etrecord")] = exported.etrecord
+    for copy, original in copies.items():
+        staged = copy.with_name(f".{copy.name}.part")
+        shutil.copyfile(original, staged)
+        staged.replace(copy)
+    return list(copies)
 
 
 def _export(

@@ -100,7 +100,11 @@ def test_onboarding_writes_a_model_that_is_listed_and_says_what_comes_next(store
     assert "my_net" in sme2("models").output
 
 
-def test_the_template_passes_every_step_as_it_is(store: Store) -> None:
+def test_the_template_passes_every_step_as_it_is(store: Store, artifacts_dir: Path) -> None:
+    # Exports of its own: the template of this name is exported by other tests, too.
+    store.artifacts.unlink()
+    store.artifacts.mkdir()
+    (store.artifacts / "runners").symlink_to(artifacts_dir / "runners")
     write_template("my_net")
     steps = checked(store, "my_net-fp32")
     assert list(steps) == list(STEPS)
@@ -201,14 +205,16 @@ def test_the_command_prints_each_step_and_fails_when_one_does(store: Store) -> N
     assert "What to do:" in done.output
 
 
-def test_the_command_gives_json_for_programs(store: Store) -> None:
+def test_the_command_gives_json_for_programs_and_the_exported_files(store: Store, tmp_path: Path) -> None:
     write_template("my_net")
-    done = sme2("check-model", "my_net-fp32", "--json")
+    done = sme2("check-model", "my_net-fp32", "--json", "--output", str(tmp_path / "mine"))
     assert done.exit_code == 0, done.output
     [check] = json.loads(done.stdout)
     assert (check["variant"], check["ok"]) == ("my_net-fp32", True)
     assert [step["name"] for step in check["steps"]] == list(STEPS)
     assert all(step["seconds"] >= 0 for step in check["steps"])
+    names = ["my_net_xnnpack_fp32.pte", "my_net_xnnpack_fp32.pte.etrecord"]
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == names
 
 
 def test_a_model_that_is_not_there_is_an_error_of_its_own(store: Store) -> None:

@@ -74,15 +74,20 @@ def onboard(name: str, folder: Path | None) -> None:
 
 @click.command("check-model")
 @click.argument("model")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Also put the program and its ETRecord here, as <model>_xnnpack_<precision>.pte.",
+)
 @json_option
 @click.pass_obj
-def check_model(store: Store, model: str, as_json: bool) -> None:
+def check_model(store: Store, model: str, output: Path | None, as_json: bool) -> None:
     """Take MODEL[-PRECISION] through import, eager run, export, lowering, run and numerics.
 
     Each step says whether it passed; the first that fails says why and what to do.
     """
     from sme2_assets.models.registry import requested
-    from sme2_assets.onboarding import check_variant
+    from sme2_assets.onboarding import check_variant, write_program
 
     checks = []
     for variant in requested(model):
@@ -93,6 +98,9 @@ def check_model(store: Store, model: str, as_json: bool) -> None:
                 variant, store, log=status.update, told=(lambda _: None) if as_json else _print_step
             )
         checks.append(check)
+        if output is not None and check.ok:
+            for path in write_program(variant, store, output):
+                progress.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
         if not as_json:
             for step in check.steps:
                 if step.status == "not reached":

@@ -124,8 +124,9 @@ class _Session:
     cpus: str
     clusters: tuple[Cluster, ...]
     log: Log
-    # What is left of the patience for a quiet machine, for all rounds together.
+    # What is left of the patience for a quiet and a cool machine, for all rounds together.
     quiet_patience_s: float
+    cool_patience_s: float
     _open: ExitStack = field(default_factory=ExitStack)
     _workspace: Workspace | None = None
 
@@ -188,8 +189,9 @@ def measure_session(
             shutil.copyfile(model.operators, directory / OPERATORS_FILE)
             shutil.copyfile(model.delegation, directory / DELEGATION_FILE)
             arms[spec.label] = _Arm(spec, run_id, directory)
+        patience_s = (plan.quiet_patience_s, plan.cool_patience_s)
         with _Session(
-            target, model, runners, arms, plan, cpus, machine.clusters, log, plan.quiet_patience_s
+            target, model, runners, arms, plan, cpus, machine.clusters, log, *patience_s
         ) as session:
             environment = _measure_rounds(session, seed)
         finished = datetime.now(timezone.utc)
@@ -286,12 +288,14 @@ def _try_round(session: _Session, index: int, order: list[str]) -> tuple[Moment,
     before, flags = wait_until_quiet(
         limit_load=QUIET_CORES,
         patience_s=session.quiet_patience_s,
-        cool_patience_s=plan.cool_patience_s,
+        cool_patience_s=session.cool_patience_s,
         log=session.log,
         take=target.snapshot,
     )
     if flags:
-        session.quiet_patience_s = max(0.0, session.quiet_patience_s - (time.monotonic() - asked))
+        waited_s = time.monotonic() - asked
+        session.quiet_patience_s = max(0.0, session.quiet_patience_s - waited_s)
+        session.cool_patience_s = max(0.0, session.cool_patience_s - waited_s)
     slowed: list[str] = []
     for order_index, label in enumerate(order):
         for pass_kind in plan.passes_of_round(index):

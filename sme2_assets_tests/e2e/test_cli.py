@@ -123,7 +123,7 @@ def test_an_empty_warehouse_can_be_asked(sme2: Cli):
 
 
 @pytest.mark.parametrize(
-    "query", ["DROP TABLE runs", "COPY runs TO '/tmp/runs.csv'", "SELECT 1; SELECT 2", "SELEC 1"]
+    "query", ["DROP TABLE runs", "COPY runs TO '/tmp/runs.csv'", "SELECT 1; DROP TABLE runs", "SELEC 1"]
 )
 def test_sql_only_reads(sme2: Cli, query: str):
     assert "error:" in sme2("sql", query, code=1).stderr
