@@ -29,13 +29,13 @@ from sme2_assets.models.spec import check_name
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.bundle import runner_for
 from sme2_assets.runner.result import RunnerResult, read_result, runner_failure
+from sme2_assets.steps import FAILED, PASSED, Step
 from sme2_assets.store import Store, write_text_atomically
 from sme2_assets.targets import Target, open_target
 from sme2_assets.targets.host import host_platform
 
 Log = Callable[[str], None]
 
-PASSED, FAILED, NOT_REACHED = "passed", "failed", "not reached"
 STEPS = ("find", "import", "eager run", "export", "lowering", "run", "numerics")
 # A program that is taken as it is has neither model nor export.
 STEPS_OF_A_PROGRAM = ("find", "read", "run", "numerics")
@@ -46,23 +46,11 @@ _RUN_TIMEOUT_S = 900.0
 
 
 @dataclass
-class CheckStep:
-    """One step: how it ended, what it found, and if it failed, why and what to do."""
-
-    name: str
-    status: str = NOT_REACHED
-    seconds: float = 0.0
-    detail: str = ""
-    problem: str | None = None
-    remedy: str | None = None
-
-
-@dataclass
 class ModelCheck:
     """All steps of one variant, in order."""
 
     variant: str
-    steps: list[CheckStep] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -96,7 +84,7 @@ def template(name: str) -> str:
 
 
 def check_variant(
-    variant: Variant, store: Store, *, log: Log, told: Callable[[CheckStep], None] = lambda step: None
+    variant: Variant, store: Store, *, log: Log, told: Callable[[Step], None] = lambda step: None
 ) -> ModelCheck:
     """Take a variant through every step up to its first failure; `told` hears of each step as it ends."""
     checking = _Checking(variant, told)
@@ -120,18 +108,18 @@ class _Stop(Exception):
 class _Checking:
     """Keeps the steps and their times."""
 
-    def __init__(self, variant: Variant, told: Callable[[CheckStep], None]) -> None:
-        self.check = ModelCheck(variant.key, [CheckStep("find")])
+    def __init__(self, variant: Variant, told: Callable[[Step], None]) -> None:
+        self.check = ModelCheck(variant.key, [Step("find")])
         self._told = told
 
     def expect(self, names: tuple[str, ...]) -> None:
-        self.check.steps += [CheckStep(name) for name in names[len(self.check.steps) :]]
+        self.check.steps += [Step(name) for name in names[len(self.check.steps) :]]
 
-    def get(self, name: str) -> CheckStep:
+    def get(self, name: str) -> Step:
         return next(step for step in self.check.steps if step.name == name)
 
     @contextmanager
-    def step(self, name: str) -> Iterator[CheckStep]:
+    def step(self, name: str) -> Iterator[Step]:
         """A step that passes when the block ends, and fails with the cause and remedy of an error."""
         step = self.get(name)
         begun = time.perf_counter()
@@ -141,12 +129,12 @@ class _Checking:
             self.fail(step, time.perf_counter() - begun, error.what, error.remedy)
         self.passed(step, time.perf_counter() - begun)
 
-    def passed(self, step: CheckStep, seconds: float, detail: str | None = None) -> None:
+    def passed(self, step: Step, seconds: float, detail: str | None = None) -> None:
         step.status, step.seconds = PASSED, round(seconds, 3)
         step.detail = step.detail if detail is None else detail
         self._told(step)
 
-    def fail(self, step: CheckStep, seconds: float, problem: str, remedy: str | None) -> None:
+    def fail(self, step: Step, seconds: float, problem: str, remedy: str | None) -> None:
         step.status, step.seconds = FAILED, round(seconds, 3)
         step.problem, step.remedy = problem, remedy
         self._told(step)

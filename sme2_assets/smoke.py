@@ -16,26 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sme2_assets.errors import Sme2Error
+from sme2_assets.steps import FAILED, NOT_REACHED, NOTE, PASSED, Step
 from sme2_assets.store import Store
 
 VARIANT = "toy_cnn-fp32"
 # As little as gives every pass and every table something to do.
 SETTINGS = {"rounds": 1, "iterations": 3, "warmup": 1, "kernel_rounds": 1, "quiet_patience_s": 0}
-PASSED, FAILED, NOTE, NOT_REACHED = "passed", "failed", "note", "not reached"
 
 Log = Callable[[str], None]
-
-
-@dataclass
-class SmokeStep:
-    """One step: how it ended, how long it took, and if it failed, why and what to do."""
-
-    name: str
-    status: str = NOT_REACHED
-    seconds: float = 0.0
-    detail: str = ""
-    problem: str | None = None
-    remedy: str | None = None
 
 
 @dataclass
@@ -43,7 +31,7 @@ class Smoke:
     """All steps, in order, and where the data is if it was kept."""
 
     data: str | None
-    steps: list[SmokeStep] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -64,11 +52,11 @@ def smoke(
     emulated: bool = False,
     keep: Path | None = None,
     log: Log = lambda message: None,
-    told: Callable[[SmokeStep], None] = lambda step: None,
+    told: Callable[[Step], None] = lambda step: None,
 ) -> Smoke:
     """Doctor, runner, model, measurement, analysis, export, validation. `keep`: where the data stays."""
     result = Smoke(str(keep) if keep else None)
-    result.steps = [SmokeStep(name) for name in _step_names(emulated)]
+    result.steps = [Step(name) for name in _step_names(emulated)]
     with _own_data_folder(store, keep) as own, suppress(_Stop):
         _go(_Walk(result, told), store, own, emulated, log)
     for step in result.steps:
@@ -85,11 +73,11 @@ def _step_names(emulated: bool) -> list[str]:
 class _Walk:
     """Goes through the steps and tells each as it ends."""
 
-    def __init__(self, result: Smoke, told: Callable[[SmokeStep], None]) -> None:
+    def __init__(self, result: Smoke, told: Callable[[Step], None]) -> None:
         self.result, self.told = result, told
 
     @contextmanager
-    def step(self, name: str) -> Iterator[SmokeStep]:
+    def step(self, name: str) -> Iterator[Step]:
         step = next(step for step in self.result.steps if step.name == name)
         begun = time.perf_counter()
         try:
@@ -110,7 +98,6 @@ def _go(walk: _Walk, store: Store, own: Store, emulated: bool, log: Log) -> None
     from sme2_assets import launch
     from sme2_assets.exchange.export import FORMATS, export_run
     from sme2_assets.resources import Lab
-    from sme2_assets.validation import FAILED as STEP_FAILED
     from sme2_assets.validation import validate
     from sme2_assets.warehouse.read import latest_run
 
@@ -144,7 +131,7 @@ def _go(walk: _Walk, store: Store, own: Store, emulated: bool, log: Log) -> None
     with walk.step("validate") as step:
         names = [run["run_id"] for run in runs] + [str(files[-1].parent) for files in written]
         seen = [validate(name, own) for name in names]
-        failed = [(it.what, part) for it in seen for part in it.steps if part.status == STEP_FAILED]
+        failed = [(it.what, part) for it in seen for part in it.steps if part.status == FAILED]
         if failed:
             what, part = failed[0]
             raise Sme2Error(f"{what}: {part.name}: {part.problem}", part.remedy)

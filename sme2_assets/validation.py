@@ -28,30 +28,18 @@ from sme2_assets.exchange.export import LISTING_FILE
 from sme2_assets.exchange.foreign import FOREIGN_FILE, FOREIGN_SCHEMA, KIT_MANIFEST, KIT_METRICS, shown
 from sme2_assets.exchange.perfetto import faults_of_trace
 from sme2_assets.profiling.manifest import FILE_NAME, TRACE_FILE, Manifest
+from sme2_assets.steps import FAILED, NOT_REACHED, NOTE, PASSED, Step
 from sme2_assets.store import Store, sha256_of_file
 from sme2_assets.warehouse import checks
 from sme2_assets.warehouse.ingest import kernel_rows_of_run, rows_of_run
 from sme2_assets.warehouse.read import run_of_id, runs_of_session
 from sme2_assets.warehouse.store import Warehouse
 
-PASSED, FAILED, NOTE, NOT_REACHED = "passed", "failed", "note", "not reached"
 # Sums of decimals in a CSV file against one another, in milliseconds: a thousandth of a nanosecond.
 _CSV_TOLERANCE_MS = 1e-9
 _PTE_IDENTIFIER, _PTE_HEADER = b"ET12", b"eh00"
 _EXPERIMENT_SUFFIXES = (".yaml", ".yml", ".json")
 _AGAIN = "Measure again with `sme2 profile`."
-
-
-@dataclass
-class Step:
-    """One step: how it ended, what it found, and if it failed, why and what to do."""
-
-    name: str
-    status: str = NOT_REACHED
-    seconds: float = 0.0
-    detail: str = ""
-    problem: str | None = None
-    remedy: str | None = None
 
 
 @dataclass

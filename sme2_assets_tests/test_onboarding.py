@@ -22,11 +22,11 @@ from sme2_assets.models.registry import Variant, model_spec, parse_variant
 from sme2_assets.onboarding import (
     STEPS,
     STEPS_OF_A_PROGRAM,
-    CheckStep,
     check_variant,
     template,
     write_template,
 )
+from sme2_assets.steps import Step
 from sme2_assets.store import CHECKOUT, Store
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests.test_docs import bash_commands
@@ -83,7 +83,7 @@ def write(
     (store.root / "models" / f"{name}.py").write_text(text)
 
 
-def checked(store: Store, key: str) -> dict[str, CheckStep]:
+def checked(store: Store, key: str) -> dict[str, Step]:
     check = check_variant(Variant(*key.rsplit("-", 1)), store, log=print)
     return {step.name: step for step in check.steps}
 

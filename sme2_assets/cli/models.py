@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from sme2_assets.cli.support import json_option, out, progress
+from sme2_assets.cli.support import json_option, out, print_step, progress
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 
 if TYPE_CHECKING:
     from sme2_assets.models.registry import Catalogue, ModelSource, ModelSpec
-    from sme2_assets.onboarding import CheckStep
-
-_MARKS = {"passed": "[green]passed[/]", "failed": "[red]FAILED[/]", "not reached": "[dim]not reached[/]"}
 
 
 @click.command()
@@ -95,7 +92,7 @@ def check_model(store: Store, model: str, output: Path | None, as_json: bool) ->
             out.print(f"[bold]{variant}[/]", highlight=False)
         with progress.status("starting") as status:
             check = check_variant(
-                variant, store, log=status.update, told=(lambda _: None) if as_json else _print_step
+                variant, store, log=status.update, told=(lambda _: None) if as_json else print_step
             )
         checks.append(check)
         if output is not None and check.ok:
@@ -104,7 +101,7 @@ def check_model(store: Store, model: str, output: Path | None, as_json: bool) ->
         if not as_json:
             for step in check.steps:
                 if step.status == "not reached":
-                    _print_step(step)
+                    print_step(step)
     if as_json:
         click.echo(json.dumps([{**asdict(check), "ok": check.ok} for check in checks], indent=2))
     elif all(check.ok for check in checks):
@@ -161,13 +158,3 @@ def _print_other_sources() -> None:
         for source in on_request
     )
     out.print(f"\nMore by name: {examples} (sme2 models --all)", markup=False, highlight=False)
-
-
-def _print_step(step: CheckStep) -> None:
-    out.print(f"  {step.name:10} {_MARKS[step.status]}", highlight=False, end="")
-    timing = f" {step.seconds:6.1f} s" if step.status != "not reached" else ""
-    out.print(f"{timing}  {step.detail}", markup=False, highlight=False, soft_wrap=True)
-    if step.problem:
-        out.print(f"    {step.problem}", style="red", markup=False, highlight=False, soft_wrap=True)
-    if step.remedy:
-        out.print(f"    What to do: {step.remedy}", markup=False, highlight=False, soft_wrap=True)

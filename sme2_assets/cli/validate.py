@@ -7,24 +7,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
 
-from sme2_assets.cli.support import json_option, out, print_json, progress
+from sme2_assets.cli.support import json_option, out, print_json, print_step, progress
 from sme2_assets.store import Store
-
-if TYPE_CHECKING:
-    from sme2_assets.smoke import SmokeStep
-    from sme2_assets.validation import Step
-
-_MARKS = {
-    "passed": "[green]passed[/]",
-    "note": "[yellow]note[/]  ",
-    "failed": "[red]FAILED[/]",
-    "not reached": "[dim]not reached[/]",
-}
 
 
 @click.command()
@@ -48,7 +36,7 @@ def validate(store: Store, things: tuple[str, ...], as_json: bool) -> None:
         if not as_json:
             out.print(f"{made[-1].what} ({made[-1].kind})", style="bold", markup=False, highlight=False)
             for step in made[-1].steps:
-                _print_step(step)
+                print_step(step)
     if as_json:
         print_json([{**asdict(validation), "ok": validation.ok} for validation in made])
     if not all(validation.ok for validation in made):
@@ -76,7 +64,7 @@ def smoke(context: click.Context, emulated: bool, as_json: bool) -> None:
             emulated=emulated,
             keep=keep,
             log=lambda message: status.update(Text(message)),
-            told=(lambda step: None) if as_json else _print_step,
+            told=(lambda step: None) if as_json else print_step,
         )
     if as_json:
         print_json({**asdict(result), "ok": result.ok, "seconds": result.seconds})
@@ -84,15 +72,3 @@ def smoke(context: click.Context, emulated: bool, as_json: bool) -> None:
         out.print(f"Everything works. {result.seconds:.0f} s in all.", highlight=False)
     if not result.ok:
         sys.exit(1)
-
-
-def _print_step(step: Step | SmokeStep) -> None:
-    out.print(Text(f"  {step.name:16} "), end="", highlight=False)
-    out.print(_MARKS[step.status], end="", highlight=False)
-    timing = f" {step.seconds:6.1f} s" if step.status != "not reached" else ""
-    out.print(f"{timing}  {step.detail}", markup=False, highlight=False, soft_wrap=True)
-    if step.problem:
-        style = "red" if step.status == "failed" else "yellow"
-        out.print(f"    {step.problem}", style=style, markup=False, highlight=False, soft_wrap=True)
-    if step.remedy and step.problem:
-        out.print(f"    What to do: {step.remedy}", markup=False, highlight=False, soft_wrap=True)
