@@ -14,7 +14,11 @@ from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary, build_runner
 from sme2_assets.targets.qemu import Qemu, ensure_qemu
 
-pytest_plugins = ["sme2_assets_tests.targets.adb_loopback", "sme2_assets_tests.targets.android_userland"]
+pytest_plugins = [
+    "sme2_assets_tests.browser",
+    "sme2_assets_tests.targets.adb_loopback",
+    "sme2_assets_tests.targets.android_userland",
+]
 
 # Files of a minute and more, and one that makes what others wait for. When several workers share the tests,
 # these must not be the last.

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import platform
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from sme2_assets.launch import PAIR_ASSETS, RUN_ASSETS
 from sme2_assets.store import CHECKOUT, Store
@@ -62,7 +61,6 @@ SCHEDULE = """
   }) { ... on Schedule { scheduleState { status } } } }
 """
 ENDED = ("SUCCESS", "FAILURE", "CANCELED")
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 VARIANT = "toy_cnn-fp32"
 
 
@@ -155,21 +153,6 @@ def ui(tmp_path_factory: pytest.TempPathFactory, artifacts_dir: Path) -> Iterato
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium or another. Where there is none the test is skipped, but never in CI on Linux."""
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if found is None:
-        if os.environ.get("CI") == "true" and platform.system() == "Linux":
-            pytest.fail("no Chromium: apt install chromium")
-        pytest.skip("needs a Chromium on PATH")
-    with sync_playwright() as playwright:
-        # No sandbox: in a container the tests are often root.
-        started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
