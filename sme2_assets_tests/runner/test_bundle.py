@@ -8,7 +8,7 @@ import platform
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from sme2_assets.runner.build import RunnerBinary, load_runner
 from sme2_assets.runner.bundle import build_bundle
 from sme2_assets.runner.elf import AARCH64, read_needs
 from sme2_assets.runner.result import read_cpu_facts
-from sme2_assets.targets import Program
+from sme2_assets.targets import Program, host
 from sme2_assets.targets.local import EmulatedTarget
 from sme2_assets.targets.qemu import Qemu
 
@@ -158,11 +158,23 @@ def test_a_cross_built_bundle_takes_sme2_kernels_when_on_and_none_when_off(
             _assert_same_outputs(tmp_path / sme2, native)
 
 
-@pytest.mark.slow
-def test_the_emulated_platform_of_an_x86_64_host_takes_a_bundle(
-    cross_bundle: RunnerBinary, any_emulator: Qemu, artifacts_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def x86_64_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This machine says that it is another; what was remembered of it in the meantime is forgotten."""
+    remembered = (host._lasting_facts, host.host_has_sme2)
+    for fact in remembered:
+        fact.cache_clear()
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    yield
+    for fact in remembered:
+        fact.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("x86_64_host")
+def test_the_emulated_platform_of_an_x86_64_host_takes_a_bundle(
+    cross_bundle: RunnerBinary, any_emulator: Qemu, artifacts_dir: Path
+) -> None:
     target = EmulatedTarget(artifacts_dir / "tools")
     assert target.bundled
     assert target.availability("on").ok

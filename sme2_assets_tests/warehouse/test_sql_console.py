@@ -294,7 +294,9 @@ class Terminal:
 def test_a_shell_answers_survives_ctrl_c_and_remembers(data: Path, tmp_path: Path):
     # Ctrl-C is for whoever the terminal belongs to, so the shell has to be that.
     lead = (
-        "import fcntl, os, sys, termios; "
+        "import fcntl, os, signal, sys, termios; "
+        # A shell starts what runs in its background without this signal, and that is inherited.
+        "signal.signal(signal.SIGINT, signal.SIG_DFL); "
         "fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
     )
     sql = [sys.executable, "-m", "sme2_assets.cli", "--data", str(data), "sql"]
