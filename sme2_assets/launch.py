@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from sme2_assets.errors import Sme2Error
 from sme2_assets.models.registry import is_large
-from sme2_assets.partitions import MODEL_VARIANTS, pair_key, run_key
+from sme2_assets.partitions import BUSY_POOL, MODEL_VARIANTS, pair_key, run_key
 from sme2_assets.resources import Lab
 from sme2_assets.store import CHECKOUT, Store, safe_name
 from sme2_assets.targets import PLATFORMS, TargetKey
@@ -31,8 +31,6 @@ T = TypeVar("T")
 
 RANGE_START = "dagster/asset_partition_range_start"
 RANGE_END = "dagster/asset_partition_range_end"
-# The Dagster pool of everything that keeps a device or the host busy.
-POOL = "host_cpu"
 # How Dagster begins to say that a step is left out because another failed.
 SKIPPED = "Dependencies for step "
 # Names the lock that the process of an in-process run holds for as long as it lives.
@@ -169,7 +167,7 @@ def wait_for_slot(store: Store, instance: dg.DagsterInstance, log: Log) -> None:
     """
     told = False
     while True:
-        pool = instance.event_log_storage.get_concurrency_info(POOL)
+        pool = instance.event_log_storage.get_concurrency_info(BUSY_POOL)
         if pool.slot_count == 0 or pool.active_slot_count < pool.slot_count:
             return
         end_dead_runs(store, instance, log)

@@ -38,6 +38,9 @@ both_states = dg.MultiPartitionMapping(
     }
 )
 
+# The pool of everything that keeps a device or this host busy.
+BUSY_POOL = "host_cpu"
+
 # Two partitions a run: both states of a platform, when both are asked for.
 pair_per_run = dg.BackfillPolicy.multi_run(max_partitions_per_run=2)
 

@@ -5,7 +5,7 @@ import dagster as dg
 from sme2_assets.assets.support import clear_failures, host_cpu, plotted
 from sme2_assets.models.artifact import ModelManifest, TensorFacts, read_manifest
 from sme2_assets.models.delegation import DelegationReport, read_delegation
-from sme2_assets.partitions import model_partitions
+from sme2_assets.partitions import BUSY_POOL, model_partitions
 from sme2_assets.report.models import delegation_table
 from sme2_assets.report.tables import TextTable
 from sme2_assets.resources import Lab
@@ -17,7 +17,7 @@ from sme2_assets.resources import Lab
     group_name="build",
     kinds={"pytorch", "executorch"},
     code_version="1",
-    pool="host_cpu",
+    pool=BUSY_POOL,
 )
 def exported_model(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """A model at one precision as a `.pte` with XNNPACK delegation, its ETRecord, inputs and eager outputs.

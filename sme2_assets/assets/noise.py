@@ -6,7 +6,7 @@ import pandas as pd
 from sme2_assets.assets.support import clear_failures, plotted
 from sme2_assets.assets.traces import ProfileConfig, inputs_of_session
 from sme2_assets.errors import Sme2Error
-from sme2_assets.partitions import parse_run_key, run_partitions
+from sme2_assets.partitions import BUSY_POOL, parse_run_key, run_partitions
 from sme2_assets.profiling.plan import plan_for
 from sme2_assets.profiling.session import aa_arms, measure_session
 from sme2_assets.report.tables import speedup_text
@@ -23,7 +23,7 @@ from sme2_assets.warehouse.read import run_of_id
     group_name="measure",
     kinds={"executorch", "duckdb"},
     code_version="1",
-    pool="host_cpu",
+    pool=BUSY_POOL,
 )
 def aa_noise(context: dg.AssetExecutionContext, config: ProfileConfig, lab: Lab) -> dg.MaterializeResult:
     """An A/A session: both arms run the same binary, model and SME2 state, so every difference is noise.

@@ -3,7 +3,7 @@
 import dagster as dg
 
 from sme2_assets.assets.support import clear_failures, host_cpu
-from sme2_assets.partitions import pair_per_run, target_partitions
+from sme2_assets.partitions import BUSY_POOL, pair_per_run, target_partitions
 from sme2_assets.resources import Lab
 from sme2_assets.runner.bundle import runner_for
 from sme2_assets.runner.source_build import build_source_runner, remember
@@ -18,7 +18,7 @@ from sme2_assets.targets import TargetKey
     group_name="build",
     kinds={"cplusplus", "executorch"},
     code_version="1",
-    pool="host_cpu",
+    pool=BUSY_POOL,
 )
 def runner_binary(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """The native `sme2_runner`, built from the ExecuTorch wheel's C++ SDK.
@@ -66,7 +66,7 @@ class SourceBuildConfig(dg.Config):
     group_name="build",
     kinds={"cplusplus", "executorch"},
     code_version="1",
-    pool="host_cpu",
+    pool=BUSY_POOL,
 )
 def source_runner(
     context: dg.AssetExecutionContext, config: SourceBuildConfig, lab: Lab

@@ -9,7 +9,7 @@ from pydantic import Field
 from sme2_assets.assets.support import clear_failures, plotted
 from sme2_assets.errors import Sme2Error
 from sme2_assets.models.artifact import ExportedModel, load_exported
-from sme2_assets.partitions import pair_per_run, run_key, run_partitions, sessions_in
+from sme2_assets.partitions import BUSY_POOL, pair_per_run, run_key, run_partitions, sessions_in
 from sme2_assets.profiling.manifest import Info, Manifest
 from sme2_assets.profiling.plan import plan_for
 from sme2_assets.profiling.session import measure_session, sme2_arms
@@ -82,7 +82,7 @@ class ProfileConfig(dg.Config):
     group_name="measure",
     kinds={"executorch"},
     code_version="1",
-    pool="host_cpu",
+    pool=BUSY_POOL,
 )
 def etdump_traces(context: dg.AssetExecutionContext, config: ProfileConfig, lab: Lab) -> dg.MaterializeResult:
     """Latency results, ETDump traces, outputs and logs of a model on a target, with their manifest.
