@@ -45,7 +45,7 @@ from sme2_assets.report.tables import (
     speedup_text,
 )
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.comparisons import device_noise_floor
+from sme2_assets.warehouse.comparisons import aa_sessions_like, device_noise_floor
 from sme2_assets.warehouse.read import comparison, latest_run, newest_run, rows_of_view, runs_of_session
 
 TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "no difference": "same"}
@@ -397,7 +397,7 @@ def _noise(subject: _Subject) -> Section:
     if not subject.timed:
         return Section("Noise", [Text("Emulated times are not shown, so no noise is in what is.")])
     blocks: list[Block] = [Text(_floor_text(subject))]
-    sessions = _sessions_of_identical_arms(subject)
+    sessions = aa_sessions_like(subject.warehouse, subject.runs[0]).head(NOISE_SHOWN)
     if not sessions.empty:
         blocks.append(Grid(noise_table(sessions)))
     blocks.append(Text(_flags_text(subject.runs)))
@@ -424,14 +424,6 @@ def _floor_text(subject: _Subject) -> str:
     return (
         f"Identical arms reach a ratio of {floor:.3f} on this device (its noise floor, from A/A sessions): "
         "no smaller difference counts."
-    )
-
-
-def _sessions_of_identical_arms(subject: _Subject) -> pd.DataFrame:
-    run = subject.runs[0]
-    return subject.warehouse.query(
-        "SELECT * FROM aa_sessions WHERE device = ? AND threads = ? ORDER BY session_id DESC LIMIT ?",
-        [run["device"], int(run["threads"]), NOISE_SHOWN],
     )
 
 

@@ -35,13 +35,18 @@ def device_noise_floor(warehouse: Warehouse, run: dict[str, Any]) -> float | Non
     """The ratio that identical arms reach on the run's device, set as it was; None with too few of them."""
     if run["fidelity"] != "hardware":
         return None
+    return noise_floor(aa_sessions_like(warehouse, run)["speedup"].tolist())
+
+
+def aa_sessions_like(warehouse: Warehouse, run: dict[str, Any]) -> pd.DataFrame:
+    """The A/A sessions of the run's device, set as it was for the run; the newest first."""
     # Runs from before there was a choice of CPUs or power have nothing there.
     cpus, power_mode = ("" if pd.isna(run[name]) else run[name] for name in ("cpus", "power_mode"))
-    sessions = warehouse.query(
-        "SELECT speedup FROM aa_sessions WHERE device = ? AND threads = ? AND cpus = ? AND power_mode = ?",
+    return warehouse.query(
+        "SELECT * FROM aa_sessions WHERE device = ? AND threads = ? AND cpus = ? AND power_mode = ? "
+        "ORDER BY session_id DESC",
         [run["device"], int(run["threads"]), cpus, power_mode],
     )
-    return noise_floor(sessions["speedup"].tolist())
 
 
 def _compared(warehouse: Warehouse, off: dict[str, Any], on: dict[str, Any]) -> pd.DataFrame:
