@@ -32,7 +32,7 @@ MODELS = (
     "edgetam_image_encoder",
     "edgetam_image_encoder@size=128",
     "squeeze_sam",
-    "squeeze_sam@size=128",
+    "squeeze_sam@size=64",
     "tiny_lm_prefill",
     "tiny_lm_decode",
     "executorch:ds_cnn",
