@@ -62,7 +62,8 @@ bench: setup ## Benchmarks, each beside its peer in the same run
 trust: setup ## A/A and power of the measurement on this machine, about 15 minutes
 	@$(BIN)/python -m benchmarks.measurement_bench
 
-models: setup ## Every kind of model at every precision in one table, about an hour
+# Hugging Face's models are among them, and what they need comes with the test tools.
+models: $(VENV)/.ready-dev ## Every kind of model at every precision in one table, about an hour
 	@$(BIN)/python -m benchmarks.models_bench
 
 docs: $(VENV)/.ready-dev ## The documents as web pages: site/docs/index.html

@@ -89,30 +89,45 @@ def requests_for_this_machine(
     lab: Lab, variants: Sequence[str], states: tuple[str, ...]
 ) -> tuple[list[ProfileRequest], list[str]]:
     """Every platform in the states it can give here, and notes on what is left out of those."""
+    platforms, notes = platforms_here(lab, states)
     requests: list[ProfileRequest] = []
+    for name, given in platforms.items():
+        for variant in variants:
+            if name == "emulated" and is_large(variant):
+                notes.append(
+                    f"{variant} on emulated is left out: it would take minutes. "
+                    "Ask for it with --platform emulated."
+                )
+            else:
+                requests.append(ProfileRequest(variant, name, given))
+    if not requests:
+        raise Sme2Error(
+            f"Here {', '.join(variants)} can only be emulated, which would take minutes.",
+            "Ask for it with --platform emulated.",
+        )
+    return requests, notes
+
+
+def platforms_here(lab: Lab, states: tuple[str, ...]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """Each platform that can be measured here with the states it can give, and notes on those it cannot."""
+    platforms: dict[str, tuple[str, ...]] = {}
     notes: list[str] = []
     for name in PLATFORMS:
-        availability = {sme2: lab.target(name).availability(sme2) for sme2 in states}
+        target = lab.target(name)
+        availability = {sme2: target.availability(sme2) for sme2 in states}
         given = tuple(sme2 for sme2 in states if availability[sme2].ok)
-        too_large = [variant for variant in variants if name == "emulated" and is_large(variant)]
         if given:
-            requests += [
-                ProfileRequest(variant, name, given) for variant in variants if variant not in too_large
-            ]
-            notes += [
-                f"{variant} on emulated left out: it would take minutes. Ask for it with --platform emulated."
-                for variant in too_large
-            ]
+            platforms[name] = given
         # A platform of another operating system is nothing a person would expect here.
         if given or name == "emulated":
             notes += [
-                f"{name}-sme2_{sme2} left out: {it.detail} {it.remedy}"
+                f"{name} with SME2 {sme2} is left out: {it.detail} {it.remedy or ''}".strip()
                 for sme2, it in availability.items()
                 if not it.ok
             ]
-    if not requests:
+    if not platforms:
         raise Sme2Error("No platform can be measured here.", "Run `sme2 doctor`.")
-    return requests, notes
+    return platforms, notes
 
 
 def profile(

@@ -29,7 +29,7 @@ from sme2_assets.models.spec import check_name
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.bundle import runner_for
 from sme2_assets.runner.result import RunnerResult, read_result, runner_failure
-from sme2_assets.steps import FAILED, PASSED, Step
+from sme2_assets.steps import FAILED, PASSED, Step, taken
 from sme2_assets.store import Store, write_text_atomically
 from sme2_assets.targets import Target, open_target
 from sme2_assets.targets.host import host_platform
@@ -120,14 +120,12 @@ class _Checking:
 
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:
-        """A step that passes when the block ends, and fails with the cause and remedy of an error."""
         step = self.get(name)
-        begun = time.perf_counter()
-        try:
+        with taken(step):
             yield step
-        except Sme2Error as error:
-            self.fail(step, time.perf_counter() - begun, error.what, error.remedy)
-        self.passed(step, time.perf_counter() - begun)
+        self._told(step)
+        if step.status == FAILED:
+            raise _Stop
 
     def passed(self, step: Step, seconds: float, detail: str | None = None) -> None:
         step.status, step.seconds = PASSED, round(seconds, 3)

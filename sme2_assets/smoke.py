@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sme2_assets.errors import Sme2Error
-from sme2_assets.steps import FAILED, NOT_REACHED, NOTE, PASSED, Step
+from sme2_assets.steps import FAILED, NOT_REACHED, NOTE, PASSED, Step, taken
 from sme2_assets.store import Store
 
 VARIANT = "toy_cnn-fp32"
@@ -79,15 +78,8 @@ class _Walk:
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:
         step = next(step for step in self.result.steps if step.name == name)
-        begun = time.perf_counter()
-        try:
+        with taken(step):
             yield step
-        except Sme2Error as error:
-            step.status, step.problem, step.remedy = FAILED, error.what, error.remedy
-        else:
-            step.status = PASSED if step.status == NOT_REACHED else step.status
-        finally:
-            step.seconds = round(time.perf_counter() - begun, 1)
         self.told(step)
         if step.status == FAILED:
             raise _Stop

@@ -11,7 +11,6 @@ import json
 import math
 import statistics
 import struct
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from sme2_assets.exchange.export import LISTING_FILE
 from sme2_assets.exchange.foreign import FOREIGN_FILE, FOREIGN_SCHEMA, KIT_MANIFEST, KIT_METRICS, shown
 from sme2_assets.exchange.perfetto import faults_of_trace
 from sme2_assets.profiling.manifest import FILE_NAME, TRACE_FILE, Manifest
-from sme2_assets.steps import FAILED, NOT_REACHED, NOTE, PASSED, Step
+from sme2_assets.steps import FAILED, NOT_REACHED, NOTE, Step, taken
 from sme2_assets.store import Store, sha256_of_file
 from sme2_assets.warehouse import checks
 from sme2_assets.warehouse.ingest import kernel_rows_of_run, rows_of_run
@@ -56,18 +55,10 @@ class Validation:
 
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:
-        """A step that passes when the block ends, and fails with the cause and remedy of an error."""
         step = Step(name)
         self.steps.append(step)
-        begun = time.perf_counter()
-        try:
+        with taken(step):
             yield step
-        except Sme2Error as error:
-            step.status, step.problem, step.remedy = FAILED, error.what, error.remedy
-        finally:
-            step.seconds = round(time.perf_counter() - begun, 3)
-        if step.status == NOT_REACHED:
-            step.status = PASSED
 
     def note(self, step: Step, problem: str, remedy: str | None = None) -> None:
         step.status, step.problem, step.remedy = NOTE, problem, remedy

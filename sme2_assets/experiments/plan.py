@@ -15,13 +15,13 @@ from sme2_assets.errors import ExportError, Sme2Error
 from sme2_assets.experiments.load import Loaded
 from sme2_assets.experiments.problems import Place, Problem, line_of
 from sme2_assets.experiments.schema import AUTO, Comparison, Entry, Platform
-from sme2_assets.launch import ProfileRequest
+from sme2_assets.launch import ProfileRequest, platforms_here
 from sme2_assets.models.registry import Variant, catalogue, model_spec, requested
 from sme2_assets.models.sources.pte import SUFFIX, program_at
 from sme2_assets.models.spec import AS_IS, ModelSpec
 from sme2_assets.profiling.plan import Plan, plan_for
 from sme2_assets.resources import Lab
-from sme2_assets.targets import PLATFORMS, SME2_STATES
+from sme2_assets.targets import SME2_STATES
 
 # What an entry says about times, which mean nothing where a CPU is emulated.
 OF_TIMES = ("rounds", "budget_s", "iterations", "warmup")
@@ -212,29 +212,13 @@ class _Planner:
         """The platform in the states asked for; for auto, all there are in the states they can give."""
         if platform.name != AUTO:
             return [(platform.name, states)]
-        found = []
-        for name in PLATFORMS:
-            try:
-                availability = {sme2: self.lab.target(name).availability(sme2) for sme2 in states}
-            except Sme2Error as error:
-                # Several devices, and none is named: nothing to guess.
-                self.plan.notes.append(f"{name} is left out: {error.what} {error.remedy or ''}".strip())
-                continue
-            given = tuple(sme2 for sme2 in states if availability[sme2].ok)
-            if given:
-                found.append((name, given))
-            # A platform of another operating system is nothing a person would expect here.
-            if given or name == "emulated":
-                self.plan.notes += [
-                    f"{name} with SME2 {sme2} is left out: {it.detail} {it.remedy or ''}".strip()
-                    for sme2, it in availability.items()
-                    if not it.ok
-                ]
-        if not found:
-            self._problem(
-                (*place, "platforms"), Sme2Error("No platform can be measured here.", "Run `sme2 doctor`.")
-            )
-        return found
+        try:
+            found, notes = platforms_here(self.lab, states)
+        except Sme2Error as error:
+            self._problem((*place, "platforms"), error)
+            return []
+        self.plan.notes += notes
+        return list(found.items())
 
     def _settings(self, part: Entry, platform: Platform, name: str, threads: int) -> dict[str, Any]:
         wishes = {key: getattr(part, key) for key in OF_THE_PLAN}
