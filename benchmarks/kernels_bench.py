@@ -16,9 +16,10 @@ from sme2_assets.analysis.samples import kernel_sample_rows, read_samples, time_
 from sme2_assets.analysis.timeline import timeline_rows
 from sme2_assets.etdump import read_etdump
 from sme2_assets.models.export import export_variant
+from sme2_assets.profiling.arms import same_runner, sme2_arms
 from sme2_assets.profiling.manifest import RESULT_FILE, SAMPLES_FILE, TRACE_FILE, Manifest
 from sme2_assets.profiling.plan import plan_for
-from sme2_assets.profiling.session import measure_session, same_runner, sme2_arms
+from sme2_assets.profiling.session import measure_session
 from sme2_assets.report.tables import TextTable
 from sme2_assets.runner.build import build_runner
 from sme2_assets.runner.result import read_result

@@ -22,8 +22,9 @@ from rich.table import Table
 from sme2_assets.analysis.statistics import PRACTICAL_RATIO, Speedup, paired_speedup, speedup_verdict
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.models.export import export_variant
+from sme2_assets.profiling.arms import aa_arms, same_runner
 from sme2_assets.profiling.plan import HARDWARE_PLAN, Plan
-from sme2_assets.profiling.session import aa_arms, measure_session, same_runner
+from sme2_assets.profiling.session import measure_session
 from sme2_assets.runner.build import RunnerBinary, build_runner
 from sme2_assets.runner.result import read_result
 from sme2_assets.store import Store, default_data_root

@@ -7,8 +7,9 @@ from sme2_assets.assets.support import clear_failures, plotted
 from sme2_assets.assets.traces import ProfileConfig, inputs_of_session
 from sme2_assets.errors import Sme2Error
 from sme2_assets.partitions import BUSY_POOL, parse_run_key, run_partitions
+from sme2_assets.profiling.arms import aa_arms
 from sme2_assets.profiling.plan import plan_for
-from sme2_assets.profiling.session import aa_arms, measure_session
+from sme2_assets.profiling.session import measure_session
 from sme2_assets.report.tables import speedup_text
 from sme2_assets.resources import Lab
 from sme2_assets.warehouse.comparisons import compare_aa, device_noise_floor

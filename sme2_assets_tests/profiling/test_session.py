@@ -12,9 +12,10 @@ import pytest
 
 from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.models.artifact import ExportedModel
+from sme2_assets.profiling.arms import aa_arms, same_runner, sme2_arms
 from sme2_assets.profiling.manifest import Manifest
 from sme2_assets.profiling.plan import Plan, plan_for
-from sme2_assets.profiling.session import aa_arms, current_run_dir, measure_session, same_runner, sme2_arms
+from sme2_assets.profiling.session import current_run_dir, measure_session
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store, sha256_of_file
 from sme2_assets.targets.base import Availability

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from sme2_assets.models.artifact import ExportedModel
+from sme2_assets.profiling.arms import same_runner, sme2_arms
 from sme2_assets.profiling.manifest import Manifest
 from sme2_assets.profiling.plan import plan_for
-from sme2_assets.profiling.session import measure_session, same_runner, sme2_arms
+from sme2_assets.profiling.session import measure_session
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store
 from sme2_assets.targets.host import host_platform

@@ -1,0 +1,69 @@
+"""The arms of a session: what they are asked to be, and what has been measured of them so far."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from sme2_assets.profiling.manifest import Process
+from sme2_assets.runner.build import RunnerBinary
+from sme2_assets.runner.result import RunnerResult
+from sme2_assets.targets.keys import SME2_STATES
+
+
+@dataclass(frozen=True)
+class ArmSpec:
+    """One arm of an experiment: its name, and the SME2 state it runs in."""
+
+    label: str
+    sme2: str
+    # A known slow-down put in on purpose, to see whether it is found. Such runs never reach the warehouse.
+    slowdown_percent: float = 0.0
+
+
+def sme2_arms(states: Sequence[str]) -> list[ArmSpec]:
+    """The arms that differ in SME2: named by their state."""
+    return [ArmSpec(sme2, sme2) for sme2 in states]
+
+
+def aa_arms(sme2: str, slowdown_percent: float = 0.0) -> list[ArmSpec]:
+    """Two identical arms: whatever differs between them is noise, or the slow-down put into the second."""
+    return [ArmSpec("a", sme2), ArmSpec("b", sme2, slowdown_percent)]
+
+
+def same_runner(runner: RunnerBinary) -> dict[str, RunnerBinary]:
+    """One binary for both states."""
+    return dict.fromkeys(SME2_STATES, runner)
+
+
+@dataclass
+class Arm:
+    """One arm while it is being measured."""
+
+    spec: ArmSpec
+    run_id: str
+    directory: Path
+    processes: list[Process] = field(default_factory=list)
+    results: list[RunnerResult] = field(default_factory=list)
+
+    def latency_medians_ns(self) -> list[float]:
+        """The observation of each round so far."""
+        return [median(result.iteration_ns) for result in self.results if result.pass_kind == "latency"]
+
+    def inference_ns(self) -> float:
+        """About what one inference takes, from whatever has been measured; infinite before that."""
+        return min((median(result.iteration_ns) for result in self.results), default=math.inf)
+
+    def forget_round(self, index: int) -> None:
+        """Drops what was measured of a round that was not finished."""
+        whole = sum(process.round < index for process in self.processes)
+        del self.processes[whole:], self.results[whole:]
+        shutil.rmtree(self.directory / round_name(index), ignore_errors=True)
+
+
+def round_name(index: int) -> str:
+    return f"round_{index:02d}"

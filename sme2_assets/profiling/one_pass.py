@@ -1,0 +1,171 @@
+"""One pass: one fresh runner process of one arm, of which nothing is believed that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sme2_assets.errors import RunnerError, Sme2Error
+from sme2_assets.models.artifact import ExportedModel
+from sme2_assets.models.failures import load_failure
+from sme2_assets.models.operators import read_operators
+from sme2_assets.profiling.arms import Arm, round_name
+from sme2_assets.profiling.manifest import (
+    LOG_FILE,
+    RESULT_FILE,
+    SAMPLES_FILE,
+    TRACE_FILE,
+    TRACED_PASSES,
+    Process,
+)
+from sme2_assets.profiling.plan import Plan
+from sme2_assets.runner.build import RunnerBinary
+from sme2_assets.runner.result import RunnerResult, read_result, runner_failure
+from sme2_assets.targets.base import Completed, Target, Workspace
+from sme2_assets.targets.clusters import parse_cpu_list
+
+Log = Callable[[str], None]
+
+
+@dataclass
+class Bench:
+    """What runs a pass, and where; its workspace is opened anew when the device was away.
+
+    `runners` has the runner of each SME2 state: the same one, or the two of a pair that was built alike.
+    """
+
+    target: Target
+    model: ExportedModel
+    runners: Mapping[str, RunnerBinary]
+    plan: Plan
+    cpus: str
+    log: Log
+    _open: ExitStack = field(default_factory=ExitStack)
+    _workspace: Workspace | None = None
+
+    def __enter__(self) -> Bench:
+        self._workspace = self._open.enter_context(self.target.workspace())
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._open.close()
+
+    @property
+    def workspace(self) -> Workspace:
+        assert self._workspace is not None, "the bench is not entered"
+        return self._workspace
+
+    def reconnect(self) -> None:
+        """Waits for the device and begins a fresh workspace on it; ConnectionLost if it stays away."""
+        self.target.recover(self.plan.reconnect_patience_s, self.log)
+        with suppress(Sme2Error):
+            self._open.close()
+        self._open = ExitStack()
+        self.__enter__()
+
+
+def run_pass(bench: Bench, arm: Arm, round_index: int, order_index: int, pass_kind: str) -> RunnerResult:
+    """One runner process: run it, believe nothing that does not fit, keep its files."""
+    workspace, model, plan = bench.workspace, bench.model, bench.plan
+    environ = {"SME2_RUNNER_SME2": arm.spec.sme2}
+    if pass_kind == "kernels":
+        environ |= bench.target.sampling_environment
+    name = f"{arm.spec.label}_{round_index:02d}_{pass_kind}"
+    iterations = plan.iterations_of(pass_kind, arm.inference_ns())
+    command = [
+        *workspace.install(bench.runners[arm.spec.sme2].program),
+        "--model",
+        workspace.put(model.pte),
+    ]
+    for path in model.inputs:
+        command += ["--input", workspace.put(path)]
+    command += ["--pass", pass_kind, "--threads", str(plan.threads)]
+    if bench.cpus:
+        command += ["--cpus", bench.cpus]
+    if plan.qos:
+        command += ["--qos", plan.qos]
+    warmup, warmup_cap = plan.warmup_of(pass_kind)
+    command += ["--warmup", str(warmup), "--iterations", str(iterations)]
+    if warmup_cap > warmup:
+        command += ["--warmup-cap", str(warmup_cap)]
+    command += ["--result", workspace.path(f"{name}.json"), "--outputs", workspace.path(f"{name}_outputs")]
+    if pass_kind in TRACED_PASSES:
+        command += ["--etdump", workspace.path(f"{name}.etdump")]
+    if pass_kind == "kernels":
+        command += ["--samples", workspace.path(f"{name}.samples.json")]
+    if arm.spec.slowdown_percent:
+        command += ["--slowdown-percent", str(arm.spec.slowdown_percent)]
+    completed = workspace.run(command, environ, plan.timeout_s)
+    if completed.returncode != 0:
+        raise _failure(completed, model, arm, round_index, pass_kind)
+
+    relative = Path(round_name(round_index)) / pass_kind
+    directory = arm.directory / relative
+    directory.mkdir(parents=True)
+    (directory / LOG_FILE).write_text(completed.stdout + completed.stderr)
+    workspace.get(f"{name}.json", directory / RESULT_FILE)
+    workspace.get(f"{name}_outputs", directory / "outputs")
+    if pass_kind in TRACED_PASSES:
+        workspace.get(f"{name}.etdump", directory / TRACE_FILE)
+    if pass_kind == "kernels":
+        workspace.get(f"{name}.samples.json", directory / SAMPLES_FILE)
+    result = read_result(directory / RESULT_FILE)
+    _believe(result, arm, bench, pass_kind, iterations)
+    arm.results.append(result)
+    arm.processes.append(
+        Process(
+            round=round_index,
+            order=order_index,
+            pass_kind=pass_kind,
+            directory=str(relative),
+            command=completed.command,
+            environment=environ,
+            exit_code=completed.returncode,
+            seconds=round(completed.seconds, 4),
+        )
+    )
+    return result
+
+
+def _believe(result: RunnerResult, arm: Arm, bench: Bench, pass_kind: str, iterations: int) -> None:
+    """The result must be of this arm and this plan: SME2 really on, or really taken away."""
+    plan = bench.plan
+    if bench.cpus and result.cpus != parse_cpu_list(bench.cpus):
+        raise RunnerError(
+            f"The runner was to run on CPUs {bench.cpus}, but reports {result.cpus}.",
+            "Choose CPUs that the device lets a program have, or leave `cpus` empty.",
+        )
+    if result.cpu.sme2_usable != (arm.spec.sme2 == "on"):
+        raise RunnerError(
+            f"The runner was to run with SME2 {arm.spec.sme2}, but reports SME2 usable: "
+            f"{result.cpu.sme2_usable}.",
+            "Run `sme2 doctor`; on a CPU without SME2 only sme2_off can be measured.",
+        )
+    if plan.qos and result.qos != plan.qos:
+        raise RunnerError(
+            f"The runner was to run with the quality of service {plan.qos}, but reports {result.qos}.",
+            "Leave `qos` empty.",
+        )
+    asked = (pass_kind, plan.threads, iterations, arm.spec.slowdown_percent)
+    given = (result.pass_kind, result.threads, len(result.iteration_ns), result.slowdown_percent)
+    least, most = plan.warmup_of(pass_kind)
+    if asked != given or not least <= len(result.warmup_ns) <= most:
+        raise RunnerError(
+            f"The runner was asked for {asked} and reports {given} after {len(result.warmup_ns)} warm-ups.",
+            "Rebuild the runner.",
+        )
+
+
+def _failure(
+    completed: Completed, model: ExportedModel, arm: Arm, round_index: int, pass_kind: str
+) -> Sme2Error:
+    # A kernel that the runner lacks is a matter of the model, and its line can be named.
+    cause: Sme2Error = load_failure(completed.stderr, read_operators(model.operators)) or runner_failure(
+        completed.returncode, completed.stderr[-2000:]
+    )
+    return RunnerError(
+        f"{model.variant} with SME2 {arm.spec.sme2}, round {round_index + 1}, {pass_kind} pass: {cause.what}",
+        cause.remedy,
+    )

@@ -1,0 +1,105 @@
+"""What a session leaves of an arm: facts that all its processes must agree on, and the hash of every file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+import sme2_assets
+from sme2_assets.analysis.numerics import MINIMUM_SQNR_DB, compare_outputs, worst_agreement, worst_sqnr_db
+from sme2_assets.errors import RunnerError
+from sme2_assets.models.artifact import ExportedModel, read_manifest
+from sme2_assets.profiling.arms import Arm
+from sme2_assets.profiling.manifest import Info, Moment
+from sme2_assets.profiling.plan import Plan
+from sme2_assets.runner.result import RunnerResult
+from sme2_assets.store import sha256_of_file
+
+
+def cpu_of(arm: Arm) -> dict[str, object]:
+    """The CPU facts of the arm, which every process of it must report alike."""
+    facts = {json.dumps(asdict(result.cpu), sort_keys=True) for result in arm.results}
+    if len(facts) != 1:
+        raise RunnerError(
+            f"The processes of SME2 {arm.spec.sme2} report different CPU facts: {sorted(facts)}.",
+            "Pin the measurement to one kind of core.",
+        )
+    return json.loads(facts.pop())
+
+
+def info_of(
+    arm: Arm,
+    model: ExportedModel,
+    plan: Plan,
+    seed: int,
+    started: datetime,
+    finished: datetime,
+    environment: list[Moment],
+    arms_sqnr_db: float | None,
+) -> Info:
+    outputs = [_outputs(arm.directory / process.directory) for process in arm.processes]
+    hashes = {_hash_of(arrays) for arrays in outputs}
+    if len(hashes) != 1:
+        raise RunnerError(
+            f"The outputs with SME2 {arm.spec.sme2} differ from process to process on the same inputs.",
+            "The model or a kernel is not deterministic: such a run cannot be compared.",
+        )
+    exported = read_manifest(model.manifest)
+    expected = [np.load(path) for path in model.expected_outputs]
+    # A program that came without its model has nothing to be compared with but its own other arm.
+    agreements = compare_outputs(expected, outputs[0], classifier=exported.is_classifier) if expected else []
+    worst = worst_agreement(agreements)
+    return Info(
+        started_at=started.isoformat(),
+        finished_at=finished.isoformat(),
+        seed=seed,
+        plan={**asdict(plan), "passes": list(plan.passes)},
+        versions={**asdict(arm.results[0].versions), "sme2_assets": sme2_assets.__version__},
+        agreements=[asdict(agreement) for agreement in agreements],
+        sqnr_db=worst.sqnr_db if worst else None,
+        sqnr_threshold_db=exported.tolerance.minimum_db if agreements else min(MINIMUM_SQNR_DB.values()),
+        arms_sqnr_db=arms_sqnr_db,
+        output_sha256=hashes.pop(),
+        steady=_all_steady(arm.results),
+        processes=arm.processes,
+        environment=environment,
+        file_sha256={
+            str(path.relative_to(arm.directory)): sha256_of_file(path)
+            for path in sorted(arm.directory.rglob("*"))
+            if path.is_file()
+        },
+    )
+
+
+def arms_sqnr_db(arms: list[Arm]) -> float | None:
+    """How near the arms' outputs are to each other; None for one arm."""
+    if len(arms) < 2:
+        return None
+    first, second = (_outputs(arm.directory / arm.processes[0].directory) for arm in arms)
+    return worst_sqnr_db(first, second)
+
+
+def _outputs(directory: Path) -> list[np.ndarray]:
+    files = sorted(
+        (directory / "outputs").glob("output_*.npy"), key=lambda path: int(path.stem.split("_")[1])
+    )
+    return [np.load(path, allow_pickle=False) for path in files]
+
+
+def _hash_of(arrays: list[np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _all_steady(results: list[RunnerResult]) -> bool | None:
+    """None when no process was asked to warm up until it is steady."""
+    judged = [result.steady for result in results if result.steady is not None]
+    return all(judged) if judged else None
