@@ -291,8 +291,17 @@ class _Launcher:
             },
             raise_on_error=False,
         )
+        if _was_interrupted(result):
+            # Dagster takes the signal for itself; whoever wants to stop wants to stop all that follows, too.
+            raise KeyboardInterrupt
         if not result.success:
             raise _failure_of(result)
+
+
+def _was_interrupted(result: dg.ExecuteInProcessResult) -> bool:
+    errors = [event.step_failure_data.error for event in result.all_events if event.is_step_failure]
+    names = {each.cls_name for error in errors if error for each in (error, error.cause) if each}
+    return bool(names & {"DagsterExecutionInterruptedError", "KeyboardInterrupt"})
 
 
 def _failure_of(result: dg.ExecuteInProcessResult) -> Sme2Error:

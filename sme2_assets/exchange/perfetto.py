@@ -339,9 +339,11 @@ def _sample_slices(
         threads[FIRST_SAMPLE_TRACK + thread] = f"samples: {about.name} {about.tid} ({kind})"
         times = samples.time_ns[chosen]
         ends = np.minimum(np.append(times[1:], end), times + samples.period_ns)
-        for at, began, ended in zip(chosen.tolist(), times.tolist(), ends.tolist(), strict=True):
-            function = samples.functions[int(samples.function[at])]
-            place = where.iloc[at]
+        functions = [samples.functions[index] for index in samples.function[chosen].tolist()]
+        places = where.iloc[chosen].to_dict("records")
+        for function, place, began, ended in zip(
+            functions, places, times.tolist(), ends.tolist(), strict=True
+        ):
             args = {
                 "unit": place["unit"],
                 "in": place["kind"],
@@ -459,7 +461,10 @@ def _key(backend: str, delegate: Any, position: Any) -> tuple[str, int, int]:
 
 
 def _is_null(value: Any) -> bool:
-    return value is None or (not isinstance(value, list | np.ndarray) and bool(pd.isna(value)))
+    # Most values are of these types, and there are millions.
+    if isinstance(value, str | int | list | np.ndarray):
+        return False
+    return value is None or bool(pd.isna(value))
 
 
 def _plain(value: Any) -> Any:

@@ -233,7 +233,7 @@ def _refusal(kind: Any) -> WarehouseError:
 
 _RELATIONS = """
     SELECT table_name AS name, 'table' AS kind, comment AS holds
-    FROM duckdb_tables() WHERE database_name = 'warehouse'
+    FROM duckdb_tables() WHERE database_name = 'warehouse' AND schema_name = 'main'
     UNION ALL
     SELECT view_name, 'view', comment FROM duckdb_views() WHERE database_name = 'warehouse' AND NOT internal
     ORDER BY kind, name

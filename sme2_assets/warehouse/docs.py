@@ -24,15 +24,18 @@ def schema_markdown() -> str:
         tempfile.TemporaryDirectory() as folder,
         Warehouse(Path(folder) / "warehouse").connect() as connection,
     ):
-        comments = dict(connection.execute(_RELATIONS).fetchall())
-        columns = {name: connection.execute(_COLUMNS, [name]).fetchall() for name in comments}
+        relations = connection.execute(_RELATIONS).fetchall()
+        columns = {name: connection.execute(_COLUMNS, [name]).fetchall() for _, name, _ in relations}
     tables = [table.name for table in TABLES]
-    sections = [_section(f"Table `{name}`", comments[name], columns[name]) for name in tables]
-    for name in comments:
-        if name not in tables:
-            # A view that has a table's columns says so in its comment: they are not listed again.
-            new = columns[name] not in [columns[table] for table in tables]
-            sections.append(_section(f"View `{name}`", comments[name], columns[name] if new else []))
+    # What is measured first, in the order of its declaration; then what is made of it.
+    relations.sort(key=lambda relation: tables.index(relation[1]) if relation[1] in tables else len(tables))
+    sections = []
+    for kind, name, comment in relations:
+        # A view that has a table's columns says so in its comment: they are not listed again.
+        new = name in tables or columns[name] not in [columns[table] for table in tables]
+        sections.append(
+            _section(f"{'Table' if name in tables else kind} `{name}`", comment, columns[name] if new else [])
+        )
     return "\n".join(sections)
 
 
@@ -48,14 +51,15 @@ def with_schema(page: str) -> str:
 
 
 _RELATIONS = """
-    SELECT table_name, comment FROM duckdb_tables() WHERE database_name = 'warehouse'
+    (SELECT 'Summary', table_name, comment FROM duckdb_tables()
+     WHERE database_name = 'warehouse' AND schema_name = 'main' ORDER BY table_name)
     UNION ALL
-    (SELECT view_name, comment FROM duckdb_views()
+    (SELECT 'View', view_name, comment FROM duckdb_views()
      WHERE database_name = 'warehouse' AND NOT internal ORDER BY view_name)
 """
 _COLUMNS = """
     SELECT column_name, data_type, comment FROM duckdb_columns()
-    WHERE database_name = 'warehouse' AND table_name = ? ORDER BY column_index
+    WHERE database_name = 'warehouse' AND schema_name = 'main' AND table_name = ? ORDER BY column_index
 """
 
 

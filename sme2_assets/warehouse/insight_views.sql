@@ -2,22 +2,13 @@
 -- Emulated rows keep their kernels and their place; their times are NULL, because they mean nothing.
 
 CREATE VIEW bottlenecks AS
-WITH started AS (
-    SELECT run_id, backend, delegate, position, avg(start_ns) AS start_ns
-    FROM timeline
-    WHERE kind = 'operator' AND NOT is_warmup
-    GROUP BY run_id, backend, delegate, position
-),
-ordered AS (
+WITH ordered AS (
     SELECT
-        facts.*,
-        row_number() OVER (
-            PARTITION BY facts.run_id ORDER BY started.start_ns, facts.delegate, facts.position
-        )::INTEGER AS execution_order
+        facts.*, placed.execution_order
     FROM operator_facts AS facts
-    JOIN started
-        ON started.run_id = facts.run_id AND started.backend = facts.backend
-        AND started.delegate IS NOT DISTINCT FROM facts.delegate AND started.position = facts.position
+    JOIN operator_order AS placed
+        ON placed.run_id = facts.run_id AND placed.backend = facts.backend
+        AND placed.delegate IS NOT DISTINCT FROM facts.delegate AND placed.position = facts.position
 )
 SELECT
     run_id, session_id, variant, model, precision, platform, sme2, threads, fidelity, started_at,
@@ -55,17 +46,7 @@ COMMENT ON COLUMN bottlenecks.gflops IS 'Achieved 10^9 operations per second, tw
 -- A run without SME2 borrows the evidence of the newest emulated run with SME2 that has the same model
 -- file, the same library and the same operators in the same places.
 CREATE VIEW emulated_twin AS
-WITH programs AS (
-    SELECT run_id, md5(string_agg(concat_ws(':', backend, delegate, position, op_type), ','
-        ORDER BY backend, delegate, position)) AS program
-    FROM (
-        SELECT DISTINCT run_id, backend, delegate, position, op_type
-        FROM timeline
-        WHERE kind = 'operator' AND NOT is_warmup AND round = 0
-    )
-    GROUP BY run_id
-),
-candidates AS (
+WITH candidates AS (
     SELECT runs.*, program, bool_or(sme2 = 'on') OVER (PARTITION BY session_id, variant, platform) AS both_arms
     FROM runs
     JOIN programs USING (run_id)
@@ -265,7 +246,7 @@ SELECT
     modules.operators::INTEGER AS operators, modules.own_operators::INTEGER AS own_operators,
     modules.matrix_operators::INTEGER AS matrix_operators, modules.sme2_operators::INTEGER AS sme2_operators,
     modules.first_operator, modules.macs, modules.mean_ns, modules.own_ns,
-    modules.mean_ns / nullif(max(modules.mean_ns) FILTER (depth = 0) OVER (PARTITION BY modules.run_id), 0) AS share,
+    modules.mean_ns / nullif(max(modules.mean_ns) FILTER (depth = 0) OVER (PARTITION BY runs.run_id), 0) AS share,
     2 * modules.macs / nullif(modules.mean_ns, 0) AS gflops
 FROM modules
 JOIN runs USING (run_id);
@@ -286,38 +267,13 @@ COMMENT ON COLUMN module_summary.share IS 'Mean time over mean Method::execute; 
 COMMENT ON COLUMN module_summary.gflops IS '10^9 operations per second, two per multiply-accumulate, over all time of the module; NULL when emulated.';
 
 CREATE VIEW headroom AS
-WITH per_inference AS (
-    SELECT
-        run_id, round, iteration,
-        sum(duration_ns) AS inference_ns,
-        coalesce(sum(duration_ns) FILTER (category IN ('CONV', 'GEMM')), 0) AS compute_ns,
-        coalesce(sum(duration_ns) FILTER (category = 'Data Movement'), 0) AS data_movement_ns,
-        coalesce(sum(duration_ns) FILTER (kind = 'operator' AND backend = 'portable'), 0) AS portable_ns,
-        coalesce(sum(duration_ns) FILTER (kind = 'delegate_overhead'), 0) AS delegate_overhead_ns,
-        coalesce(sum(duration_ns) FILTER (kind = 'framework_overhead'), 0) AS framework_overhead_ns,
-        count(*) FILTER (kind = 'delegate_overhead') AS delegate_calls,
-        count(*) FILTER (kind = 'operator') AS operators,
-        count(*) FILTER (kind = 'operator' AND backend = 'portable') AS portable_operators
-    FROM timeline
-    WHERE NOT is_warmup
-    GROUP BY run_id, round, iteration
-),
-per_round AS (
-    SELECT
-        run_id, round, count(*) AS inferences,
-        avg(COLUMNS('_ns$')),
-        max(delegate_calls) AS delegate_calls, max(operators) AS operators,
-        max(portable_operators) AS portable_operators
-    FROM per_inference
-    GROUP BY run_id, round
-),
-per_run AS (
+WITH per_run AS (
     SELECT
         run_id, count(*)::INTEGER AS rounds, sum(inferences)::INTEGER AS inferences,
         avg(COLUMNS('_ns$')),
         max(delegate_calls)::INTEGER AS delegate_calls, max(operators)::INTEGER AS operators,
         max(portable_operators)::INTEGER AS portable_operators
-    FROM per_round
+    FROM part_rounds
     GROUP BY run_id
 ),
 timed AS (

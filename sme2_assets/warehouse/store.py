@@ -1,8 +1,8 @@
 """Writing rows, publishing the DuckDB file, and reading it.
 
 Writers never share a file, so any number of them and of readers run at once: each run's rows are
-one Parquet file per table, made outside the glob and renamed in. Publishing builds a new DuckDB
-file and swaps a symlink, so an open session neither blocks nor is blocked.
+one Parquet file per table, made outside the glob and renamed in. Publishing makes a new DuckDB
+file (publish.py) and swaps a symlink, so an open session neither blocks nor is blocked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 
 import duckdb
@@ -23,13 +22,10 @@ from filelock import FileLock
 
 from sme2_assets.errors import WarehouseError
 from sme2_assets.store import safe_name
-from sme2_assets.warehouse.schema import RUN_ID, RUNS, TABLES, Table
+from sme2_assets.warehouse.publish import FILE_NAME, build, fsync, literal, quoted
+from sme2_assets.warehouse.schema import RUN_ID, Table
 
-# Readable by DuckDB clients older than the one that writes.
-STORAGE_VERSION = "v1.0.0"
 SNAPSHOTS_KEPT = 5
-# In this order: insights are views over the views of runs.
-VIEW_FILES = ("views.sql", "insight_views.sql")
 # No write takes this long: what is older in the staging folder belongs to a writer that was killed.
 STAGING_LIFETIME_S = 24 * 3600
 
@@ -77,6 +73,11 @@ class Warehouse:
         return self.root.parent / "warehouse.duckdb"
 
     @property
+    def tables(self) -> Path:
+        """The Parquet files of all rows: what everything else can be made from."""
+        return self.root / "tables"
+
+    @property
     def snapshots(self) -> Path:
         return self.root / "snapshots"
 
@@ -87,7 +88,7 @@ class Warehouse:
 
     def write(self, table: Table, rows: pd.DataFrame, keys: Mapping[str, str]) -> Path:
         """Stores one run's rows of a table; the same keys replace what was there."""
-        folder = self.root / "tables" / table.name
+        folder = self.tables / table.name
         for key in table.keys:
             folder = folder / f"{key.name}={safe_name(keys[key.name])}"
         missing = [column.name for column in table.columns if column.name not in rows.columns]
@@ -100,18 +101,18 @@ class Warehouse:
         columns = ", ".join(f'"{column.name}"::{column.type} AS "{column.name}"' for column in table.columns)
         self.staging.mkdir(parents=True, exist_ok=True)
         staged = self.staging / f"{uuid.uuid4().hex}.parquet"
-        target = folder / "data.parquet"
+        target = folder / FILE_NAME
         try:
             with duckdb.connect() as connection:
                 connection.register("incoming", rows)
                 connection.execute(
-                    f"COPY (SELECT {columns} FROM incoming) TO '{_quoted(staged)}' "
+                    f"COPY (SELECT {columns} FROM incoming) TO '{quoted(staged)}' "
                     "(FORMAT parquet, COMPRESSION zstd)"
                 )
-            _fsync(staged)
+            fsync(staged)
             folder.mkdir(parents=True, exist_ok=True)
             staged.replace(target)
-            _fsync(folder)
+            fsync(folder)
         except duckdb.Error as error:
             raise WarehouseError(f"Rows for {table.name} could not be written: {error}") from error
         finally:
@@ -120,7 +121,7 @@ class Warehouse:
 
     def drop_other_copies(self, table: Table, keys: Mapping[str, str]) -> None:
         """Removes a run's rows that stand under other keys: it was stored before, as something else."""
-        folder = self.root / "tables" / table.name
+        folder = self.tables / table.name
         kept = folder.joinpath(*(f"{key.name}={safe_name(keys[key.name])}" for key in table.keys))
         depth = "/".join("*" for _ in table.keys[:-1])
         for copy in folder.glob(f"{depth}/{RUN_ID.name}={safe_name(keys[RUN_ID.name])}"):
@@ -128,7 +129,7 @@ class Warehouse:
                 shutil.rmtree(copy)
 
     def publish(self) -> Path:
-        """Builds a new DuckDB file from all Parquet files and makes it the current one."""
+        """Makes a new DuckDB file of all Parquet files the current one."""
         self.snapshots.mkdir(parents=True, exist_ok=True)
         with FileLock(self.root / "publish.lock"):
             existing = sorted(self.snapshots.glob("warehouse-*.duckdb"), key=_number)
@@ -140,7 +141,7 @@ class Warehouse:
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir(parents=True)
             try:
-                self._build(building / final.name)
+                build(building / final.name, self.tables, existing[-1] if existing else None)
                 (building / final.name).replace(final)
             finally:
                 shutil.rmtree(building, ignore_errors=True)
@@ -187,8 +188,8 @@ class Warehouse:
         try:
             self._attach_published(connection)
             for name, value in (settings or {}).items():
-                connection.execute(f"SET {name} = {_literal(value)}")
-            allowed = ", ".join(f"'{_quoted(folder)}'" for folder in (self.root / "tables", *folders))
+                connection.execute(f"SET {name} = {literal(value)}")
+            allowed = ", ".join(f"'{quoted(folder)}'" for folder in (self.tables, *folders))
             connection.execute(f"SET allowed_directories = [{allowed}]")
             connection.execute("SET enable_external_access = false")
             connection.execute("SET lock_configuration = true")
@@ -204,7 +205,7 @@ class Warehouse:
             if not self.link.exists():
                 self.publish()
             try:
-                connection.execute(f"ATTACH '{_quoted(self.link.resolve())}' AS warehouse (READ_ONLY)")
+                connection.execute(f"ATTACH '{quoted(self.link.resolve())}' AS warehouse (READ_ONLY)")
                 break
             except duckdb.IOException:
                 # Between reading the link and opening the file, others may have published so often that
@@ -223,49 +224,6 @@ class Warehouse:
             except OSError:
                 continue
 
-    def _build(self, path: Path) -> None:
-        with duckdb.connect() as connection:
-            connection.execute(f"ATTACH '{_quoted(path)}' AS published (STORAGE_VERSION '{STORAGE_VERSION}')")
-            connection.execute("USE published")
-            # One transaction: as hundreds of them the comments would take longer than the rows.
-            connection.begin()
-            for table in TABLES:
-                self._build_table(connection, table)
-            for name in VIEW_FILES:
-                connection.execute(resources.files(__package__).joinpath(name).read_text())
-            _comment_views_like_tables(connection)
-            connection.commit()
-            connection.execute("USE memory")
-            connection.execute("DETACH published")
-        _fsync(path)
-
-    def _build_table(self, connection: duckdb.DuckDBPyConnection, table: Table) -> None:
-        folder = self.root / "tables" / table.name
-        columns = ", ".join(
-            f'"{column.name}"::{column.type} AS "{column.name}"' for column in table.all_columns
-        )
-        # An empty relation with all columns, so that views exist before the first run, and rows that were
-        # written before a column was declared have NULL there.
-        nulls = ", ".join(f'NULL::{column.type} AS "{column.name}"' for column in table.all_columns)
-        select = f"SELECT {nulls} WHERE false"
-        if next(folder.rglob("data.parquet"), None) is not None:
-            select = (
-                f"SELECT {columns} FROM (({select}) UNION ALL BY NAME "
-                f"FROM read_parquet('{_quoted(folder)}/**/data.parquet', hive_partitioning = true, "
-                "hive_types_autocast = false, union_by_name = true))"
-            )
-        if RUN_ID in table.keys and table is not RUNS:
-            # Restricted to the runs that are published (they come first), so that one file always shows
-            # one consistent state, whatever is being written meanwhile.
-            select = f"FROM ({select}) WHERE run_id IN (SELECT run_id FROM runs)"
-        what = "VIEW" if table.published_as_view else "TABLE"
-        connection.execute(f"CREATE {what} {table.name} AS {select}")
-        connection.execute(f"COMMENT ON {what} {table.name} IS {_literal(table.comment)}")
-        for column in table.all_columns:
-            connection.execute(
-                f'COMMENT ON COLUMN {table.name}."{column.name}" IS {_literal(column.comment)}'
-            )
-
     def _point_link_at(self, snapshot: Path) -> None:
         staged = self.link.with_name(f".{self.link.name}.{os.getpid()}")
         staged.unlink(missing_ok=True)
@@ -273,35 +231,5 @@ class Warehouse:
         staged.replace(self.link)
 
 
-def _comment_views_like_tables(connection: duckdb.DuckDBPyConnection) -> None:
-    """A view's column without a comment of its own means what the table's column of that name means."""
-    comments = {column.name: column.comment for table in reversed(TABLES) for column in table.all_columns}
-    bare = connection.execute(
-        "SELECT table_name, column_name FROM duckdb_columns() "
-        "WHERE database_name = 'published' AND comment IS NULL"
-    ).fetchall()
-    for table_name, column_name in bare:
-        if column_name in comments:
-            connection.execute(
-                f'COMMENT ON COLUMN {table_name}."{column_name}" IS {_literal(comments[column_name])}'
-            )
-
-
 def _number(path: Path) -> int:
     return int(path.stem.rsplit("-", 1)[1])
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -83,26 +83,6 @@ COMMENT ON COLUMN latency_summary.sampler_overhead IS 'Median inference with tra
 COMMENT ON COLUMN latency_summary.load_ns IS 'Model load time, median.';
 COMMENT ON COLUMN latency_summary.peak_memory_bytes IS 'Peak memory, largest process.';
 
-CREATE VIEW operator_rounds AS
-SELECT
-    run_id, round, backend, delegate, position,
-    any_value(name) AS name,
-    any_value(op_type) AS op_type,
-    any_value(data_type) AS data_type,
-    any_value(category) AS category,
-    bool_and(known) AS known,
-    any_value(sme2_evidence) AS sme2_evidence,
-    count(*)::INTEGER AS inferences,
-    median(duration_ns) AS median_ns,
-    avg(duration_ns) AS mean_ns
-FROM timeline
-WHERE kind = 'operator' AND NOT is_warmup
-GROUP BY run_id, round, backend, delegate, position;
-COMMENT ON VIEW operator_rounds IS 'Time of each operator in each process of the etdump pass.';
-COMMENT ON COLUMN operator_rounds.median_ns IS 'Median over the inferences of the process.';
-COMMENT ON COLUMN operator_rounds.mean_ns IS 'Mean over the inferences of the process; means add up.';
-COMMENT ON COLUMN operator_rounds.inferences IS 'Timed inferences.';
-
 CREATE VIEW operator_summary AS
 WITH execute AS (
     SELECT run_id, avg(execute_ns) AS mean_ns
@@ -142,38 +122,6 @@ COMMENT ON COLUMN operator_summary.inferences IS 'Timed inferences of all rounds
 COMMENT ON COLUMN operator_summary.median_ns IS 'Median over rounds of the per-process medians.';
 COMMENT ON COLUMN operator_summary.mean_ns IS 'Mean; means of all rows and the overhead add up to the inference.';
 COMMENT ON COLUMN operator_summary.share IS 'Mean time over mean Method::execute.';
-
--- The one definition of a sample on SME: the kernel's name says so, or the instruction is one of SME's own.
--- Functions that only answer questions (role query) carry the name of an instruction set and use none.
-CREATE VIEW judged_samples AS
-SELECT *, coalesce((isa IN ('sme', 'sme2') AND role IN ('compute', 'pack')) OR unit = 'SME', false) AS is_sme
-FROM kernel_samples;
-COMMENT ON VIEW judged_samples IS 'The rows of kernel_samples, and whether they are on SME.';
-COMMENT ON COLUMN judged_samples.is_sme IS 'In an SME or SME2 kernel that computes or packs, or on an instruction of SME''s own.';
-
--- Emulated shares weigh each instruction by what it costs the emulator: they tell which units were used,
--- and not for how long.
-CREATE VIEW operator_samples AS
-SELECT
-    run_id, backend, delegate, position,
-    sum(samples)::BIGINT AS samples,
-    sum(near_boundary_samples)::BIGINT AS near_boundary_samples,
-    coalesce(sum(samples) FILTER (is_sme), 0)::BIGINT AS sme_samples,
-    coalesce(sum(samples - near_boundary_samples) FILTER (is_sme), 0)::BIGINT AS certain_sme_samples,
-    sum(samples * (unit = 'SME')::INTEGER) / sum(samples) AS sme_unit_share,
-    sum(samples * (unit = 'SVE')::INTEGER) / sum(samples) AS sve_unit_share,
-    sum(samples * (unit = 'SIMD/FP')::INTEGER) / sum(samples) AS simd_unit_share,
-    sum(samples * (unit = 'load/store')::INTEGER) / sum(samples) AS load_store_share
-FROM judged_samples
-WHERE kind = 'operator'
-GROUP BY run_id, backend, delegate, position;
-COMMENT ON VIEW operator_samples IS 'Samples of each operator of each run, and the units they were on.';
-COMMENT ON COLUMN operator_samples.sme_samples IS 'Samples in SME or SME2 kernels (compute or pack), or on an SME instruction.';
-COMMENT ON COLUMN operator_samples.certain_sme_samples IS 'Those that cannot belong to a neighbouring operator.';
-COMMENT ON COLUMN operator_samples.sme_unit_share IS 'Share of samples on an instruction of the SME encoding space.';
-COMMENT ON COLUMN operator_samples.sve_unit_share IS 'Share of samples on an SVE instruction; SME kernels use them too, in streaming mode.';
-COMMENT ON COLUMN operator_samples.simd_unit_share IS 'Share of samples on a SIMD or floating-point instruction.';
-COMMENT ON COLUMN operator_samples.load_store_share IS 'Share of samples on a load or store.';
 
 CREATE VIEW operator_facts AS
 WITH registered AS (
@@ -230,29 +178,6 @@ COMMENT ON COLUMN operator_facts.simd_unit_share IS 'Share of samples on a SIMD 
 COMMENT ON COLUMN operator_facts.load_store_share IS 'Share of samples on a load or store.';
 
 CREATE VIEW kernel_usage AS
-WITH kernels AS (
-    SELECT
-        run_id, kind, backend, delegate, position,
-        coalesce(symbol, library || '+0x' || lower(hex(function_offset)), 'unknown address') AS kernel,
-        any_value(symbol IS NOT NULL) AS named,
-        any_value(library) AS library,
-        any_value(kernel_family) AS kernel_family,
-        any_value(role) AS role,
-        any_value(data_types) AS data_types,
-        any_value(tile) AS tile,
-        any_value(isa) AS isa,
-        sum(samples)::BIGINT AS samples,
-        sum(near_boundary_samples)::BIGINT AS near_boundary_samples,
-        coalesce(sum(samples) FILTER (is_sme), 0)::BIGINT AS sme_samples,
-        sum(samples * (unit = 'SME')::INTEGER) / sum(samples) AS sme_unit_share,
-        sum(samples * (unit = 'SVE')::INTEGER) / sum(samples) AS sve_unit_share,
-        sum(samples * (unit = 'SIMD/FP')::INTEGER) / sum(samples) AS simd_unit_share,
-        sum(samples * (unit = 'load/store')::INTEGER) / sum(samples) AS load_store_share
-    FROM judged_samples
-    GROUP BY
-        run_id, kind, backend, delegate, position,
-        coalesce(symbol, library || '+0x' || lower(hex(function_offset)), 'unknown address')
-)
 SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
     runs.threads, runs.fidelity, runs.started_at,
@@ -265,7 +190,7 @@ SELECT
     ) AS share_of_operator,
     kernels.samples / sum(kernels.samples) OVER (PARTITION BY kernels.run_id) AS share_of_run,
     kernels.sme_unit_share, kernels.sve_unit_share, kernels.simd_unit_share, kernels.load_store_share
-FROM kernels
+FROM function_samples AS kernels
 JOIN runs USING (run_id)
 LEFT JOIN operator_facts AS facts
     ON facts.run_id = kernels.run_id AND kernels.kind = 'operator' AND facts.backend = kernels.backend
@@ -339,38 +264,6 @@ COMMENT ON COLUMN attribution_coverage.operators IS 'Operators of the run.';
 COMMENT ON COLUMN attribution_coverage.attributed_operators IS 'Those with one place in the model, or inserted by the delegate.';
 COMMENT ON COLUMN attribution_coverage.row_coverage IS 'Attributed over all operators.';
 COMMENT ON COLUMN attribution_coverage.time_coverage IS 'The same by time; NULL when emulated.';
-
--- Overhead is kept as a row of its own, so that the rows of a run add up to the inference.
-CREATE VIEW category_rounds AS
-WITH per_inference AS (
-    SELECT
-        run_id, round, iteration,
-        coalesce(category, 'Overhead') AS category,
-        sum(duration_ns) AS duration_ns,
-        count(*) FILTER (kind = 'operator') AS operators,
-        count(*) FILTER (kind = 'operator' AND sme2_evidence <> 'none') AS sme2_operators,
-        count(*) FILTER (kind = 'operator' AND NOT known) AS unknown_operators
-    FROM timeline
-    WHERE NOT is_warmup
-    GROUP BY run_id, round, iteration, coalesce(category, 'Overhead')
-)
-SELECT
-    run_id, round, category,
-    max(operators)::INTEGER AS operators,
-    max(sme2_operators)::INTEGER AS sme2_operators,
-    max(unknown_operators)::INTEGER AS unknown_operators,
-    count(*)::INTEGER AS inferences,
-    median(duration_ns) AS median_ns,
-    avg(duration_ns) AS mean_ns
-FROM per_inference
-GROUP BY run_id, round, category;
-COMMENT ON VIEW category_rounds IS 'Time of each category in each process of the etdump pass; Overhead is no operator category.';
-COMMENT ON COLUMN category_rounds.operators IS 'Operators of the category in one inference.';
-COMMENT ON COLUMN category_rounds.sme2_operators IS 'Those with SME2 evidence.';
-COMMENT ON COLUMN category_rounds.unknown_operators IS 'Those the categoriser does not know (Other only).';
-COMMENT ON COLUMN category_rounds.inferences IS 'Timed inferences.';
-COMMENT ON COLUMN category_rounds.median_ns IS 'Median over the inferences of the process.';
-COMMENT ON COLUMN category_rounds.mean_ns IS 'Mean over the inferences of the process; means add up.';
 
 CREATE VIEW category_summary AS
 WITH categories AS (

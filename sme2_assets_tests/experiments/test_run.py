@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,6 +72,41 @@ def test_a_yaml_file_is_measured_and_a_failing_member_loses_no_other(
     assert (tmp_path / "out" / f"toy_cnn-fp32-{HOST}-t1-fine" / "export" / "export.json").is_file()
     with dg.DagsterInstance.from_config(str(store.dagster_home)) as instance:
         assert {record.tags[EXPERIMENT_TAG] for record in instance.get_runs()} == {"mine"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(HOST is None, reason="no native platform on this host")
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=lambda sent: sent.name)
+def test_who_interrupts_an_experiment_stops_all_of_it(
+    tmp_path: Path,
+    store: Store,
+    runner_binary: RunnerBinary,
+    exported: Callable[[str], ExportedModel],
+    sent: signal.Signals,
+):
+    """A session that is interrupted is none that failed, after which the others would be measured."""
+    exported("toy_cnn-fp32")
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        f"models: toy_cnn-fp32\nplatforms: {HOST}\nsme2: off\npasses: [latency, etdump]\n"
+        "warmup: 0\nquiet_patience_s: 0\nentries:\n  - name: endless\n    rounds: 1000\n"
+        "    iterations: 1\n  - name: never-begun\n    rounds: 1\n"
+    )
+    started = subprocess.Popen(
+        [sys.executable, "-m", "sme2_assets.cli", "run", str(file)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell in the background starts its children deaf to this signal.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert started.stderr is not None
+    assert any("round 2 of 1000" in line for line in started.stderr)
+    started.send_signal(sent)
+    _, errors = started.communicate(timeout=60)
+    assert started.returncode != 0
+    assert "session 2 of 2" not in errors
+    assert not list(store.runs.glob("[!.]*"))
 
 
 @pytest.mark.slow

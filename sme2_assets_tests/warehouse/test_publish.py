@@ -20,14 +20,11 @@ VIEWS = {
     "latest_runs",
     "latency_rounds",
     "latency_summary",
-    "operator_rounds",
     "operator_summary",
-    "category_rounds",
     "category_summary",
     "sme2_comparison",
     "aa_sessions",
     "history",
-    "operator_samples",
     "judged_samples",
     "delegation_report",
     "operator_facts",
@@ -40,6 +37,18 @@ VIEWS = {
     "headroom",
 }
 
+# Tables that are made of events.
+SUMMARIES = {
+    "operator_rounds",
+    "operator_order",
+    "operator_samples",
+    "function_samples",
+    "category_rounds",
+    "part_rounds",
+    "programs",
+}
+RELATIONS = {table.name for table in TABLES} | SUMMARIES | VIEWS
+
 
 def small_run(number: int) -> MadeRun:
     return MadeRun(session_id=f"20260101T0000{number:02d}-aaaaaa", rounds=1, warmup=0, iterations=1)
@@ -47,7 +56,7 @@ def small_run(number: int) -> MadeRun:
 
 def test_an_empty_warehouse_has_all_tables_and_views_and_they_are_empty(warehouse: Warehouse):
     names = set(warehouse.query("SHOW TABLES")["name"])
-    assert names == {table.name for table in TABLES} | VIEWS
+    assert names == RELATIONS
     for name in names:
         assert warehouse.query(f"FROM {name}").empty, name
 
@@ -69,8 +78,8 @@ def test_rows_older_than_a_column_have_null_there(
     ingest(warehouse, small_run(0).write(tmp_path))
     new = Column("weather", "VARCHAR", "The weather.")
     grown = {table: replace(table, columns=(*table.columns, new)) for table in (RUNS, TIMELINE)}
-    monkeypatch.setattr("sme2_assets.warehouse.store.TABLES", [grown.get(table, table) for table in TABLES])
-    monkeypatch.setattr("sme2_assets.warehouse.store.RUNS", grown[RUNS])
+    monkeypatch.setattr("sme2_assets.warehouse.publish.TABLES", [grown.get(table, table) for table in TABLES])
+    monkeypatch.setattr("sme2_assets.warehouse.publish.RUNS", grown[RUNS])
     warehouse.publish()
     for table in ("runs", "timeline"):
         assert warehouse.query(f"SELECT DISTINCT weather FROM {table}")["weather"].isna().tolist() == [True]
@@ -336,17 +345,18 @@ def test_parameters_are_values_and_not_sql(paired: Warehouse):
 def test_every_table_view_and_column_is_documented(paired: Warehouse):
     bare = paired.query(
         "SELECT table_name, column_name FROM duckdb_columns() "
-        "WHERE database_name = 'warehouse' AND coalesce(comment, '') = ''"
+        "WHERE database_name = 'warehouse' AND schema_name = 'main' AND coalesce(comment, '') = ''"
     )
     assert bare.empty, bare
     relations = paired.query(
         """
-        SELECT table_name AS name, comment FROM duckdb_tables() WHERE database_name = 'warehouse'
+        SELECT table_name AS name, comment FROM duckdb_tables()
+        WHERE database_name = 'warehouse' AND schema_name = 'main'
         UNION ALL
         SELECT view_name, comment FROM duckdb_views() WHERE database_name = 'warehouse' AND NOT internal
         """
     )
-    assert set(relations["name"]) == {table.name for table in TABLES} | VIEWS
+    assert set(relations["name"]) == RELATIONS
     assert relations["comment"].str.len().gt(0).all(), relations
 
 

@@ -1,0 +1,176 @@
+-- What summaries need of the events of a run, counted when the run is published. Events are in the files of
+-- all runs, and a query over those takes longer with each of them; these are tables. They are made twice:
+-- empty, where the published file is made, and of new runs, from `timeline` and `kernel_samples` with only
+-- the rows of these. So nothing here may look beyond one run.
+
+CREATE TABLE operator_rounds AS
+SELECT
+    run_id, round, backend, delegate, position,
+    any_value(name) AS name,
+    any_value(op_type) AS op_type,
+    any_value(data_type) AS data_type,
+    any_value(category) AS category,
+    bool_and(known) AS known,
+    any_value(sme2_evidence) AS sme2_evidence,
+    count(*)::INTEGER AS inferences,
+    median(duration_ns) AS median_ns,
+    avg(duration_ns) AS mean_ns
+FROM timeline
+WHERE kind = 'operator' AND NOT is_warmup
+GROUP BY run_id, round, backend, delegate, position;
+COMMENT ON TABLE operator_rounds IS 'Time of each operator in each process of the etdump pass.';
+COMMENT ON COLUMN operator_rounds.median_ns IS 'Median over the inferences of the process.';
+COMMENT ON COLUMN operator_rounds.mean_ns IS 'Mean over the inferences of the process; means add up.';
+COMMENT ON COLUMN operator_rounds.inferences IS 'Timed inferences.';
+
+CREATE TABLE operator_order AS
+SELECT
+    run_id, backend, delegate, position,
+    row_number() OVER (PARTITION BY run_id ORDER BY avg(start_ns), delegate, position)::INTEGER AS execution_order
+FROM timeline
+WHERE kind = 'operator' AND NOT is_warmup
+GROUP BY run_id, backend, delegate, position;
+COMMENT ON TABLE operator_order IS 'The order in which the operators of each run were executed.';
+COMMENT ON COLUMN operator_order.execution_order IS 'Order within the inference, over delegates and portable operators, from 1.';
+
+CREATE TABLE programs AS
+SELECT
+    run_id,
+    md5(string_agg(concat_ws(':', backend, delegate, position, op_type), ',' ORDER BY backend, delegate, position))
+        AS program
+FROM operator_rounds
+WHERE round = 0
+GROUP BY run_id;
+COMMENT ON TABLE programs IS 'Which operators each run has in which places.';
+COMMENT ON COLUMN programs.program IS 'Hash of their types and places: runs of the same operators have the same.';
+
+-- Overhead is kept as a row of its own, so that the rows of a run add up to the inference.
+CREATE TABLE category_rounds AS
+WITH per_inference AS (
+    SELECT
+        run_id, round, iteration,
+        coalesce(category, 'Overhead') AS category,
+        sum(duration_ns) AS duration_ns,
+        count(*) FILTER (kind = 'operator') AS operators,
+        count(*) FILTER (kind = 'operator' AND sme2_evidence <> 'none') AS sme2_operators,
+        count(*) FILTER (kind = 'operator' AND NOT known) AS unknown_operators
+    FROM timeline
+    WHERE NOT is_warmup
+    GROUP BY run_id, round, iteration, coalesce(category, 'Overhead')
+)
+SELECT
+    run_id, round, category,
+    max(operators)::INTEGER AS operators,
+    max(sme2_operators)::INTEGER AS sme2_operators,
+    max(unknown_operators)::INTEGER AS unknown_operators,
+    count(*)::INTEGER AS inferences,
+    median(duration_ns) AS median_ns,
+    avg(duration_ns) AS mean_ns
+FROM per_inference
+GROUP BY run_id, round, category;
+COMMENT ON TABLE category_rounds IS 'Time of each category in each process of the etdump pass; Overhead is no operator category.';
+COMMENT ON COLUMN category_rounds.operators IS 'Operators of the category in one inference.';
+COMMENT ON COLUMN category_rounds.sme2_operators IS 'Those with SME2 evidence.';
+COMMENT ON COLUMN category_rounds.unknown_operators IS 'Those the categoriser does not know (Other only).';
+COMMENT ON COLUMN category_rounds.inferences IS 'Timed inferences.';
+COMMENT ON COLUMN category_rounds.median_ns IS 'Median over the inferences of the process.';
+COMMENT ON COLUMN category_rounds.mean_ns IS 'Mean over the inferences of the process; means add up.';
+
+CREATE TABLE part_rounds AS
+WITH per_inference AS (
+    SELECT
+        run_id, round, iteration,
+        sum(duration_ns) AS inference_ns,
+        coalesce(sum(duration_ns) FILTER (category IN ('CONV', 'GEMM')), 0) AS compute_ns,
+        coalesce(sum(duration_ns) FILTER (category = 'Data Movement'), 0) AS data_movement_ns,
+        coalesce(sum(duration_ns) FILTER (kind = 'operator' AND backend = 'portable'), 0) AS portable_ns,
+        coalesce(sum(duration_ns) FILTER (kind = 'delegate_overhead'), 0) AS delegate_overhead_ns,
+        coalesce(sum(duration_ns) FILTER (kind = 'framework_overhead'), 0) AS framework_overhead_ns,
+        count(*) FILTER (kind = 'delegate_overhead') AS delegate_calls,
+        count(*) FILTER (kind = 'operator') AS operators,
+        count(*) FILTER (kind = 'operator' AND backend = 'portable') AS portable_operators
+    FROM timeline
+    WHERE NOT is_warmup
+    GROUP BY run_id, round, iteration
+)
+SELECT
+    run_id, round, count(*)::INTEGER AS inferences,
+    avg(COLUMNS('_ns$')),
+    max(delegate_calls)::INTEGER AS delegate_calls, max(operators)::INTEGER AS operators,
+    max(portable_operators)::INTEGER AS portable_operators
+FROM per_inference
+GROUP BY run_id, round;
+COMMENT ON TABLE part_rounds IS 'Mean time of the parts of an inference in each process of the etdump pass.';
+COMMENT ON COLUMN part_rounds.inferences IS 'Timed inferences.';
+COMMENT ON COLUMN part_rounds.inference_ns IS 'Method::execute with tracer.';
+COMMENT ON COLUMN part_rounds.compute_ns IS 'CONV and GEMM.';
+COMMENT ON COLUMN part_rounds.data_movement_ns IS 'Data Movement.';
+COMMENT ON COLUMN part_rounds.portable_ns IS 'Operators outside delegates, whatever their category.';
+COMMENT ON COLUMN part_rounds.delegate_overhead_ns IS 'Delegate calls beyond their operators.';
+COMMENT ON COLUMN part_rounds.framework_overhead_ns IS 'Method::execute beyond delegate calls and portable operators.';
+COMMENT ON COLUMN part_rounds.delegate_calls IS 'Delegate calls of one inference.';
+COMMENT ON COLUMN part_rounds.operators IS 'Operators of one inference.';
+COMMENT ON COLUMN part_rounds.portable_operators IS 'Those outside delegates.';
+
+-- The one definition of a sample on SME: the kernel's name says so, or the instruction is one of SME's own.
+-- Functions that only answer questions (role query) carry the name of an instruction set and use none.
+CREATE VIEW judged_samples AS
+SELECT *, coalesce((isa IN ('sme', 'sme2') AND role IN ('compute', 'pack')) OR unit = 'SME', false) AS is_sme
+FROM kernel_samples;
+COMMENT ON VIEW judged_samples IS 'The rows of kernel_samples, and whether they are on SME.';
+COMMENT ON COLUMN judged_samples.is_sme IS 'In an SME or SME2 kernel that computes or packs, or on an instruction of SME''s own.';
+
+-- Emulated shares weigh each instruction by what it costs the emulator: they tell which units were used,
+-- and not for how long.
+CREATE TABLE operator_samples AS
+SELECT
+    run_id, backend, delegate, position,
+    sum(samples)::BIGINT AS samples,
+    sum(near_boundary_samples)::BIGINT AS near_boundary_samples,
+    coalesce(sum(samples) FILTER (is_sme), 0)::BIGINT AS sme_samples,
+    coalesce(sum(samples - near_boundary_samples) FILTER (is_sme), 0)::BIGINT AS certain_sme_samples,
+    sum(samples * (unit = 'SME')::INTEGER) / sum(samples) AS sme_unit_share,
+    sum(samples * (unit = 'SVE')::INTEGER) / sum(samples) AS sve_unit_share,
+    sum(samples * (unit = 'SIMD/FP')::INTEGER) / sum(samples) AS simd_unit_share,
+    sum(samples * (unit = 'load/store')::INTEGER) / sum(samples) AS load_store_share
+FROM judged_samples
+WHERE kind = 'operator'
+GROUP BY run_id, backend, delegate, position;
+COMMENT ON TABLE operator_samples IS 'Samples of each operator of each run, and the units they were on.';
+COMMENT ON COLUMN operator_samples.sme_samples IS 'Samples in SME or SME2 kernels (compute or pack), or on an SME instruction.';
+COMMENT ON COLUMN operator_samples.certain_sme_samples IS 'Those that cannot belong to a neighbouring operator.';
+COMMENT ON COLUMN operator_samples.sme_unit_share IS 'Share of samples on an instruction of the SME encoding space.';
+COMMENT ON COLUMN operator_samples.sve_unit_share IS 'Share of samples on an SVE instruction; SME kernels use them too, in streaming mode.';
+COMMENT ON COLUMN operator_samples.simd_unit_share IS 'Share of samples on a SIMD or floating-point instruction.';
+COMMENT ON COLUMN operator_samples.load_store_share IS 'Share of samples on a load or store.';
+
+CREATE TABLE function_samples AS
+SELECT
+    run_id, kind, backend, delegate, position,
+    coalesce(symbol, library || '+0x' || lower(hex(function_offset)), 'unknown address') AS kernel,
+    any_value(symbol IS NOT NULL) AS named,
+    any_value(library) AS library,
+    any_value(kernel_family) AS kernel_family,
+    any_value(role) AS role,
+    any_value(data_types) AS data_types,
+    any_value(tile) AS tile,
+    any_value(isa) AS isa,
+    sum(samples)::BIGINT AS samples,
+    sum(near_boundary_samples)::BIGINT AS near_boundary_samples,
+    coalesce(sum(samples) FILTER (is_sme), 0)::BIGINT AS sme_samples,
+    sum(samples * (unit = 'SME')::INTEGER) / sum(samples) AS sme_unit_share,
+    sum(samples * (unit = 'SVE')::INTEGER) / sum(samples) AS sve_unit_share,
+    sum(samples * (unit = 'SIMD/FP')::INTEGER) / sum(samples) AS simd_unit_share,
+    sum(samples * (unit = 'load/store')::INTEGER) / sum(samples) AS load_store_share
+FROM judged_samples
+GROUP BY
+    run_id, kind, backend, delegate, position,
+    coalesce(symbol, library || '+0x' || lower(hex(function_offset)), 'unknown address');
+COMMENT ON TABLE function_samples IS 'Samples of each operator of each run, and of what is no operator, by function: kernel_usage without the operators'' names.';
+COMMENT ON COLUMN function_samples.kernel IS 'Name of the function, or its library and offset when it has no exported name.';
+COMMENT ON COLUMN function_samples.named IS 'Whether the library exports its name.';
+COMMENT ON COLUMN function_samples.sme_samples IS 'Those on SME, as in judged_samples.';
+COMMENT ON COLUMN function_samples.sme_unit_share IS 'Share of samples on an instruction of the SME encoding space.';
+COMMENT ON COLUMN function_samples.sve_unit_share IS 'Share of samples on an SVE instruction.';
+COMMENT ON COLUMN function_samples.simd_unit_share IS 'Share of samples on a SIMD or floating-point instruction.';
+COMMENT ON COLUMN function_samples.load_store_share IS 'Share of samples on a load or store.';

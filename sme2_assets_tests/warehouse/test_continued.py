@@ -1,0 +1,179 @@
+"""A published file continues the one before: it must hold what one made anew would hold."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import pytest
+
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.comparisons import compare_latest
+from sme2_assets.warehouse.ingest import kernel_rows_of_run, rows_of_run, write_kernels, write_run
+from sme2_assets.warehouse.publish import FILE_NAME
+from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
+from sme2_assets_tests.warehouse.test_publish import RELATIONS
+
+STEPS = 14
+
+
+def run_of(number: int, sme2: str = "off", **other: object) -> MadeRun:
+    made = MadeRun(
+        session_id=f"20260101T0000{number:02d}-aaaaaa", sme2=sme2, rounds=1, warmup=0, iterations=2
+    )
+    return replace(made, **other)  # type: ignore[arg-type]
+
+
+def contents(warehouse: Warehouse) -> dict[str, pd.DataFrame]:
+    """Every row of every table and view, in one order."""
+    return {name: warehouse.query(f"SELECT * FROM {name} ORDER BY ALL") for name in sorted(RELATIONS)}
+
+
+def files_of(warehouse: Warehouse, run: MadeRun) -> list[Path]:
+    return sorted(warehouse.tables.rglob(f"run_id={run.run_id}/{FILE_NAME}"))
+
+
+class Walk:
+    """Things that happen to a warehouse between two publications, in any order."""
+
+    def __init__(self, warehouse: Warehouse, folder: Path, chance: random.Random) -> None:
+        self.warehouse, self.folder, self.chance = warehouse, folder, chance
+        self.steps = 0
+
+    def written(self, run: MadeRun) -> Path:
+        self.steps += 1
+        return run.write(self.folder / str(self.steps))
+
+    def some_run(self) -> MadeRun:
+        return run_of(self.chance.randrange(4), self.chance.choice(("off", "on")))
+
+    def measure(self) -> None:
+        """A pair; the second time over its own files, with other times."""
+        number, speedup = self.chance.randrange(4), self.chance.uniform(0.5, 4)
+        for sme2 in ("off", "on"):
+            ingest(self.warehouse, self.written(run_of(number, sme2, matrix_speedup=speedup)))
+
+    def measure_without_samples(self) -> None:
+        write_run(self.warehouse, rows_of_run(self.written(self.some_run())))
+
+    def sample_before_the_run_is_there(self) -> None:
+        write_kernels(self.warehouse, kernel_rows_of_run(self.written(self.some_run())))
+
+    def compare(self) -> None:
+        self.warehouse.publish()
+        runs = self.warehouse.query(
+            "SELECT session_id FROM latest_runs GROUP BY ALL HAVING count(DISTINCT sme2) = 2"
+        )
+        if not runs.empty and len(self.warehouse.query("FROM latest_runs")) == 2:
+            compare_latest(self.warehouse, "toy_cnn-fp32", "linux")
+
+    def remove_the_run_but_not_its_rows(self) -> None:
+        for path in (self.warehouse.tables / "runs").rglob(f"run_id={self.some_run().run_id}/{FILE_NAME}"):
+            path.unlink()
+
+    def remove_everything_of_a_run(self) -> None:
+        for path in files_of(self.warehouse, self.some_run()):
+            shutil.rmtree(path.parent)
+
+    def store_as_something_else(self) -> None:
+        run = replace(self.some_run(), variant="other-fp32")
+        ingest(self.warehouse, self.written(run))
+
+    def publish(self) -> None:
+        self.warehouse.publish()
+
+    def step(self) -> None:
+        actions: list[Callable[[], None]] = [
+            *(self.measure, self.measure, self.publish, self.publish, self.compare),
+            *(self.measure_without_samples, self.sample_before_the_run_is_there),
+            *(self.remove_the_run_but_not_its_rows, self.remove_everything_of_a_run),
+            self.store_as_something_else,
+        ]
+        self.chance.choice(actions)()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_happens_in_between_it_holds_what_one_made_anew_holds(
+    warehouse: Warehouse, tmp_path: Path, seed: int
+):
+    walk = Walk(warehouse, tmp_path / "runs", random.Random(seed))
+    walk.measure()
+    warehouse.publish()
+    for _ in range(STEPS):
+        walk.step()
+    warehouse.publish()
+    continued = contents(warehouse)
+    shutil.rmtree(warehouse.snapshots)
+    warehouse.publish()
+    for name, rows in contents(warehouse).items():
+        pd.testing.assert_frame_equal(continued[name], rows, obj=f"{name} (seed {seed})")
+    assert not continued["timeline"].empty
+
+
+def test_what_was_published_is_not_read_again(warehouse: Warehouse, tmp_path: Path):
+    """Neither its rows nor its events, although queries for events still need their files."""
+    first, second = run_of(1), run_of(2)
+    ingest(warehouse, first.write(tmp_path))
+    warehouse.publish()
+    expected = warehouse.query("FROM operator_summary")
+    for path in files_of(warehouse, first):
+        facts = path.stat()
+        path.write_bytes(b"x" * facts.st_size)
+        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    ingest(warehouse, second.write(tmp_path))
+    warehouse.publish()
+    assert set(warehouse.query("FROM runs")["run_id"]) == {first.run_id, second.run_id}
+    again = warehouse.query("FROM operator_summary WHERE run_id = ?", [first.run_id])
+    pd.testing.assert_frame_equal(again, expected)
+    # Unless it was written again: such a file has another time.
+    for path in files_of(warehouse, first):
+        os.utime(path)
+    with pytest.raises(duckdb.Error):
+        warehouse.publish()
+
+
+@pytest.mark.parametrize("damage", [b"", b"no database", None])
+def test_a_file_that_cannot_be_continued_is_made_anew(
+    warehouse: Warehouse, tmp_path: Path, damage: bytes | None
+):
+    ingest(warehouse, run_of(1).write(tmp_path))
+    published = warehouse.publish()
+    before = contents(warehouse)
+    if damage is None:
+        # A file of another version, in which nothing tells what it was made of.
+        with duckdb.connect(str(tmp_path / "other.duckdb")) as other:
+            other.execute("CREATE TABLE runs (run_id INTEGER)")
+        (tmp_path / "other.duckdb").replace(published)
+    else:
+        published.write_bytes(damage)
+    warehouse.publish()
+    for name, rows in contents(warehouse).items():
+        pd.testing.assert_frame_equal(before[name], rows, obj=name)
+
+
+def test_a_state_lists_the_files_it_is_made_of(warehouse: Warehouse, tmp_path: Path):
+    run = run_of(1)
+    ingest(warehouse, run.write(tmp_path))
+    warehouse.publish()
+    listed = warehouse.query("SELECT table_name || '/' || keys AS folder FROM publishing.files")["folder"]
+    on_disk = {str(path.parent.relative_to(warehouse.tables)) for path in files_of(warehouse, run)}
+    assert set(listed) == on_disk
+
+
+def test_a_moved_data_folder_is_whole_after_the_next_publication(warehouse: Warehouse, tmp_path: Path):
+    ingest(warehouse, run_of(1).write(tmp_path / "runs"))
+    warehouse.publish()
+    before = contents(warehouse)
+    moved = tmp_path / "moved" / "data"
+    shutil.copytree(warehouse.root, moved / "warehouse")
+    shutil.rmtree(warehouse.root)
+    elsewhere = Warehouse(moved / "warehouse")
+    elsewhere.publish()
+    for name, rows in contents(elsewhere).items():
+        pd.testing.assert_frame_equal(before[name], rows, obj=name)
