@@ -27,7 +27,7 @@ def main() -> int:
             if done.returncode != 0:
                 return done.returncode
             print(flush=True)
-    for module in ("benchmarks.kernels_bench", "benchmarks.regressions_bench"):
+    for module in ("benchmarks.growth_bench", "benchmarks.kernels_bench", "benchmarks.regressions_bench"):
         done = subprocess.run([sys.executable, "-m", module], cwd=REPOSITORY)
         if done.returncode != 0:
             return done.returncode
