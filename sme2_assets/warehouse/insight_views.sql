@@ -246,6 +246,7 @@ SELECT
     modules.operators::INTEGER AS operators, modules.own_operators::INTEGER AS own_operators,
     modules.matrix_operators::INTEGER AS matrix_operators, modules.sme2_operators::INTEGER AS sme2_operators,
     modules.first_operator, modules.macs, modules.mean_ns, modules.own_ns,
+    -- By the column that is shown: then a query for one run reads no other.
     modules.mean_ns / nullif(max(modules.mean_ns) FILTER (depth = 0) OVER (PARTITION BY runs.run_id), 0) AS share,
     2 * modules.macs / nullif(modules.mean_ns, 0) AS gflops
 FROM modules

@@ -186,9 +186,10 @@ SELECT
     kernels.kernel, kernels.named, kernels.library, kernels.kernel_family, kernels.role, kernels.data_types,
     kernels.tile, kernels.isa, kernels.samples, kernels.near_boundary_samples, kernels.sme_samples,
     kernels.samples / sum(kernels.samples) OVER (
-        PARTITION BY kernels.run_id, kernels.kind, kernels.backend, kernels.delegate, kernels.position
+        PARTITION BY runs.run_id, kernels.kind, kernels.backend, kernels.delegate, kernels.position
     ) AS share_of_operator,
-    kernels.samples / sum(kernels.samples) OVER (PARTITION BY kernels.run_id) AS share_of_run,
+    -- By the column that is shown: then a query for one run counts no other.
+    kernels.samples / sum(kernels.samples) OVER (PARTITION BY runs.run_id) AS share_of_run,
     kernels.sme_unit_share, kernels.sve_unit_share, kernels.simd_unit_share, kernels.load_store_share
 FROM function_samples AS kernels
 JOIN runs USING (run_id)
@@ -208,16 +209,7 @@ COMMENT ON COLUMN kernel_usage.load_store_share IS 'Share of samples on a load o
 
 -- What is not delegated costs its own time and one more border; the delegated ones are one row of a run.
 CREATE VIEW delegation_report AS
-WITH portable AS (
-    SELECT
-        facts.run_id, operator, facts.module, facts.source,
-        sum(CASE WHEN facts.fidelity = 'hardware' THEN facts.mean_ns END) AS mean_ns,
-        sum(CASE WHEN facts.fidelity = 'hardware' THEN facts.share END) AS share
-    FROM operator_facts AS facts, unnest(facts.edge_ops) AS listed(operator)
-    WHERE facts.backend = 'portable'
-    GROUP BY facts.run_id, operator, facts.module, facts.source
-),
-inside AS (
+WITH inside AS (
     SELECT
         run_id,
         sum(CASE WHEN fidelity = 'hardware' THEN mean_ns END) AS mean_ns,
@@ -225,24 +217,32 @@ inside AS (
     FROM operator_facts
     WHERE backend = 'xnnpack'
     GROUP BY run_id
+),
+delegated AS (
+    SELECT run_id, sum(count)::INTEGER AS count
+    FROM delegation
+    WHERE delegated
+    GROUP BY run_id
 )
 SELECT
     delegation.run_id, false AS delegated, delegation.operator, delegation.module, delegation.source,
-    delegation.reason, delegation.count, portable.mean_ns, portable.share
+    delegation.reason, delegation.count,
+    sum(CASE WHEN facts.fidelity = 'hardware' THEN facts.mean_ns END) AS mean_ns,
+    sum(CASE WHEN facts.fidelity = 'hardware' THEN facts.share END) AS share
 FROM delegation
-LEFT JOIN portable
-    ON portable.run_id = delegation.run_id AND portable.operator = delegation.operator
-    AND portable.module IS NOT DISTINCT FROM delegation.module
-    AND portable.source IS NOT DISTINCT FROM delegation.source
+LEFT JOIN operator_facts AS facts
+    ON facts.run_id = delegation.run_id AND facts.backend = 'portable'
+    AND list_contains(facts.edge_ops, delegation.operator)
+    AND facts.module IS NOT DISTINCT FROM delegation.module
+    AND facts.source IS NOT DISTINCT FROM delegation.source
 WHERE NOT delegation.delegated
+GROUP BY
+    delegation.run_id, delegation.operator, delegation.module, delegation.source, delegation.reason, delegation.count
 UNION ALL
 SELECT
-    delegation.run_id, true, NULL, NULL, NULL, NULL, sum(delegation.count)::INTEGER,
-    any_value(inside.mean_ns), any_value(inside.share)
-FROM delegation
-LEFT JOIN inside USING (run_id)
-WHERE delegation.delegated
-GROUP BY delegation.run_id;
+    delegated.run_id, true, NULL, NULL, NULL, NULL, delegated.count, inside.mean_ns, inside.share
+FROM delegated
+LEFT JOIN inside ON inside.run_id = delegated.run_id;
 COMMENT ON VIEW delegation_report IS 'Operators outside delegates, with the reason and what they cost; the delegated ones together in one row.';
 COMMENT ON COLUMN delegation_report.mean_ns IS 'Mean time per inference; NULL when emulated or when no row of the run could be found for it.';
 COMMENT ON COLUMN delegation_report.share IS 'Mean time over mean Method::execute; NULL when emulated.';
@@ -283,7 +283,7 @@ SELECT
     runs.threads, runs.fidelity, runs.started_at,
     categories.category, categories.operators, categories.sme2_operators, categories.unknown_operators,
     categories.rounds, categories.median_ns, categories.mean_ns,
-    categories.mean_ns / nullif(sum(categories.mean_ns) OVER (PARTITION BY run_id), 0) AS share
+    categories.mean_ns / nullif(sum(categories.mean_ns) OVER (PARTITION BY runs.run_id), 0) AS share
 FROM categories
 JOIN runs USING (run_id);
 COMMENT ON VIEW category_summary IS 'Time of each operator category of each run, and of the overhead.';

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -152,3 +155,30 @@ def test_unknown_operators_are_counted(warehouse: Warehouse, tmp_path: Path, mon
     assert (other["operators"], other["unknown_operators"]) == (2, 1)
     unknown = warehouse.query("FROM operator_summary WHERE NOT known")
     assert unknown["name"].tolist() == ["native_call_frobnicate.out"]
+
+
+def scans_of(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if "Table" in plan["extra_info"]:
+        yield plan["extra_info"]
+    for child in plan["children"]:
+        yield from scans_of(child)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        *("latency_summary", "operator_summary", "category_summary", "operator_facts", "kernel_usage"),
+        *("bottlenecks", "module_summary", "headroom", "attribution_coverage", "delegation_report"),
+    ],
+)
+def test_a_question_about_one_run_reads_no_other(paired: Warehouse, view: str):
+    """Else every page and report takes longer with each night."""
+    run_id = paired.query("SELECT min(run_id) AS run_id FROM runs")["run_id"].iloc[0]
+    with paired.connect() as connection:
+        [[_, plan]] = connection.execute(
+            f"EXPLAIN (FORMAT json) SELECT * FROM {view} WHERE run_id = '{run_id}'"
+        ).fetchall()
+    scans = list(scans_of(json.loads(plan)[0]))
+    assert scans
+    for scan in scans:
+        assert run_id in str(scan.get("Filters")), scan
