@@ -63,7 +63,7 @@ trust: setup ## A/A and power of the measurement on this machine, about 15 minut
 	@$(BIN)/python -m benchmarks.measurement_bench
 
 # Hugging Face's models are among them, and what they need comes with the test tools.
-models: $(VENV)/.ready-dev ## Every kind of model at every precision in one table, about an hour
+models: $(VENV)/.ready-dev ## Every kind of model at every precision in one table, an hour or two
 	@$(BIN)/python -m benchmarks.models_bench
 
 docs: $(VENV)/.ready-dev ## The documents as web pages: site/docs/index.html

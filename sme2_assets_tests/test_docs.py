@@ -43,6 +43,7 @@ RUN_BY = {
     "make lint": ".ci/run",
     "make docs": "test_the_web_pages_lead_to_one_another",
     "make bench": "test_make_targets_exist, and by hand: benchmarks assert nothing",
+    "make models": "test_make_targets_exist, and by hand: it takes more than an hour",
 }
 
 # Pages whose commands build on one another: a test runs them in their order.
