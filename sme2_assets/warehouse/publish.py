@@ -103,7 +103,7 @@ def _parts_below(folder: Path) -> _Parts:
     """Every file of the tables. Runs come first: each has all its other files by then."""
     parts: _Parts = {}
     for table in TABLES:
-        for keys in _folders(folder / table.name, len(table.keys)):
+        for keys in _folders(folder / table.name, [key.name for key in table.keys]):
             try:
                 facts = (folder / table.name / keys / FILE_NAME).stat()
             except FileNotFoundError:
@@ -112,9 +112,9 @@ def _parts_below(folder: Path) -> _Parts:
     return parts
 
 
-def _folders(folder: Path, depth: int, inside: str = "") -> Iterator[str]:
-    """The folders of a depth below `folder`, relative to it, in the order of their names."""
-    if depth == 0:
+def _folders(folder: Path, keys: Sequence[str], inside: str = "") -> Iterator[str]:
+    """The folders that are named by all keys, relative to `folder`, in the order of their names."""
+    if not keys:
         yield inside
         return
     try:
@@ -122,7 +122,8 @@ def _folders(folder: Path, depth: int, inside: str = "") -> Iterator[str]:
     except FileNotFoundError:
         return
     for name in names:
-        yield from _folders(folder, depth - 1, f"{inside}/{name}" if inside else name)
+        if name.startswith(f"{keys[0]}="):
+            yield from _folders(folder, keys[1:], f"{inside}/{name}" if inside else name)
 
 
 def _of_published_runs(parts: _Parts) -> _Parts:
