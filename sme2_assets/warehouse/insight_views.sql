@@ -31,7 +31,6 @@ SELECT
 FROM ordered;
 COMMENT ON VIEW bottlenecks IS 'The operators of each run with their rank by time, and with their order in the inference.';
 COMMENT ON COLUMN bottlenecks.rank IS '1 for the operator that takes most time; NULL when emulated.';
-COMMENT ON COLUMN bottlenecks.execution_order IS 'Order within the inference, over delegates and portable operators, from 1.';
 COMMENT ON COLUMN bottlenecks.sme2_evidence IS 'executed, name, registered or none, as in operator_facts.';
 COMMENT ON COLUMN bottlenecks.samples IS 'Samples attributed to the operator, all threads.';
 COMMENT ON COLUMN bottlenecks.sme_samples IS 'Those in SME or SME2 kernels, or on an SME instruction.';
@@ -299,8 +298,6 @@ COMMENT ON VIEW headroom IS 'What each run could win at most: the time of its pa
 COMMENT ON COLUMN headroom.rounds IS 'Rounds: the n of the means.';
 COMMENT ON COLUMN headroom.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN headroom.operators IS 'Operators of one inference.';
-COMMENT ON COLUMN headroom.portable_operators IS 'Those outside delegates.';
-COMMENT ON COLUMN headroom.delegate_calls IS 'Delegate calls of one inference.';
 COMMENT ON COLUMN headroom.inference_ns IS 'Mean Method::execute with tracer.';
 COMMENT ON COLUMN headroom.compute_ns IS 'Mean time of CONV and GEMM.';
 COMMENT ON COLUMN headroom.data_movement_ns IS 'Mean time of Data Movement.';

@@ -1,9 +1,9 @@
 """Building the DuckDB file that people open, from the Parquet files of all runs.
 
-The file before is continued: only what was written since is read, so that a run is published about as fast
-after a thousand nights as after one. Event tables stay in Parquet, behind views. What summaries need of
-them is counted once, when a run is published (summaries.sql), because a query over the files of all runs
-takes longer with each of them.
+The file before is continued: only what was written since is read, so that publishing a run hardly depends on
+how many there are (benchmarks/growth_bench.py). Event tables stay in Parquet, behind views. What summaries
+need of them is counted once, when a run is published (summaries.sql), because a query over the files of all
+runs takes longer with each of them.
 """
 
 from __future__ import annotations
@@ -294,12 +294,18 @@ def _comment(connection: duckdb.DuckDBPyConnection, table: Table, what: str) -> 
 
 
 def _comment_like_tables(connection: duckdb.DuckDBPyConnection) -> None:
-    """A column without a comment of its own means what the tables' column of that name means."""
-    comments = {column.name: column.comment for table in reversed(TABLES) for column in table.all_columns}
-    bare = connection.execute(
-        "SELECT table_name, column_name FROM duckdb_columns() "
-        "WHERE database_name = 'published' AND schema_name = 'main' AND comment IS NULL"
+    """A column without a comment of its own means what the tables' column of that name means.
+
+    Of several tables the first counts, and those of summaries come last.
+    """
+    columns = connection.execute(
+        "SELECT table_name, column_name, comment FROM duckdb_columns() "
+        "WHERE database_name = 'published' AND schema_name = 'main'"
     ).fetchall()
+    summaries = _summary_names(connection)
+    comments = {column: comment for table, column, comment in columns if table in summaries and comment}
+    comments |= {column.name: column.comment for table in reversed(TABLES) for column in table.all_columns}
+    bare = [(table, column) for table, column, comment in columns if comment is None]
     for table_name, column_name in bare:
         if column_name in comments:
             connection.execute(

@@ -19,7 +19,6 @@ GROUP BY run_id, round;
 COMMENT ON VIEW latency_rounds IS 'Median inference time of each process of the latency pass.';
 COMMENT ON COLUMN latency_rounds.run_id IS 'The profile run.';
 COMMENT ON COLUMN latency_rounds.round IS 'Round of the session.';
-COMMENT ON COLUMN latency_rounds.inferences IS 'Timed inferences.';
 COMMENT ON COLUMN latency_rounds.median_ns IS 'Median inference time of the process.';
 
 CREATE VIEW latency_summary AS
@@ -172,10 +171,7 @@ COMMENT ON COLUMN operator_facts.inferences IS 'Timed inferences of all rounds.'
 COMMENT ON COLUMN operator_facts.median_ns IS 'Median over rounds of the per-process medians.';
 COMMENT ON COLUMN operator_facts.mean_ns IS 'Mean; means of all rows and the overhead add up to the inference.';
 COMMENT ON COLUMN operator_facts.share IS 'Mean time over mean Method::execute.';
-COMMENT ON COLUMN operator_facts.sme_unit_share IS 'Share of samples on an instruction of the SME encoding space.';
 COMMENT ON COLUMN operator_facts.sve_unit_share IS 'Share of samples on an SVE instruction.';
-COMMENT ON COLUMN operator_facts.simd_unit_share IS 'Share of samples on a SIMD or floating-point instruction.';
-COMMENT ON COLUMN operator_facts.load_store_share IS 'Share of samples on a load or store.';
 
 CREATE VIEW kernel_usage AS
 SELECT
@@ -198,14 +194,10 @@ LEFT JOIN operator_facts AS facts
     AND facts.delegate IS NOT DISTINCT FROM kernels.delegate AND facts.position = kernels.position;
 COMMENT ON VIEW kernel_usage IS 'Which functions each operator was sampled in; also samples outside operators, so that all of a run are here.';
 COMMENT ON COLUMN kernel_usage.kernel IS 'Name of the function, or its library and offset when it has no exported name.';
-COMMENT ON COLUMN kernel_usage.named IS 'Whether the library exports its name.';
 COMMENT ON COLUMN kernel_usage.sme_samples IS 'Those on SME, as in judged_samples.';
 COMMENT ON COLUMN kernel_usage.share_of_operator IS 'Samples in this function over all of the operator.';
 COMMENT ON COLUMN kernel_usage.share_of_run IS 'Samples in this function over all of the run.';
-COMMENT ON COLUMN kernel_usage.sme_unit_share IS 'Share of samples on an instruction of the SME encoding space.';
 COMMENT ON COLUMN kernel_usage.sve_unit_share IS 'Share of samples on an SVE instruction.';
-COMMENT ON COLUMN kernel_usage.simd_unit_share IS 'Share of samples on a SIMD or floating-point instruction.';
-COMMENT ON COLUMN kernel_usage.load_store_share IS 'Share of samples on a load or store.';
 
 -- What is not delegated costs its own time and one more border; the delegated ones are one row of a run.
 CREATE VIEW delegation_report AS
@@ -289,8 +281,6 @@ JOIN runs USING (run_id);
 COMMENT ON VIEW category_summary IS 'Time of each operator category of each run, and of the overhead.';
 COMMENT ON COLUMN category_summary.category IS 'CONV, GEMM, Data Movement, Elementwise, Other; Overhead is delegate and framework overhead.';
 COMMENT ON COLUMN category_summary.operators IS 'Operators of the category in one inference.';
-COMMENT ON COLUMN category_summary.sme2_operators IS 'Those with SME2 evidence.';
-COMMENT ON COLUMN category_summary.unknown_operators IS 'Those the categoriser does not know (Other only).';
 COMMENT ON COLUMN category_summary.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN category_summary.median_ns IS 'Median over rounds of the per-process medians.';
 COMMENT ON COLUMN category_summary.mean_ns IS 'Mean time per inference; the rows of a run add up to the inference.';
