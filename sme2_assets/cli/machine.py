@@ -43,15 +43,17 @@ def targets(store: Store, as_json: bool) -> None:
     """The platforms with SME2 on and off: which this machine can give, and what the others need."""
     from sme2_assets.targets import TARGETS, open_target
 
-    states = {str(key): open_target(key.platform, store).availability(key.sme2) for key in TARGETS}
+    rows = []
+    for key in TARGETS:
+        target = open_target(key.platform, store)
+        rows.append((str(key), target.fidelity, target.availability(key.sme2)))
     if as_json:
-        print_json([{"target": name, **asdict(state)} for name, state in states.items()])
+        print_json([{"target": name, "fidelity": what, **asdict(state)} for name, what, state in rows])
         return
-    table = Table("target", "available", "detail", "what to do", box=None, pad_edge=False)
-    for name, state in states.items():
-        table.add_row(
-            name, "[green]yes[/]" if state.ok else "[yellow]no[/]", state.detail, state.remedy or ""
-        )
+    table = Table("target", "available", "fidelity", "detail", "what to do", box=None, pad_edge=False)
+    for name, fidelity, state in rows:
+        mark = "[green]yes[/]" if state.ok else "[yellow]no[/]"
+        table.add_row(name, mark, fidelity if state.ok else "", state.detail, state.remedy or "")
     out.print(table)
 
 

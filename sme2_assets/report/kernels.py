@@ -53,8 +53,10 @@ def kernel_table(usage: pd.DataFrame) -> TextTable:
 
 
 def unit_table(usage: pd.DataFrame) -> TextTable:
-    """The units of the sampled instructions, by category of the operator."""
-    rows = []
+    """The units of the sampled instructions, by category of the operator; empty where none could be told."""
+    rows: list[list[Any]] = []
+    if usage[list(UNITS.values())].isna().all(axis=None):
+        return TextTable.of([], rows)
     counted = bool((usage["fidelity"] == "emulated").any())
     where = usage["category"].where(usage["kind"] == "operator", usage["kind"])
     for name, kernels in usage.groupby(where, sort=True):
@@ -96,9 +98,9 @@ def readable_function(name: str) -> str:
 
 
 def executed_text(facts: pd.DataFrame) -> str:
-    """What the samples prove, arm by arm."""
+    """What the samples prove of SME2, arm by arm; nothing of a reference."""
     said = []
-    for sme2, rows in facts.groupby("sme2", sort=True):
+    for sme2, rows in facts[facts["fidelity"] != "reference"].groupby("sme2", sort=True):
         matrix = rows[rows["category"].isin(["CONV", "GEMM"])]
         samples, sme_samples = matrix["samples"].sum(), matrix["sme_samples"].sum()
         share = f"{sme_samples} of {samples}" if samples else "no"

@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from sme2_assets.errors import ConnectionLost, Sme2Error, TargetUnavailable
 from sme2_assets.targets.clusters import Cluster
 from sme2_assets.targets.environment import Snapshot, take_snapshot
+from sme2_assets.targets.keys import Fidelity
 from sme2_assets.targets.lease import lease
-
-Fidelity = Literal["hardware", "emulated"]
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,8 @@ class Target(ABC):
 
     platform: str
     fidelity: Fidelity
-    # Targets that share a device never measure at the same time.
+    # Which machine of all: runs of two devices never form one series, and targets that share one never
+    # measure at the same time.
     device: str
     # Whether a runner must bring its loader and libraries along.
     bundled: bool = False
