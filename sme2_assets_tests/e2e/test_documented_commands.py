@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sme2_assets.store import CHECKOUT, Store
+from sme2_assets.targets.host import host_platform
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests.e2e.conftest import make_data_folder
 from sme2_assets_tests.skills import SKILLS, Skill, bash_commands, make_desk, printed_line, typed
@@ -53,6 +54,15 @@ def profiled(sme2: Sme2, emulator: Qemu) -> subprocess.CompletedProcess[str]:
     return sme2(*shlex.split(PROFILE)[1:])
 
 
+@pytest.fixture(scope="module")
+def baseline(sme2: Sme2) -> None:
+    """A short run on this host's own CPU, for the commands that ask about hardware."""
+    host = host_platform()
+    assert host is not None
+    short = ("--rounds", "2", "--runs", "2", "--warmup", "1")
+    sme2("profile", "toy_cnn-int8", "--platform", host, "--sme2", "off", *short)
+
+
 @pytest.mark.slow
 def test_make_demo_profiles_and_compares(store: Store, emulator: Qemu):
     # The environment that runs the tests stands for the one that `make setup` would make.
@@ -72,6 +82,7 @@ def test_make_demo_profiles_and_compares(store: Store, emulator: Qemu):
         if command != PROFILE
     ],
 )
+@pytest.mark.usefixtures("profiled", "baseline")
 def test_a_documented_command_works(sme2: Sme2, command: str):
     assert sme2(*shlex.split(command)[1:]).stdout.strip()
 
