@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 DEMO   ?= toy_cnn
-export DAGSTER_HOME ?= $(CURDIR)/data/dagster_home
 # Byte-compiling all of torch up front takes longer than compiling what is imported, when it is.
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 # What is imported has to be kept compiled, then: else every process compiles it anew, and takes three times as long.
@@ -39,7 +38,7 @@ demo: setup ## Profile a model with SME2 on and off, show the comparison
 	@echo && echo "Next: 'make dev' opens the Dagster UI; '$(BIN)/sme2 sql \"SHOW TABLES\"' asks the warehouse."
 
 dev: setup ## Open the Dagster UI on http://127.0.0.1:3000
-	@$(BIN)/dagster dev --workspace workspace.yaml --host 127.0.0.1 --port $(or $(PORT),3000)
+	@$(BIN)/sme2 dev --port $(or $(PORT),3000)
 
 # A file's tests stay together, because they share what they measured; the longest files begin (conftest.py).
 # Exit code 5: PYTEST_ARGS selects nothing of that part.

@@ -61,6 +61,9 @@ def _findings(store: Store) -> Iterator[Finding]:
     if not host_is_target():
         yield _cross_compiler(store)
     yield from _android()
+    yield Finding(
+        "data folder", "ok", f"{store.root}{'' if store.root.is_dir() else ', made when it is needed'}"
+    )
     yield _disk(store)
 
 

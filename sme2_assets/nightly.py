@@ -427,7 +427,7 @@ def _take_result(pair: PairResult, warehouse: Warehouse, since: datetime) -> Non
         if pd.Timestamp(run["started_at"]) < pd.Timestamp(since):
             raise Sme2Error(
                 f"{pair.name} was profiled, but the warehouse has no new run with SME2 {sme2}.",
-                "See the newest runs in the UI (`make dev`).",
+                "See the newest runs in the UI (`sme2 dev`).",
             )
         pair.session_id = str(run["session_id"])
         if run["fidelity"] == "hardware":

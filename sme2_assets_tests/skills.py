@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sme2_assets.store import CHECKOUT
+from sme2_assets.store import CHECKOUT, DAGSTER_YAML
 from sme2_assets.targets.host import host_facts
 
 AGENTS = CHECKOUT / "AGENTS.md"
@@ -201,8 +201,7 @@ def _walk(desk: Path) -> Iterator[tuple[Skill, float]]:
 def measure(data: Path) -> dict[str, tuple[float, float]]:
     """Seconds of each playbook in an empty data folder, and in the folder that this leaves."""
     (data / "dagster_home").mkdir(parents=True)
-    configuration = (CHECKOUT / "data" / "dagster_home" / "dagster.yaml").read_text()
-    (data / "dagster_home" / "dagster.yaml").write_text(configuration)
+    shutil.copy(DAGSTER_YAML, data / "dagster_home")
     desk = make_desk(data.parent / "desk", data)
     first = {skill.name: seconds for skill, seconds in _walk(desk)}
     again = {skill.name: seconds for skill, seconds in _walk(desk)}
