@@ -48,7 +48,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("sources")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, copy)
-    for name in ("sme2_assets", "sme2_assets_tests", "benchmarks"):
+    for name in ("sme2_assets", "sme2_assets_tests", "benchmarks", "tools"):
         shutil.copytree(CHECKOUT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     folder = tmp_path_factory.mktemp("wheel")
     command = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, copy]
