@@ -173,7 +173,7 @@ def _libraries_the_host_lacks(folder: Path) -> Path:
     links.mkdir(exist_ok=True)
     triplet = f"{platform.machine()}-linux-gnu"
     for place in (f"usr/lib/{triplet}", f"lib/{triplet}"):
-        for library in (folder / place).glob("*.so.*"):
+        for library in (folder / place).glob("*.so*"):
             if any((Path("/") / there / triplet / library.name).exists() for there in ("usr/lib", "lib")):
                 continue
             temporary = links / f".{library.name}.{os.getpid()}"
