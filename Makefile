@@ -66,7 +66,7 @@ models: $(VENV)/.ready-dev ## Every kind of model at every precision in one tabl
 constraints: setup ## Write constraints.txt anew, with the newest versions
 	@$(BIN)/python -m tools.constraints
 
-resolve: setup ## Ask pip whether every Python and architecture can have constraints.txt
+resolve: $(VENV)/.ready-dev ## Whether every Python and architecture can have constraints.txt
 	@$(BIN)/python -m tools.constraints --check
 
 docs: $(VENV)/.ready-dev ## The documents as web pages: site/docs/index.html

@@ -1,7 +1,7 @@
 """constraints.txt: the versions that set-up and tests install, and whether every Python can have them.
 
     python -m tools.constraints           writes the file anew, from a fresh environment with newest versions
-    python -m tools.constraints --check   asks pip for every Python and architecture of Linux
+    python -m tools.constraints --check   resolves them for every Python and architecture of Linux
 
 The first is what `make constraints` runs, the second `make resolve`.
 """
@@ -9,7 +9,6 @@ The first is what `make constraints` runs, the second `make resolve`.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import subprocess
 import sys
@@ -22,8 +21,6 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 FILE = CHECKOUT / "constraints.txt"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = ("aarch64", "x86_64")
-# The oldest C library that all wheels are for, and those before it.
-GLIBC = (*(f"manylinux_2_{minor}" for minor in range(28, 4, -1)), "manylinux2014", "manylinux2010")
 HEADER = """\
 # The versions that `make setup` installs and the tests passed with, also of what only other packages need.
 # They resolve on Python 3.11 to 3.14, aarch64 and x86_64 (`make resolve`). Written by `make constraints`.
@@ -56,31 +53,22 @@ def requirements() -> list[str]:
 
 
 def check() -> bool:
-    print(f"{'Python':8}{'architecture':14}{'packages':>9}  result")
-    answers = [resolves(python, machine) for python in PYTHONS for machine in MACHINES]
+    """A table of whether every Python on every machine can have a wheel of all that is needed."""
+    print(f"{'Python':8}{'Linux':9}{'packages':>9}  result")
+    answers = [resolved(python, machine) for python in PYTHONS for machine in MACHINES]
     return all(answers)
 
 
-def resolves(python: str, machine: str) -> bool:
-    """Whether pip finds a wheel of every package, and each in the version of the file."""
-    with tempfile.TemporaryDirectory(prefix="sme2-resolve-") as folder:
-        report = Path(folder) / "report.json"
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"),
-                *("--dry-run", "--ignore-installed", "--only-binary=:all:", "--report", str(report)),
-                # Reads what a wheel needs from its end, where the index does not tell: else gigabytes come.
-                "--use-feature=fast-deps",
-                *("--target", f"{folder}/target", "--constraint", str(FILE), "--python-version", python),
-                *(word for glibc in GLIBC for word in ("--platform", f"{glibc}_{machine}")),
-                *requirements(),
-            ],
-            capture_output=True,
-            text=True,
-        )
-        found = json.loads(report.read_text())["install"] if done.returncode == 0 else []
-    told = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["ok"]
-    print(f"{python:8}{machine:14}{len(found):9}  {told[-1]}", flush=True)
+def resolved(python: str, machine: str) -> bool:
+    # Not pip: it cannot resolve for another machine without downloading gigabytes.
+    command = [
+        *(sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate"),
+        *("--only-binary", ":all:", "--constraint", str(FILE), "--extra", "dev", "pyproject.toml"),
+        *("--python-version", python, "--python-platform", f"{machine}-manylinux_2_28"),
+    ]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
+    told = "ok" if done.returncode == 0 else " ".join(done.stderr.split())
+    print(f"{python:8}{machine:9}{len(done.stdout.splitlines()):9}  {told}", flush=True)
     return done.returncode == 0
 
 
@@ -88,7 +76,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="change nothing; ask pip for every Python")
+    parser.add_argument("--check", action="store_true", help="change nothing; resolve them for every Python")
     if not parser.parse_args().check:
         write()
     elif not check():
