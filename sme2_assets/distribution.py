@@ -73,16 +73,6 @@ _THINGS = {
             "suse": "git",
         },
     ),
-    "browser": (
-        "Chromium",
-        {
-            "debian": "chromium",
-            "fedora": "chromium",
-            "arch": "chromium",
-            "alpine": "chromium",
-            "suse": "chromium",
-        },
-    ),
 }
 # Apple gives these with its own tools.
 _COMMAND_LINE_TOOLS = ("compiler", "git")
@@ -146,11 +136,12 @@ def cross_compiler_remedy() -> str:
 
 def emulator_remedy(minimum: str, variable: str) -> str:
     newest = {
-        "debian": " (of Debian's trixie-backports or later, of Ubuntu 25.10 or later)",
+        "debian": ", of Debian's trixie-backports or later, of Ubuntu 25.10 or later",
         "macos": ", on a Linux machine: QEMU's user mode is for Linux alone",
-    }.get(this_host().family, f", where that is {minimum} or newer")
-    return "{}{}; or put another qemu-aarch64 >= {} on PATH, or set {} to its path".format(
-        installing("emulator"), newest, minimum, variable
+    }.get(this_host().family, ", where that is new enough")
+    return (
+        f"install QEMU >= {minimum} ({installing('emulator')}{newest}) and put qemu-aarch64 on PATH, or set "
+        f"{variable} to its path"
     )
 
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 from filelock import FileLock, Timeout
 
 from sme2_assets.errors import Sme2Error
@@ -40,6 +39,9 @@ def default_data_root() -> Path:
         return Path(configured).expanduser().resolve()
     if (CHECKOUT / "sme2_assets_tests").is_dir():
         return CHECKOUT / "data"
+    # What a checkout can do without.
+    import platformdirs
+
     return platformdirs.user_data_path("sme2_assets", appauthor=False)
 
 
