@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from datetime import datetime, timezone, tzinfo
+from datetime import UTC, datetime, tzinfo
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
@@ -213,7 +213,7 @@ def nightly(
     retries: int = RETRIES,
     retry_pause_s: float = RETRY_PAUSE_S,
     afterwards: Callable[[], None] | None = None,
-    zone: tzinfo = timezone.utc,
+    zone: tzinfo = UTC,
     notes: Sequence[str] = (),
 ) -> NightSummary:
     """Measures all variants on all platforms (or those given) in the states this machine really gives.
@@ -491,4 +491,4 @@ def _duration(seconds: float) -> str:
 
 
 def _now() -> datetime:
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)
