@@ -13,12 +13,11 @@ from typing import Literal
 from sme2_assets.errors import Sme2Error
 from sme2_assets.runner.build import find_compiler, find_toolchain
 from sme2_assets.runner.bundle import host_is_target
-from sme2_assets.runner.cross import REMEDY as CROSS_REMEDY
-from sme2_assets.runner.cross import describe_compiler
 from sme2_assets.store import Store
 from sme2_assets.targets import open_target
 from sme2_assets.targets.adb import require_adb
 from sme2_assets.targets.base import MachineFacts
+from sme2_assets.targets.cross_compiler import compiler_availability
 from sme2_assets.targets.host import host_device, host_facts, host_has_sme2, is_arm64
 
 Status = Literal["ok", "missing", "optional"]
@@ -54,6 +53,9 @@ def _findings(store: Store) -> Iterator[Finding]:
     if not host_is_target():
         yield _cross_compiler(store)
     yield from _android()
+    yield Finding(
+        "data folder", "ok", f"{store.root}{'' if store.root.is_dir() else ', made when it is needed'}"
+    )
     yield _disk(store)
 
 
@@ -89,8 +91,8 @@ def _package(name: str) -> Finding:
 
 def _cross_compiler(store: Store) -> Finding:
     """What builds the runner of the emulated platform and of Android devices on this host."""
-    there, detail = describe_compiler(store.tools)
-    return Finding("compiler for aarch64 Linux", "ok" if there else "optional", detail, CROSS_REMEDY)
+    found = compiler_availability(store.tools)
+    return Finding("compiler for aarch64 Linux", "ok" if found.ok else "optional", found.detail, found.remedy)
 
 
 def _android() -> Iterator[Finding]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.models.registry import is_large
 from sme2_assets.partitions import BUSY_POOL, MODEL_VARIANTS, pair_key, run_key
 from sme2_assets.resources import Lab
-from sme2_assets.store import CHECKOUT, Store, safe_name
+from sme2_assets.store import Store, ready_dagster_home, safe_name
 from sme2_assets.targets import PLATFORMS, SME2_STATES, TargetKey
 from sme2_assets.targets.host import host_platform
 
@@ -64,13 +63,7 @@ class ProfileRequest:
 
 def open_instance(store: Store) -> dg.DagsterInstance:
     """The Dagster instance of the data folder; `$DAGSTER_HOME` wins where it is set."""
-    home = store.dagster_home
-    if "DAGSTER_HOME" not in os.environ:
-        home.mkdir(parents=True, exist_ok=True)
-        template = CHECKOUT / "data" / "dagster_home" / "dagster.yaml"
-        if not (home / "dagster.yaml").exists() and template.is_file():
-            shutil.copy(template, home / "dagster.yaml")
-        os.environ["DAGSTER_HOME"] = str(home)
+    os.environ["DAGSTER_HOME"] = str(ready_dagster_home(store))
     return dg.DagsterInstance.get()
 
 
@@ -418,7 +411,7 @@ def _failure_of(result: dg.ExecuteInProcessResult) -> Sme2Error:
                 return Sme2Error(
                     f"The check {check.check_name} of {check.asset_key.to_user_string()} failed: "
                     f"{check.description}",
-                    "See the asset's page in the UI (`make dev`) and docs/architecture.md for its meaning.",
+                    "See the asset's page in the UI (`sme2 dev`) and docs/architecture.md for its meaning.",
                 )
     for event in result.all_events:
         if event.is_step_failure:
@@ -432,9 +425,9 @@ def _failure_of(result: dg.ExecuteInProcessResult) -> Sme2Error:
                 cause = data.error.cause or data.error
                 return Sme2Error(
                     f"{event.step_key} failed: {cause.message.strip()}",
-                    f"See run {result.run_id} in the UI (`make dev`) for the whole log.",
+                    f"See run {result.run_id} in the UI (`sme2 dev`) for the whole log.",
                 )
-    return Sme2Error(f"Run {result.run_id} failed.", "See it in the UI (`make dev`).")
+    return Sme2Error(f"Run {result.run_id} failed.", "See it in the UI (`sme2 dev`).")
 
 
 def _progress_logger(log: Log) -> dg.LoggerDefinition:

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from datetime import datetime, timezone, tzinfo
+from datetime import UTC, datetime, tzinfo
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
@@ -213,7 +213,7 @@ def nightly(
     retries: int = RETRIES,
     retry_pause_s: float = RETRY_PAUSE_S,
     afterwards: Callable[[], None] | None = None,
-    zone: tzinfo = timezone.utc,
+    zone: tzinfo = UTC,
     notes: Sequence[str] = (),
 ) -> NightSummary:
     """Measures all variants on all platforms (or those given) in the states this machine really gives.
@@ -428,7 +428,7 @@ def _take_result(pair: PairResult, warehouse: Warehouse, since: datetime) -> Non
         if pd.Timestamp(run["started_at"]) < pd.Timestamp(since):
             raise Sme2Error(
                 f"{pair.name} was profiled, but the warehouse has no new run with SME2 {sme2}.",
-                "See the newest runs in the UI (`make dev`).",
+                "See the newest runs in the UI (`sme2 dev`).",
             )
         pair.session_id = str(run["session_id"])
         if run["fidelity"] != "emulated":
@@ -492,4 +492,4 @@ def _duration(seconds: float) -> str:
 
 
 def _now() -> datetime:
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)

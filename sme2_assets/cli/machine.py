@@ -60,9 +60,12 @@ def targets(store: Store, as_json: bool) -> None:
 @click.command()
 @click.pass_obj
 def emulator(store: Store) -> None:
-    """Find QEMU >= 10.1, or fetch it from the package mirror of this machine; no root needed."""
+    """Find QEMU >= 10.1, or fetch it from the package mirror of this machine; no root needed.
+
+    On a host of another CPU than aarch64 also the compiler for its runner, which is tried.
+    """
     from sme2_assets.runner.bundle import host_is_target
-    from sme2_assets.runner.cross import REMEDY, describe_compiler
+    from sme2_assets.targets.cross_compiler import find_cross_compiler
     from sme2_assets.targets.qemu import ensure_qemu
 
     def log(message: str) -> None:
@@ -72,7 +75,5 @@ def emulator(store: Store) -> None:
     version = ".".join(map(str, found.version))
     out.print(f"QEMU {version} ({found.source}): {found.path}", markup=False, highlight=False, soft_wrap=True)
     if not host_is_target():
-        there, detail = describe_compiler(store.tools)
-        out.print(f"its runner is built with: {detail}", markup=False, highlight=False, soft_wrap=True)
-        if not there:
-            out.print(REMEDY, markup=False, highlight=False, soft_wrap=True)
+        compiler = find_cross_compiler(store.tools, log=log).command[0]
+        out.print(f"its runner is built with: {compiler}", markup=False, highlight=False, soft_wrap=True)

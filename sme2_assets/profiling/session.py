@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from sme2_assets.analysis.statistics import paired_speedup
@@ -63,7 +63,7 @@ def measure_session(
         target.require(spec.sme2)
     experiment = "aa" if len({spec.sme2 for spec in arm_specs}) < len(arm_specs) else "sme2"
     seed = secrets.randbelow(2**31)
-    started = datetime.now(timezone.utc)
+    started = datetime.now(UTC)
     session_id = f"{started:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
     with ExitStack() as pending:
         target = pending.enter_context(target.leased(store.leases, log))
@@ -81,7 +81,7 @@ def measure_session(
         patience_s = (plan.quiet_patience_s, plan.cool_patience_s)
         with bench:
             environment = _Rounds(bench, arms, machine.clusters, *patience_s).measure(seed)
-        finished = datetime.now(timezone.utc)
+        finished = datetime.now(UTC)
         between_arms_db = arms_sqnr_db(list(arms.values()))
         manifests = []
         for arm in arms.values():

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.targets.base import Availability, Completed, MachineFacts, Program, Target, Workspace
+from sme2_assets.targets.cross_compiler import compiler_availability
 from sme2_assets.targets.host import (
     host_arch,
     host_cpus,
@@ -155,9 +156,11 @@ class EmulatedTarget(Target):
             return Availability(
                 False,
                 "no QEMU >= 10.1 was found, the first that emulates SME2.",
-                "Run `make emulator`, which fetches one without root; or put qemu-aarch64 >= 10.1 on PATH; "
+                "Run `sme2 emulator`, which fetches one without root; or put qemu-aarch64 >= 10.1 on PATH; "
                 "or point SME2_QEMU at one.",
             )
+        if self.bundled and not (compiler := compiler_availability(self.tools)).ok:
+            return compiler
         return Availability(True, _qemu_name(qemu))
 
     def facts(self) -> MachineFacts:
@@ -180,7 +183,7 @@ class EmulatedTarget(Target):
     def _qemu(self) -> Qemu:
         qemu = find_qemu(self.tools)
         if qemu is None:
-            raise TargetUnavailable("No QEMU >= 10.1 was found.", "Run `make emulator`.")
+            raise TargetUnavailable("No QEMU >= 10.1 was found.", "Run `sme2 emulator`.")
         return qemu
 
 

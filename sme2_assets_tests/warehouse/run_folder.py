@@ -10,7 +10,7 @@ import json
 import random
 import shutil
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from sme2_assets.analysis.timeline import execute_durations
@@ -116,7 +116,7 @@ class MadeRun:
     sqnr_db: float = 90.0
     pte_sha256: str = "a" * 64
     runner_sha256: str = "b" * 64
-    started_at: datetime = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    started_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     seed: int = 1
 
     @property
