@@ -49,7 +49,7 @@ test: $(VENV)/.ready-dev ## Run all tests, the slow ones too
 	@$(PYTEST_TOGETHER) -m "not alone" $(PYTEST_ARGS) || test $$? -eq 5
 	@$(BIN)/python -m pytest -m alone $(PYTEST_ARGS) || test $$? -eq 5
 
-# What needs neither QEMU nor a device nor a browser, and does not take long (conftest.py).
+# What needs neither QEMU nor a device nor a browser, and does not take long (lanes.py).
 check: lint ## Lint, types, and the tests that need no emulator: minutes
 	@$(PYTEST_TOGETHER) -m "not emulator and not slow and not alone" $(PYTEST_ARGS)
 
@@ -58,7 +58,7 @@ lint: $(VENV)/.ready-dev ## Lint, format check, types, Dagster's definitions
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/dg check defs
+	@DAGSTER_DISABLE_TELEMETRY=1 $(BIN)/dg check defs
 	@if command -v actionlint >/dev/null; then actionlint; fi
 
 format: $(VENV)/.ready-dev ## Format and fix what can be fixed

@@ -17,6 +17,7 @@ from sme2_assets.targets.qemu import Qemu, ensure_qemu
 pytest_plugins = [
     "pytester",
     "sme2_assets_tests.browser",
+    "sme2_assets_tests.lanes",
     "sme2_assets_tests.targets.adb_loopback",
     "sme2_assets_tests.targets.android_userland",
 ]
@@ -34,15 +35,6 @@ LONGEST_FIRST = [
     "e2e/test_cli.py",
     "runner/test_bundle.py",
 ]
-
-
-# Who asks for one of these needs more than Python and a compiler, and is not part of `make check`.
-EMULATOR_FIXTURES = {"emulator", "any_emulator", "adb_bridge", "browser"}
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    if EMULATOR_FIXTURES.intersection(getattr(item, "fixturenames", ())):
-        item.add_marker(pytest.mark.emulator)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -86,12 +86,21 @@ def test_the_hooks_mend_a_badly_written_file_without_a_network(tmp_path: Path):
 
 
 def test_a_test_is_in_the_lane_of_the_emulator_by_what_it_asks_for(pytester: pytest.Pytester):
-    lanes = (CHECKOUT / "sme2_assets_tests" / "conftest.py").read_text()
-    [hook] = re.findall(r"^EMULATOR_FIXTURES.*?(?=^def pytest_collection)", lanes, re.MULTILINE | re.DOTALL)
     pytester.makeini("[pytest]\nmarkers = emulator: as in pyproject.toml")
     pytester.makeconftest(
-        "import pytest\n" + hook + "\n\n@pytest.fixture\ndef any_emulator(): ...\n\n"
+        "import pytest\n\n@pytest.fixture\ndef any_emulator(): ...\n\n"
         "@pytest.fixture\ndef behind(any_emulator): ...\n"
     )
     pytester.makepyfile("def test_quick(tmp_path): ...\n\ndef test_emulated(behind): ...\n")
-    pytester.runpytest("-m", "not emulator").assert_outcomes(passed=1, deselected=1)
+    plain = ("-p", "sme2_assets_tests.lanes", "-p", "no:hydra_pytest")
+    pytester.runpytest(*plain, "-m", "not emulator").assert_outcomes(passed=1, deselected=1)
+
+
+def test_who_runs_the_tests_that_run_alone_imports_no_other_file(pytester: pytest.Pytester):
+    pytester.makeini("[pytest]\nmarkers = alone: as in pyproject.toml")
+    pytester.makepyfile(
+        test_alone="import pytest\n\n@pytest.mark.alone\ndef test_it(): ...\n\ndef test_other(): ...\n",
+        test_together="raise ImportError",
+    )
+    plain = ("-p", "sme2_assets_tests.lanes", "-p", "no:hydra_pytest")
+    pytester.runpytest(*plain, "-m", "alone").assert_outcomes(passed=1, deselected=1)
