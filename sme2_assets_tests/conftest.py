@@ -18,7 +18,9 @@ from sme2_assets.targets.qemu import Qemu, ensure_qemu
 from sme2_assets_tests.reach import skip_out_of_reach
 
 pytest_plugins = [
+    "pytester",
     "sme2_assets_tests.browser",
+    "sme2_assets_tests.lanes",
     "sme2_assets_tests.targets.adb_loopback",
     "sme2_assets_tests.targets.android_userland",
 ]
