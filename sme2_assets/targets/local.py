@@ -117,6 +117,7 @@ class EmulatedTarget(Target):
     # QEMU delivers a signal between translated blocks. With blocks of one instruction each, any instruction
     # can be sampled; it runs three to four times slower, so only the kernels pass is run that way.
     sampling_environment: ClassVar[Mapping[str, str]] = {"QEMU_ONE_INSN_PER_TB": "1"}
+    arms_at_once: ClassVar[bool] = True
 
     def __init__(self, tools: Path) -> None:
         self.tools = tools
