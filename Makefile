@@ -30,9 +30,8 @@ setup: $(VENV)/.ready ## Create the virtual environment and install everything
 emulator: setup ## Find or fetch QEMU >= 10.1, without root
 	@$(BIN)/sme2 emulator
 
-demo: setup ## Profile a model with SME2 on and off, show the comparison
-	@$(BIN)/sme2 emulator || echo "(continuing without the emulated platform)"
-	@$(BIN)/sme2 profile $(DEMO)
+demo: setup ## Profile a model with SME2 on and off, show which operators it takes to the SME unit
+	@$(BIN)/sme2 demo $(DEMO)
 	@echo && echo "Next: 'make dev' opens the Dagster UI; '$(BIN)/sme2 sql \"SHOW TABLES\"' asks the warehouse."
 
 dev: setup ## Open the Dagster UI on http://127.0.0.1:3000

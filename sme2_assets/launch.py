@@ -222,6 +222,17 @@ def look_for_regressions(lab: Lab, instance: dg.DagsterInstance, log: Log) -> No
         launcher.materialise(["regressions"], [])
 
 
+def measured_runs(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> list[str]:
+    """The ids of the profile runs that were measured under these tags, in the order they were measured in."""
+    found: list[str] = []
+    for run in reversed(instance.get_runs(dg.RunsFilter(tags=dict(tags)))):
+        for entry in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION):
+            made = entry.asset_materialization
+            if made is not None and made.asset_key == dg.AssetKey("etdump_traces"):
+                found.append(str(made.metadata["run_id"].value))
+    return found
+
+
 def end_dead_runs(store: Store, instance: dg.DagsterInstance, log: Log) -> None:
     """Ends runs whose process was killed.
 

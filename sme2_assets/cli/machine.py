@@ -64,16 +64,14 @@ def emulator(store: Store) -> None:
 
     On a host of another CPU than aarch64 also the compiler for its runner, which is tried.
     """
-    from sme2_assets.runner.bundle import host_is_target
-    from sme2_assets.targets.cross_compiler import find_cross_compiler
-    from sme2_assets.targets.qemu import ensure_qemu
+    from sme2_assets.targets.local import EmulatedTarget
 
     def log(message: str) -> None:
         progress.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
 
-    found = ensure_qemu(store.tools, log=log)
-    version = ".".join(map(str, found.version))
-    out.print(f"QEMU {version} ({found.source}): {found.path}", markup=False, highlight=False, soft_wrap=True)
-    if not host_is_target():
-        compiler = find_cross_compiler(store.tools, log=log).command[0]
-        out.print(f"its runner is built with: {compiler}", markup=False, highlight=False, soft_wrap=True)
+    qemu, compiler = EmulatedTarget(store.tools).provision(log)
+    said = [f"QEMU {qemu.version_text} ({qemu.source}): {qemu.path}"]
+    if compiler is not None:
+        said.append(f"its runner is built with: {compiler.command[0]}")
+    for line in said:
+        out.print(line, markup=False, highlight=False, soft_wrap=True)

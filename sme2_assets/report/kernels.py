@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Mapping
+from itertools import groupby
 from typing import Any
 
 import pandas as pd
@@ -29,13 +30,13 @@ UNITS = {
 
 def kernel_table(usage: pd.DataFrame) -> TextTable:
     """Rows of `kernel_usage` of one run: each operator, and the functions that most of it was in."""
-    rows = []
+    rows: list[list[object]] = []
     operators = usage[usage["kind"] == "operator"].sort_values(
         ["delegate", "position", "samples"], ascending=[True, True, False], na_position="last"
     )
-    for _, kernels in operators.groupby(["backend", "delegate", "position"], dropna=False, sort=False):
-        large = kernels[kernels["share_of_operator"] >= LEAST_SHARE]
-        for number, kernel in enumerate(large.to_dict("records")):
+    large = operators[operators["share_of_operator"] >= LEAST_SHARE]
+    for _, kernels in groupby(large.to_dict("records"), place_of):
+        for number, kernel in enumerate(kernels):
             operator = [kernel["name"], _text(kernel["module"])] if number == 0 else ["", ""]
             rows.append(
                 [

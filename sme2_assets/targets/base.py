@@ -128,6 +128,8 @@ class Target(ABC):
     bundled: bool = False
     # What a process needs in its environment for its program counters to be sampled faithfully.
     sampling_environment: ClassVar[Mapping[str, str]] = {}
+    # Whether the arms of a session may run side by side: only where no time is read from them.
+    arms_at_once: ClassVar[bool] = False
 
     @abstractmethod
     def availability(self, sme2: str) -> Availability: ...

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.targets.base import Availability, Completed, MachineFacts, Program, Target, Workspace
-from sme2_assets.targets.cross_compiler import compiler_availability
+from sme2_assets.targets.cross_compiler import CrossCompiler, compiler_availability, find_cross_compiler
 from sme2_assets.targets.host import (
     host_arch,
     host_cpus,
@@ -26,7 +26,7 @@ from sme2_assets.targets.host import (
     is_arm64,
 )
 from sme2_assets.targets.keys import AARCH64, native_fidelity
-from sme2_assets.targets.qemu import Qemu, find_qemu
+from sme2_assets.targets.qemu import Qemu, ensure_qemu, find_qemu
 
 HOST_NAMES = {"linux": "Linux", "mac": "macOS"}
 
@@ -133,6 +133,7 @@ class EmulatedTarget(Target):
     # QEMU delivers a signal between translated blocks. With blocks of one instruction each, any instruction
     # can be sampled; it runs three to four times slower, so only the kernels pass is run that way.
     sampling_environment: ClassVar[Mapping[str, str]] = {"QEMU_ONE_INSN_PER_TB": "1"}
+    arms_at_once: ClassVar[bool] = True
 
     def __init__(self, tools: Path) -> None:
         self.tools = tools
@@ -162,6 +163,11 @@ class EmulatedTarget(Target):
         if self.bundled and not (compiler := compiler_availability(self.tools)).ok:
             return compiler
         return Availability(True, _qemu_name(qemu))
+
+    def provision(self, log: Callable[[str], None]) -> tuple[Qemu, CrossCompiler | None]:
+        """Finds or fetches all that emulation takes here; the compiler only where the runner needs another."""
+        qemu = ensure_qemu(self.tools, log=log)
+        return qemu, find_cross_compiler(self.tools, log=log) if self.bundled else None
 
     def facts(self) -> MachineFacts:
         # What is executed on is not the host's CPU; the runner tells the features that the emulator offers.

@@ -64,13 +64,24 @@ def baseline(sme2: Sme2) -> None:
 
 
 @pytest.mark.slow
-def test_make_demo_profiles_and_compares(store: Store, emulator: Qemu):
+def test_make_demo_ends_with_the_table_and_the_report(store: Store, emulator: Qemu):
     # The environment that runs the tests stands for the one that `make setup` would make.
     ready = f"{sys.prefix}/.ready"
-    printed = run(store, ["make", "-o", ready, "demo", f"VENV={sys.prefix}", "DEMO=toy_cnn-int8"]).stdout
-    assert "toy_cnn-int8 on emulated" in printed
-    assert "operators with an SME2 kernel" in printed
-    assert "Next: 'make dev'" in printed
+    done = run(store, ["make", "-o", ready, "demo", f"VENV={sys.prefix}", "DEMO=toy_cnn-int8"])
+    told = [line.rstrip() for line in done.stdout.splitlines()]
+    header = next(line for line in told if line.startswith("model  "))
+    row = told[told.index(header) + 1]
+    assert row.split()[:3] == ["toy_cnn", "int8", "emulated"]
+    assert "7 of 8" in row
+    assert "1 depthwise" in row
+    assert (
+        "Finding: All convolutions and matrix products of toy_cnn at int8 are on the SME unit, "
+        "but for its depthwise convolutions." in told
+    )
+    [link] = [line.removeprefix("report: ") for line in told if line.startswith("report: ")]
+    assert Path(link.removeprefix("file://")).read_text().startswith("<!DOCTYPE html>")
+    assert "Next: 'make dev'" in done.stdout
+    assert "round 1 of 1" in done.stderr
 
 
 @pytest.mark.slow
