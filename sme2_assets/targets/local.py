@@ -165,7 +165,7 @@ class EmulatedTarget(Target):
         return Availability(True, _qemu_name(qemu))
 
     def provision(self, log: Callable[[str], None]) -> tuple[Qemu, CrossCompiler | None]:
-        """Finds or fetches all that emulation takes here; the compiler only where the runner needs another."""
+        """Finds or fetches all that emulation takes here; a compiler only where the host has another CPU."""
         qemu = ensure_qemu(self.tools, log=log)
         return qemu, find_cross_compiler(self.tools, log=log) if self.bundled else None
 
