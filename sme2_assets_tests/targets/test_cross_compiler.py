@@ -8,9 +8,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from sme2_assets import doctor
+from sme2_assets.cli import main
 from sme2_assets.distribution import cross_compiler_remedy
 from sme2_assets.errors import BuildError, PackagesUnavailable
+from sme2_assets.runner import bundle
+from sme2_assets.store import Store
 from sme2_assets.targets import cross_compiler
 from sme2_assets.targets.cross_compiler import compiler_availability, compiler_folder, find_cross_compiler
 from sme2_assets.targets.debian import RECORD
@@ -154,3 +159,16 @@ def test_the_fetched_compiler_works(fetched_tools: Path) -> None:
     assert compiler.command[0].startswith(str(fetched_tools.resolve()))
     assert compiler_availability(fetched_tools).ok
     assert (fetched_tools / "cross-compiler.works").is_file()
+
+
+def test_on_another_cpu_the_emulator_comes_with_its_compiler(
+    fetched_tools: Path, any_emulator: Qemu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tools").symlink_to(fetched_tools)
+    for module in (bundle, doctor):
+        monkeypatch.setattr(module, "host_is_target", lambda: False)
+    done = CliRunner().invoke(main, ["--data", str(tmp_path), "emulator"])
+    assert done.exit_code == 0, done.output
+    assert "its runner is built with: " in done.output
+    findings = {finding.name: finding.status for finding in doctor.examine(Store(tmp_path))}
+    assert findings["compiler for aarch64 Linux"] == "ok"
