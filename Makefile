@@ -8,7 +8,7 @@ DEMO   ?= toy_cnn
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup emulator demo dev test lint format bench trust models constraints resolve docs clean
+.PHONY: help setup emulator demo dev check test lint format bench trust models constraints resolve docs clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,24 +30,32 @@ setup: $(VENV)/.ready ## Create the virtual environment and install everything
 emulator: setup ## Find or fetch QEMU >= 10.1, without root
 	@$(BIN)/sme2 emulator
 
-demo: setup ## Profile a model with SME2 on and off, show the comparison
-	@$(BIN)/sme2 emulator || echo "(continuing without the emulated platform)"
-	@$(BIN)/sme2 profile $(DEMO)
+demo: setup ## Profile a model with SME2 on and off, show which operators it takes to the SME unit
+	@$(BIN)/sme2 demo $(DEMO)
 	@echo && echo "Next: 'make dev' opens the Dagster UI; '$(BIN)/sme2 sql \"SHOW TABLES\"' asks the warehouse."
 
 dev: setup ## Open the Dagster UI on http://127.0.0.1:3000
 	@$(BIN)/sme2 dev --port $(or $(PORT),3000)
 
 # A file's tests stay together, because they share what they measured; the longest files begin (conftest.py).
+PYTEST_TOGETHER := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
 # Exit code 5: PYTEST_ARGS selects nothing of that part.
 test: $(VENV)/.ready-dev ## Run all tests, the slow ones too
-	@$(BIN)/python -m pytest -m "not alone" --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) || test $$? -eq 5
+	@$(PYTEST_TOGETHER) -m "not alone" $(PYTEST_ARGS) || test $$? -eq 5
 	@$(BIN)/python -m pytest -m alone $(PYTEST_ARGS) || test $$? -eq 5
 
-lint: $(VENV)/.ready-dev ## Lint, format check, types
+# What needs neither QEMU nor a device nor a browser, and does not take long (lanes.py).
+check: lint ## Lint, types, and the tests that need no emulator: minutes
+	@$(PYTEST_TOGETHER) -m "not emulator and not slow and not alone" $(PYTEST_ARGS)
+
+# actionlint's package fetches a binary when it is installed, from where not everybody gets: the workflow has it.
+lint: $(VENV)/.ready-dev ## Lint, format check, types, Dagster's definitions
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@DAGSTER_DISABLE_TELEMETRY=1 $(BIN)/dg check defs
+	@if command -v actionlint >/dev/null; then actionlint; fi
 
 format: $(VENV)/.ready-dev ## Format and fix what can be fixed
 	@$(BIN)/ruff check --fix .

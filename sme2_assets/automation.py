@@ -109,7 +109,8 @@ def _after_the_pairs(
 ) -> None:
     """One A/A session of the machine, so that its noise floor stays known, and the search for slow-downs."""
     native = host_platform()
-    if native is not None:
+    # Elsewhere there are no verdicts on times that a noise floor would serve.
+    if native is not None and lab.target(native).fidelity == "hardware":
         request = launch.ProfileRequest(variants()[0].key, native, ("off",))
         launch.profile(lab, instance, [request], settings, log, aa=True)
     launch.look_for_regressions(lab, instance, log)

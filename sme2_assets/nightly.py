@@ -40,7 +40,7 @@ from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import comparison, latest_run, rows_of_view
 
 Log = Callable[[str], None]
-Profile = Callable[[Lab, dg.DagsterInstance, Sequence[ProfileRequest], dict[str, Any], Log], None]
+Profile = Callable[[Lab, dg.DagsterInstance, Sequence[ProfileRequest], dict[str, Any], Log], object]
 T = TypeVar("T")
 
 RETRIES = 2
@@ -380,7 +380,8 @@ def _requests(
     chosen = [parse_variant(name).key for name in variants] or [
         it.key for it in registered_variants() if not is_large(it.key)
     ]
-    requests, left_out = launch.requests_for_this_machine(lab, chosen, SME2_STATES)
+    wanted = launch.requests_for_this_machine(lab, chosen, SME2_STATES)
+    requests, left_out = wanted.requests, [*wanted.notes, *map(str, wanted.left_out)]
     if platforms:
         requests = [request for request in requests if request.platform in platforms]
         left_out = [note for note in left_out if note.startswith(tuple(f"{name}-" for name in platforms))]
@@ -393,7 +394,7 @@ def _requests(
 
 def _measure(
     pair: PairResult,
-    profile_it: Callable[[], None],
+    profile_it: Callable[[], object],
     warehouse: Warehouse,
     retries: int,
     retry_pause_s: float,
@@ -430,7 +431,7 @@ def _take_result(pair: PairResult, warehouse: Warehouse, since: datetime) -> Non
                 "See the newest runs in the UI (`sme2 dev`).",
             )
         pair.session_id = str(run["session_id"])
-        if run["fidelity"] == "hardware":
+        if run["fidelity"] != "emulated":
             [latency] = rows_of_view(warehouse, "latency_summary", run["run_id"]).to_dict("records")
             pair.latency_ms[sme2] = round(float(latency["median_ns"]) / 1e6, 6)
     if len(pair.states) < 2:

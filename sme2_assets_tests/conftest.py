@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from sme2_assets.errors import Sme2Error
+from sme2_assets.errors import BuildError, Sme2Error
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary, build_runner
+from sme2_assets.runner.bundle import build_bundle
+from sme2_assets.targets.local import EmulatedTarget
 from sme2_assets.targets.qemu import Qemu, ensure_qemu
+from sme2_assets_tests.reach import skip_out_of_reach
 
 pytest_plugins = [
+    "pytester",
     "sme2_assets_tests.browser",
+    "sme2_assets_tests.lanes",
     "sme2_assets_tests.targets.adb_loopback",
     "sme2_assets_tests.targets.android_userland",
 ]
@@ -64,19 +69,35 @@ def exported(artifacts_dir: Path) -> Callable[[str], ExportedModel]:
 
 
 @pytest.fixture(scope="session")
-def emulator(any_emulator: Qemu) -> Qemu:
-    """A QEMU with SME2 on a host whose own runner it can run."""
-    if platform.machine() != "aarch64":
-        pytest.skip("runs this host's own runner, which is not for aarch64")
-    return any_emulator
-
-
-@pytest.fixture(scope="session")
-def any_emulator(artifacts_dir: Path) -> Qemu:
-    """A QEMU with SME2. Where it cannot be had the test is skipped, but never in CI on aarch64 Linux."""
+def emulator(artifacts_dir: Path) -> Qemu:
+    """A QEMU with SME2."""
+    if platform.system() != "Linux":
+        pytest.skip("QEMU runs Linux programs on Linux alone")
     try:
         return ensure_qemu(artifacts_dir / "tools", log=print)
     except Sme2Error as error:
-        if os.environ.get("CI") == "true" and (platform.system(), platform.machine()) == ("Linux", "aarch64"):
-            raise
-        pytest.skip(f"no emulator: {error.what}")
+        skip_out_of_reach(error)
+
+
+@pytest.fixture(scope="session")
+def bundle(artifacts_dir: Path) -> RunnerBinary:
+    """The runner for aarch64 Linux with all it needs, cross-built on any other host."""
+    try:
+        return build_bundle(artifacts_dir, tools=artifacts_dir / "tools", log=print)
+    except BuildError as error:
+        skip_out_of_reach(error)
+
+
+@pytest.fixture(scope="session")
+def emulated_runner(request: pytest.FixtureRequest, artifacts_dir: Path, emulator: Qemu) -> RunnerBinary:
+    """The runner that is emulated here: the host's own on aarch64, a bundle elsewhere."""
+    bundled = EmulatedTarget(artifacts_dir / "tools").bundled
+    runner: RunnerBinary = request.getfixturevalue("bundle" if bundled else "runner_binary")
+    return runner
+
+
+@pytest.fixture(scope="session")
+def emulated_command(emulated_runner: RunnerBinary, emulator: Qemu) -> list[str]:
+    """How the emulated runner is started, on a CPU with SME2."""
+    program = emulated_runner.program
+    return [str(emulator.path), "-cpu", "max", *program.command_in(str(program.folder))]

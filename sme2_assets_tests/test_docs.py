@@ -32,6 +32,7 @@ from sme2_assets_tests.skills import (
 DOCS = CHECKOUT / "docs"
 PAGES = [
     *(CHECKOUT / "README.md", AGENTS, CHECKOUT / "data" / "README.md"),
+    *(CHECKOUT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted((CHECKOUT / "docs").glob("*.md")),
     *(skill.page for skill in SKILLS),
 ]
@@ -41,6 +42,7 @@ RUN_BY = {
     "make dev": "e2e/test_ui.py",
     "make test": "the run that executes this test",
     "make lint": ".ci/run",
+    "make check": "the workflow; its parts are make lint and some of make test",
     "make docs": "test_the_web_pages_lead_to_one_another",
     "make bench": "test_make_targets_exist, and by hand: benchmarks assert nothing",
     "make models": "test_make_targets_exist, and by hand: it takes more than an hour",

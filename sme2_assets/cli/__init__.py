@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 import sme2_assets
+from sme2_assets.cli.demo import demo
 from sme2_assets.cli.dev import dev
 from sme2_assets.cli.devices import devices
 from sme2_assets.cli.exchange import export_, ingest
@@ -59,6 +60,7 @@ def main(context: click.Context, data: Path | None) -> None:
 
 
 COMMANDS = (
+    demo,
     *(doctor, targets, devices, emulator, build_runner),
     *(models, onboard, check_model),
     *(dev, profile, run, config),

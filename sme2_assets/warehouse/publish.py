@@ -11,9 +11,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import TypeVar
@@ -70,7 +72,7 @@ def build(path: Path, folder: Path, previous: Path | None) -> None:
     # Before anything is read: what is written from now on is found the next time.
     wanted = _of_published_runs(_parts_below(folder))
     with duckdb.connect() as connection:
-        stored = _attach(connection, path, previous, _fingerprint(folder))
+        stored = _attach(connection, path, previous, _fingerprint(str(folder)))
         new = [part for part, identity in wanted.items() if stored.get(part) != identity]
         gone = [part for part, identity in stored.items() if wanted.get(part) != identity]
         # Another database, and so before the transaction, which can have but one.
@@ -132,10 +134,10 @@ def _of_published_runs(parts: _Parts) -> _Parts:
     return {part: identity for part, identity in parts.items() if part.run_id is None or part.run_id in runs}
 
 
-def _fingerprint(folder: Path) -> str:
-    """Of everything but the rows that decides what is in the file."""
+def _fingerprint(*decides: str) -> str:
+    """Of everything but the rows that decides what is in the file, and of what else is given."""
     sql = [_sql(name) for name in (SUMMARIES_FILE, *VIEW_FILES)]
-    decides = (duckdb.__version__, STORAGE_VERSION, str(folder), repr(TABLES), _RECORD, *sql)
+    decides = (duckdb.__version__, STORAGE_VERSION, *decides, repr(TABLES), _RECORD, *sql)
     return hashlib.sha256("\n".join(decides).encode()).hexdigest()
 
 
@@ -146,16 +148,28 @@ def _attach(
     stored = _continued(connection, path, previous, fingerprint) if previous is not None else None
     if stored is not None:
         return stored
-    path.unlink(missing_ok=True)
-    connection.execute(f"ATTACH '{quoted(path)}' AS published (STORAGE_VERSION '{STORAGE_VERSION}')")
+    path.write_bytes(_without_rows(_fingerprint()))
+    connection.execute(f"ATTACH '{quoted(path)}' AS published")
     connection.execute("USE published")
-    # One transaction: as hundreds of them the comments would take longer than the rows.
-    connection.begin()
-    connection.execute(_RECORD)
     connection.execute("INSERT INTO publishing.layout VALUES (?)", [fingerprint])
-    _create_tables_and_views(connection)
-    connection.commit()
     return {}
+
+
+@lru_cache(maxsize=1)
+def _without_rows(fingerprint: str) -> bytes:
+    """The file with all its tables and views, empty. Kept: to make it takes half a second."""
+    with tempfile.TemporaryDirectory() as folder, duckdb.connect() as connection:
+        path = Path(folder) / "empty.duckdb"
+        connection.execute(f"ATTACH '{quoted(path)}' AS published (STORAGE_VERSION '{STORAGE_VERSION}')")
+        connection.execute("USE published")
+        # One transaction: as hundreds of them the comments would take longer than the rows.
+        connection.begin()
+        connection.execute(_RECORD)
+        _create_tables_and_views(connection)
+        connection.commit()
+        connection.execute("USE memory")
+        connection.execute("DETACH published")
+        return path.read_bytes()
 
 
 def _continued(

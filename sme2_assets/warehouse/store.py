@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import duckdb
@@ -61,6 +62,12 @@ class _Opened:
 _opened = _Opened()
 
 
+@cache
+def _scratch() -> duckdb.DuckDBPyConnection:
+    """A database in memory in which rows become files: starting one takes longer than most of the files."""
+    return duckdb.connect()
+
+
 class Warehouse:
     """The warehouse below a folder; `<folder>/../warehouse.duckdb` is what people open."""
 
@@ -103,7 +110,7 @@ class Warehouse:
         staged = self.staging / f"{uuid.uuid4().hex}.parquet"
         target = folder / FILE_NAME
         try:
-            with duckdb.connect() as connection:
+            with _scratch().cursor() as connection:
                 connection.register("incoming", rows)
                 connection.execute(
                     f"COPY (SELECT {columns} FROM incoming) TO '{quoted(staged)}' "
