@@ -14,7 +14,7 @@ from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary, build_runner
 from sme2_assets.runner.bundle import build_bundle
 from sme2_assets.targets.local import EmulatedTarget
-from sme2_assets.targets.qemu import Qemu, ensure_qemu
+from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests.reach import skip_out_of_reach
 
 pytest_plugins = [
@@ -70,11 +70,11 @@ def exported(artifacts_dir: Path) -> Callable[[str], ExportedModel]:
 
 @pytest.fixture(scope="session")
 def emulator(artifacts_dir: Path) -> Qemu:
-    """A QEMU with SME2."""
+    """A QEMU with SME2, and beside it what builds its runner: all that the emulated platform takes."""
     if platform.system() != "Linux":
         pytest.skip("QEMU runs Linux programs on Linux alone")
     try:
-        return ensure_qemu(artifacts_dir / "tools", log=print)
+        return EmulatedTarget(artifacts_dir / "tools").provision(print)[0]
     except Sme2Error as error:
         skip_out_of_reach(error)
 

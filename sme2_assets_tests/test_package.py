@@ -24,6 +24,7 @@ import pytest
 
 from sme2_assets.cli import COMMANDS
 from sme2_assets.store import CHECKOUT
+from sme2_assets.targets.qemu import Qemu
 
 PATIENCE_S = 120
 GUARDS = "{ instance { runQueuingSupported info poolConfig { defaultPoolLimit poolGranularity } } }"
@@ -208,4 +209,16 @@ def test_dev_opens_the_ui_with_the_guards_and_says_when_its_port_is_taken(desk: 
     assert f"The UI cannot listen on 127.0.0.1, port {port}: " in again.stderr
     assert "What to do" in again.stderr
     assert "Traceback" not in again.stderr
+    assert not any(desk.work.iterdir())
+
+
+@pytest.mark.slow
+def test_the_demo_runs_outside_a_checkout(desk: Desk, artifacts_dir: Path, emulator: Qemu):
+    desk.data.mkdir(parents=True, exist_ok=True)
+    for name, place in (("artifacts", artifacts_dir), ("tools", artifacts_dir / "tools")):
+        (desk.data / name).symlink_to(place)
+    done = desk.run("sme2", "demo", "toy_cnn-int8")
+    assert done.returncode == 0, done.stderr
+    assert f"file://{desk.data}" in "".join(done.stdout.split())
+    assert (desk.data / "warehouse.duckdb").exists()
     assert not any(desk.work.iterdir())

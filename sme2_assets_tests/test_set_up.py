@@ -271,8 +271,8 @@ def taken_torch(folder: Path) -> tuple[str, str]:
     done = subprocess.run(
         [
             *(sys.executable, "-c"),
-            "import sys; from pathlib import Path; from tools import set_up;"
-            "set_up.choose_torch(Path(sys.argv[1]), sys.argv[2:])",
+            "import sys; from pathlib import Path; from tools import set_up; venv = Path(sys.argv[1]);"
+            "set_up.choose_torch(venv, sys.argv[2:], set_up.offered_torch(venv))",
             *(str(folder), python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
         ],
         capture_output=True,

@@ -32,8 +32,8 @@ OLDEST_MACOS = 14
 TORCH_INDEX = os.environ.get("TORCH_INDEX", "https://download.pytorch.org/whl/cpu")
 TORCH_INDEX_SECONDS = 4
 # What is downloaded, and what it takes on the disk when it is unpacked, as measured.
-CPU_MB, CPU_GIB = 450, 2.5
-CUDA_MB, CUDA_GIB = 2900, 9.0
+CPU_MB, CPU_GIB = 400, 2.5
+CUDA_MB, CUDA_GIB = 3000, 9.0
 
 
 class Stop(Exception):
@@ -50,7 +50,8 @@ def main() -> None:
         if not is_usable(venv):
             require_python()
         require_tools(with_venv=not is_usable(venv))
-        require_space(venv, CPU_GIB)
+        if not _has_torch(venv):
+            require_space(venv, CPU_GIB)
         set_up(venv, extras)
     except Stop as stop:
         sys.exit(str(stop))
@@ -162,9 +163,13 @@ def require_space(venv: Path, gib: float) -> None:
 def is_usable(venv: Path) -> bool:
     """Whether there is an environment with pip whose Python serves: an interrupted one may lack anything."""
     question = f"import sys, pip; sys.exit(not {LOWEST!r} <= sys.version_info[:2] < {BEYOND!r})"
+    return _succeeds(venv, question)
+
+
+def _succeeds(venv: Path, code: str) -> bool:
     try:
         done = subprocess.run(
-            [str(_python(venv)), "-c", question], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [str(_python(venv)), "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
     except OSError:
         return False
@@ -175,19 +180,21 @@ def is_usable(venv: Path) -> bool:
 
 
 def set_up(venv: Path, extras: list) -> None:
-    if not is_usable(venv):
+    made = not is_usable(venv)
+    if made:
         _make_environment(venv)
-        try:
-            offered_torch(venv)
-        except Stop:
-            # Nothing was installed yet, and an environment with nothing in it is no use to anybody.
-            shutil.rmtree(str(venv), ignore_errors=True)
-            raise
     install = [str(_python(venv)), "-m", "pip", "install", "--disable-pip-version-check"]
     # Byte-compiling all of torch up front takes longer than compiling what is imported, when it is.
     install += ["--no-compile", "--constraint", "constraints.txt"]
     if not _has_torch(venv):
-        choose_torch(venv, install)
+        try:
+            version = offered_torch(venv)
+        except Stop:
+            # An environment with nothing in it is no use to anybody.
+            if made:
+                shutil.rmtree(str(venv), ignore_errors=True)
+            raise
+        choose_torch(venv, install, version)
     target = "." + (f"[{','.join(extras)}]" if extras else "")
     if subprocess.run([*install, "--editable", target]).returncode != 0:
         raise Stop(
@@ -206,16 +213,14 @@ def _make_environment(venv: Path) -> None:
 
 
 def _has_torch(venv: Path) -> bool:
-    question = "import importlib.metadata as m; m.version('torch'); m.version('executorch')"
-    done = subprocess.run(
-        [str(_python(venv)), "-c", question], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    return done.returncode == 0
+    return _succeeds(venv, "import importlib.metadata as m; m.version('torch'); m.version('executorch')")
 
 
-def choose_torch(venv: Path, install: list) -> None:
-    """Takes a build of torch without CUDA where one can be had, and says what will be downloaded."""
-    version = offered_torch(venv)
+def choose_torch(venv: Path, install: list, version: str) -> None:
+    """Takes a build of torch without CUDA where one can be had, and says what will be downloaded.
+
+    `version` is what pip would take by itself.
+    """
     if platform.system() != "Linux" or version.endswith("+cpu"):
         _say(f"about {CPU_MB} MB will be downloaded")
         return

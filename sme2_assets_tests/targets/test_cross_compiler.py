@@ -8,14 +8,19 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from sme2_assets import doctor
+from sme2_assets.cli import main
 from sme2_assets.distribution import cross_compiler_remedy
-from sme2_assets.errors import BuildError, PackagesUnavailable
-from sme2_assets.targets import cross_compiler
+from sme2_assets.errors import BuildError
+from sme2_assets.store import Store
+from sme2_assets.targets import cross_compiler, local
 from sme2_assets.targets.cross_compiler import compiler_availability, compiler_folder, find_cross_compiler
 from sme2_assets.targets.debian import RECORD
 from sme2_assets.targets.local import EmulatedTarget
 from sme2_assets.targets.qemu import Qemu
+from sme2_assets_tests.reach import skip_out_of_reach
 
 # As the assembler says it when a library of its own is not found.
 BROKEN = "aarch64-linux-gnu-as: error while loading shared libraries: libopcodes-2.40-arm64.so"
@@ -47,9 +52,7 @@ def fetched_tools(artifacts_dir: Path) -> Path:
     try:
         find_cross_compiler(artifacts_dir / "tools", log=print, fetched=True)
     except BuildError as error:
-        if not isinstance(error.__cause__, PackagesUnavailable):
-            raise
-        pytest.skip(f"no package mirror: {error.what}")
+        skip_out_of_reach(error)
     return artifacts_dir / "tools"
 
 
@@ -94,9 +97,9 @@ def test_every_library_that_a_fetched_compiler_needs_and_this_host_lacks_is_foun
 
 @pytest.mark.usefixtures("no_installed_compiler")
 def test_a_fetched_compiler_that_does_not_work_is_no_compiler(
-    any_emulator: Qemu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    emulator: Qemu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SME2_QEMU", str(any_emulator.path))
+    monkeypatch.setenv("SME2_QEMU", str(emulator.path))
     unpacked(tmp_path, f"echo '{BROKEN}' >&2; exit 1")
     target = EmulatedTarget(tmp_path)
     target.bundled = True
@@ -154,3 +157,16 @@ def test_the_fetched_compiler_works(fetched_tools: Path) -> None:
     assert compiler.command[0].startswith(str(fetched_tools.resolve()))
     assert compiler_availability(fetched_tools).ok
     assert (fetched_tools / "cross-compiler.works").is_file()
+
+
+def test_on_another_cpu_the_emulator_comes_with_its_compiler(
+    fetched_tools: Path, emulator: Qemu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tools").symlink_to(fetched_tools)
+    monkeypatch.setattr(local, "is_arm64", lambda: False)
+    monkeypatch.setattr(doctor, "host_is_target", lambda: False)
+    done = CliRunner().invoke(main, ["--data", str(tmp_path), "emulator"])
+    assert done.exit_code == 0, done.output
+    assert "its runner is built with: " in done.output
+    findings = {finding.name: finding.status for finding in doctor.examine(Store(tmp_path))}
+    assert findings["compiler for aarch64 Linux"] == "ok"
