@@ -120,6 +120,12 @@ def installing(*things: str) -> str:
     return ", and ".join(list(dict.fromkeys(commands)) + words)
 
 
+def to_install(*things: str) -> str:
+    """The same as the beginning of a sentence."""
+    how = installing(*things)
+    return f"Run {how}" if how.startswith("`") else how[0].upper() + how[1:]
+
+
 def cross_compiler_remedy() -> str:
     host = this_host()
     if host.family == "fedora":
@@ -130,8 +136,7 @@ def cross_compiler_remedy() -> str:
         )
     if host.family == "alpine":
         return MUSL_REMEDY
-    how = installing("cross compiler")
-    return f"{how[0].upper()}{how[1:]}: the runner for an aarch64 CPU is built with it."
+    return f"{to_install('cross compiler')}: the runner for an aarch64 CPU is built with it."
 
 
 def emulator_remedy(minimum: str, variable: str) -> str:
@@ -146,8 +151,7 @@ def emulator_remedy(minimum: str, variable: str) -> str:
 
 
 def adb_remedy(variable: str) -> str:
-    how = installing("adb")
-    text = f"{how[0].upper()}{how[1:]}, or set {variable} to the path of one."
+    text = f"{to_install('adb')}, or set {variable} to the path of one."
     if this_host().wsl:
         text += " In WSL a device on USB appears after `usbipd attach` on the Windows side."
     return text

@@ -80,9 +80,10 @@ def test_the_cross_compiler_is_one_that_brings_its_c_library(expected: str):
 
 
 @on(
-    debian="`sudo apt install adb`",
-    fedora="`sudo dnf install android-tools`",
-    opensuse="`sudo zypper install android-tools`",
+    debian="Run `sudo apt install adb`, or ",
+    fedora="Run `sudo dnf install android-tools`, or ",
+    opensuse="Run `sudo zypper install android-tools`, or ",
+    unknown="Install adb, of Google's platform-tools, or ",
 )
 @pytest.mark.usefixtures("system")
 def test_adb_has_another_name_elsewhere(expected: str):

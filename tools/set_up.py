@@ -130,8 +130,8 @@ def require_tools(with_venv: bool) -> None:
         missing.append("compiler")
         names.append("a C++ compiler (c++, g++ or clang++)")
     if missing:
-        how = distribution.installing(*missing)
-        raise Stop("Not installed: {}.".format(" and ".join(names)), how[0].upper() + how[1:])
+        told = "Not installed: {}.".format(" and ".join(names))
+        raise Stop(told, distribution.to_install(*missing) + ".")
 
 
 def _has_venv() -> bool:
