@@ -26,18 +26,24 @@ pytest_plugins = [
     "sme2_assets_tests.targets.android_userland",
 ]
 
-# Files of a minute and more, and one that makes what others wait for. When several workers share the tests,
+# Files of a minute and more, and those that make what others wait for. When several workers share the tests,
 # these must not be the last.
 LONGEST_FIRST = [
     "e2e/test_documented_commands.py",
     "e2e/test_ui.py",
-    "test_onboarding.py",
     "e2e/test_chain.py",
-    "models/test_export.py",
-    "runner/test_runs.py",
+    "test_onboarding.py",
     "test_nightly.py",
-    "e2e/test_cli.py",
+    "models/test_export.py",
+    "runner/test_source_build.py",
+    "report/test_html.py",
+    "e2e/test_android.py",
+    "runner/test_runs.py",
+    "exchange/test_documented_commands.py",
+    "experiments/test_run.py",
+    "warehouse/test_continued.py",
     "runner/test_bundle.py",
+    "e2e/test_cli.py",
 ]
 
 
