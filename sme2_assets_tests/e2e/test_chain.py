@@ -11,7 +11,8 @@ import pytest
 from sme2_assets.errors import Sme2Error
 from sme2_assets.launch import PAIR_ASSETS, RUN_ASSETS, ProfileRequest, _Launcher, profile
 from sme2_assets.profiling.manifest import Manifest
-from sme2_assets.targets.host import host_has_sme2, host_platform
+from sme2_assets.targets.host import host_arch, host_has_sme2, host_platform
+from sme2_assets.targets.keys import native_fidelity
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import ENOUGH_SAMPLES
@@ -196,7 +197,7 @@ def test_a_native_baseline_is_measured_alone(workbench: Workbench):
     lines = workbench.profile("toy_cnn-fp32", host, "off", rounds=2, warmup=1, iterations=3, kernel_rounds=1)
     assert f"toy_cnn-fp32 on {host}: round 2 of 2" in lines
     run = workbench.warehouse.query("SELECT * FROM latest_runs WHERE platform = ?", [host]).iloc[0]
-    assert (run["sme2"], run["fidelity"], bool(run["paired"])) == ("off", "hardware", False)
+    assert (run["sme2"], run["fidelity"], bool(run["paired"])) == ("off", native_fidelity(host_arch()), False)
     inferences = workbench.warehouse.query(
         "SELECT pass, count(*) AS n, count(*) FILTER (is_warmup) AS warmup FROM inferences "
         "WHERE run_id = ? AND pass <> 'kernels' GROUP BY pass ORDER BY pass",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 import shutil
 import subprocess
 import zipfile
