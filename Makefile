@@ -37,8 +37,8 @@ demo: setup ## Profile a model with SME2 on and off, show which operators it tak
 dev: setup ## Open the Dagster UI on http://127.0.0.1:3000
 	@$(BIN)/sme2 dev --port $(or $(PORT),3000)
 
-# A file's tests stay together, because they share what they measured; the longest files begin (conftest.py).
-PYTEST_TOGETHER := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# How tests are dealt out to workers, and how many there are: sme2_assets_tests/lanes.py. The longest files begin.
+PYTEST_TOGETHER := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --no-loadscope-reorder
 
 # Exit code 5: PYTEST_ARGS selects nothing of that part.
 test: $(VENV)/.ready-dev ## Run all tests, the slow ones too
@@ -46,7 +46,7 @@ test: $(VENV)/.ready-dev ## Run all tests, the slow ones too
 	@$(BIN)/python -m pytest -m alone $(PYTEST_ARGS) || test $$? -eq 5
 
 # What needs neither QEMU nor a device nor a browser, and does not take long (lanes.py).
-check: lint ## Lint, types, and the tests that need no emulator: minutes
+check: lint ## Lint, types, and the quick tests, which need no emulator
 	@$(PYTEST_TOGETHER) -m "not emulator and not slow and not alone" $(PYTEST_ARGS)
 
 # actionlint's package fetches a binary when it is installed, from where not everybody gets: the workflow has it.

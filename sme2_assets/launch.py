@@ -122,9 +122,14 @@ def requests_for(
     return Requests([ProfileRequest(variant, platform_name, states) for variant in variants], notes, [])
 
 
-def requests_for_this_machine(lab: Lab, variants: Sequence[str], states: tuple[str, ...]) -> Requests:
-    """Every platform that tells something about SME2, in the states it can give here."""
-    here = platforms_here(lab, states)
+def requests_for_this_machine(
+    lab: Lab, variants: Sequence[str], states: tuple[str, ...], named: Sequence[str] = ()
+) -> Requests:
+    """Every platform that tells something about SME2, in the states it can give here.
+
+    Where platforms are named, these alone, a reference too.
+    """
+    here = platforms_here(lab, states, named)
     notes = list(here.notes)
     requests: list[ProfileRequest] = []
     for name, given in here.platforms.items():
@@ -144,17 +149,20 @@ def requests_for_this_machine(lab: Lab, variants: Sequence[str], states: tuple[s
     return Requests(requests, notes, here.left_out)
 
 
-def platforms_here(lab: Lab, states: tuple[str, ...]) -> Here:
-    """Each platform that can be measured here and says something about SME2, with the states it can give."""
+def platforms_here(lab: Lab, states: tuple[str, ...], named: Sequence[str] = ()) -> Here:
+    """Each platform that can be measured here and says something about SME2, with the states it can give.
+
+    Where platforms are named, these alone, a reference too.
+    """
     platforms: dict[str, tuple[str, ...]] = {}
     notes: list[str] = []
     left_out: list[LeftOut] = []
-    for name in PLATFORMS:
+    for name in named or PLATFORMS:
         target = lab.target(name)
         availability = {sme2: target.availability(sme2) for sme2 in states}
         given = tuple(sme2 for sme2 in states if availability[sme2].ok)
         missing = {sme2: it for sme2, it in availability.items() if not it.ok}
-        if target.fidelity == "reference":
+        if target.fidelity == "reference" and name not in named:
             if given:
                 notes.append(
                     f"{name} is left out: {availability[given[0]].detail}. Ask for it with --platform {name}."
@@ -170,8 +178,9 @@ def platforms_here(lab: Lab, states: tuple[str, ...]) -> Here:
             it = next(iter(missing.values()))
             left_out.append(LeftOut(name, Sme2Error(it.detail, it.remedy)))
     if not platforms:
+        what = f"None of the platforms {', '.join(named)}" if named else "No platform"
         causes = " ".join(str(each) for each in left_out)
-        raise Sme2Error(f"No platform can be measured here. {causes}".strip(), "Run `sme2 doctor`.")
+        raise Sme2Error(f"{what} can be measured here. {causes}".strip(), "Run `sme2 doctor`.")
     return Here(platforms, notes, left_out)
 
 

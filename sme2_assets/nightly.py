@@ -32,7 +32,7 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.launch import ProfileRequest
 from sme2_assets.models.registry import is_large, parse_variant
 from sme2_assets.models.registry import variants as registered_variants
-from sme2_assets.report.tables import TextTable, speedup_text
+from sme2_assets.report.tables import TextTable, fidelity_note, speedup_text
 from sme2_assets.resources import Lab
 from sme2_assets.store import Store, write_json, write_text_atomically
 from sme2_assets.targets import SME2_STATES
@@ -380,16 +380,8 @@ def _requests(
     chosen = [parse_variant(name).key for name in variants] or [
         it.key for it in registered_variants() if not is_large(it.key)
     ]
-    wanted = launch.requests_for_this_machine(lab, chosen, SME2_STATES)
-    requests, left_out = wanted.requests, [*wanted.notes, *map(str, wanted.left_out)]
-    if platforms:
-        requests = [request for request in requests if request.platform in platforms]
-        left_out = [note for note in left_out if note.startswith(tuple(f"{name}-" for name in platforms))]
-    if not requests:
-        raise Sme2Error(
-            f"None of the platforms {', '.join(platforms)} can be measured here.", "Run `sme2 doctor`."
-        )
-    return requests, left_out
+    wanted = launch.requests_for_this_machine(lab, chosen, SME2_STATES, platforms)
+    return wanted.requests, [*wanted.notes, *map(str, wanted.left_out)]
 
 
 def _measure(
@@ -435,7 +427,8 @@ def _take_result(pair: PairResult, warehouse: Warehouse, since: datetime) -> Non
             [latency] = rows_of_view(warehouse, "latency_summary", run["run_id"]).to_dict("records")
             pair.latency_ms[sme2] = round(float(latency["median_ns"]) / 1e6, 6)
     if len(pair.states) < 2:
-        pair.reason = f"SME2 {pair.states[0]} alone: a baseline, nothing to compare."
+        alone = f"SME2 {pair.states[0]} alone: a baseline, nothing to compare."
+        pair.reason = fidelity_note(run) or alone
         return
     rows = comparison(warehouse, pair.variant, pair.platform)
     rows = rows[(rows["level"] == "model") & (rows["session_id"] == pair.session_id)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from sme2_assets.errors import BuildError, Sme2Error
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary, build_runner
 from sme2_assets.runner.bundle import build_bundle
+from sme2_assets.targets import host
 from sme2_assets.targets.local import EmulatedTarget
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests.reach import skip_out_of_reach
@@ -25,18 +26,24 @@ pytest_plugins = [
     "sme2_assets_tests.targets.android_userland",
 ]
 
-# Files of a minute and more, and one that makes what others wait for. When several workers share the tests,
+# Files of a minute and more, and those that make what others wait for. When several workers share the tests,
 # these must not be the last.
 LONGEST_FIRST = [
     "e2e/test_documented_commands.py",
     "e2e/test_ui.py",
-    "test_onboarding.py",
     "e2e/test_chain.py",
-    "models/test_export.py",
-    "runner/test_runs.py",
+    "test_onboarding.py",
     "test_nightly.py",
-    "e2e/test_cli.py",
+    "models/test_export.py",
+    "runner/test_source_build.py",
+    "report/test_html.py",
+    "e2e/test_android.py",
+    "runner/test_runs.py",
+    "exchange/test_documented_commands.py",
+    "experiments/test_run.py",
+    "warehouse/test_continued.py",
     "runner/test_bundle.py",
+    "e2e/test_cli.py",
 ]
 
 
@@ -101,3 +108,15 @@ def emulated_command(emulated_runner: RunnerBinary, emulator: Qemu) -> list[str]
     """How the emulated runner is started, on a CPU with SME2."""
     program = emulated_runner.program
     return [str(emulator.path), "-cpu", "max", *program.command_in(str(program.folder))]
+
+
+@pytest.fixture
+def x86_64_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This machine says that it is another; what was remembered of it in the meantime is forgotten."""
+    remembered = (host._lasting_facts, host.host_has_sme2)
+    for fact in remembered:
+        fact.cache_clear()
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    yield
+    for fact in remembered:
+        fact.cache_clear()

@@ -1,28 +1,68 @@
-"""Which tests are in which lane, and how many run at once: a plugin of pytest. CONTRIBUTING.md tells more."""
+"""Which tests are in which lane, and how they are dealt out. A plugin of pytest; see CONTRIBUTING.md."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
+
+TESTS = Path(__file__).parent
 
 # Who asks for one of these needs more than Python and a compiler, and is not part of `make check`.
 EMULATOR_FIXTURES = {"emulator", "any_emulator", "adb_bridge", "browser"}
+# Files and rooms that measure sessions, export models or build runners in one test after the other. Who
+# leaves slow tests out does not even import them: torch alone takes as long as hundreds of other tests.
+SLOW = (
+    "e2e/",
+    *(f"models/test_{name}.py" for name in ("architectures", "attribution", "delegation", "divergence")),
+    *(f"models/test_{name}.py" for name in ("existing", "export", "failures", "more_architectures")),
+    *(f"models/test_{name}.py" for name in ("quantise", "sources", "time_limit")),
+    "runner/test_source_build.py",
+    "test_nightly.py",
+    "test_onboarding.py",
+    "warehouse/test_continued.py",
+)
+# Rooms whose files share what takes long to make: one worker runs all of them.
+SHARING = ("exchange/", "report/")
+
+
+def is_slow(path: Path) -> bool:
+    return path.is_relative_to(TESTS) and str(path.relative_to(TESTS)).startswith(SLOW)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     if EMULATOR_FIXTURES.intersection(getattr(item, "fixturenames", ())):
         item.add_marker(pytest.mark.emulator)
+    if is_slow(item.path):
+        item.add_marker(pytest.mark.slow)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Who runs the tests that need the machine for themselves imports only the files that have some."""
-    if config.option.markexpr != "alone" or not collection_path.name.startswith("test_"):
+    """What is left out as a whole is not imported."""
+    if not collection_path.name.startswith("test_"):
         return None
-    return True if "mark.alone" not in collection_path.read_text() else None
+    lanes = config.option.markexpr
+    if lanes == "alone":
+        left_out = "mark.alone" not in collection_path.read_text()
+    else:
+        left_out = "not slow" in lanes and is_slow(collection_path)
+    return left_out or None
 
 
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores: tests of servers, devices and sessions wait much of their time."""
     return 1 + (os.cpu_count() or 1)
+
+
+class _ByFileOrRoom(LoadFileScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        room = nodeid.removeprefix(f"{TESTS.name}/").split("/")[0] + "/"
+        return room if room in SHARING else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _ByFileOrRoom:
+    """A file's tests stay together, because they share what they measured."""
+    return _ByFileOrRoom(config, log)

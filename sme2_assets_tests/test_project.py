@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 from sme2_assets.store import CHECKOUT
+from sme2_assets_tests.conftest import LONGEST_FIRST
+from sme2_assets_tests.lanes import SHARING, SLOW, TESTS
 
 PROJECT = dict(re.findall(r'^([a-z-]+) = "(.*)"$', (CHECKOUT / "pyproject.toml").read_text(), re.MULTILINE))
 WORKFLOW = CHECKOUT / ".github" / "workflows" / "ci.yml"
@@ -104,3 +106,8 @@ def test_who_runs_the_tests_that_run_alone_imports_no_other_file(pytester: pytes
     )
     plain = ("-p", "sme2_assets_tests.lanes", "-p", "no:hydra_pytest")
     pytester.runpytest(*plain, "-m", "alone").assert_outcomes(passed=1, deselected=1)
+
+
+@pytest.mark.parametrize("name", sorted({*SLOW, *SHARING, *LONGEST_FIRST}))
+def test_files_that_are_treated_apart_are_there(name: str):
+    assert (TESTS / name).exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -11,7 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from sme2_assets.cli import main
 from sme2_assets.store import CHECKOUT, Store
 from sme2_assets.targets.host import host_platform
 from sme2_assets.targets.qemu import Qemu
@@ -25,6 +28,8 @@ AA = ".venv/bin/sme2 profile toy_cnn-int8 --aa --sme2 off"
 assert {PROFILE, AA} <= set(documented_sme2_commands())
 # Commands of playbooks that leave nothing for the next command, and are run by the test of another page.
 RUN_BY_OTHERS = {".venv/bin/sme2 smoke": CHECKOUT / "docs" / "exchange.md"}
+# Commands that only read, and that need no shell.
+READS = re.compile(r"\.venv/bin/sme2 (config|doctor|explain|models|report|sql|targets|validate) [^*|$]*")
 
 Sme2 = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -34,18 +39,39 @@ def store(tmp_path_factory: pytest.TempPathFactory, artifacts_dir: Path) -> Stor
     return make_data_folder(tmp_path_factory.mktemp("documented") / "data", artifacts_dir)
 
 
+def settings(store: Store) -> dict[str, str]:
+    return {"SME2_DATA": str(store.root), "DAGSTER_HOME": str(store.dagster_home), "COLUMNS": "200"}
+
+
 def run(store: Store, command: list[str], code: int = 0) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "SME2_DATA": str(store.root), "DAGSTER_HOME": str(store.dagster_home)}
     done = subprocess.run(
-        command, cwd=CHECKOUT, env=environment | {"COLUMNS": "200"}, capture_output=True, text=True
+        command, cwd=CHECKOUT, env=os.environ | settings(store), capture_output=True, text=True
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
 
+def run_here(
+    store: Store, words: list[str], code: int = 0, folder: Path = CHECKOUT
+) -> subprocess.CompletedProcess[str]:
+    """In this process, which has imported what each command would import anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        done = CliRunner().invoke(main, words, env=settings(store))
+    assert done.exit_code == code, done.output
+    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+
+
 @pytest.fixture(scope="module")
 def sme2(store: Store) -> Sme2:
-    return lambda *words, code=0: run(store, [sys.executable, "-m", "sme2_assets.cli", *words], code)
+    """A documented command. What measures is a process of its own, as the one that a person starts."""
+
+    def call(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        if words[0] == "profile":
+            return run(store, [sys.executable, "-m", "sme2_assets.cli", *words], code)
+        return run_here(store, list(words), code)
+
+    return call
 
 
 @pytest.fixture(scope="module")
@@ -143,12 +169,15 @@ def desk(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill.name)
 def test_a_playbook_works_as_it_is_written_and_prints_what_it_says(
-    desk: Path, skill: Skill, profiled: subprocess.CompletedProcess[str]
+    desk: Path, store: Store, skill: Skill, profiled: subprocess.CompletedProcess[str]
 ):
     printed = ""
     for command in skill.commands:
         if command == PROFILE:
             printed += profiled.stdout + profiled.stderr
+        elif READS.fullmatch(command + " "):
+            done = run_here(store, shlex.split(command)[1:], folder=desk)
+            printed += done.stdout + done.stderr
         elif command not in RUN_BY_OTHERS:
             done = typed(desk, command)
             assert done.returncode == 0, command + "\n" + done.stdout

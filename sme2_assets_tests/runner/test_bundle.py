@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from sme2_assets.runner.build import RunnerBinary, load_runner
 from sme2_assets.runner.bundle import build_bundle, host_is_target
 from sme2_assets.runner.elf import AARCH64, read_needs
 from sme2_assets.runner.result import read_cpu_facts
-from sme2_assets.targets import Program, host
+from sme2_assets.targets import Program
 from sme2_assets.targets.local import EmulatedTarget
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests.reach import skip_out_of_reach
@@ -148,18 +147,6 @@ def test_a_cross_built_bundle_takes_sme2_kernels_when_on_and_none_when_off(
         native, wrapper = tmp_path / f"native-{sme2}", emulated if host_is_target() else ()
         assert _run(runner_binary.program, model, native, sme2=sme2, wrapper=wrapper).returncode == 0
         _assert_same_outputs(tmp_path / sme2, native)
-
-
-@pytest.fixture
-def x86_64_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This machine says that it is another; what was remembered of it in the meantime is forgotten."""
-    remembered = (host._lasting_facts, host.host_has_sme2)
-    for fact in remembered:
-        fact.cache_clear()
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    yield
-    for fact in remembered:
-        fact.cache_clear()
 
 
 @pytest.mark.slow
