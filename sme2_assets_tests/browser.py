@@ -12,8 +12,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from sme2_assets.errors import Sme2Error
-from sme2_assets.runner.cross import _libraries_the_host_lacks
-from sme2_assets.targets.debian import fetch_packages
+from sme2_assets.targets.debian import fetch_packages, libraries_the_host_lacks
 from sme2_assets_tests.reach import skip_out_of_reach, skip_where_ci_would_fail
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -26,7 +25,7 @@ def _unpacked(folder: Path) -> tuple[Path, dict[str, str]]:
     except Sme2Error as error:
         skip_out_of_reach(error)
     private = folder / "usr/lib" / f"{platform.machine()}-linux-gnu" / "pulseaudio"
-    libraries = os.pathsep.join(map(str, (_libraries_the_host_lacks(folder), private)))
+    libraries = os.pathsep.join(map(str, (libraries_the_host_lacks(folder), private)))
     program = folder / "usr/lib/chromium/chromium"
     if not program.is_file():
         skip_where_ci_would_fail("this distribution has no package with a Chromium: install one")

@@ -26,7 +26,7 @@ from sme2_assets.cli import COMMANDS
 from sme2_assets.store import CHECKOUT
 from sme2_assets.targets.qemu import Qemu
 
-PATIENCE_S = 120
+PATIENCE_S = 300
 GUARDS = "{ instance { runQueuingSupported info poolConfig { defaultPoolLimit poolGranularity } } }"
 LOCATIONS = """
 { workspaceOrError { ... on Workspace { locationEntries {

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import shutil
 import subprocess
 import tempfile
@@ -24,7 +23,7 @@ from sme2_assets.distribution import cross_compiler_remedy
 from sme2_assets.errors import BuildError, PackagesUnavailable
 from sme2_assets.store import sha256_of_text, write_text_atomically
 from sme2_assets.targets.base import Availability
-from sme2_assets.targets.debian import PROGRAMS, RECORD, fetch_packages
+from sme2_assets.targets.debian import PROGRAMS, RECORD, fetch_packages, libraries_the_host_lacks
 
 Log = Callable[[str], None]
 
@@ -196,23 +195,5 @@ def _unpacked_compiler(folder: Path) -> CrossCompiler:
     compiler = folder / "usr" / "bin" / _COMPILERS[0]
     # `-B`, so that its own assembler and linker are taken, not those of the host.
     command = (str(compiler), f"--sysroot={folder}", f"-B{folder}/usr/bin/aarch64-linux-gnu-")
-    libraries = [str(_libraries_the_host_lacks(folder)), os.environ.get("LD_LIBRARY_PATH", "")]
+    libraries = [str(libraries_the_host_lacks(folder)), os.environ.get("LD_LIBRARY_PATH", "")]
     return CrossCompiler(command, {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries))})
-
-
-def _libraries_the_host_lacks(folder: Path) -> Path:
-    """A folder with links to the libraries that the compiler itself needs and this host has not.
-
-    Not to all that was unpacked: a C library beside the loader of another build of it may not start.
-    """
-    links = folder / "host-libraries"
-    links.mkdir(exist_ok=True)
-    triplet = f"{platform.machine()}-linux-gnu"
-    for place in (f"usr/lib/{triplet}", f"lib/{triplet}"):
-        for library in (folder / place).glob("*.so*"):
-            if any((Path("/") / there / triplet / library.name).exists() for there in ("usr/lib", "lib")):
-                continue
-            temporary = links / f".{library.name}.{os.getpid()}"
-            temporary.symlink_to(library.resolve())
-            temporary.replace(links / library.name)
-    return links

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -105,6 +106,24 @@ def fetch_packages(
         finally:
             shutil.rmtree(unpacked, ignore_errors=True)
     return packages
+
+
+def libraries_the_host_lacks(folder: Path) -> Path:
+    """A folder with links to the libraries that unpacked programs need and this host has not.
+
+    Not to all that was unpacked: a C library beside the loader of another build of it may not start.
+    """
+    links = folder / "host-libraries"
+    links.mkdir(exist_ok=True)
+    triplet = f"{platform.machine()}-linux-gnu"
+    for place in (f"usr/lib/{triplet}", f"lib/{triplet}"):
+        for library in (folder / place).glob("*.so*"):
+            if any((Path("/") / there / triplet / library.name).exists() for there in ("usr/lib", "lib")):
+                continue
+            temporary = links / f".{library.name}.{os.getpid()}"
+            temporary.symlink_to(library.resolve())
+            temporary.replace(links / library.name)
+    return links
 
 
 def _recorded(destination: Path, request: dict[str, object]) -> list[Fetched] | None:
