@@ -12,7 +12,7 @@ from xdist.scheduler import LoadFileScheduling
 TESTS = Path(__file__).parent
 
 # Who asks for one of these needs more than Python and a compiler, and is not part of `make check`.
-EMULATOR_FIXTURES = {"emulator", "any_emulator", "adb_bridge", "browser"}
+EMULATOR_FIXTURES = {"emulator", "bundle", "adb_bridge", "browser"}
 # Files and rooms that measure sessions, export models or build runners in one test after the other. Who
 # leaves slow tests out does not even import them: torch alone takes as long as hundreds of other tests.
 SLOW = (
@@ -24,9 +24,10 @@ SLOW = (
     "test_nightly.py",
     "test_onboarding.py",
     "warehouse/test_continued.py",
+    "warehouse/test_publish.py",
 )
 # Rooms whose files share what takes long to make: one worker runs all of them.
-SHARING = ("exchange/", "report/")
+SHARING = ("etdump/", "exchange/", "report/")
 
 
 def is_slow(path: Path) -> bool:
