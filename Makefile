@@ -3,29 +3,26 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 DEMO   ?= toy_cnn
-export DAGSTER_HOME ?= $(CURDIR)/data/dagster_home
-# Byte-compiling all of torch up front takes longer than compiling what is imported, when it is.
-PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
-# What is imported has to be kept compiled, then: else every process compiles it anew, and takes three times as long.
+# The set-up compiles nothing, so what is imported has to be kept compiled: else every process compiles it anew, and
+# takes three times as long.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup emulator demo dev check quick test lint format bench trust models docs clean
+.PHONY: help setup emulator demo dev check quick test lint format bench trust models constraints resolve docs clean
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(VENV)/.ready: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 15))' || \
-	  { echo "Python 3.10 to 3.14 is needed; $(PYTHON) is another. Set PYTHON=/path/to/python3.x"; exit 1; }
-	@echo "==> virtual environment and dependencies (a minute or two the first time)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP_INSTALL) --editable .
+# An environment without this file is not ready: one that was interrupted is completed, or made anew.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is not installed"; \
+	  echo "  What to do: install Python 3.11 to 3.14, or name one: make setup PYTHON=/path/to/python3.12"; exit 1; } >&2
+	@$(PYTHON) -m tools.set_up $(VENV)
 	@touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
 	@echo "==> test and lint tools"
-	@$(PIP_INSTALL) --editable '.[dev]'
+	@$(PYTHON) -m tools.set_up $(VENV) dev
 	@touch $@
 
 setup: $(VENV)/.ready ## Create the virtual environment and install everything
@@ -33,13 +30,12 @@ setup: $(VENV)/.ready ## Create the virtual environment and install everything
 emulator: setup ## Find or fetch QEMU >= 10.1, without root
 	@$(BIN)/sme2 emulator
 
-demo: setup ## Profile a model with SME2 on and off, show the comparison
-	@$(BIN)/sme2 emulator || echo "(continuing without the emulated platform)"
-	@$(BIN)/sme2 profile $(DEMO)
+demo: setup ## Profile a model with SME2 on and off, show which operators it takes to the SME unit
+	@$(BIN)/sme2 demo $(DEMO)
 	@echo && echo "Next: 'make dev' opens the Dagster UI; '$(BIN)/sme2 sql \"SHOW TABLES\"' asks the warehouse."
 
 dev: setup ## Open the Dagster UI on http://127.0.0.1:3000
-	@$(BIN)/dagster dev --workspace workspace.yaml --host 127.0.0.1 --port $(or $(PORT),3000)
+	@$(BIN)/sme2 dev --port $(or $(PORT),3000)
 
 # How tests are dealt out to workers, and how many there are: sme2_assets_tests/lanes.py. The longest files begin.
 PYTEST_TOGETHER := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --no-loadscope-reorder
@@ -77,6 +73,12 @@ trust: setup ## A/A and power of the measurement on this machine, about 15 minut
 # Hugging Face's models are among them, and what they need comes with the test tools.
 models: $(VENV)/.ready-dev ## Every kind of model at every precision in one table, an hour or two
 	@$(BIN)/python -m benchmarks.models_bench
+
+constraints: setup ## Write constraints.txt anew, with the newest versions
+	@$(BIN)/python -m tools.constraints
+
+resolve: $(VENV)/.ready-dev ## Whether every Python and architecture can have constraints.txt
+	@$(BIN)/python -m tools.constraints --check
 
 docs: $(VENV)/.ready-dev ## The documents as web pages: site/docs/index.html
 	@rm -rf site

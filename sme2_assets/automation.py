@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise, takewhile
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -109,7 +109,8 @@ def _after_the_pairs(
 ) -> None:
     """One A/A session of the machine, so that its noise floor stays known, and the search for slow-downs."""
     native = host_platform()
-    if native is not None:
+    # Elsewhere there are no verdicts on times that a noise floor would serve.
+    if native is not None and lab.target(native).fidelity == "hardware":
         request = launch.ProfileRequest(variants()[0].key, native, ("off",))
         launch.profile(lab, instance, [request], settings, log, aa=True)
     launch.look_for_regressions(lab, instance, log)
@@ -128,7 +129,7 @@ def measure_night(context: dg.OpExecutionContext, config: NightConfig, lab: Lab)
             platforms=config.platforms,
             settings=settings,
             zone=ZoneInfo(TIMEZONE),
-            notes=_missed_nights(lab, datetime.now(timezone.utc)),
+            notes=_missed_nights(lab, datetime.now(UTC)),
             afterwards=lambda: _after_the_pairs(lab, context.instance, settings, context.log.info),
         )
     notify.post(summary.message(), lab.store, log=context.log.warning)
@@ -271,7 +272,7 @@ def _missed_nights(lab: Lab, now: datetime) -> list[str]:
 
 def _longest_pause() -> timedelta:
     """Between two nights, over the next fortnight of them: weekends count."""
-    return max(later - earlier for earlier, later in pairwise(islice(_ticks(datetime.now(timezone.utc)), 15)))
+    return max(later - earlier for earlier, later in pairwise(islice(_ticks(datetime.now(UTC)), 15)))
 
 
 # For assets that every night materialises. Dagster looks at the newest partition, so it tells that there

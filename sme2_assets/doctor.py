@@ -13,12 +13,12 @@ from typing import Literal
 from sme2_assets.errors import Sme2Error
 from sme2_assets.runner.build import find_compiler, find_toolchain
 from sme2_assets.runner.bundle import host_is_target
-from sme2_assets.runner.cross import REMEDY as CROSS_REMEDY
-from sme2_assets.runner.cross import describe_compiler
 from sme2_assets.store import Store
 from sme2_assets.targets import open_target
 from sme2_assets.targets.adb import require_adb
-from sme2_assets.targets.host import host_facts, host_has_sme2
+from sme2_assets.targets.base import MachineFacts
+from sme2_assets.targets.cross_compiler import compiler_availability
+from sme2_assets.targets.host import host_device, host_facts, host_has_sme2, is_arm64
 
 Status = Literal["ok", "missing", "optional"]
 MIN_FREE_GIB = 3.0
@@ -46,22 +46,28 @@ def _findings(store: Store) -> Iterator[Finding]:
         yield _package(package)
     facts = host_facts()
     yield Finding("host", "ok", f"{facts.os}, {facts.arch}, {facts.cpu}, {facts.cores} cores")
-    yield (
-        Finding("SME2 in this CPU", "ok", "yes: SME2 on and off can be measured natively")
-        if host_has_sme2()
-        else Finding(
-            "SME2 in this CPU",
-            "optional",
-            f"no ({facts.cpu}): natively only SME2 off can be measured",
-            "Use a machine with SME2, e.g. an Apple M4, or the emulated platform for kernels and outputs.",
-        )
-    )
+    yield Finding("device", "ok", f"{host_device()}: what this host is called in results")
+    yield _sme2(facts)
     emulated = open_target("emulated", store).availability("on")
     yield Finding("emulator", "ok" if emulated.ok else "optional", emulated.detail, emulated.remedy)
     if not host_is_target():
         yield _cross_compiler(store)
     yield from _android()
+    yield Finding(
+        "data folder", "ok", f"{store.root}{'' if store.root.is_dir() else ', made when it is needed'}"
+    )
     yield _disk(store)
+
+
+def _sme2(facts: MachineFacts) -> Finding:
+    name = "SME2 in this CPU"
+    if host_has_sme2():
+        return Finding(name, "ok", "yes: SME2 on and off can be measured natively")
+    remedy = "Use a machine with SME2, e.g. an Apple M4, or the emulated platform for kernels and outputs."
+    if not is_arm64():
+        told = f"no ({facts.cpu}): native times on {facts.arch} are a reference and say nothing about SME2"
+        return Finding(name, "optional", told, remedy)
+    return Finding(name, "optional", f"no ({facts.cpu}): natively only SME2 off can be measured", remedy)
 
 
 def _attempt(name: str, find) -> Finding:  # type: ignore[no-untyped-def]
@@ -85,8 +91,8 @@ def _package(name: str) -> Finding:
 
 def _cross_compiler(store: Store) -> Finding:
     """What builds the runner of the emulated platform and of Android devices on this host."""
-    there, detail = describe_compiler(store.tools)
-    return Finding("compiler for aarch64 Linux", "ok" if there else "optional", detail, CROSS_REMEDY)
+    found = compiler_availability(store.tools)
+    return Finding("compiler for aarch64 Linux", "ok" if found.ok else "optional", found.detail, found.remedy)
 
 
 def _android() -> Iterator[Finding]:

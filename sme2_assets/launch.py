@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,8 +23,9 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.models.registry import is_large
 from sme2_assets.partitions import BUSY_POOL, MODEL_VARIANTS, pair_key, run_key
 from sme2_assets.resources import Lab
-from sme2_assets.store import CHECKOUT, Store, safe_name
-from sme2_assets.targets import PLATFORMS, TargetKey
+from sme2_assets.store import Store, ready_dagster_home, safe_name
+from sme2_assets.targets import PLATFORMS, SME2_STATES, TargetKey
+from sme2_assets.targets.host import host_platform
 
 Log = Callable[[str], None]
 T = TypeVar("T")
@@ -62,14 +63,42 @@ class ProfileRequest:
 
 def open_instance(store: Store) -> dg.DagsterInstance:
     """The Dagster instance of the data folder; `$DAGSTER_HOME` wins where it is set."""
-    home = store.dagster_home
-    if "DAGSTER_HOME" not in os.environ:
-        home.mkdir(parents=True, exist_ok=True)
-        template = CHECKOUT / "data" / "dagster_home" / "dagster.yaml"
-        if not (home / "dagster.yaml").exists() and template.is_file():
-            shutil.copy(template, home / "dagster.yaml")
-        os.environ["DAGSTER_HOME"] = str(home)
+    os.environ["DAGSTER_HOME"] = str(ready_dagster_home(store))
     return dg.DagsterInstance.get()
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Something that should have been measured and was not, and why."""
+
+    what: str
+    error: Sme2Error
+    requests: tuple[ProfileRequest, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.what} was left out: {self.error}"
+
+
+@dataclass(frozen=True)
+class Here:
+    """What this machine can measure: each platform with the states it can give.
+
+    `notes` tell what it cannot give by its nature, such as SME2 without the CPU for it; `left_out` what it
+    could give if something were mended.
+    """
+
+    platforms: dict[str, tuple[str, ...]]
+    notes: list[str]
+    left_out: list[LeftOut]
+
+
+@dataclass(frozen=True)
+class Requests:
+    """What to measure, what is not measured by nature, and what is not because something is broken."""
+
+    requests: list[ProfileRequest]
+    notes: list[str]
+    left_out: list[LeftOut]
 
 
 def requests_for(
@@ -78,20 +107,32 @@ def requests_for(
     platform_name: str,
     states: tuple[str, ...],
     device: str | None = None,
-) -> list[ProfileRequest]:
-    """A platform asked for by name must be able to give every state asked for."""
+) -> Requests:
+    """A platform asked for by name must be able to give every state asked for.
+
+    A reference has no SME2 states, so the pair that is asked for by default is one run.
+    """
+    target = lab.target(platform_name, device)
+    notes = []
+    if target.fidelity == "reference" and states == SME2_STATES:
+        states = ("off",)
+        notes.append(f"{platform_name} is a reference here: {target.availability('on').detail}")
     for sme2 in states:
-        lab.target(platform_name, device).require(sme2)
-    return [ProfileRequest(variant, platform_name, states) for variant in variants]
+        target.require(sme2)
+    return Requests([ProfileRequest(variant, platform_name, states) for variant in variants], notes, [])
 
 
 def requests_for_this_machine(
-    lab: Lab, variants: Sequence[str], states: tuple[str, ...]
-) -> tuple[list[ProfileRequest], list[str]]:
-    """Every platform in the states it can give here, and notes on what is left out of those."""
-    platforms, notes = platforms_here(lab, states)
+    lab: Lab, variants: Sequence[str], states: tuple[str, ...], named: Sequence[str] = ()
+) -> Requests:
+    """Every platform that tells something about SME2, in the states it can give here.
+
+    Where platforms are named, these alone, a reference too.
+    """
+    here = platforms_here(lab, states, named)
+    notes = list(here.notes)
     requests: list[ProfileRequest] = []
-    for name, given in platforms.items():
+    for name, given in here.platforms.items():
         for variant in variants:
             if name == "emulated" and is_large(variant):
                 notes.append(
@@ -105,29 +146,42 @@ def requests_for_this_machine(
             f"Here {', '.join(variants)} can only be emulated, which would take minutes.",
             "Ask for it with --platform emulated.",
         )
-    return requests, notes
+    return Requests(requests, notes, here.left_out)
 
 
-def platforms_here(lab: Lab, states: tuple[str, ...]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Each platform that can be measured here with the states it can give, and notes on those it cannot."""
+def platforms_here(lab: Lab, states: tuple[str, ...], named: Sequence[str] = ()) -> Here:
+    """Each platform that can be measured here and says something about SME2, with the states it can give.
+
+    Where platforms are named, these alone, a reference too.
+    """
     platforms: dict[str, tuple[str, ...]] = {}
     notes: list[str] = []
-    for name in PLATFORMS:
+    left_out: list[LeftOut] = []
+    for name in named or PLATFORMS:
         target = lab.target(name)
         availability = {sme2: target.availability(sme2) for sme2 in states}
         given = tuple(sme2 for sme2 in states if availability[sme2].ok)
-        if given:
+        missing = {sme2: it for sme2, it in availability.items() if not it.ok}
+        if target.fidelity == "reference" and name not in named:
+            if given:
+                notes.append(
+                    f"{name} is left out: {availability[given[0]].detail}. Ask for it with --platform {name}."
+                )
+        elif given:
             platforms[name] = given
-        # A platform of another operating system is nothing a person would expect here.
-        if given or name == "emulated":
             notes += [
                 f"{name} with SME2 {sme2} is left out: {it.detail} {it.remedy or ''}".strip()
-                for sme2, it in availability.items()
-                if not it.ok
+                for sme2, it in missing.items()
             ]
+        # A platform of another operating system is nothing a person would expect here.
+        elif name == "emulated" and host_platform() == "linux":
+            it = next(iter(missing.values()))
+            left_out.append(LeftOut(name, Sme2Error(it.detail, it.remedy)))
     if not platforms:
-        raise Sme2Error("No platform can be measured here.", "Run `sme2 doctor`.")
-    return platforms, notes
+        what = f"None of the platforms {', '.join(named)}" if named else "No platform"
+        causes = " ".join(str(each) for each in left_out)
+        raise Sme2Error(f"{what} can be measured here. {causes}".strip(), "Run `sme2 doctor`.")
+    return Here(platforms, notes, left_out)
 
 
 def profile(
@@ -139,24 +193,53 @@ def profile(
     *,
     aa: bool = False,
     tags: Mapping[str, str] | None = None,
-) -> None:
+) -> list[LeftOut]:
     """Materialises everything from the runner to the report for the given models and platforms.
 
-    Everything is built before anything is measured, each runner and each model once. With `aa` each
-    state is measured against itself instead, which gives the noise of the device. `tags` mark the runs.
+    Each runner and each model is built once, before what needs it is measured. What fails costs only what
+    hangs on it: the rest is measured, and what was left out is given, with the reason. When nothing could be
+    measured, that is an error. With `aa` each state is measured against itself instead, which gives the
+    noise of the device. `tags` mark the runs.
     """
-    for request in requests:
-        for target in request.targets:
-            lab.target(target.platform, settings.get("device")).require(target.sme2)
     instance.add_dynamic_partitions(MODEL_VARIANTS, _distinct(request.variant for request in requests))
     with _launcher(lab, instance, log, tags) as launcher:
-        _profile(launcher, requests, settings, aa)
+        failures = _profile(launcher, requests, settings, aa)
+    if failures and len(failures) == len(requests):
+        raise next(iter(failures.values()))
+    return _left_out(failures)
+
+
+def _left_out(failures: Mapping[ProfileRequest, Sme2Error]) -> list[LeftOut]:
+    """One entry for each cause, with all that it cost."""
+    by_cause: dict[int, list[ProfileRequest]] = {}
+    for request, error in failures.items():
+        by_cause.setdefault(id(error), []).append(request)
+    return [
+        LeftOut(
+            f"{', '.join(_distinct(request.variant for request in lost))} on "
+            f"{' and '.join(_distinct(request.platform for request in lost))}",
+            failures[lost[0]],
+            tuple(lost),
+        )
+        for lost in by_cause.values()
+    ]
 
 
 def look_for_regressions(lab: Lab, instance: dg.DagsterInstance, log: Log) -> None:
     """Materialises the asset that searches the whole history for slow-downs."""
     with _launcher(lab, instance, log) as launcher:
         launcher.materialise(["regressions"], [])
+
+
+def measured_runs(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> list[str]:
+    """The ids of the profile runs that were measured under these tags, in the order they were measured in."""
+    found: list[str] = []
+    for run in reversed(instance.get_runs(dg.RunsFilter(tags=dict(tags)))):
+        for entry in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION):
+            made = entry.asset_materialization
+            if made is not None and made.asset_key == dg.AssetKey("etdump_traces"):
+                found.append(str(made.metadata["run_id"].value))
+    return found
 
 
 def end_dead_runs(store: Store, instance: dg.DagsterInstance, log: Log) -> None:
@@ -221,27 +304,62 @@ def _is_held(path: Path) -> bool:
 
 def _profile(
     launcher: _Launcher, requests: Sequence[ProfileRequest], settings: dict[str, Any], aa: bool
-) -> None:
+) -> dict[ProfileRequest, Sme2Error]:
+    """Measures all that can be measured; gives the failure of each request that could not."""
+    failures: dict[ProfileRequest, Sme2Error] = {}
+
+    def attempt(concerned: Iterable[ProfileRequest], step: Callable[[], None]) -> None:
+        """Takes a step for requests that nothing has failed yet; its failure is theirs."""
+        still_there = [request for request in concerned if request not in failures]
+        if not still_there:
+            return
+        try:
+            step()
+        except Sme2Error as error:
+            failures.update(dict.fromkeys(still_there, error))
+            if len(failures) < len(requests):
+                launcher.log(str(_left_out(dict.fromkeys(still_there, error))[0]))
+
+    def require(request: ProfileRequest) -> None:
+        target = launcher.lab.target(request.platform, settings.get("device"))
+        for sme2 in request.states:
+            target.require(sme2)
+
+    for request in requests:
+        attempt([request], partial(require, request))
     # A pair from source is built by hand, as it needs a checkout.
     if settings.get("runner") != "source":
         for targets in _distinct(tuple(request.targets) for request in requests):
-            launcher.materialise(["runner_binary"], [str(target) for target in targets])
+            keys = [str(target) for target in targets]
+            attempt(
+                [request for request in requests if tuple(request.targets) == targets],
+                partial(launcher.materialise, ["runner_binary"], keys),
+            )
     for variant in _distinct(request.variant for request in requests):
-        launcher.materialise(["exported_model"], [variant])
-    if aa:
-        for request in requests:
-            for target in request.targets:
-                key = run_key(request.variant, target)
-                launcher.materialise(["aa_noise"], [key], {"aa_noise": {"config": settings}})
-        return
-    for request in requests:
-        launcher.materialise(
-            RUN_ASSETS,
-            [run_key(request.variant, target) for target in request.targets],
-            {"etdump_traces": {"config": settings}},
+        attempt(
+            [request for request in requests if request.variant == variant],
+            partial(launcher.materialise, ["exported_model"], [variant]),
         )
-        if len(request.states) == 2:
-            launcher.materialise(PAIR_ASSETS, [pair_key(request.variant, request.platform)])
+    measure = _measure_noise if aa else _measure
+    for request in requests:
+        attempt([request], partial(measure, launcher, request, settings))
+    return failures
+
+
+def _measure(launcher: _Launcher, request: ProfileRequest, settings: dict[str, Any]) -> None:
+    launcher.materialise(
+        RUN_ASSETS,
+        [run_key(request.variant, target) for target in request.targets],
+        {"etdump_traces": {"config": settings}},
+    )
+    if len(request.states) == 2:
+        launcher.materialise(PAIR_ASSETS, [pair_key(request.variant, request.platform)])
+
+
+def _measure_noise(launcher: _Launcher, request: ProfileRequest, settings: dict[str, Any]) -> None:
+    for target in request.targets:
+        key = run_key(request.variant, target)
+        launcher.materialise(["aa_noise"], [key], {"aa_noise": {"config": settings}})
 
 
 def _distinct(items: Iterable[T]) -> list[T]:
@@ -313,7 +431,7 @@ def _failure_of(result: dg.ExecuteInProcessResult) -> Sme2Error:
                 return Sme2Error(
                     f"The check {check.check_name} of {check.asset_key.to_user_string()} failed: "
                     f"{check.description}",
-                    "See the asset's page in the UI (`make dev`) and docs/architecture.md for its meaning.",
+                    "See the asset's page in the UI (`sme2 dev`) and docs/architecture.md for its meaning.",
                 )
     for event in result.all_events:
         if event.is_step_failure:
@@ -327,9 +445,9 @@ def _failure_of(result: dg.ExecuteInProcessResult) -> Sme2Error:
                 cause = data.error.cause or data.error
                 return Sme2Error(
                     f"{event.step_key} failed: {cause.message.strip()}",
-                    f"See run {result.run_id} in the UI (`make dev`) for the whole log.",
+                    f"See run {result.run_id} in the UI (`sme2 dev`) for the whole log.",
                 )
-    return Sme2Error(f"Run {result.run_id} failed.", "See it in the UI (`make dev`).")
+    return Sme2Error(f"Run {result.run_id} failed.", "See it in the UI (`sme2 dev`).")
 
 
 def _progress_logger(log: Log) -> dg.LoggerDefinition:

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from datetime import datetime, timezone, tzinfo
+from datetime import UTC, datetime, tzinfo
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,7 +32,7 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.launch import ProfileRequest
 from sme2_assets.models.registry import is_large, parse_variant
 from sme2_assets.models.registry import variants as registered_variants
-from sme2_assets.report.tables import TextTable, speedup_text
+from sme2_assets.report.tables import TextTable, fidelity_note, speedup_text
 from sme2_assets.resources import Lab
 from sme2_assets.store import Store, write_json, write_text_atomically
 from sme2_assets.targets import SME2_STATES
@@ -40,7 +40,7 @@ from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import comparison, latest_run, rows_of_view
 
 Log = Callable[[str], None]
-Profile = Callable[[Lab, dg.DagsterInstance, Sequence[ProfileRequest], dict[str, Any], Log], None]
+Profile = Callable[[Lab, dg.DagsterInstance, Sequence[ProfileRequest], dict[str, Any], Log], object]
 T = TypeVar("T")
 
 RETRIES = 2
@@ -213,7 +213,7 @@ def nightly(
     retries: int = RETRIES,
     retry_pause_s: float = RETRY_PAUSE_S,
     afterwards: Callable[[], None] | None = None,
-    zone: tzinfo = timezone.utc,
+    zone: tzinfo = UTC,
     notes: Sequence[str] = (),
 ) -> NightSummary:
     """Measures all variants on all platforms (or those given) in the states this machine really gives.
@@ -380,20 +380,13 @@ def _requests(
     chosen = [parse_variant(name).key for name in variants] or [
         it.key for it in registered_variants() if not is_large(it.key)
     ]
-    requests, left_out = launch.requests_for_this_machine(lab, chosen, SME2_STATES)
-    if platforms:
-        requests = [request for request in requests if request.platform in platforms]
-        left_out = [note for note in left_out if note.startswith(tuple(f"{name}-" for name in platforms))]
-    if not requests:
-        raise Sme2Error(
-            f"None of the platforms {', '.join(platforms)} can be measured here.", "Run `sme2 doctor`."
-        )
-    return requests, left_out
+    wanted = launch.requests_for_this_machine(lab, chosen, SME2_STATES, platforms)
+    return wanted.requests, [*wanted.notes, *map(str, wanted.left_out)]
 
 
 def _measure(
     pair: PairResult,
-    profile_it: Callable[[], None],
+    profile_it: Callable[[], object],
     warehouse: Warehouse,
     retries: int,
     retry_pause_s: float,
@@ -427,14 +420,15 @@ def _take_result(pair: PairResult, warehouse: Warehouse, since: datetime) -> Non
         if pd.Timestamp(run["started_at"]) < pd.Timestamp(since):
             raise Sme2Error(
                 f"{pair.name} was profiled, but the warehouse has no new run with SME2 {sme2}.",
-                "See the newest runs in the UI (`make dev`).",
+                "See the newest runs in the UI (`sme2 dev`).",
             )
         pair.session_id = str(run["session_id"])
-        if run["fidelity"] == "hardware":
+        if run["fidelity"] != "emulated":
             [latency] = rows_of_view(warehouse, "latency_summary", run["run_id"]).to_dict("records")
             pair.latency_ms[sme2] = round(float(latency["median_ns"]) / 1e6, 6)
     if len(pair.states) < 2:
-        pair.reason = f"SME2 {pair.states[0]} alone: a baseline, nothing to compare."
+        alone = f"SME2 {pair.states[0]} alone: a baseline, nothing to compare."
+        pair.reason = fidelity_note(run) or alone
         return
     rows = comparison(warehouse, pair.variant, pair.platform)
     rows = rows[(rows["level"] == "model") & (rows["session_id"] == pair.session_id)]
@@ -491,4 +485,4 @@ def _duration(seconds: float) -> str:
 
 
 def _now() -> datetime:
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)

@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from http.client import HTTPException
 from urllib.parse import urlsplit
 
@@ -93,7 +93,7 @@ _opener = urllib.request.build_opener(_NoRedirects)
 
 
 def _append(message: str, webhook: str, store: Store, log: Callable[[str], None]) -> None:
-    line = json.dumps({"at": datetime.now(timezone.utc).isoformat(), "text": message, "webhook": webhook})
+    line = json.dumps({"at": datetime.now(UTC).isoformat(), "text": message, "webhook": webhook})
     path = store.root / "nightly" / "messages.jsonl"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -217,9 +217,10 @@ def _run(checking: _Checking, exported: ExportedModel, store: Store, log: Log) -
         target = _target(store)
         runner = runner_for(target, store, log=log)
         result, outputs = _run_once(target, runner, exported)
-        facts = f"{target.platform}, SME2 off, {len(outputs)} output(s)"
+        state = target.facts().arch if target.fidelity == "reference" else "SME2 off"
+        facts = f"{target.platform}, {state}, {len(outputs)} output(s)"
         # A time here is a hint only: measuring is what `sme2 profile` does. Emulated ones mean nothing.
-        hint = f", about {min(result.iteration_ns) / 1e6:,.2f} ms" if target.fidelity == "hardware" else ""
+        hint = f", about {min(result.iteration_ns) / 1e6:,.2f} ms" if target.fidelity != "emulated" else ""
         step.detail = f"{facts}{hint}"
     return outputs
 

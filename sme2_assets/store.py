@@ -28,15 +28,21 @@ from sme2_assets.errors import Sme2Error
 
 # The checkout this package runs from, when it does (an editable install).
 CHECKOUT = Path(__file__).resolve().parent.parent
+# What the configuration of a Dagster instance begins with.
+DAGSTER_YAML = Path(__file__).with_name("dagster.yaml")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def default_data_root() -> Path:
-    """`$SME2_DATA`, else `data/` of the checkout this package runs from, else `./data`."""
+    """`$SME2_DATA`, else `data/` of the checkout this package runs from, else the user's own data folder."""
     if configured := os.environ.get("SME2_DATA"):
         return Path(configured).expanduser().resolve()
-    base = CHECKOUT if (CHECKOUT / "workspace.yaml").is_file() else Path.cwd()
-    return base / "data"
+    if (CHECKOUT / "sme2_assets_tests").is_dir():
+        return CHECKOUT / "data"
+    # What a checkout can do without.
+    import platformdirs
+
+    return platformdirs.user_data_path("sme2_assets", appauthor=False)
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,22 @@ def safe_name(name: str) -> str:
             "Use letters, digits, '.', '_' and '-' only, beginning with a letter or a digit.",
         )
     return name
+
+
+def ready_dagster_home(store: Store) -> Path:
+    """The folder of the Dagster instance, `$DAGSTER_HOME` or the data folder's, with a configuration in it.
+
+    Without one an instance would have neither pool limits nor run monitoring, and say nothing about it.
+    """
+    home = Path(os.environ.get("DAGSTER_HOME") or store.dagster_home)
+    if not home.is_absolute():
+        raise Sme2Error(
+            f"DAGSTER_HOME is {str(home)!r}, which means another folder wherever a command is run.",
+            "Set it to an absolute path, or unset it.",
+        )
+    if not (home / "dagster.yaml").exists():
+        write_text_atomically(home / "dagster.yaml", DAGSTER_YAML.read_text())
+    return home
 
 
 @contextmanager

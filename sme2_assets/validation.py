@@ -181,7 +181,7 @@ def _check_run_metrics(made: Validation, step: Step, manifest: Manifest, inferen
     timed = inferences[(inferences["pass"] == "latency") & ~inferences["is_warmup"]]
     rounds = timed.groupby("round")["duration_ns"].median()
     step.detail = f"{len(timed)} timed inferences in {len(rounds)} rounds"
-    if manifest.context.fidelity == "hardware":
+    if manifest.context.fidelity != "emulated":
         step.detail += f", median {rounds.median() / 1e6:.4g} ms"
         if info.flags:
             made.note(

@@ -1,4 +1,4 @@
-"""A real browser for the tests of pages."""
+"""A real browser for the tests of pages: one that is installed, else Debian's, unpacked and not installed."""
 
 from __future__ import annotations
 
@@ -6,23 +6,53 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from sme2_assets.errors import Sme2Error
+from sme2_assets.runner.cross import _libraries_the_host_lacks
+from sme2_assets.targets.debian import fetch_packages
+from sme2_assets_tests.reach import skip_out_of_reach, skip_where_ci_would_fail
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium or another. Where there is none the test is skipped, but never in CI on Linux."""
+def _unpacked(folder: Path) -> tuple[Path, dict[str, str]]:
+    """The program of Debian's package, and where it finds the libraries that this host has not."""
+    try:
+        fetch_packages(["chromium"], folder, with_dependencies=True, log=print)
+    except Sme2Error as error:
+        skip_out_of_reach(error)
+    private = folder / "usr/lib" / f"{platform.machine()}-linux-gnu" / "pulseaudio"
+    libraries = os.pathsep.join(map(str, (_libraries_the_host_lacks(folder), private)))
+    program = folder / "usr/lib/chromium/chromium"
+    if not program.is_file():
+        skip_where_ci_would_fail("this distribution has no package with a Chromium: install one")
+    return program, {"LD_LIBRARY_PATH": libraries}
+
+
+@pytest.fixture(scope="session")
+def chromium(artifacts_dir: Path) -> tuple[Path, dict[str, str]]:
+    """The program, and what it needs in its environment."""
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if found is None:
-        if os.environ.get("CI") == "true" and platform.system() == "Linux":
-            pytest.fail("no Chromium: apt install chromium")
+    if found is not None:
+        return Path(found), {}
+    if platform.system() != "Linux":
         pytest.skip("needs a Chromium on PATH")
+    return _unpacked(artifacts_dir / "tools" / "chromium")
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: tuple[Path, dict[str, str]]) -> Iterator[Browser]:
+    program, variables = chromium
     with sync_playwright() as playwright:
-        # No sandbox: in a container the tests are often root.
-        started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        started = playwright.chromium.launch(
+            executable_path=program,
+            # No sandbox: in a container the tests are often root.
+            args=["--no-sandbox", "--disable-gpu"],
+            env={**os.environ, **variables},
+        )
         yield started
         started.close()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from sme2_assets.errors import Sme2Error
+from sme2_assets.errors import BuildError, Sme2Error
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary, build_runner
-from sme2_assets.targets.qemu import Qemu, ensure_qemu
+from sme2_assets.runner.bundle import build_bundle
+from sme2_assets.targets import host
+from sme2_assets.targets.local import EmulatedTarget
+from sme2_assets.targets.qemu import Qemu
+from sme2_assets_tests.reach import skip_out_of_reach
 
 pytest_plugins = [
     "pytester",
@@ -72,19 +76,47 @@ def exported(artifacts_dir: Path) -> Callable[[str], ExportedModel]:
 
 
 @pytest.fixture(scope="session")
-def emulator(any_emulator: Qemu) -> Qemu:
-    """A QEMU with SME2 on a host whose own runner it can run."""
-    if platform.machine() != "aarch64":
-        pytest.skip("runs this host's own runner, which is not for aarch64")
-    return any_emulator
+def emulator(artifacts_dir: Path) -> Qemu:
+    """A QEMU with SME2, and beside it what builds its runner: all that the emulated platform takes."""
+    if platform.system() != "Linux":
+        pytest.skip("QEMU runs Linux programs on Linux alone")
+    try:
+        return EmulatedTarget(artifacts_dir / "tools").provision(print)[0]
+    except Sme2Error as error:
+        skip_out_of_reach(error)
 
 
 @pytest.fixture(scope="session")
-def any_emulator(artifacts_dir: Path) -> Qemu:
-    """A QEMU with SME2. Where it cannot be had the test is skipped, but never in CI on aarch64 Linux."""
+def bundle(artifacts_dir: Path) -> RunnerBinary:
+    """The runner for aarch64 Linux with all it needs, cross-built on any other host."""
     try:
-        return ensure_qemu(artifacts_dir / "tools", log=print)
-    except Sme2Error as error:
-        if os.environ.get("CI") == "true" and (platform.system(), platform.machine()) == ("Linux", "aarch64"):
-            raise
-        pytest.skip(f"no emulator: {error.what}")
+        return build_bundle(artifacts_dir, tools=artifacts_dir / "tools", log=print)
+    except BuildError as error:
+        skip_out_of_reach(error)
+
+
+@pytest.fixture(scope="session")
+def emulated_runner(request: pytest.FixtureRequest, artifacts_dir: Path, emulator: Qemu) -> RunnerBinary:
+    """The runner that is emulated here: the host's own on aarch64, a bundle elsewhere."""
+    bundled = EmulatedTarget(artifacts_dir / "tools").bundled
+    runner: RunnerBinary = request.getfixturevalue("bundle" if bundled else "runner_binary")
+    return runner
+
+
+@pytest.fixture(scope="session")
+def emulated_command(emulated_runner: RunnerBinary, emulator: Qemu) -> list[str]:
+    """How the emulated runner is started, on a CPU with SME2."""
+    program = emulated_runner.program
+    return [str(emulator.path), "-cpu", "max", *program.command_in(str(program.folder))]
+
+
+@pytest.fixture
+def x86_64_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This machine says that it is another; what was remembered of it in the meantime is forgotten."""
+    remembered = (host._lasting_facts, host.host_has_sme2)
+    for fact in remembered:
+        fact.cache_clear()
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    yield
+    for fact in remembered:
+        fact.cache_clear()

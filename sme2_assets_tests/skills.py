@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sme2_assets.store import CHECKOUT
+from sme2_assets.store import CHECKOUT, DAGSTER_YAML
 from sme2_assets.targets.host import host_facts
 
 AGENTS = CHECKOUT / "AGENTS.md"
@@ -30,6 +30,8 @@ SECTIONS = (
     *("Verify", "When it fails", "Time", "Next"),
 )
 _MEASURED = re.compile(r"^Measured: (.+) the first time, (.+) again \((.+)\)\.$", re.MULTILINE)
+# What decides whether the environment is up to date.
+_OF_THE_SET_UP = ("pyproject.toml", "constraints.txt")
 # What a second walk through the playbooks would find in its way, because nothing is overwritten.
 _MADE_BY_HAND = ("data/first.yaml", "data/models/my_net.py")
 
@@ -123,7 +125,7 @@ def printed_line(expected: str, output: str) -> bool:
 def texts_of_the_code() -> list[str]:
     """Every text that the product can print, with NUL for what is filled in."""
     texts = [(CHECKOUT / "Makefile").read_text()]
-    for path in (CHECKOUT / "sme2_assets").rglob("*.py"):
+    for path in [*(CHECKOUT / "sme2_assets").rglob("*.py"), CHECKOUT / "tools" / "set_up.py"]:
         nodes = list(ast.walk(ast.parse(path.read_text())))
         # A docstring is printed to nobody, and a piece of a text is read with the whole.
         apart = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
@@ -150,11 +152,12 @@ def make_desk(folder: Path, data: Path) -> Path:
     """A folder like a fresh checkout: this environment as `.venv`, `data` as its data folder."""
     folder.mkdir()
     for entry in CHECKOUT.iterdir():
-        if not entry.name.startswith(".") and entry.name not in ("data", "pyproject.toml"):
+        if not entry.name.startswith(".") and entry.name not in ("data", *_OF_THE_SET_UP):
             (folder / entry.name).symlink_to(entry)
-    # A copy: if somebody edits the real one meanwhile, `make setup` must not install this folder into the
+    # Copies: if somebody edits the real ones meanwhile, `make setup` must not install this folder into the
     # environment, which is not ours alone.
-    shutil.copyfile(CHECKOUT / "pyproject.toml", folder / "pyproject.toml")
+    for name in _OF_THE_SET_UP:
+        shutil.copyfile(CHECKOUT / name, folder / name)
     (folder / ".venv").mkdir()
     for entry in Path(sys.prefix).iterdir():
         if not entry.name.startswith(".ready"):
@@ -201,8 +204,7 @@ def _walk(desk: Path) -> Iterator[tuple[Skill, float]]:
 def measure(data: Path) -> dict[str, tuple[float, float]]:
     """Seconds of each playbook in an empty data folder, and in the folder that this leaves."""
     (data / "dagster_home").mkdir(parents=True)
-    configuration = (CHECKOUT / "data" / "dagster_home" / "dagster.yaml").read_text()
-    (data / "dagster_home" / "dagster.yaml").write_text(configuration)
+    shutil.copy(DAGSTER_YAML, data / "dagster_home")
     desk = make_desk(data.parent / "desk", data)
     first = {skill.name: seconds for skill, seconds in _walk(desk)}
     again = {skill.name: seconds for skill, seconds in _walk(desk)}

@@ -8,11 +8,9 @@ import sys
 from pathlib import Path
 
 import dagster as dg
-import pytest
 
 from sme2_assets.definitions import build_definitions, defs
 from sme2_assets.partitions import pair_partitions, run_partitions, sessions_in
-from sme2_assets.store import CHECKOUT
 
 SNAPSHOT = Path(__file__).with_name("asset_graph.json")
 
@@ -112,11 +110,6 @@ def test_a_new_model_becomes_a_partition():
     instance.add_dynamic_partitions("model_variants", list(request.partition_keys))
     again = model_variants_sensor(dg.build_sensor_context(instance=instance))
     assert isinstance(again, dg.SkipReason)
-
-
-@pytest.mark.parametrize("name", ["workspace.yaml", "data/dagster_home/dagster.yaml"])
-def test_the_files_that_dagster_reads_are_in_the_checkout(name):
-    assert (CHECKOUT / name).is_file()
 
 
 if __name__ == "__main__":

@@ -125,7 +125,14 @@ def test_the_first_page_stays_short():
 
 
 @pytest.mark.parametrize(
-    "target", [*RUN_BY, *(f"make {name}" for name in ("setup", "emulator", "format", "trust", "clean"))]
+    "target",
+    [
+        *RUN_BY,
+        *(
+            f"make {name}"
+            for name in ("setup", "emulator", "format", "trust", "constraints", "resolve", "clean")
+        ),
+    ],
 )
 def test_make_targets_exist(target: str):
     done = subprocess.run(

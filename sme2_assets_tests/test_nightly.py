@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -362,7 +362,7 @@ def test_the_sensor_tells_of_a_night_that_was_killed(bench: Workbench, webhook: 
 def test_the_schedule_asks_for_one_run_at_its_tick():
     with dg.DagsterInstance.ephemeral() as instance:
         context = dg.build_schedule_context(
-            instance=instance, scheduled_execution_time=datetime(2026, 1, 2, 2, 0, tzinfo=timezone.utc)
+            instance=instance, scheduled_execution_time=datetime(2026, 1, 2, 2, 0, tzinfo=UTC)
         )
         data = automation.nightly_schedule.evaluate_tick(context)
     assert [request.run_key for request in data.run_requests or []] == ["2026-01-02T02:00:00+00:00"]
@@ -402,7 +402,7 @@ def test_cron_and_time_zone_come_from_the_environment(configured: dict[str, str]
 
 
 def test_nights_without_a_schedule_between_them_were_not_missed(bench: Workbench):
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     summary = past_night(bench.store, "2026-01-01", "finished")
     replace(summary, started_at=(now - timedelta(hours=20)).isoformat()).write(night_folder(bench.store))
     assert automation._missed_nights(bench.lab, now) == []

@@ -27,7 +27,7 @@ from sme2_assets.onboarding import (
     write_template,
 )
 from sme2_assets.steps import Step
-from sme2_assets.store import CHECKOUT, Store
+from sme2_assets.store import CHECKOUT, DAGSTER_YAML, Store
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests.test_docs import bash_commands
 
@@ -250,7 +250,7 @@ def test_the_page_about_models_takes_a_real_model_through_as_it_is_written(
     [network] = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     environment = {**os.environ, "SME2_DATA": str(store.root), "DAGSTER_HOME": str(store.dagster_home)}
     store.dagster_home.mkdir()
-    shutil.copy(CHECKOUT / "data" / "dagster_home" / "dagster.yaml", store.dagster_home)
+    shutil.copy(DAGSTER_YAML, store.dagster_home)
     for command in bash_commands(page):
         words = shlex.split(command)
         assert words[0] == ".venv/bin/sme2"

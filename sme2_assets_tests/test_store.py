@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from sme2_assets import store as store_module
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import (
+    DAGSTER_YAML,
     Store,
     default_data_root,
     new_directory,
+    ready_dagster_home,
     safe_name,
     sha256_of_file,
     sha256_of_text,
@@ -155,4 +158,33 @@ def test_the_data_folder_can_be_set_by_the_environment(tmp_path: Path, monkeypat
     monkeypatch.setenv("SME2_DATA", str(tmp_path / "x" / ".." / "data"))
     assert default_data_root() == (tmp_path / "data").resolve()
     monkeypatch.delenv("SME2_DATA")
-    assert default_data_root().name == "data"
+    assert default_data_root() == store_module.CHECKOUT / "data"
+
+
+def test_outside_a_checkout_data_go_where_a_persons_data_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(store_module, "CHECKOUT", tmp_path / "site-packages")
+    monkeypatch.delenv("SME2_DATA", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    root = default_data_root()
+    assert root.is_relative_to(tmp_path / "home")
+    assert root.name == "sme2_assets"
+
+
+def test_a_new_dagster_home_begins_with_our_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    home = ready_dagster_home(Store(tmp_path))
+    assert home == tmp_path / "dagster_home"
+    assert (home / "dagster.yaml").read_text() == DAGSTER_YAML.read_text()
+    (home / "dagster.yaml").write_text("# mine\n")
+    assert ready_dagster_home(Store(tmp_path)) == home
+    assert (home / "dagster.yaml").read_text() == "# mine\n"
+
+
+def test_a_dagster_home_that_is_named_gets_one_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "elsewhere"))
+    assert ready_dagster_home(Store(tmp_path / "data")) == tmp_path / "elsewhere"
+    assert (tmp_path / "elsewhere" / "dagster.yaml").is_file()
+    monkeypatch.setenv("DAGSTER_HOME", "relative")
+    with pytest.raises(Sme2Error, match="absolute path"):
+        ready_dagster_home(Store(tmp_path / "data"))

@@ -22,14 +22,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from functools import lru_cache
 from typing import Literal
 
 Backend = Literal["xnnpack", "portable"]
 
 
-class Category(str, Enum):
+class Category(StrEnum):
     """The five kinds of work a model's time is divided into."""
 
     CONV = "CONV"

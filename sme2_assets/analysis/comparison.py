@@ -62,6 +62,7 @@ def why_not_a_pair(off: dict[str, Any], on: dict[str, Any]) -> str | None:
         ("pte_sha256", "model files"),
         ("runner_pair" if not pd.isna(off["runner_pair"]) else "runner_sha256", "runners"),
         ("device", "devices"),
+        ("arch", "architectures"),
         ("threads", "thread counts"),
         ("cpus", "CPUs"),
         ("power_mode", "power modes"),
@@ -77,6 +78,8 @@ def why_times_do_not_compare(off: dict[str, Any], on: dict[str, Any]) -> str | N
     """Why a pair's times give no speedup, or None."""
     if off["fidelity"] == "emulated":
         return "Emulated times mean nothing; which kernels ran and what they computed is real."
+    if off["fidelity"] == "reference" and off["experiment"] == "sme2":
+        return f"Times on {off['arch']} say nothing about SME2."
     return why_outputs_differ(off, on)
 
 
@@ -112,7 +115,7 @@ def compare(off: Arm, on: Arm, noise_floor: float | None = None) -> pd.DataFrame
     frame["noise_floor"] = noise_floor
     for column in (
         *("variant", "platform", "session_id", "experiment", "model", "precision"),
-        *("device", "threads", "cpus", "power_mode", "fidelity"),
+        *("device", "arch", "threads", "cpus", "power_mode", "fidelity"),
     ):
         frame[column] = off.run[column]
     frame["off_run_id"] = off.run["run_id"]

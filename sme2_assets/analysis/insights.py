@@ -5,7 +5,8 @@ rules out. Reasons and ceilings are not judged here: they are read from `missed_
 
 A win is an upper bound, the time that would be gone if the thing took none. Wins of several insights
 overlap and do not add up. Emulated times mean nothing: an emulated run has insights about kernels,
-none about time. A projection is no measurement: it has no win and is ranked behind everything else.
+none about time. A reference, native on another instruction set, has insights about time, and none that
+speaks of SME2. A projection is no measurement: it has no win and is ranked behind everything else.
 """
 
 from __future__ import annotations
@@ -78,7 +79,11 @@ class ArmRows:
 
     @property
     def timed(self) -> bool:
-        return self.run["fidelity"] == "hardware"
+        return self.run["fidelity"] != "emulated"
+
+    @property
+    def speaks_of_sme2(self) -> bool:
+        return self.run["fidelity"] != "reference"
 
     @property
     def basis(self) -> Basis:
@@ -104,8 +109,8 @@ class ArmRows:
             flags = _names(self.run.get("flags"))
             disturbed = f"; the machine was not quiet ({_kinds(flags)}), which raises means" if flags else ""
             return (
-                f"run {self.run['run_id']}: means over {rounds} rounds, {inferences} inferences with tracer"
-                f"{disturbed}"
+                f"run {self.run['run_id']} on {device_text(self.run)}: means over {rounds} rounds, "
+                f"{inferences} inferences with tracer{disturbed}"
             )
         return f"run {self.run['run_id']}: emulated, so kernels are real and times mean nothing"
 
@@ -125,9 +130,15 @@ def insights(subject: ArmRows, baseline: ArmRows | None = None) -> list[Insight]
     if subject.timed:
         found += _heavy_operators(subject, baseline)
         found += _overheads(subject)
+    if subject.timed and subject.speaks_of_sme2:
         found += _ceilings(subject)
         found += _projection(subject)
     return ranked(found)
+
+
+def device_text(run: Row) -> str:
+    """What a run's times are of."""
+    return f"{run['device']} ({run['arch']}, {run['cpu']})"
 
 
 def ranked(found: Sequence[Insight]) -> list[Insight]:
@@ -299,7 +310,7 @@ def _heavy_operators(subject: ArmRows, baseline: ArmRows | None) -> Iterator[Ins
             f"{operator['name']} takes {operator['share']:.1%} of the inference",
             "; ".join([f"{_ms(operator['mean_ns']):.3f} ms", *(fact for fact in facts if fact)]) + ".",
             (subject.measurement(),),
-            f"{_not_the_cause(operator, subject)} The {len(rest)} operators below {HEAVY_SHARE:.0%} take "
+            f"{_not_the_cause(operator, subject)}The {len(rest)} operators below {HEAVY_SHARE:.0%} take "
             f"{rest['share'].sum():.0%} together.",
             float(operator["mean_ns"]),
             float(operator["share"]),
@@ -309,10 +320,13 @@ def _heavy_operators(subject: ArmRows, baseline: ArmRows | None) -> Iterator[Ins
 
 
 def _not_the_cause(operator: Row, subject: ArmRows) -> str:
+    """What SME2 has to do with it, as a sentence with a space behind it; nothing of a reference."""
+    if not subject.speaks_of_sme2:
+        return ""
     if operator["category"] not in MATRIX:
-        return f"It is {operator['category']}: no SME2 kernel would change it."
+        return f"It is {operator['category']}: no SME2 kernel would change it. "
     if operator["sme2_evidence"] in PROOF:
-        return "It is not a missed kernel: it has one of SME2."
+        return "It is not a missed kernel: it has one of SME2. "
     missed = subject.missed_sme2
     same = missed[
         (missed["backend"] == operator["backend"])
@@ -320,10 +334,10 @@ def _not_the_cause(operator: Row, subject: ArmRows) -> str:
         & (missed["position"] == operator["position"])
     ]
     if not same.empty:
-        return f"A CPU with SME2 does not help it as it is: {same['reason'].iloc[0]}."
+        return f"A CPU with SME2 does not help it as it is: {same['reason'].iloc[0]}. "
     if subject.evidence_run_id is not None:
-        return "It is not out of SME2's reach: it has an SME2 kernel under emulation."
-    return "Whether SME2 would take it is not shown."
+        return "It is not out of SME2's reach: it has an SME2 kernel under emulation. "
+    return "Whether SME2 would take it is not shown. "
 
 
 def _portable_cost(subject: ArmRows) -> Iterator[Insight]:

@@ -10,7 +10,7 @@ from sme2_assets.report.glance import category_glance
 from sme2_assets.report.insights import insight_table
 from sme2_assets.report.module_plots import module_picture
 from sme2_assets.report.plots import category_picture, data_uri_markdown
-from sme2_assets.report.tables import comparison_table, speedup_text
+from sme2_assets.report.tables import comparison_table, device_cell, speedup_text
 from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
 from sme2_assets.warehouse.comparisons import compare_latest
@@ -64,6 +64,7 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
             ),
             **_numbers(model),
             "fidelity": model["fidelity"],
+            "device": device_cell(dict(model)),
             "off_run_id": model["off_run_id"],
             "on_run_id": model["on_run_id"],
         },

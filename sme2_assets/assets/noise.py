@@ -36,7 +36,7 @@ def aa_noise(context: dg.AssetExecutionContext, config: ProfileConfig, lab: Lab)
     with clear_failures():
         target = lab.target(key.platform, config.device)
         target.require(key.sme2)
-        if target.fidelity != "hardware":
+        if target.fidelity == "emulated":
             raise Sme2Error(
                 f"{key} has no noise to measure: emulated times mean nothing.",
                 "Measure the noise of a native target, e.g. linux-sme2_off.",

@@ -10,7 +10,7 @@ from sme2_assets.partitions import pair_per_run, run_partitions
 from sme2_assets.report.glance import category_glance
 from sme2_assets.report.kernels import kernel_table, unit_table
 from sme2_assets.report.plots import category_picture, data_uri_markdown
-from sme2_assets.report.tables import EMULATED_NOTE, TextTable, category_table, latency_table, operator_table
+from sme2_assets.report.tables import TextTable, category_table, fidelity_note, latency_table, operator_table
 from sme2_assets.resources import Lab
 
 Metadata = dict[str, dg.MetadataValue]
@@ -51,12 +51,16 @@ def kernel_usage(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeR
 
 
 def _table(table: TextTable, rows: pd.DataFrame) -> dg.MetadataValue:
-    note = f"\n*{EMULATED_NOTE}*\n" if (rows["fidelity"] == "emulated").any() else ""
-    return dg.MetadataValue.md(table.markdown() + note)
+    note = "" if rows.empty else fidelity_note(rows.iloc[0].to_dict())
+    return dg.MetadataValue.md(table.markdown() + (f"\n*{note}*\n" if note else ""))
 
 
 def _is_emulated(rows: pd.DataFrame) -> bool:
     return bool((rows["fidelity"] == "emulated").any())
+
+
+def _speaks_of_sme2(rows: pd.DataFrame) -> bool:
+    return not (rows["fidelity"] == "reference").any()
 
 
 def _latency_metadata(rows: pd.DataFrame) -> Metadata:
@@ -81,9 +85,10 @@ def _operator_metadata(rows: pd.DataFrame) -> Metadata:
     if not _is_emulated(rows):
         slowest = rows.sort_values("median_ns", ascending=False).head(SLOWEST_SHOWN)
         metadata["slowest operators"] = _table(operator_table(slowest), rows)
+    if _speaks_of_sme2(rows):
+        metadata["SME2 operators"] = dg.MetadataValue.int(int((rows["sme2_evidence"] == "name").sum()))
     return metadata | {
         "operators": _table(operator_table(rows), rows),
-        "SME2 operators": dg.MetadataValue.int(int((rows["sme2_evidence"] != "none").sum())),
         "unknown operators": dg.MetadataValue.int(int((~rows["known"]).sum())),
     }
 
@@ -104,9 +109,8 @@ def _category_metadata(rows: pd.DataFrame) -> Metadata:
 
 
 def _kernel_metadata(rows: pd.DataFrame) -> Metadata:
-    return {
-        "samples": dg.MetadataValue.int(int(rows["samples"].sum())),
-        "samples on SME": dg.MetadataValue.int(int(rows["sme_samples"].sum())),
-        "units": dg.MetadataValue.md(unit_table(rows).markdown()),
-        "kernels": dg.MetadataValue.md(kernel_table(rows).markdown()),
-    }
+    metadata: Metadata = {"samples": dg.MetadataValue.int(int(rows["samples"].sum()))}
+    if _speaks_of_sme2(rows):
+        metadata["samples on SME"] = dg.MetadataValue.int(int(rows["sme_samples"].sum()))
+        metadata["units"] = dg.MetadataValue.md(unit_table(rows).markdown())
+    return metadata | {"kernels": dg.MetadataValue.md(kernel_table(rows).markdown())}

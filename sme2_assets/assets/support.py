@@ -8,13 +8,14 @@ from typing import TypeVar
 import dagster as dg
 import pandas as pd
 
+from sme2_assets.analysis.insights import device_text
 from sme2_assets.errors import Sme2Error
 from sme2_assets.partitions import parse_run_key
 from sme2_assets.profiling.session import current_run_dir
 from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
+from sme2_assets.targets.host import host_device
 from sme2_assets.targets.lease import lease
-from sme2_assets.targets.local import HOST_CPU
 from sme2_assets.warehouse.read import latest_run, rows_of_view
 
 Rows = TypeVar("Rows")
@@ -42,7 +43,7 @@ def host_cpu(lab: Lab, log: Callable[[str], None]) -> Iterator[None]:
 
     The pool alone does not: it may have several slots, so that several devices are measured at once.
     """
-    with lease(lab.store.leases, HOST_CPU, log=log):
+    with lease(lab.store.leases, host_device(), log=log):
         yield
 
 
@@ -85,6 +86,7 @@ def show_view(
                     "dagster/row_count": len(rows),
                     "run_id": run["run_id"],
                     "fidelity": run["fidelity"],
+                    "device": device_text(run),
                 },
                 partition_key=key,
             )

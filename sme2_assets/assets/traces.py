@@ -155,7 +155,7 @@ def _run_metadata(store: Store, manifest: Manifest) -> dict[str, dg.MetadataValu
     rounds = len(info.environment) // 2
     facts = [
         ["device", f"{context.device} ({context.fidelity})"],
-        ["CPU", context.machine["cpu"]],
+        ["CPU", f"{context.machine['cpu']} ({context.arch})"],
         ["SME2", identity.sme2],
         ["session", manifest.session_id + (" (both arms)" if manifest.paired else " (this arm alone)")],
         ["rounds x iterations", f"{rounds} x {info.plan['iterations']}"],

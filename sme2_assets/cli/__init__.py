@@ -14,6 +14,8 @@ from typing import Any
 import click
 
 import sme2_assets
+from sme2_assets.cli.demo import demo
+from sme2_assets.cli.dev import dev
 from sme2_assets.cli.devices import devices
 from sme2_assets.cli.exchange import export_, ingest
 from sme2_assets.cli.experiments import config, run
@@ -45,7 +47,8 @@ class _Group(click.Group):
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The data folder. Default: $SME2_DATA, else data/ of the checkout.",
+    help="The data folder. Default: $SME2_DATA, else data/ of the checkout, else the user's own; "
+    f"here: {default_data_root()}",
 )
 @click.pass_context
 def main(context: click.Context, data: Path | None) -> None:
@@ -57,9 +60,10 @@ def main(context: click.Context, data: Path | None) -> None:
 
 
 COMMANDS = (
+    demo,
     *(doctor, targets, devices, emulator, build_runner),
     *(models, onboard, check_model),
-    *(profile, run, config),
+    *(dev, profile, run, config),
     *(compare, explain, history, report, sql, kernel_log),
     *(ingest, export_, validate, smoke),
 )

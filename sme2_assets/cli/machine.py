@@ -43,34 +43,35 @@ def targets(store: Store, as_json: bool) -> None:
     """The platforms with SME2 on and off: which this machine can give, and what the others need."""
     from sme2_assets.targets import TARGETS, open_target
 
-    states = {str(key): open_target(key.platform, store).availability(key.sme2) for key in TARGETS}
+    rows = []
+    for key in TARGETS:
+        target = open_target(key.platform, store)
+        rows.append((str(key), target.fidelity, target.availability(key.sme2)))
     if as_json:
-        print_json([{"target": name, **asdict(state)} for name, state in states.items()])
+        print_json([{"target": name, "fidelity": what, **asdict(state)} for name, what, state in rows])
         return
-    table = Table("target", "available", "detail", "what to do", box=None, pad_edge=False)
-    for name, state in states.items():
-        table.add_row(
-            name, "[green]yes[/]" if state.ok else "[yellow]no[/]", state.detail, state.remedy or ""
-        )
+    table = Table("target", "available", "fidelity", "detail", "what to do", box=None, pad_edge=False)
+    for name, fidelity, state in rows:
+        mark = "[green]yes[/]" if state.ok else "[yellow]no[/]"
+        table.add_row(name, mark, fidelity if state.ok else "", state.detail, state.remedy or "")
     out.print(table)
 
 
 @click.command()
 @click.pass_obj
 def emulator(store: Store) -> None:
-    """Find QEMU >= 10.1, or fetch it from the package mirror of this machine; no root needed."""
-    from sme2_assets.runner.bundle import host_is_target
-    from sme2_assets.runner.cross import REMEDY, describe_compiler
-    from sme2_assets.targets.qemu import ensure_qemu
+    """Find QEMU >= 10.1, or fetch it from the package mirror of this machine; no root needed.
+
+    On a host of another CPU than aarch64 also the compiler for its runner, which is tried.
+    """
+    from sme2_assets.targets.local import EmulatedTarget
 
     def log(message: str) -> None:
         progress.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
 
-    found = ensure_qemu(store.tools, log=log)
-    version = ".".join(map(str, found.version))
-    out.print(f"QEMU {version} ({found.source}): {found.path}", markup=False, highlight=False, soft_wrap=True)
-    if not host_is_target():
-        there, detail = describe_compiler(store.tools)
-        out.print(f"its runner is built with: {detail}", markup=False, highlight=False, soft_wrap=True)
-        if not there:
-            out.print(REMEDY, markup=False, highlight=False, soft_wrap=True)
+    qemu, compiler = EmulatedTarget(store.tools).provision(log)
+    said = [f"QEMU {qemu.version_text} ({qemu.source}): {qemu.path}"]
+    if compiler is not None:
+        said.append(f"its runner is built with: {compiler.command[0]}")
+    for line in said:
+        out.print(line, markup=False, highlight=False, soft_wrap=True)

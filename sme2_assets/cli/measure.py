@@ -6,11 +6,14 @@ Belongs here: options, and how results are printed. Heavy imports happen inside 
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sme2_assets.cli.support import json_option, out, print_json, progress, variants_of
+from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
 
@@ -27,7 +30,8 @@ if TYPE_CHECKING:
     type=click.Choice([*PLATFORMS, "auto"]),
     default="auto",
     show_default=True,
-    help="Where to measure. auto: every platform that works here, in the states it can give.",
+    help="Where to measure. auto: every platform that works here and says something about SME2, in the "
+    "states it can give.",
 )
 @click.option(
     "--sme2",
@@ -86,23 +90,29 @@ def profile(
     """Profile MODEL[-PRECISION] with SME2 on and off, and show the comparison.
 
     MODEL without a precision means all its precisions. Everything from the runner to the report is
-    materialised in Dagster; what is up to date is taken from the cache.
+    materialised in Dagster; what is up to date is taken from the cache. What cannot be measured costs only
+    itself: the rest is measured, and the exit code is 1.
     """
     from sme2_assets import launch
-    from sme2_assets.report import terminal
     from sme2_assets.resources import Lab
     from sme2_assets.targets import SME2_STATES
 
     lab = Lab(data_root=str(store.root))
     states = SME2_STATES if sme2 == "both" else (sme2,)
     if platform_name == "auto":
-        requests, notes = launch.requests_for_this_machine(lab, variants_of(model), states)
+        wanted = launch.requests_for_this_machine(lab, variants_of(model), states)
         if aa:
             # Emulated times mean nothing, so they have no noise either.
-            requests = [request for request in requests if request.platform != "emulated"]
+            timed = [request for request in wanted.requests if request.platform != "emulated"]
+            wanted = replace(wanted, requests=timed, left_out=[])
     else:
-        requests, notes = launch.requests_for(lab, variants_of(model), platform_name, states, device), []
-    for note in notes:
+        wanted = launch.requests_for(lab, variants_of(model), platform_name, states, device)
+    if not wanted.requests:
+        raise Sme2Error(
+            "Nothing here has times whose noise could be measured for SME2.",
+            "Measure on an AArch64 machine or a phone, or name a platform with --platform.",
+        )
+    for note in wanted.notes:
         progress.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
     settings = {
         "threads": threads,
@@ -123,15 +133,27 @@ def profile(
             status.update(message)
             progress.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
 
-        launch.profile(lab, instance, requests, settings, log, aa=aa)
+        failed = launch.profile(lab, instance, wanted.requests, settings, log, aa=aa)
+    left_out = [*wanted.left_out, *failed]
+    lost = {request for each in failed for request in each.requests}
+    requests = [request for request in wanted.requests if request not in lost]
     if aa:
         _show_noise(lab.warehouse, [request.variant for request in requests], as_json)
-        return
-    if as_json:
+    elif as_json:
         print_json([_request_json(lab.warehouse, request) for request in requests])
-        return
+    else:
+        _show(store, lab.warehouse, requests, operators)
+    for each in left_out:
+        progress.print(str(each), style="bold red", markup=False, highlight=False, soft_wrap=True)
+    if left_out:
+        sys.exit(1)
+
+
+def _show(store: Store, warehouse: Warehouse, requests: list[ProfileRequest], operators: bool) -> None:
+    from sme2_assets.report import terminal
+
     for request in requests:
-        what = (out, lab.warehouse, request.variant, request.platform)
+        what = (out, warehouse, request.variant, request.platform)
         if len(request.states) == 2:
             page = store.report_dir(request.variant, request.platform) / "report.html"
             terminal.show_comparison(*what, page, operators)

@@ -51,7 +51,7 @@ def compare(store: Store, off_run: str, on_run: str, operators: bool, as_json: b
 @json_option
 @click.pass_obj
 def history(store: Store, model: str, platform_name: str | None, as_json: bool) -> None:
-    """The latency of MODEL[-PRECISION] over all its runs on hardware, and where it became slower."""
+    """The latency of MODEL[-PRECISION] over all its native runs, and where it became slower."""
     from sme2_assets.report.tables import history_table, regression_table
     from sme2_assets.report.terminal import print_table
     from sme2_assets.warehouse import Warehouse
@@ -61,13 +61,14 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
     variants = variants_of(model)
     rows = warehouse.query(
         "SELECT * FROM history WHERE category = 'latency' AND list_contains($variants, variant) "
-        "AND coalesce(platform = $platform, true) ORDER BY variant, platform, threads, sme2, started_at",
+        "AND coalesce(platform = $platform, true) "
+        "ORDER BY variant, platform, device, arch, threads, cpus, power_mode, sme2, started_at",
         {"variants": variants, "platform": platform_name},
     )
     if rows.empty:
         raise Sme2Error(
-            f"There is no run of {model} on hardware in the warehouse yet.",
-            f"Run `sme2 profile {model}` first; emulated runs have no history of times.",
+            f"There is no native run of {model} in the warehouse yet.",
+            f"Run `sme2 profile {model}` on an AArch64 machine; emulated runs have no history of times.",
         )
     if as_json:
         click.echo(rows.to_json(orient="records", date_format="iso", indent=2))

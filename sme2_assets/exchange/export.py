@@ -6,7 +6,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +144,7 @@ class _Writer:
         log: Callable[[str], None],
     ) -> None:
         self.store, self.warehouse, self.arms, self.folder, self.log = store, warehouse, arms, folder, log
-        self.generated_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self.generated_at = datetime.now(UTC).isoformat(timespec="seconds")
         self._made: dict[tuple[str, str], pd.DataFrame] = {}
 
     def write(self, formats: Sequence[str], inferences: int) -> None:

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -478,7 +478,7 @@ def _statement(
         "schema": FOREIGN_SCHEMA,
         "run_id": run_id,
         "source": trace.source,
-        "ingested_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "ingested_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "facts": asdict(facts),
         "kit": kit,
         "file_sha256": {

@@ -381,11 +381,16 @@ def _metadata(
     state = "state unknown" if _is_null(run["sme2"]) else run["sme2"]
     arm = f" ({run['arm']})" if run["experiment"] == "aa" else ""
     what = "" if pass_kind == "etdump" else ", kernels pass (sampled)"
-    label = run["run_id"] + (", emulated: times mean nothing" if run["fidelity"] == "emulated" else "")
+    notes = {
+        "emulated": ", emulated: times mean nothing",
+        "reference": f", a reference on {run['arch']}: says nothing about SME2",
+    }
+    label = run["run_id"] + notes.get(run["fidelity"], "")
     threads = {INFERENCE_TRACK: "inference"}
     for part in parts:
         threads |= part.threads
-    yield _named("process_name", pid, 0, {"name": f"SME2 {state}{arm}{what}"})
+    name = f"reference ({run['arch']})" if run["fidelity"] == "reference" else f"SME2 {state}"
+    yield _named("process_name", pid, 0, {"name": f"{name}{arm}{what}"})
     yield _named("process_labels", pid, 0, {"labels": label})
     yield _named("process_sort_index", pid, 0, {"sort_index": pid})
     for tid, name in threads.items():

@@ -24,6 +24,7 @@ KIT_SCHEMA = 1
 # Times further than this many interquartile ranges from the quartiles are outliers, as in the kit.
 OUTLIER_RANGES = 1.5
 EMULATED_NOTE = "Emulated times mean nothing; which kernels ran and what they computed is real."
+REFERENCE_NOTE = "Native times on another instruction set: a reference, which says nothing about SME2."
 FOREIGN_NOTE = "A foreign run: its provenance is unknown, and it was measured alone. It supports no verdict."
 
 
@@ -161,6 +162,8 @@ def metrics(
                 "warmup": _known(arm.run["warmup"]),
                 "run_id": arm.run["run_id"],
                 "fidelity": _known(arm.run["fidelity"]),
+                "device": _known(arm.run["device"]),
+                "arch": _known(arm.run["arch"]),
                 "metrics": {
                     "runs": _known(arm.run["iterations"]),
                     "rounds": _known(arm.run["rounds"]),
@@ -215,6 +218,8 @@ def pipeline_summary(
                 "warmup": _known(arm.run["warmup"]),
                 "run_id": arm.run["run_id"],
                 "fidelity": _known(arm.run["fidelity"]),
+                "device": _known(arm.run["device"]),
+                "arch": _known(arm.run["arch"]),
                 "flags": _list(arm.run["flags"]),
                 "metrics": _latency_metrics(statistics[arm.run["run_id"]])
                 | {"robust_stats_path": arm.files.get("robust_stats")},
@@ -275,6 +280,7 @@ def _head(arms: Sequence[Arm], generated_at: str) -> dict[str, Any]:
 
 def _notes(arms: Sequence[Arm]) -> list[str]:
     notes = [EMULATED_NOTE] if any(arm.emulated for arm in arms) else []
+    notes += [REFERENCE_NOTE] if any(arm.run["fidelity"] == "reference" for arm in arms) else []
     return notes + ([FOREIGN_NOTE] if any(arm.run["experiment"] == "foreign" for arm in arms) else [])
 
 
@@ -309,12 +315,14 @@ def _categories(warehouse: Warehouse, arm: Arm) -> dict[str, Any]:
         "experiment": arm.experiment,
         "run_id": arm.run["run_id"],
         "fidelity": _known(arm.run["fidelity"]),
+        "device": _known(arm.run["device"]),
+        "arch": _known(arm.run["arch"]),
         "etdump": arm.files.get("etdump"),
         "etdump_count": sum(kind.startswith("etdump") for kind in arm.files),
         "rows": int(rows["operators"].sum()),
         "categories_ms": {} if arm.emulated else _by_category(rows, rows["mean_ns"] / 1e6),
         "categories_pct": {} if arm.emulated else _by_category(rows, 100 * rows["share"]),
-        "sme2_operators": _by_category(rows, rows["sme2_operators"]),
+        "sme2_operators": _by_category(rows.dropna(subset="sme2_operators"), rows["sme2_operators"].dropna()),
         "csv_timeline": arm.files.get("timeline_all"),
         "csv_stats": arm.files.get("stats"),
     }

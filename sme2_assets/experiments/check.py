@@ -78,7 +78,8 @@ def _targets(loaded: Loaded, plan: Planned, lab: Lab) -> Iterator[Check]:
     for platform, device, sme2 in asked:
         name = f"{platform}{f' {device}' if device else ''}, SME2 {sme2}"
         try:
-            found = lab.target(platform, device).availability(sme2)
+            target = lab.target(platform, device)
+            found = target.availability(sme2)
         except Sme2Error as error:
             yield Check(name, False, error.what, error.remedy)
             continue
@@ -87,7 +88,8 @@ def _targets(loaded: Loaded, plan: Planned, lab: Lab) -> Iterator[Check]:
             others = [f"--platform {name}" for name in ("linux", "emulated") if name != platform]
             remedy = f"{remedy or ''} Or measure elsewhere: {' or '.join(others)}.".strip()
         elif not found.ok and sme2 == "on":
-            remedy = f"{remedy or ''} Or write `sme2: off` for a baseline.".strip()
+            what = "reference" if target.fidelity == "reference" else "baseline"
+            remedy = f"{remedy or ''} Or write `sme2: off` for a {what}.".strip()
         yield Check(name, found.ok, found.detail, remedy)
     for platform, device, cpus in dict.fromkeys(
         (session.platform, session.device, session.wishes.get("cpus")) for session in plan.sessions

@@ -213,12 +213,12 @@ class _Planner:
         if platform.name != AUTO:
             return [(platform.name, states)]
         try:
-            found, notes = platforms_here(self.lab, states)
+            here = platforms_here(self.lab, states)
         except Sme2Error as error:
             self._problem((*place, "platforms"), error)
             return []
-        self.plan.notes += notes
-        return list(found.items())
+        self.plan.notes += [*here.notes, *map(str, here.left_out)]
+        return list(here.platforms.items())
 
     def _settings(self, part: Entry, platform: Platform, name: str, threads: int) -> dict[str, Any]:
         wishes = {key: getattr(part, key) for key in OF_THE_PLAN}

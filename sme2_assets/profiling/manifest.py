@@ -7,12 +7,14 @@ how it came to be. All provenance is here; the warehouse's `runs` table is fille
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import write_json
+from sme2_assets.targets.host import device_name
+from sme2_assets.targets.keys import architecture, native_fidelity
 
 SCHEMA = 3
 FILE_NAME = "manifest.json"
@@ -23,6 +25,8 @@ RESULT_FILE = "result.json"
 TRACE_FILE = "trace.etdump"
 SAMPLES_FILE = "samples.json"
 LOG_FILE = "runner.log"
+# What older manifests call any host.
+_EVERY_HOST = "host-cpu"
 # Samples are attributed by the trace of their own process.
 TRACED_PASSES = ("etdump", "kernels")
 
@@ -58,6 +62,21 @@ class Context:
     load_after: float | None
     # What the power mode set, and whether it took.
     power: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def arch(self) -> str:
+        """The instruction set that was executed: an emulator's is the one it emulates."""
+        return architecture(self.machine["arch"])
+
+    @classmethod
+    def of_any_age(cls, raw: dict[str, Any]) -> Context:
+        """As it would be written now: once every host was the device `host-cpu`, and of hardware."""
+        context = cls(**raw)
+        if context.device != _EVERY_HOST:
+            return context
+        fidelity = context.fidelity if context.fidelity == "emulated" else native_fidelity(context.arch)
+        # Which host it was nobody knows any more; its CPU at least keeps unlike ones apart.
+        return replace(context, fidelity=fidelity, device=device_name(context.machine["cpu"], ""))
 
 
 @dataclass(frozen=True)
@@ -152,7 +171,7 @@ class Manifest:
                 arm=raw["arm"],
                 paired=raw["paired"],
                 identity=Identity(**raw["identity"]),
-                context=Context(**raw["context"]),
+                context=Context.of_any_age(raw["context"]),
                 info=Info(**info),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:

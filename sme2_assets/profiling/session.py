@@ -10,10 +10,11 @@ from __future__ import annotations
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from sme2_assets.analysis.statistics import paired_speedup
@@ -32,6 +33,7 @@ from sme2_assets.profiling.one_pass import Bench, run_pass
 from sme2_assets.profiling.plan import Plan, arm_orders
 from sme2_assets.profiling.record import arms_sqnr_db, cpu_of, info_of
 from sme2_assets.runner.build import RunnerBinary
+from sme2_assets.runner.result import RunnerResult
 from sme2_assets.store import Store, new_directory
 from sme2_assets.targets.base import Target
 from sme2_assets.targets.clusters import Cluster, cpu_list
@@ -63,7 +65,7 @@ def measure_session(
         target.require(spec.sme2)
     experiment = "aa" if len({spec.sme2 for spec in arm_specs}) < len(arm_specs) else "sme2"
     seed = secrets.randbelow(2**31)
-    started = datetime.now(timezone.utc)
+    started = datetime.now(UTC)
     session_id = f"{started:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
     with ExitStack() as pending:
         target = pending.enter_context(target.leased(store.leases, log))
@@ -81,7 +83,7 @@ def measure_session(
         patience_s = (plan.quiet_patience_s, plan.cool_patience_s)
         with bench:
             environment = _Rounds(bench, arms, machine.clusters, *patience_s).measure(seed)
-        finished = datetime.now(timezone.utc)
+        finished = datetime.now(UTC)
         between_arms_db = arms_sqnr_db(list(arms.values()))
         manifests = []
         for arm in arms.values():
@@ -215,10 +217,8 @@ class _Rounds:
             self.quiet_patience_s = max(0.0, self.quiet_patience_s - waited_s)
             self.cool_patience_s = max(0.0, self.cool_patience_s - waited_s)
         slowed: list[str] = []
-        for order_index, label in enumerate(order):
-            for pass_kind in self.bench.plan.passes_of_round(index):
-                result = run_pass(self.bench, self.arms[label], index, order_index, pass_kind)
-                slowed += throttling_flags(result.conditions, self.clusters)
+        for result in self._results(index, order):
+            slowed += throttling_flags(result.conditions, self.clusters)
         # The counters since `before` tell what disturbed the round; nothing more needs sampling.
         after = target.snapshot(sample_s=0)
         disturbed = disturbances_between(before, after, limit_load=QUIET_CORES)
@@ -226,6 +226,23 @@ class _Rounds:
             Moment(index, "before", before.as_json(), flags),
             Moment(index, "after", after.as_json(), [*disturbed, *dict.fromkeys(slowed)]),
         )
+
+    def _results(self, index: int, order: list[str]) -> Iterator[RunnerResult]:
+        """The passes of a round: arm after arm, or pass after pass with all arms at once."""
+        passes = self.bench.plan.passes_of_round(index)
+        if not self.bench.target.arms_at_once:
+            for order_index, label in enumerate(order):
+                for pass_kind in passes:
+                    yield run_pass(self.bench, self.arms[label], index, order_index, pass_kind)
+            return
+        for pass_kind in passes:
+            # A failure is raised when the others of its pass have ended, too: no process is left behind.
+            with ThreadPoolExecutor(len(order)) as side_by_side:
+                running = [
+                    side_by_side.submit(run_pass, self.bench, self.arms[label], index, order_index, pass_kind)
+                    for order_index, label in enumerate(order)
+                ]
+            yield from (each.result() for each in running)
 
 
 def _enough(arms: list[Arm], plan: Plan, rounds: int, spent_s: float) -> tuple[bool, str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from sme2_assets.analysis.insights import device_text
 from sme2_assets.analysis.statistics import MIN_AA_SESSIONS, PRACTICAL_RATIO
 from sme2_assets.errors import WarehouseError
 from sme2_assets.explain import Explanation, explain
@@ -35,10 +36,12 @@ from sme2_assets.report.module_plots import module_figure, roofline_figure
 from sme2_assets.report.operators import operators_of_arm, operators_of_pair
 from sme2_assets.report.plots import category_figure, latency_figure, speedup_figure
 from sme2_assets.report.tables import (
-    EMULATED_NOTE,
+    arm_text,
     category_table,
     comparison_table,
+    device_cell,
     environment_table,
+    fidelity_note,
     latency_table,
     noise_table,
     provenance_table,
@@ -69,11 +72,17 @@ class _Subject:
 
     @property
     def timed(self) -> bool:
-        return self.runs[0]["fidelity"] == "hardware"
+        return self.runs[0]["fidelity"] != "emulated"
+
+    @property
+    def reference(self) -> bool:
+        return self.runs[0]["fidelity"] == "reference"
 
     @property
     def name(self) -> str:
-        return f"{self.runs[0]['variant']} on {self.runs[0]['platform']}"
+        """What pictures and the page are called; a time is never shown without its device."""
+        run = self.runs[0]
+        return f"{run['variant']} on {run['platform']}" + (f", {run['device']}" if self.timed else "")
 
     @property
     def model(self) -> dict[Any, Any]:
@@ -122,7 +131,8 @@ def baseline_document(warehouse: Warehouse, variant: str, platform: str, sme2: s
     run = latest_run(warehouse, variant, platform, sme2)
     explanation = explain(warehouse, variant, platform, run["session_id"], sme2)
     subject = _Subject(warehouse, [run], pd.DataFrame(), explanation)
-    return _document(subject, f"{subject.name}: SME2 {sme2} alone", _baseline_verdict(subject))
+    title = f"{subject.name}: {arm_text(run)}" + ("" if subject.reference else " alone")
+    return _document(subject, title, _baseline_verdict(subject))
 
 
 def _document(subject: _Subject, title: str, verdict: Verdict) -> Document:
@@ -132,7 +142,7 @@ def _document(subject: _Subject, title: str, verdict: Verdict) -> Document:
         _categories(subject),
         _operators(subject),
         *_kernels(subject),
-        missed_section(subject.explanation),
+        *([] if subject.reference else [missed_section(subject.explanation)]),
         *insight_sections(subject.explanation),
         _modules(subject),
         *_delegation(subject),
@@ -147,6 +157,7 @@ def _pair_verdict(subject: _Subject) -> Verdict:
     model = subject.model
     facts = [
         ("fidelity", model["fidelity"]),
+        ("device", device_text(subject.runs[0])),
         ("with an SME2 kernel by name", _sme2_operators(model)),
         ("sampled", executed_text(subject.rows("operator_facts"))),
         ("numerics", _numerics_text(subject.runs)),
@@ -155,12 +166,12 @@ def _pair_verdict(subject: _Subject) -> Verdict:
         figure = f"{model['sme2_operators_on']} of {model['operators']}"
         note = "operators take an SME2 kernel with SME2 on"
         return Verdict(model["verdict"], "emulated", model["reason"], figure, note, facts=tuple(facts))
-    facts[1:1] = _statistics(model)
+    facts[2:2] = _statistics(model)
     tone: Tone = TONES.get(model["verdict"], "open")
     if pd.isna(model["speedup_low"]):
         # A ratio without an interval shows nothing yet: it stands among the facts, and not large above them.
         if not pd.isna(model["speedup"]):
-            facts.insert(1, ("ratio so far (off / on)", speedup_text(model)))
+            facts.insert(2, ("ratio so far (off / on)", speedup_text(model)))
         return Verdict(model["verdict"], tone, model["reason"], facts=tuple(facts))
     return Verdict(
         model["verdict"],
@@ -187,13 +198,15 @@ def _statistics(model: dict[Any, Any]) -> list[tuple[str, str]]:
     return told
 
 
+_ALONE = "This arm was measured alone, so there is nothing to compare it with, and no speedup."
+
+
 def _baseline_verdict(subject: _Subject) -> Verdict:
     [run] = subject.runs
-    facts = [
-        ("fidelity", run["fidelity"]),
-        ("sampled", executed_text(subject.rows("operator_facts"))),
-        ("numerics", _numerics_text(subject.runs)),
-    ]
+    facts = [("fidelity", run["fidelity"]), ("device", device_text(run))]
+    if not subject.reference:
+        facts.append(("sampled", executed_text(subject.rows("operator_facts"))))
+    facts.append(("numerics", _numerics_text(subject.runs)))
     figure = note = None
     if subject.timed:
         latency = rows_of_view(subject.warehouse, "latency_summary", run["run_id"]).iloc[0]
@@ -203,9 +216,9 @@ def _baseline_verdict(subject: _Subject) -> Verdict:
             f"{latency['p95_ns'] / 1e6:.3f} ms; n={int(latency['rounds'])} rounds"
         )
     return Verdict(
-        f"baseline, SME2 {run['sme2']}",
+        arm_text(run) if subject.reference else f"baseline, {arm_text(run)}",
         "open" if subject.timed else "emulated",
-        "This arm was measured alone, so there is nothing to compare it with, and no speedup.",
+        fidelity_note(run) if subject.reference else _ALONE,
         figure,
         note,
         judged=False,
@@ -225,11 +238,11 @@ def _numerics_text(runs: Sequence[dict[Any, Any]]) -> str:
     said = []
     for run in runs:
         if pd.isna(run["sqnr_db"]):
-            said.append(f"SME2 {run['sme2']}: no eager model to compare with")
+            said.append(f"{arm_text(run)}: no eager model to compare with")
             continue
         right = "right" if run["sqnr_db"] >= run["sqnr_threshold_db"] else "WRONG"
         said.append(
-            f"SME2 {run['sme2']}: {right}, {run['sqnr_db']:.1f} dB against eager "
+            f"{arm_text(run)}: {right}, {run['sqnr_db']:.1f} dB against eager "
             f"({run['sqnr_threshold_db']:.0f} dB needed)"
         )
     between = runs[-1]["arms_sqnr_db"]
@@ -243,12 +256,14 @@ def _measured(subject: _Subject) -> Section:
     where = run["emulator"] or " ".join(
         str(part) for part in (run["device_model"], run["soc"], run["cpu"]) if part and not pd.isna(part)
     )
-    blocks: list[Block] = [Text(EMULATED_NOTE, note=True)] if not subject.timed else []
+    note = fidelity_note(run)
+    blocks: list[Block] = [Text(note, note=True)] if note else []
     blocks += [
         Text(
-            f"{run['variant']} on {where}, {run['os']}, with {_counted(run['threads'], 'thread')}, on "
-            f"{run['started_at']:%Y-%m-%d %H:%M %Z}: {_counted(run['rounds'], 'round')} of "
-            f"{_counted(run['iterations'], 'timed inference')} per process and arm."
+            f"{run['variant']} on {where} ({device_cell(run)}), {run['os']}, with "
+            f"{_counted(run['threads'], 'thread')}, on {run['started_at']:%Y-%m-%d %H:%M %Z}: "
+            f"{_counted(run['rounds'], 'round')} of {_counted(run['iterations'], 'timed inference')} "
+            "per process and arm."
         ),
         Grid(provenance_table(pd.DataFrame(subject.runs))),
     ]
@@ -260,7 +275,8 @@ def _latency(subject: _Subject) -> list[Section]:
     if not subject.timed:
         return []
     inferences = subject.warehouse.query(
-        "SELECT runs.sme2, inferences.round, inferences.duration_ns FROM inferences JOIN runs USING (run_id) "
+        "SELECT sme2, fidelity, arch, inferences.round, inferences.duration_ns "
+        "FROM inferences JOIN runs USING (run_id) "
         "WHERE list_contains(?, run_id) AND pass = 'latency' AND NOT is_warmup",
         [subject.run_ids],
     )
@@ -292,7 +308,7 @@ def _not_comparable(subject: _Subject) -> list[Block]:
 def _categories(subject: _Subject) -> Section:
     categories = subject.rows("category_summary")
     both = len(subject.runs) == 2
-    title = f"{subject.name}: " + ("the category shift" if both else f"SME2 {subject.runs[0]['sme2']}")
+    title = f"{subject.name}: " + ("the category shift" if both else arm_text(subject.runs[0]))
     caption = (
         "Mean time per inference by category."
         if subject.timed
@@ -313,10 +329,8 @@ def _categories(subject: _Subject) -> Section:
 
             blocks.append(Picture("speedups", "Speedup of the model and of each category.", draw))
     if subject.timed:
-        blocks += [
-            Text("What each part takes, and what could be won at most if it took no time:"),
-            Grid(headroom_table(subject.explanation)),
-        ]
+        bounds = "" if subject.reference else ", and what could be won at most if it took no time"
+        blocks += [Text(f"What each part takes{bounds}:"), Grid(headroom_table(subject.explanation))]
     return Section("Categories", blocks)
 
 
@@ -343,8 +357,10 @@ def _kernels(subject: _Subject) -> list[Section]:
     usage = subject.usage[run["sme2"]]
     if usage.empty:
         return []
-    blocks: list[Block] = [Grid(unit_table(usage)), Grid(kernel_table(usage), long=True)]
-    return [Section(f"Kernels with SME2 {run['sme2']}", blocks)]
+    units = unit_table(usage)
+    blocks: list[Block] = [Grid(units)] if units.rows else []
+    name = "Kernels" if subject.reference else f"Kernels with SME2 {run['sme2']}"
+    return [Section(name, [*blocks, Grid(kernel_table(usage), long=True)])]
 
 
 def _modules(subject: _Subject) -> Section:
@@ -382,7 +398,7 @@ def _delegation(subject: _Subject) -> list[Section]:
 def _numerics(subject: _Subject) -> Section:
     """How near the outputs are to the eager model's; a sentence where there is no such model."""
     rows = subject.warehouse.query(
-        "SELECT sme2, numerics.* FROM numerics JOIN runs USING (run_id) "
+        "SELECT sme2, fidelity, numerics.* FROM numerics JOIN runs USING (run_id) "
         "WHERE list_contains(?, run_id) ORDER BY sme2, output",
         [subject.run_ids],
     )
@@ -396,7 +412,7 @@ def _noise(subject: _Subject) -> Section:
     """What may have disturbed the measurement, and how much identical arms differ."""
     if not subject.timed:
         return Section("Noise", [Text("Emulated times are not shown, so no noise is in what is.")])
-    blocks: list[Block] = [Text(_floor_text(subject))]
+    blocks: list[Block] = [] if subject.reference else [Text(_floor_text(subject))]
     sessions = aa_sessions_like(subject.warehouse, subject.runs[0]).head(NOISE_SHOWN)
     if not sessions.empty:
         blocks.append(Grid(noise_table(sessions)))
@@ -434,7 +450,7 @@ def _flags_text(runs: Sequence[dict[Any, Any]]) -> str:
         quiet = "; ".join(map(str, flags)) or "the machine was quiet"
         steady = "of fixed length" if pd.isna(run["steady"]) else "steady" if run["steady"] else "NOT steady"
         said.append(
-            f"SME2 {run['sme2']}: {quiet}; warm-up {steady}; {int(run['samples_dropped'])} samples dropped."
+            f"{arm_text(run)}: {quiet}; warm-up {steady}; {int(run['samples_dropped'])} samples dropped."
         )
     return " ".join(said)
 

@@ -18,19 +18,20 @@ WIDTH, HEIGHT, LABEL = 420, 16, 24
 
 
 def category_glance(categories: pd.DataFrame) -> str:
-    """A stacked bar of each arm. On hardware: time by category. Under emulation: operators by category, those
-    with an SME2 kernel in full colour.
+    """A stacked bar of each arm. Measured natively: time by category. Under emulation: operators by category,
+    those with an SME2 kernel in full colour.
 
     `categories` has the columns of the view category_summary, of one or both arms.
     """
-    measured = bool((categories["fidelity"] == "hardware").all())
+    measured = not (categories["fidelity"] == "emulated").any()
+    reference = (categories["fidelity"] == "reference").any()
     arms = [arm for arm in ("off", "on") if arm in set(categories["sme2"])]
     column = "mean_ns" if measured else "operators"
     rows = {(row["sme2"], row["category"]): row for row in categories.to_dict("records")}
     longest = max(sum(max(row[column], 0) for key, row in rows.items() if key[0] == arm) for arm in arms) or 1
     middle = {arm: HEIGHT // 2 + place * (HEIGHT + 2) for place, arm in enumerate(arms)}
     left = dict.fromkeys(arms, float(LABEL))
-    bars = [f"<text y='{middle[arm] + 4}'>{arm}</text>" for arm in arms]
+    bars = [f"<text y='{middle[arm] + 4}'>{'ref' if reference else arm}</text>" for arm in arms]
     faded: list[str] = []
     words: list[str] = []
     for category, colour in COLOURS.items():

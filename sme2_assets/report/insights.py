@@ -15,7 +15,7 @@ from sme2_assets.analysis.insights import Insight
 from sme2_assets.analysis.statistics import MIN_ROUNDS
 from sme2_assets.explain import Explanation
 from sme2_assets.report.document import Block, Finding, Grid, Section, Text
-from sme2_assets.report.tables import EMULATED_NOTE, TextTable
+from sme2_assets.report.tables import TextTable, arm_text, fidelity_note, of_sme2
 from sme2_assets.report.terminal import print_table
 
 # With fewer rounds a measurement is an anecdote.
@@ -125,7 +125,8 @@ def bottleneck_table(bottlenecks: pd.DataFrame, most: int = BOTTLENECKS_SHOWN) -
             for row in ordered.to_dict("records")
         ],
     )
-    return _without_times(table, bottlenecks, "rank", "mean ms", "share", "cumulative", "GFLOP/s")
+    timed = _without_times(table, bottlenecks, "rank", "mean ms", "share", "cumulative", "GFLOP/s")
+    return of_sme2(timed, bottlenecks, "SME2")
 
 
 def module_table(modules: pd.DataFrame, deepest: int = 2) -> TextTable:
@@ -157,11 +158,11 @@ def module_table(modules: pd.DataFrame, deepest: int = 2) -> TextTable:
             for row in _as_tree(modules[modules["depth"] <= deepest])
         ],
     )
-    return _without_times(table, modules, "mean ms", "share", "GFLOP/s")
+    return of_sme2(_without_times(table, modules, "mean ms", "share", "GFLOP/s"), modules, "with SME2 kernel")
 
 
 def headroom_table(explanation: Explanation) -> TextTable:
-    """Rows of `headroom`, one column per arm; nothing of an emulated run."""
+    """Rows of `headroom`, one column per arm; nothing of an emulated run, and no ceilings of a reference."""
     lines = {
         "inference with tracer, ms": "inference_ns",
         "CONV and GEMM, ms": "compute_ns",
@@ -169,15 +170,17 @@ def headroom_table(explanation: Explanation) -> TextTable:
         "portable operators, ms": "portable_ns",
         "delegate overhead, ms": "delegate_overhead_ns",
         "framework overhead, ms": "framework_overhead_ns",
-        "without CONV and GEMM, ms": "without_compute_ns",
-        "without Data Movement, ms": "without_data_movement_ns",
     }
     arms = [arm for arm in explanation.arms if arm.timed]
+    parts = (("CONV and GEMM", "compute"), ("Data Movement", "data_movement"))
+    bounded = explanation.subject.speaks_of_sme2
+    if bounded:
+        lines |= {f"without {label}, ms": f"without_{name}_ns" for label, name in parts}
     rows = [[label, *(_ms_text(arm.headroom[name]) for arm in arms)] for label, name in lines.items()]
-    for label, name in (("CONV and GEMM", "compute"), ("Data Movement", "data_movement")):
+    for label, name in parts if bounded else ():
         ceilings = [arm.headroom[f"without_{name}_speedup"] for arm in arms]
         rows.append([f"ceiling without {label}", *(_ceiling_text(value) for value in ceilings)])
-    return TextTable.of(["", *(f"SME2 {arm.run['sme2']}" for arm in arms)], rows if arms else [])
+    return TextTable.of(["", *(arm_text(arm.run) for arm in arms)], rows if arms else [])
 
 
 def insight_sections(explanation: Explanation) -> list[Section]:
@@ -195,7 +198,7 @@ def insight_sections(explanation: Explanation) -> list[Section]:
 
 
 def missed_section(explanation: Explanation) -> Section:
-    """CONV and GEMM without an SME2 kernel, and why; or that there is none."""
+    """CONV and GEMM without an SME2 kernel, and why; or that there is none. Not for a reference."""
     missed = explanation.subject.missed_sme2
     if missed.empty:
         nothing = (
@@ -284,8 +287,8 @@ def explanation_json(explanation: Explanation) -> dict[str, Any]:
 
 
 def _subject(explanation: Explanation) -> str:
-    if explanation.fidelity == "emulated":
-        return EMULATED_NOTE
+    if note := fidelity_note(explanation.subject.run):
+        return note
     sme2 = explanation.subject.run["sme2"]
     if explanation.baseline is not None:
         return "About the arm with SME2 on: what is left to win."

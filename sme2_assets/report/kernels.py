@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Mapping
+from itertools import groupby
 from typing import Any
 
 import pandas as pd
@@ -29,13 +30,13 @@ UNITS = {
 
 def kernel_table(usage: pd.DataFrame) -> TextTable:
     """Rows of `kernel_usage` of one run: each operator, and the functions that most of it was in."""
-    rows = []
+    rows: list[list[object]] = []
     operators = usage[usage["kind"] == "operator"].sort_values(
         ["delegate", "position", "samples"], ascending=[True, True, False], na_position="last"
     )
-    for _, kernels in operators.groupby(["backend", "delegate", "position"], dropna=False, sort=False):
-        large = kernels[kernels["share_of_operator"] >= LEAST_SHARE]
-        for number, kernel in enumerate(large.to_dict("records")):
+    large = operators[operators["share_of_operator"] >= LEAST_SHARE]
+    for _, kernels in groupby(large.to_dict("records"), place_of):
+        for number, kernel in enumerate(kernels):
             operator = [kernel["name"], _text(kernel["module"])] if number == 0 else ["", ""]
             rows.append(
                 [
@@ -53,8 +54,10 @@ def kernel_table(usage: pd.DataFrame) -> TextTable:
 
 
 def unit_table(usage: pd.DataFrame) -> TextTable:
-    """The units of the sampled instructions, by category of the operator."""
-    rows = []
+    """The units of the sampled instructions, by category of the operator; empty where none could be told."""
+    rows: list[list[Any]] = []
+    if usage[list(UNITS.values())].isna().all(axis=None):
+        return TextTable.of([], rows)
     counted = bool((usage["fidelity"] == "emulated").any())
     where = usage["category"].where(usage["kind"] == "operator", usage["kind"])
     for name, kernels in usage.groupby(where, sort=True):
@@ -96,9 +99,9 @@ def readable_function(name: str) -> str:
 
 
 def executed_text(facts: pd.DataFrame) -> str:
-    """What the samples prove, arm by arm."""
+    """What the samples prove of SME2, arm by arm; nothing of a reference."""
     said = []
-    for sme2, rows in facts.groupby("sme2", sort=True):
+    for sme2, rows in facts[facts["fidelity"] != "reference"].groupby("sme2", sort=True):
         matrix = rows[rows["category"].isin(["CONV", "GEMM"])]
         samples, sme_samples = matrix["samples"].sum(), matrix["sme_samples"].sum()
         share = f"{sme_samples} of {samples}" if samples else "no"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from sme2_assets.models.delegation import DelegationReport
-from sme2_assets.report.tables import TextTable
+from sme2_assets.report.tables import TextTable, of_sme2
 
 
 def delegation_table(report: DelegationReport) -> TextTable:
@@ -46,8 +46,8 @@ def delegation_cost_table(rows: pd.DataFrame) -> TextTable:
 
 
 def numerics_table(rows: pd.DataFrame) -> TextTable:
-    """Rows of the table `numerics`, with the SME2 state of their run."""
-    return TextTable.of(
+    """Rows of the table `numerics`, with the SME2 state and the fidelity of their run."""
+    table = TextTable.of(
         ["SME2", "output", "SQNR dB", "largest error", "cosine", "equal", "same top 1"],
         [
             [
@@ -62,3 +62,4 @@ def numerics_table(rows: pd.DataFrame) -> TextTable:
             for row in rows.to_dict("records")
         ],
     )
+    return of_sme2(table, rows, "SME2")

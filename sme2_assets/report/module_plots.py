@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from sme2_assets.analysis.insights import LEAST_RATED_NS
-from sme2_assets.report.plots import COLOURS, DIM, FAINT, GROUND, WIDE, empty_figure, png_bytes
+from sme2_assets.report.plots import COLOURS, DIM, FAINT, GROUND, WIDE, arm_label, empty_figure, png_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +43,7 @@ def module_figure(modules: pd.DataFrame, title: str, width: float = WIDE) -> Fig
     `modules` has the columns of the view module_summary, of one run. An emulated run has no times: its
     boxes are as wide as their operators are many.
     """
-    timed = bool((modules["fidelity"] == "hardware").all())
+    timed = not (modules["fidelity"] == "emulated").any()
     weight = "mean_ns" if timed else "operators"
     boxes = _boxes(modules, weight)
     off = bool((modules["sme2"] == "off").all())
@@ -84,7 +84,7 @@ def roofline_figure(operators: pd.DataFrame, title: str, width: float = WIDE) ->
     that was seen here, which is not the peak of the machine. None where no operator has a rate: emulated,
     not counted, or too short for XNNPACK's whole microseconds.
     """
-    if (operators["fidelity"] != "hardware").any():
+    if (operators["fidelity"] == "emulated").any():
         return None
     rated = operators[operators["gflops"].notna() & (operators["median_ns"] >= LEAST_RATED_NS)]
     rated = rated[rated["gflops"] > 0]
@@ -100,7 +100,7 @@ def roofline_figure(operators: pd.DataFrame, title: str, width: float = WIDE) ->
         best = float(of_arm["gflops"].max())
         axes.axhline(best, linestyle="--", linewidth=0.8, color=DIM)
         axes.annotate(
-            f"best with SME2 {arm}: {best:.1f}",
+            f"best, {arm_label(of_arm, arm)}: {best:.1f}",
             (0.01, best),
             xycoords=("axes fraction", "data"),
             fontsize=8,
@@ -118,7 +118,7 @@ def roofline_figure(operators: pd.DataFrame, title: str, width: float = WIDE) ->
                 edgecolors=colour,
                 linewidths=1.2,
                 zorder=3,
-                label=f"{category}, SME2 {arm}",
+                label=f"{category}, {arm_label(of_arm, arm)}",
             )
     axes.set_xlabel("multiply-accumulates of the operator")
     axes.set_ylabel("achieved GFLOP/s")

@@ -9,7 +9,7 @@ import pandas as pd
 
 from sme2_assets.explain import Explanation
 from sme2_assets.report.kernels import main_kernels, place_of
-from sme2_assets.report.tables import TextTable, names_in_both, real_times, speedup_text
+from sme2_assets.report.tables import TextTable, names_in_both, of_sme2, real_times, speedup_text
 
 Record = Mapping[Hashable, Any]
 TIMES = ("off ms", "on ms", "median ms", "speedup", "verdict", "share")
@@ -82,7 +82,7 @@ def operators_of_arm(explanation: Explanation, usage: pd.DataFrame) -> TextTable
             for facts in sorted(operators.to_dict("records"), key=_order)
         ],
     )
-    return real_times(table, operators, *TIMES)
+    return of_sme2(real_times(table, operators, *TIMES), operators, "SME2")
 
 
 def _by_place(operators: pd.DataFrame) -> dict[tuple[object, ...], Record]:

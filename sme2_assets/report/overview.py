@@ -8,12 +8,13 @@ from typing import Any
 import pandas as pd
 
 from sme2_assets.report.document import Document, Grid, Section, Text
-from sme2_assets.report.tables import TextTable, speedup_text
+from sme2_assets.report.tables import TextTable, arm_text, device_cell, speedup_text
 from sme2_assets.warehouse import Warehouse
 
 HEADER = [
     "model",
     "platform",
+    "device",
     "verdict",
     "speedup",
     "SME2 operators",
@@ -33,7 +34,8 @@ WITH newest AS (
 ),
 sessions AS (
     SELECT
-        variant, platform, session_id, any_value(fidelity) AS fidelity, any_value(started_at) AS started_at,
+        variant, platform, session_id, any_value(fidelity) AS fidelity,
+        any_value(device) AS device, any_value(arch) AS arch, any_value(started_at) AS started_at,
         string_agg(sme2, ' and ' ORDER BY sme2) AS arms,
         arg_max(run_id, sme2) AS subject_run_id,
         min(sqnr_db - sqnr_threshold_db) AS margin_db,
@@ -66,8 +68,8 @@ Record = Mapping[Hashable, Any]
 def overview_rows(warehouse: Warehouse) -> pd.DataFrame:
     """One row per model and platform: its newest session, how it ended, and what it waits for most."""
     rows = warehouse.query(_NEWEST)
-    of_time = rows.loc[rows["fidelity"] == "hardware", "subject_run_id"].tolist()
-    of_kernels = rows.loc[rows["fidelity"] != "hardware", "subject_run_id"].tolist()
+    emulated = rows["fidelity"] == "emulated"
+    of_time, of_kernels = (rows.loc[these, "subject_run_id"].tolist() for these in (~emulated, emulated))
     said = {
         row["run_id"]: _slowest_text(row) for row in warehouse.query(_SLOWEST, [of_time]).to_dict("records")
     }
@@ -89,7 +91,8 @@ def overview_document(rows: pd.DataFrame, link: Callable[[str, str], str | None]
         Text(said),
         Text(
             "Emulated rows are about kernels: their times mean nothing and are not shown. A baseline is one "
-            "arm alone, with nothing to compare it with.",
+            "arm alone, with nothing to compare it with. A reference is native on another instruction set: "
+            "its times say nothing about SME2.",
             note=True,
         ),
     ]
@@ -101,6 +104,8 @@ def overview_document(rows: pd.DataFrame, link: Callable[[str, str], str | None]
 
 
 def verdict_text(row: Record) -> str:
+    if row["fidelity"] == "reference":
+        return arm_text(row)
     if not pd.isna(row["verdict"]):
         return f"{row['verdict']} (emulated)" if row["fidelity"] == "emulated" else str(row["verdict"])
     return f"baseline, SME2 {row['arms']}" if row["arms"] in ("off", "on") else "not compared yet"
@@ -110,6 +115,7 @@ def _cells(row: Record) -> list[Any]:
     return [
         row["variant"],
         row["platform"],
+        device_cell(row),
         verdict_text(row),
         "-" if row["fidelity"] == "emulated" else speedup_text(row),
         None if pd.isna(row["operators"]) else f"{int(row['sme2_operators_on'])} of {int(row['operators'])}",

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from sme2_assets.report.tables import arm_text
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -37,7 +39,7 @@ def category_time_figure(categories: pd.DataFrame, title: str, width: float = WI
 
     `categories` has the columns of the view category_summary, of one or both arms.
     """
-    if (categories["fidelity"] != "hardware").any():
+    if (categories["fidelity"] == "emulated").any():
         raise ValueError("emulated times are not shown")
     bars = categories.assign(value=categories["mean_ns"] / 1e6)
     return _stacked_bars(bars, title, "mean time per inference (ms)", None, width)
@@ -51,10 +53,10 @@ def category_kernel_figure(categories: pd.DataFrame, title: str, width: float = 
 
 
 def category_figure(categories: pd.DataFrame, title: str, width: float = WIDE) -> Figure:
-    """The category shift: in time on hardware, in kernels under emulation."""
-    if (categories["fidelity"] == "hardware").all():
-        return category_time_figure(categories, title, width)
-    return category_kernel_figure(categories, title, width)
+    """The category shift: in kernels under emulation, else in time."""
+    if (categories["fidelity"] == "emulated").any():
+        return category_kernel_figure(categories, title, width)
+    return category_time_figure(categories, title, width)
 
 
 def category_picture(categories: pd.DataFrame, title: str) -> bytes:
@@ -65,9 +67,9 @@ def category_picture(categories: pd.DataFrame, title: str) -> bytes:
 def latency_figure(inferences: pd.DataFrame, title: str, width: float = WIDE) -> Figure:
     """Inference times of each round, one panel per arm: box of the middle half, whiskers 5 % to 95 %.
 
-    `inferences` has the columns sme2, round and duration_ns, of timed inferences without tracer. Only for
-    times that mean something: the caller asks for it on hardware alone. Each arm has its own scale, for it
-    is the spread that is shown; how far the arms are apart is said by the speedup.
+    `inferences` has the columns sme2, fidelity, arch, round and duration_ns, of timed inferences without
+    tracer. Only for times that mean something: the caller does not ask for it of emulated ones. Each arm has
+    its own scale, for it is the spread that is shown; how far the arms are apart is said by the speedup.
     """
     arms = _arms(inferences)
     figure, panels = empty_figures(len(arms), 0.9 + 1.5 * len(arms), width)
@@ -87,7 +89,7 @@ def latency_figure(inferences: pd.DataFrame, title: str, width: float = WIDE) ->
             capprops={"color": colour},
             medianprops={"color": GROUND},
         )
-        axes.set_ylabel(f"SME2 {arm} (ms)")
+        axes.set_ylabel(f"{arm_label(inferences, arm)} (ms)")
         axes.ticklabel_format(axis="y", useOffset=False)
     _whole_numbers(panels[-1])
     panels[-1].set_xlabel("round (a fresh process each)")
@@ -175,7 +177,7 @@ def _stacked_bars(bars: pd.DataFrame, title: str, axis: str, hatched: str | None
             axes.barh(arm, part, left=left[arm], hatch="///", **style)
             axes.barh(arm, value - part, left=left[arm] + part, label=category, **style)
             left[arm] += value
-    axes.set_yticks(range(len(arms)), [f"SME2 {arm}" for arm in arms])
+    axes.set_yticks(range(len(arms)), [arm_label(bars, arm) for arm in arms])
     axes.invert_yaxis()
     axes.set_xlabel(axis)
     _titled(figure, axes, title, ncols=columns)
@@ -200,6 +202,11 @@ def _titled(figure: Figure, axes: Axes, title: str, ncols: int) -> None:
         frameon=False,
         fontsize=8,
     )
+
+
+def arm_label(rows: pd.DataFrame, arm: str) -> str:
+    """What an arm is called beside its bars: its SME2 state, or that it is a reference."""
+    return arm_text(rows[rows["sme2"] == arm].iloc[0].to_dict())
 
 
 def _whole_numbers(axes: Axes) -> None:

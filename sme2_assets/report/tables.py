@@ -1,6 +1,7 @@
 """The tables that UI, report and command line show: one definition, several renderings.
 
-Emulated times are left out of them: they would be read as if they meant something.
+Emulated times are left out of them: they would be read as if they meant something. So is what is said of
+SME2 where the run is a reference, native on another instruction set.
 """
 
 from __future__ import annotations
@@ -15,6 +16,26 @@ import pandas as pd
 Record = Mapping[Hashable, Any]
 
 EMULATED_NOTE = "Emulated: kernels and outputs are real, times mean nothing and are not shown."
+
+
+def fidelity_note(run: Mapping[Any, Any]) -> str:
+    """What whoever reads the numbers of a run has to know of them; empty on hardware."""
+    return {
+        "emulated": EMULATED_NOTE,
+        "reference": f"A reference: native times on {run['arch']}, which say nothing about SME2.",
+    }.get(run["fidelity"], "")
+
+
+def arm_text(run: Mapping[Any, Any]) -> str:
+    """What an arm is called; a reference has no SME2 state."""
+    return f"reference ({run['arch']})" if run["fidelity"] == "reference" else f"SME2 {run['sme2']}"
+
+
+def device_cell(run: Mapping[Any, Any]) -> str:
+    """Where a time is from, in one cell."""
+    # Foreign traces tell neither, and rows from before there was an architecture have none.
+    parts = [run["device"], f"({run['arch']})" if run["arch"] and not pd.isna(run["arch"]) else None]
+    return " ".join(str(part) for part in parts if part and not pd.isna(part))
 
 
 @dataclass(frozen=True)
@@ -43,9 +64,10 @@ class TextTable:
 
 def latency_table(summaries: pd.DataFrame) -> TextTable:
     """Rows of `latency_summary`."""
-    return TextTable.of(
+    table = TextTable.of(
         [
             "SME2",
+            "device",
             "median ms",
             "5 % ms",
             "95 % ms",
@@ -57,6 +79,7 @@ def latency_table(summaries: pd.DataFrame) -> TextTable:
         [
             [
                 row["sme2"],
+                device_cell(row),
                 _ms(row, "median_ns"),
                 _ms(row, "p05_ns"),
                 _ms(row, "p95_ns"),
@@ -68,6 +91,7 @@ def latency_table(summaries: pd.DataFrame) -> TextTable:
             for row in summaries.to_dict("records")
         ],
     )
+    return of_sme2(table, summaries, "SME2")
 
 
 def operator_table(operators: pd.DataFrame) -> TextTable:
@@ -81,14 +105,14 @@ def operator_table(operators: pd.DataFrame) -> TextTable:
                 row["name"],
                 row["category"] + ("" if row["known"] else " (unknown operator)"),
                 row["backend"],
-                "yes" if row["sme2_evidence"] != "none" else "",
+                "yes" if row["sme2_evidence"] == "name" else "",
                 _ms(row, "median_ns"),
                 _percent(row, "share"),
             ]
             for row in operators.to_dict("records")
         ],
     )
-    return real_times(table, operators, "median ms", "share")
+    return of_sme2(real_times(table, operators, "median ms", "share"), operators, "SME2 kernel")
 
 
 def category_table(categories: pd.DataFrame) -> TextTable:
@@ -106,7 +130,7 @@ def category_table(categories: pd.DataFrame) -> TextTable:
             for row in _meaningful(categories).to_dict("records")
         ],
     )
-    return real_times(table, categories, "mean ms", "share")
+    return of_sme2(real_times(table, categories, "mean ms", "share"), categories, "with SME2 kernel")
 
 
 def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
@@ -156,13 +180,14 @@ def missed_text(comparison: pd.DataFrame) -> str:
 def history_table(history: pd.DataFrame) -> TextTable:
     """Rows of `history` of one or more series."""
     return TextTable.of(
-        ["model", "platform", "threads", "SME2", "started", "median ms", "run"],
+        ["model", "platform", "device", "threads", "SME2", "started", "median ms", "run"],
         [
             [
                 row["variant"],
                 row["platform"],
+                device_cell(row),
                 row["threads"],
-                row["sme2"],
+                _state(row),
                 f"{row['started_at']:%Y-%m-%d %H:%M}",
                 f"{row['median_ns'] / 1e6:.3f}",
                 row["run_id"],
@@ -175,11 +200,12 @@ def history_table(history: pd.DataFrame) -> TextTable:
 def noise_table(sessions: pd.DataFrame) -> TextTable:
     """Rows of `aa_sessions`."""
     return TextTable.of(
-        ["model", "platform", "threads", "session", "identical arms gave", "verdict"],
+        ["model", "platform", "device", "threads", "session", "identical arms gave", "verdict"],
         [
             [
                 row["variant"],
                 row["platform"],
+                device_cell(row),
                 row["threads"],
                 row["session_id"],
                 speedup_text(row),
@@ -218,6 +244,8 @@ PROVENANCE = {
     "session_id": "session",
     "started_at": "started",
     "device": "device",
+    "arch": "architecture",
+    "fidelity": "fidelity",
     "device_model": "device model",
     "soc": "system on chip",
     "cpu": "CPU",
@@ -249,7 +277,7 @@ def provenance_table(runs: pd.DataFrame) -> TextTable:
     rows = [[label, *(_fact(record[column]) for record in records)] for column, label in PROVENANCE.items()]
     one_binary = (runs["runner_pair"] == runs["runner_sha256"]).all()
     return TextTable.of(
-        ["", *(f"SME2 {record['sme2']}" for record in records)],
+        ["", *(arm_text(record) for record in records)],
         [
             row
             for row in rows
@@ -265,6 +293,7 @@ def regression_table(found: pd.DataFrame) -> TextTable:
         [
             "model",
             "platform",
+            "device",
             "threads",
             "SME2",
             "series",
@@ -278,8 +307,9 @@ def regression_table(found: pd.DataFrame) -> TextTable:
             [
                 row["variant"],
                 row["platform"],
+                device_cell(row),
                 row["threads"],
-                row["sme2"],
+                _state(row),
                 row["category"],
                 f"{row['night']:%Y-%m-%d %H:%M}",
                 f"{row['before_ns'] / 1e6:.3f}",
@@ -309,6 +339,16 @@ def _meaningful(rows: pd.DataFrame) -> pd.DataFrame:
 def real_times(table: TextTable, rows: pd.DataFrame, *columns: str) -> TextTable:
     """The table without its columns of times, where the rows are emulated."""
     return table.without(*columns) if (rows["fidelity"] == "emulated").any() else table
+
+
+def of_sme2(table: TextTable, rows: pd.DataFrame, *columns: str) -> TextTable:
+    """The table without its columns about SME2, where the rows are a reference."""
+    return table.without(*columns) if (rows["fidelity"] == "reference").any() else table
+
+
+def _state(row: Record) -> str | None:
+    """The SME2 state; a reference has none."""
+    return None if row["fidelity"] == "reference" else row["sme2"]
 
 
 def names_in_both(row: Record) -> str:

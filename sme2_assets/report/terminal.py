@@ -9,11 +9,14 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
+from sme2_assets.analysis.insights import device_text
 from sme2_assets.report.kernels import executed_text
 from sme2_assets.report.tables import (
     TextTable,
     category_table,
     comparison_table,
+    device_cell,
+    fidelity_note,
     latency_table,
     missed_text,
     speedup_text,
@@ -44,7 +47,7 @@ def show_comparison_rows(
     out.print(f"verdict: {model['verdict']}", style="bold")
     out.print(model["reason"], markup=False)
     if model["fidelity"] == "hardware":
-        out.print(f"speedup (off / on): {speedup_text(model)}", highlight=False)
+        out.print(f"speedup (off / on): {speedup_text(model)} on {device_cell(model)}", highlight=False)
     out.print(
         f"operators with an SME2 kernel: {model['sme2_operators_on']} of {model['operators']} with SME2 on, "
         f"{model['sme2_operators_off']} with it off"
@@ -61,7 +64,9 @@ def show_baseline(out: Console, warehouse: Warehouse, variant: str, platform: st
     """One arm alone: where its time goes."""
     run = latest_run(warehouse, variant, platform, sme2)
     _headline(out, variant, platform)
-    out.print(f"SME2 {sme2} alone: a baseline, with nothing to compare it with.", style="bold")
+    alone = f"SME2 {sme2} alone: a baseline, with nothing to compare it with."
+    out.print(fidelity_note(run) or alone, style="bold")
+    out.print(f"on {device_text(run)}", highlight=False, markup=False)
     for view, table in (("latency_summary", latency_table), ("category_summary", category_table)):
         print_table(out, table(rows_of_view(warehouse, view, run["run_id"])))
 

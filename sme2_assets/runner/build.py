@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from sme2_assets.distribution import installing
 from sme2_assets.errors import BuildError
 from sme2_assets.store import one_at_a_time, sha256_of_file
 from sme2_assets.targets.base import Program
@@ -191,10 +192,10 @@ def find_compiler() -> tuple[str, ...]:
     for name in ("c++", "g++", "clang++"):
         if found := shutil.which(name):
             return (found,)
-    remedy = (
-        "xcode-select --install" if sys.platform == "darwin" else "apt install g++ (or dnf install gcc-c++)"
+    raise BuildError(
+        "No C++ compiler is installed (looked for c++, g++, clang++)",
+        f"Install one: {installing('compiler')}",
     )
-    raise BuildError("No C++ compiler is installed (looked for c++, g++, clang++)", f"Install one: {remedy}")
 
 
 def find_executorch() -> tuple[Path, str, str]:

@@ -12,6 +12,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sme2_assets.distribution import installing
 from sme2_assets.errors import BuildError
 from sme2_assets.runner.presets import USER_PRESETS
 from sme2_assets.store import sha256_of_file
@@ -83,9 +84,7 @@ def _git_bytes(folder: Path, *words: str) -> bytes:
     try:
         return subprocess.run(command, capture_output=True, check=True, timeout=600, env=environment).stdout
     except FileNotFoundError:
-        raise BuildError(
-            "git is not installed", "Install it: apt install git (or xcode-select --install)"
-        ) from None
+        raise BuildError("git is not installed", f"Install it: {installing('git')}") from None
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode(errors="replace").strip().splitlines()
         raise BuildError(

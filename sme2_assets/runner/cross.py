@@ -1,11 +1,10 @@
 """Tools that build the runner for aarch64 Linux on any other host.
 
-Belongs here: where a cross compiler and ExecuTorch's aarch64 libraries come from. What is done with them is
-told in `build.py` and `bundle.py`.
+Belongs here: where ExecuTorch's aarch64 libraries come from, and how they and a cross compiler
+(`targets/cross_compiler.py`) make a toolchain. What is done with it is told in `build.py` and `bundle.py`.
 
 The libraries are those of the aarch64 wheel of the very version that is installed here: the runner then reads
-what this machine exports. The compiler is one that is installed, else Debian's or Ubuntu's package, unpacked
-into the tools folder. Either brings the C and C++ libraries that the runner is linked with.
+what this machine exports.
 """
 
 from __future__ import annotations
@@ -14,19 +13,15 @@ import base64
 import csv
 import hashlib
 import io
-import os
-import platform
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from sme2_assets.errors import BuildError, PackagesUnavailable
+from sme2_assets.errors import BuildError
 from sme2_assets.runner.build import (
     Log,
     Toolchain,
@@ -36,52 +31,16 @@ from sme2_assets.runner.build import (
     first_line,
 )
 from sme2_assets.store import one_at_a_time
-from sme2_assets.targets.debian import PROGRAMS, fetch_packages
+from sme2_assets.targets.cross_compiler import find_cross_compiler
 
 TARGET = "Linux aarch64"
-REMEDY = (
-    "Install a C++ cross compiler for aarch64 Linux that brings its C library: "
-    "`sudo apt install g++-aarch64-linux-gnu` on Debian and Ubuntu, "
-    "`brew install messense/macos-cross-toolchains/aarch64-unknown-linux-gnu` on macOS."
-)
 
-_COMPILERS = ("aarch64-linux-gnu-g++", "aarch64-unknown-linux-gnu-g++")
-_PACKAGE = "g++-aarch64-linux-gnu"
 #: From the oldest C library up; the wheel of an ExecuTorch version is for one of them.
 _WHEEL_PLATFORMS = tuple(
     f"{tag}_aarch64" for tag in ("manylinux2014", "manylinux_2_17", "manylinux_2_28", "manylinux_2_34")
 )
 _WHEEL_PARTS = ("executorch/lib/", "executorch/include/", "executorch/share/")
 _DOWNLOAD_SECONDS = 1800
-
-
-@dataclass(frozen=True)
-class CrossCompiler:
-    """How a C++ compiler for aarch64 Linux is called."""
-
-    command: tuple[str, ...]
-    variables: Mapping[str, str] = field(default_factory=dict)
-
-    def library(self, name: str) -> Path | None:
-        """The file of one of the libraries it links with."""
-        return library_of(self.command, name, self.variables)
-
-
-def library_of(
-    compiler: tuple[str, ...], name: str, variables: Mapping[str, str] | None = None
-) -> Path | None:
-    """The file of a library that a compiler links with; None when it has none of that name."""
-    done = subprocess.run(
-        [*compiler, f"-print-file-name={name}"],
-        env={**os.environ, **(variables or {})},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    # A compiler that does not know a library answers with the name alone.
-    path = Path(done.stdout.strip())
-    return path.resolve() if path.is_absolute() and path.is_file() else None
 
 
 def cross_toolchain(tools: Path, *, log: Log, fetched_compiler: bool = False) -> Toolchain:
@@ -107,82 +66,6 @@ def cross_toolchain(tools: Path, *, log: Log, fetched_compiler: bool = False) ->
         # Flags that are set here are meant for this machine's own compiler.
         variables={**compiler.variables, "CXXFLAGS": "", "LDFLAGS": ""},
     )
-
-
-# The compiler
-
-
-def find_cross_compiler(tools: Path, *, log: Log, fetched: bool = False) -> CrossCompiler:
-    """An installed compiler, else the distribution's, unpacked into `tools`."""
-    installed, passed_over = (None, "") if fetched else installed_compiler()
-    if installed is not None:
-        return installed
-    if passed_over:
-        log(f"runner: passed over {passed_over}")
-    folder = compiler_folder(tools)
-    try:
-        fetch_packages([_PACKAGE], folder, with_dependencies=True, log=log)
-    except PackagesUnavailable as error:
-        what = f"no compiler for aarch64 Linux is installed, and none could be fetched: {error.what}"
-        raise BuildError(f"{what} (passed over {passed_over})" if passed_over else what, REMEDY) from error
-    return _unpacked_compiler(folder)
-
-
-def compiler_folder(tools: Path) -> Path:
-    return tools / "cross-compiler"
-
-
-def installed_compiler() -> tuple[CrossCompiler | None, str]:
-    """The first on PATH that brings the C library too; else None, and why one was passed over."""
-    passed_over = []
-    for name in _COMPILERS:
-        if found := shutil.which(name):
-            compiler = CrossCompiler((found,))
-            if compiler.library("libc.so.6") and compiler.library("libstdc++.so.6"):
-                return compiler, ""
-            passed_over.append(f"{found}, which brings no C or C++ library")
-    return None, "; ".join(passed_over)
-
-
-def describe_compiler(tools: Path) -> tuple[bool, str]:
-    """Whether a runner for aarch64 Linux can be built here, and with what; for people."""
-    installed, passed_over = installed_compiler()
-    if installed is not None:
-        return True, installed.command[0]
-    if compiler_folder(tools).is_dir():
-        return True, f"{_PACKAGE}, fetched before"
-    if all(shutil.which(program) for program in PROGRAMS):
-        return True, f"{_PACKAGE} of this machine's package mirror, fetched when it is needed (65 MB)"
-    return False, f"passed over {passed_over}" if passed_over else "no compiler for aarch64 Linux, and no apt"
-
-
-def _unpacked_compiler(folder: Path) -> CrossCompiler:
-    compiler = folder / "usr" / "bin" / _COMPILERS[0]
-    # `-B`, so that its own assembler and linker are taken, not those of the host.
-    command = (str(compiler), f"--sysroot={folder}", f"-B{folder}/usr/bin/aarch64-linux-gnu-")
-    libraries = [str(_libraries_the_host_lacks(folder)), os.environ.get("LD_LIBRARY_PATH", "")]
-    return CrossCompiler(command, {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries))})
-
-
-def _libraries_the_host_lacks(folder: Path) -> Path:
-    """A folder with links to the libraries that the compiler itself needs and this host has not.
-
-    Not to all that was unpacked: a C library beside the loader of another build of it may not start.
-    """
-    links = folder / "host-libraries"
-    links.mkdir(exist_ok=True)
-    triplet = f"{platform.machine()}-linux-gnu"
-    for place in (f"usr/lib/{triplet}", f"lib/{triplet}"):
-        for library in (folder / place).glob("*.so.*"):
-            if any((Path("/") / there / triplet / library.name).exists() for there in ("usr/lib", "lib")):
-                continue
-            temporary = links / f".{library.name}.{os.getpid()}"
-            temporary.symlink_to(library.resolve())
-            temporary.replace(links / library.name)
-    return links
-
-
-# ExecuTorch
 
 
 def fetch_sdk(version: str, tools: Path, *, log: Log) -> tuple[Path, str]:

@@ -22,7 +22,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from sme2_assets.errors import BuildError
@@ -434,7 +434,7 @@ def _compiler_of(tree: Tree) -> str:
 
 
 def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _seldom(log: Log) -> Log:

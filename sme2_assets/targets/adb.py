@@ -26,14 +26,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sme2_assets.distribution import adb_remedy
 from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.targets.base import Completed
 
 ENVIRONMENT_VARIABLE = "SME2_ADB"
-INSTALL_REMEDY = (
-    "Install it (`apt install adb`, `brew install android-platform-tools`, or Google's platform-tools), or "
-    f"set {ENVIRONMENT_VARIABLE} to its path."
-)
 
 #: What to do about each state of a listed device. Any other state is one that adb may invent later.
 STATE_REMEDIES = {
@@ -175,7 +172,9 @@ def find_adb() -> Path | None:
 def require_adb() -> Adb:
     path = find_adb()
     if path is None:
-        raise TargetUnavailable("adb, which talks to Android devices, was not found.", INSTALL_REMEDY)
+        raise TargetUnavailable(
+            "adb, which talks to Android devices, was not found.", adb_remedy(ENVIRONMENT_VARIABLE)
+        )
     return Adb(path)
 
 
@@ -239,7 +238,9 @@ class Adb:
                 "Look at `adb devices -l`; `adb kill-server` and `adb reconnect` help a server that hangs.",
             ) from expired
         except OSError as error:
-            raise TargetUnavailable(f"{self.path} could not be started: {error}", INSTALL_REMEDY) from error
+            raise TargetUnavailable(
+                f"{self.path} could not be started: {error}", adb_remedy(ENVIRONMENT_VARIABLE)
+            ) from error
         return Completed(
             command, done.returncode, _text(done.stdout), _text(done.stderr), time.monotonic() - started
         )
@@ -325,7 +326,9 @@ class Device:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
             )
         except OSError as error:
-            raise TargetUnavailable(f"{command[0]} could not be started: {error}", INSTALL_REMEDY) from error
+            raise TargetUnavailable(
+                f"{command[0]} could not be started: {error}", adb_remedy(ENVIRONMENT_VARIABLE)
+            ) from error
         held = Held(process)
         # Reading a line cannot be interrupted; ending the program ends the reading.
         timer = threading.Timer(patience_s, process.kill)
@@ -404,7 +407,7 @@ class Device:
         try:
             listed = self.adb.listed(self.serial)
         except Sme2Error as error:
-            return error.remedy or INSTALL_REMEDY
+            return error.remedy or adb_remedy(ENVIRONMENT_VARIABLE)
         if listed is None:
             return "Connect the device again" + (
                 f" (`adb connect {self.serial}`)."
@@ -449,7 +452,9 @@ def _communicate(command: list[str], stdin: bytes | None, timeout_s: float) -> t
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
     except OSError as error:
-        raise TargetUnavailable(f"{command[0]} could not be started: {error}", INSTALL_REMEDY) from error
+        raise TargetUnavailable(
+            f"{command[0]} could not be started: {error}", adb_remedy(ENVIRONMENT_VARIABLE)
+        ) from error
     held = None
     if stdin is None:
         # Out of reach of `communicate`, which would close it at once.

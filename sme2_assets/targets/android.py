@@ -45,7 +45,6 @@ from sme2_assets.targets.adb import (
 from sme2_assets.targets.base import (
     Availability,
     Completed,
-    Fidelity,
     MachineFacts,
     Program,
     Target,
@@ -53,6 +52,7 @@ from sme2_assets.targets.base import (
 )
 from sme2_assets.targets.device_facts import device_cpus, device_facts, device_snapshot
 from sme2_assets.targets.environment import Snapshot
+from sme2_assets.targets.keys import Fidelity
 from sme2_assets.targets.lease import lease
 from sme2_assets.targets.local import EmulatedTarget
 from sme2_assets.targets.power import applied, restore_from

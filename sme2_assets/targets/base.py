@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from sme2_assets.errors import ConnectionLost, Sme2Error, TargetUnavailable
 from sme2_assets.targets.clusters import Cluster
 from sme2_assets.targets.environment import Snapshot, take_snapshot
+from sme2_assets.targets.keys import Fidelity
 from sme2_assets.targets.lease import lease
-
-Fidelity = Literal["hardware", "emulated"]
 
 
 @dataclass(frozen=True)
@@ -122,12 +121,15 @@ class Target(ABC):
 
     platform: str
     fidelity: Fidelity
-    # Targets that share a device never measure at the same time.
+    # Which machine of all: runs of two devices never form one series, and targets that share one never
+    # measure at the same time.
     device: str
     # Whether a runner must bring its loader and libraries along.
     bundled: bool = False
     # What a process needs in its environment for its program counters to be sampled faithfully.
     sampling_environment: ClassVar[Mapping[str, str]] = {}
+    # Whether the arms of a session may run side by side: only where no time is read from them.
+    arms_at_once: ClassVar[bool] = False
 
     @abstractmethod
     def availability(self, sme2: str) -> Availability: ...

@@ -35,7 +35,7 @@ _KEYRINGS = tuple(
 )
 #: The components that hold free software of the distributions themselves.
 _COMPONENTS = ("main", "universe")
-_RECORD = ".packages.json"
+RECORD = ".packages.json"
 
 _QUESTION_SECONDS = 60
 _UPDATE_SECONDS = 300
@@ -99,7 +99,7 @@ def fetch_packages(
                 names, unpacked, architecture, suites, with_dependencies, only=only, refuse=refuse, log=log
             )
             record = {"request": request, "packages": [asdict(package) for package in packages]}
-            (unpacked / _RECORD).write_text(json.dumps(record, indent=2) + "\n")
+            (unpacked / RECORD).write_text(json.dumps(record, indent=2) + "\n")
             shutil.rmtree(destination, ignore_errors=True)
             unpacked.rename(destination)
         finally:
@@ -110,7 +110,7 @@ def fetch_packages(
 def _recorded(destination: Path, request: dict[str, object]) -> list[Fetched] | None:
     """What a finished folder of the same request holds."""
     try:
-        record = json.loads((destination / _RECORD).read_text())
+        record = json.loads((destination / RECORD).read_text())
         return (
             [Fetched(**package) for package in record["packages"]] if record["request"] == request else None
         )

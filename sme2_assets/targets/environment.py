@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -165,7 +165,7 @@ def snapshot_of(before: Reading, after: Reading, sensors: Sensors, load_1m: floa
     if other is None and after.processes:
         other = sum(process.cores for process in usage)
     return Snapshot(
-        at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+        at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         load_1m=load_1m,
         other_cores=None if other is None else round(other, 2),
         heavy_processes=[HeavyProcess(name, round(cores, 2)) for name, cores in usage if cores > HEAVY_CORES],

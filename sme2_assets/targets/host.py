@@ -5,6 +5,7 @@ Those of macOS are read by `sysctl` and `pmset` after Apple's documentation; thi
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import re
@@ -14,6 +15,7 @@ from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
+from sme2_assets.store import safe_name
 from sme2_assets.targets.base import MachineFacts
 from sme2_assets.targets.clusters import (
     Cluster,
@@ -25,9 +27,13 @@ from sme2_assets.targets.clusters import (
     read_clusters,
 )
 from sme2_assets.targets.environment import mac_battery, printable_name, read_battery
+from sme2_assets.targets.keys import AARCH64, architecture
 
 _PROC = Path("/proc")
 _SYS = Path("/sys")
+_MACHINE_ID = Path("/etc/machine-id")
+#: Gives this host the name of a device, where its own would not last (a container, a fleet of clones).
+DEVICE_VARIABLE = "SME2_DEVICE"
 # Apple's names of performance levels, the fastest first.
 _MAC_LEVELS = {"Super": "prime", "Performance": "performance", "Efficiency": "efficiency"}
 
@@ -37,8 +43,32 @@ def host_platform() -> str | None:
     return {"Linux": "linux", "Darwin": "mac"}.get(platform.system())
 
 
+def host_arch() -> str:
+    return architecture(platform.machine())
+
+
 def is_arm64() -> bool:
-    return platform.machine() in ("aarch64", "arm64")
+    return host_arch() == AARCH64
+
+
+def host_device() -> str:
+    """The name of this host as a device: `$SME2_DEVICE`, else its CPU and six digits of its own.
+
+    The digits are a hash of what the operating system calls this installation, so they stay the same over
+    reboots and updates, and tell nobody what was hashed.
+    """
+    if named := os.environ.get(DEVICE_VARIABLE):
+        return safe_name(named)
+    return device_name(_lasting_facts().cpu, _installation())
+
+
+def device_name(cpu: str, installation: str) -> str:
+    """A name for a machine that can be a key: `neoverse-n1-3f09ac`; no digits with nothing to hash."""
+    # Firms put marks and clock rates into the names of their CPUs.
+    plain = re.sub(r"\((?:R|TM|C)\)|@.*|\b(?:CPU|Processor)\b", " ", cpu, flags=re.IGNORECASE)
+    words = re.findall(r"[a-z0-9]+", plain.lower())
+    digits = [hashlib.sha256(installation.encode()).hexdigest()[:6]] if installation else []
+    return "-".join([*words[:6], *digits]) or "unknown"
 
 
 @cache
@@ -68,7 +98,7 @@ def _lasting_facts() -> MachineFacts:
     return MachineFacts(
         os=_os_name(),
         kernel=platform.release(),
-        arch=platform.machine(),
+        arch=host_arch(),
         cpu=_cpu_name(),
         cores=os.cpu_count() or 1,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -82,6 +112,17 @@ def _lasting_facts() -> MachineFacts:
             else _text(_PROC / "sys" / "abi" / "sme_default_vector_length")
         ),
     )
+
+
+def _installation() -> str:
+    """What tells this installation of the operating system from all others."""
+    if host_platform() == "mac":
+        told = _output(["ioreg", "-rd1", "-c", "IOPlatformExpertDevice"])
+        found = re.search(r'"IOPlatformUUID" = "([^"]+)"', told)
+        return found[1] if found else platform.node()
+    # A container or an image that was never started may have none.
+    machine_id = _text(_MACHINE_ID).strip()
+    return machine_id if re.fullmatch(r"[0-9a-f]{32}", machine_id) else platform.node()
 
 
 def mac_clusters(sysctl: Callable[[str], str]) -> tuple[Cluster, ...]:

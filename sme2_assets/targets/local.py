@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +15,19 @@ from typing import ClassVar
 
 from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.targets.base import Availability, Completed, MachineFacts, Program, Target, Workspace
-from sme2_assets.targets.host import host_cpus, host_facts, host_has_sme2, host_platform, is_arm64
-from sme2_assets.targets.qemu import Qemu, find_qemu
+from sme2_assets.targets.cross_compiler import CrossCompiler, compiler_availability, find_cross_compiler
+from sme2_assets.targets.host import (
+    host_arch,
+    host_cpus,
+    host_device,
+    host_facts,
+    host_has_sme2,
+    host_platform,
+    is_arm64,
+)
+from sme2_assets.targets.keys import AARCH64, native_fidelity
+from sme2_assets.targets.qemu import Qemu, ensure_qemu, find_qemu
 
-# Masking and emulation both happen on this CPU, so these targets exclude one another.
-HOST_CPU = "host-cpu"
 HOST_NAMES = {"linux": "Linux", "mac": "macOS"}
 
 
@@ -74,11 +82,10 @@ class LocalWorkspace(Workspace):
 class NativeTarget(Target):
     """This host's own CPU: platform `linux` or `mac`."""
 
-    fidelity = "hardware"
-    device = HOST_CPU
-
     def __init__(self, platform: str) -> None:
         self.platform = platform
+        self.fidelity = native_fidelity(host_arch())
+        self.device = host_device()
 
     def availability(self, sme2: str) -> Availability:
         if host_platform() != self.platform:
@@ -87,6 +94,13 @@ class NativeTarget(Target):
                 f"this host is not {HOST_NAMES[self.platform]}.",
                 f"Run sme2_assets on a {HOST_NAMES[self.platform]} machine to measure there.",
             )
+        if sme2 == "on" and self.fidelity == "reference":
+            return Availability(
+                False,
+                f"{host_arch()} has no SME2.",
+                "Use the `emulated` platform to see which operators take SME2 kernels. "
+                f"{self.platform}-sme2_off gives a reference: times that say nothing about SME2.",
+            )
         if sme2 == "on" and not host_has_sme2():
             return Availability(
                 False,
@@ -94,7 +108,10 @@ class NativeTarget(Target):
                 "Measure on a machine with SME2 (e.g. an Apple M4), use the `emulated` platform to see which "
                 f"operators take SME2 kernels, or measure only {self.platform}-sme2_off as a baseline.",
             )
-        return Availability(True, host_facts().cpu)
+        cpu = host_facts().cpu
+        if self.fidelity == "reference":
+            return Availability(True, f"{cpu}: a reference on {host_arch()}, which says nothing about SME2")
+        return Availability(True, cpu)
 
     def facts(self) -> MachineFacts:
         return host_facts()
@@ -113,13 +130,15 @@ class EmulatedTarget(Target):
 
     platform = "emulated"
     fidelity = "emulated"
-    device = HOST_CPU
     # QEMU delivers a signal between translated blocks. With blocks of one instruction each, any instruction
     # can be sampled; it runs three to four times slower, so only the kernels pass is run that way.
     sampling_environment: ClassVar[Mapping[str, str]] = {"QEMU_ONE_INSN_PER_TB": "1"}
+    arms_at_once: ClassVar[bool] = True
 
     def __init__(self, tools: Path) -> None:
         self.tools = tools
+        # Masking and emulation both happen on this host's CPU, so its targets exclude one another.
+        self.device = host_device()
         # A host of another CPU has neither the loader nor the libraries of an aarch64 program.
         self.bundled = not is_arm64()
 
@@ -138,16 +157,23 @@ class EmulatedTarget(Target):
             return Availability(
                 False,
                 "no QEMU >= 10.1 was found, the first that emulates SME2.",
-                "Run `make emulator`, which fetches one without root; or put qemu-aarch64 >= 10.1 on PATH; "
+                "Run `sme2 emulator`, which fetches one without root; or put qemu-aarch64 >= 10.1 on PATH; "
                 "or point SME2_QEMU at one.",
             )
+        if self.bundled and not (compiler := compiler_availability(self.tools)).ok:
+            return compiler
         return Availability(True, _qemu_name(qemu))
+
+    def provision(self, log: Callable[[str], None]) -> tuple[Qemu, CrossCompiler | None]:
+        """Finds or fetches all that emulation takes here; a compiler only where the host has another CPU."""
+        qemu = ensure_qemu(self.tools, log=log)
+        return qemu, find_cross_compiler(self.tools, log=log) if self.bundled else None
 
     def facts(self) -> MachineFacts:
         # What is executed on is not the host's CPU; the runner tells the features that the emulator offers.
         return replace(
             host_facts(),
-            arch="aarch64",
+            arch=AARCH64,
             cpu="QEMU -cpu max",
             emulator=_qemu_name(self._qemu()),
             features=(),
@@ -163,7 +189,7 @@ class EmulatedTarget(Target):
     def _qemu(self) -> Qemu:
         qemu = find_qemu(self.tools)
         if qemu is None:
-            raise TargetUnavailable("No QEMU >= 10.1 was found.", "Run `make emulator`.")
+            raise TargetUnavailable("No QEMU >= 10.1 was found.", "Run `sme2 emulator`.")
         return qemu
 
 

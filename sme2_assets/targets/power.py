@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +225,7 @@ def _write_journal(journal: Path, device: Device, mode: str, settings: Iterable[
             "schema": JOURNAL_SCHEMA,
             "device": device.device_id,
             "mode": mode,
-            "at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "settings": [asdict(setting) for setting in settings],
         },
     )

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from sme2_assets.distribution import emulator_remedy
 from sme2_assets.errors import PackagesUnavailable, TargetUnavailable
 from sme2_assets.store import one_at_a_time, sha256_of_file
 from sme2_assets.targets.debian import Fetched, fetch_packages
@@ -32,10 +33,6 @@ Log = Callable[[str], None]
 #: The first release whose `-cpu max` has SME2; 7.2 to 10.0 have SME alone.
 MINIMUM_VERSION: Version = (10, 1, 0)
 ENVIRONMENT_VARIABLE = "SME2_QEMU"
-REMEDY = (
-    f"install QEMU >= {MINIMUM_VERSION[0]}.{MINIMUM_VERSION[1]} (package qemu-user) and put qemu-aarch64 "
-    f"on PATH, or set {ENVIRONMENT_VARIABLE} to its path"
-)
 
 _PROGRAM = "qemu-aarch64"
 _PROGRAMS_ON_PATH = (_PROGRAM, f"{_PROGRAM}-static")
@@ -256,9 +253,13 @@ def _fetch_program(folder: Path, *, architecture: str | None = None, log: Log) -
             log=lambda line: log(f"emulator: {line.removeprefix('packages: ')}"),
         )
     except PackagesUnavailable as error:
-        remedy = f"{error.remedy}, or {REMEDY}" if error.remedy else REMEDY
+        remedy = f"{error.remedy}, or {_remedy()}" if error.remedy else _remedy()
         raise TargetUnavailable(f"no emulator could be provisioned: {error.what}", remedy) from error
     return folder / path, package
+
+
+def _remedy() -> str:
+    return emulator_remedy(_dotted(MINIMUM_VERSION[:2]), ENVIRONMENT_VARIABLE)
 
 
 def _too_old(package: Fetched) -> str | None:
@@ -271,11 +272,11 @@ def _too_old(package: Fetched) -> str | None:
 def _tried_out(program: Path, package: Fetched) -> Qemu:
     version, reason = _usable_version(program)
     if version is None:
-        raise TargetUnavailable(f"the emulator of {package.suite} cannot be used here: {reason}", REMEDY)
+        raise TargetUnavailable(f"the emulator of {package.suite} cannot be used here: {reason}", _remedy())
     qemu = Qemu(program, version, "provisioned")
     if not offers_sme2(qemu):
         what = f"QEMU {qemu.version_text} of {package.suite} runs no program with SME2 on this machine"
-        raise TargetUnavailable(what, REMEDY)
+        raise TargetUnavailable(what, _remedy())
     return qemu
 
 
@@ -306,5 +307,5 @@ def _version_of(match: re.Match[str]) -> Version:
     return int(match[1]), int(match[2]), int(match[3] or 0)
 
 
-def _dotted(version: Version) -> str:
+def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))

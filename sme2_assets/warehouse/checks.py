@@ -146,8 +146,8 @@ def unknown_operators(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
 
 
 def noise_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
-    """Rounds that scatter, or a machine that was busy: both only mean something on hardware."""
-    if run["fidelity"] != "hardware":
+    """Rounds that scatter, or a machine that was busy: emulated times have neither."""
+    if run["fidelity"] == "emulated":
         return None
     summary = warehouse.query("SELECT round_cv FROM latency_summary WHERE run_id = ?", [run["run_id"]])
     scatter = summary["round_cv"].iloc[0]

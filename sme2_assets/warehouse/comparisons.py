@@ -33,7 +33,7 @@ def compare_runs(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> pd.Da
 
 def device_noise_floor(warehouse: Warehouse, run: dict[str, Any]) -> float | None:
     """The ratio that identical arms reach on the run's device, set as it was; None with too few of them."""
-    if run["fidelity"] != "hardware":
+    if run["fidelity"] == "emulated":
         return None
     return noise_floor(aa_sessions_like(warehouse, run)["speedup"].tolist())
 
@@ -43,9 +43,9 @@ def aa_sessions_like(warehouse: Warehouse, run: dict[str, Any]) -> pd.DataFrame:
     # Runs from before there was a choice of CPUs or power have nothing there.
     cpus, power_mode = ("" if pd.isna(run[name]) else run[name] for name in ("cpus", "power_mode"))
     return warehouse.query(
-        "SELECT * FROM aa_sessions WHERE device = ? AND threads = ? AND cpus = ? AND power_mode = ? "
-        "ORDER BY session_id DESC",
-        [run["device"], int(run["threads"]), cpus, power_mode],
+        "SELECT * FROM aa_sessions WHERE device = ? AND arch IS NOT DISTINCT FROM ? AND threads = ? "
+        "AND cpus = ? AND power_mode = ? ORDER BY session_id DESC",
+        [run["device"], run["arch"], int(run["threads"]), cpus, power_mode],
     )
 
 

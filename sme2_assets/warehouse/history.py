@@ -10,7 +10,7 @@ from sme2_assets.analysis.change_points import regressions
 from sme2_assets.warehouse.schema import REGRESSIONS
 from sme2_assets.warehouse.store import Warehouse
 
-SERIES = ["variant", "platform", "device", "threads", "cpus", "power_mode", "sme2", "category"]
+SERIES = ["variant", "platform", "device", "arch", "threads", "cpus", "power_mode", "sme2", "category"]
 
 
 def series_of(warehouse: Warehouse) -> dict[tuple, pd.DataFrame]:
@@ -35,6 +35,7 @@ def find_regressions(warehouse: Warehouse, acknowledged: Path) -> pd.DataFrame:
             records.append(
                 {
                     **dict(zip(SERIES, key, strict=True)),
+                    "fidelity": first_slow["fidelity"],
                     "night": first_slow["started_at"],
                     "run_id": first_slow["run_id"],
                     "before_ns": change.before,

@@ -344,6 +344,7 @@ def _run_row(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
         "executorch_version": info.versions.get("executorch"),
         "compiler": info.versions.get("compiler"),
         "device": context.device,
+        "arch": context.arch,
         "device_model": context.machine.get("model"),
         "soc": context.machine.get("soc"),
         "kernel": context.machine["kernel"],

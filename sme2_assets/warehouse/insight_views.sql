@@ -1,5 +1,6 @@
 -- What can be won, and where: the views behind the insights. Read after views.sql.
--- Emulated rows keep their kernels and their place; their times are NULL, because they mean nothing.
+-- Emulated rows keep their kernels and their place; their times are NULL, because they mean nothing. A reference
+-- keeps its times; it has no missed SME2 and no ceilings, because it says nothing about SME2.
 
 CREATE VIEW bottlenecks AS
 WITH ordered AS (
@@ -11,17 +12,17 @@ WITH ordered AS (
         AND placed.delegate IS NOT DISTINCT FROM facts.delegate AND placed.position = facts.position
 )
 SELECT
-    run_id, session_id, variant, model, precision, platform, sme2, threads, fidelity, started_at,
-    CASE WHEN fidelity = 'hardware' THEN
+    run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at,
+    CASE WHEN fidelity <> 'emulated' THEN
         row_number() OVER (PARTITION BY run_id ORDER BY mean_ns DESC, execution_order)
     END::INTEGER AS rank,
     execution_order, backend, delegate, position, name, op_type, data_type, category,
     attribution, node_kind, edge_ops, module, module_type, source, code, input_shape, output_shape, macs,
     sme2_evidence, samples, sme_samples, rounds, inferences,
-    CASE WHEN fidelity = 'hardware' THEN median_ns END AS median_ns,
-    CASE WHEN fidelity = 'hardware' THEN mean_ns END AS mean_ns,
-    CASE WHEN fidelity = 'hardware' THEN share END AS share,
-    CASE WHEN fidelity = 'hardware' THEN
+    CASE WHEN fidelity <> 'emulated' THEN median_ns END AS median_ns,
+    CASE WHEN fidelity <> 'emulated' THEN mean_ns END AS mean_ns,
+    CASE WHEN fidelity <> 'emulated' THEN share END AS share,
+    CASE WHEN fidelity <> 'emulated' THEN
         sum(share) OVER (
             PARTITION BY run_id ORDER BY mean_ns DESC, execution_order
             ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
@@ -49,7 +50,7 @@ WITH candidates AS (
     SELECT runs.*, program, bool_or(sme2 = 'on') OVER (PARTITION BY session_id, variant, platform) AS both_arms
     FROM runs
     JOIN programs USING (run_id)
-    WHERE experiment = 'sme2'
+    WHERE experiment = 'sme2' AND fidelity IS DISTINCT FROM 'reference'
 )
 SELECT alone.run_id, lender.run_id AS evidence_run_id
 FROM candidates AS alone
@@ -83,7 +84,9 @@ matrix AS NOT MATERIALIZED (
         facts.sme2_evidence IN ('executed', 'name') AS taken,
         sessions.both_arms
     FROM operator_facts AS facts
-    JOIN runs ON runs.run_id = facts.run_id AND runs.experiment = 'sme2'
+    JOIN runs
+        ON runs.run_id = facts.run_id AND runs.experiment = 'sme2'
+        AND runs.fidelity IS DISTINCT FROM 'reference'
     JOIN sessions
         ON sessions.session_id = facts.session_id AND sessions.variant = facts.variant
         AND sessions.platform = facts.platform
@@ -156,7 +159,7 @@ missed AS NOT MATERIALIZED (
     WHERE NOT both_arms AND by_fact IS NOT NULL AND run_id NOT IN (SELECT run_id FROM emulated_twin)
 )
 SELECT
-    run_id, session_id, variant, model, precision, platform, sme2, threads, fidelity, started_at,
+    run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at,
     reason,
     CASE reason
         WHEN 'not delegated' THEN 'A portable kernel ran it; only XNNPACK has SME2 kernels.'
@@ -187,7 +190,7 @@ SELECT
     CASE WHEN fidelity = 'hardware' THEN mean_ns END AS mean_ns,
     CASE WHEN fidelity = 'hardware' THEN share END AS share
 FROM missed;
-COMMENT ON VIEW missed_sme2 IS 'Convolutions and matrix products that no evidence shows on the SME unit, with the reason. Of a session with both arms, those of the arm with SME2 on; of SME2 off alone, what is to be expected.';
+COMMENT ON VIEW missed_sme2 IS 'Convolutions and matrix products that no evidence shows on the SME unit, with the reason. Of a session with both arms, those of the arm with SME2 on; of SME2 off alone, what is to be expected; of a reference, none.';
 COMMENT ON COLUMN missed_sme2.reason IS 'depthwise, data type, shape, not delegated, quantisation scheme or unknown.';
 COMMENT ON COLUMN missed_sme2.because IS 'The reason in a sentence.';
 COMMENT ON COLUMN missed_sme2.basis IS 'observed (this run had SME2 on), emulated (it had not; an emulated run of the same model file shows it), or predicted (from the operator''s type alone).';
@@ -213,7 +216,7 @@ WITH placed AS (
         END AS path
     FROM bottlenecks
     UNION ALL BY NAME
-    SELECT run_id, CASE WHEN fidelity = 'hardware' THEN mean_ns END AS mean_ns, ['(overhead)'] AS path
+    SELECT run_id, CASE WHEN fidelity <> 'emulated' THEN mean_ns END AS mean_ns, ['(overhead)'] AS path
     FROM category_summary
     WHERE category = 'Overhead'
 ),
@@ -238,12 +241,13 @@ modules AS (
 )
 SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
-    runs.threads, runs.fidelity, runs.started_at,
+    runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
     modules.depth::INTEGER AS depth, modules.module,
     CASE WHEN depth > 1 THEN regexp_replace(modules.module, '\.[^.]*$', '') WHEN depth = 1 THEN '' END AS parent,
     modules.module_type,
     modules.operators::INTEGER AS operators, modules.own_operators::INTEGER AS own_operators,
-    modules.matrix_operators::INTEGER AS matrix_operators, modules.sme2_operators::INTEGER AS sme2_operators,
+    modules.matrix_operators::INTEGER AS matrix_operators,
+    CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN modules.sme2_operators::INTEGER END AS sme2_operators,
     modules.first_operator, modules.macs, modules.mean_ns, modules.own_ns,
     -- By the column that is shown: then a query for one run reads no other.
     modules.mean_ns / nullif(max(modules.mean_ns) FILTER (depth = 0) OVER (PARTITION BY runs.run_id), 0) AS share,
@@ -258,7 +262,7 @@ COMMENT ON COLUMN module_summary.module_type IS 'Class of the module; NULL where
 COMMENT ON COLUMN module_summary.operators IS 'Operators in the module and below it.';
 COMMENT ON COLUMN module_summary.own_operators IS 'Operators of the module itself.';
 COMMENT ON COLUMN module_summary.matrix_operators IS 'CONV and GEMM operators in the module and below it.';
-COMMENT ON COLUMN module_summary.sme2_operators IS 'Operators that are known to take an SME2 kernel (executed, or by name).';
+COMMENT ON COLUMN module_summary.sme2_operators IS 'Operators that are known to take an SME2 kernel (executed, or by name); NULL on a reference.';
 COMMENT ON COLUMN module_summary.first_operator IS 'Execution order of its first operator, as in bottlenecks; NULL without operators.';
 COMMENT ON COLUMN module_summary.macs IS 'Multiply-accumulates of one inference, where they are counted.';
 COMMENT ON COLUMN module_summary.mean_ns IS 'Mean time of the module and all below it; NULL when emulated.';
@@ -279,22 +283,22 @@ WITH per_run AS (
 timed AS (
     SELECT
         per_run.run_id, rounds, inferences, delegate_calls, operators, portable_operators,
-        CASE WHEN runs.fidelity = 'hardware' THEN COLUMNS('_ns$') END
+        CASE WHEN runs.fidelity <> 'emulated' THEN COLUMNS('_ns$') END
     FROM (SELECT * FROM per_run) AS per_run
     JOIN (SELECT run_id, fidelity FROM runs) AS runs USING (run_id)
 )
 SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
-    runs.threads, runs.fidelity, runs.started_at,
+    runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
     timed.rounds, timed.inferences, timed.operators, timed.portable_operators, timed.delegate_calls,
     inference_ns, compute_ns, data_movement_ns, portable_ns, delegate_overhead_ns, framework_overhead_ns,
-    inference_ns - compute_ns AS without_compute_ns,
-    inference_ns / nullif(inference_ns - compute_ns, 0) AS without_compute_speedup,
-    inference_ns - data_movement_ns AS without_data_movement_ns,
-    inference_ns / nullif(inference_ns - data_movement_ns, 0) AS without_data_movement_speedup
+    CASE WHEN runs.fidelity = 'hardware' THEN inference_ns - compute_ns END AS without_compute_ns,
+    inference_ns / nullif(without_compute_ns, 0) AS without_compute_speedup,
+    CASE WHEN runs.fidelity = 'hardware' THEN inference_ns - data_movement_ns END AS without_data_movement_ns,
+    inference_ns / nullif(without_data_movement_ns, 0) AS without_data_movement_speedup
 FROM timed
 JOIN runs USING (run_id);
-COMMENT ON VIEW headroom IS 'What each run could win at most: the time of its parts, and the ceilings by Amdahl''s law if a part took no time. Traced times; NULL when emulated.';
+COMMENT ON VIEW headroom IS 'What each run could win at most: the time of its parts, and the ceilings by Amdahl''s law if a part took no time. Traced times; NULL when emulated. A reference has no ceilings.';
 COMMENT ON COLUMN headroom.rounds IS 'Rounds: the n of the means.';
 COMMENT ON COLUMN headroom.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN headroom.operators IS 'Operators of one inference.';

@@ -47,7 +47,24 @@ IDENTITY = (
         "Threads of the runner's pool; runs of different thread counts are never compared.",
     ),
     Column(
-        "fidelity", "VARCHAR", "hardware or emulated. Emulated times mean nothing and never enter a speedup."
+        "fidelity",
+        "VARCHAR",
+        "hardware: native on AArch64. emulated: times mean nothing and never enter a speedup. reference: "
+        "native on another instruction set, which says nothing about SME2.",
+    ),
+)
+# What it ran on; runs of two devices are never compared and never form one series.
+DEVICE = (
+    Column(
+        "device",
+        "VARCHAR",
+        "The one machine it ran on: a host by its CPU and six digits of its own (or SME2_DEVICE), a phone by "
+        "a hash of its serial number.",
+    ),
+    Column(
+        "arch",
+        "VARCHAR",
+        "Instruction set that was executed: aarch64, also under emulation, or that of a reference (x86_64).",
     ),
 )
 # How the device was set for a session; series of different settings are never mixed.
@@ -111,7 +128,7 @@ RUNS = Table(
         Column("arms_sqnr_db", "DOUBLE", "Outputs of the arms against each other, in dB; NULL when alone."),
         Column("executorch_version", "VARCHAR", "Version of the ExecuTorch runtime in the runner."),
         Column("compiler", "VARCHAR", "Compiler of the runner."),
-        Column("device", "VARCHAR", "The leased device."),
+        *DEVICE,
         Column("device_model", "VARCHAR", "What the device calls itself; NULL for a host."),
         Column("soc", "VARCHAR", "System on chip of the device; NULL where it is not told."),
         Column("kernel", "VARCHAR", "Kernel of the operating system."),
@@ -333,10 +350,10 @@ COMPARISONS = Table(
         Column(
             "precision", "VARCHAR", "fp32, fp16, int8, int8_dynamic, int4, or as_is for a finished program."
         ),
-        Column("device", "VARCHAR", "The leased device."),
+        *DEVICE,
         Column("threads", "INTEGER", "Threads of the runner's pool, the same in both arms."),
         *SETTING,
-        Column("fidelity", "VARCHAR", "hardware or emulated."),
+        Column("fidelity", "VARCHAR", "hardware or emulated, as in runs."),
         Column("off_run_id", "VARCHAR", "The run with SME2 off."),
         Column("on_run_id", "VARCHAR", "The run with SME2 on."),
         Column("level", "VARCHAR", "model, category or operator."),
@@ -389,10 +406,11 @@ REGRESSIONS = Table(
     (
         VARIANT,
         Column("platform", "VARCHAR", "Where it ran."),
-        Column("device", "VARCHAR", "The leased device."),
+        *DEVICE,
         Column("threads", "INTEGER", "Threads of the runner's pool."),
         *SETTING,
         Column("sme2", "VARCHAR", "The arm: on or off."),
+        Column("fidelity", "VARCHAR", "hardware or reference, as in runs."),
         Column("category", "VARCHAR", "Operator category; latency: the whole inference without tracer."),
         Column("night", "TIMESTAMPTZ", "Start of the first run that is slower."),
         Column("run_id", "VARCHAR", "That run."),

@@ -121,7 +121,7 @@ COMMENT ON VIEW judged_samples IS 'The rows of kernel_samples, and whether they 
 COMMENT ON COLUMN judged_samples.is_sme IS 'In an SME or SME2 kernel that computes or packs, or on an instruction of SME''s own.';
 
 -- Emulated shares weigh each instruction by what it costs the emulator: they tell which units were used,
--- and not for how long.
+-- and not for how long. Where no instruction could be told, as on another instruction set, shares are NULL.
 CREATE TABLE operator_samples AS
 SELECT
     run_id, backend, delegate, position,
@@ -129,10 +129,10 @@ SELECT
     sum(near_boundary_samples)::BIGINT AS near_boundary_samples,
     coalesce(sum(samples) FILTER (is_sme), 0)::BIGINT AS sme_samples,
     coalesce(sum(samples - near_boundary_samples) FILTER (is_sme), 0)::BIGINT AS certain_sme_samples,
-    sum(samples * (unit = 'SME')::INTEGER) / sum(samples) AS sme_unit_share,
-    sum(samples * (unit = 'SVE')::INTEGER) / sum(samples) AS sve_unit_share,
-    sum(samples * (unit = 'SIMD/FP')::INTEGER) / sum(samples) AS simd_unit_share,
-    sum(samples * (unit = 'load/store')::INTEGER) / sum(samples) AS load_store_share
+    sum(samples * (nullif(unit, 'unknown') = 'SME')::INTEGER) / sum(samples) AS sme_unit_share,
+    sum(samples * (nullif(unit, 'unknown') = 'SVE')::INTEGER) / sum(samples) AS sve_unit_share,
+    sum(samples * (nullif(unit, 'unknown') = 'SIMD/FP')::INTEGER) / sum(samples) AS simd_unit_share,
+    sum(samples * (nullif(unit, 'unknown') = 'load/store')::INTEGER) / sum(samples) AS load_store_share
 FROM judged_samples
 WHERE kind = 'operator'
 GROUP BY run_id, backend, delegate, position;
@@ -158,10 +158,10 @@ SELECT
     sum(samples)::BIGINT AS samples,
     sum(near_boundary_samples)::BIGINT AS near_boundary_samples,
     coalesce(sum(samples) FILTER (is_sme), 0)::BIGINT AS sme_samples,
-    sum(samples * (unit = 'SME')::INTEGER) / sum(samples) AS sme_unit_share,
-    sum(samples * (unit = 'SVE')::INTEGER) / sum(samples) AS sve_unit_share,
-    sum(samples * (unit = 'SIMD/FP')::INTEGER) / sum(samples) AS simd_unit_share,
-    sum(samples * (unit = 'load/store')::INTEGER) / sum(samples) AS load_store_share
+    sum(samples * (nullif(unit, 'unknown') = 'SME')::INTEGER) / sum(samples) AS sme_unit_share,
+    sum(samples * (nullif(unit, 'unknown') = 'SVE')::INTEGER) / sum(samples) AS sve_unit_share,
+    sum(samples * (nullif(unit, 'unknown') = 'SIMD/FP')::INTEGER) / sum(samples) AS simd_unit_share,
+    sum(samples * (nullif(unit, 'unknown') = 'load/store')::INTEGER) / sum(samples) AS load_store_share
 FROM judged_samples
 GROUP BY
     run_id, kind, backend, delegate, position,

@@ -6,9 +6,10 @@ SELECT *
 FROM runs
 WHERE experiment = 'sme2'
 QUALIFY row_number() OVER (
-    PARTITION BY variant, platform, sme2, threads ORDER BY started_at DESC, run_id DESC
+    PARTITION BY variant, platform, device, arch, threads, cpus, power_mode, sme2
+    ORDER BY started_at DESC, run_id DESC
 ) = 1;
-COMMENT ON VIEW latest_runs IS 'The newest run of every variant, platform, SME2 state and thread count; columns as in runs.';
+COMMENT ON VIEW latest_runs IS 'The newest run of every variant, platform, device, architecture, thread count, choice of CPUs, power mode and SME2 state; columns as in runs.';
 
 -- The per-process median is the observation; rounds are the statistical unit.
 CREATE VIEW latency_rounds AS
@@ -57,7 +58,7 @@ sampled AS (
 )
 SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
-    runs.threads, runs.fidelity, runs.started_at,
+    runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
     rounds.rounds, rounds.inferences, rounds.median_ns, spread.min_ns, spread.p05_ns, spread.p95_ns, spread.max_ns,
     rounds.round_cv,
     traced.traced_ns / nullif(rounds.median_ns, 0) - 1 AS tracer_overhead,
@@ -107,15 +108,17 @@ operators AS (
 )
 SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
-    runs.threads, runs.fidelity, runs.started_at,
+    runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
     operators.delegate, operators.position, operators.name, operators.op_type, operators.data_type,
-    operators.category, operators.known, operators.backend, operators.sme2_evidence,
+    operators.category, operators.known, operators.backend,
+    CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN operators.sme2_evidence END AS sme2_evidence,
     operators.rounds, operators.inferences, operators.median_ns, operators.mean_ns,
     operators.mean_ns / nullif(execute.mean_ns, 0) AS share
 FROM operators
 JOIN runs USING (run_id)
 JOIN execute USING (run_id);
 COMMENT ON VIEW operator_summary IS 'Time of each operator of each run. An operator is its delegate and position, not its name.';
+COMMENT ON COLUMN operator_summary.sme2_evidence IS 'By name alone. name: the operator''s name implies an SME2 kernel; none: it does not. NULL on a reference, which says nothing about SME2.';
 COMMENT ON COLUMN operator_summary.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN operator_summary.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN operator_summary.median_ns IS 'Median over rounds of the per-process medians.';
@@ -136,6 +139,7 @@ SELECT
     summary.* EXCLUDE (sme2_evidence),
     operators.* EXCLUDE (variant, target, run_id, backend, delegate, position),
     CASE
+        WHEN summary.fidelity = 'reference' THEN NULL
         -- A sample's clock is read a moment after its program counter, and a busy machine makes that moment
         -- long: a few samples prove an operator only when its name says the same.
         WHEN sampled.certain_sme_samples > 0 AND summary.sme2_evidence = 'name' THEN 'executed'
@@ -149,10 +153,10 @@ SELECT
     END AS sme2_evidence,
     coalesce(sampled.samples, 0) AS samples,
     coalesce(sampled.near_boundary_samples, 0) AS near_boundary_samples,
-    coalesce(sampled.sme_samples, 0) AS sme_samples,
+    CASE WHEN summary.fidelity IS DISTINCT FROM 'reference' THEN coalesce(sampled.sme_samples, 0) END AS sme_samples,
     sampled.sme_unit_share, sampled.sve_unit_share, sampled.simd_unit_share, sampled.load_store_share,
     -- Two operations per multiply-accumulate, over nanoseconds: GFLOP/s.
-    CASE WHEN summary.fidelity = 'hardware' THEN 2 * operators.macs / nullif(summary.median_ns, 0) END AS gflops
+    CASE WHEN summary.fidelity <> 'emulated' THEN 2 * operators.macs / nullif(summary.median_ns, 0) END AS gflops
 FROM operator_summary AS summary
 LEFT JOIN operators
     ON operators.run_id = summary.run_id AND operators.backend = summary.backend
@@ -162,9 +166,9 @@ LEFT JOIN operator_samples AS sampled
     AND sampled.delegate IS NOT DISTINCT FROM summary.delegate AND sampled.position = summary.position
 LEFT JOIN registered ON registered.run_id = summary.run_id;
 COMMENT ON VIEW operator_facts IS 'All that is known of each operator of each run: time, source, work, and the evidence of its kernel.';
-COMMENT ON COLUMN operator_facts.sme2_evidence IS 'executed (sampled in an SME kernel), name (its name implies one), registered (the log offered one for this kind of operator) or none.';
+COMMENT ON COLUMN operator_facts.sme2_evidence IS 'executed (sampled in an SME kernel), name (its name implies one), registered (the log offered one for this kind of operator) or none. NULL on a reference, which says nothing about SME2.';
 COMMENT ON COLUMN operator_facts.samples IS 'Samples attributed to the operator, all threads.';
-COMMENT ON COLUMN operator_facts.sme_samples IS 'Those in SME or SME2 kernels, or on an SME instruction.';
+COMMENT ON COLUMN operator_facts.sme_samples IS 'Those in SME or SME2 kernels, or on an SME instruction; NULL on a reference.';
 COMMENT ON COLUMN operator_facts.gflops IS 'Achieved 10^9 operations per second, two per multiply-accumulate; NULL when emulated or not counted.';
 COMMENT ON COLUMN operator_facts.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN operator_facts.inferences IS 'Timed inferences of all rounds.';
@@ -176,11 +180,12 @@ COMMENT ON COLUMN operator_facts.sve_unit_share IS 'Share of samples on an SVE i
 CREATE VIEW kernel_usage AS
 SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
-    runs.threads, runs.fidelity, runs.started_at,
+    runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
     kernels.kind, kernels.backend, kernels.delegate, kernels.position,
     facts.name, facts.op_type, facts.category, facts.module, facts.source,
     kernels.kernel, kernels.named, kernels.library, kernels.kernel_family, kernels.role, kernels.data_types,
-    kernels.tile, kernels.isa, kernels.samples, kernels.near_boundary_samples, kernels.sme_samples,
+    kernels.tile, kernels.isa, kernels.samples, kernels.near_boundary_samples,
+    CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN kernels.sme_samples END AS sme_samples,
     kernels.samples / sum(kernels.samples) OVER (
         PARTITION BY runs.run_id, kernels.kind, kernels.backend, kernels.delegate, kernels.position
     ) AS share_of_operator,
@@ -194,7 +199,7 @@ LEFT JOIN operator_facts AS facts
     AND facts.delegate IS NOT DISTINCT FROM kernels.delegate AND facts.position = kernels.position;
 COMMENT ON VIEW kernel_usage IS 'Which functions each operator was sampled in; also samples outside operators, so that all of a run are here.';
 COMMENT ON COLUMN kernel_usage.kernel IS 'Name of the function, or its library and offset when it has no exported name.';
-COMMENT ON COLUMN kernel_usage.sme_samples IS 'Those on SME, as in judged_samples.';
+COMMENT ON COLUMN kernel_usage.sme_samples IS 'Those on SME, as in judged_samples; NULL on a reference.';
 COMMENT ON COLUMN kernel_usage.share_of_operator IS 'Samples in this function over all of the operator.';
 COMMENT ON COLUMN kernel_usage.share_of_run IS 'Samples in this function over all of the run.';
 COMMENT ON COLUMN kernel_usage.sve_unit_share IS 'Share of samples on an SVE instruction.';
@@ -204,8 +209,8 @@ CREATE VIEW delegation_report AS
 WITH inside AS (
     SELECT
         run_id,
-        sum(CASE WHEN fidelity = 'hardware' THEN mean_ns END) AS mean_ns,
-        sum(CASE WHEN fidelity = 'hardware' THEN share END) AS share
+        sum(CASE WHEN fidelity <> 'emulated' THEN mean_ns END) AS mean_ns,
+        sum(CASE WHEN fidelity <> 'emulated' THEN share END) AS share
     FROM operator_facts
     WHERE backend = 'xnnpack'
     GROUP BY run_id
@@ -219,8 +224,8 @@ delegated AS (
 SELECT
     delegation.run_id, false AS delegated, delegation.operator, delegation.module, delegation.source,
     delegation.reason, delegation.count,
-    sum(CASE WHEN facts.fidelity = 'hardware' THEN facts.mean_ns END) AS mean_ns,
-    sum(CASE WHEN facts.fidelity = 'hardware' THEN facts.share END) AS share
+    sum(CASE WHEN facts.fidelity <> 'emulated' THEN facts.mean_ns END) AS mean_ns,
+    sum(CASE WHEN facts.fidelity <> 'emulated' THEN facts.share END) AS share
 FROM delegation
 LEFT JOIN operator_facts AS facts
     ON facts.run_id = delegation.run_id AND facts.backend = 'portable'
@@ -242,15 +247,16 @@ COMMENT ON COLUMN delegation_report.count IS 'Operators of the exported program;
 
 CREATE VIEW attribution_coverage AS
 SELECT
-    run_id, session_id, variant, model, precision, platform, sme2, threads, fidelity, started_at,
+    run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at,
     count(*)::INTEGER AS operators,
     count(*) FILTER (attribution IN ('exact', 'aligned', 'inserted'))::INTEGER AS attributed_operators,
     count(*) FILTER (attribution IN ('exact', 'aligned', 'inserted')) / count(*) AS row_coverage,
-    CASE WHEN fidelity = 'hardware' THEN
+    CASE WHEN fidelity <> 'emulated' THEN
         coalesce(sum(mean_ns) FILTER (attribution IN ('exact', 'aligned', 'inserted')), 0) / nullif(sum(mean_ns), 0)
     END AS time_coverage
 FROM operator_facts
-GROUP BY run_id, session_id, variant, model, precision, platform, sme2, threads, fidelity, started_at;
+GROUP BY
+    run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at;
 COMMENT ON VIEW attribution_coverage IS 'How much of each run is attributed to the model: operators, and their time.';
 COMMENT ON COLUMN attribution_coverage.operators IS 'Operators of the run.';
 COMMENT ON COLUMN attribution_coverage.attributed_operators IS 'Those with one place in the model, or inserted by the delegate.';
@@ -272,8 +278,10 @@ WITH categories AS (
 )
 SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
-    runs.threads, runs.fidelity, runs.started_at,
-    categories.category, categories.operators, categories.sme2_operators, categories.unknown_operators,
+    runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
+    categories.category, categories.operators,
+    CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN categories.sme2_operators END AS sme2_operators,
+    categories.unknown_operators,
     categories.rounds, categories.median_ns, categories.mean_ns,
     categories.mean_ns / nullif(sum(categories.mean_ns) OVER (PARTITION BY runs.run_id), 0) AS share
 FROM categories
@@ -281,6 +289,7 @@ JOIN runs USING (run_id);
 COMMENT ON VIEW category_summary IS 'Time of each operator category of each run, and of the overhead.';
 COMMENT ON COLUMN category_summary.category IS 'CONV, GEMM, Data Movement, Elementwise, Other; Overhead is delegate and framework overhead.';
 COMMENT ON COLUMN category_summary.operators IS 'Operators of the category in one inference.';
+COMMENT ON COLUMN category_summary.sme2_operators IS 'Those with SME2 evidence; NULL on a reference, which says nothing about SME2.';
 COMMENT ON COLUMN category_summary.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN category_summary.median_ns IS 'Median over rounds of the per-process medians.';
 COMMENT ON COLUMN category_summary.mean_ns IS 'Mean time per inference; the rows of a run add up to the inference.';
@@ -290,12 +299,14 @@ CREATE VIEW sme2_comparison AS
 SELECT *
 FROM comparisons
 WHERE experiment = 'sme2'
-QUALIFY session_id = max(session_id) OVER (PARTITION BY variant, platform, threads);
-COMMENT ON VIEW sme2_comparison IS 'The newest comparison of every variant, platform and thread count; columns as in comparisons.';
+QUALIFY session_id = max(session_id) OVER (
+    PARTITION BY variant, platform, device, arch, threads, cpus, power_mode
+);
+COMMENT ON VIEW sme2_comparison IS 'The newest comparison of every variant, platform, device, architecture, thread count, choice of CPUs and power mode; columns as in comparisons.';
 
 CREATE VIEW aa_sessions AS
 SELECT
-    platform, device, threads, coalesce(cpus, '') AS cpus, coalesce(power_mode, '') AS power_mode,
+    platform, device, arch, threads, coalesce(cpus, '') AS cpus, coalesce(power_mode, '') AS power_mode,
     variant, session_id, speedup, speedup_low, speedup_high, n, verdict,
     exp(abs(ln(speedup))) AS deviation
 FROM comparisons
@@ -306,16 +317,16 @@ COMMENT ON COLUMN aa_sessions.deviation IS 'The speedup or its reciprocal, which
 -- One point per run: what change points are looked for in, and what a plot of the nights shows.
 CREATE VIEW history AS
 SELECT
-    runs.variant, runs.platform, runs.device, runs.threads,
+    runs.variant, runs.platform, runs.device, coalesce(runs.arch, '') AS arch, runs.threads,
     coalesce(runs.cpus, '') AS cpus, coalesce(runs.power_mode, '') AS power_mode, runs.sme2,
-    series.category, runs.started_at, runs.run_id, series.median_ns
+    runs.fidelity, series.category, runs.started_at, runs.run_id, series.median_ns
 FROM (
     SELECT run_id, 'latency' AS category, median_ns FROM latency_summary
     UNION ALL
     SELECT run_id, category, median_ns FROM category_summary
 ) AS series
 JOIN runs USING (run_id)
-WHERE runs.fidelity = 'hardware' AND runs.experiment = 'sme2';
-COMMENT ON VIEW history IS 'Median times of every run on hardware, per category and for the whole inference.';
+WHERE runs.fidelity <> 'emulated' AND runs.experiment = 'sme2';
+COMMENT ON VIEW history IS 'Median times of every run that has any (emulated ones have none), per category and for the whole inference.';
 COMMENT ON COLUMN history.category IS 'Operator category, Overhead, or latency: the whole inference without tracer.';
 COMMENT ON COLUMN history.median_ns IS 'Median over rounds of the per-process medians.';

@@ -18,7 +18,6 @@ from sme2_assets.etdump import read_etdump
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.models.operators import Delegate, Node, ProgramOperators, read_operators
 from sme2_assets.runner.build import RunnerBinary
-from sme2_assets.targets.qemu import Qemu
 
 # Node kind and the row it is run as. The kinds of the first table never vanish, and are never made up.
 LASTING = {
@@ -287,12 +286,12 @@ Traced = Callable[[ExportedModel, Sequence[str], str], pd.DataFrame]
 
 
 @pytest.fixture
-def traced(runner_binary: RunnerBinary, tmp_path: Path) -> Traced:
+def traced(tmp_path: Path) -> Traced:
     """The operators of a traced run, with their times."""
 
-    def run(model: ExportedModel, wrapper: Sequence[str], sme2: str) -> pd.DataFrame:
+    def run(model: ExportedModel, runner: Sequence[str], sme2: str) -> pd.DataFrame:
         trace = tmp_path / f"{model.variant}-{sme2}.etdump"
-        command = [*wrapper, str(runner_binary.path), "--model", str(model.pte), "--pass", "etdump"]
+        command = [*runner, "--model", str(model.pte), "--pass", "etdump"]
         command += [part for path in model.inputs for part in ("--input", str(path))]
         command += ["--warmup", "1", "--iterations", "1", "--threads", "1", "--etdump", str(trace)]
         command += ["--result", str(tmp_path / "result.json"), "--outputs", str(tmp_path / "outputs")]
@@ -307,10 +306,10 @@ def traced(runner_binary: RunnerBinary, tmp_path: Path) -> Traced:
 
 @pytest.mark.parametrize("key", ["toy_cnn-fp32", "toy_cnn-fp16", "toy_cnn-int8", "mobilenet_v3_small-fp32"])
 def test_every_row_of_a_real_run_is_attributed_and_all_work_is_found(
-    exported: Callable[[str], ExportedModel], traced: Traced, key: str
+    exported: Callable[[str], ExportedModel], traced: Traced, runner_binary: RunnerBinary, key: str
 ) -> None:
     model = exported(key)
-    operators = traced(model, (), "off")
+    operators = traced(model, [str(runner_binary.path)], "off")
     frame = align(read_operators(model.operators), operators)
     assert frame["attribution"].isin(SETTLED).all()
     assert frame["macs"].sum() == read_manifest(model.manifest).macs
@@ -320,12 +319,11 @@ def test_every_row_of_a_real_run_is_attributed_and_all_work_is_found(
 
 @pytest.mark.parametrize("key", ["toy_cnn-fp32", "toy_cnn-int8"])
 def test_a_run_with_sme2_has_the_same_sources_as_one_without(
-    exported: Callable[[str], ExportedModel], traced: Traced, emulator: Qemu, key: str
+    exported: Callable[[str], ExportedModel], traced: Traced, emulated_command: list[str], key: str
 ) -> None:
     model = exported(key)
     program_operators = read_operators(model.operators)
-    emulated = (str(emulator.path), "-cpu", "max")
-    on, off = traced(model, emulated, "on"), traced(model, emulated, "off")
+    on, off = (traced(model, emulated_command, sme2) for sme2 in ("on", "off"))
     assert (on["sme2_evidence"] == "name").any()
     assert not (off["sme2_evidence"] == "name").any()
     frames = [align(program_operators, arm) for arm in (on, off)]

@@ -217,7 +217,15 @@ def arm_of(ops: list[Op], fidelity: str = "hardware") -> ArmRows:
         rows[column] = rows.get(column, 2 if column == "rounds" else None)
     rows["share"] = 0.0
     empty = pd.DataFrame(columns=["reason", "basis"])
-    return ArmRows({"run_id": "r", "sme2": "on", "fidelity": fidelity}, rows, rows, empty, headroom)
+    run_row = {
+        "run_id": "r",
+        "sme2": "on",
+        "fidelity": fidelity,
+        "device": "d",
+        "arch": "aarch64",
+        "cpu": "c",
+    }
+    return ArmRows(run_row, rows, rows, empty, headroom)
 
 
 def layout_of(*ops: Op, fidelity: str = "hardware") -> Insight | None:

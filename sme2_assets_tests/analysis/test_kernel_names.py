@@ -1,14 +1,19 @@
 """The kernel names of the installed library, of KleidiAI's headers, and of XNNPACK's rules.
 
-`kernel_symbols.tsv` holds the parse of every kernel that the installed XNNPACK library exports. After a new
-library or a change of the parser, write it anew and read the difference before it is committed:
+`kernel_names/<architecture>.tsv` holds the parse of every kernel that the XNNPACK library for it exports;
+`kernel_names/kleidiai.txt` the names of KleidiAI's headers, which PyTorch has on aarch64 alone. After a new
+library or a change of the parser, write them anew and read the difference before it is committed. The library
+is that of ExecuTorch's wheel for the architecture, here the installed one:
 
-    python -m sme2_assets_tests.analysis.test_kernel_names
+    python -m sme2_assets_tests.analysis.test_kernel_names LIBRARY
 """
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 import struct
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -17,12 +22,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sme2_assets.analysis.kernel_names import KernelName, parse_kernel
+from sme2_assets.runner.cross import fetch_sdk
 
-GOLDEN = Path(__file__).parent / "kernel_symbols.tsv"
+GOLDEN = Path(__file__).parent / "kernel_names"
 SITE_PACKAGES = Path(sysconfig.get_paths()["purelib"])
-LIBRARY = SITE_PACKAGES / "executorch/lib/libexecutorch_backend_xnnpack.so"
-
-installed_library = pytest.mark.skipif(not LIBRARY.is_file(), reason="no ELF library of XNNPACK installed")
+LIBRARY = "lib/libexecutorch_backend_xnnpack.so"
+#: How many kernels a library exports at least. Most microkernels for x86_64 are not exported.
+EXPORTED = {"aarch64": 500, "x86_64": 60}
+#: The library of this host, and the one that cross-built runners use.
+ARCHITECTURES = sorted({platform.machine(), "aarch64"} if platform.system() == "Linux" else {"aarch64"})
 
 SME = ("sme", "sme2")
 
@@ -66,21 +74,33 @@ def line_of(symbol: str) -> str:
     return "\t".join(field or "-" for field in fields)
 
 
-def golden_lines() -> list[str]:
-    return GOLDEN.read_text().splitlines()[1:]
+def golden_lines(architecture: str) -> list[str]:
+    return (GOLDEN / f"{architecture}.tsv").read_text().splitlines()[1:]
 
 
-@installed_library
-def test_every_kernel_symbol_of_the_installed_library_is_known():
-    symbols = kernel_symbols(LIBRARY)
-    assert len(symbols) > 500
-    unknown = [symbol for symbol in symbols if not parse_kernel(symbol).known]
+def header_names() -> list[str]:
+    return (GOLDEN / "kleidiai.txt").read_text().split()
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def symbols(request: pytest.FixtureRequest, artifacts_dir: Path) -> tuple[str, list[str]]:
+    """An architecture, and the kernels that the library for it exports."""
+    installed = SITE_PACKAGES / "executorch"
+    if (platform.system(), platform.machine()) != ("Linux", request.param):
+        version = importlib.metadata.version("executorch")
+        installed, _ = fetch_sdk(version, artifacts_dir / "tools", log=print)
+    return request.param, kernel_symbols(installed / LIBRARY)
+
+
+def test_every_kernel_symbol_of_the_library_is_known(symbols: tuple[str, list[str]]):
+    architecture, names = symbols
+    assert len(names) > EXPORTED[architecture]
+    unknown = [symbol for symbol in names if not parse_kernel(symbol).known]
     assert unknown == []
 
 
-@installed_library
-def test_every_kernel_symbol_of_the_installed_library_has_sensible_fields():
-    for symbol in kernel_symbols(LIBRARY):
+def test_every_kernel_symbol_of_the_library_has_sensible_fields(symbols: tuple[str, list[str]]):
+    for symbol in symbols[1]:
         kernel = parse_kernel(symbol)
         assert kernel.family, symbol
         assert kernel.role in ("compute", "pack", "query", "other"), symbol
@@ -90,24 +110,30 @@ def test_every_kernel_symbol_of_the_installed_library_has_sensible_fields():
         assert all(part in symbol for part in (*kernel.data_types, kernel.tile or "", kernel.family)), symbol
 
 
-def test_the_kernels_of_the_golden_file_are_parsed_as_reviewed():
-    assert [line_of(line.split("\t")[0]) for line in golden_lines()] == golden_lines()
+@pytest.mark.parametrize("architecture", EXPORTED)
+def test_the_kernels_of_the_golden_file_are_parsed_as_reviewed(architecture: str):
+    lines = golden_lines(architecture)
+    assert len(lines) > EXPORTED[architecture]
+    assert [line_of(line.split("\t")[0]) for line in lines] == lines
 
 
-@installed_library
-def test_the_golden_file_is_of_the_installed_library():
+def test_the_golden_file_is_of_the_library(symbols: tuple[str, list[str]]):
     # A newer library may have more; what it has in common must be most of it, or the file is out of date.
-    reviewed = {line.split("\t")[0] for line in golden_lines()}
-    installed = set(kernel_symbols(LIBRARY))
-    assert len(reviewed & installed) > 0.5 * len(installed)
+    architecture, names = symbols
+    reviewed = {line.split("\t")[0] for line in golden_lines(architecture)}
+    assert len(reviewed & set(names)) > 0.5 * len(names)
 
 
 HEADERS = SITE_PACKAGES / "torch/include/kai/ukernels"
 
 
-@pytest.mark.skipif(not HEADERS.is_dir(), reason="this PyTorch has no headers of KleidiAI")
+def kernels_of_headers() -> list[str]:
+    """None where PyTorch is for another CPU."""
+    return sorted(path.stem for path in HEADERS.rglob("kai_*.h") if not path.stem.endswith("_interface"))
+
+
 def test_every_kernel_of_kleidiais_headers_is_known():
-    kernels = [path.stem for path in HEADERS.rglob("kai_*.h") if not path.stem.endswith("_interface")]
+    kernels = {*header_names(), *kernels_of_headers()}
     assert len(kernels) > 100
     for name in kernels:
         kernel = parse_kernel(name)
@@ -339,5 +365,10 @@ def test_no_text_makes_it_fail(text: str):
 
 
 if __name__ == "__main__":
+    library = Path(sys.argv[1])
     header = "symbol\tlibrary\tfamily\trole\tdata_types\ttile\tisa\tinstruction"
-    GOLDEN.write_text("\n".join([header, *map(line_of, kernel_symbols(LIBRARY))]) + "\n")
+    lines = [header, *map(line_of, kernel_symbols(library))]
+    machine = {183: "aarch64", 62: "x86_64"}[int.from_bytes(library.read_bytes()[18:20], "little")]
+    (GOLDEN / f"{machine}.tsv").write_text("\n".join(lines) + "\n")
+    if kernels_of_headers():
+        (GOLDEN / "kleidiai.txt").write_text("\n".join(kernels_of_headers()) + "\n")

@@ -31,7 +31,6 @@ from sme2_assets.errors import TraceError
 from sme2_assets.etdump import Events, read_etdump
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary
-from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests.analysis.traces import Delegate, Portable, inference, trace
 from sme2_assets_tests.etdump.build_trace import Block, Profile
 
@@ -643,16 +642,16 @@ def test_a_real_run_is_attributed_without_loss(
 
 
 @on_linux
-@pytest.mark.skipif(platform.machine() != "aarch64", reason="the emulator runs the aarch64 runner")
 def test_emulated_sme2_kernels_are_found_on_the_convolutions_and_nowhere_when_off(
-    exported: Callable[[str], ExportedModel], runner_binary: RunnerBinary, emulator: Qemu, tmp_path: Path
+    exported: Callable[[str], ExportedModel], emulated_command: list[str], tmp_path: Path
 ):
     counted = {}
     for sme2 in ("on", "off"):
         (tmp_path / sme2).mkdir()
-        command = [str(emulator.path), "-cpu", "max", runner_binary.path]
         model, folder = exported("toy_cnn-fp32"), tmp_path / sme2
-        samples, events = sampled_run(command, model, folder, iterations=1, threads=1, SME2_RUNNER_SME2=sme2)
+        samples, events = sampled_run(
+            emulated_command, model, folder, iterations=1, threads=1, SME2_RUNNER_SME2=sme2
+        )
         rows = kernel_sample_rows(samples, events, 1)
         assert rows["samples"].sum() == len(samples)
         timeline = timeline_rows(events, 1).query("iteration == 1 and kind == 'operator'")

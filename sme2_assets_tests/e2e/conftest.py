@@ -12,7 +12,7 @@ import pytest
 
 from sme2_assets.launch import ProfileRequest, profile
 from sme2_assets.resources import Lab
-from sme2_assets.store import CHECKOUT, Store
+from sme2_assets.store import DAGSTER_YAML, Store
 from sme2_assets.warehouse import Warehouse
 
 
@@ -54,7 +54,7 @@ def make_data_folder(root: Path, artifacts: Path) -> Store:
     """A data folder whose artifacts and tools are the shared ones."""
     store = Store(root)
     store.dagster_home.mkdir(parents=True)
-    shutil.copy(CHECKOUT / "data" / "dagster_home" / "dagster.yaml", store.dagster_home / "dagster.yaml")
+    shutil.copy(DAGSTER_YAML, store.dagster_home)
     store.artifacts.symlink_to(artifacts)
     store.tools.symlink_to(artifacts / "tools")
     return store

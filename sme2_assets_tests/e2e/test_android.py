@@ -20,10 +20,8 @@ from sme2_assets.profiling.manifest import Manifest
 from sme2_assets.profiling.plan import Plan, plan_for
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.runner.build import RunnerBinary
-from sme2_assets.runner.bundle import build_bundle
 from sme2_assets.store import Store
 from sme2_assets.targets import open_target
-from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests.e2e.conftest import Workbench
 from sme2_assets_tests.targets.adb_loopback import LoopbackDevice
 
@@ -38,11 +36,6 @@ SHORT = plan_for(
     quiet_patience_s=0,
     cool_patience_s=0,
 )
-
-
-@pytest.fixture(scope="session")
-def bundle(artifacts_dir: Path) -> RunnerBinary:
-    return build_bundle(artifacts_dir, log=print)
 
 
 @pytest.fixture
@@ -83,16 +76,15 @@ def stored_runs(store: Store) -> Callable[[], list[str]]:
 
 @pytest.mark.slow
 def test_the_chain_runs_on_a_device_with_sme2_on_and_off(
-    workbench: Workbench, loopback_device: LoopbackDevice, emulator: Qemu, monkeypatch: pytest.MonkeyPatch
+    workbench: Workbench, emulating_device: LoopbackDevice
 ):
-    monkeypatch.setenv("SME2_ANDROID_EMULATE", "1")
     first = workbench.profile(VARIANT, "android", "off", "on", kernel_rounds=0)
     runs = workbench.warehouse.query("SELECT * FROM latest_runs WHERE platform = 'android'")
     assert sorted(runs["sme2"]) == ["off", "on"]
     assert (runs["fidelity"] == "emulated").all()
     assert runs["session_id"].nunique() == runs["runner_sha256"].nunique() == 1
-    assert runs["device"].unique().tolist() == [loopback_device.device.device_id]
-    assert loopback_device.serial not in runs.to_csv(), "a serial number is never stored"
+    assert runs["device"].unique().tolist() == [emulating_device.device.device_id]
+    assert emulating_device.serial not in runs.to_csv(), "a serial number is never stored"
     operators = workbench.warehouse.query(
         "SELECT sme2, name FROM operator_summary WHERE platform = 'android' AND sme2_evidence <> 'none'"
     )

@@ -10,7 +10,9 @@ import pytest
 
 from sme2_assets.errors import Sme2Error
 from sme2_assets.launch import PAIR_ASSETS, RUN_ASSETS, ProfileRequest, _Launcher, profile
-from sme2_assets.targets.host import host_has_sme2, host_platform
+from sme2_assets.profiling.manifest import Manifest
+from sme2_assets.targets.host import host_arch, host_has_sme2, host_platform
+from sme2_assets.targets.keys import native_fidelity
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import ENOUGH_SAMPLES
@@ -170,6 +172,24 @@ def test_the_report_is_written_with_its_picture(workbench: Workbench, emulated_p
     assert (folder / "categories.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
+def test_the_emulated_chain_of_an_x86_64_host_runs_a_cross_built_runner(
+    workbench: Workbench, emulator: Qemu, x86_64_host: None
+):
+    """On every host, so that the way of the other architecture is seen to work by whoever changes it."""
+    workbench.profile("toy_cnn-int8", "emulated", "off", "on", threads=2, kernel_rounds=0)
+    runs = workbench.warehouse.query("SELECT run_id FROM runs WHERE threads = 2")["run_id"]
+    assert len(runs) == 2
+    for run_id in runs:
+        for process in Manifest.read(workbench.store.runs / run_id).info.processes:
+            assert any(word.endswith("/ld-linux-aarch64.so.1") for word in process.command), process.command
+    operators = workbench.warehouse.query(
+        "SELECT sme2, name FROM operator_summary WHERE threads = 2 AND sme2_evidence <> 'none'"
+    )
+    assert set(operators["sme2"]) == {"on"}
+    assert operators["name"].str.contains("PQS8").all()
+
+
 def test_a_native_baseline_is_measured_alone(workbench: Workbench):
     host = host_platform()
     if host is None:
@@ -177,7 +197,7 @@ def test_a_native_baseline_is_measured_alone(workbench: Workbench):
     lines = workbench.profile("toy_cnn-fp32", host, "off", rounds=2, warmup=1, iterations=3, kernel_rounds=1)
     assert f"toy_cnn-fp32 on {host}: round 2 of 2" in lines
     run = workbench.warehouse.query("SELECT * FROM latest_runs WHERE platform = ?", [host]).iloc[0]
-    assert (run["sme2"], run["fidelity"], bool(run["paired"])) == ("off", "hardware", False)
+    assert (run["sme2"], run["fidelity"], bool(run["paired"])) == ("off", native_fidelity(host_arch()), False)
     inferences = workbench.warehouse.query(
         "SELECT pass, count(*) AS n, count(*) FILTER (is_warmup) AS warmup FROM inferences "
         "WHERE run_id = ? AND pass <> 'kernels' GROUP BY pass ORDER BY pass",

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from sme2_assets.cli import main
 from sme2_assets.store import CHECKOUT, Store
+from sme2_assets.targets.host import host_platform
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests.e2e.conftest import make_data_folder
 from sme2_assets_tests.skills import SKILLS, Skill, bash_commands, make_desk, printed_line, typed
@@ -79,14 +80,34 @@ def profiled(sme2: Sme2, emulator: Qemu) -> subprocess.CompletedProcess[str]:
     return sme2(*shlex.split(PROFILE)[1:])
 
 
+@pytest.fixture(scope="module")
+def baseline(sme2: Sme2) -> None:
+    """A short run on this host's own CPU, for the commands that ask about hardware."""
+    host = host_platform()
+    assert host is not None
+    short = ("--rounds", "2", "--runs", "2", "--warmup", "1")
+    sme2("profile", "toy_cnn-int8", "--platform", host, "--sme2", "off", *short)
+
+
 @pytest.mark.slow
-def test_make_demo_profiles_and_compares(store: Store, emulator: Qemu):
+def test_make_demo_ends_with_the_table_and_the_report(store: Store, emulator: Qemu):
     # The environment that runs the tests stands for the one that `make setup` would make.
     ready = f"{sys.prefix}/.ready"
-    printed = run(store, ["make", "-o", ready, "demo", f"VENV={sys.prefix}", "DEMO=toy_cnn-int8"]).stdout
-    assert "toy_cnn-int8 on emulated" in printed
-    assert "operators with an SME2 kernel" in printed
-    assert "Next: 'make dev'" in printed
+    done = run(store, ["make", "-o", ready, "demo", f"VENV={sys.prefix}", "DEMO=toy_cnn-int8"])
+    told = [line.rstrip() for line in done.stdout.splitlines()]
+    header = next(line for line in told if line.startswith("model  "))
+    row = told[told.index(header) + 1]
+    assert row.split()[:3] == ["toy_cnn", "int8", "emulated"]
+    assert "7 of 8" in row
+    assert "1 depthwise" in row
+    assert (
+        "Finding: All convolutions and matrix products of toy_cnn at int8 are on the SME unit, "
+        "but for its depthwise convolutions." in told
+    )
+    [link] = [line.removeprefix("report: ") for line in told if line.startswith("report: ")]
+    assert Path(link.removeprefix("file://")).read_text().startswith("<!DOCTYPE html>")
+    assert "Next: 'make dev'" in done.stdout
+    assert "round 1 of 1" in done.stderr
 
 
 @pytest.mark.slow
@@ -98,6 +119,7 @@ def test_make_demo_profiles_and_compares(store: Store, emulator: Qemu):
         if command != PROFILE
     ],
 )
+@pytest.mark.usefixtures("profiled", "baseline")
 def test_a_documented_command_works(sme2: Sme2, command: str):
     assert sme2(*shlex.split(command)[1:]).stdout.strip()
 

@@ -193,6 +193,46 @@ def test_a_runner_is_bound_to_the_cpus_that_were_chosen(store, model, runner_bin
         measure(store, model, runner_binary, replace(SHORT, qos="utility"))
 
 
+class Untimed(NativeTarget):
+    """This host, as if none of its times were read."""
+
+    arms_at_once = True
+
+
+@pytest.mark.parametrize(("target", "at_once"), [(NativeTarget, False), (Untimed, True)])
+def test_arms_run_side_by_side_only_where_no_time_is_read(
+    store, model, faulty_runner, tmp_path, target, at_once
+):
+    # Each process leaves a mark while it runs, and looks for that of the other arm.
+    log, looks = tmp_path / "meetings", 600 if at_once else 3
+    meeting = faulty_runner(
+        f'mark={tmp_path}/running.$$; touch "$mark"; n=0\n'
+        f'others() {{ [ "$(ls {tmp_path}/running.* | wc -l)" -gt 1 ] || [ -e {log} ]; }}\n'
+        f"while ! others && [ $n -lt {looks} ]; do sleep 0.1; n=$((n+1)); done\n"
+        f"others && echo met >> {log}\n"
+        '"$real" "$@"; code=$?; rm "$mark"; exit $code'
+    )
+    manifests = measure_session(
+        store,
+        target(HOST),
+        model,
+        same_runner(meeting),
+        aa_arms("off"),
+        replace(SHORT, rounds=1, max_rounds=1),
+        print,
+    )
+    assert [len(manifest.info.processes) for manifest in manifests] == [3, 3]
+    assert [manifest.info.processes[0].order for manifest in manifests] in ([0, 1], [1, 0])
+    assert log.exists() == at_once
+
+
+def test_a_failure_of_one_of_two_arms_at_once_leaves_no_run(store, model, faulty_runner):
+    failing = faulty_runner('case "$*" in */b_00_etdump*) exit 3;; esac; exec "$real" "$@"')
+    with pytest.raises(RunnerError, match="round 1, etdump pass"):
+        measure_session(store, Untimed(HOST), model, same_runner(failing), aa_arms("off"), SHORT, log=print)
+    assert finished_runs(store) == []
+
+
 def test_identical_arms_are_interleaved_and_never_current(store, model, runner_binary):
     manifests = measure_session(
         store, NativeTarget(HOST), model, same_runner(runner_binary), aa_arms("off"), SHORT, log=print

@@ -47,13 +47,14 @@ def test_each_model_on_each_platform_has_one_row(store: Store):
     [text, _, grid] = document.sections[0].blocks
     assert "2 models on 2 platforms: 1 not comparable (emulated), 1 faster, 1 baseline, SME2 off" in text.text
     emulated, linux, alone = grid.table.rows
-    assert emulated[:5] == [VARIANT, "emulated", "not comparable (emulated)", "-", "2 of 8"]
-    assert emulated[5] == "without SME2: 1 shape"
-    assert linux[:3] == [VARIANT, "linux", "faster"]
-    assert linux[3].endswith("n=6)")
-    assert linux[5].startswith("Convolution (NHWC, PF32) IGEMM #1, features.0.conv: 4")
-    assert linux[6] == "right, 90 dB"
-    assert alone[:4] == ["toy_cnn-int8", "linux", "baseline, SME2 off", "-"]
+    device = "a-cpu-0a1b2c (aarch64)"
+    assert emulated[:6] == [VARIANT, "emulated", device, "not comparable (emulated)", "-", "2 of 8"]
+    assert emulated[6] == "without SME2: 1 shape"
+    assert linux[:4] == [VARIANT, "linux", device, "faster"]
+    assert linux[4].endswith("n=6)")
+    assert linux[6].startswith("Convolution (NHWC, PF32) IGEMM #1, features.0.conv: 4")
+    assert linux[7] == "right, 90 dB"
+    assert alone[:5] == ["toy_cnn-int8", "linux", device, "baseline, SME2 off", "-"]
 
 
 def test_report_all_writes_the_overview_and_the_pages_it_leads_to(store: Store):

@@ -31,7 +31,7 @@ def table_rows(text: str, heading: str) -> list[list[str]]:
 
 def test_the_report_begins_with_the_verdict_and_carries_interval_and_n(documents: dict[str, Document]):
     text = markdown_of(documents["faster"])
-    assert text.startswith(f"# {VARIANT} on linux: SME2 on against off\n\n**Verdict: faster.**")
+    assert text.startswith(f"# {VARIANT} on linux, a-cpu-0a1b2c: SME2 on against off\n\n**Verdict: faster.**")
     assert re.search(r"Speedup \(off / on\): 1\.\d\dx \(1\.\d\d to 1\.\d\d, n=6\)\.", text)
     assert "2 of 8 operators with SME2 on, 0 with it off" in text
     assert EMULATED_NOTE not in text

@@ -11,18 +11,15 @@ import numpy as np
 import pytest
 
 from sme2_assets.runner.result import CpuFacts, read_cpu_facts
-from sme2_assets.targets.qemu import Qemu
 
 
 @dataclass(frozen=True)
 class Emulated:
-    qemu: str
-    runner: object
+    command: list[str]
 
     def run(self, *flags: object, sme2: str) -> subprocess.CompletedProcess[str]:
-        binary = self.runner.binary  # type: ignore[attr-defined]
         return subprocess.run(
-            [self.qemu, "-cpu", "max", str(binary), *map(str, flags)],
+            [*self.command, *map(str, flags)],
             env={**os.environ, "SME2_RUNNER_SME2": sme2},
             capture_output=True,
             text=True,
@@ -35,8 +32,8 @@ class Emulated:
 
 
 @pytest.fixture
-def emulated(runner, emulator: Qemu) -> Emulated:
-    return Emulated(str(emulator.path), runner)
+def emulated(emulated_command: list[str]) -> Emulated:
+    return Emulated(emulated_command)
 
 
 def test_an_emulated_cpu_offers_sme2_until_it_is_masked(emulated):

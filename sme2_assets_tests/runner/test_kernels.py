@@ -8,6 +8,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ import pytest
 
 from sme2_assets.etdump import EventKind, read_etdump
 from sme2_assets.runner.build import NATIVE_DIR, find_compiler
-from sme2_assets.targets.qemu import Qemu
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sampler was only ever run on Linux")
 
@@ -74,12 +74,16 @@ def test_every_sample_lies_in_its_function_and_library(sampled):
 
 
 def test_the_instruction_words_are_those_of_the_library(sampled, runner_binary):
-    """What was read from memory is what stands in the file: text is not relocated, so address is place."""
     _, document = sampled()
-    if document["arch"] != "aarch64":
-        assert set(document["samples"]["word"]) == {None}
-        return
-    text = np.fromfile(runner_binary.library_dir / XNNPACK, dtype="<u4")
+    if document["arch"] == "aarch64":
+        assert_words_of(runner_binary.library_dir / XNNPACK, document)
+    else:
+        assert set(document["samples"]["word"]) == {None}, "instructions of other CPUs have no fixed size"
+
+
+def assert_words_of(library: Path, document: dict[str, Any]) -> None:
+    """What was read from memory is what stands in the file: text is not relocated, so address is place."""
+    text = np.fromfile(library, dtype="<u4")
     columns = document["samples"]
     inside = [
         (address, word)
@@ -186,14 +190,14 @@ def test_the_help_names_the_sampler_s_flags(runner):
 
 
 @pytest.fixture
-def emulated_symbols(runner, programs, emulator: Qemu):
-    """The symbols that samples of an emulated run fell in, with how many did."""
+def emulated_samples(runner, programs, emulated_command: list[str]):
+    """The samples of an emulated run."""
 
-    def symbols(sme2: str) -> dict[str, int]:
+    def sample(sme2: str) -> dict[str, Any]:
         program = programs("two_inputs")
         flags = runner.flags(program.pte, program.inputs, kind="kernels", iterations=150)
         done = subprocess.run(
-            [str(emulator.path), "-cpu", "max", str(runner.binary), *map(str, flags)],
+            [*emulated_command, *map(str, flags)],
             env={**os.environ, "SME2_RUNNER_SME2": sme2},
             capture_output=True,
             text=True,
@@ -204,20 +208,26 @@ def emulated_symbols(runner, programs, emulator: Qemu):
         document = samples_of(runner.folder)
         # The emulator's own threads are none of the program's.
         assert [thread["main"] for thread in document["threads"]] == [True]
-        counts: dict[str, int] = {}
-        for function in document["samples"]["function"]:
-            symbol = document["functions"][function]["symbol"] or ""
-            counts[symbol] = counts.get(symbol, 0) + 1
-        return counts
+        return document
 
-    return symbols
+    return sample
 
 
-def test_sme2_kernels_are_seen_at_work_unmasked_and_never_masked(emulated_symbols):
-    on, off = emulated_symbols("on"), emulated_symbols("off")
+def symbols_in(document: dict[str, Any]) -> Counter[str]:
+    """The symbols that samples fell in, with how many did."""
+    functions = document["functions"]
+    return Counter(functions[function]["symbol"] or "" for function in document["samples"]["function"])
+
+
+def test_sme2_kernels_are_seen_at_work_unmasked_and_never_masked(emulated_samples):
+    on, off = symbols_in(emulated_samples("on")), symbols_in(emulated_samples("off"))
     assert sum(count for symbol, count in on.items() if "_sme2_mopa" in symbol) > 0
     assert sum(off.values()) > 0
     assert [symbol for symbol in off if "_sme" in symbol] == []
+
+
+def test_the_instruction_words_of_an_emulated_run_are_those_of_its_library(emulated_samples, emulated_runner):
+    assert_words_of(emulated_runner.library_dir / XNNPACK, emulated_samples("on"))
 
 
 # Reads instruction words as hexadecimal, prints where functions begin.

@@ -1,9 +1,12 @@
 """A real Android debug daemon on this machine, as the device that tests talk to.
 
 Debian's adbd and adb, extracted from their packages and run by their own loader: nothing is installed. As on
-a phone, the shell is mksh and the usual commands are toybox's. The daemon gives a root shell to whoever
-connects, and listens on every address. So it is put into a network of its own, and reached through a relay
-that listens on loopback alone. The relay is also how a connection is cut.
+a phone, the shell is mksh and the usual commands are toybox's. On a host of another CPU these are programs of
+the host, while the device says that it is aarch64 and runs programs for it (foreign_cpu).
+
+The daemon gives a root shell to whoever connects, and listens on every address. So it is put into a network
+of its own, and reached through a relay that listens on loopback alone. The relay is also how a connection is
+cut.
 """
 
 from __future__ import annotations
@@ -21,13 +24,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from sme2_assets.errors import Sme2Error
+from sme2_assets.runner.bundle import host_is_target
 from sme2_assets.targets.adb import Adb, Device
 from sme2_assets.targets.debian import fetch_packages
+from sme2_assets.targets.qemu import Qemu, _fetch_program
+from sme2_assets_tests.reach import skip_out_of_reach
+from sme2_assets_tests.targets import foreign_cpu
 
 PACKAGES = ("adb", "adbd", "mksh", "toybox")
 SUITES = ("trixie", "forky", "sid")
@@ -53,10 +61,16 @@ for name, options in (("small", b"size=2m"), ("few_files", b"size=200m,nr_inodes
     os.makedirs(path, exist_ok=True)
     if libc.mount(b"tmpfs", path.encode(), b"tmpfs", 0, options) != 0:
         sys.exit("mount: " + os.strerror(ctypes.get_errno()))
-if libc.mount(sys.argv[2].encode(), os.path.realpath("/bin/sh").encode(), None, 0x1000, None) != 0:
-    sys.exit("mount: " + os.strerror(ctypes.get_errno()))
+over = [(sys.argv[2], os.path.realpath("/bin/sh"))]
+cpuinfo = os.path.join(folder, "cpuinfo")
+if os.path.exists(cpuinfo):
+    over.append((cpuinfo, "/proc/cpuinfo"))
+for ours, theirs in over:
+    if libc.mount(ours.encode(), theirs.encode(), None, 0x1000, None) != 0:
+        sys.exit("mount: " + os.strerror(ctypes.get_errno()))
 os.chdir(folder)
-os.execve(sys.argv[3], sys.argv[3:], {"PATH": folder + "/bin:/usr/bin:/bin", "ADBD_PORT": "5555"})
+variables = {"PATH": folder + "/bin:/usr/bin:/bin", "ADBD_PORT": "5555", "QEMU_CPU": sys.argv[3]}
+os.execve(sys.argv[4], sys.argv[4:], variables)
 """
 
 
@@ -75,8 +89,11 @@ class LoopbackDevice:
         fake = folder / "bin" / "uname"
         fake.unlink()
         told = folder / "machine"
-        fake.write_text(f'#!/bin/sh\n[ -f {told} ] && exec cat {told}\nexec /bin/uname "$@"\n')
+        asked = f'/bin/uname "$@" | sed "s/{platform.machine()}/aarch64/"'
+        fake.write_text(f"#!/bin/sh\n[ -f {told} ] && exec cat {told}\n{asked}\n")
         fake.chmod(0o755)
+        if not host_is_target():
+            (folder / "cpuinfo").write_text(foreign_cpu.cpuinfo(os.cpu_count() or 1))
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._address = self._listener.getsockname()
         self.serial = f"127.0.0.1:{self._address[1]}"
@@ -102,7 +119,7 @@ class LoopbackDevice:
             self._daemon = subprocess.Popen(
                 [
                     *(sys.executable, "-I", "-S", "-c", _BECOME_DAEMON, str(self.folder)),
-                    str(self.bridge.packages / "usr/bin/mksh-static"),
+                    *(str(self.bridge.packages / "usr/bin/mksh-static"), foreign_cpu.CPU),
                     *self.bridge.program("adbd"),
                 ],
                 stdin=subprocess.DEVNULL,
@@ -277,39 +294,53 @@ class AdbBridge:
             self._server.wait()
 
 
-def _required() -> bool:
-    return os.environ.get("CI") == "true" and (platform.system(), platform.machine()) == ("Linux", "aarch64")
-
-
-def _bridge(artifacts_dir: Path, folder: Path) -> AdbBridge:
-    if (platform.system(), platform.machine()) != ("Linux", "aarch64") or os.geteuid() != 0:
-        raise OSError("a loopback device is this machine: Linux on aarch64, with adbd running as root")
+@contextlib.contextmanager
+def _bridge(artifacts_dir: Path, qemu: Qemu) -> Iterator[AdbBridge]:
     packages = artifacts_dir / "tools" / "adb"
     fetch_packages(PACKAGES, packages, suites=SUITES, with_dependencies=True, log=print)
+    # A socket's path is short, and pytest's own folders are kept after the test.
+    folder = Path(tempfile.mkdtemp(prefix="sme2-adb-"))
     bridge = AdbBridge(packages, folder)
-    bridge.start()
-    return bridge
+    try:
+        with foreign_cpu.aarch64_programs(qemu):
+            bridge.start()
+            bridge.new_device()
+            yield bridge
+    finally:
+        bridge.close()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
-def adb_bridge(artifacts_dir: Path) -> Iterator[AdbBridge]:
-    """adb with a server of its own. Where it cannot be had the test is skipped, but never in CI."""
-    # A socket's path is short, and pytest's own folders are kept after the test.
-    folder = Path(tempfile.mkdtemp(prefix="sme2-adb-"))
-    bridge = None
-    try:
+def adb_bridge(artifacts_dir: Path, emulator: Qemu) -> Iterator[AdbBridge]:
+    """adb with a server of its own, and a first device."""
+    if platform.system() != "Linux" or os.geteuid() != 0:
+        pytest.skip("a loopback device is this machine: Linux, with adbd running as root")
+    with contextlib.ExitStack() as running:
         try:
-            bridge = _bridge(artifacts_dir, folder)
-            bridge.new_device()
-        except (OSError, Sme2Error) as error:
-            if _required() and os.geteuid() == 0:
-                raise
-            pytest.skip(f"no loopback device: {error}")
+            bridge = running.enter_context(_bridge(artifacts_dir, emulator))
+        except Sme2Error as error:
+            skip_out_of_reach(error)
         yield bridge
-    finally:
-        if bridge is not None:
-            bridge.close()
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class DevicePrograms:
+    """Programs that bring all they need, for the CPU of the device."""
+
+    qemu: Path
+    shell: Path
+
+
+@pytest.fixture(scope="session")
+def device_programs(artifacts_dir: Path, adb_bridge: AdbBridge, emulator: Qemu) -> DevicePrograms:
+    shell = "usr/bin/mksh-static"
+    if host_is_target():
+        return DevicePrograms(emulator.path, adb_bridge.packages / shell)
+    folder = artifacts_dir / "tools" / "device"
+    qemu, _ = _fetch_program(folder / "qemu", architecture="arm64", log=print)
+    fetch_packages(["mksh"], folder / "mksh", architecture="arm64", suites=SUITES, only=[shell], log=print)
+    return DevicePrograms(qemu, folder / "mksh" / shell)
 
 
 @pytest.fixture
@@ -337,3 +368,13 @@ def second_device(adb_bridge: AdbBridge, loopback_device: LoopbackDevice) -> Loo
     device.start()
     device.connect()
     return device
+
+
+@pytest.fixture
+def emulating_device(
+    loopback_device: LoopbackDevice, device_programs: DevicePrograms, monkeypatch: pytest.MonkeyPatch
+) -> LoopbackDevice:
+    """The device, asked to emulate SME2."""
+    monkeypatch.setenv("SME2_ANDROID_EMULATE", "1")
+    monkeypatch.setenv("SME2_QEMU", str(device_programs.qemu))
+    return loopback_device

@@ -15,8 +15,7 @@ from sme2_assets.targets import Program, open_target
 from sme2_assets.targets import android as android_module
 from sme2_assets.targets.adb import device_id_of
 from sme2_assets.targets.android import AndroidTarget, EmulatedAndroidTarget, free_bytes, has_sme2
-from sme2_assets.targets.qemu import Qemu
-from sme2_assets_tests.targets.adb_loopback import AdbBridge, LoopbackDevice
+from sme2_assets_tests.targets.adb_loopback import DevicePrograms, LoopbackDevice
 from sme2_assets_tests.targets.test_adb import gone, number_in
 
 HOSTILE = ["it's \"", "$(touch owned)", "a\nb", "-rf", "Größe 模型; *"]
@@ -293,25 +292,22 @@ def test_any_takes_the_first_free_device_that_is_able(
 
 
 def test_a_device_without_sme2_emulates_it_when_asked(
-    loopback_device: LoopbackDevice,
-    adb_bridge: AdbBridge,
-    emulator: Qemu,
+    emulating_device: LoopbackDevice,
+    device_programs: DevicePrograms,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("SME2_QEMU", str(emulator.path))
-    monkeypatch.setenv("SME2_ANDROID_EMULATE", "1")
-    target = open_target("android", Store(tmp_path), loopback_device.serial)
+    target = open_target("android", Store(tmp_path), emulating_device.serial)
     assert isinstance(target, EmulatedAndroidTarget)
     assert target.fidelity == "emulated"
     assert target.availability("on").ok
     with target.workspace() as workspace:
-        shell = workspace.put(adb_bridge.packages / "usr/bin/mksh-static")
+        shell = workspace.put(device_programs.shell)
         done = workspace.run([shell, "-c", 'print -r -- "$(</proc/cpuinfo)"'], {}, 60)
     assert has_sme2(done.stdout)
     assert done.command[1:3] == ["-cpu", "max"]
     monkeypatch.delenv("SME2_ANDROID_EMULATE")
-    assert open_target("android", Store(tmp_path), loopback_device.serial).fidelity == "hardware"
+    assert open_target("android", Store(tmp_path), emulating_device.serial).fidelity == "hardware"
 
 
 def test_sme2_is_there_when_every_cpu_has_it() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
-from sme2_assets.store import Store
+from sme2_assets.store import Store, safe_name
 from sme2_assets.targets import PLATFORMS, TARGETS, TargetKey, open_target
-from sme2_assets.targets.host import host_facts, host_platform
+from sme2_assets.targets.host import device_name, host_device, host_facts, host_platform
+from sme2_assets.targets.keys import architecture, native_fidelity
 from sme2_assets.targets.local import NativeTarget
 
 
@@ -65,6 +67,52 @@ def test_a_command_runs_in_a_fresh_workspace_and_its_files_are_brought_back(tmp_
             workspace.get("never.txt", tmp_path / "never.txt")
     assert (done.returncode, done.stderr) == (4, "said\n")
     assert (tmp_path / "deep" / "out.txt").read_text() == "it's $(here)"
+
+
+@pytest.mark.parametrize(
+    ("machine", "name", "fidelity"),
+    [
+        ("aarch64", "aarch64", "hardware"),
+        ("arm64", "aarch64", "hardware"),
+        ("x86_64", "x86_64", "reference"),
+        ("AMD64", "x86_64", "reference"),
+        ("riscv64", "riscv64", "reference"),
+    ],
+)
+def test_native_times_speak_of_sme2_on_one_instruction_set_alone(machine: str, name: str, fidelity: str):
+    assert architecture(machine) == name
+    assert native_fidelity(name) == fidelity
+
+
+@pytest.mark.parametrize(
+    ("cpu", "name"),
+    [
+        ("Neoverse-N1", "neoverse-n1-"),
+        ("Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz", "intel-xeon-platinum-8370c-"),
+        ("AMD EPYC 7763 64-Core Processor", "amd-epyc-7763-64-core-"),
+        ("Apple M4 Pro", "apple-m4-pro-"),
+        ("2x Cortex-X4 + 3x Cortex-A720 + 4x Cortex-A520", "2x-cortex-x4-3x-cortex-a720-"),
+        ("", ""),
+    ],
+)
+def test_a_host_is_called_by_its_cpu_and_by_digits_that_no_other_has(cpu: str, name: str):
+    here, there = device_name(cpu, "installation"), device_name(cpu, "another")
+    assert re.fullmatch(rf"{re.escape(name)}[0-9a-f]{{6}}", here)
+    assert here != there
+    assert here == device_name(cpu, "installation") == safe_name(here)
+    assert "installation" not in here
+
+
+def test_all_targets_of_a_host_are_one_device_that_keeps_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    native, emulated = (open_target(name, Store(tmp_path)).device for name in ("linux", "emulated"))
+    assert native == emulated == host_device()
+    monkeypatch.setenv("SME2_DEVICE", "rack-7")
+    assert open_target("emulated", Store(tmp_path)).device == "rack-7"
+    monkeypatch.setenv("SME2_DEVICE", "rack 7/../8")
+    with pytest.raises(Sme2Error, match="cannot be used as a name"):
+        host_device()
 
 
 def test_host_facts_are_real():

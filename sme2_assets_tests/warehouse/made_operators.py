@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ class OperatorRun:
     iterations: int = 3
     features: Sequence[str] = ("asimd",)
     pte_sha256: str = "a" * 64
-    started_at: datetime = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    started_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
 
     @property
     def run_id(self) -> str:

@@ -10,7 +10,7 @@ import json
 import random
 import shutil
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from sme2_assets.analysis.timeline import execute_durations
@@ -104,16 +104,19 @@ class MadeRun:
     variant: str = "toy_cnn-fp32"
     platform: str = "linux"
     fidelity: str = "hardware"
-    device: str = "host-cpu"
+    device: str = "a-cpu-0a1b2c"
+    arch: str = "aarch64"
     threads: int = 1
     rounds: int = 6
     warmup: int = 1
     iterations: int = 3
     matrix_speedup: float = 2.0
+    # Of the whole machine.
+    slowness: float = 1.0
     sqnr_db: float = 90.0
     pte_sha256: str = "a" * 64
     runner_sha256: str = "b" * 64
-    started_at: datetime = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    started_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     seed: int = 1
 
     @property
@@ -193,7 +196,7 @@ class MadeRun:
         library = "libexecutorch_backend_xnnpack.so"
         document = {
             "schema": 1,
-            "arch": "aarch64",
+            "arch": self.arch,
             "period_ns": 500_000,
             "dropped": 0,
             "missed": 0,
@@ -224,24 +227,25 @@ class MadeRun:
         measured = []
         for name, off_us in operators:
             speedup = self.matrix_speedup if "{}" in name and self.sme2 == "on" else 1.0
-            us = round(off_us / speedup * noise.uniform(0.99, 1.01))
+            us = round(off_us * self.slowness / speedup * noise.uniform(0.99, 1.01))
             measured.append((name.format("PF32" if self.sme2 == "on" else "F32"), 1000 * us))
         return Delegate(measured, sum(ns for _, ns in measured) + 3_210)
 
     def _cpu(self) -> dict[str, object]:
+        arm = self.arch == "aarch64"
         return {
-            "arch": "aarch64",
-            "features_seen": ["asimd", "sme", "sme2"],
-            "features_masked": [] if self.sme2 == "on" else ["sme", "sme2"],
+            "arch": self.arch,
+            "features_seen": ["asimd", "sme", "sme2"] if arm else [],
+            "features_masked": [] if self.sme2 == "on" or not arm else ["sme", "sme2"],
             "sme2": self.sme2,
             "sme2_usable": self.sme2 == "on",
-            "sme_vector_bits": 512,
+            "sme_vector_bits": 512 if arm else None,
             "sve_vector_bits": None,
         }
 
     def _manifest(self, folder: Path, processes: list[Process]) -> Manifest:
         model, _, precision = self.variant.rpartition("-")
-        machine = {"os": "Linux", "kernel": "6.1", "arch": "aarch64", "cpu": "A CPU", "cores": 2}
+        machine = {"os": "Linux", "kernel": "6.1", "arch": self.arch, "cpu": "A CPU", "cores": 2}
         emulator = "QEMU 11.1" if self.fidelity == "emulated" else None
         return Manifest(
             run_id=self.run_id,

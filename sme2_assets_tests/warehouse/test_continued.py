@@ -121,7 +121,8 @@ def test_what_was_published_is_not_read_again(warehouse: Warehouse, tmp_path: Pa
     first, second = run_of(1), run_of(2)
     ingest(warehouse, first.write(tmp_path))
     warehouse.publish()
-    expected = warehouse.query("FROM operator_summary")
+    question = "FROM operator_summary WHERE run_id = ? ORDER BY backend, delegate, position"
+    expected = warehouse.query(question, [first.run_id])
     for path in files_of(warehouse, first):
         facts = path.stat()
         path.write_bytes(b"x" * facts.st_size)
@@ -129,7 +130,7 @@ def test_what_was_published_is_not_read_again(warehouse: Warehouse, tmp_path: Pa
     ingest(warehouse, second.write(tmp_path))
     warehouse.publish()
     assert set(warehouse.query("FROM runs")["run_id"]) == {first.run_id, second.run_id}
-    again = warehouse.query("FROM operator_summary WHERE run_id = ?", [first.run_id])
+    again = warehouse.query(question, [first.run_id])
     pd.testing.assert_frame_equal(again, expected)
     # Unless it was written again: such a file has another time.
     for path in files_of(warehouse, first):

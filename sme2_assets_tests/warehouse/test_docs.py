@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def asked(paired: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> Wareho
             sme2="on",
             variant="toy_cnn-int8",
             session_id=f"202602{night + 1:02d}T000000-bbbbbb",
-            started_at=datetime(2026, 2, night + 1, tzinfo=timezone.utc),
+            started_at=datetime(2026, 2, night + 1, tzinfo=UTC),
             matrix_speedup=3.0 if night < 5 else 1.0,
             rounds=1,
             iterations=1,

@@ -9,6 +9,8 @@ import pytest
 from sme2_assets.errors import RunnerError, Sme2Error, TraceError
 from sme2_assets.profiling.manifest import Manifest
 from sme2_assets.store import Store
+from sme2_assets.targets.host import host_arch, host_device
+from sme2_assets.targets.keys import native_fidelity
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import rows_of_run
 from sme2_assets.warehouse.read import latest_run
@@ -38,7 +40,8 @@ def test_a_real_run_becomes_rows(real_run: tuple[Store, Manifest], real_warehous
     assert run["run_id"] == manifest.run_id
     assert run["session_id"] == manifest.session_id
     assert (run["rounds"], run["warmup"], run["iterations"], run["threads"]) == (2, 2, 4, 1)
-    assert (run["fidelity"], run["sme2"], run["paired"]) == ("hardware", "off", False)
+    assert (run["fidelity"], run["sme2"], run["paired"]) == (native_fidelity(host_arch()), "off", False)
+    assert (run["device"], run["arch"]) == (host_device(), host_arch())
     assert (run["pte_sha256"], run["runner_sha256"]) == (identity.pte_sha256, identity.runner_sha256)
     assert run["sqnr_db"] >= run["sqnr_threshold_db"]
     assert run["started_at"].isoformat() == manifest.info.started_at

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,7 @@ def test_the_latest_run_is_the_newest_of_its_variant_target_and_thread_count(
     warehouse: Warehouse, tmp_path: Path
 ):
     day = timedelta(days=1)
-    first = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    first = datetime(2026, 1, 1, tzinfo=UTC)
     base = MadeRun(rounds=1, warmup=0, iterations=1)
     runs = [
         # Written in another order than measured; an older session id does not matter.

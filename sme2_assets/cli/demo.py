@@ -1,0 +1,193 @@
+"""`sme2 demo`: from nothing to a finding, in one command.
+
+Belongs here: what the demo does in which order, and how its end is printed. Heavy imports happen inside the
+command.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sme2_assets.cli.support import json_option, out, print_json, progress, variants_of
+from sme2_assets.errors import Sme2Error
+from sme2_assets.store import Store
+
+if TYPE_CHECKING:
+    from sme2_assets.report.unit_use import UnitUse
+    from sme2_assets.warehouse import Warehouse
+
+# Marks the Dagster runs of one demo, so that it shows what it measured itself.
+TAG = "sme2/demo"
+
+Log = Callable[[str], None]
+
+
+@click.command()
+@click.argument("model", default="toy_cnn")
+@json_option
+@click.pass_obj
+def demo(store: Store, model: str, as_json: bool) -> None:
+    """Profile MODEL at all its precisions, and show what of it runs on the SME unit.
+
+    Fetches the emulator where there is none, measures on every platform that tells something about SME2 here,
+    and ends with one table, the one finding in it, and the report to read on. Exit code 1: something was left
+    out that should work.
+    """
+    with progress.status("starting") as status:
+
+        def log(message: str) -> None:
+            status.update(message)
+            progress.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+        run_ids, left_out = _measured(store, model, log)
+    result = _Result.of(store, run_ids, left_out)
+    if as_json:
+        print_json(result.as_json())
+    else:
+        result.show()
+    for cause in left_out:
+        progress.print(cause, style="bold red", markup=False, highlight=False, soft_wrap=True)
+    if left_out:
+        sys.exit(1)
+
+
+def _measured(store: Store, model: str, log: Log) -> tuple[list[str], list[str]]:
+    """The runs that were measured, and what was left out that should work."""
+    from sme2_assets import launch
+    from sme2_assets.resources import Lab
+    from sme2_assets.targets import SME2_STATES
+    from sme2_assets.targets.local import EmulatedTarget
+
+    lab = Lab(data_root=str(store.root))
+    try:
+        EmulatedTarget(store.tools).provision(log)
+    except Sme2Error as error:
+        # It is among what is left out, then, and everything else is measured.
+        log(f"emulated: {error}")
+    wanted = launch.requests_for_this_machine(lab, variants_of(model), SME2_STATES)
+    for note in wanted.notes:
+        log(f"note: {note}")
+    tags = {TAG: secrets.token_hex(8)}
+    with launch.open_instance(store) as instance:
+        failed = launch.profile(lab, instance, wanted.requests, {}, log, tags=tags)
+        return launch.measured_runs(instance, tags), [str(each) for each in (*wanted.left_out, *failed)]
+
+
+@dataclass(frozen=True)
+class _Baseline:
+    """A run with SME2 off alone: its latency, with nothing to compare it with."""
+
+    run_id: str
+    variant: str
+    device: str
+    median_ms: float
+    p05_ms: float
+    p95_ms: float
+    rounds: int
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What the demo has to show."""
+
+    used: list[UnitUse]
+    speedups: dict[str, str]
+    baselines: list[_Baseline]
+    finding: str | None
+    report: str | None
+    left_out: list[str]
+
+    @classmethod
+    def of(cls, store: Store, run_ids: Sequence[str], left_out: list[str]) -> _Result:
+        from sme2_assets.report.files import PAGE_NAME
+        from sme2_assets.report.unit_use import finding, most_telling, unit_use
+        from sme2_assets.warehouse import Warehouse
+
+        warehouse = Warehouse(store.warehouse)
+        used = unit_use(warehouse, run_ids)
+        telling = most_telling(used)
+        page = store.report_dir(telling.variant, telling.platform) / PAGE_NAME if telling else None
+        return cls(
+            used,
+            _speedups(warehouse, run_ids),
+            _baselines(warehouse, run_ids),
+            finding(used),
+            page.as_uri() if page is not None and page.is_file() else None,
+            left_out,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "runs": [{**use.as_json(), "speedup": self.speedups.get(use.run_id)} for use in self.used],
+            "baselines": [asdict(baseline) for baseline in self.baselines],
+            "finding": self.finding,
+            "report": self.report,
+            "left_out": self.left_out,
+        }
+
+    def show(self) -> None:
+        from sme2_assets.report.tables import EMULATED_NOTE
+        from sme2_assets.report.terminal import print_table
+        from sme2_assets.report.unit_use import unit_table
+
+        if self.used:
+            print_table(out, unit_table(self.used, self.speedups))
+        if self.finding:
+            out.print(f"Finding: {self.finding}", style="bold", markup=False, highlight=False, soft_wrap=True)
+        if any(use.fidelity == "emulated" for use in self.used):
+            _say(EMULATED_NOTE)
+        for device in dict.fromkeys(baseline.device for baseline in self.baselines):
+            latencies = ", ".join(
+                f"{it.variant} {it.median_ms:.3f} ms ({it.p05_ms:.3f} to {it.p95_ms:.3f}, n = {it.rounds})"
+                for it in self.baselines
+                if it.device == device
+            )
+            _say(f"SME2 off on {device}, with nothing to compare it with: {latencies}.")
+        if self.report:
+            _say(f"report: {self.report}")
+
+
+def _say(text: str) -> None:
+    out.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _speedups(warehouse: Warehouse, run_ids: Sequence[str]) -> dict[str, str]:
+    """The speedups of pairs on hardware in words, by the run with SME2 on."""
+    from sme2_assets.report.tables import speedup_text
+
+    rows = warehouse.query(
+        "SELECT * FROM comparisons "
+        "WHERE level = 'model' AND fidelity = 'hardware' AND list_contains(?, on_run_id)",
+        [list(run_ids)],
+    )
+    return {row["on_run_id"]: speedup_text(row) for row in rows.to_dict("records")}
+
+
+def _baselines(warehouse: Warehouse, run_ids: Sequence[str]) -> list[_Baseline]:
+    from sme2_assets.analysis.insights import device_text
+
+    rows = warehouse.query(
+        "SELECT run_id, runs.variant, runs.device, runs.arch, cpu, median_ns, p05_ns, p95_ns, "
+        "latency_summary.rounds AS rounds FROM latency_summary JOIN runs USING (run_id) "
+        "WHERE runs.fidelity = 'hardware' AND NOT runs.paired AND list_contains($run_ids, run_id) "
+        "ORDER BY list_position($run_ids, run_id)",
+        {"run_ids": list(run_ids)},
+    )
+    return [
+        _Baseline(
+            run_id=row["run_id"],
+            variant=row["variant"],
+            device=device_text(row),
+            median_ms=row["median_ns"] / 1e6,
+            p05_ms=row["p05_ns"] / 1e6,
+            p95_ms=row["p95_ns"] / 1e6,
+            rounds=int(row["rounds"]),
+        )
+        for row in rows.to_dict("records")
+    ]

@@ -1,0 +1,57 @@
+"""`sme2 dev`: the Dagster UI on this machine's data folder.
+
+Belongs here: options, and how Dagster's own program is started. What the UI shows is in `definitions.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import click
+
+from sme2_assets.cli.support import progress
+from sme2_assets.errors import Sme2Error
+from sme2_assets.store import Store, ready_dagster_home
+
+WORKSPACE = Path(__file__).parent.with_name("workspace.yaml")
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=3000, show_default=True, help="The port there."
+)
+@click.pass_obj
+def dev(store: Store, host: str, port: int) -> None:
+    """Open the Dagster UI: the same assets as a graph, with tables and pictures. Ctrl-C ends it."""
+    _require_free(host, port)
+    store.root.mkdir(parents=True, exist_ok=True)
+    os.environ["SME2_DATA"] = str(store.root)
+    os.environ["DAGSTER_HOME"] = str(ready_dagster_home(store))
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    text = f"{address} in a few seconds; the data folder is {store.root}"
+    progress.print(text, markup=False, highlight=False, soft_wrap=True)
+    command = [sys.executable, "-m", "dagster", "dev", "--workspace", str(WORKSPACE)]
+    command += ["--host", host, "--port", str(port)]
+    # Not from wherever this was typed: Dagster would take a pyproject.toml or .env there for its own.
+    os.chdir(store.root)
+    # In place of this process, so that a signal that is meant for the UI reaches it.
+    os.execv(sys.executable, command)
+
+
+def _require_free(host: str, port: int) -> None:
+    """Dagster tells a taken port by a traceback among the lines of its other processes."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            # As the server will: a port whose last connections are just closing is free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise Sme2Error(
+            f"The UI cannot listen on {host}, port {port}: {error.strerror}.",
+            f"End what uses it, or choose another: `sme2 dev --port {port + 1 if port < 65535 else 3000}`.",
+        ) from error

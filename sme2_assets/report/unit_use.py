@@ -1,0 +1,250 @@
+"""How much of a model is on the SME unit, precision by precision, in a table and a sentence.
+
+Belongs here: counting the convolutions and matrix products of runs with SME2 on, and what the precisions of
+one model say together. Why an operator is off the unit is not judged here: view `missed_sme2` tells. What no
+evidence tells stays unknown, and no sentence is built on it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from sme2_assets.analysis.insights import MATRIX, PROOF
+from sme2_assets.report.tables import TextTable
+from sme2_assets.warehouse import Warehouse
+
+UNKNOWN = "unknown"
+
+_OPERATORS = """
+SELECT
+    facts.run_id, facts.variant, facts.model, facts.precision, facts.platform, facts.fidelity,
+    facts.op_type, facts.node_kind, facts.kernel_size, facts.sme2_evidence,
+    missed.reason, missed.because
+FROM operator_facts AS facts
+LEFT JOIN missed_sme2 AS missed
+    ON missed.run_id = facts.run_id AND missed.backend = facts.backend
+    AND missed.delegate IS NOT DISTINCT FROM facts.delegate AND missed.position = facts.position
+WHERE list_contains($run_ids, facts.run_id) AND facts.sme2 = 'on' AND list_contains($matrix, facts.category)
+ORDER BY list_position($run_ids, facts.run_id), facts.delegate NULLS LAST, facts.position
+"""
+
+Record = Mapping[Hashable, Any]
+
+
+@dataclass(frozen=True)
+class MatrixOperator:
+    """A convolution or matrix product of a run with SME2 on.
+
+    `kind` is what a person calls it, e.g. `1x1 convolution`. `off_because` is why it is off the unit by the
+    words of `missed_sme2`; None for one that is on it.
+    """
+
+    kind: str
+    seen: bool
+    reason: str | None
+    off_because: str | None
+
+    @property
+    def on_unit(self) -> bool:
+        return self.reason is None
+
+    @property
+    def known(self) -> bool:
+        return self.reason != UNKNOWN
+
+
+@dataclass(frozen=True)
+class UnitUse:
+    """The matrix operators of one run with SME2 on."""
+
+    run_id: str
+    variant: str
+    model: str
+    precision: str
+    platform: str
+    fidelity: str
+    operators: tuple[MatrixOperator, ...]
+
+    @property
+    def on_unit(self) -> int:
+        return sum(operator.on_unit for operator in self.operators)
+
+    @property
+    def by_name_alone(self) -> int:
+        """Those on the unit that no sample shows there; their names say it."""
+        return sum(operator.on_unit and not operator.seen for operator in self.operators)
+
+    @property
+    def missed(self) -> dict[str, int]:
+        """How many are off the unit for each reason, the commonest first."""
+        reasons = Counter(operator.reason for operator in self.operators if operator.reason is not None)
+        return dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0])))
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "variant": self.variant,
+            "model": self.model,
+            "precision": self.precision,
+            "platform": self.platform,
+            "fidelity": self.fidelity,
+            "run_id": self.run_id,
+            "matrix_operators": len(self.operators),
+            "on_sme_unit": self.on_unit,
+            "by_name_alone": self.by_name_alone,
+            "missed": self.missed,
+        }
+
+
+def unit_use(warehouse: Warehouse, run_ids: Sequence[str]) -> list[UnitUse]:
+    """What the runs with SME2 on among these used the SME unit for, in the order of the runs.
+
+    A run without any convolution or matrix product has nothing to tell and is left out.
+    """
+    rows = warehouse.query(_OPERATORS, {"run_ids": list(run_ids), "matrix": list(MATRIX)})
+    used = []
+    for _, run in rows.groupby("run_id", sort=False):
+        records = run.to_dict("records")
+        first = records[0]
+        names = ("run_id", "variant", "model", "precision", "platform", "fidelity")
+        identity = {name: str(first[name]) for name in names}
+        used.append(UnitUse(**identity, operators=tuple(_operator(row) for row in records)))
+    return used
+
+
+def unit_table(used: Sequence[UnitUse], speedups: Mapping[str, str]) -> TextTable:
+    """A row for each run: how many matrix operators are on the unit, and why the others are not.
+
+    `speedups` has the speedup of a run's pair in words, by run id; emulated runs have none.
+    """
+    table = TextTable.of(
+        [
+            "model",
+            "precision",
+            "platform",
+            "matrix operators on the SME unit",
+            "not on it, and why",
+            "speedup",
+        ],
+        [
+            [
+                use.model,
+                use.precision,
+                use.platform,
+                _count_text(use),
+                _missed_text(use),
+                speedups.get(use.run_id),
+            ]
+            for use in used
+        ],
+    )
+    return table if speedups else table.without("speedup")
+
+
+def finding(used: Sequence[UnitUse]) -> str | None:
+    """The one thing to know from the precisions of a model together; None where nothing certain can be said.
+
+    First a kind of operator that some precisions keep off the unit and others put on it: that is a choice a
+    person has. Else what holds at every precision.
+    """
+    for uses in _by_model(used):
+        if said := _depends_on_precision(uses):
+            return said
+    for uses in _by_model(used):
+        if said := _everywhere_alike(uses):
+            return said
+    return None
+
+
+def most_telling(used: Sequence[UnitUse]) -> UnitUse | None:
+    """The run whose report to read first: the one that misses most."""
+    return max(used, key=lambda use: len(use.operators) - use.on_unit, default=None)
+
+
+def _by_model(used: Sequence[UnitUse]) -> list[list[UnitUse]]:
+    """The runs of each model on each platform."""
+    groups: dict[tuple[str, str], list[UnitUse]] = {}
+    for use in used:
+        groups.setdefault((use.model, use.platform), []).append(use)
+    return list(groups.values())
+
+
+def _depends_on_precision(uses: Sequence[UnitUse]) -> str | None:
+    """A kind whose operators are all off the unit at some precisions and all on it at all others."""
+    kinds = dict.fromkeys(operator.kind for use in uses for operator in use.operators)
+    found: list[tuple[int, str]] = []
+    for kind in kinds:
+        of_kind = {use.precision: [op for op in use.operators if op.kind == kind] for use in uses}
+        if not all(of_kind.values()) or not all(op.known for ops in of_kind.values() for op in ops):
+            continue
+        off = [name for name, ops in of_kind.items() if not any(op.on_unit for op in ops)]
+        on = [name for name, ops in of_kind.items() if all(op.on_unit for op in ops)]
+        if off and on and len(off) + len(on) == len(of_kind):
+            count = max(len(of_kind[name]) for name in off)
+            stays, them = (f"the {kind} stays", "it is") if count == 1 else (f"the {kind}s stay", "they are")
+            said = f"At {_listed(off)} {stays} off the SME unit, while at {_listed(on)} {them} on it."
+            found.append((count, said + _because(of_kind[off[0]])))
+    return max(found, key=lambda item: item[0])[1] if found else None
+
+
+def _everywhere_alike(uses: Sequence[UnitUse]) -> str | None:
+    """What no precision changes: everything on the unit, or the same kinds off it."""
+    if not all(operator.known for use in uses for operator in use.operators):
+        return None
+    what = f"of {uses[0].model} at {_listed([use.precision for use in uses])}"
+    if all(operator.on_unit for use in uses for operator in use.operators):
+        return f"Every convolution and matrix product {what} is on the SME unit."
+    if not any(operator.on_unit for use in uses for operator in use.operators):
+        return f"No convolution or matrix product {what} is on the SME unit."
+    kinds = [{op.kind for op in use.operators if not op.on_unit} for use in uses]
+    on = {op.kind for use in uses for op in use.operators if op.on_unit}
+    if all(each == kinds[0] for each in kinds) and not kinds[0] & on:
+        off = " and ".join(f"{kind}s" for kind in sorted(kinds[0]))
+        return f"All convolutions and matrix products {what} are on the SME unit, but for its {off}."
+    return None
+
+
+def _because(operators: Sequence[MatrixOperator]) -> str:
+    """The reason, where all of them have the same one."""
+    reasons = {operator.off_because for operator in operators}
+    return f" {reasons.pop()}" if len(reasons) == 1 and None not in reasons else ""
+
+
+def _operator(row: Record) -> MatrixOperator:
+    reason, because = (None if pd.isna(row[name]) else str(row[name]) for name in ("reason", "because"))
+    if row["sme2_evidence"] not in PROOF and reason is None:
+        # Nothing proves an SME2 kernel, and the view has no row for it: that is no "yes".
+        reason = UNKNOWN
+    return MatrixOperator(_kind(row), row["sme2_evidence"] == "executed", reason, because)
+
+
+def _kind(row: Record) -> str:
+    """What a person calls the operator: by the node it was exported as, else by the name it ran under."""
+    node, size = (None if pd.isna(row[name]) else str(row[name]) for name in ("node_kind", "kernel_size"))
+    if row["reason"] == "depthwise" or node == "XNNDepthwiseConv2d":
+        return "depthwise convolution"
+    if node == "XNNFullyConnected":
+        return "linear layer"
+    if node is not None and "Conv" in node:
+        name = "transposed convolution" if "Transpose" in node else "convolution"
+        return f"{size} {name}" if size else name
+    return f"{row['op_type']} operator"
+
+
+def _count_text(use: UnitUse) -> str:
+    by_name = f" ({use.by_name_alone} by name alone)" if use.by_name_alone else ""
+    return f"{use.on_unit} of {len(use.operators)}{by_name}"
+
+
+def _missed_text(use: UnitUse) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in use.missed.items()) or "-"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """`fp32`, `fp32 and int8`, `fp32, fp16 and int8`."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last

@@ -1,0 +1,154 @@
+"""A reference, native on another instruction set: times of its own, and not a word about SME2."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from sme2_assets.assets import summaries
+from sme2_assets.exchange.export import FORMATS, export_run
+from sme2_assets.explain import explain
+from sme2_assets.report.content import baseline_document
+from sme2_assets.report.html import html_of
+from sme2_assets.report.insights import explanation_json, show_explanation
+from sme2_assets.report.markdown import markdown_report
+from sme2_assets.report.overview import overview_document, overview_rows
+from sme2_assets.report.terminal import show_baseline
+from sme2_assets.store import Store
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.checks import executed_kernel_faults, sme2_evidence_faults
+from sme2_assets.warehouse.read import RUN_VIEWS, rows_of_view, run_of_id
+from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
+
+INTEL = MadeRun(fidelity="reference", arch="x86_64", device="xeon-0a1b2c")
+# An emulated run of the same model file: what a baseline on AArch64 may borrow its kernels from.
+TWIN = MadeRun(
+    sme2="on", platform="emulated", fidelity="emulated", rounds=1, session_id="20260102T000000-bbbbbb"
+)
+NOTE = "native times on x86_64, which say nothing about SME2."
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    store = Store(tmp_path_factory.mktemp("reference"))
+    warehouse = Warehouse(store.warehouse)
+    for run in (INTEL, TWIN):
+        ingest(warehouse, run.write(store.runs))
+    warehouse.publish()
+    return store
+
+
+@pytest.fixture
+def warehouse(store: Store) -> Warehouse:
+    return Warehouse(store.warehouse)
+
+
+def about_sme2(text: str) -> list[str]:
+    """The lines that speak of SME, but for the sentences that say that nothing is said of it."""
+    allowed = re.compile(r"[^.\n|>]*\bsays? nothing about SME2\b\.?|How to read this.*")
+    return [line for line in allowed.sub("", text).splitlines() if "SME" in line]
+
+
+def printed(show) -> str:  # type: ignore[no-untyped-def]
+    buffer = io.StringIO()
+    show(Console(file=buffer, width=250))
+    return buffer.getvalue()
+
+
+def test_the_report_has_its_times_and_says_what_they_are_not(warehouse: Warehouse):
+    text = markdown_report(baseline_document(warehouse, INTEL.variant, "linux", "off")).text
+    assert NOTE in text
+    assert "median inference" in text
+    assert "xeon-0a1b2c" in text
+    assert about_sme2(text) == []
+    for word in ("Projection", "Ceiling", "ceiling", "ruled out", "baseline", "would stay"):
+        assert word not in text
+
+
+def test_the_page_says_no_more_than_the_report(warehouse: Warehouse):
+    page = html_of(baseline_document(warehouse, INTEL.variant, "linux", "off"))
+    shown = re.sub(r"<(style|script|svg).*?</\1>", "", page, flags=re.DOTALL)
+    assert NOTE in shown
+    assert about_sme2(re.sub(r"<[^>]+>", "\n", shown)) == []
+
+
+def test_the_terminal_says_where_it_ran_and_nothing_of_sme2(warehouse: Warehouse):
+    explanation = explain(warehouse, INTEL.variant, "linux")
+    said = [
+        printed(lambda out: show_baseline(out, warehouse, INTEL.variant, "linux", "off")),
+        printed(lambda out: show_explanation(out, explanation)),
+    ]
+    for text in said:
+        assert NOTE in text
+        assert "xeon-0a1b2c (x86_64" in text
+        assert about_sme2(text) == []
+    kinds = {insight.kind for insight in explanation.insights}
+    assert "heavy_operator" in kinds
+    assert not kinds & {"missed_sme2", "projection", "amdahl_compute", "amdahl_data_movement"}
+    assert "SME2" not in json.dumps(explanation_json(explanation))
+
+
+def test_the_warehouse_has_its_times_and_nothing_where_sme2_is_asked_for(warehouse: Warehouse):
+    run = {"run_id": INTEL.run_id}
+    [headroom] = warehouse.query("SELECT * FROM headroom WHERE run_id = $run_id", run).to_dict("records")
+    assert headroom["compute_ns"] > 0
+    assert all(pd.isna(value) for name, value in headroom.items() if str(name).startswith("without_"))
+    assert warehouse.query("SELECT * FROM missed_sme2 WHERE run_id = $run_id", run).empty
+    assert warehouse.query("SELECT * FROM emulated_twin WHERE run_id = $run_id", run).empty
+    for view in ("operator_facts", "kernel_usage", "category_summary", "module_summary"):
+        rows = warehouse.query(f"SELECT * FROM {view} WHERE run_id = $run_id", run)
+        assert len(rows)
+        columns = [name for name in rows if re.match(r"sme2_|sme_|sve_|simd_|load_store_", name)]
+        assert columns
+        assert rows[columns].isna().all(axis=None), view
+    slowest = warehouse.query("SELECT * FROM bottlenecks WHERE run_id = $run_id AND rank = 1", run)
+    assert slowest["gflops"].iloc[0] > 0
+
+
+def test_its_series_goes_on_from_night_to_night(warehouse: Warehouse):
+    history = warehouse.query("SELECT * FROM history WHERE category = 'latency'")
+    assert history[["device", "arch", "fidelity"]].values.tolist() == [["xeon-0a1b2c", "x86_64", "reference"]]
+
+
+def test_its_checks_find_no_fault(warehouse: Warehouse):
+    run = run_of_id(warehouse, INTEL.run_id)
+    assert sme2_evidence_faults(warehouse, run) is None
+    assert executed_kernel_faults(warehouse, run) is None
+
+
+def test_the_pages_of_the_assets_say_so_too(warehouse: Warehouse):
+    made = {
+        "latency_summary": summaries._latency_metadata,
+        "operator_summary": summaries._operator_metadata,
+        "category_summary": summaries._category_metadata,
+        "kernel_usage": summaries._kernel_metadata,
+    }
+    assert set(made) <= set(RUN_VIEWS)
+    for view, metadata in made.items():
+        shown = metadata(rows_of_view(warehouse, view, INTEL.run_id))
+        text = "\n".join(f"{name}: {value.value}" for name, value in shown.items())
+        assert about_sme2(re.sub(r"data:image[^)]*", "", text)) == [], view
+
+
+def test_the_overview_calls_it_a_reference(warehouse: Warehouse):
+    rows = overview_rows(warehouse)
+    text = markdown_report(overview_document(rows, lambda variant, platform: None)).text
+    [line] = [line for line in text.splitlines() if "xeon-0a1b2c" in line]
+    assert "reference (x86_64)" in line
+    assert "SME2" not in line
+
+
+def test_exports_carry_device_architecture_and_the_note(store: Store, warehouse: Warehouse, tmp_path: Path):
+    run = run_of_id(warehouse, INTEL.run_id)
+    files = export_run(store, run, FORMATS, tmp_path, log=print)
+    text = "\n".join(file.read_text() for file in files if file.suffix in (".json", ".md"))
+    assert "says nothing about SME2" in text
+    for fact in ("xeon-0a1b2c", "x86_64", "reference"):
+        assert fact in text
+    assert '"name": "SME2 off' not in text

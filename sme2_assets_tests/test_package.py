@@ -1,0 +1,224 @@
+"""The package as it is installed: a wheel in an environment of its own, used outside any checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+import urllib.error
+import urllib.request
+import venv
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sme2_assets.cli import COMMANDS
+from sme2_assets.store import CHECKOUT
+from sme2_assets.targets.qemu import Qemu
+
+PATIENCE_S = 120
+GUARDS = "{ instance { runQueuingSupported info poolConfig { defaultPoolLimit poolGranularity } } }"
+LOCATIONS = """
+{ workspaceOrError { ... on Workspace { locationEntries {
+  name loadStatus locationOrLoadError { __typename ... on PythonError { message } }
+} } } }
+"""
+INSTANCE = """
+from sme2_assets.launch import open_instance
+from sme2_assets.store import Store, default_data_root
+with open_instance(Store(default_data_root())) as instance:
+    pool = instance.get_concurrency_config().pool_config
+    monitoring = instance.run_monitoring_enabled, instance.get_settings("run_monitoring")
+    print(pool.default_pool_limit, pool.pool_granularity.value, instance.telemetry_enabled, *monitoring)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, as building leaves files beside the sources."""
+    copy = tmp_path_factory.mktemp("sources")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(CHECKOUT / name, copy)
+    for name in ("sme2_assets", "sme2_assets_tests", "benchmarks", "tools"):
+        shutil.copytree(CHECKOUT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    folder = tmp_path_factory.mktemp("wheel")
+    command = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, copy]
+    subprocess.run([sys.executable, "-m", "pip", *command], check=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@dataclass(frozen=True)
+class Desk:
+    """An environment with the wheel in it, and a person's home and working folder, all empty at first."""
+
+    folder: Path
+
+    @property
+    def data(self) -> Path:
+        """Where that person's data go on Linux when nobody says anything."""
+        return self.folder / "home" / ".local" / "share" / "sme2_assets"
+
+    @property
+    def work(self) -> Path:
+        return self.folder / "work"
+
+    def command(self, *words: str) -> dict[str, Any]:
+        """The arguments of `subprocess` for a program of the environment."""
+        left_out = ("SME2_DATA", "DAGSTER_HOME", "XDG_DATA_HOME", "PYTHONPATH", "VIRTUAL_ENV")
+        environment = {name: value for name, value in os.environ.items() if name not in left_out}
+        # The build tools are programs of the environment that is borrowed from.
+        path = os.pathsep.join([sysconfig.get_path("scripts"), environment["PATH"]])
+        environment |= {"HOME": str(self.folder / "home"), "PATH": path, "COLUMNS": "250"}
+        program = str(self.folder / "venv" / "bin" / words[0])
+        return {"args": [program, *words[1:]], "cwd": self.work, "env": environment, "text": True}
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(**self.command(*words), capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def desk(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    desk = Desk(tmp_path_factory.mktemp("desk"))
+    for name in ("home", "work"):
+        (desk.folder / name).mkdir()
+    venv.create(desk.folder / "venv", with_pip=False, symlinks=True)
+    python = desk.folder / "venv" / "bin" / "python"
+    # What the package depends on is not installed again. A path in a .pth file takes no .pth files from
+    # there, so the checkout that this environment leads to stays out.
+    (packages,) = (desk.folder / "venv" / "lib").glob("python*/site-packages")
+    (packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    install = ["--python", python, "install", "--quiet", "--no-deps", "--no-index", "--ignore-installed"]
+    subprocess.run([sys.executable, "-m", "pip", *install, wheel], check=True)
+    return desk
+
+
+def test_a_wheel_has_all_that_is_needed_and_no_tests(wheel: Path):
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"sme2_assets"}
+    in_git = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "sme2_assets"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert {name for name in names if name.startswith("sme2_assets/")} == set(in_git)
+    for kind in ("py.typed", "dagster.yaml", "workspace.yaml", ".sql", ".cpp", "CMakeLists.txt", ".html"):
+        assert any(name.endswith(kind) for name in names), kind
+
+
+def test_the_installed_package_is_the_one_that_answers(desk: Desk):
+    done = desk.run("python", "-c", "import sme2_assets.definitions as it; print(it.__file__, it.defs)")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(desk.folder / "venv"))
+
+
+def test_help_lists_every_command_and_says_where_data_go(desk: Desk):
+    done = desk.run("sme2", "--help")
+    assert done.returncode == 0, done.stderr
+    assert all(command.name in done.stdout for command in COMMANDS)
+    if sys.platform == "linux":
+        assert str(desk.data) in "".join(line.strip() for line in done.stdout.splitlines())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the place of a person's data differs between systems")
+def test_doctor_finds_everything_and_says_where_data_go(desk: Desk):
+    done = desk.run("sme2", "doctor", "--json")
+    findings = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert done.returncode == 0, done.stdout
+    assert findings["data folder"]["detail"].startswith(str(desk.data))
+    assert findings["CMake and ExecuTorch's C++ SDK"]["status"] == "ok"
+    assert not any(desk.work.iterdir()), "something was made in the folder where the command was typed"
+
+
+def test_a_new_instance_has_the_guards(desk: Desk):
+    done = desk.run("python", "-c", INSTANCE)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("1 op False True "), done.stdout
+    assert "'free_slots_after_run_end_seconds': 30" in done.stdout
+
+
+@pytest.fixture
+def ui(desk: Desk, tmp_path: Path) -> Iterator[str]:
+    """The address of a UI that was opened by `sme2 dev`."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = tmp_path / "dev.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            **desk.command("sme2", "dev", "--port", str(port)),
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        address = f"http://127.0.0.1:{port}"
+        assert _answer(lambda: ask(address, "{ version }"), process), log.read_text()
+        assert address in log.read_text().splitlines()[0]
+        yield address
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
+
+
+def ask(address: str, question: str) -> dict[str, Any]:
+    request = urllib.request.Request(
+        f"{address}/graphql",
+        json.dumps({"query": question}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)["data"]
+
+
+def _answer(question: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            return question()
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.5)
+    return None
+
+
+@pytest.mark.slow
+def test_dev_opens_the_ui_with_the_guards_and_says_when_its_port_is_taken(desk: Desk, ui: str):
+    (location,) = ask(ui, LOCATIONS)["workspaceOrError"]["locationEntries"]
+    assert (location["name"], location["loadStatus"]) == ("sme2_assets", "LOADED")
+    assert location["locationOrLoadError"]["__typename"] == "RepositoryLocation", location
+    instance = ask(ui, GUARDS)["instance"]
+    assert instance["poolConfig"] == {"defaultPoolLimit": 1, "poolGranularity": "op"}
+    assert "free_slots_after_run_end_seconds: 30" in instance["info"]
+    port = ui.rsplit(":", 1)[1]
+    again = desk.run("sme2", "dev", "--port", port)
+    assert again.returncode == 1
+    assert f"The UI cannot listen on 127.0.0.1, port {port}: " in again.stderr
+    assert "What to do" in again.stderr
+    assert "Traceback" not in again.stderr
+    assert not any(desk.work.iterdir())
+
+
+@pytest.mark.slow
+def test_the_demo_runs_outside_a_checkout(desk: Desk, artifacts_dir: Path, emulator: Qemu):
+    desk.data.mkdir(parents=True, exist_ok=True)
+    for name, place in (("artifacts", artifacts_dir), ("tools", artifacts_dir / "tools")):
+        (desk.data / name).symlink_to(place)
+    done = desk.run("sme2", "demo", "toy_cnn-int8")
+    assert done.returncode == 0, done.stderr
+    assert f"file://{desk.data}" in "".join(done.stdout.split())
+    assert (desk.data / "warehouse.duckdb").exists()
+    assert not any(desk.work.iterdir())
