@@ -22,9 +22,11 @@ SLOW = (
     *(f"models/test_{name}.py" for name in ("existing", "export", "failures", "more_architectures")),
     *(f"models/test_{name}.py" for name in ("quantise", "sources", "time_limit")),
     "runner/test_source_build.py",
+    "targets/test_cross_compiler.py",
     "targets/test_debian.py",
     "test_nightly.py",
     "test_onboarding.py",
+    "test_package.py",
     "warehouse/test_continued.py",
     "warehouse/test_publish.py",
 )
