@@ -8,7 +8,7 @@ DEMO   ?= toy_cnn
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup emulator demo dev check test lint format bench trust models constraints resolve docs clean
+.PHONY: help setup emulator demo dev check quick test lint format bench trust models constraints resolve docs clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,8 +45,11 @@ test: $(VENV)/.ready-dev ## Run all tests, the slow ones too
 	@$(PYTEST_TOGETHER) -m "not alone" $(PYTEST_ARGS) || test $$? -eq 5
 	@$(BIN)/python -m pytest -m alone $(PYTEST_ARGS) || test $$? -eq 5
 
+check: $(VENV)/.ready-dev ## Lint, types, and the quick tests, which need no emulator
+	@$(MAKE) --no-print-directory --jobs 2 lint quick
+
 # What needs neither QEMU nor a device nor a browser, and does not take long (lanes.py).
-check: lint ## Lint, types, and the quick tests, which need no emulator
+quick: $(VENV)/.ready-dev
 	@$(PYTEST_TOGETHER) -m "not emulator and not slow and not alone" $(PYTEST_ARGS)
 
 # actionlint's package fetches a binary when it is installed, from where not everybody gets: the workflow has it.

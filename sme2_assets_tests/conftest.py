@@ -33,6 +33,7 @@ LONGEST_FIRST = [
     "e2e/test_ui.py",
     "e2e/test_chain.py",
     "test_onboarding.py",
+    "test_package.py",
     "test_nightly.py",
     "models/test_export.py",
     "runner/test_source_build.py",

@@ -12,21 +12,26 @@ from xdist.scheduler import LoadFileScheduling
 TESTS = Path(__file__).parent
 
 # Who asks for one of these needs more than Python and a compiler, and is not part of `make check`.
-EMULATOR_FIXTURES = {"emulator", "any_emulator", "adb_bridge", "browser"}
-# Files and rooms that measure sessions, export models or build runners in one test after the other. Who
-# leaves slow tests out does not even import them: torch alone takes as long as hundreds of other tests.
+EMULATOR_FIXTURES = {"emulator", "bundle", "adb_bridge", "browser"}
+# Files and rooms that measure sessions, export models, build runners or fetch packages in one test after the
+# other. Who leaves slow tests out does not import them: torch alone takes as long as hundreds of other tests.
 SLOW = (
     "e2e/",
+    "etdump/test_against_inspector.py",
     *(f"models/test_{name}.py" for name in ("architectures", "attribution", "delegation", "divergence")),
     *(f"models/test_{name}.py" for name in ("existing", "export", "failures", "more_architectures")),
     *(f"models/test_{name}.py" for name in ("quantise", "sources", "time_limit")),
     "runner/test_source_build.py",
+    "targets/test_cross_compiler.py",
+    "targets/test_debian.py",
     "test_nightly.py",
     "test_onboarding.py",
+    "test_package.py",
     "warehouse/test_continued.py",
+    "warehouse/test_publish.py",
 )
 # Rooms whose files share what takes long to make: one worker runs all of them.
-SHARING = ("exchange/", "report/")
+SHARING = ("etdump/", "exchange/", "report/")
 
 
 def is_slow(path: Path) -> bool:

@@ -90,8 +90,8 @@ def test_the_hooks_mend_a_badly_written_file_without_a_network(tmp_path: Path):
 def test_a_test_is_in_the_lane_of_the_emulator_by_what_it_asks_for(pytester: pytest.Pytester):
     pytester.makeini("[pytest]\nmarkers = emulator: as in pyproject.toml")
     pytester.makeconftest(
-        "import pytest\n\n@pytest.fixture\ndef any_emulator(): ...\n\n"
-        "@pytest.fixture\ndef behind(any_emulator): ...\n"
+        "import pytest\n\n@pytest.fixture\ndef emulator(): ...\n\n"
+        "@pytest.fixture\ndef behind(emulator): ...\n"
     )
     pytester.makepyfile("def test_quick(tmp_path): ...\n\ndef test_emulated(behind): ...\n")
     plain = ("-p", "sme2_assets_tests.lanes", "-p", "no:hydra_pytest")

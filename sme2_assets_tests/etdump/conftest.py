@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from sme2_assets.etdump import Events, read_etdump
 
 INFERENCES = 5
+PROGRAM = Path(__file__).with_name("real_trace.py")
 
 
 @pytest.fixture(scope="session")
@@ -18,18 +23,27 @@ def small_trace() -> bytes:
 
 
 @pytest.fixture(scope="session")
-def real_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trace that ExecuTorch writes now: several delegates, portable operators, several inferences."""
-    path = tmp_path_factory.mktemp("etdump") / "trace.etdump"
-    command = [sys.executable, "-m", "sme2_assets_tests.etdump.real_trace", str(path)]
-    run = subprocess.run(
-        [*command, "--inferences", str(INFERENCES)],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
+def real_trace(artifacts_dir: Path) -> Path:
+    """A trace that this ExecuTorch writes here: several delegates, portable operators, several inferences."""
+    version = importlib.metadata.version("executorch")
+    decides = f"{PROGRAM.read_text()} {version} {platform.machine()} {INFERENCES}"
+    folder = artifacts_dir / "test-traces"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{hashlib.sha256(decides.encode()).hexdigest()[:16]}.etdump"
+    # Workers of one test run share the file.
+    with FileLock(path.with_suffix(".lock")):
+        if not path.exists():
+            made = path.with_suffix(".part")
+            command = [sys.executable, "-m", f"sme2_assets_tests.etdump.{PROGRAM.stem}", str(made)]
+            run = subprocess.run(
+                [*command, "--inferences", str(INFERENCES)],
+                cwd=Path(__file__).parents[2],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert run.returncode == 0, run.stderr
+            made.rename(path)
     return path
 
 
