@@ -1,7 +1,9 @@
 """Asset checks: what must hold for the numbers to mean what they say."""
 
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import dagster as dg
 
@@ -18,6 +20,7 @@ from sme2_assets.profiling.session import current_run_dir
 from sme2_assets.resources import Lab
 from sme2_assets.runner.source_build import current_source_runner, kernel_fault, record_faults
 from sme2_assets.targets import TargetKey
+from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import (
     attribution_faults,
     conservation_faults,
@@ -29,29 +32,63 @@ from sme2_assets.warehouse.checks import (
 )
 from sme2_assets.warehouse.read import latest_run
 
-run_check = partial(dg.asset_check, partitions_def=run_partitions)
+Fault = str | None
+# Of a variant on a target.
+FindFault = Callable[[Lab, str, TargetKey], Fault]
 
 
-@run_check(asset="etdump_traces", blocking=True)
-def outputs_match_eager(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
-    """The runner's outputs are as near to the eager model as the precision must be."""
-    faults: dict[str, str] = {}
-    without_reference = []
-    for key in _partition_keys(context):
-        variant, target = parse_run_key(key)
-        info = Manifest.read(current_run_dir(lab.store, variant, target.platform, target.sme2)).info
-        if info.sqnr_db is None:
-            without_reference.append(key)
-        elif info.sqnr_db < info.sqnr_threshold_db:
-            faults[key] = (
-                f"{info.sqnr_db:.1f} dB against eager, {info.sqnr_threshold_db:.1f} dB needed"
-                f"{_divergence_text(variant)}"
+@dataclass(frozen=True)
+class _RunCheck:
+    """A check of a run. `find` gives what is wrong with it, `passed` is said when nothing is."""
+
+    name: str
+    description: str
+    find: FindFault
+    passed: str
+    # A failure stops what follows; a warning does not.
+    blocking: bool = False
+
+
+def _checks_of(asset: str, *checks: _RunCheck) -> dg.AssetChecksDefinition:
+    """All checks of an asset as one step: each step of its own would cost more than what it looks at."""
+
+    @dg.multi_asset_check(
+        name=f"checks_of_{asset}",
+        specs=[
+            dg.AssetCheckSpec(
+                check.name,
+                asset=asset,
+                description=check.description,
+                blocking=check.blocking,
+                partitions_def=run_partitions,
             )
-    if without_reference:
-        return _result(
-            faults, "There is no eager model to compare with; the arms are compared with each other."
-        )
-    return _result(faults, "Outputs agree with the eager model.")
+            for check in checks
+        ],
+        can_subset=True,
+    )
+    def evaluated(context: dg.AssetCheckExecutionContext, lab: Lab) -> Iterator[dg.AssetCheckResult]:
+        for check in checks:
+            if dg.AssetCheckKey(dg.AssetKey(asset), check.name) not in context.selected_asset_check_keys:
+                continue
+            faults = {}
+            for key in _partition_keys(context):
+                if fault := check.find(lab, *parse_run_key(key)):
+                    faults[key] = fault
+            severity = dg.AssetCheckSeverity.ERROR if check.blocking else dg.AssetCheckSeverity.WARN
+            yield _result(faults, check.passed, severity, check_name=check.name, asset_key=asset)
+
+    return evaluated
+
+
+def _outputs(lab: Lab, variant: str, target: TargetKey) -> Fault:
+    info = Manifest.read(current_run_dir(lab.store, variant, target.platform, target.sme2)).info
+    # A finished program has no eager model; its arms are compared with each other.
+    if info.sqnr_db is None or info.sqnr_db >= info.sqnr_threshold_db:
+        return None
+    return (
+        f"{info.sqnr_db:.1f} dB against eager, {info.sqnr_threshold_db:.1f} dB needed"
+        f"{_divergence_text(variant)}"
+    )
 
 
 def _divergence_text(variant: str) -> str:
@@ -65,69 +102,84 @@ def _divergence_text(variant: str) -> str:
     return f"; {found}" if found else "; no operator of the exported program diverges: look at the kernels"
 
 
-@run_check(asset="timeline", blocking=True)
-def every_nanosecond_accounted_for(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
-    """Operators, delegate overhead and framework overhead add up to Method::execute in every inference."""
-    return _result(
-        _faults_of_runs(context, lab, conservation_faults), "Every inference adds up to the nanosecond."
-    )
+def _warm_up(lab: Lab, variant: str, target: TargetKey) -> Fault:
+    info = Manifest.read(current_run_dir(lab.store, variant, target.platform, target.sme2)).info
+    if info.steady is not False:
+        return None
+    return f"not steady after {info.plan['warmup_cap']} warm-up inferences"
 
 
-@run_check(asset="timeline", blocking=True)
-def sme2_evidence_fits_the_state(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
-    """With SME2 off no operator shows an SME2 kernel; with SME2 on one does, if any operator could."""
-    return _result(_faults_of_runs(context, lab, sme2_evidence_faults), "SME2 evidence is where it must be.")
+def _in_warehouse(find: Callable[[Warehouse, dict[str, Any]], Fault]) -> FindFault:
+    """Of the newest run of the partition."""
+
+    def of_run(lab: Lab, variant: str, target: TargetKey) -> Fault:
+        return find(lab.warehouse, latest_run(lab.warehouse, variant, target.platform, target.sme2))
+
+    return of_run
 
 
-@run_check(asset="timeline")
-def every_operator_known(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
-    """The categoriser knows every operator; unknown ones are counted as Other and named here."""
-    return _result(
-        _faults_of_runs(context, lab, unknown_operators),
+of_traces = _checks_of(
+    "etdump_traces",
+    _RunCheck(
+        "outputs_match_eager",
+        "The runner's outputs are as near to the eager model as the precision asks. A finished program has "
+        "no such model: its arms are compared with each other.",
+        _outputs,
+        "Outputs agree with the eager model, where there is one.",
+        blocking=True,
+    ),
+    _RunCheck(
+        "warm_up_steady",
+        "Every process was steady before it was timed.",
+        _warm_up,
+        "Every warm-up ended steady.",
+    ),
+)
+of_timeline = _checks_of(
+    "timeline",
+    _RunCheck(
+        "every_nanosecond_accounted_for",
+        "Operators, delegate overhead and framework overhead add up to Method::execute in every inference.",
+        _in_warehouse(conservation_faults),
+        "Every inference adds up to the nanosecond.",
+        blocking=True,
+    ),
+    _RunCheck(
+        "sme2_evidence_fits_the_state",
+        "With SME2 off no operator shows an SME2 kernel; with SME2 on one does, if any operator could.",
+        _in_warehouse(sme2_evidence_faults),
+        "SME2 evidence is where it must be.",
+        blocking=True,
+    ),
+    _RunCheck(
+        "every_operator_known",
+        "The categoriser knows every operator; unknown ones are counted as Other and named here.",
+        _in_warehouse(unknown_operators),
         "Every operator has a known category.",
-        severity=dg.AssetCheckSeverity.WARN,
-    )
-
-
-@run_check(asset="timeline")
-def operators_attributed(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
-    """Nearly every operator has one place in the model's code."""
-    return _result(
-        _faults_of_runs(context, lab, attribution_faults),
+    ),
+    _RunCheck(
+        "operators_attributed",
+        "Nearly every operator has one place in the model's code.",
+        _in_warehouse(attribution_faults),
         "Nearly every operator has one place in the model.",
-        severity=dg.AssetCheckSeverity.WARN,
-    )
-
-
-@run_check(asset="kernel_usage", blocking=True)
-def sme2_kernels_executed(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
-    """Sampled: with SME2 on, convolutions and products with SME2 names ran SME2 kernels; off, none did."""
-    return _result(
-        _faults_of_runs(context, lab, executed_kernel_faults),
-        "What was sampled fits the SME2 state.",
-    )
-
-
-@run_check(asset="latency_summary")
-def noise_within_bounds(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
-    """The rounds of a run on hardware agree with one another, and the machine was left alone."""
-    return _result(
-        _faults_of_runs(context, lab, noise_faults),
+    ),
+    _RunCheck(
+        "noise_within_bounds",
+        "The rounds of a native run agree with one another, and the machine was left alone.",
+        _in_warehouse(noise_faults),
         "The rounds agree, and the machine was quiet.",
-        severity=dg.AssetCheckSeverity.WARN,
-    )
-
-
-@run_check(asset="etdump_traces")
-def warm_up_steady(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
-    """Every process was steady before it was timed."""
-    faults = {}
-    for key in _partition_keys(context):
-        variant, target = parse_run_key(key)
-        info = Manifest.read(current_run_dir(lab.store, variant, target.platform, target.sme2)).info
-        if info.steady is False:
-            faults[key] = f"not steady after {info.plan['warmup_cap']} warm-up inferences"
-    return _result(faults, "Every warm-up ended steady.", severity=dg.AssetCheckSeverity.WARN)
+    ),
+)
+of_kernels = _checks_of(
+    "kernel_samples",
+    _RunCheck(
+        "sme2_kernels_executed",
+        "Sampled: with SME2 on, convolutions and products with SME2 names ran SME2 kernels; off, none did.",
+        _in_warehouse(executed_kernel_faults),
+        "What was sampled fits the SME2 state.",
+        blocking=True,
+    ),
+)
 
 
 @dg.asset_check(asset="sme2_comparison", partitions_def=pair_partitions, blocking=True)
@@ -181,23 +233,22 @@ def sme2_kernels_in_binary(context: dg.AssetCheckExecutionContext, lab: Lab) -> 
     return _result(faults, "SME kernels are where they must be, and nowhere else.")
 
 
-def _faults_of_runs(context, lab: Lab, find) -> dict[str, str]:  # type: ignore[no-untyped-def]
-    """What `find` says of the newest run of each partition, where it says something."""
-    faults = {}
-    for key in _partition_keys(context):
-        variant, target = parse_run_key(key)
-        run = latest_run(lab.warehouse, variant, target.platform, target.sme2)
-        if fault := find(lab.warehouse, run):
-            faults[key] = fault
-    return faults
-
-
 def _partition_keys(context: dg.AssetCheckExecutionContext) -> list[str]:
     return list(context.op_execution_context.partition_keys)
 
 
 def _result(
-    faults: dict[str, str], passed: str, severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR
+    faults: dict[str, str],
+    passed: str,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
+    **which: str,
 ) -> dg.AssetCheckResult:
+    """`which` names the check, where a step has several."""
     description = "; ".join(f"{key}: {fault}" for key, fault in faults.items()) or passed
-    return dg.AssetCheckResult(passed=not faults, severity=severity, description=description, metadata=faults)
+    return dg.AssetCheckResult(
+        passed=not faults,
+        severity=severity,
+        description=description,
+        metadata=faults,
+        **which,
+    )

@@ -36,15 +36,7 @@ RANGE_END = "dagster/asset_partition_range_end"
 SKIPPED = "Dependencies for step "
 # Names the lock that the process of an in-process run holds for as long as it lives.
 PROCESS_TAG = "sme2/process"
-RUN_ASSETS = (
-    "etdump_traces",
-    "timeline",
-    "kernel_samples",
-    "latency_summary",
-    "operator_summary",
-    "category_summary",
-    "kernel_usage",
-)
+RUN_ASSETS = ("etdump_traces", "timeline", "kernel_samples")
 PAIR_ASSETS = ("sme2_comparison", "report")
 
 

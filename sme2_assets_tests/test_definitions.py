@@ -79,7 +79,7 @@ def test_a_comparison_depends_on_both_states_of_its_platform():
     instance = dg.DagsterInstance.ephemeral()
     instance.add_dynamic_partitions("model_variants", ["toy_cnn-fp32", "toy_cnn-int8"])
     mapping = defs.resolve_asset_graph().get_partition_mapping(
-        dg.AssetKey("sme2_comparison"), dg.AssetKey("category_summary")
+        dg.AssetKey("sme2_comparison"), dg.AssetKey("timeline")
     )
     pair = dg.MultiPartitionKey({"model": "toy_cnn-fp32", "platform": "linux"})
     with dg.partition_loading_context(dynamic_partitions_store=instance):

@@ -19,9 +19,8 @@ from sme2_assets.warehouse.read import rows_of_view
 
 @dg.asset(
     deps=[
-        dg.AssetDep("category_summary", partition_mapping=both_states),
-        dg.AssetDep("latency_summary", partition_mapping=both_states),
-        dg.AssetDep("kernel_usage", partition_mapping=both_states),
+        dg.AssetDep("timeline", partition_mapping=both_states),
+        dg.AssetDep("kernel_samples", partition_mapping=both_states),
     ],
     partitions_def=pair_partitions,
     backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),

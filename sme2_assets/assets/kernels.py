@@ -1,53 +1,62 @@
 """Which kernels really ran: samples of the kernels pass become rows."""
 
+from typing import Any
+
 import dagster as dg
 import pandas as pd
 
+from sme2_assets.assets.summaries import kernel_metadata
 from sme2_assets.assets.support import clear_failures, read_all_runs
 from sme2_assets.partitions import pair_per_run, run_partitions
 from sme2_assets.report.tables import TextTable
 from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
-from sme2_assets.warehouse.ingest import kernel_rows_of_run, write_kernels
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.ingest import KernelRows, kernel_rows_of_run, write_kernels
 
 
 @dg.asset(
-    deps=["etdump_traces"],
+    # The rows of the run, too: a sample is shown beside its operator.
+    deps=["etdump_traces", "timeline"],
     partitions_def=run_partitions,
     backfill_policy=pair_per_run,
     group_name="warehouse",
     kinds={"parquet", "duckdb"},
-    code_version="1",
+    code_version="2",
 )
 def kernel_samples(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """Tables `kernel_samples` and `registered_kernels`: program counters by operator, function and unit.
 
     What XNNPACK's log registered is kept beside what was seen executing; only a runner built with that
-    log says anything there.
+    log says anything there. Shown with what the view `kernel_usage` has of the run.
     """
-    run_ids = []
+    warehouse = lab.warehouse
     with clear_failures():
-        for key, rows in read_all_runs(context, lab, kernel_rows_of_run).items():
-            write_kernels(lab.warehouse, rows)
-            run_ids.append(rows.manifest.run_id)
-            samples = rows.samples
-            total = int(samples["samples"].sum())
-            outside = samples[samples["kind"] != "operator"]
-            context.add_asset_metadata(
-                {
-                    "samples": total,
-                    "samples outside operators": int(outside["samples"].sum()),
-                    "samples by what was executing": dg.MetadataValue.md(_kinds_table(samples).markdown())
-                    if total
-                    else "No kernels pass: kernel_rounds was 0, or this platform cannot be sampled.",
-                    "registered kernels": len(rows.registered),
-                    "dagster/row_count": len(samples),
-                    "run_id": rows.manifest.run_id,
-                },
-                partition_key=key,
-            )
-        lab.warehouse.publish()
+        runs = read_all_runs(context, lab, kernel_rows_of_run)
+        for rows in runs.values():
+            write_kernels(warehouse, rows)
+        warehouse.publish()
+        for key, rows in runs.items():
+            context.add_asset_metadata(_metadata(warehouse, rows), partition_key=key)
+    run_ids = [rows.manifest.run_id for rows in runs.values()]
     return dg.MaterializeResult(data_version=dg.DataVersion(sha256_of_text(*run_ids)[:16]))
+
+
+def _metadata(warehouse: Warehouse, rows: KernelRows) -> dict[str, Any]:
+    samples = rows.samples
+    total = int(samples["samples"].sum())
+    outside = samples[samples["kind"] != "operator"]
+    return {
+        **kernel_metadata(warehouse, rows.manifest.run_id),
+        "samples": total,
+        "samples outside operators": int(outside["samples"].sum()),
+        "samples by what was executing": dg.MetadataValue.md(_kinds_table(samples).markdown())
+        if total
+        else "No kernels pass: kernel_rounds was 0, or this platform cannot be sampled.",
+        "registered kernels": len(rows.registered),
+        "dagster/row_count": len(samples),
+        "run_id": rows.manifest.run_id,
+    }
 
 
 def _kinds_table(samples: pd.DataFrame) -> TextTable:

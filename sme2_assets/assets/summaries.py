@@ -1,53 +1,36 @@
-"""Summaries of one run: views of the warehouse, shown for each partition."""
+"""What the page of an asset shows of a run: rows of the warehouse's views as tables, pictures and numbers.
 
-from functools import partial
+The views are made by nobody: they are there as soon as their rows are.
+"""
 
 import dagster as dg
 import pandas as pd
 
-from sme2_assets.assets.support import plotted, show_view
-from sme2_assets.partitions import pair_per_run, run_partitions
+from sme2_assets.assets.support import plotted
 from sme2_assets.report.glance import category_glance
 from sme2_assets.report.kernels import kernel_table, unit_table
 from sme2_assets.report.plots import category_picture, data_uri_markdown
 from sme2_assets.report.tables import TextTable, category_table, fidelity_note, latency_table, operator_table
-from sme2_assets.resources import Lab
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.read import rows_of_view
 
 Metadata = dict[str, dg.MetadataValue]
 SLOWEST_SHOWN = 5
 
-summary_asset = partial(
-    dg.asset,
-    partitions_def=run_partitions,
-    backfill_policy=pair_per_run,
-    group_name="summaries",
-    kinds={"duckdb"},
-    code_version="1",
-)
+
+def run_metadata(warehouse: Warehouse, run_id: str) -> Metadata:
+    """Latency, operators and categories of a run."""
+    return {
+        **_category_metadata(rows_of_view(warehouse, "category_summary", run_id)),
+        **_latency_metadata(rows_of_view(warehouse, "latency_summary", run_id)),
+        **_operator_metadata(rows_of_view(warehouse, "operator_summary", run_id)),
+    }
 
 
-@summary_asset(deps=["timeline"])
-def latency_summary(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
-    """View `latency_summary`: inference latency from the pass without tracer, per run."""
-    return show_view(context, lab, "latency_summary", _latency_metadata)
-
-
-@summary_asset(deps=["timeline"])
-def operator_summary(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
-    """View `operator_summary`: time of every operator by delegate and position, with its SME2 evidence."""
-    return show_view(context, lab, "operator_summary", _operator_metadata)
-
-
-@summary_asset(deps=["operator_summary"])
-def category_summary(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
-    """View `category_summary`: time of CONV, GEMM, Data Movement, Elementwise, Other, and the overhead."""
-    return show_view(context, lab, "category_summary", _category_metadata)
-
-
-@summary_asset(deps=["kernel_samples", "operator_summary"])
-def kernel_usage(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
-    """View `kernel_usage`: the functions and units that each operator was sampled in."""
-    return show_view(context, lab, "kernel_usage", _kernel_metadata)
+def kernel_metadata(warehouse: Warehouse, run_id: str) -> Metadata:
+    """The functions and units that each operator of a run was sampled in; nothing where none was."""
+    rows = rows_of_view(warehouse, "kernel_usage", run_id)
+    return {} if rows.empty else _kernel_metadata(rows)
 
 
 def _table(table: TextTable, rows: pd.DataFrame) -> dg.MetadataValue:

@@ -6,17 +6,13 @@ from pathlib import Path
 from typing import TypeVar
 
 import dagster as dg
-import pandas as pd
 
-from sme2_assets.analysis.insights import device_text
 from sme2_assets.errors import Sme2Error
 from sme2_assets.partitions import parse_run_key
 from sme2_assets.profiling.session import current_run_dir
 from sme2_assets.resources import Lab
-from sme2_assets.store import sha256_of_text
 from sme2_assets.targets.host import host_device
 from sme2_assets.targets.lease import lease
-from sme2_assets.warehouse.read import latest_run, rows_of_view
 
 Rows = TypeVar("Rows")
 
@@ -64,30 +60,3 @@ def read_all_runs(
         variant, target = parse_run_key(key)
         rows[key] = read(current_run_dir(lab.store, variant, target.platform, target.sme2))
     return rows
-
-
-def show_view(
-    context: dg.AssetExecutionContext,
-    lab: Lab,
-    view: str,
-    metadata: Callable[[pd.DataFrame], dict[str, dg.MetadataValue]],
-) -> dg.MaterializeResult:
-    """Shows each partition's rows of a view; the rows' content is the data version."""
-    versions = []
-    with clear_failures():
-        for key in context.partition_keys:
-            variant, target = parse_run_key(key)
-            run = latest_run(lab.warehouse, variant, target.platform, target.sme2)
-            rows = rows_of_view(lab.warehouse, view, run["run_id"])
-            versions.append(rows.to_json(orient="records", date_format="iso"))
-            context.add_asset_metadata(
-                {
-                    **metadata(rows),
-                    "dagster/row_count": len(rows),
-                    "run_id": run["run_id"],
-                    "fidelity": run["fidelity"],
-                    "device": device_text(run),
-                },
-                partition_key=key,
-            )
-    return dg.MaterializeResult(data_version=dg.DataVersion(sha256_of_text(*versions)[:16]))

@@ -1,13 +1,19 @@
 """Traces become rows of the warehouse."""
 
+from typing import Any
+
 import dagster as dg
 
+from sme2_assets.analysis.insights import device_text
+from sme2_assets.assets.summaries import run_metadata
 from sme2_assets.assets.support import clear_failures, read_all_runs
 from sme2_assets.partitions import pair_per_run, run_partitions
 from sme2_assets.report.tables import TextTable
 from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
+from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import RunRows, rows_of_run, write_run
+from sme2_assets.warehouse.read import run_of_id
 
 
 @dg.asset(
@@ -16,34 +22,40 @@ from sme2_assets.warehouse.ingest import RunRows, rows_of_run, write_run
     backfill_policy=pair_per_run,
     group_name="warehouse",
     kinds={"parquet", "duckdb"},
-    code_version="1",
+    code_version="2",
 )
 def timeline(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """Tables `runs`, `inferences`, `timeline`, `operators`: every nanosecond of an inference in one row.
 
     Reads the traces of the newest run of the partition, writes Parquet, and publishes the DuckDB file.
-    History is kept: a new run adds rows.
+    History is kept: a new run adds rows. Shown with what the views `latency_summary`, `operator_summary` and
+    `category_summary` have of the run.
     """
-    run_ids = []
+    warehouse = lab.warehouse
     with clear_failures():
-        for key, rows in read_all_runs(context, lab, rows_of_run).items():
-            write_run(lab.warehouse, rows)
-            run_ids.append(rows.manifest.run_id)
-            context.add_asset_metadata(
-                {
-                    "accounted for": _accounted_text(rows),
-                    "dagster/row_count": len(rows.timeline),
-                    "inferences": len(rows.inferences),
-                    "operators": len(rows.operators),
-                    "unknown operators": int((~rows.timeline["known"]).sum()),
-                    "operators in the model's code": dg.MetadataValue.md(_attribution_table(rows).markdown()),
-                    "run_id": rows.manifest.run_id,
-                    "warehouse": dg.MetadataValue.path(str(lab.warehouse.link)),
-                },
-                partition_key=key,
-            )
-        lab.warehouse.publish()
+        runs = read_all_runs(context, lab, rows_of_run)
+        for rows in runs.values():
+            write_run(warehouse, rows)
+        warehouse.publish()
+        for key, rows in runs.items():
+            context.add_asset_metadata(_metadata(warehouse, rows), partition_key=key)
+    run_ids = [rows.manifest.run_id for rows in runs.values()]
     return dg.MaterializeResult(data_version=dg.DataVersion(sha256_of_text(*run_ids)[:16]))
+
+
+def _metadata(warehouse: Warehouse, rows: RunRows) -> dict[str, Any]:
+    run = run_of_id(warehouse, rows.manifest.run_id)
+    return {
+        **run_metadata(warehouse, run["run_id"]),
+        "accounted for": _accounted_text(rows),
+        "dagster/row_count": len(rows.timeline),
+        "inferences": len(rows.inferences),
+        "operators in the model's code": dg.MetadataValue.md(_attribution_table(rows).markdown()),
+        "run_id": run["run_id"],
+        "fidelity": run["fidelity"],
+        "device": device_text(run),
+        "warehouse": dg.MetadataValue.path(str(warehouse.link)),
+    }
 
 
 def _accounted_text(rows: RunRows) -> str:
