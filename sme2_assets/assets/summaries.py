@@ -9,7 +9,6 @@ import pandas as pd
 from sme2_assets.assets.support import plotted
 from sme2_assets.report.glance import category_glance
 from sme2_assets.report.kernels import kernel_table, unit_table
-from sme2_assets.report.plots import category_picture, data_uri_markdown
 from sme2_assets.report.tables import TextTable, category_table, fidelity_note, latency_table, operator_table
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import rows_of_view
@@ -77,11 +76,9 @@ def _operator_metadata(rows: pd.DataFrame) -> Metadata:
 
 
 def _category_metadata(rows: pd.DataFrame) -> Metadata:
-    title = f"{rows['variant'].iloc[0]} on {rows['platform'].iloc[0]}"
-    picture = category_picture(rows, title)
+    """Bars that are seen without a click; the picture proper is that of the comparison, with both arms."""
     metadata: Metadata = {
         "at a glance": dg.MetadataValue.md(category_glance(rows)),
-        "picture": dg.MetadataValue.md(data_uri_markdown(picture, "operators by category")),
         "categories": _table(category_table(rows), rows),
     }
     if _is_emulated(rows):

@@ -41,7 +41,8 @@ class ProfileConfig(dg.Config):
         None, description="Timed inferences per process (20 on hardware, 1 emulated)."
     )
     kernel_rounds: int | None = Field(
-        None, description="Rounds that also sample which kernels run (2 on hardware, 1 emulated; 0: none)."
+        None,
+        description="Rounds that also sample which kernels run (2 for a pair on hardware, else 1; 0: none).",
     )
     runner: Literal["wheel", "source"] = Field(
         "wheel",
