@@ -246,7 +246,8 @@ def _failed_checks(context: dg.SensorEvaluationContext) -> dict[int, str]:
 
 def _identity(regression: Regression) -> str:
     it = regression
-    return "|".join([it.variant, it.platform, str(it.threads), it.sme2, it.category or "", it.night])
+    where = [it.platform, it.device, it.arch, str(it.threads)]
+    return "|".join([it.variant, *where, it.sme2, it.category or "", it.night])
 
 
 def _distinct(items: Iterable[str]) -> list[str]:

@@ -17,6 +17,7 @@ from sme2_assets.partitions import (
 )
 from sme2_assets.profiling.manifest import Manifest
 from sme2_assets.profiling.session import current_run_dir
+from sme2_assets.report.tables import arm_text
 from sme2_assets.resources import Lab
 from sme2_assets.runner.source_build import current_source_runner, kernel_fault, record_faults
 from sme2_assets.targets import TargetKey
@@ -197,7 +198,7 @@ def no_regression(lab: Lab) -> dg.AssetCheckResult:
     """No series became slower, but for what has been acknowledged."""
     found = lab.warehouse.query("SELECT * FROM regressions WHERE NOT acknowledged")
     faults = {
-        f"{row['variant']} on {row['platform']}, SME2 {row['sme2']}, {row['category']}": (
+        f"{row['variant']} on {row['platform']}, {row['device']}, {arm_text(row)}, {row['category']}": (
             f"{row['ratio']:.3f} times slower since {row['night']:%Y-%m-%d} (run {row['run_id']})"
         )
         for row in found.to_dict("records")

@@ -32,7 +32,7 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.launch import ProfileRequest
 from sme2_assets.models.registry import is_large, parse_variant
 from sme2_assets.models.registry import variants as registered_variants
-from sme2_assets.report.tables import TextTable, fidelity_note, speedup_text
+from sme2_assets.report.tables import TextTable, arm_text, fidelity_note, speedup_text
 from sme2_assets.resources import Lab
 from sme2_assets.store import Store, write_json, write_text_atomically
 from sme2_assets.targets import SME2_STATES
@@ -92,11 +92,16 @@ class Regression:
     after_ns: float
     ratio: float
     p_value: float | None
+    # Records of older nights have none of these.
+    device: str = ""
+    arch: str = ""
+    fidelity: str = "hardware"
 
     def __str__(self) -> str:
         chance = "" if self.p_value is None else f", p = {self.p_value:.2g}"
         return (
-            f"{self.variant} on {self.platform}, SME2 {self.sme2}, threads {self.threads}, "
+            f"{self.variant} on {self.platform}{self.device and ', '}{self.device}, {arm_text(vars(self))}, "
+            f"threads {self.threads}, "
             f"{self.category or 'whole model'}: {self.ratio - 1:.1%} slower since {self.night} "
             f"({self.before_ns / 1e6:.3f} -> {self.after_ns / 1e6:.3f} ms{chance})"
         )
@@ -313,6 +318,9 @@ def open_regressions(warehouse: Warehouse) -> list[Regression]:
             after_ns=float(row["after_ns"]),
             ratio=float(row["ratio"]),
             p_value=None if row["p_value"] is None else float(row["p_value"]),
+            device=row["device"],
+            arch=row["arch"],
+            fidelity=row["fidelity"],
         )
         for row in rows.to_dict("records")
     ]

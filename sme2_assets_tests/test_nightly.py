@@ -311,12 +311,13 @@ def test_failed_checks_are_told_once_and_warnings_are_not(bench: Workbench, webh
 
 
 REGRESSIONS = """
-SELECT 'toy_cnn-fp32' AS variant, 'linux' AS platform, 1 AS threads, 'off' AS sme2, 'CONV' AS category,
+SELECT 'toy_cnn-fp32' AS variant, 'linux' AS platform, 'a-cpu' AS device, 'aarch64' AS arch,
+       'hardware' AS fidelity, 1 AS threads, 'off' AS sme2, 'CONV' AS category,
        TIMESTAMPTZ '2026-01-02 12:00:00+00' AS night, 1e6 AS before_ns, 1.1e6 AS after_ns, 1.1 AS ratio,
        CAST(NULL AS DOUBLE) AS p_value, false AS acknowledged
 UNION ALL
-SELECT 'toy_cnn-int8', 'linux', 1, 'off', 'CONV', TIMESTAMPTZ '2026-01-02 12:00:00+00',
-       1e6, 2e6, 2.0, 0.01, true
+SELECT 'toy_cnn-int8', 'linux', 'a-cpu', 'aarch64', 'hardware', 1, 'off', 'CONV',
+       TIMESTAMPTZ '2026-01-02 12:00:00+00', 1e6, 2e6, 2.0, 0.01, true
 """
 
 
@@ -344,7 +345,7 @@ def test_an_open_regression_is_told_once_and_an_acknowledged_one_is_not(
     cursor = tick(bench, None, repository)
     tick(bench, cursor, repository)
     [text] = webhook.texts
-    assert "toy_cnn-fp32 on linux, SME2 off, threads 1, CONV: 10.0% slower since 2026-01-02" in text
+    assert "toy_cnn-fp32 on linux, a-cpu, SME2 off, threads 1, CONV: 10.0% slower since 2026-01-02" in text
     assert "toy_cnn-int8" not in text
     assert [regression.p_value for regression in open_regressions(bench.warehouse)] == [None]
 

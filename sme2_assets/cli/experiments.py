@@ -442,12 +442,9 @@ def _verdict(warehouse: Warehouse, outcome: Outcome) -> dict[str, Any] | None:
 
 
 def _print_baseline(warehouse: Warehouse, outcome: Outcome) -> None:
-    from sme2_assets.report.tables import category_table, latency_table
-    from sme2_assets.report.terminal import print_table
-    from sme2_assets.warehouse.read import rows_of_view
+    from sme2_assets.report.terminal import show_arm
+    from sme2_assets.warehouse.read import run_of_id
 
-    [(sme2, run_id)] = outcome.run_ids.items()
+    [run_id] = outcome.run_ids.values()
     out.print(f"== {outcome.session.title} ==", style="bold", markup=False, highlight=False)
-    out.print(f"SME2 {sme2} alone: a baseline, with nothing to compare it with.")
-    for view, table in (("latency_summary", latency_table), ("category_summary", category_table)):
-        print_table(out, table(rows_of_view(warehouse, view, run_id)))
+    show_arm(out, warehouse, run_of_id(warehouse, run_id))

@@ -13,6 +13,7 @@ from sme2_assets.analysis.insights import device_text
 from sme2_assets.report.kernels import executed_text
 from sme2_assets.report.tables import (
     TextTable,
+    arm_text,
     category_table,
     comparison_table,
     device_cell,
@@ -62,9 +63,13 @@ def show_comparison_rows(
 
 def show_baseline(out: Console, warehouse: Warehouse, variant: str, platform: str, sme2: str) -> None:
     """One arm alone: where its time goes."""
-    run = latest_run(warehouse, variant, platform, sme2)
     _headline(out, variant, platform)
-    alone = f"SME2 {sme2} alone: a baseline, with nothing to compare it with."
+    show_arm(out, warehouse, latest_run(warehouse, variant, platform, sme2))
+
+
+def show_arm(out: Console, warehouse: Warehouse, run: dict[str, Any]) -> None:
+    """A run that has nothing beside it: what its times are, and where they go."""
+    alone = f"{arm_text(run)} alone: a baseline, with nothing to compare it with."
     out.print(fidelity_note(run) or alone, style="bold")
     out.print(f"on {device_text(run)}", highlight=False, markup=False)
     for view, table in (("latency_summary", latency_table), ("category_summary", category_table)):
