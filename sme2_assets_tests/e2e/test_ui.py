@@ -199,7 +199,7 @@ def newest_run(ui: Ui, partition: str) -> str:
 @pytest.mark.slow
 def test_the_graph_shows_every_stage(ui: Ui, page: Page):
     page.goto("/asset-groups/")
-    for group in ("build", "measure", "warehouse", "summaries", "results"):
+    for group in ("build", "measure", "warehouse", "results"):
         expect(page.get_by_text(group, exact=True).first).to_be_visible()
 
 
