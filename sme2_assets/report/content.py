@@ -260,7 +260,7 @@ def _measured(subject: _Subject) -> Section:
     blocks: list[Block] = [Text(note, note=True)] if note else []
     blocks += [
         Text(
-            f"{run['variant']} on {where} ({device_cell(run)}), {run['os']}, with "
+            f"{run['variant']} on {where}, {device_cell(run)}, {run['os']}, with "
             f"{_counted(run['threads'], 'thread')}, on {run['started_at']:%Y-%m-%d %H:%M %Z}: "
             f"{_counted(run['rounds'], 'round')} of {_counted(run['iterations'], 'timed inference')} "
             "per process and arm."
