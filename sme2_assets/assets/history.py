@@ -22,7 +22,7 @@ MOST_PICTURES = 6
     code_version="1",
 )
 def regressions(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
-    """Table `regressions`: change points in the history of every series on hardware that made it slower.
+    """Table `regressions`: change points in the history of every native series that made it slower.
 
     A slow-down that is known and accepted is acknowledged by listing its run id in data/acknowledged.txt.
     """

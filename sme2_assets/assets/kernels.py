@@ -6,11 +6,10 @@ import dagster as dg
 import pandas as pd
 
 from sme2_assets.assets.summaries import kernel_metadata
-from sme2_assets.assets.support import clear_failures, read_all_runs
+from sme2_assets.assets.support import store_runs
 from sme2_assets.partitions import pair_per_run, run_partitions
 from sme2_assets.report.tables import TextTable
 from sme2_assets.resources import Lab
-from sme2_assets.store import sha256_of_text
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import KernelRows, kernel_rows_of_run, write_kernels
 
@@ -30,16 +29,7 @@ def kernel_samples(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materializ
     What XNNPACK's log registered is kept beside what was seen executing; only a runner built with that
     log says anything there. Shown with what the view `kernel_usage` has of the run.
     """
-    warehouse = lab.warehouse
-    with clear_failures():
-        runs = read_all_runs(context, lab, kernel_rows_of_run)
-        for rows in runs.values():
-            write_kernels(warehouse, rows)
-        warehouse.publish()
-        for key, rows in runs.items():
-            context.add_asset_metadata(_metadata(warehouse, rows), partition_key=key)
-    run_ids = [rows.manifest.run_id for rows in runs.values()]
-    return dg.MaterializeResult(data_version=dg.DataVersion(sha256_of_text(*run_ids)[:16]))
+    return store_runs(context, lab, kernel_rows_of_run, write_kernels, _metadata)
 
 
 def _metadata(warehouse: Warehouse, rows: KernelRows) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""What all assets share: clear failures, how the runs of partitions are read, how a view is shown."""
+"""What all assets share: clear failures, and how the runs of partitions come into the warehouse."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import dagster as dg
 
@@ -11,10 +11,13 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.partitions import parse_run_key
 from sme2_assets.profiling.session import current_run_dir
 from sme2_assets.resources import Lab
+from sme2_assets.store import sha256_of_text
 from sme2_assets.targets.host import host_device
 from sme2_assets.targets.lease import lease
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.ingest import KernelRows, RunRows
 
-Rows = TypeVar("Rows")
+Rows = TypeVar("Rows", RunRows, KernelRows)
 
 
 @contextmanager
@@ -48,15 +51,27 @@ def plotted(value: float) -> dg.MetadataValue:
     return dg.MetadataValue.float(float(f"{float(value):.6g}"))
 
 
-def read_all_runs(
-    context: dg.AssetExecutionContext, lab: Lab, read: Callable[[Path], Rows]
-) -> dict[str, Rows]:
-    """What `read` gives for the run folder of each partition.
+def store_runs(
+    context: dg.AssetExecutionContext,
+    lab: Lab,
+    read: Callable[[Path], Rows],
+    write: Callable[[Warehouse, Rows], None],
+    metadata: Callable[[Warehouse, Rows], dict[str, Any]],
+) -> dg.MaterializeResult:
+    """Brings the run folder of each partition into the warehouse, and shows what is there of it then.
 
-    All are read before the caller writes any: a broken file of one arm leaves no half pair.
+    All are read before any is written: a broken file of one arm leaves no half pair.
     """
-    rows = {}
-    for key in context.partition_keys:
-        variant, target = parse_run_key(key)
-        rows[key] = read(current_run_dir(lab.store, variant, target.platform, target.sme2))
-    return rows
+    warehouse = lab.warehouse
+    with clear_failures():
+        runs = {}
+        for key in context.partition_keys:
+            variant, target = parse_run_key(key)
+            runs[key] = read(current_run_dir(lab.store, variant, target.platform, target.sme2))
+        for rows in runs.values():
+            write(warehouse, rows)
+        warehouse.publish()
+        for key, rows in runs.items():
+            context.add_asset_metadata(metadata(warehouse, rows), partition_key=key)
+    run_ids = [rows.manifest.run_id for rows in runs.values()]
+    return dg.MaterializeResult(data_version=dg.DataVersion(sha256_of_text(*run_ids)[:16]))

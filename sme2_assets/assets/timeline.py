@@ -6,11 +6,10 @@ import dagster as dg
 
 from sme2_assets.analysis.insights import device_text
 from sme2_assets.assets.summaries import run_metadata
-from sme2_assets.assets.support import clear_failures, read_all_runs
+from sme2_assets.assets.support import store_runs
 from sme2_assets.partitions import pair_per_run, run_partitions
 from sme2_assets.report.tables import TextTable
 from sme2_assets.resources import Lab
-from sme2_assets.store import sha256_of_text
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import RunRows, rows_of_run, write_run
 from sme2_assets.warehouse.read import run_of_id
@@ -31,16 +30,7 @@ def timeline(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResul
     History is kept: a new run adds rows. Shown with what the views `latency_summary`, `operator_summary` and
     `category_summary` have of the run.
     """
-    warehouse = lab.warehouse
-    with clear_failures():
-        runs = read_all_runs(context, lab, rows_of_run)
-        for rows in runs.values():
-            write_run(warehouse, rows)
-        warehouse.publish()
-        for key, rows in runs.items():
-            context.add_asset_metadata(_metadata(warehouse, rows), partition_key=key)
-    run_ids = [rows.manifest.run_id for rows in runs.values()]
-    return dg.MaterializeResult(data_version=dg.DataVersion(sha256_of_text(*run_ids)[:16]))
+    return store_runs(context, lab, rows_of_run, write_run, _metadata)
 
 
 def _metadata(warehouse: Warehouse, rows: RunRows) -> dict[str, Any]:
