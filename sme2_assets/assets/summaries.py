@@ -46,10 +46,10 @@ def _speaks_of_sme2(rows: pd.DataFrame) -> bool:
 
 
 def _latency_metadata(rows: pd.DataFrame) -> Metadata:
-    """A table, and the same as numbers, so that the UI plots them over the runs; none when emulated."""
-    metadata: Metadata = {"latency": _table(latency_table(rows), rows)}
+    """A table, and the same as numbers, so that the UI plots them over the runs; nothing when emulated."""
     if _is_emulated(rows):
-        return metadata
+        return {}
+    metadata: Metadata = {"latency": _table(latency_table(rows), rows)}
     run = rows.iloc[0]
     numbers = {
         "median ms": run["median_ns"] / 1e6,
