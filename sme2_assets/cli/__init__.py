@@ -27,6 +27,7 @@ from sme2_assets.cli.runners import build_runner
 from sme2_assets.cli.sql import sql
 from sme2_assets.cli.support import progress
 from sme2_assets.cli.validate import smoke, validate
+from sme2_assets.cli.warehouse import warehouse
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store, default_data_root
 
@@ -64,7 +65,7 @@ COMMANDS = (
     *(doctor, targets, devices, emulator, build_runner),
     *(models, onboard, check_model),
     *(dev, profile, run, config),
-    *(compare, explain, history, report, sql, kernel_log),
+    *(compare, explain, history, report, sql, warehouse, kernel_log),
     *(ingest, export_, validate, smoke),
 )
 for command in COMMANDS:

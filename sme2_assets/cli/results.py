@@ -233,12 +233,13 @@ def kernel_log(store: Store, log_file: Path, run_id: str | None, as_json: bool) 
     """
     from sme2_assets.report.terminal import show_rows
     from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.ingest import registered_rows_of_log, write_registered
+    from sme2_assets.warehouse.ingest import annotate, registered_rows_of_log, write_registered
 
     rows = registered_rows_of_log(log_file)
     if run_id is not None:
         warehouse = Warehouse(store.warehouse)
         write_registered(warehouse, run_id, rows)
+        annotate(store, run_id, log_file)
         warehouse.publish()
     if as_json:
         click.echo(rows.to_json(orient="records", indent=2))
