@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,57 +22,70 @@ from sme2_assets.runner.symbols import function_starts, image_of, read_image
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="compiles an ELF library")
 
 
-def library_of(module: str, *folders: Path) -> Path | None:
-    """The file that a module's name in a samples file stands for."""
-    return next((folder / module for folder in folders if (folder / module).is_file()), None)
+# Loads a library and answers, for addresses in it, what the C library and the unwinder of this process know.
+ASK_THE_LOADER = """
+import ctypes, json, sys
 
+class Info(ctypes.Structure):
+    _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p),
+                ("name", ctypes.c_char_p), ("start", ctypes.c_void_p)]
 
-def assert_same_as_in_the_process(document: dict[str, Any], folders: Sequence[Path]) -> int:
-    """Every sampled place has the function that the process itself found; gives how many were compared."""
-    columns = document["samples"]
-    places = set(zip(columns["function"], columns["address"], columns["word"], strict=True))
-    compared = 0
-    for function, address, word in places:
-        known = document["functions"][function]
-        path = library_of(known["library"] or "", *folders)
-        if path is not None:
-            image = read_image(path)
-            assert image.function_at(address) == (known["offset"], known["symbol"]), (path, address)
-            assert word is None or image.word_at(address) == word
-            compared += 1
-    return compared
+path, anchor, addresses = sys.argv[1], sys.argv[2], json.load(sys.stdin)
+library = ctypes.CDLL(path)
+process, unwinder = ctypes.CDLL(None), ctypes.CDLL("libgcc_s.so.1")
+process.dladdr.argtypes = [ctypes.c_void_p, ctypes.POINTER(Info)]
+enclosing = unwinder._Unwind_FindEnclosingFunction
+enclosing.argtypes, enclosing.restype = [ctypes.c_void_p], ctypes.c_void_p
+info = Info()
+assert process.dladdr(ctypes.cast(getattr(library, anchor), ctypes.c_void_p), info)
+base, answers = info.base, []
+for address in addresses:
+    assert process.dladdr(base + address, info) and info.base == base
+    # It is made for return addresses, and looks at the byte before the one given.
+    start = enclosing(base + address + 1)
+    name = info.name and info.name.decode()
+    answers.append([name, name and info.start - base, start and start - base])
+json.dump(answers, sys.stdout)
+"""
 
 
 @on_linux
-@pytest.mark.parametrize("name", ["two_inputs", "two_inputs_fp16", "portable", "int8"])
-def test_the_file_tells_what_the_process_found(runner, programs, runner_binary, name):
-    program = programs(name)
-    run = runner.run(
-        program.pte, program.inputs, kind="kernels", iterations=2000, sample_period_us=50, threads=2
-    )
-    assert run.returncode == 0, run.stderr
-    document = json.loads((runner.folder / "samples.json").read_text())
-    libc = Path(f"/lib/{platform.machine()}-linux-gnu")
-    folders = [runner_binary.path.parent, runner_binary.library_dir, libc]
-    assert assert_same_as_in_the_process(document, folders) > 20
+def test_the_files_tell_what_the_loader_and_the_unwinder_know(runner_binary, compiled):
+    """Anywhere in the code: the sampler sees every instruction, not only starts of functions."""
+    draw = random.Random(11)
+    xnnpack = runner_binary.library_dir / "libexecutorch_backend_xnnpack.so"
+    for path, anchor in ((xnnpack, "xnn_initialize"), (compiled[0], "exported_one")):
+        image = read_image(path)
+        first, end = text_of(path)
+        addresses = sorted({draw.randrange(first, end) // 4 * 4 for _ in range(4000)})
+        done = subprocess.run(
+            [sys.executable, "-c", ASK_THE_LOADER, str(path), anchor],
+            input=json.dumps(addresses),
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        named = unnamed = 0
+        for address, (name, named_start, start) in zip(addresses, json.loads(done.stdout), strict=True):
+            found = image.function_at(address)
+            if name is not None:
+                assert found == (named_start, name)
+                named += 1
+            elif start is not None:
+                assert found == (start, None)
+                unnamed += 1
+            else:
+                assert found[1] is None
+                assert found[0] <= address
+        assert named > 0
+        assert unnamed > 0
 
 
-@pytest.mark.parametrize("sme2", ["on", "off"])
-def test_the_file_tells_what_an_emulated_process_found(
-    runner, programs, emulated_command, emulated_runner, sme2
-):
-    program = programs("two_inputs")
-    flags = runner.flags(program.pte, program.inputs, kind="kernels", iterations=20)
-    subprocess.run(
-        [*emulated_command, *map(str, flags)],
-        env={**os.environ, "SME2_RUNNER_SME2": sme2, "QEMU_ONE_INSN_PER_TB": "1"},
-        capture_output=True,
-        check=True,
-        timeout=300,
-    )
-    document = json.loads((runner.folder / "samples.json").read_text())
-    folders = [emulated_runner.path.parent, emulated_runner.library_dir, Path("/lib/aarch64-linux-gnu")]
-    assert assert_same_as_in_the_process(document, folders) > 20
+def text_of(path: Path) -> tuple[int, int]:
+    """Where the code of an ELF file starts and ends, from the first byte that is mapped."""
+    listed = subprocess.run(["readelf", "-SW", str(path)], capture_output=True, text=True, check=True).stdout
+    words = next(line for line in listed.splitlines() if " .text " in line).split("]", 1)[1].split()
+    return int(words[2], 16), int(words[2], 16) + int(words[4], 16)
 
 
 # Functions that are exported, hidden, without unwind tables, and one inside another.

@@ -248,7 +248,8 @@ const char* help_text() {
   --result FILE      one JSON object, written last: a failed run leaves none
   --outputs DIR      receives output_<i>.npy of the last inference; created when missing
   --etdump FILE      receives the trace of the etdump or kernels pass (warm-up inferences included)
-  --samples FILE     receives the samples of the kernels pass, as JSON (measured inferences only)
+  --samples FILE     receives the samples of the kernels pass, as JSON (measured inferences only); functions
+                     have no names in it yet: these are found in the files of the modules it lists
   --sample-period-us U
                      time between two samples of a thread (50 to 1000000, 500 unless told)
   --sample-capacity S

@@ -23,9 +23,9 @@
 #include "method_runner.h"
 #include "npy.h"
 #include "placement.h"
+#include "recording_file.h"
 #include "result.h"
 #include "sampler.h"
-#include "samples_file.h"
 #include "steady.h"
 #include "thread_pool.h"
 
@@ -187,8 +187,8 @@ Recording measure_sampled(MethodRunner& runner, const Options& options, RunResul
   return sampler.stop();
 }
 
-SamplesFact write_samples(const Options& options, const RunResult& result, const Recording& recording) {
-  const std::string json = samples_json(result.cpu.platform.arch, recording, read_clocks());
+SamplesFact write_recording(const Options& options, const RunResult& result, const Recording& recording) {
+  const std::string json = recording_json(result.cpu.platform.arch, recording, read_clocks());
   write_file(options.samples, json.data(), json.size());
   return {json.size(), static_cast<int64_t>(recording.samples.size()), recording.dropped};
 }
@@ -267,7 +267,7 @@ void run(const Options& options) {
     result.etdump_bytes = write_etdump(options, result, *tracer);
   }
   if (recording) {
-    result.samples = write_samples(options, result, *recording);
+    result.samples = write_recording(options, result, *recording);
   }
   write_outputs(options, outputs, result);
   const std::string json = result_json(options, result);
