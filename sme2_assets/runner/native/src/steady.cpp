@@ -5,7 +5,7 @@
 namespace sme2 {
 namespace {
 
-// 2 % as one part of 50: whole numbers leave no rounding for the two languages to differ in.
+// 2 % as one part of 50: whole numbers need no rounding.
 constexpr int64_t kTolerancePart = 50;
 
 int64_t window_median(std::vector<int64_t>::const_iterator first) {
