@@ -19,9 +19,9 @@ Options parse(std::vector<std::string> words) {
   return sme2::parse_args(static_cast<int>(pointers.size()), pointers.data());
 }
 
-const std::vector<std::string> kWhole = {"--model",      "m.pte", "--pass",    "latency", "--warmup", "1",
-                                         "--iterations", "2",     "--threads", "3",       "--result", "r.json",
-                                         "--outputs",    "out"};
+const std::vector<std::string> kWhole = {"--model",  "m.pte",        "--pass",    "latency",   "--warmup",
+                                         "1",        "--iterations", "2",         "--threads", "3",
+                                         "--result", "r.json",       "--outputs", "out"};
 
 Options with(const std::vector<std::string>& more) {
   std::vector<std::string> words = kWhole;
@@ -71,8 +71,9 @@ TEST(flags_of_another_pass_are_refused) {
 
 TEST(any_words_are_options_or_a_failure_of_usage) {
   std::mt19937 draw(7);
-  const std::vector<std::string> more = {"--help", "--cpu", "=", "--", "-", "--input", "--=", "--model=", "1", "\xf0\x9f",
-                                         "--cpus", "0-1", "--qos", "utility", "kernels", "--samples", "--etdump"};
+  const std::vector<std::string> more = {"--help", "--cpu",    "=",       "--",        "-",       "--input",
+                                         "--=",    "--model=", "1",       "\xf0\x9f",  "--cpus",  "0-1",
+                                         "--qos",  "utility",  "kernels", "--samples", "--etdump"};
   for (int trial = 0; trial < 1000; ++trial) {
     std::vector<std::string> words = kWhole;
     for (int i = static_cast<int>(draw() % 4); i >= 0; --i) {

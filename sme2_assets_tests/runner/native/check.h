@@ -1,4 +1,5 @@
-// As much of a test framework as these tests take. TEST(a_sentence) { CHECK(...); } registers itself; main.cpp runs all.
+// As much of a test framework as these tests take. TEST(a_sentence) { CHECK(...); } registers itself; main.cpp runs
+// all.
 #pragma once
 
 #include <functional>
@@ -59,13 +60,14 @@ class TemporaryFolder {
 
 }  // namespace sme2::tests
 
-#define TEST(name)                                                     \
-  static void name();                                                  \
+#define TEST(name)                                                       \
+  static void name();                                                    \
   static const sme2::tests::Registration registered_##name(#name, name); \
   static void name()
-#define CHECK(condition)                                                        \
-  do {                                                                          \
-    if (!(condition)) sme2::tests::fail(__FILE__, __LINE__, "not so: " #condition); \
+#define CHECK(condition)                                            \
+  do {                                                              \
+    if (!(condition))                                               \
+      sme2::tests::fail(__FILE__, __LINE__, "not so: " #condition); \
   } while (false)
 #define CHECK_FAILS(code, part, expression) \
   sme2::tests::check_fails(__FILE__, __LINE__, code, part, [&] { (void)(expression); })

@@ -20,8 +20,8 @@ TEST(any_bytes_become_a_valid_text) {
   CHECK(json_quoted("a\"b\\c\n\x7f") == R"("a\"b\\c\u000a\u007f")");
   CHECK(json_quoted("\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80") == "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\"");
   // Alone, cut off, too long for what they say, surrogates, beyond the last character.
-  for (const char* bad : {"\x80", "\xff", "\xc3", "\xe2\x82", "\xf0\x9f\x98", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80",
-                          "\xf4\x90\x80\x80", "\xf5\x80\x80\x80"}) {
+  for (const char* bad : {"\x80", "\xff", "\xc3", "\xe2\x82", "\xf0\x9f\x98", "\xc0\xaf", "\xe0\x80\xaf",
+                          "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80"}) {
     CHECK(json_quoted(bad).find("\\ufffd") == 1);
   }
   CHECK(json_quoted(std::string("a\0b", 3)) == R"("a\u0000b")");

@@ -69,7 +69,8 @@ TEST(headers_that_lie_are_refused) {
   }
   for (const std::string header :
        {"", "{", "{}", "{'descr': '<f4'}", "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': ()}",
-        "{'descr': '>f4', 'fortran_order': False, 'shape': ()}", "{'descr': '<c8', 'fortran_order': False, 'shape': ()}",
+        "{'descr': '>f4', 'fortran_order': False, 'shape': ()}",
+        "{'descr': '<c8', 'fortran_order': False, 'shape': ()}",
         "{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': ()}", "{'descr: '<f4'}", "{'",
         "{'descr': '<f4', 'fortran_order': Maybe, 'shape': ()}"}) {
     CHECK_FAILS(ExitCode::input, "not usable", sme2::read_npy(folder.file("a.npy", with_header(header, "1234"))));

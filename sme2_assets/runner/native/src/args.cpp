@@ -19,22 +19,33 @@ constexpr uint32_t kMostSamplePeriodUs = 1'000'000;
 constexpr uint32_t kMostSamples = 10'000'000;
 constexpr uint32_t kMostCpu = 1023;
 
-const std::set<std::string> kValueFlags = {
-    "--model",  "--input",   "--pass",   "--warmup",  "--warmup-cap",       "--iterations",     "--threads",
-    "--result", "--outputs", "--etdump", "--samples", "--sample-period-us", "--sample-capacity", "--method",
-    "--slowdown-percent", "--cpus", "--qos"};
+const std::set<std::string> kValueFlags = {"--model",
+                                           "--input",
+                                           "--pass",
+                                           "--warmup",
+                                           "--warmup-cap",
+                                           "--iterations",
+                                           "--threads",
+                                           "--result",
+                                           "--outputs",
+                                           "--etdump",
+                                           "--samples",
+                                           "--sample-period-us",
+                                           "--sample-capacity",
+                                           "--method",
+                                           "--slowdown-percent",
+                                           "--cpus",
+                                           "--qos"};
 
-Failure usage_error(const std::string& what) {
-  return Failure(ExitCode::usage, what, "see sme2_runner --help");
-}
+Failure usage_error(const std::string& what) { return Failure(ExitCode::usage, what, "see sme2_runner --help"); }
 
 uint32_t parse_count(const std::string& flag, const std::string& text, uint32_t least, uint32_t most) {
   uint32_t value = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc() || stop != end || value < least || value > most) {
-    throw usage_error(flag + " wants a whole number from " + std::to_string(least) + " to " +
-                      std::to_string(most) + ", got '" + text + "'");
+    throw usage_error(flag + " wants a whole number from " + std::to_string(least) + " to " + std::to_string(most) +
+                      ", got '" + text + "'");
   }
   return value;
 }
@@ -46,8 +57,8 @@ double parse_percent(const std::string& flag, const std::string& text, double mo
   char* stop = nullptr;
   const double value = plain ? std::strtod(text.c_str(), &stop) : 0;
   if (!plain || stop == text.c_str() || *stop != '\0' || value > most) {
-    throw usage_error(flag + " wants a number from 0 to " + std::to_string(static_cast<int>(most)) + ", got '" +
-                      text + "'");
+    throw usage_error(flag + " wants a number from 0 to " + std::to_string(static_cast<int>(most)) + ", got '" + text +
+                      "'");
   }
   return value;
 }
@@ -99,8 +110,7 @@ std::vector<std::pair<std::string, std::string>> split_flags(const std::vector<s
     const size_t equals = word.rfind("--", 0) == 0 ? word.find('=') : std::string::npos;
     const std::string flag = word.substr(0, equals);
     if (kValueFlags.count(flag) == 0) {
-      throw usage_error(flag.rfind("-", 0) == 0 ? "unknown flag " + flag
-                                                : "unexpected argument '" + word + "'");
+      throw usage_error(flag.rfind("-", 0) == 0 ? "unknown flag " + flag : "unexpected argument '" + word + "'");
     }
     std::string value;
     if (equals != std::string::npos) {
@@ -137,10 +147,8 @@ void check_pass(const Options& options, const std::set<std::string>& given) {
 
 // The flags that stand alone: they print something and leave.
 bool parse_informative(const std::vector<std::string>& words, Options& options) {
-  static const std::map<std::string, Action> actions = {{"--help", Action::help},
-                                                        {"-h", Action::help},
-                                                        {"--version", Action::version},
-                                                        {"--cpu", Action::cpu}};
+  static const std::map<std::string, Action> actions = {
+      {"--help", Action::help}, {"-h", Action::help}, {"--version", Action::version}, {"--cpu", Action::cpu}};
   for (const std::string& word : words) {
     const auto found = actions.find(word);
     if (found == actions.end()) {
@@ -204,8 +212,7 @@ Options parse_args(int argc, char** argv) {
       options.method = value;
     }
   }
-  for (const char* flag :
-       {"--model", "--pass", "--warmup", "--iterations", "--threads", "--result", "--outputs"}) {
+  for (const char* flag : {"--model", "--pass", "--warmup", "--iterations", "--threads", "--result", "--outputs"}) {
     if (seen.count(flag) == 0) {
       throw usage_error(std::string(flag) + " is missing");
     }

@@ -7,8 +7,8 @@
 #include <functional>
 #include <memory>
 #include <new>
-#include <string>
 #include <optional>
+#include <string>
 
 #include <sys/resource.h>
 
@@ -223,8 +223,13 @@ void print_summary(const Options& options, const RunResult& result) {
   std::nth_element(sorted.begin(), sorted.begin() + sorted.size() / 2, sorted.end());
   std::printf("sme2_runner: %s pass, %zu warm-up%s + %u measured inferences, %u thread(s), SME2 %s, median %.3f ms%s\n",
               pass_name(options.pass), result.warmup_ns.size(),
-              !result.steady ? "" : *result.steady ? " (steady)" : " (not steady)", options.iterations, options.threads,
-              result.cpu.sme2_usable ? "used where kernels exist" : result.cpu.sme2_on ? "not in this CPU" : "off",
+              !result.steady   ? ""
+              : *result.steady ? " (steady)"
+                               : " (not steady)",
+              options.iterations, options.threads,
+              result.cpu.sme2_usable ? "used where kernels exist"
+              : result.cpu.sme2_on   ? "not in this CPU"
+                                     : "off",
               static_cast<double>(sorted[sorted.size() / 2]) / 1e6,
               options.slowdown_percent > 0 ? " (slowed on purpose)" : "");
 }

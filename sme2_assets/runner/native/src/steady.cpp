@@ -21,8 +21,8 @@ bool ends_steady(const std::vector<int64_t>& durations_ns) {
   if (durations_ns.size() < 2 * kSteadyWindow) {
     return false;
   }
-  const auto [smaller, larger] = std::minmax({window_median(durations_ns.end() - 2 * kSteadyWindow),
-                                              window_median(durations_ns.end() - kSteadyWindow)});
+  const auto [smaller, larger] = std::minmax(
+      {window_median(durations_ns.end() - 2 * kSteadyWindow), window_median(durations_ns.end() - kSteadyWindow)});
   return larger - smaller <= smaller / kTolerancePart;
 }
 
