@@ -23,10 +23,12 @@ from sme2_assets.analysis.comparison import why_not_a_pair, why_outputs_differ
 from sme2_assets.analysis.timeline import execute_durations, timeline_rows
 from sme2_assets.errors import Sme2Error, TraceError
 from sme2_assets.etdump import Events, read_etdump
+from sme2_assets.evidence.folder import TRACE_FILE, RunFolder
+from sme2_assets.evidence.foreign import FOREIGN_FILE, ForeignStatement
+from sme2_assets.evidence.manifest import MANIFEST_FILE, Manifest
 from sme2_assets.exchange.export import LISTING_FILE
-from sme2_assets.exchange.foreign import FOREIGN_FILE, FOREIGN_SCHEMA, KIT_MANIFEST, KIT_METRICS, shown
+from sme2_assets.exchange.foreign import KIT_MANIFEST, KIT_METRICS, shown
 from sme2_assets.exchange.perfetto import faults_of_trace
-from sme2_assets.profiling.manifest import FILE_NAME, TRACE_FILE, Manifest
 from sme2_assets.steps import FAILED, NOT_REACHED, NOTE, Step, taken
 from sme2_assets.store import Store, sha256_of_file
 from sme2_assets.warehouse import checks
@@ -93,7 +95,7 @@ def _validate_folder(folder: Path, store: Store) -> Validation:
         return _validate_export(folder)
     if (folder / FOREIGN_FILE).is_file():
         return _validate_foreign_run(folder, store)
-    if _is_own_manifest(folder / FILE_NAME):
+    if _is_own_manifest(folder / MANIFEST_FILE):
         return _validate_run(folder, store)
     if (folder / KIT_MANIFEST).is_file() or next(folder.rglob("*.etdump"), None) is not None:
         return _validate_kit_folder(folder)
@@ -108,7 +110,7 @@ def _validate_file(path: Path, store: Store) -> Validation:
         return _validate_trace(path)
     if path.suffix == ".pte":
         return _validate_program(path)
-    if path.name in (FILE_NAME, FOREIGN_FILE, LISTING_FILE, KIT_METRICS):
+    if path.name in (MANIFEST_FILE, FOREIGN_FILE, LISTING_FILE, KIT_METRICS):
         return _validate_folder(path.parent, store)
     if path.suffix == ".json" and _looks_like_a_trace(path):
         made = Validation(str(path), "Perfetto trace")
@@ -130,12 +132,9 @@ def _validate_run(folder: Path, store: Store) -> Validation:
     made = Validation(folder.name, "run")
     manifest = None
     with made.step("manifest") as step:
-        manifest = Manifest.read(folder)
+        manifest = RunFolder.open(folder).manifest
         step.detail = (
             f"{manifest.identity.variant} on {manifest.identity.platform}, SME2 {manifest.identity.sme2}"
-        )
-        _require(
-            manifest.run_id == folder.name, f"It is of run {manifest.run_id}, not of this folder.", _AGAIN
         )
     if manifest is None:
         return made
@@ -225,11 +224,10 @@ def _check_pair(made: Validation, warehouse: Warehouse, run: dict[str, Any]) -> 
             made.note(step, "The run was measured alone: it is compared with nothing.")
             return
         session = runs_of_session(warehouse, run["session_id"])
-        session = session[(session["variant"] == run["variant"]) & (session["platform"] == run["platform"])]
         if len(session) != 2:
             made.note(step, "The other arm of the session is not in this warehouse.", _AGAIN)
             return
-        off, on = ({str(k): v for k, v in row.items()} for _, row in session.sort_values("arm").iterrows())
+        off, on = session
         fault = why_not_a_pair(off, on) or why_outputs_differ(off, on)
         _require(fault is None, f"{fault}", "Measure both states in one session: `sme2 profile`.")
         step.detail = f"{off['run_id']} and {on['run_id']} differ in SME2 alone and compute the same"
@@ -252,17 +250,12 @@ def _check_pair(made: Validation, warehouse: Warehouse, run: dict[str, Any]) -> 
 
 def _validate_foreign_run(folder: Path, store: Store) -> Validation:
     made = Validation(folder.name, "foreign run")
-    document: dict[str, Any] = {}
+    statement = None
     with made.step("manifest") as step:
-        document = _strict_json(folder / FOREIGN_FILE)
-        _require(
-            document.get("schema") == FOREIGN_SCHEMA and isinstance(document.get("file_sha256"), dict),
-            f"{FOREIGN_FILE} is of another version.",
-            "Ingest the trace again.",
-        )
-        step.detail = f"from {document.get('source')}"
+        statement = ForeignStatement.read(folder / FOREIGN_FILE)
+        step.detail = f"from {statement.source}"
     with made.step("files") as step:
-        step.detail = _check_hashes(folder, document.get("file_sha256", {}))
+        step.detail = _check_hashes(folder, statement.file_sha256 if statement else {})
     _trace_steps(made, folder / TRACE_FILE)
     run = _run_in_warehouse(folder.name, store)
     with made.step("warehouse") as step:

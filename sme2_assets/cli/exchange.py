@@ -59,7 +59,10 @@ def ingest(
     if as_json:
         print_json(
             {
-                "taken": [{**asdict(taken), "variant": taken.facts.variant} for taken in done.taken],
+                "taken": [
+                    {**asdict(taken), "facts": taken.facts.as_json(), "variant": taken.facts.variant}
+                    for taken in done.taken
+                ],
                 "problems": [asdict(problem) for problem in done.problems],
             }
         )

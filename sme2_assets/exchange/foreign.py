@@ -14,33 +14,26 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
-from sme2_assets.analysis.timeline import execute_durations, timeline_rows
+from sme2_assets.analysis.timeline import execute_durations
 from sme2_assets.errors import Sme2Error, TraceError
-from sme2_assets.etdump import Events, read_etdump
+from sme2_assets.etdump import read_etdump
+from sme2_assets.evidence.folder import LOG_FILE, TRACE_FILE, ForeignFolder
+from sme2_assets.evidence.foreign import FOREIGN, FOREIGN_FILE, Facts, ForeignStatement
+from sme2_assets.evidence.manifest import MANIFEST_FILE as RUN_MANIFEST
 from sme2_assets.models.spec import PRECISIONS
-from sme2_assets.profiling.manifest import FILE_NAME as RUN_MANIFEST
-from sme2_assets.profiling.manifest import LOG_FILE, TRACE_FILE
-from sme2_assets.store import Store, safe_name, sha256_of_file, write_json
+from sme2_assets.store import Store, safe_name, sha256_of_file, write_text_atomically
 from sme2_assets.targets.keys import PLATFORMS
-from sme2_assets.warehouse.ingest import registered_rows
-from sme2_assets.warehouse.schema import INFERENCES, REGISTERED_KERNELS, RUNS, TIMELINE, Table
+from sme2_assets.warehouse.foreign import rows_of_foreign, write_foreign
 from sme2_assets.warehouse.store import Warehouse
 
-EXPERIMENT = "foreign"
-FOREIGN_FILE = "foreign.json"
-FOREIGN_SCHEMA = 1
 KIT_MANIFEST, KIT_METRICS = "manifest.json", "metrics.json"
 # Kept beside the trace under these names, so that they are not taken for the run's own.
 KEPT_AS = {KIT_MANIFEST: "kit_manifest.json", KIT_METRICS: "kit_metrics.json"}
-UNKNOWN = "unknown"
 # Platforms that the kit or we know. A name that is none of them says nothing.
 KNOWN_PLATFORMS = tuple(dict.fromkeys((*PLATFORMS, "android")))
 LARGEST_JSON_BYTES = 64 << 20
@@ -49,36 +42,6 @@ MOST_THREADS = 1024
 _STATE = re.compile(r"(?<![A-Za-z0-9])sme2[_-]?(on|off)(?![A-Za-z0-9])", re.IGNORECASE)
 _THREADS = re.compile(r"_t(\d{1,4})$")
 _MODEL_STEM = re.compile(rf"(?P<model>.+?)(?:_xnnpack)?(?:[_-](?P<precision>{'|'.join(PRECISIONS)}))?")
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is known of a trace beside its events. None: nobody told."""
-
-    model: str | None = None
-    precision: str | None = None
-    platform: str | None = None
-    sme2: str | None = None
-    threads: int | None = None
-    warmup: int | None = None
-
-    @property
-    def variant(self) -> str:
-        if self.model is None:
-            return UNKNOWN
-        return self.model if self.precision is None else f"{self.model}-{self.precision}"
-
-    @property
-    def target(self) -> str:
-        return f"{self.platform or UNKNOWN}-sme2_{self.sme2 or UNKNOWN}"
-
-    @property
-    def unknown(self) -> list[str]:
-        return [
-            name
-            for name in ("model", "precision", "platform", "sme2", "threads")
-            if getattr(self, name) is None
-        ]
 
 
 @dataclass(frozen=True)
@@ -140,8 +103,8 @@ def said_by_options(
         return facts
     name, separator, precision = safe_name(model).rpartition("-")
     if separator and precision in PRECISIONS:
-        return replace(facts, model=name, precision=precision)
-    return replace(facts, model=model)
+        return facts.model_copy(update={"model": name, "precision": precision})
+    return facts.model_copy(update={"model": model})
 
 
 def ingest_paths(
@@ -260,19 +223,30 @@ def _take(store: Store, warehouse: Warehouse, trace: _Found, said: Facts, source
     staging = _staged(store, trace)
     try:
         sha256 = sha256_of_file(staging / TRACE_FILE)
-        run_id = f"{EXPERIMENT}-{sha256[:16]}"
+        run_id = f"{FOREIGN}-{sha256[:16]}"
         if run_id in sources:
             raise TraceError(
                 f"It has the same content as {sources[run_id]}: one trace is not two runs.",
                 "Look which of the two it is, and give that one.",
             )
-        events = _events_of(staging / TRACE_FILE, facts.warmup or 0)
+        _require_inferences(staging / TRACE_FILE, facts.warmup or 0)
         folder = store.run_dir(run_id)
         replaced = _keep(staging, folder, sha256)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    write_json(folder / FOREIGN_FILE, _statement(run_id, trace, facts, kit, folder))
-    return _write(warehouse, run_id, trace.source, facts, events, folder, replaced)
+    write_text_atomically(folder / FOREIGN_FILE, _statement(run_id, trace, facts, kit, folder).to_json())
+    rows = rows_of_foreign(ForeignFolder.verified(folder))
+    write_foreign(warehouse, rows)
+    timed = rows.inferences[~rows.inferences["is_warmup"]]
+    return Taken(
+        trace.source,
+        run_id,
+        facts,
+        len(timed),
+        float(timed["execute_ns"].median()),
+        len(rows.registered),
+        replaced,
+    )
 
 
 def _staged(store: Store, trace: _Found) -> Path:
@@ -309,10 +283,9 @@ def _keep(staging: Path, folder: Path, sha256: str) -> bool:
     return True
 
 
-def _events_of(path: Path, warmup: int) -> Events:
+def _require_inferences(path: Path, warmup: int) -> None:
     try:
-        events = read_etdump(path)
-        inferences = len(execute_durations(events))
+        inferences = len(execute_durations(read_etdump(path)))
         if inferences == 0:
             raise TraceError(
                 "It holds no inference.", "Run the model at least once with the event tracer attached."
@@ -325,7 +298,6 @@ def _events_of(path: Path, warmup: int) -> Events:
     except TraceError as error:
         # The copy's name means nothing to the person who gave the file.
         raise TraceError(error.what.replace(f"ETDump {path}", "It"), error.remedy) from error
-    return events
 
 
 def _facts_of(trace: _Found, said: Facts) -> tuple[Facts, dict[str, Any] | None]:
@@ -352,9 +324,11 @@ def _named(path: Path) -> Facts:
     stem, experiment = path.stem, path.parent.name
     threads = _THREADS.search(stem)
     plain = stem[: threads.start()] if threads else stem
+    named = _model_of(_model_in_name(plain, experiment), path)
     states = {match[1].lower() for match in (_STATE.search(plain), _STATE.search(experiment)) if match}
     return Facts(
-        **asdict(_model_of(_model_in_name(plain, experiment), path)),
+        model=named.model,
+        precision=named.precision,
         platform=_platform_of(path, plain, experiment),
         sme2=("?" if len(states) > 1 else states.pop()) if states else None,
         threads=int(threads[1]) if threads and 1 <= int(threads[1]) <= MOST_THREADS else None,
@@ -472,92 +446,14 @@ def _is_name(text: str) -> bool:
 
 def _statement(
     run_id: str, trace: _Found, facts: Facts, kit: dict[str, Any] | None, folder: Path
-) -> dict[str, Any]:
-    """What is said of the evidence. Unlike the evidence it may be said anew."""
-    return {
-        "schema": FOREIGN_SCHEMA,
-        "run_id": run_id,
-        "source": trace.source,
-        "ingested_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "facts": asdict(facts),
-        "kit": kit,
-        "file_sha256": {
+) -> ForeignStatement:
+    return ForeignStatement(
+        run_id=run_id,
+        source=trace.source,
+        ingested_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        facts=facts,
+        kit=kit,
+        file_sha256={
             path.name: sha256_of_file(path) for path in sorted(folder.iterdir()) if path.name != FOREIGN_FILE
         },
-    }
-
-
-def _write(
-    warehouse: Warehouse, run_id: str, source: str, facts: Facts, events: Events, folder: Path, replaced: bool
-) -> Taken:
-    warmup = facts.warmup or 0
-    execute_ns = execute_durations(events)
-    timeline = timeline_rows(events, warmup).assign(**{"pass": "etdump", "round": 0})
-    for column in ("model", "precision", "platform", "sme2", "threads"):
-        timeline[column] = getattr(facts, column)
-    timeline["fidelity"] = _fidelity(facts)
-    log = folder / LOG_FILE
-    registered = registered_rows(log.read_text(errors="replace") if log.is_file() else "")
-    keys = {"variant": facts.variant, "target": facts.target, "run_id": run_id}
-    rows: list[tuple[Table, pd.DataFrame]] = [
-        (TIMELINE, timeline),
-        (INFERENCES, _inference_rows(execute_ns, warmup)),
-        (REGISTERED_KERNELS, registered),
-        # Last: before it, no query sees the others as rows of a run.
-        (RUNS, pd.DataFrame([_run_row(run_id, source, facts, len(execute_ns) - warmup)])),
-    ]
-    for table, frame in rows:
-        warehouse.write(table, frame, keys)
-        warehouse.drop_other_copies(table, keys)
-    return Taken(
-        source,
-        run_id,
-        facts,
-        len(execute_ns) - warmup,
-        float(np.median(execute_ns[warmup:])),
-        len(registered),
-        replaced,
     )
-
-
-def _fidelity(facts: Facts) -> str | None:
-    """Hardware is a claim that nobody made; only the emulator is known by its name."""
-    return "emulated" if facts.platform == "emulated" else None
-
-
-def _inference_rows(execute_ns: np.ndarray, warmup: int) -> pd.DataFrame:
-    iteration = np.arange(len(execute_ns))
-    return pd.DataFrame(
-        {
-            "pass": "etdump",
-            "round": 0,
-            "iteration": iteration,
-            "is_warmup": iteration < warmup,
-            # The runner's own clock is not in a trace.
-            "duration_ns": None,
-            "execute_ns": execute_ns,
-        }
-    )
-
-
-def _run_row(run_id: str, source: str, facts: Facts, iterations: int) -> dict[str, Any]:
-    known = {
-        # A session of its own: no other run was measured with it.
-        "session_id": run_id,
-        "experiment": EXPERIMENT,
-        "source": source,
-        "arm": facts.sme2,
-        "paired": False,
-        "model": facts.model,
-        "precision": facts.precision,
-        "platform": facts.platform,
-        "sme2": facts.sme2,
-        "threads": facts.threads,
-        "fidelity": _fidelity(facts),
-        "rounds": 1,
-        "warmup": facts.warmup,
-        "iterations": iterations,
-        "samples": 0,
-        "samples_dropped": 0,
-    }
-    return {column.name: known.get(column.name) for column in RUNS.columns}

@@ -31,6 +31,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error, TargetUnavailable
+from sme2_assets.evidence.device import Fidelity
 from sme2_assets.store import safe_name, sha256_of_file
 from sme2_assets.targets.adb import (
     FULL_REMEDY,
@@ -52,7 +53,6 @@ from sme2_assets.targets.base import (
 )
 from sme2_assets.targets.device_facts import device_cpus, device_facts, device_snapshot
 from sme2_assets.targets.environment import Snapshot
-from sme2_assets.targets.keys import Fidelity
 from sme2_assets.targets.lease import lease
 from sme2_assets.targets.local import EmulatedTarget
 from sme2_assets.targets.power import applied, restore_from

@@ -5,7 +5,6 @@ Those of macOS are read by `sysctl` and `pmset` after Apple's documentation; thi
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import re
@@ -15,6 +14,7 @@ from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
+from sme2_assets.evidence.device import AARCH64, architecture, device_name
 from sme2_assets.store import safe_name
 from sme2_assets.targets.base import MachineFacts
 from sme2_assets.targets.clusters import (
@@ -27,7 +27,6 @@ from sme2_assets.targets.clusters import (
     read_clusters,
 )
 from sme2_assets.targets.environment import mac_battery, printable_name, read_battery
-from sme2_assets.targets.keys import AARCH64, architecture
 
 _PROC = Path("/proc")
 _SYS = Path("/sys")
@@ -60,15 +59,6 @@ def host_device() -> str:
     if named := os.environ.get(DEVICE_VARIABLE):
         return safe_name(named)
     return device_name(_lasting_facts().cpu, _installation())
-
-
-def device_name(cpu: str, installation: str) -> str:
-    """A name for a machine that can be a key: `neoverse-n1-3f09ac`; no digits with nothing to hash."""
-    # Firms put marks and clock rates into the names of their CPUs.
-    plain = re.sub(r"\((?:R|TM|C)\)|@.*|\b(?:CPU|Processor)\b", " ", cpu, flags=re.IGNORECASE)
-    words = re.findall(r"[a-z0-9]+", plain.lower())
-    digits = [hashlib.sha256(installation.encode()).hexdigest()[:6]] if installation else []
-    return "-".join([*words[:6], *digits]) or "unknown"
 
 
 @cache

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from sme2_assets.errors import ConnectionLost, RunnerError
+from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import aa_arms, same_runner, sme2_arms
-from sme2_assets.profiling.manifest import Manifest
 from sme2_assets.profiling.plan import Plan, plan_for
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.runner.build import RunnerBinary
@@ -94,7 +94,7 @@ def test_the_chain_runs_on_a_device_with_sme2_on_and_off(
         "SELECT verdict FROM sme2_comparison WHERE platform = 'android' AND level = 'model'"
     )["verdict"]
     assert verdict == "not comparable"
-    assert (workbench.store.report_dir(VARIANT, "android") / "report.md").is_file()
+    assert list((workbench.store.reports / VARIANT / "android").glob("*/report.md"))
     second = workbench.profile(VARIANT, "android", "off", kernel_rounds=0)
     assert any("0.0 MB pushed in this session" in line for line in second), second
     assert not any("0.0 MB pushed in this session" in line for line in first), first

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from sme2_assets.cli import main
 from sme2_assets.errors import Sme2Error
-from sme2_assets.exchange.foreign import Facts, ingest_paths
+from sme2_assets.evidence.foreign import Facts
+from sme2_assets.exchange.foreign import ingest_paths
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.store import Store
 from sme2_assets.validation import FAILED, NOTE, Validation, validate
@@ -103,7 +104,7 @@ def _broken_manifest(folder: Path) -> None:
         (_impossible_clock, "nanoseconds", "longer inside than outside"),
         (_crashed_process, "processes", "1 processes ended with an error"),
         (_wrong_outputs, "metrics", "outputs are wrong"),
-        (_broken_manifest, "manifest", "not a run manifest"),
+        (_broken_manifest, "manifest", "manifest.json"),
     ],
 )
 def test_a_damaged_run_fails_the_step_that_looks_there(

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sme2_assets.analysis.samples import read_samples
 from sme2_assets.errors import TraceError
+from sme2_assets.evidence.samples import Samples
 from sme2_assets.runner.build import find_compiler
 from sme2_assets.runner.recording import write_samples
 from sme2_assets.runner.symbols import read_image
@@ -83,7 +83,7 @@ def test_functions_are_named_by_the_file_that_ran(library, tmp_path):
     ]
     assert samples["samples"]["function"] == [0, 0, 1, 0]
     assert samples["samples"]["address"] == [address, address + 4, 1 << 40, address]
-    read = read_samples(tmp_path / "samples.json")
+    read = Samples.read(tmp_path / "samples.json")
     assert (len(read), read.missed, read.lag_ns) == (4, 2, 1)
 
 
