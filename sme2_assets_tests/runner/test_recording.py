@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sme2_assets.errors import TraceError
+from sme2_assets.errors import EvidenceError
 from sme2_assets.evidence.samples import Samples
 from sme2_assets.runner.build import find_compiler
 from sme2_assets.runner.recording import write_samples
@@ -51,7 +51,7 @@ def recording_of(library: Path, **changes: Any) -> dict[str, Any]:
     image, address = read_image(library), address_of(library)
     module = {"path": f"/device/{library.name}", "build_id": image.build_id, "image": None} | changes
     return {
-        "recording": 1,
+        "schema": 1,
         "arch": platform.machine(),
         "period_ns": 500_000,
         "dropped": 0,
@@ -142,8 +142,8 @@ def test_the_right_one_of_two_files_of_one_name_is_taken(library, tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda d: d.update(recording=2),
-        lambda d: d.pop("recording"),
+        lambda d: d.update(schema=2),
+        lambda d: d.pop("schema"),
         lambda d: d.pop("clock"),
         lambda d: d["places"].update(module=[0]),
         lambda d: d["places"].update(module=[0, 5, 0]),
@@ -151,6 +151,8 @@ def test_the_right_one_of_two_files_of_one_name_is_taken(library, tmp_path):
         lambda d: d["samples"].update(place=[0, 9, 0, 0]),
         lambda d: d["samples"].update(place=[0, -1, 0, 0]),
         lambda d: d["modules"].insert(0, None),
+        lambda d: d.update(more=1),
+        lambda d: d["samples"].update(place=[0, 1]),
         lambda d: d["modules"][0].update(path=3),
         lambda d: d["modules"][0].update(image="xyz"),
     ],
@@ -158,7 +160,7 @@ def test_the_right_one_of_two_files_of_one_name_is_taken(library, tmp_path):
 def test_a_recording_that_cannot_be_believed_is_a_clear_error(library, tmp_path, change):
     document = recording_of(library)
     change(document)
-    with pytest.raises(TraceError, match="recording"):
+    with pytest.raises(EvidenceError, match="recording"):
         named(document, tmp_path, library.parent)
     assert not (tmp_path / "samples.json").exists()
 
@@ -166,10 +168,10 @@ def test_a_recording_that_cannot_be_believed_is_a_clear_error(library, tmp_path,
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"\xff\xfe"])
 def test_what_is_no_recording_is_refused(tmp_path, content):
     (tmp_path / "recording.json").write_bytes(content)
-    with pytest.raises(TraceError, match="recording"):
+    with pytest.raises(EvidenceError, match="recording"):
         write_samples(tmp_path / "recording.json", tmp_path / "samples.json", ())
 
 
 def test_a_missing_recording_is_told(tmp_path):
-    with pytest.raises(TraceError, match="cannot be read"):
+    with pytest.raises(EvidenceError, match="is missing"):
         write_samples(tmp_path / "recording.json", tmp_path / "samples.json", ())

@@ -16,6 +16,15 @@ TEST(commas_stand_between_values_and_nowhere_else) {
   CHECK(json.str() == R"({"a": [], "b": [null, true, {}, -3], "c": ["x", "y"], "d": 0.1})");
 }
 
+TEST(what_is_not_there_is_null) {
+  JsonWriter json;
+  json.begin_array();
+  json.maybe(std::optional<bool>()).maybe(std::optional<bool>(false)).maybe(std::optional<size_t>(7));
+  json.maybe(std::optional<double>(0.5)).maybe(std::optional<std::string>("x"));
+  json.maybe(std::optional<std::vector<int64_t>>({1, 2})).end_array();
+  CHECK(json.str() == R"([null, false, 7, 0.5, "x", [1, 2]])");
+}
+
 TEST(any_bytes_become_a_valid_text) {
   CHECK(json_quoted("a\"b\\c\n\x7f") == R"("a\"b\\c\u000a\u007f")");
   CHECK(json_quoted("\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80") == "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\"");

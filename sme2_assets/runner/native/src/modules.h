@@ -17,10 +17,10 @@ struct Segment {
 };
 
 struct Module {
-  std::string path;      // as the loader tells it; the program's as it was started
-  std::string build_id;  // hexadecimal; empty: it has none
-  std::string image;     // its bytes, hexadecimal, where no file has them: what the kernel maps into every process
-  uint64_t base = 0;     // where its first byte is mapped
+  std::string path;                     // as the loader tells it; the program's as it was started
+  std::optional<std::string> build_id;  // hexadecimal
+  std::optional<std::string> image;     // its bytes, hexadecimal, where no file has them: the kernel's own part
+  uint64_t base = 0;                    // where its first byte is mapped
   std::vector<Segment> segments;
 };
 

@@ -25,7 +25,7 @@ std::string program_path() {
 
 uint64_t padded(uint64_t size) { return (size + 3) / 4 * 4; }
 
-std::string build_id_in(uint64_t notes, uint64_t size) {
+std::optional<std::string> build_id_in(uint64_t notes, uint64_t size) {
   for (const uint64_t end = notes + size; notes + sizeof(ElfW(Nhdr)) <= end;) {
     ElfW(Nhdr) note;
     std::memcpy(&note, reinterpret_cast<const void*>(notes), sizeof(note));
@@ -40,7 +40,7 @@ std::string build_id_in(uint64_t notes, uint64_t size) {
     }
     notes = body + padded(note.n_descsz);
   }
-  return "";
+  return std::nullopt;
 }
 
 bool is_from_the_kernel([[maybe_unused]] uint64_t base) {
@@ -65,7 +65,7 @@ int add_module(struct dl_phdr_info* info, size_t, void* data) {
         first = start;
         first_size = header.p_filesz;
       }
-    } else if (header.p_type == PT_NOTE && (header.p_flags & PF_R) != 0 && module.build_id.empty()) {
+    } else if (header.p_type == PT_NOTE && (header.p_flags & PF_R) != 0 && !module.build_id) {
       module.build_id = build_id_in(start, header.p_memsz);
     }
   }

@@ -34,23 +34,6 @@ class Places {
   std::unordered_map<uint64_t, size_t> index_;
 };
 
-void write_text(JsonWriter& json, const std::string& value) {
-  if (value.empty()) {
-    json.null();
-  } else {
-    json.text(value);
-  }
-}
-
-template <typename T>
-void write_number(JsonWriter& json, const std::optional<T>& value) {
-  if (value) {
-    json.number(static_cast<int64_t>(*value));
-  } else {
-    json.null();
-  }
-}
-
 void write_threads(JsonWriter& json, const std::vector<SampledThread>& threads) {
   json.begin_array();
   for (const SampledThread& thread : threads) {
@@ -68,10 +51,8 @@ void write_modules(JsonWriter& json, const std::vector<Module>& modules) {
   for (const Module& module : modules) {
     json.begin_object();
     json.key("path").text(module.path);
-    json.key("build_id");
-    write_text(json, module.build_id);
-    json.key("image");
-    write_text(json, module.image);
+    json.key("build_id").maybe(module.build_id);
+    json.key("image").maybe(module.image);
     json.end_object();
   }
   json.end_array();
@@ -89,9 +70,9 @@ void write_column(JsonWriter& json, const char* name, const Rows& rows, Entry en
 
 void write_places(JsonWriter& json, const std::vector<Place>& places) {
   json.begin_object();
-  write_column(json, "module", places, [&](const Place& place) { write_number(json, place.module); });
+  write_column(json, "module", places, [&](const Place& place) { json.maybe(place.module); });
   write_column(json, "address", places, [&](const Place& p) { json.number(static_cast<int64_t>(p.address)); });
-  write_column(json, "word", places, [&](const Place& place) { write_number(json, place.word); });
+  write_column(json, "word", places, [&](const Place& place) { json.maybe(place.word); });
   json.end_object();
 }
 
@@ -127,7 +108,7 @@ std::string recording_json(const std::string& arch, const Recording& recording, 
   const Places places(recording.samples);
   JsonWriter json;
   json.begin_object();
-  json.key("recording").number(1);
+  json.key("schema").number(1);
   json.key("arch").text(arch);
   json.key("period_ns").number(recording.period_ns);
   json.key("dropped").number(recording.dropped);
