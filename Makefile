@@ -52,10 +52,13 @@ check: $(VENV)/.ready-dev ## Lint, types, and the quick tests, which need no emu
 quick: $(VENV)/.ready-dev
 	@$(PYTEST_TOGETHER) -m "not emulator and not slow and not alone" $(PYTEST_ARGS)
 
+CPP := $(wildcard $(foreach folder,sme2_assets/runner/native/src sme2_assets_tests/runner/native,$(folder)/*.cpp $(folder)/*.h))
+
 # actionlint's package fetches a binary when it is installed, from where not everybody gets: the workflow has it.
 lint: $(VENV)/.ready-dev ## Lint, format check, types, Dagster's definitions
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/clang-format --dry-run --Werror $(CPP)
 	@$(BIN)/mypy
 	@DAGSTER_DISABLE_TELEMETRY=1 $(BIN)/dg check defs
 	@if command -v actionlint >/dev/null; then actionlint; fi
@@ -63,6 +66,7 @@ lint: $(VENV)/.ready-dev ## Lint, format check, types, Dagster's definitions
 format: $(VENV)/.ready-dev ## Format and fix what can be fixed
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+	@$(BIN)/clang-format -i $(CPP)
 
 bench: setup ## Benchmarks, each beside its peer in the same run
 	@$(BIN)/python -m benchmarks
