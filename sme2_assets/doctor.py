@@ -15,7 +15,7 @@ from sme2_assets.runner.build import find_compiler, find_toolchain
 from sme2_assets.runner.bundle import host_is_target
 from sme2_assets.store import Store
 from sme2_assets.targets import open_target
-from sme2_assets.targets.adb import require_adb
+from sme2_assets.targets.android.adb import require_adb
 from sme2_assets.targets.base import MachineFacts
 from sme2_assets.targets.cross_compiler import compiler_availability
 from sme2_assets.targets.host import host_device, host_facts, host_has_sme2, is_arm64

@@ -22,8 +22,8 @@ pytest_plugins = [
     "pytester",
     "sme2_assets_tests.browser",
     "sme2_assets_tests.lanes",
-    "sme2_assets_tests.targets.adb_loopback",
-    "sme2_assets_tests.targets.android_userland",
+    "sme2_assets_tests.targets.android.adb_loopback",
+    "sme2_assets_tests.targets.android.android_userland",
 ]
 
 # Files of a minute and more, and those that make what others wait for. When several workers share the tests,

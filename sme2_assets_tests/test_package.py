@@ -115,7 +115,16 @@ def test_a_wheel_has_all_that_is_needed_and_no_tests(wheel: Path):
         check=True,
     ).stdout.split()
     assert {name for name in names if name.startswith("sme2_assets/")} == set(in_git)
-    for kind in ("py.typed", "dagster.yaml", "workspace.yaml", ".sql", ".cpp", "CMakeLists.txt", ".html"):
+    for kind in (
+        "py.typed",
+        "dagster.yaml",
+        "workspace.yaml",
+        ".sql",
+        ".sh",
+        ".cpp",
+        "CMakeLists.txt",
+        ".html",
+    ):
         assert any(name.endswith(kind) for name in names), kind
 
 

@@ -14,7 +14,7 @@ from sme2_assets.cli.support import json_option, out, print_json, progress
 from sme2_assets.store import Store
 
 if TYPE_CHECKING:
-    from sme2_assets.targets.inventory import DeviceReport
+    from sme2_assets.targets.android.inventory import DeviceReport
 
 
 @click.command()
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def devices(store: Store, restore: bool, clean: bool, serial: str | None, as_json: bool) -> None:
     """The connected Android devices: state, facts, health, what each can measure, what to do."""
     from sme2_assets.errors import TargetUnavailable
-    from sme2_assets.targets.adb import require_adb
-    from sme2_assets.targets.inventory import device_reports
+    from sme2_assets.targets.android.adb import require_adb
+    from sme2_assets.targets.android.inventory import device_reports
 
     adb = require_adb()
     if serial is not None and adb.listed(serial) is None:
@@ -51,7 +51,7 @@ def devices(store: Store, restore: bool, clean: bool, serial: str | None, as_jso
 
 
 def _tidy(store: Store, serials: list[str], restore: bool, clean: bool) -> None:
-    from sme2_assets.targets.android import one_device, power_journal
+    from sme2_assets.targets.android.target import one_device, power_journal
     from sme2_assets.targets.lease import lease
 
     for serial in serials:

@@ -23,7 +23,7 @@ from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store
 from sme2_assets.targets import open_target
 from sme2_assets_tests.e2e.conftest import Workbench
-from sme2_assets_tests.targets.adb_loopback import LoopbackDevice
+from sme2_assets_tests.targets.android.adb_loopback import LoopbackDevice
 
 VARIANT = "toy_cnn-fp32"
 SHORT = plan_for(

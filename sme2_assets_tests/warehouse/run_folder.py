@@ -29,7 +29,7 @@ from sme2_assets.profiling.manifest import (
     Process,
 )
 from sme2_assets.store import sha256_of_file
-from sme2_assets.targets.environment import take_snapshot
+from sme2_assets.targets.environment.snapshot import take_snapshot
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import kernel_rows_of_run, rows_of_run, write_kernels, write_run
 from sme2_assets_tests.analysis.traces import Delegate, Portable, inference, trace_bytes

@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from sme2_assets.targets.adb import Device
+from sme2_assets.targets.android.device import Device
+from sme2_assets.targets.android.script import shell_program
 from sme2_assets.targets.base import MachineFacts
 from sme2_assets.targets.clusters import (
     Cluster,
@@ -31,18 +32,10 @@ from sme2_assets.targets.clusters import (
     read_clusters,
     read_online,
 )
-from sme2_assets.targets.environment import (
-    SHORTEST_SAMPLE_S,
-    Battery,
-    Reading,
-    Snapshot,
-    parse_process_stat,
-    printable_name,
-    read_sensors,
-    read_thermal_events,
-    reading_of,
-    snapshot_of,
-)
+from sme2_assets.targets.environment.processes import Reading, parse_process_stat, reading_of
+from sme2_assets.targets.environment.sensors import Battery, read_sensors, read_thermal_events
+from sme2_assets.targets.environment.snapshot import SHORTEST_SAMPLE_S, Snapshot, snapshot_of
+from sme2_assets.targets.reading import integer, printable_name
 
 # Every Linux counts CPU time for user space in hundredths of a second.
 _TICK_HZ = 100
@@ -50,83 +43,18 @@ _PATIENCE_S = 60.0
 _THERMAL_STATUS = ("none", "light", "moderate", "severe", "critical", "emergency", "shutdown")
 _CPU_TEMPERATURE = 0
 
-# The files whose content is one line; `grep` gives all of them, with their names, by one process.
-_CPU_FILES = """\
-/sys/devices/system/cpu/online
-/sys/devices/system/cpu/cpu[0-9]*/cpu_capacity
-/sys/devices/system/cpu/cpu[0-9]*/cpufreq/cpuinfo_max_freq
-"""
-_STATE_FILES = """\
-/sys/devices/system/cpu/cpu[0-9]*/cpufreq/cpuinfo_max_freq
-/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq
-/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_max_freq
-/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor
-/sys/devices/system/cpu/cpu[0-9]*/thermal_throttle/*_throttle_count
-/sys/class/thermal/thermal_zone*/type
-/sys/class/thermal/thermal_zone*/temp
-/sys/class/thermal/thermal_zone*/trip_point_*_type
-/sys/class/thermal/thermal_zone*/trip_point_*_temp
-/sys/class/thermal/cooling_device*/type
-/sys/class/thermal/cooling_device*/cur_state
-/sys/class/power_supply/*/type
-/sys/class/power_supply/*/scope
-/sys/class/power_supply/*/capacity
-/sys/class/power_supply/*/temp
-/sys/class/power_supply/*/online
-"""
 # A folder's name may hold a colon, so a path ends with the first one after a name that was asked for.
 _LISTED = re.compile(
     r"/(sys/(?:[\w.:@+-]+/)*(?:online|cpu_capacity|\w+_freq|scaling_governor|\w+_count|type|temp"
     r"|trip_point_\d+_(?:type|temp)|cur_state|scope|capacity)):(.*)"
 )
-# A section begins with a mark that nothing on the device can know. `$files` is split and expanded on purpose.
-_TELL = """\
-mark=$1; files=$2
-section() { printf '\\n%s %s\\n' "$mark" "$1"; }
-ask() { command -v "$1" >/dev/null 2>&1 && "$@" </dev/null 2>/dev/null; }
-"""
-_FACTS = f"""\
-{_TELL}
-for property in ro.product.manufacturer ro.product.model ro.soc.manufacturer ro.soc.model ro.board.platform \\
-    ro.build.fingerprint ro.build.version.release ro.serialno; do
-  section "$property"; ask getprop "$property"
-done
-section kernel; uname -r
-section arch; uname -m
-section system; uname -s
-section os-release; cat /etc/os-release 2>/dev/null
-section cpuinfo; cat /proc/cpuinfo 2>/dev/null
-section meminfo; cat /proc/meminfo 2>/dev/null
-section status; cat /proc/self/status 2>/dev/null
-section sme_vector_bytes; cat /proc/sys/abi/sme_default_vector_length 2>/dev/null
-section files; grep -asH '' $files
-section battery; ask dumpsys -t 5 battery
-section end
-"""
-# What asking costs others (`dumpsys` makes system services work) comes after the second reading.
-_STATE = f"""\
-{_TELL}
-pause=$3
-counters() {{
-  section "uptime $1"; cat /proc/uptime
-  section "stat $1"; cat /proc/stat
-  section "processes $1"; cat /proc/[0-9]*/stat 2>/dev/null
-}}
-section self; echo $$
-counters before
-sleep "$pause"
-counters after
-section loadavg; cat /proc/loadavg 2>/dev/null
-section files; grep -asH '' $files
-section battery; ask dumpsys -t 5 battery
-section thermal; ask dumpsys -t 5 thermalservice
-section end
-"""
+_FACTS = shell_program("sections", "facts")
+_STATE = shell_program("sections", "state")
 
 
 def device_facts(device: Device) -> MachineFacts:
     """The facts of a device, by one round trip."""
-    answer = _ask(device, _FACTS, _CPU_FILES)
+    answer = _ask(device, _FACTS)
     cpuinfo = answer.get("cpuinfo", "")
     clusters, _ = _clusters(answer)
     cores = sum(cluster.count or 0 for cluster in clusters)
@@ -155,7 +83,7 @@ def device_facts(device: Device) -> MachineFacts:
 
 def device_cpus(device: Device, choice: str) -> tuple[int, ...]:
     """The CPUs that a choice means on a device, among those that its shell may use now."""
-    answer = _ask(device, _FACTS, _CPU_FILES)
+    answer = _ask(device, _FACTS)
     clusters, online = _clusters(answer)
     everything = {cpu for cluster in clusters for cpu in cluster.cpus}
     allowed = parse_allowed(answer.get("status", ""))
@@ -169,7 +97,7 @@ def device_snapshot(device: Device, sample_s: float = 0.2) -> Snapshot:
     Own processes are those below adbd: commands of ours, and whatever else adb runs there.
     """
     pause_s = max(sample_s, SHORTEST_SAMPLE_S)
-    answer = _ask(device, _STATE, _STATE_FILES, f"{pause_s:.2f}")
+    answer = _ask(device, _STATE, f"{pause_s:.2f}")
     before, after = (_reading(answer, moment) for moment in ("before", "after"))
     with _mirrored(answer.get("files", "")) as root:
         sensors = read_sensors(root / "sys")
@@ -189,8 +117,8 @@ def device_snapshot(device: Device, sample_s: float = 0.2) -> Snapshot:
 def parse_battery(text: str) -> Battery | None:
     """`dumpsys battery`."""
     fields = dict(re.findall(r"^\s*([A-Za-z ]+): *(\S+) *$", text, re.MULTILINE))
-    level, scale = _whole(fields.get("level")), _whole(fields.get("scale")) or 100
-    tenths = _whole(fields.get("temperature"))
+    level, scale = integer(fields.get("level", "")), integer(fields.get("scale", "")) or 100
+    tenths = integer(fields.get("temperature", ""))
     sources = {name: fields.get(f"{name} powered") for name in ("AC", "USB", "Wireless", "Dock")}
     if level is None and tenths is None and not any(sources.values()):
         return None
@@ -229,10 +157,10 @@ def parse_allowed(status: str) -> tuple[int, ...]:
     return parse_cpu_list(match[1]) if match else ()
 
 
-def _ask(device: Device, script: str, files: str, *more: str) -> dict[str, str]:
+def _ask(device: Device, program: str, *arguments: str) -> dict[str, str]:
     """The sections of what a device answers."""
     mark = f"sme2-{secrets.token_hex(8)}"
-    text = device.script(script, mark, " ".join(files.split()), *more, timeout_s=_PATIENCE_S)
+    text = device.script(program, mark, *arguments, timeout_s=_PATIENCE_S)
     sections = {}
     # The line break before a mark is ours.
     for part in text.replace("\r\n", "\n").split(f"\n{mark} ")[1:]:
@@ -266,7 +194,7 @@ def _reading(answer: dict[str, str], moment: str) -> Reading:
     return reading_of(
         answer.get(f"stat {moment}", "").encode(),
         stats,
-        root=_root_of(stats, _whole(answer.get("self", "").strip()) or 0),
+        root=_root_of(stats, integer(answer.get("self", "").strip()) or 0),
         tick_hz=_TICK_HZ,
         clock_s=_first_number(answer.get(f"uptime {moment}", "")) or 0.0,
     )
@@ -310,10 +238,6 @@ def _joined(*parts: str | None) -> str | None:
     if len(known) == 2 and known[1].lower().startswith(known[0].lower()):
         known = known[1:]
     return " ".join(known) or None
-
-
-def _whole(text: str | None) -> int | None:
-    return int(text) if text and re.fullmatch(r"-?\d{1,12}", text, re.ASCII) else None
 
 
 def _first_number(text: str) -> float | None:

@@ -20,13 +20,18 @@ from typing import Any
 
 from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error
 from sme2_assets.store import write_json
-from sme2_assets.targets.adb import Device, Script
+from sme2_assets.targets.android.device import Device
+from sme2_assets.targets.android.script import Script, shell_program
 
 Log = Callable[[str], None]
 
 JOURNAL_SCHEMA = 1
 _PATIENCE_S = 60.0
+#: How the programs tell that the device has no such command: it is not Android.
 _NO_COMMAND = 44
+_GET = shell_program("settings_get")
+_PUT = shell_program("settings_put")
+_WAKE = shell_program("wake")
 
 _ANIMATIONS = ("window_animation_scale", "transition_animation_scale", "animator_duration_scale")
 
@@ -66,34 +71,8 @@ class Setting:
     asked: bool = False
 
     @property
-    def taken(self) -> bool:
+    def accepted(self) -> bool:
         return self.asked and _same(self.after, self.wanted)
-
-
-# Names and values are positional parameters: nothing of them is read as shell words.
-_GET = f"""\
-command -v settings >/dev/null 2>&1 || exit {_NO_COMMAND}
-for name in "$@"; do
-  value=$(settings get global "$name" </dev/null) || exit 1
-  printf '%s=%s\\n' "$name" "$value"
-done
-"""
-# A device may refuse one setting; what took is told by reading it back.
-_PUT = """\
-while [ $# -gt 0 ]; do
-  case $2 in
-    delete) settings delete global "$1" </dev/null >&2 ;;
-    *) settings put global "$1" "$3" </dev/null >&2 ;;
-  esac
-  shift 3
-done
-exit 0
-"""
-# It writes stay_on_while_plugged_in too; the mode's own value comes after it.
-_WAKE = f"""\
-command -v svc >/dev/null 2>&1 || exit {_NO_COMMAND}
-svc power stayon true </dev/null
-"""
 
 
 def mode_named(name: str) -> Mode:
@@ -125,9 +104,9 @@ def applied(device: Device, mode: str, journal: Path, log: Log) -> Iterator[dict
         settings = [replace(setting, after=after[setting.name], asked=True) for setting in settings]
         _write_journal(journal, device, mode, settings)
         facts["settings"] = [_fact(setting) for setting in settings]
-        facts["taken"] = all(setting.taken for setting in settings)
+        facts["taken"] = all(setting.accepted for setting in settings)
         for setting in settings:
-            if not setting.taken:
+            if not setting.accepted:
                 log(
                     f"{device.device_id}: {setting.name} did not take: asked for {setting.wanted}, "
                     f"the device says {_shown(setting.after)}"
@@ -266,7 +245,7 @@ def _fact(setting: Setting) -> dict[str, Any]:
         "before": setting.before,
         "wanted": setting.wanted,
         "after": setting.after,
-        "taken": setting.taken,
+        "taken": setting.accepted,
     }
 
 

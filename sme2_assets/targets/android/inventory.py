@@ -14,10 +14,10 @@ from filelock import FileLock, Timeout
 
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
-from sme2_assets.targets.adb import Adb, Listed
-from sme2_assets.targets.android import AndroidTarget, one_device, power_journal
+from sme2_assets.targets.android.adb import Adb, Listed
+from sme2_assets.targets.android.target import AndroidTarget, one_device, power_journal
 from sme2_assets.targets.base import Availability, MachineFacts
-from sme2_assets.targets.environment import battery_flags, busy_flags, cap_flags, heat_flags
+from sme2_assets.targets.environment.quiet import battery_flags, busy_flags, cap_flags, heat_flags
 from sme2_assets.targets.keys import SME2_STATES
 
 #: What others may use of a device's CPUs without being mentioned, in cores. No phone is ever idle.

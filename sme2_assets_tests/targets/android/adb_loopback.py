@@ -31,7 +31,8 @@ import pytest
 
 from sme2_assets.errors import Sme2Error
 from sme2_assets.runner.bundle import host_is_target
-from sme2_assets.targets.adb import Adb, Device
+from sme2_assets.targets.android.adb import Adb
+from sme2_assets.targets.android.device import Device
 from sme2_assets.targets.debian import fetch_packages
 from sme2_assets.targets.qemu import Qemu, _fetch_program
 from sme2_assets_tests.reach import skip_out_of_reach, skip_where_ci_would_fail
@@ -105,7 +106,7 @@ class LoopbackDevice:
 
     @property
     def device(self) -> Device:
-        return self.bridge.adb.device(self.serial)
+        return Device(self.bridge.adb, self.serial)
 
     def start(self) -> None:
         """Starts the daemon, when it does not run, and waits until it takes connections.

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sme2_assets.errors import ConnectionLost, Sme2Error
-from sme2_assets.targets.android import AndroidTarget, power_journal
-from sme2_assets.targets.power import MODES, applied, restore_from
-from sme2_assets_tests.targets.android_userland import Userland
+from sme2_assets.targets.android.power import MODES, applied, restore_from
+from sme2_assets.targets.android.target import AndroidTarget, power_journal
+from sme2_assets_tests.targets.android.android_userland import Userland
 
 # Some set, some not: a setting that does not exist must not exist afterwards either.
 OWNERS = {"low_power": "1", "stay_on_while_plugged_in": "3", "window_animation_scale": "0.5"}
@@ -82,9 +82,10 @@ def test_a_session_that_is_killed_is_repaired_by_the_next_lease(phone, tmp_path)
     journal = power_journal(tmp_path, device.device_id)
     session = (
         "import sys, time; from pathlib import Path\n"
-        "from sme2_assets.targets.adb import require_adb\n"
-        "from sme2_assets.targets.power import applied\n"
-        "with applied(require_adb().device(sys.argv[1]), 'boost', Path(sys.argv[2]), lambda line: None):\n"
+        "from sme2_assets.targets.android.adb import require_adb\n"
+        "from sme2_assets.targets.android.device import Device\n"
+        "from sme2_assets.targets.android.power import applied\n"
+        "with applied(Device(require_adb(), sys.argv[1]), 'boost', Path(sys.argv[2]), lambda line: None):\n"
         "    print('inside', flush=True); time.sleep(600)\n"
     )
     process = subprocess.Popen(

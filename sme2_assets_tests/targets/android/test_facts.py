@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sme2_assets.errors import Sme2Error
-from sme2_assets.targets.device_facts import (
+from sme2_assets.targets.android.facts import (
     _mirrored,
     device_cpus,
     device_facts,
@@ -20,10 +20,11 @@ from sme2_assets.targets.device_facts import (
     parse_battery,
     parse_thermal_service,
 )
-from sme2_assets.targets.environment import Battery, heat_flags, read_battery
+from sme2_assets.targets.environment.quiet import heat_flags
+from sme2_assets.targets.environment.sensors import Battery, read_battery
 from sme2_assets.targets.host import host_facts
-from sme2_assets_tests.targets.adb_loopback import LoopbackDevice
-from sme2_assets_tests.targets.android_userland import BATTERY, THERMAL
+from sme2_assets_tests.targets.android.adb_loopback import LoopbackDevice
+from sme2_assets_tests.targets.android.android_userland import BATTERY, THERMAL
 
 
 def test_a_device_that_is_this_machine_has_its_facts_and_none_of_android(loopback_device):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sme2_assets_tests.targets.adb_loopback import LoopbackDevice
+from sme2_assets_tests.targets.android.adb_loopback import LoopbackDevice
 
 PROPERTIES = {
     "ro.product.manufacturer": "Acme",

@@ -12,11 +12,14 @@ import pytest
 from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.store import Store, sha256_of_file
 from sme2_assets.targets import Program, open_target
-from sme2_assets.targets import android as android_module
-from sme2_assets.targets.adb import device_id_of
-from sme2_assets.targets.android import AndroidTarget, EmulatedAndroidTarget, free_bytes, has_sme2
-from sme2_assets_tests.targets.adb_loopback import DevicePrograms, LoopbackDevice
-from sme2_assets_tests.targets.test_adb import gone, number_in
+from sme2_assets.targets.android import pool as pool_module
+from sme2_assets.targets.android import target as target_module
+from sme2_assets.targets.android import workspace as workspace_module
+from sme2_assets.targets.android.device import device_id_of
+from sme2_assets.targets.android.target import AndroidTarget, EmulatedAndroidTarget, has_sme2
+from sme2_assets.targets.android.workspace import free_bytes
+from sme2_assets_tests.targets.android.adb_loopback import DevicePrograms, LoopbackDevice
+from sme2_assets_tests.targets.android.test_adb import gone, number_in
 
 HOSTILE = ["it's \"", "$(touch owned)", "a\nb", "-rf", "Größe 模型; *"]
 
@@ -128,7 +131,7 @@ def test_a_full_device_is_told_before_and_while_files_are_sent(
     with target.workspace() as workspace:
         with pytest.raises(TargetUnavailable, match=r"2 MB free .* 3 MB have to be sent") as full:
             workspace.put(model)
-        monkeypatch.setattr(android_module, "SPARE_BYTES", -(2**30))
+        monkeypatch.setattr(workspace_module, "SPARE_BYTES", -(2**30))
         with pytest.raises(TargetUnavailable, match="No space left on device"):
             workspace.put(model)
         assert workspace.bytes_pushed == 0
@@ -213,7 +216,7 @@ def test_a_session_of_another_computer_is_waited_for(
     target: AndroidTarget, loopback_device: LoopbackDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = AndroidTarget(tmp_path / "tools", loopback_device.serial)
-    monkeypatch.setattr(android_module, "_BUSY_PATIENCE_S", 1.5)
+    monkeypatch.setattr(target_module, "_BUSY_PATIENCE_S", 1.5)
     messages: list[str] = []
     with other.workspace() as workspace, target.leased(tmp_path / "leases", messages.append):
         with pytest.raises(TargetUnavailable, match="still not free"), target.workspace():
@@ -267,14 +270,14 @@ def test_any_takes_the_first_free_device_that_is_able(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(android_module, "_POOL_PAUSE_S", 0.1)
+    monkeypatch.setattr(pool_module, "_POOL_PAUSE_S", 0.1)
     store, ids = Store(tmp_path), {device_id_of(device.serial) for device in (loopback_device, second_device)}
     pool = open_target("android", store, "any")
     pool.require("off")
     messages: list[str] = []
     with pool.leased(store.leases, print) as first, pool.leased(store.leases, print) as second:
         assert {first.device, second.device} == ids
-        monkeypatch.setattr(android_module, "_POOL_PATIENCE_S", 0.3)
+        monkeypatch.setattr(pool_module, "_POOL_PATIENCE_S", 0.3)
         with (
             pytest.raises(TargetUnavailable, match="still in use"),
             pool.leased(store.leases, messages.append),

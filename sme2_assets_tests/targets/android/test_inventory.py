@@ -12,11 +12,12 @@ from click.testing import CliRunner, Result
 from sme2_assets.cli import main
 from sme2_assets.doctor import examine
 from sme2_assets.store import Store
-from sme2_assets.targets.adb import STATE_REMEDIES, device_id_of
-from sme2_assets.targets.android import AndroidTarget
+from sme2_assets.targets.android.adb import STATE_REMEDIES
+from sme2_assets.targets.android.device import device_id_of
+from sme2_assets.targets.android.target import AndroidTarget
 from sme2_assets.targets.lease import lease
-from sme2_assets_tests.targets.adb_loopback import AdbBridge, LoopbackDevice
-from sme2_assets_tests.targets.test_adb import LISTING, server_that_lists
+from sme2_assets_tests.targets.android.adb_loopback import AdbBridge, LoopbackDevice
+from sme2_assets_tests.targets.android.test_adb import LISTING, server_that_lists
 
 
 def _sme2(data: Path, line: str) -> Result:
