@@ -170,7 +170,7 @@ def _speedups(warehouse: Warehouse, run_ids: Sequence[str]) -> dict[str, str]:
 
 
 def _baselines(warehouse: Warehouse, run_ids: Sequence[str]) -> list[_Baseline]:
-    from sme2_assets.analysis.insights import device_text
+    from sme2_assets.analysis.insights.insight import device_text
 
     rows = warehouse.query(
         "SELECT run_id, runs.variant, runs.device, runs.arch, cpu, median_ns, p05_ns, p95_ns, "

@@ -200,7 +200,7 @@ def _overview(store: Store, formats: tuple[str, ...]) -> Written:
 @click.pass_obj
 def explain(store: Store, model: str, platform_name: str | None, as_json: bool) -> None:
     """Why MODEL[-PRECISION] is as fast as it is: what to fix next, ranked by the time there is to win."""
-    from sme2_assets.explain import explain as explained
+    from sme2_assets.report.explain import explain as explained
     from sme2_assets.report.insights import explanation_json, show_explanation
     from sme2_assets.warehouse import Warehouse
     from sme2_assets.warehouse.read import newest_run

@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from sme2_assets.analysis.insights import ArmRows, Insight, insights
+from sme2_assets.analysis.insights.insight import ArmRows, Insight
+from sme2_assets.analysis.insights.ranking import insights
 from sme2_assets.errors import WarehouseError
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import newest_run, runs_of_session
