@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from sme2_assets.cli.support import json_option, out, print_json, progress
+from sme2_assets.cli.support import json_option, out, print_json, print_steps, progress
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
 
 if TYPE_CHECKING:
-    from sme2_assets.experiments.check import Check
     from sme2_assets.experiments.load import Loaded
     from sme2_assets.experiments.plan import Planned, Session, Shown
     from sme2_assets.experiments.run import Outcome
@@ -52,13 +51,13 @@ def run(
     that fails does not keep the others from being measured; the exit code is 0 if all of them were.
     """
     from sme2_assets import launch
-    from sme2_assets.experiments.check import checks_of, output_folder, require
+    from sme2_assets.diagnostics.experiment import check_experiment, require
     from sme2_assets.experiments.run import as_json as outcome_json
     from sme2_assets.experiments.run import run_sessions
 
     loaded, plan, lab = _prepared(store, file, platform_name, rounds)
     _print_notes([*loaded.notes, *plan.notes])
-    require(checks_of(loaded, plan, lab), file.name)
+    require(check_experiment(loaded, plan, lab), file.name)
     work = _work_json(plan.sessions, lab)
     if not as_json:
         _print_sessions(loaded.name, work)
@@ -72,7 +71,7 @@ def run(
             status.update(message)
             progress.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
 
-        folder = output_folder(loaded) if loaded.experiment.output is not None else None
+        folder = loaded.output_folder
         outcomes = run_sessions(lab, instance, plan.sessions, loaded.name, log, folder)
     if as_json:
         sessions = [{**outcome_json(it), "comparison": _verdict(lab.warehouse, it)} for it in outcomes]
@@ -101,17 +100,21 @@ def check(store: Store, file: Path, platform_name: str | None, as_json: bool) ->
     Schema, models, .pte files, platforms in the states asked for, devices, CPUs, build tools, disk. The exit
     code is 0 when `sme2 run` could begin.
     """
-    from sme2_assets.experiments.check import checks_of
+    from sme2_assets.diagnostics.experiment import check_experiment
 
     loaded, plan, lab = _prepared(store, file, platform_name, None)
-    checks = checks_of(loaded, plan, lab)
+    made = check_experiment(loaded, plan, lab)
     notes = [*loaded.notes, *plan.notes]
     if as_json:
-        print_json({"notes": notes, "checks": [asdict(it) for it in checks]})
+        print_json({"notes": notes, **made.as_json()})
     else:
         _print_notes(notes)
-        _print_checks(checks)
-    if not all(it.ok for it in checks):
+        print_steps(made)
+        out.print(
+            "Everything is there." if made.ok else f"{len(made.failed)} of {len(made.steps)} failed.",
+            style="bold",
+        )
+    if not made.ok:
         sys.exit(1)
 
 
@@ -327,20 +330,6 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _print_notes(notes: Sequence[str]) -> None:
     for note in notes:
         progress.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_checks(checks: Sequence[Check]) -> None:
-    table = Table("", "", "found", "what to do", box=None, pad_edge=False)
-    for it in checks:
-        table.add_row(
-            it.name,
-            "[green]pass[/]" if it.ok else "[red]FAIL[/]",
-            it.detail,
-            "" if it.ok else it.remedy or "",
-        )
-    out.print(table)
-    failed = sum(not it.ok for it in checks)
-    out.print("Everything is there." if not failed else f"{failed} of {len(checks)} failed.", style="bold")
 
 
 def _work_json(sessions: Sequence[Session], lab: Lab) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from sme2_assets.cli.support import json_option, out, print_step, progress
+from sme2_assets.cli.support import json_option, out, print_json, print_step, progress
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 
@@ -56,7 +56,7 @@ def models(everything: bool, source_name: str | None, as_json: bool) -> None:
 def onboard(name: str, folder: Path | None) -> None:
     """Write a commented, working model file NAME.py, to be filled with your model."""
     from sme2_assets.models.sources.folder import FOLDERS_VARIABLE, model_folders
-    from sme2_assets.onboarding import write_template
+    from sme2_assets.models.template import write_template
 
     path = write_template(name, folder)
     click.echo(f"written: {path}")
@@ -83,8 +83,8 @@ def check_model(store: Store, model: str, output: Path | None, as_json: bool) ->
 
     Each step says whether it passed; the first that fails says why and what to do.
     """
+    from sme2_assets.diagnostics.model import check_variant, write_program
     from sme2_assets.models.registry import requested
-    from sme2_assets.onboarding import check_variant, write_program
 
     checks = []
     for variant in requested(model):
@@ -92,18 +92,14 @@ def check_model(store: Store, model: str, output: Path | None, as_json: bool) ->
             out.print(f"[bold]{variant}[/]", highlight=False)
         with progress.status("starting") as status:
             check = check_variant(
-                variant, store, log=status.update, told=(lambda _: None) if as_json else print_step
+                variant, store, log=status.update, watch=(lambda _: None) if as_json else print_step
             )
         checks.append(check)
         if output is not None and check.ok:
             for path in write_program(variant, store, output):
                 progress.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
-        if not as_json:
-            for step in check.steps:
-                if step.status == "not reached":
-                    print_step(step)
     if as_json:
-        click.echo(json.dumps([{**asdict(check), "ok": check.ok} for check in checks], indent=2))
+        print_json([check.as_json() for check in checks])
     elif all(check.ok for check in checks):
         out.print(f"Everything passed. Next: sme2 profile {model}", markup=False, highlight=False)
     if not all(check.ok for check in checks):

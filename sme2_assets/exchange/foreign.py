@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from sme2_assets.analysis.timeline import execute_durations, timeline_rows
-from sme2_assets.errors import Sme2Error, TraceError
+from sme2_assets.errors import Sme2Error, TraceError, printable
 from sme2_assets.etdump import Events, read_etdump
 from sme2_assets.models.spec import PRECISIONS
 from sme2_assets.profiling.manifest import FILE_NAME as RUN_MANIFEST
@@ -120,15 +120,7 @@ class _Found:
     def source(self) -> str:
         """How people see it: below what they gave, and without characters that a terminal obeys."""
         inside = self.path.relative_to(self.given.parent) if self.given != self.path else Path(self.path.name)
-        return shown(str(inside))
-
-
-def shown(text: str) -> str:
-    """`text` with everything escaped that is no printable character."""
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode()
-        for letter in text
-    )
+        return printable(str(inside))
 
 
 def said_by_options(
@@ -176,7 +168,7 @@ def _traces_below(path: Path) -> tuple[list[_Found], list[Problem]]:
     if given.is_file():
         return [_Found(given, given)], []
     if not given.is_dir():
-        return [], [Problem(shown(str(path)), "There is no such file or folder.", "Check the path.")]
+        return [], [Problem(printable(str(path)), "There is no such file or folder.", "Check the path.")]
     found: list[_Found] = []
     problems: list[Problem] = []
     for folder, subfolders, names in os.walk(given):
@@ -185,7 +177,7 @@ def _traces_below(path: Path) -> tuple[list[_Found], list[Problem]]:
         if (here / RUN_MANIFEST).is_file() and _is_own_run(here):
             problems.append(
                 Problem(
-                    shown(str(here.name)),
+                    printable(str(here.name)),
                     "This is a run of `sme2 profile`, not one of another tool.",
                     "Its rows are in the warehouse of its data folder already; give a single .etdump file "
                     "of it to take that as foreign.",
@@ -199,14 +191,16 @@ def _traces_below(path: Path) -> tuple[list[_Found], list[Problem]]:
         if not traces and not subfolders and _looks_like_an_experiment(here, names):
             problems.append(
                 Problem(
-                    shown(str(here.relative_to(given.parent))),
+                    printable(str(here.relative_to(given.parent))),
                     "The experiment has no .etdump file.",
                     "Look at its log: the runner failed, or was built without the event tracer.",
                 )
             )
     if not found and not problems:
         problems.append(
-            Problem(shown(str(path)), "No .etdump file is below this folder.", "Give the kit's run folder.")
+            Problem(
+                printable(str(path)), "No .etdump file is below this folder.", "Give the kit's run folder."
+            )
         )
     return found, problems
 
@@ -230,7 +224,7 @@ def _promised_but_missing(folder: Path, given: Path) -> Iterator[Problem]:
     document = _json_of(path)
     if document is None:
         yield Problem(
-            shown(str(path.relative_to(given.parent))),
+            printable(str(path.relative_to(given.parent))),
             "It is not a JSON document.",
             "The traces are read without it: say what their names do not, with the options.",
         )
@@ -239,8 +233,8 @@ def _promised_but_missing(folder: Path, given: Path) -> Iterator[Problem]:
         name = _promised_trace(result)
         if name is not None and not (folder / name).is_file():
             yield Problem(
-                shown(str(path.relative_to(given.parent))),
-                f"It names a trace that is not there: {shown(name)}.",
+                printable(str(path.relative_to(given.parent))),
+                f"It names a trace that is not there: {printable(name)}.",
                 "Copy it too, or measure again.",
             )
 
@@ -334,7 +328,7 @@ def _facts_of(trace: _Found, said: Facts) -> tuple[Facts, dict[str, Any] | None]
     named = _named(trace.path)
     if said.sme2 is None and named.sme2 == "?":
         raise TraceError(
-            f"Its file name and its folder ({shown(trace.path.parent.name)}) name different SME2 states.",
+            f"Its file name and its folder ({printable(trace.path.parent.name)}) name different SME2 states.",
             "Say which it is: --sme2 on or --sme2 off.",
         )
     told = [said, _told_by_kit(kit), named]

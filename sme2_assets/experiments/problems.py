@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ValidationError
 
-from sme2_assets.errors import Sme2Error
+from sme2_assets.errors import Sme2Error, printable
 from sme2_assets.models.spec import did_you_mean
 
 # Where something stands in a document: keys, and indices of lists.
@@ -70,11 +70,6 @@ def value_text(value: Any) -> str:
     except (TypeError, ValueError):
         text = repr(value)
     return printable(text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + "...")
-
-
-def printable(text: str) -> str:
-    """A text from outside that commands no terminal: what cannot be printed is shown by its code."""
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def problems_of(

@@ -22,8 +22,8 @@ from sme2_assets.exchange.summaries import robust_statistics
 from sme2_assets.exchange.tables import KIT_KERNEL_COLUMNS, KIT_STATS_COLUMNS, KIT_TIMELINE_COLUMNS
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
-from sme2_assets_tests.exchange.conftest import EMULATED, Exported, make_pair
 from sme2_assets_tests.exchange.kit_folder import write_kit_folder
+from sme2_assets_tests.exchange.measured_pair import EMULATED, Exported, make_pair
 
 ARMS = ("off", "on")
 

@@ -21,8 +21,8 @@ from sme2_assets.warehouse.comparisons import compare_runs
 from sme2_assets.warehouse.history import series_of
 from sme2_assets.warehouse.read import latest_run, newest_run, run_of_id
 from sme2_assets.warehouse.schema import TABLES
-from sme2_assets_tests.exchange.conftest import EMULATED, LINUX, make_pair
 from sme2_assets_tests.exchange.kit_folder import trace, write_kit_folder
+from sme2_assets_tests.exchange.measured_pair import EMULATED, LINUX, make_pair
 from sme2_assets_tests.warehouse.run_folder import MadeRun
 
 # What a foreign run says of itself, and nothing else.

@@ -17,7 +17,7 @@ from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import run_of_id
 from sme2_assets_tests.analysis.traces import Delegate, inference, trace_bytes
-from sme2_assets_tests.exchange.conftest import Exported
+from sme2_assets_tests.exchange.measured_pair import Exported
 from sme2_assets_tests.warehouse.conftest import real_run, real_warehouse
 
 __all__ = ["real_run", "real_warehouse"]

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sme2_assets.cli import main
-from sme2_assets.doctor import examine
+from sme2_assets.diagnostics.doctor import examine
 from sme2_assets.store import Store
 from sme2_assets.targets.android.adb import STATE_REMEDIES
 from sme2_assets.targets.android.device import device_id_of
@@ -66,13 +66,13 @@ def test_a_device_in_a_bad_state_is_listed_with_its_remedy(
         monkeypatch.setenv("ADB_SERVER_SOCKET", address)
         reports = {report["state"]: report for report in json.loads(_sme2(tmp_path, "devices --json").stdout)}
         text = _sme2(tmp_path, "devices").stdout
-        [found] = [finding for finding in examine(Store(tmp_path)) if finding.name == "Android devices"]
+        [found] = [step for step in examine(Store(tmp_path)).steps if step.name == "Android devices"]
     for state in ("offline", "unauthorized", "no permissions", "bootloader"):
         assert reports[state]["remedy"] == STATE_REMEDIES[state]
         assert reports[state]["facts"] is None
         assert state in text
-        assert state in found.detail
-    assert found.status == "optional"
+        assert state in str(found.problem)
+    assert found.status == "note"
     assert STATE_REMEDIES["unauthorized"] in (found.remedy or "")
 
 
@@ -84,5 +84,5 @@ def test_without_adb_the_doctor_and_the_command_say_how_to_get_it(
     done = _sme2(tmp_path, "devices")
     assert done.exit_code == 1
     assert "SME2_ADB" in done.stderr
-    [found] = [finding for finding in examine(Store(tmp_path)) if finding.name == "adb"]
-    assert (found.status, bool(found.remedy)) == ("optional", True)
+    [found] = [step for step in examine(Store(tmp_path)).steps if step.name == "adb"]
+    assert (found.status, bool(found.remedy)) == ("note", True)

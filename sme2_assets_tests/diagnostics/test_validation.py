@@ -11,17 +11,18 @@ import pytest
 from click.testing import CliRunner
 
 from sme2_assets.cli import main
+from sme2_assets.diagnostics.steps import FAILED, NOTE, Checkup
+from sme2_assets.diagnostics.validation import validate
 from sme2_assets.errors import Sme2Error
 from sme2_assets.exchange.foreign import Facts, ingest_paths
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.store import Store
-from sme2_assets.validation import FAILED, NOTE, Validation, validate
-from sme2_assets_tests.exchange.conftest import Exported
 from sme2_assets_tests.exchange.kit_folder import trace, write_kit_folder
+from sme2_assets_tests.exchange.measured_pair import Exported
 from sme2_assets_tests.warehouse.run_folder import vouch_for_what_is_there
 
 
-def failed(made: Validation) -> dict[str, str]:
+def failed(made: Checkup) -> dict[str, str]:
     return {step.name: str(step.problem) for step in made.steps if step.status == FAILED}
 
 

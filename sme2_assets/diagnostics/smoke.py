@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from pathlib import Path
 
+from sme2_assets.diagnostics.steps import CheckStep, Checkup
 from sme2_assets.errors import Sme2Error
-from sme2_assets.steps import FAILED, NOT_REACHED, NOTE, PASSED, Step, taken
 from sme2_assets.store import Store
 from sme2_assets.targets.host import is_arm64
 
@@ -26,112 +25,76 @@ SETTINGS = {"rounds": 1, "iterations": 3, "warmup": 1, "kernel_rounds": 1, "quie
 Log = Callable[[str], None]
 
 
-@dataclass
-class Smoke:
-    """All steps, in order, and where the data is if it was kept."""
-
-    data: str | None
-    steps: list[Step] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        return all(step.status in (PASSED, NOTE) for step in self.steps)
-
-    @property
-    def seconds(self) -> float:
-        return round(sum(step.seconds for step in self.steps), 1)
-
-
-class _Stop(Exception):
-    """A step failed; those after it are not reached."""
-
-
 def smoke(
     store: Store,
     *,
     emulated: bool = False,
     keep: Path | None = None,
     log: Log = lambda message: None,
-    told: Callable[[Step], None] = lambda step: None,
-) -> Smoke:
+    watch: Callable[[CheckStep], None] = lambda step: None,
+) -> Checkup:
     """Doctor, runner, model, measurement, analysis, export, validation. `keep`: where the data stays."""
-    result = Smoke(str(keep) if keep else None)
     # A reference says nothing about SME2: on such a machine the emulated pair is the main job.
     native = is_arm64()
-    result.steps = [Step(name) for name in _step_names(native, emulated or not native)]
-    with _own_data_folder(store, keep) as own, suppress(_Stop):
-        _go(_Walk(result, told), store, own, native, emulated or not native, log)
-    for step in result.steps:
-        if step.status == NOT_REACHED:
-            told(step)
-    return result
-
-
-def _step_names(native: bool, emulated: bool) -> list[str]:
+    emulated = emulated or not native
+    made = Checkup(str(keep or "a data folder of its own"), "smoke test", watch)
     measured = [*(["run and analyse"] if native else []), *(["emulated pair"] if emulated else [])]
-    return ["doctor", "runner", "export", *measured, "files", "validate"]
+    made.expect("doctor", "runner", "export", *measured, "files", "validate")
+    with _own_data_folder(store, keep) as own, made.until_a_failure():
+        _take_steps(made, store, own, native, emulated, log)
+    return made
 
 
-class _Walk:
-    """Goes through the steps and tells each as it ends."""
-
-    def __init__(self, result: Smoke, told: Callable[[Step], None]) -> None:
-        self.result, self.told = result, told
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[Step]:
-        step = next(step for step in self.result.steps if step.name == name)
-        with taken(step):
-            yield step
-        self.told(step)
-        if step.status == FAILED:
-            raise _Stop
-
-
-def _go(walk: _Walk, store: Store, own: Store, native: bool, emulated: bool, log: Log) -> None:
+def _take_steps(made: Checkup, store: Store, own: Store, native: bool, emulated: bool, log: Log) -> None:
     # Only here: what is behind them takes seconds to import, and `sme2 --help` must not wait for it.
     from sme2_assets import launch
+    from sme2_assets.diagnostics.doctor import examine
+    from sme2_assets.diagnostics.validation import validate
     from sme2_assets.exchange.export import FORMATS, export_run
+    from sme2_assets.models.export import export_variant
     from sme2_assets.resources import Lab
-    from sme2_assets.validation import validate
     from sme2_assets.warehouse.read import latest_run
 
     lab = Lab(data_root=str(own.root))
-    with walk.step("doctor") as step:
-        step.detail = _examined(store)
-    with walk.step("runner") as step:
+    with made.step("doctor") as step:
+        step.detail = f"{_passed([examine(store)])} things looked at, nothing needed is missing"
+    with made.step("runner") as step:
         step.detail = _build(own, native, log)
-    with walk.step("export") as step:
-        step.detail = _export(own, log)
+    with made.step("export") as step:
+        model = export_variant(VARIANT, own.artifacts, log=log)
+        step.detail = f"{VARIANT} {'from the cache' if model.cached else 'exported'}, {model.pte_sha256[:12]}"
     requests = []
     with launch.open_instance(own) as instance:
         if native:
-            with walk.step("run and analyse") as step:
+            with made.step("run and analyse") as step:
                 platform, states = _native(lab)
                 requests.append(launch.ProfileRequest(VARIANT, platform, states))
                 launch.profile(lab, instance, requests, SETTINGS, log)
                 step.detail = f"{VARIANT} on {platform}, SME2 {' and '.join(states)}"
         if emulated:
-            with walk.step("emulated pair") as step:
+            with made.step("emulated pair") as step:
                 lab.target("emulated").require("on")
                 pair = launch.ProfileRequest(VARIANT, "emulated", ("off", "on"))
                 launch.profile(lab, instance, [pair], {}, log)
                 requests.append(pair)
                 step.detail = "SME2 off and on"
     runs = [latest_run(lab.warehouse, VARIANT, request.platform, request.states[-1]) for request in requests]
-    with walk.step("files") as step:
+    with made.step("files") as step:
         written = [
             export_run(own, run, FORMATS, own.root / "exports" / run["run_id"], log=log) for run in runs
         ]
         step.detail = f"{sum(len(files) for files in written)} files"
-    with walk.step("validate") as step:
+    with made.step("validate") as step:
         names = [run["run_id"] for run in runs] + [str(files[-1].parent) for files in written]
-        seen = [validate(name, own) for name in names]
-        failed = [(it.what, part) for it in seen for part in it.steps if part.status == FAILED]
-        if failed:
-            what, part = failed[0]
-            raise Sme2Error(f"{what}: {part.name}: {part.problem}", part.remedy)
-        step.detail = f"{sum(len(it.steps) for it in seen)} checks of {len(seen)} things"
+        step.detail = f"{_passed([validate(name, own) for name in names])} checks of {len(names)} things"
+
+
+def _passed(checkups: list[Checkup]) -> int:
+    """How many steps there were; the first that failed is an error."""
+    for made in checkups:
+        for step in made.failed:
+            raise Sme2Error(f"{made.what}: {step.name}: {step.problem}", step.remedy)
+    return sum(len(made.steps) for made in checkups)
 
 
 def _build(own: Store, native: bool, log: Log) -> str:
@@ -142,23 +105,6 @@ def _build(own: Store, native: bool, log: Log) -> str:
     target = open_target((native and host_platform()) or "emulated", own)
     runner = runner_for(target, own, log=log)
     return f"{'from the cache' if runner.cached else 'built'}, {runner.sha256[:12]}"
-
-
-def _export(own: Store, log: Log) -> str:
-    from sme2_assets.models.export import export_variant
-
-    model = export_variant(VARIANT, own.artifacts, log=log)
-    return f"{VARIANT} {'from the cache' if model.cached else 'exported'}, {model.pte_sha256[:12]}"
-
-
-def _examined(store: Store) -> str:
-    from sme2_assets.doctor import examine
-
-    findings = examine(store)
-    missing = [finding for finding in findings if finding.status == "missing"]
-    if missing:
-        raise Sme2Error(f"{missing[0].name}: {missing[0].detail}", missing[0].remedy)
-    return f"{len(findings)} things looked at, nothing needed is missing"
 
 
 def _native(lab) -> tuple[str, tuple[str, ...]]:  # type: ignore[no-untyped-def]

@@ -16,17 +16,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sme2_assets.cli import main
+from sme2_assets.diagnostics.model import STEPS, STEPS_OF_A_PROGRAM, check_variant
+from sme2_assets.diagnostics.steps import CheckStep
 from sme2_assets.errors import ExportError
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.models.registry import Variant, model_spec, parse_variant
-from sme2_assets.onboarding import (
-    STEPS,
-    STEPS_OF_A_PROGRAM,
-    check_variant,
-    template,
-    write_template,
-)
-from sme2_assets.steps import Step
+from sme2_assets.models.template import template, write_template
 from sme2_assets.store import CHECKOUT, DAGSTER_YAML, Store
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests.test_docs import bash_commands
@@ -83,7 +78,7 @@ def write(
     (store.root / "models" / f"{name}.py").write_text(text)
 
 
-def checked(store: Store, key: str) -> dict[str, Step]:
+def checked(store: Store, key: str) -> dict[str, CheckStep]:
     check = check_variant(Variant(*key.rsplit("-", 1)), store, log=print)
     return {step.name: step for step in check.steps}
 
@@ -210,7 +205,7 @@ def test_the_command_gives_json_for_programs_and_the_exported_files(store: Store
     done = sme2("check-model", "my_net-fp32", "--json", "--output", str(tmp_path / "mine"))
     assert done.exit_code == 0, done.output
     [check] = json.loads(done.stdout)
-    assert (check["variant"], check["ok"]) == ("my_net-fp32", True)
+    assert (check["what"], check["ok"]) == ("my_net-fp32", True)
     assert [step["name"] for step in check["steps"]] == list(STEPS)
     assert all(step["seconds"] >= 0 for step in check["steps"])
     names = ["my_net_xnnpack_fp32.pte", "my_net_xnnpack_fp32.pte.etrecord"]
