@@ -19,7 +19,7 @@ from sme2_assets.store import Store
 
 if TYPE_CHECKING:
     from sme2_assets.runner.build import RunnerBinary
-    from sme2_assets.runner.source_build import Plan
+    from sme2_assets.runner.source_build import BuildPlan
     from sme2_assets.runner.source_request import SourceRequest
 
 # The names of `runner.presets.BUILD_PLATFORMS`, which is not imported for the sake of `--help`.
@@ -156,7 +156,7 @@ def _print_built(built: dict[str, RunnerBinary], faults: list[str], as_json: boo
         out.print("A pair: the two differ in the SME switches alone.", markup=False)
 
 
-def _print_plan(request: SourceRequest, plan: Plan, as_json: bool) -> None:
+def _print_plan(request: SourceRequest, plan: BuildPlan, as_json: bool) -> None:
     from sme2_assets.runner.presets import USER_PRESETS, presets_text
 
     presets = presets_text([request.preset("off"), request.preset("on")])
