@@ -53,7 +53,7 @@ def validate_program(path: Path) -> Checkup:
                 step.detail = "it has parts for XNNPACK"
             else:
                 step.note(
-                    "Nothing in it is for XNNPACK, which alone has SME2 kernels.",
+                    "Nothing in it is for XNNPACK, and only XNNPACK has SME2 kernels.",
                     "Export it with the XNNPACK partitioner.",
                 )
     return made

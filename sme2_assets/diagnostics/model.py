@@ -85,7 +85,7 @@ def _export(made: Checkup, spec: ModelSpec, variant: Variant, artifacts: Path, l
     begun = {names[0]: time.perf_counter()}
 
     def on_stage(stage: Stage) -> None:
-        # What a program as it is writes at the end is no lowering.
+        # What a ready-made program writes at the end is not lowering.
         if (name := _STEP_OF_STAGE.get(stage)) in names:
             begun.setdefault(str(name), time.perf_counter())
 

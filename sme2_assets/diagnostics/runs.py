@@ -112,7 +112,7 @@ def _check_in_warehouse(
 
 
 def _check_pair(made: Checkup, warehouse: Warehouse, run: dict[str, Any]) -> None:
-    """Whether the arms agree, and what their comparison says, or why there is none."""
+    """Whether the arms agree, and what their comparison says, or why they were not compared."""
     with made.step("arms") as step:
         if not run["paired"]:
             step.note("The run was measured alone: it is compared with nothing.")

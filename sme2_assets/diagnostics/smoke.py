@@ -114,7 +114,7 @@ def _native(lab) -> tuple[str, tuple[str, ...]]:  # type: ignore[no-untyped-def]
 
     platform = host_platform()
     if platform is None:
-        raise Sme2Error("This machine is no platform that can be measured.", "Run `sme2 doctor`.")
+        raise Sme2Error("This machine is not a platform that can be measured.", "Run `sme2 doctor`.")
     states = tuple(sme2 for sme2 in SME2_STATES if lab.target(platform).availability(sme2).ok)
     if not states:
         lab.target(platform).require("off")

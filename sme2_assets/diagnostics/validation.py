@@ -58,7 +58,7 @@ def _validate_folder(folder: Path, store: Store) -> Checkup:
     if (folder / KIT_MANIFEST).is_file() or next(folder.rglob("*.etdump"), None) is not None:
         return validate_kit_folder(folder)
     raise Sme2Error(
-        f"{printable(str(folder))} is no folder that can be validated.",
+        f"{printable(str(folder))} is not a folder that can be validated.",
         "Give a run folder, an exported folder, or a run folder of the public kit.",
     )
 
@@ -75,7 +75,7 @@ def _validate_file(path: Path, store: Store) -> Checkup:
     if path.suffix in _EXPERIMENT_SUFFIXES:
         return validate_experiment(path, store)
     raise Sme2Error(
-        f"{printable(str(path))} is no file that can be validated.",
+        f"{printable(str(path))} is not a file that can be validated.",
         "Give an .etdump, a .pte, a manifest.json, a Perfetto trace or an experiment file.",
     )
 

@@ -1,11 +1,11 @@
 """The kinds of CPUs that a machine has, and the choice of some of them by name, list or mask.
 
-Belongs here: grouping CPUs by what the kernel tells of them, naming the groups, resolving a choice. Does not:
-binding a process to CPUs, which the runner does itself.
+Belongs here: grouping CPUs by what the kernel says about them, naming the groups, resolving a choice.
+Does not: binding a process to CPUs, which the runner does itself.
 
 Names are ranks by speed on this machine: the fastest of three or more kinds is `prime`, the slowest
 `efficiency`, all between `performance`; two kinds are `performance` and `efficiency`; one kind is `all`. What
-cannot be ranked is `all` too: an unknown core is no efficiency core.
+cannot be ranked is `all` too: an unknown core is not called an efficiency core.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def chosen_cpus(choice: str, clusters: Sequence[Cluster], online: Sequence[int])
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """`0-3,7` as numbers; nothing where it is no such list."""
+    """`0-3,7` as numbers; empty where the text is not such a list."""
     cpus: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part.strip(), re.ASCII)
@@ -254,7 +254,7 @@ def _part(part: str, choice: str, clusters: Sequence[Cluster], online: Sequence[
     else:
         listed = set(parse_cpu_list(part))
     if not listed:
-        raise Sme2Error(f"{choice!r} is no choice of CPUs.", _choices_text(clusters))
+        raise Sme2Error(f"{choice!r} does not choose any CPUs.", _choices_text(clusters))
     return listed
 
 

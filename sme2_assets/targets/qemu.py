@@ -4,7 +4,7 @@ Here belongs everything that knows where `qemu-aarch64` comes from and whether i
 How a command is run under it belongs to the emulated target; what the emulated CPU reports in a
 run is told by the runner itself.
 
-How a package is fetched is told in `debian.py`.
+`debian.py` fetches the package.
 """
 
 from __future__ import annotations

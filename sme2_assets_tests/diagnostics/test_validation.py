@@ -190,5 +190,5 @@ def test_an_experiment_file_is_checked_as_config_check_does(tmp_path: Path):
     assert "models" in " ".join(failed(validate(str(path), Store(tmp_path))).values())
     notes = tmp_path / "notes.txt"
     notes.write_text("hello")
-    with pytest.raises(Sme2Error, match="no file that can be validated"):
+    with pytest.raises(Sme2Error, match="not a file that can be validated"):
         validate(str(notes), Store(tmp_path))

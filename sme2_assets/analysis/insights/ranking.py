@@ -48,7 +48,7 @@ def insights(subject: ArmRows, baseline: ArmRows | None = None) -> list[Insight]
 
 def ranked(found: Sequence[Insight]) -> list[Insight]:
     """By the time that could be won. The shift comes first, as what the rest is read against; the
-    projection last, because it is none of the measurements."""
+    projection last, because it is not a measurement."""
 
     def place(insight: Insight) -> tuple[int, float, int]:
         group = {"bottleneck_shift": 0, "projection": 3}.get(insight.kind, 2 if insight.win_ns is None else 1)

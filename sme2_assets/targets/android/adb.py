@@ -27,8 +27,8 @@ STATE_REMEDIES = {
     "network is offline when it sleeps or left it: wake it, then `adb disconnect` and `adb connect` it.",
     "unauthorized": "Unlock the device and accept `Allow USB debugging` for this computer. If it does not "
     "ask: Developer options, Revoke USB debugging authorisations, then plug it in again.",
-    "authorizing": "Wait a moment; if it stays so, unlock the device and accept `Allow USB debugging`.",
-    "connecting": "Wait a moment; if it stays so, run `adb disconnect` and `adb connect` again.",
+    "authorizing": "Wait a moment; if nothing changes, unlock the device and accept `Allow USB debugging`.",
+    "connecting": "Wait a moment; if nothing changes, run `adb disconnect` and `adb connect` again.",
     "no permissions": "This user may not open the USB device: install the package android-udev-rules (or "
     "android-sdk-platform-tools-common), join the group plugdev, log in again, `adb kill-server`.",
     "recovery": "Start the device into Android: choose `Reboot system now`, or `adb reboot`.",

@@ -186,7 +186,7 @@ class Device:
         said = last_words(done.stdout + "\n" + done.stderr)
         what = f"{name!r} {verb} {self.serial}: {said}"
         if not any(refusal in said for refusal in _REFUSALS):
-            # Whatever is no answer of the device's file system: it was gone, at least for a moment.
+            # Not an answer of the device's file system, so the device was gone, at least for a moment.
             return ConnectionLost(what, self._lost_remedy())
         full = "No space" in said or "quota" in said
         return TargetUnavailable(what, FULL_REMEDY) if full else RunnerError(what, "Look at `sme2 devices`.")

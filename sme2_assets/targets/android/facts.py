@@ -1,4 +1,4 @@
-"""What a device behind adb tells of itself: what it is, and in what state.
+"""What a device behind adb says about itself: what it is, and in what state.
 
 Belongs here: asking an unrooted device in one round trip, and reading its answer with the functions that read
 this host. Does not: adb itself (adb), changing anything on the device (power).
@@ -43,7 +43,7 @@ _PATIENCE_S = 60.0
 _THERMAL_STATUS = ("none", "light", "moderate", "severe", "critical", "emergency", "shutdown")
 _CPU_TEMPERATURE = 0
 
-# A folder's name may hold a colon, so a path ends with the first one after a name that was asked for.
+# A folder's name may contain a colon, so a path ends with the first one after a name that was asked for.
 _LISTED = re.compile(
     r"/(sys/(?:[\w.:@+-]+/)*(?:online|cpu_capacity|\w+_freq|scaling_governor|\w+_count|type|temp"
     r"|trip_point_\d+_(?:type|temp)|cur_state|scope|capacity)):(.*)"
@@ -134,7 +134,7 @@ def parse_battery(text: str) -> Battery | None:
 def parse_thermal_service(text: str) -> tuple[int | None, float | None]:
     """`dumpsys thermalservice`: Android's thermal status, and the hottest CPU temperature it reads now.
 
-    It also lists temperatures of the last event, perhaps hours old, and thresholds; these are no readings.
+    It also lists temperatures of the last event, perhaps hours old, and thresholds; those are not readings.
     """
     status = re.search(r"^\s*Thermal Status: *(\d{1,2})\b", text, re.MULTILINE)
     _, _, rest = text.partition("Current temperatures from HAL:")

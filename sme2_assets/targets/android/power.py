@@ -88,7 +88,7 @@ def mode_named(name: str) -> Mode:
 def applied(device: Device, mode: str, journal: Path, log: Log) -> Iterator[dict[str, Any]]:
     """Puts the device into a mode for the block; gives what was set and what took.
 
-    A setting that does not take is told and recorded, and the block runs all the same.
+    A setting that the device refuses is logged and recorded, and the block runs anyway.
     """
     chosen = mode_named(mode)
     # Else the settings of the dead session would pass for the owner's.
@@ -117,7 +117,7 @@ def applied(device: Device, mode: str, journal: Path, log: Log) -> Iterator[dict
 
 
 def restore_from(journal: Path, device: Device, log: Log = lambda message: None) -> bool:
-    """Gives back what a journal holds; False when there is none. A lost connection leaves it for later."""
+    """Restores what a journal recorded; False without one. A lost connection leaves it for later."""
     held = _read_journal(journal, device)
     if held is None:
         return False
@@ -127,8 +127,8 @@ def restore_from(journal: Path, device: Device, log: Log = lambda message: None)
         now = current[setting.name]
         if setting.asked and not _same(now, setting.after):
             log(
-                f"{device.device_id}: {setting.name} was changed by somebody else meanwhile "
-                f"(to {_shown(now)}) and stays so"
+                f"{device.device_id}: {setting.name} was changed by somebody else in the meantime "
+                f"(to {_shown(now)}) and is left alone"
             )
         elif not _same(now, setting.before):
             back[setting.name] = setting.before

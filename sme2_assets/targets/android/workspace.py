@@ -25,7 +25,7 @@ DEFAULT_ROOT = "/data/local/tmp/sme2"
 ROOT_VARIABLE = "SME2_ANDROID_ROOT"
 #: What a device must keep free beyond what is sent to it: results are written there too.
 SPARE_BYTES = 64 * 2**20
-#: How long a step on the device may take that is no measurement.
+#: How long a step on the device may take that is not a measurement.
 SETUP_SECONDS = 120.0
 
 _MISSING = shell_program("missing")
@@ -146,8 +146,8 @@ class AndroidWorkspace(Workspace):
         if damaged := re.findall(r"^damaged ([0-9a-f]{64})$", answer, re.MULTILINE):
             names = ", ".join(sent.path.name for sent in files if sent.sha256 in damaged)
             raise RunnerError(
-                f"{names} did not arrive on {self.device.serial} as sent, or changed meanwhile.",
-                "Measure again; if it stays so, try another cable or port.",
+                f"{names} did not arrive on {self.device.serial} as sent, or changed while it was sent.",
+                "Measure again; if it keeps happening, try another cable or port.",
             )
         pushed = sum(sent.size_bytes for sent in files)
         self.bytes_pushed += pushed

@@ -56,7 +56,7 @@ def parse_cpu_time(text: str) -> float | None:
 
 
 def parse_speed_limit(text: str) -> float | None:
-    """`pmset -g therm`: the share of full speed that the CPU may reach. Intel Macs alone say it."""
+    """`pmset -g therm`: the share of full speed that the CPU may reach. Only Intel Macs report it."""
     match = re.search(r"CPU_Speed_Limit\s*=\s*(\d{1,3})\b", text, re.ASCII)
     return int(match[1]) / 100 if match else None
 

@@ -105,7 +105,7 @@ def family(processes: Iterable[ProcessTimes], root: int) -> set[int]:
 
 
 def parse_process_stat(raw: bytes, tick_hz: int) -> ProcessTimes | None:
-    """`/proc/<pid>/stat`. The name may hold spaces and parentheses: it ends at the last one."""
+    """`/proc/<pid>/stat`. The name may contain spaces and parentheses: it ends at the last one."""
     head, _, tail = raw.rpartition(b")")
     pid, _, name = head.partition(b"(")
     try:

@@ -60,7 +60,7 @@ def wait_until_quiet(
         sleep(pause_s)
         slept_s += pause_s
     if passing:
-        log(f"not quiet after {waited_s:.0f} s, measuring all the same: {'; '.join(passing)}")
+        log(f"not quiet after {waited_s:.0f} s, measuring anyway: {'; '.join(passing)}")
     elif waiting_for:
         log(f"quiet after {waited_s:.0f} s")
     return snapshot, passing + cap_flags(snapshot) + battery_flags(snapshot)

@@ -135,7 +135,7 @@ def read_throttling(sys_root: Path) -> list[str]:
 
 
 def read_thermal_events(sys_root: Path) -> int | None:
-    """How often CPUs have slowed themselves since the machine started; x86 alone counts it."""
+    """How often CPUs have slowed themselves since the machine started; only x86 counts it."""
     counts = [
         number_of(cpu / "thermal_throttle" / f"{part}_throttle_count")
         for cpu in _cpus(sys_root)

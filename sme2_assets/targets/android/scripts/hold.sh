@@ -1,5 +1,5 @@
-# Holds a session until standard input ends. `ln -s` makes a name or fails, so one alone succeeds. The folder
-# of a session that nobody holds is a leftover of one that could not clean up, e.g. as the device restarted.
+# Holds a session until standard input ends. `ln -s` makes a name or fails, so only one process succeeds. The folder
+# of a session that nobody holds is a leftover of one that could not clean up, for example because the device restarted.
 root=$1; name=$2
 mkdir -p "$root/sessions" "$root/store" "$root/programs" && mkdir "$root/sessions/$name" || exit 1
 echo $$ > "$root/sessions/$name/holder" && mkdir "$root/sessions/$name/files" || exit 1

@@ -1,5 +1,5 @@
 # A session lives as long as the process that holds it, which has the session's name among its words. They end
-# in NUL characters, where toybox's grep stops reading unless it is told of them.
+# in NUL characters, where toybox's grep stops reading unless -z tells it otherwise.
 alive() {
   pid=$(cat "$root/sessions/$1/holder" 2>/dev/null) && grep -qzF "$1" "/proc/$pid/cmdline" 2>/dev/null
 }

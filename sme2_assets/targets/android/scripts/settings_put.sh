@@ -1,4 +1,4 @@
-# A device may refuse one setting; what took is told by reading it back.
+# A device may refuse one setting; reading it back shows what it accepted.
 while [ $# -gt 0 ]; do
   case $2 in
     delete) settings delete global "$1" </dev/null >&2 ;;
