@@ -14,7 +14,7 @@ from sme2_assets.diagnostics.files import check_perfetto
 from sme2_assets.diagnostics.steps import Checkup
 from sme2_assets.errors import printable
 from sme2_assets.exchange.export import LISTING_FILE
-from sme2_assets.exchange.foreign import KIT_MANIFEST, KIT_METRICS
+from sme2_assets.exchange.kit import KIT_MANIFEST, KIT_METRICS
 
 # Sums of decimals in a CSV file against one another, in milliseconds: a thousandth of a nanosecond.
 _CSV_TOLERANCE_MS = 1e-9

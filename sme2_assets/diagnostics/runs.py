@@ -21,7 +21,7 @@ from sme2_assets.diagnostics.evidence_checks import (
 )
 from sme2_assets.diagnostics.steps import CheckStep, Checkup
 from sme2_assets.errors import Sme2Error
-from sme2_assets.exchange.foreign import FOREIGN_FILE, FOREIGN_SCHEMA
+from sme2_assets.exchange.ingest import FOREIGN_FILE, FOREIGN_SCHEMA
 from sme2_assets.profiling.manifest import TRACE_FILE, Manifest
 from sme2_assets.store import Store
 from sme2_assets.warehouse import checks

@@ -17,7 +17,8 @@ from sme2_assets.diagnostics.runs import run_in_warehouse, validate_foreign_run,
 from sme2_assets.diagnostics.steps import Checkup
 from sme2_assets.errors import Sme2Error, printable
 from sme2_assets.exchange.export import LISTING_FILE
-from sme2_assets.exchange.foreign import FOREIGN_FILE, KIT_MANIFEST, KIT_METRICS
+from sme2_assets.exchange.ingest import FOREIGN_FILE
+from sme2_assets.exchange.kit import KIT_MANIFEST, KIT_METRICS
 from sme2_assets.profiling.manifest import FILE_NAME
 from sme2_assets.store import Store
 

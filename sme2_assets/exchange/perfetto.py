@@ -25,7 +25,7 @@ import pandas as pd
 from sme2_assets.analysis.samples import Samples, attribute_samples, read_samples
 from sme2_assets.errors import Sme2Error
 from sme2_assets.etdump import EventKind, Events, read_etdump
-from sme2_assets.exchange.foreign import FOREIGN_FILE
+from sme2_assets.exchange.ingest import FOREIGN_FILE
 from sme2_assets.profiling.manifest import RESULT_FILE, SAMPLES_FILE, TRACE_FILE, Manifest
 from sme2_assets.runner.result import read_result
 from sme2_assets.warehouse.read import rows_of_view

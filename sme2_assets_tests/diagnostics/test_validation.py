@@ -14,7 +14,8 @@ from sme2_assets.cli import main
 from sme2_assets.diagnostics.steps import FAILED, NOTE, Checkup
 from sme2_assets.diagnostics.validation import validate
 from sme2_assets.errors import Sme2Error
-from sme2_assets.exchange.foreign import Facts, ingest_paths
+from sme2_assets.exchange.ingest import ingest_paths
+from sme2_assets.exchange.trace_facts import Facts
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.store import Store
 from sme2_assets_tests.exchange.kit_folder import trace, write_kit_folder
@@ -149,7 +150,7 @@ def test_traces_and_folders_of_the_kit_are_checked_before_anybody_relies_on_them
 
 def test_a_foreign_run_passes_as_evidence_and_says_that_it_supports_no_verdict(tmp_path: Path):
     store = Store(tmp_path / "data")
-    [taken, _] = ingest_paths(store, [write_kit_folder(tmp_path)], Facts()).taken
+    [taken, _] = ingest_paths(store, [write_kit_folder(tmp_path)], Facts()).traces
     made = validate(taken.run_id, store)
     assert made.ok
     assert "supports no verdict" in str(made.steps[-1].problem)

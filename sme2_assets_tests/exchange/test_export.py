@@ -17,9 +17,10 @@ from sme2_assets.cli.exchange import FORMAT_NAMES
 from sme2_assets.errors import Sme2Error
 from sme2_assets.exchange import perfetto
 from sme2_assets.exchange.export import FORMATS, LISTING_FILE, export_run, find_run
-from sme2_assets.exchange.foreign import Facts, ingest_paths
+from sme2_assets.exchange.ingest import ingest_paths
 from sme2_assets.exchange.summaries import robust_statistics
 from sme2_assets.exchange.tables import KIT_KERNEL_COLUMNS, KIT_STATS_COLUMNS, KIT_TIMELINE_COLUMNS
+from sme2_assets.exchange.trace_facts import Facts
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.exchange.kit_folder import write_kit_folder
@@ -149,11 +150,11 @@ def test_what_was_exported_can_be_ingested_and_gives_the_same_times(pair_files: 
     store = Store(tmp_path)
     traces = [path for path in pair_files.folder.rglob("*_t1.etdump") if "_r0" not in path.name]
     done = ingest_paths(store, traces, Facts())
-    assert done.problems == []
-    assert {(t.facts.variant, t.facts.platform, t.facts.sme2, t.facts.threads) for t in done.taken} == {
+    assert done.refused == []
+    assert {(t.facts.variant, t.facts.platform, t.facts.sme2, t.facts.threads) for t in done.traces} == {
         ("toy_cnn-fp32", "linux", sme2, 1) for sme2 in ARMS
     }
-    [first] = [t for t in done.taken if t.source.endswith("linux_sme2_on_t1.etdump")]
+    [first] = [t for t in done.traces if t.source.endswith("linux_sme2_on_t1.etdump")]
     ours, theirs = (
         warehouse.query(
             "SELECT delegate, position, name, duration_ns FROM timeline WHERE run_id = ? AND round = 0 "
@@ -216,7 +217,7 @@ def test_a_foreign_run_is_exported_but_is_never_the_latest(tmp_path: Path):
     warehouse = Warehouse(store.warehouse)
     with pytest.raises(Sme2Error, match="no run"):
         find_run(warehouse, "latest", None, None, None)
-    run = find_run(warehouse, done.taken[0].run_id, None, None, None)
+    run = find_run(warehouse, done.traces[0].run_id, None, None, None)
     files = export_run(store, run, FORMATS, tmp_path / "out")
     [metrics] = [json.loads(path.read_text()) for path in files if path.name == "metrics.json"]
     [result] = metrics["results"]
