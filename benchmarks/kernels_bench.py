@@ -12,17 +12,19 @@ from pathlib import Path
 
 import pandas as pd
 
-from sme2_assets.analysis.samples import kernel_sample_rows, read_samples, time_share_agreement
+from sme2_assets.analysis.samples import kernel_sample_rows, time_share_agreement
 from sme2_assets.analysis.timeline import timeline_rows
 from sme2_assets.etdump import read_etdump
+from sme2_assets.evidence.folder import TRACE_FILE
+from sme2_assets.evidence.manifest import Manifest
+from sme2_assets.evidence.result import RESULT_FILE, RunnerResult
+from sme2_assets.evidence.samples import SAMPLES_FILE, Samples
 from sme2_assets.models.export import export_variant
 from sme2_assets.profiling.arms import same_runner, sme2_arms
-from sme2_assets.profiling.manifest import RESULT_FILE, SAMPLES_FILE, TRACE_FILE, Manifest
 from sme2_assets.profiling.plan import plan_for
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.report.tables import TextTable
 from sme2_assets.runner.build import build_runner
-from sme2_assets.runner.result import read_result
 from sme2_assets.store import Store, default_data_root
 from sme2_assets.targets import open_target
 from sme2_assets.targets.host import host_platform
@@ -79,9 +81,9 @@ def _agreement(store: Store, manifest: Manifest) -> list[object]:
     for process in manifest.info.processes:
         if process.pass_kind == "kernels":
             directory = store.run_dir(manifest.run_id) / process.directory
-            warmup = len(read_result(directory / RESULT_FILE).warmup_ns)
+            warmup = len(RunnerResult.read(directory / RESULT_FILE).warmup_ns)
             events = read_etdump(directory / TRACE_FILE)
-            sampled.append(kernel_sample_rows(read_samples(directory / SAMPLES_FILE), events, warmup))
+            sampled.append(kernel_sample_rows(Samples.read(directory / SAMPLES_FILE), events, warmup))
             timed.append(timeline_rows(events, warmup))
     samples = pd.concat(sampled, ignore_index=True)
     agreement = time_share_agreement(samples, pd.concat(timed, ignore_index=True))
@@ -98,7 +100,7 @@ def _costs(store: Store, manifest: Manifest) -> list[str]:
     """Median over rounds of the process medians of each pass, over that of the latency pass."""
     medians: dict[str, list[float]] = {}
     for process in manifest.info.processes:
-        result = read_result(store.run_dir(manifest.run_id) / process.directory / RESULT_FILE)
+        result = RunnerResult.read(store.run_dir(manifest.run_id) / process.directory / RESULT_FILE)
         medians.setdefault(process.pass_kind, []).append(float(pd.Series(result.iteration_ns).median()))
     typical = {kind: float(pd.Series(values).median()) for kind, values in medians.items()}
     return [f"{typical[kind] / typical['latency'] - 1:+.1%}" for kind in ("etdump", "kernels")]

@@ -20,13 +20,13 @@ from rich.console import Console
 from rich.table import Table
 
 from sme2_assets.analysis.statistics import PRACTICAL_RATIO, Speedup, paired_speedup, speedup_verdict
+from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.models.export import export_variant
 from sme2_assets.profiling.arms import aa_arms, same_runner
 from sme2_assets.profiling.plan import HARDWARE_PLAN, Plan
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.runner.build import RunnerBinary, build_runner
-from sme2_assets.runner.result import read_result
 from sme2_assets.store import Store, default_data_root
 from sme2_assets.targets.host import host_platform
 from sme2_assets.targets.local import NativeTarget
@@ -73,7 +73,7 @@ class Bench:
         seconds = time.monotonic() - started
         results = [
             [
-                read_result(self.store.run_dir(manifest.run_id) / process.directory / "result.json")
+                RunnerResult.read(self.store.run_dir(manifest.run_id) / process.directory / "result.json")
                 for process in manifest.info.processes
             ]
             for manifest in manifests

@@ -8,6 +8,7 @@ from typing import Any
 import dagster as dg
 
 from sme2_assets.errors import Sme2Error
+from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.partitions import (
     pair_partitions,
     parse_pair_key,
@@ -15,7 +16,6 @@ from sme2_assets.partitions import (
     run_partitions,
     target_partitions,
 )
-from sme2_assets.profiling.manifest import Manifest
 from sme2_assets.profiling.session import current_run_dir
 from sme2_assets.report.tables import arm_text
 from sme2_assets.resources import Lab
@@ -82,7 +82,7 @@ def _checks_of(asset: str, *checks: _RunCheck) -> dg.AssetChecksDefinition:
 
 
 def _outputs(lab: Lab, variant: str, target: TargetKey) -> Fault:
-    info = Manifest.read(current_run_dir(lab.store, variant, target.platform, target.sme2)).info
+    info = RunFolder.open(current_run_dir(lab.store, variant, target.platform, target.sme2)).manifest.info
     # A finished program has no eager model; its arms are compared with each other.
     if info.sqnr_db is None or info.sqnr_db >= info.sqnr_threshold_db:
         return None
@@ -104,7 +104,7 @@ def _divergence_text(variant: str) -> str:
 
 
 def _warm_up(lab: Lab, variant: str, target: TargetKey) -> Fault:
-    info = Manifest.read(current_run_dir(lab.store, variant, target.platform, target.sme2)).info
+    info = RunFolder.open(current_run_dir(lab.store, variant, target.platform, target.sme2)).manifest.info
     if info.steady is not False:
         return None
     return f"not steady after {info.plan['warmup_cap']} warm-up inferences"

@@ -32,6 +32,10 @@ class TraceError(Sme2Error):
     """An ETDump file is not one, or not a whole one."""
 
 
+class EvidenceError(Sme2Error):
+    """A file of a run folder is missing, damaged, or of a version that cannot be read."""
+
+
 class TargetUnavailable(Sme2Error):
     """A platform or SME2 state that this machine cannot give."""
 

@@ -148,7 +148,7 @@ def test_the_runner_page_lists_every_flag_and_exit_code(runner_binary: RunnerBin
     page = (CHECKOUT / "docs" / "runner.md").read_text()
     usage = subprocess.run([runner_binary.path, "--help"], capture_output=True, text=True, check=True).stdout
     assert set(re.findall(r"--[a-z]+", usage)) <= set(re.findall(r"--[a-z]+", page))
-    from sme2_assets.runner.result import EXIT_MEANINGS
+    from sme2_assets.runner.failures import EXIT_MEANINGS
 
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     assert listed == {0, *(code for code in EXIT_MEANINGS if code < 126)}

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from sme2_assets.analysis.categories import classify
-from sme2_assets.models.operators import Node, ProgramOperators
+from sme2_assets.evidence.operators import Node, ProgramOperators
 
 EXACT, ALIGNED, INSERTED, AMBIGUOUS, NONE = STATES = ("exact", "aligned", "inserted", "ambiguous", "none")
 KEYS = ("backend", "delegate", "position")

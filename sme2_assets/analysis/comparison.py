@@ -20,7 +20,7 @@ from sme2_assets.analysis.statistics import (
     paired_speedup,
     speedup_verdict,
 )
-from sme2_assets.models.spec import AS_IS
+from sme2_assets.evidence.numerics import AS_IS
 
 OPERATOR_KEYS = ["backend", "delegate", "position"]
 _TIMES = (

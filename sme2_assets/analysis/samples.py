@@ -1,4 +1,4 @@
-"""Program-counter samples of a kernels pass: read, classed by unit, attributed to operators.
+"""Program-counter samples of a kernels pass: classed by unit, attributed to operators.
 
 The runner writes where every thread was, a few thousand times a second, and a trace of the same inferences.
 Here the two are joined by time: a sample belongs to the operator that ran when it was taken. Samples that
@@ -8,11 +8,8 @@ belong to no operator are rows of kinds of their own; none is dropped. Names of 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +17,8 @@ import pandas as pd
 
 from sme2_assets.analysis.kernel_names import parse_kernel
 from sme2_assets.analysis.timeline import BACKENDS, FRAMEWORK, KINDS, XNNPACK, timeline_rows
-from sme2_assets.errors import TraceError
 from sme2_assets.etdump import EventKind, Events
-
-Int64s = npt.NDArray[np.int64]
-
-SAMPLES_SCHEMA = 1
-LARGEST_FILE_BYTES = 1 << 30
-_AGAIN = "Run the kernels pass again; if it persists, the runner and this package do not match."
+from sme2_assets.evidence.samples import Int64s, SampledFunction, Samples
 
 BETWEEN_INFERENCES = "between inferences"
 UNATTRIBUTED = "unattributed"
@@ -38,179 +29,11 @@ _OPERATOR, _DELEGATE, _FRAMEWORK, _BETWEEN, _UNATTRIBUTED = range(len(SAMPLE_KIN
 
 UNITS = ("SME", "SVE", "SIMD/FP", "load/store", "other", "unknown")
 _SME, _SVE, _SIMD_FP, _LOAD_STORE, _OTHER, _UNKNOWN = range(len(UNITS))
-NO_WORD = -1
 
 KERNEL_SAMPLE_COLUMNS = (
     *("kind", "backend", "delegate", "position", "thread_kind", "library", "function_offset", "symbol"),
     *("kernel_family", "role", "data_types", "tile", "isa", "unit", "samples", "near_boundary_samples"),
 )
-
-
-@dataclass(frozen=True)
-class SampledThread:
-    tid: int
-    name: str
-    main: bool
-
-
-@dataclass(frozen=True)
-class SampledFunction:
-    library: str | None
-    """File name of the library, None where no library is mapped at the address."""
-    offset: int
-    """Where the function starts in its library."""
-    symbol: str | None
-    """None where the library does not export it."""
-
-
-@dataclass(frozen=True)
-class Samples:
-    """What the sampler of one process wrote: equal-length columns, one row per sample."""
-
-    arch: str
-    period_ns: int
-    dropped: int
-    """Samples that found the buffer full."""
-    missed: int
-    """Ticks of the timer that came while the one before was still waiting."""
-    lag_ns: int
-    """How much later than its program counter a sample's time was read, about."""
-    threads: tuple[SampledThread, ...]
-    functions: tuple[SampledFunction, ...]
-    time_ns: Int64s
-    """In the clock of the trace."""
-    thread: Int64s
-    """Index in `threads`."""
-    function: Int64s
-    """Index in `functions`."""
-    address: Int64s
-    """Offset of the program counter in the function's library."""
-    word: Int64s
-    """The instruction there, NO_WORD where it could not be read."""
-
-    def __len__(self) -> int:
-        return len(self.time_ns)
-
-
-def read_samples(path: Path) -> Samples:
-    """The samples of a file that the runner wrote. Anything else is a TraceError."""
-    label = f"The samples {path}"
-    try:
-        if path.stat().st_size > LARGEST_FILE_BYTES:
-            raise TraceError(f"{label} are larger than a run can make them.", _AGAIN)
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise TraceError(f"{label} cannot be read: {error.strerror}.", _AGAIN) from error
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"{label} are not a JSON document.", _AGAIN) from error
-    try:
-        return _samples_of(document)
-    except _Unfit as error:
-        raise TraceError(f"{label} cannot be believed: {error}.", _AGAIN) from None
-
-
-class _Unfit(Exception):
-    """A part of the document is not what the format says."""
-
-
-def _samples_of(document: Any) -> Samples:
-    top = _object(document, "the file")
-    if top.get("schema") != SAMPLES_SCHEMA:
-        raise _Unfit(f"schema {top.get('schema')!r} is not {SAMPLES_SCHEMA}")
-    clock = _object(top.get("clock"), "clock")
-    threads = tuple(_thread_of(entry) for entry in _list(top.get("threads"), "threads"))
-    functions = tuple(_function_of(entry) for entry in _list(top.get("functions"), "functions"))
-    columns = _object(top.get("samples"), "samples")
-    time_ns = _column(columns, "time_ns")
-    count = len(time_ns)
-    to_trace_ns = _integer(clock, "trace_ns") - _integer(clock, "monotonic_ns")
-    return Samples(
-        arch=_text(top.get("arch"), "arch"),
-        period_ns=_integer(top, "period_ns"),
-        dropped=_integer(top, "dropped"),
-        missed=_integer(top, "missed"),
-        lag_ns=_integer(clock, "lag_ns"),
-        threads=threads,
-        functions=functions,
-        time_ns=time_ns + to_trace_ns,
-        thread=_column(columns, "thread", count, limit=len(threads)),
-        function=_column(columns, "function", count, limit=len(functions)),
-        address=_column(columns, "address", count),
-        word=_words(columns, count),
-    )
-
-
-def _thread_of(entry: Any) -> SampledThread:
-    thread = _object(entry, "a thread")
-    if not isinstance(thread.get("main"), bool):
-        raise _Unfit("a thread does not say whether it is the main one")
-    return SampledThread(
-        _integer(thread, "tid"), _text(thread.get("name"), "the name of a thread"), thread["main"]
-    )
-
-
-def _function_of(entry: Any) -> SampledFunction:
-    function = _object(entry, "a function")
-    library, symbol = function.get("library"), function.get("symbol")
-    return SampledFunction(
-        None if library is None else _text(library, "the library of a function"),
-        _integer(function, "offset"),
-        None if symbol is None else _text(symbol, "the symbol of a function"),
-    )
-
-
-def _object(value: Any, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _Unfit(f"{what} is not an object")
-    return value
-
-
-def _list(value: Any, what: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise _Unfit(f"{what} is not a list")
-    return value
-
-
-def _text(value: Any, what: str) -> str:
-    if not isinstance(value, str):
-        raise _Unfit(f"{what} is not a text")
-    return value
-
-
-# Half of what 64 bits hold, so that no difference of two values overflows.
-_LARGEST_INTEGER = 1 << 62
-
-
-def _integer(values: dict[str, Any], key: str) -> int:
-    value = values.get(key)
-    if type(value) is not int or not 0 <= value < _LARGEST_INTEGER:
-        raise _Unfit(f"{key} is not a whole number that such a file can have")
-    return value
-
-
-def _column(
-    columns: dict[str, Any], key: str, count: int | None = None, limit: int = _LARGEST_INTEGER
-) -> Int64s:
-    values = _list(columns.get(key), key)
-    if not set(map(type, values)) <= {int}:
-        raise _Unfit(f"{key} holds more than whole numbers")
-    return _integers(values, key, count, 0, limit)
-
-
-def _words(columns: dict[str, Any], count: int) -> Int64s:
-    values = _list(columns.get("word"), "word")
-    if not set(map(type, values)) <= {int, type(None)} or NO_WORD in values:
-        raise _Unfit("word holds more than instruction words")
-    known = [NO_WORD if value is None else value for value in values]
-    return _integers(known, "word", count, NO_WORD, 1 << 32)
-
-
-def _integers(values: list[int], key: str, count: int | None, smallest: int, limit: int) -> Int64s:
-    if count is not None and len(values) != count:
-        raise _Unfit(f"{key} has {len(values)} values for {count} samples")
-    if values and not (smallest <= min(values) and max(values) < limit):
-        raise _Unfit(f"{key} has a value out of range")
-    return np.array(values, dtype=np.int64)
 
 
 def instruction_units(words: npt.ArrayLike) -> npt.NDArray[np.object_]:

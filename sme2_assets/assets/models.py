@@ -3,8 +3,8 @@
 import dagster as dg
 
 from sme2_assets.assets.support import clear_failures, host_cpu, plotted
+from sme2_assets.evidence.delegation import DelegationReport
 from sme2_assets.models.artifact import ModelManifest, TensorFacts, read_manifest
-from sme2_assets.models.delegation import DelegationReport, read_delegation
 from sme2_assets.partitions import BUSY_POOL, model_partitions
 from sme2_assets.report.models import delegation_table
 from sme2_assets.report.tables import TextTable
@@ -33,7 +33,7 @@ def exported_model(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materializ
     with clear_failures(), host_cpu(lab, context.log.info):
         exported = export_variant(variant, lab.store.artifacts, log=context.log.info)
         manifest = read_manifest(exported.manifest)
-        delegation = read_delegation(exported.delegation)
+        delegation = DelegationReport.read(exported.delegation)
         lab.store.set_current("model", variant, exported.directory.name)
     operators, share = manifest.operators, manifest.delegated_share
     return dg.MaterializeResult(
@@ -81,7 +81,7 @@ def _outside_text(delegation: DelegationReport) -> str:
     outside = [row for row in delegation.rows if not row.delegated]
     if not outside:
         return "Nothing: XNNPACK took every operator."
-    return delegation_table(DelegationReport(outside)).markdown()
+    return delegation_table(DelegationReport(rows=outside)).markdown()
 
 
 def _count_text(count: int | None) -> str:

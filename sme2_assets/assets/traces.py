@@ -8,10 +8,10 @@ from pydantic import Field
 
 from sme2_assets.assets.support import clear_failures, plotted
 from sme2_assets.errors import Sme2Error
+from sme2_assets.evidence.manifest import Info, Manifest
 from sme2_assets.models.artifact import ExportedModel, load_exported
 from sme2_assets.partitions import BUSY_POOL, pair_per_run, run_key, run_partitions, sessions_in
 from sme2_assets.profiling.arms import sme2_arms
-from sme2_assets.profiling.manifest import Info, Manifest
 from sme2_assets.profiling.plan import plan_for
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.report.tables import TextTable

@@ -60,7 +60,10 @@ def ingest(
     if as_json:
         print_json(
             {
-                "ingested": [{**asdict(trace), "variant": trace.facts.variant} for trace in done.traces],
+                "ingested": [
+                    {**asdict(trace), "facts": trace.facts.as_json(), "variant": trace.facts.variant}
+                    for trace in done.traces
+                ],
                 "refused": [asdict(refused) for refused in done.refused],
             }
         )

@@ -13,17 +13,18 @@ from pathlib import Path
 
 import numpy as np
 
-from sme2_assets.analysis.numerics import compare_outputs, worst_agreement
 from sme2_assets.diagnostics.steps import CheckStep, Checkup
 from sme2_assets.errors import ExportError, Sme2Error
+from sme2_assets.evidence.numerics import compare_outputs, worst_agreement
+from sme2_assets.evidence.operators import ProgramOperators
+from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.models.failures import load_failure
-from sme2_assets.models.operators import read_operators
 from sme2_assets.models.progress import Stage
 from sme2_assets.models.registry import ModelSpec, Variant, model_spec
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.bundle import runner_for
-from sme2_assets.runner.result import RunnerResult, read_result, runner_failure
+from sme2_assets.runner.failures import runner_failure
 from sme2_assets.store import Store
 from sme2_assets.targets import Target, open_target
 from sme2_assets.targets.host import host_platform
@@ -163,9 +164,9 @@ def _run_once(
         command += ["--result", workspace.path("check.json"), "--outputs", workspace.path("check_outputs")]
         done = workspace.run(command, {"SME2_RUNNER_SME2": "off"}, _RUN_TIMEOUT_S)
         if done.returncode != 0:
-            lacking = load_failure(done.stderr, read_operators(exported.operators))
+            lacking = load_failure(done.stderr, ProgramOperators.read(exported.operators))
             raise lacking or runner_failure(done.returncode, done.stderr[-2000:])
-        result = read_result(Path(workspace.path("check.json")))
+        result = RunnerResult.read(Path(workspace.path("check.json")))
         folder = Path(workspace.path("check_outputs"))
         outputs = [np.load(folder / str(fact.file), allow_pickle=False) for fact in result.outputs]
     return result, outputs

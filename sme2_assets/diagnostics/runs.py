@@ -16,13 +16,13 @@ from sme2_assets.diagnostics.evidence_checks import (
     check_conservation,
     check_hashes,
     require,
-    strict_json,
     trace_steps,
 )
 from sme2_assets.diagnostics.steps import CheckStep, Checkup
 from sme2_assets.errors import Sme2Error
-from sme2_assets.exchange.ingest import FOREIGN_FILE, FOREIGN_SCHEMA
-from sme2_assets.profiling.manifest import TRACE_FILE, Manifest
+from sme2_assets.evidence.folder import TRACE_FILE, RunFolder
+from sme2_assets.evidence.foreign import FOREIGN_FILE, ForeignStatement
+from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.store import Store
 from sme2_assets.warehouse import checks
 from sme2_assets.warehouse.ingest import kernel_rows_of_run, rows_of_run
@@ -34,11 +34,10 @@ def validate_run(folder: Path, store: Store) -> Checkup:
     made = Checkup(folder.name, "run")
     manifest = None
     with made.step("manifest") as step:
-        manifest = Manifest.read(folder)
+        manifest = RunFolder.open(folder).manifest
         step.detail = (
             f"{manifest.identity.variant} on {manifest.identity.platform}, SME2 {manifest.identity.sme2}"
         )
-        require(manifest.run_id == folder.name, f"It is of run {manifest.run_id}, not of this folder.", AGAIN)
     if manifest is None:
         return made
     with made.step("files") as step:
@@ -142,17 +141,12 @@ def _check_pair(made: Checkup, warehouse: Warehouse, run: dict[str, Any]) -> Non
 
 def validate_foreign_run(folder: Path, store: Store) -> Checkup:
     made = Checkup(folder.name, "foreign run")
-    document: dict[str, Any] = {}
+    statement = None
     with made.step("manifest") as step:
-        document = strict_json(folder / FOREIGN_FILE)
-        require(
-            document.get("schema") == FOREIGN_SCHEMA and isinstance(document.get("file_sha256"), dict),
-            f"{FOREIGN_FILE} is of another version.",
-            "Ingest the trace again.",
-        )
-        step.detail = f"from {document.get('source')}"
+        statement = ForeignStatement.read(folder / FOREIGN_FILE)
+        step.detail = f"from {statement.source}"
     with made.step("files") as step:
-        step.detail = check_hashes(folder, document.get("file_sha256", {}))
+        step.detail = check_hashes(folder, statement.file_sha256 if statement else {})
     trace_steps(made, folder / TRACE_FILE)
     run = run_in_warehouse(folder.name, store)
     with made.step("warehouse") as step:

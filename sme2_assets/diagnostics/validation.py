@@ -16,10 +16,10 @@ from sme2_assets.diagnostics.folders import validate_export, validate_kit_folder
 from sme2_assets.diagnostics.runs import run_in_warehouse, validate_foreign_run, validate_run
 from sme2_assets.diagnostics.steps import Checkup
 from sme2_assets.errors import Sme2Error, printable
+from sme2_assets.evidence.foreign import FOREIGN_FILE
+from sme2_assets.evidence.manifest import MANIFEST_FILE
 from sme2_assets.exchange.export import LISTING_FILE
-from sme2_assets.exchange.ingest import FOREIGN_FILE
 from sme2_assets.exchange.kit import KIT_MANIFEST, KIT_METRICS
-from sme2_assets.profiling.manifest import FILE_NAME
 from sme2_assets.store import Store
 
 _EXPERIMENT_SUFFIXES = (".yaml", ".yml", ".json")
@@ -54,7 +54,7 @@ def _validate_folder(folder: Path, store: Store) -> Checkup:
         return validate_export(folder)
     if (folder / FOREIGN_FILE).is_file():
         return validate_foreign_run(folder, store)
-    if _is_own_manifest(folder / FILE_NAME):
+    if _is_own_manifest(folder / MANIFEST_FILE):
         return validate_run(folder, store)
     if (folder / KIT_MANIFEST).is_file() or next(folder.rglob("*.etdump"), None) is not None:
         return validate_kit_folder(folder)
@@ -69,7 +69,7 @@ def _validate_file(path: Path, store: Store) -> Checkup:
         return validate_trace(path)
     if path.suffix == ".pte":
         return validate_program(path)
-    if path.name in (FILE_NAME, FOREIGN_FILE, LISTING_FILE, KIT_METRICS):
+    if path.name in (MANIFEST_FILE, FOREIGN_FILE, LISTING_FILE, KIT_METRICS):
         return _validate_folder(path.parent, store)
     if path.suffix == ".json" and _looks_like_a_trace(path):
         return validate_perfetto(path)

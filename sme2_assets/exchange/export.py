@@ -14,9 +14,9 @@ import duckdb
 import pandas as pd
 
 from sme2_assets.errors import Sme2Error
+from sme2_assets.evidence.folder import TRACE_FILE, RunFolder
 from sme2_assets.exchange import perfetto, summaries, tables
 from sme2_assets.exchange.summaries import ExportedArm
-from sme2_assets.profiling.manifest import TRACE_FILE, Manifest
 from sme2_assets.store import Store, sha256_of_file, write_json
 from sme2_assets.warehouse.read import run_of_id, runs_of_session
 from sme2_assets.warehouse.store import Warehouse
@@ -256,7 +256,7 @@ def _traces(folder: Path, arm: ExportedArm) -> dict[int, Path]:
         return {0: folder / TRACE_FILE}
     return {
         process.round: folder / process.directory / TRACE_FILE
-        for process in Manifest.read(folder).info.processes
+        for process in RunFolder.open(folder).manifest.info.processes
         if process.pass_kind == "etdump"
     }
 

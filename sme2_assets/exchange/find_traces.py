@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sme2_assets.errors import printable
+from sme2_assets.evidence.manifest import MANIFEST_FILE as RUN_MANIFEST
 from sme2_assets.exchange.kit import KIT_MANIFEST, json_of, kit_results, promised_trace
 from sme2_assets.exchange.trace_facts import STATE
-from sme2_assets.profiling.manifest import FILE_NAME as RUN_MANIFEST
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sme2_assets.analysis.samples import Samples, attribute_samples, read_samples
+from sme2_assets.analysis.samples import attribute_samples
 from sme2_assets.errors import Sme2Error
 from sme2_assets.etdump import EventKind, Events, read_etdump
-from sme2_assets.exchange.ingest import FOREIGN_FILE
-from sme2_assets.profiling.manifest import RESULT_FILE, SAMPLES_FILE, TRACE_FILE, Manifest
-from sme2_assets.runner.result import read_result
+from sme2_assets.evidence.folder import TRACE_FILE, RunFolder
+from sme2_assets.evidence.foreign import FOREIGN_FILE
+from sme2_assets.evidence.result import TRACED_PASSES
+from sme2_assets.evidence.samples import SAMPLES_FILE, Samples
 from sme2_assets.warehouse.read import rows_of_view
 from sme2_assets.warehouse.store import Warehouse
 
@@ -191,16 +192,9 @@ def _processes(run: dict[str, Any], folder: Path) -> list[_Process]:
         )
     if (folder / FOREIGN_FILE).is_file():
         return [_Process(0, "etdump", folder, 0 if pd.isna(run["warmup"]) else int(run["warmup"]))]
-    manifest = Manifest.read(folder)
     return [
-        _Process(
-            process.round,
-            process.pass_kind,
-            folder / process.directory,
-            len(read_result(folder / process.directory / RESULT_FILE).warmup_ns),
-        )
-        for process in manifest.info.processes
-        if process.pass_kind != "latency"
+        _Process(each.facts.round, each.facts.pass_kind, each.folder, len(each.result.warmup_ns))
+        for each in RunFolder.open(folder).processes(*TRACED_PASSES)
     ]
 
 
@@ -228,7 +222,7 @@ def _shown_process(process: _Process, facts: Facts, most: int) -> _Shown:
     threads: dict[int, str] = {}
     samples: list[tuple[int, _Slice]] = []
     if process.pass_kind == "kernels":
-        read = read_samples(process.directory / SAMPLES_FILE)
+        read = Samples.read(process.directory / SAMPLES_FILE)
         threads, samples = _sample_slices(read, events, process.warmup, facts, start, end)
     return _Shown(process, start, end, slices, threads, samples)
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sme2_assets.errors import Sme2Error, TraceError, printable
+from sme2_assets.evidence.foreign import Facts
 from sme2_assets.exchange.kit import kit_result
 from sme2_assets.models.spec import PRECISIONS
 from sme2_assets.store import safe_name
 from sme2_assets.targets.keys import PLATFORMS
 
-UNKNOWN = "unknown"
 # Platforms that the kit or we know. A name that is none of them says nothing.
 KNOWN_PLATFORMS = tuple(dict.fromkeys((*PLATFORMS, "android")))
 MOST_THREADS = 1024
@@ -21,36 +21,6 @@ MOST_THREADS = 1024
 STATE = re.compile(r"(?<![A-Za-z0-9])sme2[_-]?(on|off)(?![A-Za-z0-9])", re.IGNORECASE)
 _THREADS = re.compile(r"_t(\d{1,4})$")
 _MODEL_STEM = re.compile(rf"(?P<model>.+?)(?:_xnnpack)?(?:[_-](?P<precision>{'|'.join(PRECISIONS)}))?")
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is known about a trace beside its events. None: nobody said."""
-
-    model: str | None = None
-    precision: str | None = None
-    platform: str | None = None
-    sme2: str | None = None
-    threads: int | None = None
-    warmup: int | None = None
-
-    @property
-    def variant(self) -> str:
-        if self.model is None:
-            return UNKNOWN
-        return self.model if self.precision is None else f"{self.model}-{self.precision}"
-
-    @property
-    def target(self) -> str:
-        return f"{self.platform or UNKNOWN}-sme2_{self.sme2 or UNKNOWN}"
-
-    @property
-    def unknown(self) -> list[str]:
-        return [
-            name
-            for name in ("model", "precision", "platform", "sme2", "threads")
-            if getattr(self, name) is None
-        ]
 
 
 def said_by_options(
@@ -62,8 +32,8 @@ def said_by_options(
         return facts
     name, separator, precision = safe_name(model).rpartition("-")
     if separator and precision in PRECISIONS:
-        return replace(facts, model=name, precision=precision)
-    return replace(facts, model=model)
+        return facts.model_copy(update={"model": name, "precision": precision})
+    return facts.model_copy(update={"model": model})
 
 
 def facts_of(trace: Path, said: Facts) -> tuple[Facts, dict[str, Any] | None]:
@@ -90,9 +60,11 @@ def _named(path: Path) -> Facts:
     stem, experiment = path.stem, path.parent.name
     threads = _THREADS.search(stem)
     plain = stem[: threads.start()] if threads else stem
+    named = _model_of(_model_in_name(plain, experiment), path)
     states = {match[1].lower() for match in (STATE.search(plain), STATE.search(experiment)) if match}
     return Facts(
-        **asdict(_model_of(_model_in_name(plain, experiment), path)),
+        model=named.model,
+        precision=named.precision,
         platform=_platform_of(path, plain, experiment),
         sme2=("?" if len(states) > 1 else states.pop()) if states else None,
         threads=int(threads[1]) if threads and 1 <= int(threads[1]) <= MOST_THREADS else None,

@@ -20,7 +20,7 @@ MANIFEST = "manifest.json"
 PTE = "model.pte"
 ETRECORD = "model.etrecord"
 OPERATORS = "operators.json"
-"""What the program consists of and which source asked for it: see `sme2_assets.models.operators`."""
+"""What the program consists of and which source asked for it: see `sme2_assets.evidence.operators`."""
 DELEGATION = "delegation.json"
 """Which operators were delegated, which not and why: see `sme2_assets.models.delegation`."""
 

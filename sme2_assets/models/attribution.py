@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sme2_assets.errors import ExportError
-from sme2_assets.models.operators import Delegate, Node, ProgramOperators
+from sme2_assets.evidence.operators import Delegate, Node, ProgramOperators
 from sme2_assets.models.provenance import Origin, operator_name, origin_of
 
 XNNPACK_BACKEND = "XnnpackBackend"
@@ -84,7 +84,7 @@ def describe_program(pte: bytes, executorch: Any | None = None) -> ProgramOperat
             if type(call).__name__ == "DelegateCall":
                 delegate = plan.delegates[call.delegate_index]
                 if delegate.id != XNNPACK_BACKEND:
-                    delegates.append(Delegate(delegate.id, []))
+                    delegates.append(Delegate(backend=delegate.id, nodes=[]))
                     continue
                 if call.delegate_index not in graphs:
                     payload = bytes(program.backend_delegate_data[delegate.processed.index].data)
@@ -92,10 +92,10 @@ def describe_program(pte: bytes, executorch: Any | None = None) -> ProgramOperat
                 nodes = graphs[call.delegate_index]
                 origin = origins.of_delegate(place, {node.handle for node in nodes})
                 steps = [step for node in nodes for step in node.described(origin)]
-                delegates.append(Delegate(delegate.id, steps))
+                delegates.append(Delegate(backend=delegate.id, nodes=steps))
             elif type(call).__name__ == "KernelCall":
                 portable.append(_kernel_call(plan, call, origins, place))
-    return ProgramOperators(delegates, portable)
+    return ProgramOperators(delegates=delegates, portable=portable)
 
 
 @dataclass(frozen=True)

@@ -1,83 +1,26 @@
-"""Which operators XNNPACK took, which it did not, and why: `delegation.json`.
+"""Which operators XNNPACK took, which it did not, and why.
 
 The partitioner tells its reasons to its log, node by node. They are caught there while the program is
 lowered; for an operator that it does not know at all, and where it says nothing, the words are ours.
-The report itself is read without torch.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from sme2_assets.errors import ExportError
-from sme2_assets.models.operators import Node, ProgramOperators
+from sme2_assets.evidence.delegation import DelegationReport, DelegationRow
+from sme2_assets.evidence.operators import Node, ProgramOperators
 from sme2_assets.models.provenance import operator_name, origin_of
 
-SCHEMA = 1
 UNKNOWN_OPERATOR = "XNNPACK has no such operator"
 NO_REASON = "XNNPACK's partitioner left it out without a reason"
 LOWERED_ELSEWHERE = "not known: the program was lowered elsewhere"
 _CONFIGURATIONS = "executorch.backends.xnnpack.partition.config"
 _NO_WORK = ("executorch_call_delegate",)
-
-
-@dataclass(frozen=True)
-class DelegationRow:
-    """Operators of one kind that one line of the model asked for, all treated alike."""
-
-    operator: str
-    """By edge dialect name, such as `aten.mean.dim`; for a program from elsewhere the serialised name."""
-    module: str | None
-    source: str | None
-    delegated: bool
-    reason: str | None
-    """Why it was not delegated; None where it was."""
-    count: int
-
-
-@dataclass(frozen=True)
-class DelegationReport:
-    """Every operator of a program, delegated or not."""
-
-    rows: list[DelegationRow]
-    schema: int = field(default=SCHEMA)
-
-    @property
-    def delegated(self) -> int:
-        return sum(row.count for row in self.rows if row.delegated)
-
-    @property
-    def total(self) -> int:
-        return sum(row.count for row in self.rows)
-
-    @property
-    def delegated_share(self) -> float | None:
-        """By count; None for a program without operators."""
-        return self.delegated / self.total if self.total else None
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False) + "\n"
-
-
-def read_delegation(path: Path) -> DelegationReport:
-    """The report in that file."""
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        if raw["schema"] != SCHEMA:
-            raise ValueError(f"schema {raw['schema']!r}, this version reads {SCHEMA}")
-        return DelegationReport([DelegationRow(**row) for row in raw["rows"]])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ExportError(
-            f"{path.name} in {path.parent} cannot be read ({error})",
-            "delete that folder and export the model again",
-        ) from error
 
 
 @contextlib.contextmanager
@@ -151,9 +94,14 @@ def _of(node: Node, *, delegated: bool) -> tuple[str, str | None, str | None, bo
 
 def _report(counts: Counter[tuple[str, str | None, str | None, bool, str | None]]) -> DelegationReport:
     """Rows with what was left out first, then by count: that is what people look for."""
-    rows = [DelegationRow(*key, count=count) for key, count in counts.items()]
+    rows = [
+        DelegationRow(
+            operator=operator, module=module, source=source, delegated=delegated, reason=reason, count=count
+        )
+        for (operator, module, source, delegated, reason), count in counts.items()
+    ]
 
     def place(row: DelegationRow) -> tuple[Any, ...]:
         return row.delegated, -row.count, row.operator, row.module or "", row.source or ""
 
-    return DelegationReport(sorted(rows, key=place))
+    return DelegationReport(rows=sorted(rows, key=place))

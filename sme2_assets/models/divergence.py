@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sme2_assets.analysis.numerics import IDENTICAL_SQNR_DB, sqnr_db
+from sme2_assets.evidence.numerics import IDENTICAL_SQNR_DB, sqnr_db
 from sme2_assets.models.export import load_libraries, quiet_libraries
 from sme2_assets.models.inputs import ModelInputs, exported_graph, tensor_array
 from sme2_assets.models.lowering import build_model, calibration, one_thread

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sme2_assets.errors import ExportError
+from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.artifact import OperatorCounts
 from sme2_assets.models.lowering import called_operators
-from sme2_assets.models.operators import ProgramOperators
 from sme2_assets.models.spec import SEED
 
 METHOD = "forward"

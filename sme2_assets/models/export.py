@@ -28,8 +28,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sme2_assets.analysis.numerics import IDENTICAL_SQNR_DB, MINIMUM_SQNR_DB
 from sme2_assets.errors import ExportError
+from sme2_assets.evidence.delegation import DelegationReport
+from sme2_assets.evidence.numerics import IDENTICAL_SQNR_DB, MINIMUM_SQNR_DB
+from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.artifact import (
     DELEGATION,
     ETRECORD,
@@ -46,11 +48,10 @@ from sme2_assets.models.artifact import (
     load_exported,
 )
 from sme2_assets.models.attribution import describe_program
-from sme2_assets.models.delegation import DelegationReport, described_delegation
+from sme2_assets.models.delegation import described_delegation
 from sme2_assets.models.existing import operator_counts, read_program
 from sme2_assets.models.inputs import input_array, tensor_array
 from sme2_assets.models.lowering import build_model, export_program, lower_program, one_thread
-from sme2_assets.models.operators import ProgramOperators
 from sme2_assets.models.progress import OnStage, Progress
 from sme2_assets.models.quantise import SCHEMES
 from sme2_assets.models.registry import SEED, ModelSpec, Variant, model_spec, parse_variant
@@ -78,7 +79,7 @@ _EXPORT_CODE = (
     "sme2_assets.models.export",
     "sme2_assets.models.inputs",
     "sme2_assets.models.lowering",
-    "sme2_assets.models.operators",
+    "sme2_assets.evidence.operators",
     "sme2_assets.models.provenance",
     "sme2_assets.models.quantise",
 )

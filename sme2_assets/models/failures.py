@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from sme2_assets.errors import ExportError
-from sme2_assets.models.operators import ProgramOperators
+from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.provenance import Origin, is_library, operator_name, origin_of, short_path
 
 # The frames of these are the export's own, not the model's.

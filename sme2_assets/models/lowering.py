@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sme2_assets.analysis.numerics import MINIMUM_SQNR_DB
 from sme2_assets.errors import ExportError
+from sme2_assets.evidence.delegation import DelegationReport
+from sme2_assets.evidence.numerics import MINIMUM_SQNR_DB
 from sme2_assets.models.artifact import OperatorCounts
-from sme2_assets.models.delegation import DelegationReport, delegation_report, partitioner_reasons
+from sme2_assets.models.delegation import delegation_report, partitioner_reasons
 from sme2_assets.models.failures import failure
 from sme2_assets.models.inputs import (
     ModelInputs,

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from sme2_assets.errors import ExportError
+from sme2_assets.evidence.numerics import AS_IS
 from sme2_assets.store import sha256_of_file
 
 # What an eager model can be exported at.
@@ -27,7 +28,6 @@ PRECISIONS = ("fp32", "fp16", "int8", "int8_dynamic", "int4")
 # What most models are offered in; the other two are for models of linear layers.
 COMMON_PRECISIONS = ("fp32", "fp16", "int8")
 # The one "precision" of a .pte that somebody else exported: it is whatever it is.
-AS_IS = "as_is"
 
 # Weights, inputs and calibration data of the built-in models all come from this one number.
 SEED = 2

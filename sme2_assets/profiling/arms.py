@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from sme2_assets.profiling.manifest import Process
+from sme2_assets.evidence.manifest import Process
+from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.runner.build import RunnerBinary
-from sme2_assets.runner.result import RunnerResult
 from sme2_assets.targets.keys import SME2_STATES
 
 

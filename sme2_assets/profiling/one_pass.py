@@ -8,21 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sme2_assets.errors import RunnerError, Sme2Error
+from sme2_assets.evidence.folder import LOG_FILE, TRACE_FILE
+from sme2_assets.evidence.manifest import Process
+from sme2_assets.evidence.operators import ProgramOperators
+from sme2_assets.evidence.result import RESULT_FILE, TRACED_PASSES, RunnerResult
+from sme2_assets.evidence.samples import SAMPLES_FILE
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.models.failures import load_failure
-from sme2_assets.models.operators import read_operators
 from sme2_assets.profiling.arms import Arm, round_name
-from sme2_assets.profiling.manifest import (
-    LOG_FILE,
-    RESULT_FILE,
-    SAMPLES_FILE,
-    TRACE_FILE,
-    TRACED_PASSES,
-    Process,
-)
 from sme2_assets.profiling.plan import Plan
 from sme2_assets.runner.build import RunnerBinary
-from sme2_assets.runner.result import RunnerResult, read_result, runner_failure
+from sme2_assets.runner.failures import runner_failure
 from sme2_assets.targets.base import Completed, Target, Workspace
 from sme2_assets.targets.clusters import parse_cpu_list
 
@@ -111,14 +107,14 @@ def run_pass(bench: Bench, arm: Arm, round_index: int, order_index: int, pass_ki
         workspace.get(f"{name}.etdump", directory / TRACE_FILE)
     if pass_kind == "kernels":
         workspace.get(f"{name}.samples.json", directory / SAMPLES_FILE)
-    result = read_result(directory / RESULT_FILE)
+    result = RunnerResult.read(directory / RESULT_FILE)
     _believe(result, arm, bench, pass_kind, iterations)
     arm.results.append(result)
     arm.processes.append(
         Process(
             round=round_index,
             order=order_index,
-            pass_kind=pass_kind,
+            pass_kind=result.pass_kind,
             directory=str(relative),
             command=completed.command,
             environment=environ,
@@ -162,7 +158,8 @@ def _failure(
     completed: Completed, model: ExportedModel, arm: Arm, round_index: int, pass_kind: str
 ) -> Sme2Error:
     # A kernel that the runner lacks is a matter of the model, and its line can be named.
-    cause: Sme2Error = load_failure(completed.stderr, read_operators(model.operators)) or runner_failure(
+    operators = ProgramOperators.read(model.operators)
+    cause: Sme2Error = load_failure(completed.stderr, operators) or runner_failure(
         completed.returncode, completed.stderr[-2000:]
     )
     return RunnerError(

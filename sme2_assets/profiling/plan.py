@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, replace
 
 from sme2_assets.errors import Sme2Error
-from sme2_assets.targets.keys import Fidelity
+from sme2_assets.evidence.device import Fidelity
 
 # Each pass disturbs the others, so each is a process of its own.
 PASSES = ("latency", "etdump", "kernels")

@@ -11,19 +11,19 @@ from pathlib import Path
 import numpy as np
 
 import sme2_assets
-from sme2_assets.analysis.numerics import MINIMUM_SQNR_DB, compare_outputs, worst_agreement, worst_sqnr_db
 from sme2_assets.errors import RunnerError
+from sme2_assets.evidence.manifest import Info, Moment
+from sme2_assets.evidence.numerics import MINIMUM_SQNR_DB, compare_outputs, worst_agreement, worst_sqnr_db
+from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.profiling.arms import Arm
-from sme2_assets.profiling.manifest import Info, Moment
 from sme2_assets.profiling.plan import Plan
-from sme2_assets.runner.result import RunnerResult
 from sme2_assets.store import sha256_of_file
 
 
 def cpu_of(arm: Arm) -> dict[str, object]:
     """The CPU facts of the arm, which every process of it must report alike."""
-    facts = {json.dumps(asdict(result.cpu), sort_keys=True) for result in arm.results}
+    facts = {json.dumps(result.cpu.as_json(), sort_keys=True) for result in arm.results}
     if len(facts) != 1:
         raise RunnerError(
             f"The processes of SME2 {arm.spec.sme2} report different CPU facts: {sorted(facts)}.",
@@ -59,7 +59,7 @@ def info_of(
         finished_at=finished.isoformat(),
         seed=seed,
         plan={**asdict(plan), "passes": list(plan.passes)},
-        versions={**asdict(arm.results[0].versions), "sme2_assets": sme2_assets.__version__},
+        versions={**arm.results[0].versions.as_json(), "sme2_assets": sme2_assets.__version__},
         agreements=[asdict(agreement) for agreement in agreements],
         sqnr_db=worst.sqnr_db if worst else None,
         sqnr_threshold_db=exported.tolerance.minimum_db if agreements else min(MINIMUM_SQNR_DB.values()),

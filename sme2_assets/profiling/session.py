@@ -13,27 +13,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from sme2_assets.analysis.statistics import paired_speedup
 from sme2_assets.errors import ConnectionLost, Sme2Error
+from sme2_assets.evidence.delegation import DELEGATION_FILE
+from sme2_assets.evidence.manifest import Context, Identity, Manifest, Moment
+from sme2_assets.evidence.operators import OPERATORS_FILE
+from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import Arm, ArmSpec
-from sme2_assets.profiling.manifest import (
-    DELEGATION_FILE,
-    OPERATORS_FILE,
-    Context,
-    Identity,
-    Manifest,
-    Moment,
-)
 from sme2_assets.profiling.one_pass import Bench, run_pass
 from sme2_assets.profiling.plan import Plan, arm_orders
 from sme2_assets.profiling.record import arms_sqnr_db, cpu_of, info_of
 from sme2_assets.runner.build import RunnerBinary
-from sme2_assets.runner.result import RunnerResult
 from sme2_assets.store import Store, new_directory
 from sme2_assets.targets.base import Target
 from sme2_assets.targets.clusters import Cluster, cpu_list
@@ -200,7 +195,7 @@ class _Rounds:
                 losses.append("lost: the device went away, and the round was measured again")
                 self.bench.reconnect()
             else:
-                return [before, replace(after, flags=[*after.flags, *losses[:1]])]
+                return [before, after.model_copy(update={"flags": [*after.flags, *losses[:1]]})]
 
     def _try(self, index: int, order: list[str]) -> tuple[Moment, Moment]:
         target = self.bench.target
@@ -223,8 +218,13 @@ class _Rounds:
         after = target.snapshot(sample_s=0)
         disturbed = disturbances_between(before, after, limit_load=QUIET_CORES)
         return (
-            Moment(index, "before", before.as_json(), flags),
-            Moment(index, "after", after.as_json(), [*disturbed, *dict.fromkeys(slowed)]),
+            Moment(round=index, moment="before", snapshot=before.as_json(), flags=flags),
+            Moment(
+                round=index,
+                moment="after",
+                snapshot=after.as_json(),
+                flags=[*disturbed, *dict.fromkeys(slowed)],
+            ),
         )
 
     def _results(self, index: int, order: list[str]) -> Iterator[RunnerResult]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from sme2_assets.models.delegation import DelegationReport
+from sme2_assets.evidence.delegation import DelegationReport
 from sme2_assets.report.tables import TextTable, of_sme2
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sme2_assets.errors import ConnectionLost, Sme2Error, TargetUnavailable
+from sme2_assets.evidence.device import Fidelity
 from sme2_assets.targets.clusters import Cluster
 from sme2_assets.targets.environment.snapshot import Snapshot, take_snapshot
-from sme2_assets.targets.keys import Fidelity
 from sme2_assets.targets.lease import lease
 
 

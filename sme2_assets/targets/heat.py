@@ -9,29 +9,15 @@ says nothing about heat.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
+from sme2_assets.evidence.result import Conditions
 from sme2_assets.targets.clusters import Cluster
 
 # Frequencies move in steps of some percent, and a reading is of one moment.
 FELL_BELOW = 0.9
 # Clocks that only one of several busy CPUs may reach are above what a CPU keeps.
 SLOW_BELOW = 0.75
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """One reading: at the start, in the middle or at the end of the measured inferences, after warm-up.
-
-    `cpu` is where the measuring thread was. `cpu_khz` has the CPUs that the process may use, as far as they
-    can be read; `temperature_c` is the hottest CPU sensor.
-    """
-
-    at: str
-    cpu: int | None
-    cpu_khz: Mapping[int, int]
-    temperature_c: float | None
 
 
 def throttling_flags(conditions: Sequence[Conditions], clusters: Sequence[Cluster] = ()) -> list[str]:

@@ -5,7 +5,6 @@ Those of macOS are read by `sysctl` and `pmset` after Apple's documentation; thi
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import re
@@ -14,6 +13,7 @@ from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
+from sme2_assets.evidence.device import AARCH64, architecture, device_name
 from sme2_assets.store import safe_name
 from sme2_assets.targets.base import MachineFacts
 from sme2_assets.targets.clusters import (
@@ -27,7 +27,6 @@ from sme2_assets.targets.clusters import (
 )
 from sme2_assets.targets.environment.mac import mac_battery
 from sme2_assets.targets.environment.sensors import read_battery
-from sme2_assets.targets.keys import AARCH64, architecture
 from sme2_assets.targets.reading import output_of, printable_name, text_of
 
 _PROC = Path("/proc")
@@ -61,15 +60,6 @@ def host_device() -> str:
     if named := os.environ.get(DEVICE_VARIABLE):
         return safe_name(named)
     return device_name(_lasting_facts().cpu, _installation())
-
-
-def device_name(cpu: str, installation: str) -> str:
-    """A name for a machine that can be a key: `neoverse-n1-3f09ac`; no digits with nothing to hash."""
-    # Firms put marks and clock rates into the names of their CPUs.
-    plain = re.sub(r"\((?:R|TM|C)\)|@.*|\b(?:CPU|Processor)\b", " ", cpu, flags=re.IGNORECASE)
-    words = re.findall(r"[a-z0-9]+", plain.lower())
-    digits = [hashlib.sha256(installation.encode()).hexdigest()[:6]] if installation else []
-    return "-".join([*words[:6], *digits]) or "unknown"
 
 
 @cache

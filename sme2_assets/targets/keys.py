@@ -1,34 +1,14 @@
-"""The names of platforms, SME2 states, targets and fidelities: plain words, and how they hang together."""
+"""The names of platforms, SME2 states and targets: plain words, and how they hang together."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from sme2_assets.errors import Sme2Error
 
 PLATFORMS = ("linux", "mac", "android", "emulated")
 # Off before on: the two states of a platform are adjacent partitions, so a pair is one partition range.
 SME2_STATES = ("off", "on")
-
-#: `hardware`: native on AArch64. `emulated`: times mean nothing. `reference`: native on another instruction
-#: set, where times are real and nothing says anything about SME2.
-Fidelity = Literal["hardware", "emulated", "reference"]
-
-# The instruction set that has SME2; what other systems call it.
-AARCH64 = "aarch64"
-_ALIASES = {"arm64": AARCH64, "amd64": "x86_64", "x64": "x86_64"}
-
-
-def architecture(machine: str) -> str:
-    """The one name of an instruction set, from what `uname -m` and its kin call it."""
-    name = machine.lower()
-    return _ALIASES.get(name, name)
-
-
-def native_fidelity(arch: str) -> Fidelity:
-    """What native times on an instruction set are worth."""
-    return "hardware" if arch == AARCH64 else "reference"
 
 
 @dataclass(frozen=True)

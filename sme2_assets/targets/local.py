@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
+from sme2_assets.evidence.device import AARCH64, native_fidelity
 from sme2_assets.targets.base import Availability, Completed, MachineFacts, Program, Target, Workspace
 from sme2_assets.targets.cross_compiler import CrossCompiler, compiler_availability, find_cross_compiler
 from sme2_assets.targets.host import (
@@ -25,7 +26,6 @@ from sme2_assets.targets.host import (
     host_platform,
     is_arm64,
 )
-from sme2_assets.targets.keys import AARCH64, native_fidelity
 from sme2_assets.targets.qemu import Qemu, ensure_qemu, find_qemu
 
 HOST_NAMES = {"linux": "Linux", "mac": "macOS"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +13,12 @@ from pandas.api.types import union_categoricals
 
 from sme2_assets.analysis.attribution import align
 from sme2_assets.analysis.registered import registered_kernels, require_registered
-from sme2_assets.analysis.samples import kernel_sample_rows, read_samples
+from sme2_assets.analysis.samples import kernel_sample_rows
 from sme2_assets.analysis.timeline import execute_durations, timeline_rows
-from sme2_assets.errors import TraceError
-from sme2_assets.etdump import Events, read_etdump
-from sme2_assets.models.delegation import read_delegation
-from sme2_assets.models.operators import read_operators
-from sme2_assets.profiling.manifest import (
-    DELEGATION_FILE,
-    LOG_FILE,
-    OPERATORS_FILE,
-    RESULT_FILE,
-    SAMPLES_FILE,
-    TRACE_FILE,
-    TRACED_PASSES,
-    Manifest,
-    Moment,
-    Process,
-)
-from sme2_assets.runner.result import RunnerResult, read_result
-from sme2_assets.store import sha256_of_file
+from sme2_assets.errors import EvidenceError
+from sme2_assets.evidence.folder import RunFolder
+from sme2_assets.evidence.manifest import Manifest, Moment, Process
+from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.targets.keys import TargetKey
 from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.schema import (
@@ -48,13 +34,6 @@ from sme2_assets.warehouse.schema import (
     Table,
 )
 from sme2_assets.warehouse.store import Warehouse
-
-# What a process of each pass must have left for its rows to be believed.
-FILES_OF_PASS = {
-    "latency": (RESULT_FILE,),
-    "etdump": (RESULT_FILE, TRACE_FILE),
-    "kernels": (RESULT_FILE, TRACE_FILE, SAMPLES_FILE),
-}
 
 
 @dataclass(frozen=True)
@@ -92,19 +71,19 @@ def keys_of(manifest: Manifest) -> dict[str, str]:
 
 def rows_of_run(run_dir: Path) -> RunRows:
     """Reads a run folder. A file that is not the one that was measured is an error, not a row."""
-    manifest = _trusted_manifest(run_dir)
+    folder = _trusted(run_dir)
+    manifest = folder.manifest
     inferences, timelines, results = [], [], []
-    for process in manifest.info.processes:
-        directory = run_dir / process.directory
-        result = read_result(directory / RESULT_FILE)
+    for process in folder.processes():
+        result = process.result
         execute_ns = None
-        if process.pass_kind in TRACED_PASSES:
-            events = _events_of(directory, result)
-            execute_ns = execute_durations(events)
+        if process.is_traced:
+            execute_ns = execute_durations(process.events)
             # The trace of the kernels pass only tells what was sampled: its times are disturbed.
-            if process.pass_kind == "etdump":
-                timelines.append(_of_process(timeline_rows(events, len(result.warmup_ns)), process))
-        inferences.append(_of_process(_inference_rows(result, execute_ns), process))
+            if process.facts.pass_kind == "etdump":
+                rows = timeline_rows(process.events, len(result.warmup_ns))
+                timelines.append(_of_process(rows, process.facts))
+        inferences.append(_of_process(_inference_rows(result, execute_ns), process.facts))
         results.append(result)
     timeline = _stacked(timelines)
     identity = manifest.identity
@@ -116,30 +95,24 @@ def rows_of_run(run_dir: Path) -> RunRows:
         pd.DataFrame([_run_row(manifest, results)]),
         pd.concat(inferences, ignore_index=True),
         timeline,
-        _operator_rows(run_dir, timeline),
-        _delegation_rows(run_dir),
+        _operator_rows(folder, timeline),
+        _delegation_rows(folder),
         _frame(NUMERICS, manifest.info.agreements),
-        pd.DataFrame([_environment_row(moment) for moment in manifest.info.environment]),
+        _frame(ENVIRONMENT, [_environment_row(moment) for moment in manifest.info.environment]),
     )
 
 
 def kernel_rows_of_run(run_dir: Path) -> KernelRows:
     """What was sampled in the kernels pass of a run, and what its logs registered."""
-    manifest = _trusted_manifest(run_dir)
-    sampled, logs = [], []
-    for process in manifest.info.processes:
-        directory = run_dir / process.directory
-        logs.append((directory / LOG_FILE).read_text(errors="replace"))
-        if process.pass_kind == "kernels":
-            result = read_result(directory / RESULT_FILE)
-            rows = kernel_sample_rows(
-                read_samples(directory / SAMPLES_FILE), _events_of(directory, result), len(result.warmup_ns)
-            )
-            sampled.append(rows.assign(round=process.round))
+    folder = _trusted(run_dir)
+    sampled = []
+    for process in folder.processes("kernels"):
+        rows = kernel_sample_rows(process.samples, process.events, len(process.result.warmup_ns))
+        sampled.append(rows.assign(round=process.facts.round))
     return KernelRows(
-        manifest,
+        folder.manifest,
         pd.concat(sampled, ignore_index=True) if sampled else _frame(KERNEL_SAMPLES, []),
-        registered_rows("".join(logs)),
+        registered_rows("".join(process.log for process in folder.processes())),
     )
 
 
@@ -190,68 +163,35 @@ def write_registered(warehouse: Warehouse, run_id: str, rows: pd.DataFrame) -> N
     warehouse.write(REGISTERED_KERNELS, rows, {key.name: run[key.name] for key in REGISTERED_KERNELS.keys})
 
 
-def _trusted_manifest(run_dir: Path) -> Manifest:
-    manifest = Manifest.read(run_dir)
-    if any("--slowdown-percent" in process.command for process in manifest.info.processes):
-        raise TraceError(
+def _trusted(run_dir: Path) -> RunFolder:
+    folder = RunFolder.verified(run_dir)
+    if folder.is_slowed:
+        raise EvidenceError(
             f"{run_dir} was slowed down on purpose, to test the measurement.",
             "Such a run does not belong in the warehouse.",
         )
-    _verify_files(run_dir, manifest)
-    return manifest
+    return folder
 
 
-def _events_of(directory: Path, result: RunnerResult) -> Events:
-    """The trace of a process, which must hold every inference that the runner made."""
-    events = read_etdump(directory / TRACE_FILE)
-    traced = len(execute_durations(events))
-    made = len(result.warmup_ns) + len(result.iteration_ns)
-    if traced != made:
-        raise TraceError(
-            f"{directory / TRACE_FILE} holds {traced} inferences, the runner made {made}.",
-            "The trace is incomplete: measure again, with fewer iterations if it happens again.",
-        )
-    return events
-
-
-def _operator_rows(run_dir: Path, timeline: pd.DataFrame) -> pd.DataFrame:
+def _operator_rows(folder: RunFolder, timeline: pd.DataFrame) -> pd.DataFrame:
     """What each operator is; none where the run does not tell, because the model came without."""
-    path = run_dir / OPERATORS_FILE
-    if not path.is_file():
+    program = folder.operators()
+    if program is None:
         return _frame(OPERATORS, [])
     operators = timeline[timeline["kind"] == "operator"]
     distinct = operators.drop_duplicates(["backend", "delegate", "position"])
-    return align(read_operators(path), distinct)[[column.name for column in OPERATORS.columns]]
+    return align(program, distinct)[[column.name for column in OPERATORS.columns]]
 
 
-def _delegation_rows(run_dir: Path) -> pd.DataFrame:
+def _delegation_rows(folder: RunFolder) -> pd.DataFrame:
     """Which operators were delegated; none where the run does not tell."""
-    path = run_dir / DELEGATION_FILE
-    report = read_delegation(path).rows if path.is_file() else []
-    return _frame(DELEGATION, [asdict(row) for row in report])
+    report = folder.delegation()
+    return _frame(DELEGATION, [row.as_json() for row in report.rows] if report else [])
 
 
 def _frame(table: Table, rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Rows with the columns of a table, also when there are none."""
     return pd.DataFrame(rows, columns=[column.name for column in table.columns])
-
-
-def _verify_files(run_dir: Path, manifest: Manifest) -> None:
-    for process in manifest.info.processes:
-        for name in FILES_OF_PASS[process.pass_kind]:
-            if f"{process.directory}/{name}" not in manifest.info.file_sha256:
-                raise TraceError(
-                    f"The manifest of run {manifest.run_id} does not vouch for {process.directory}/{name}.",
-                    "Materialise etdump_traces for this partition again.",
-                )
-    for name, expected in manifest.info.file_sha256.items():
-        path = run_dir / name
-        if not path.is_file() or sha256_of_file(path) != expected:
-            raise TraceError(
-                f"{path} is not the file that run {manifest.run_id} wrote: "
-                + ("its content changed." if path.is_file() else "it is missing."),
-                "Materialise etdump_traces for this partition again.",
-            )
 
 
 def _inference_rows(result: RunnerResult, execute_ns: np.ndarray | None) -> pd.DataFrame:

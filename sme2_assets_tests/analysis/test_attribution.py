@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from sme2_assets.analysis.attribution import COLUMNS, STATES, align
 from sme2_assets.analysis.timeline import timeline_rows
 from sme2_assets.etdump import read_etdump
+from sme2_assets.evidence.operators import Delegate, Node, ProgramOperators
 from sme2_assets.models.artifact import ExportedModel, read_manifest
-from sme2_assets.models.operators import Delegate, Node, ProgramOperators, read_operators
 from sme2_assets.runner.build import RunnerBinary
 
 # Node kind and the row it is run as. The kinds of the first table never vanish, and are never made up.
@@ -63,7 +63,9 @@ def node(kind: str, number: int = 0, *, inserted: bool = False, module: str | No
 
 
 def program(*nodes: Node, portable: Sequence[Node] = ()) -> ProgramOperators:
-    return ProgramOperators([Delegate("XnnpackBackend", list(nodes))], list(portable))
+    return ProgramOperators(
+        delegates=[Delegate(backend="XnnpackBackend", nodes=list(nodes))], portable=list(portable)
+    )
 
 
 def rows(names: Sequence[str], backend: str = "xnnpack") -> pd.DataFrame:
@@ -187,7 +189,10 @@ def test_portable_kernels_that_ran_once_more_than_written_are_not_called_exact()
 
 
 def test_a_delegate_that_the_program_does_not_have_leaves_its_rows_unattributed() -> None:
-    frame = align(ProgramOperators([], []), rows(["Convolution (NHWC, F32) IGEMM", "Transpose (ND, X32)"]))
+    frame = align(
+        ProgramOperators(delegates=[], portable=[]),
+        rows(["Convolution (NHWC, F32) IGEMM", "Transpose (ND, X32)"]),
+    )
     assert set(states(frame)) <= {"none", "inserted"}
     assert frame["source"].isna().all()
 
@@ -310,7 +315,7 @@ def test_every_row_of_a_real_run_is_attributed_and_all_work_is_found(
 ) -> None:
     model = exported(key)
     operators = traced(model, [str(runner_binary.path)], "off")
-    frame = align(read_operators(model.operators), operators)
+    frame = align(ProgramOperators.read(model.operators), operators)
     assert frame["attribution"].isin(SETTLED).all()
     assert frame["macs"].sum() == read_manifest(model.manifest).macs
     multiplying = operators["category"].isin(["CONV", "GEMM"]).to_numpy()
@@ -322,7 +327,7 @@ def test_a_run_with_sme2_has_the_same_sources_as_one_without(
     exported: Callable[[str], ExportedModel], traced: Traced, emulated_command: list[str], key: str
 ) -> None:
     model = exported(key)
-    program_operators = read_operators(model.operators)
+    program_operators = ProgramOperators.read(model.operators)
     on, off = (traced(model, emulated_command, sme2) for sme2 in ("on", "off"))
     assert (on["sme2_evidence"] == "name").any()
     assert not (off["sme2_evidence"] == "name").any()

@@ -16,19 +16,17 @@ from hypothesis import strategies as st
 
 from sme2_assets.analysis.samples import (
     KERNEL_SAMPLE_COLUMNS,
-    NO_WORD,
     SAMPLE_KINDS,
     UNITS,
-    Samples,
     attribute_samples,
     instruction_units,
     kernel_sample_rows,
-    read_samples,
     time_share_agreement,
 )
 from sme2_assets.analysis.timeline import timeline_rows
-from sme2_assets.errors import TraceError
+from sme2_assets.errors import EvidenceError
 from sme2_assets.etdump import Events, read_etdump
+from sme2_assets.evidence.samples import NO_WORD, Samples
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets_tests.analysis.traces import Delegate, Portable, inference, trace
@@ -86,7 +84,7 @@ def samples_at(tmp_path: Path) -> Callable[..., Samples]:
     def made(times: Sequence[int], **changes: Any) -> Samples:
         path = tmp_path / "samples.json"
         path.write_text(json.dumps(document(times, **changes)))
-        return read_samples(path)
+        return Samples.read(path)
 
     return made
 
@@ -97,7 +95,7 @@ def module_samples_at(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Seq
 
     def made(times: Sequence[int]) -> Samples:
         path.write_text(json.dumps(document(times)))
-        return read_samples(path)
+        return Samples.read(path)
 
     return made
 
@@ -131,38 +129,38 @@ def broken(path: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("schema", 2, "schema 2 is not 1"),
-        ("arch", None, "arch is not a text"),
+        ("schema", 2, "version 2 of its format"),
+        ("arch", None, "arch"),
         ("period_ns", 0.5, "period_ns"),
         ("dropped", -1, "dropped"),
         ("missed", True, "missed"),
-        ("clock", [], "clock is not an object"),
-        ("clock.trace_ns", 2**64, "trace_ns"),
-        ("threads", {}, "threads is not a list"),
-        ("threads.0", "main", "a thread is not an object"),
-        ("threads.0.main", 1, "main one"),
-        ("functions.0.offset", "4096", "offset"),
-        ("functions.0.symbol", 7, "symbol of a function"),
-        ("functions.0.library", [], "library of a function"),
-        ("samples", None, "samples is not an object"),
-        ("samples.time_ns", None, "time_ns is not a list"),
+        ("clock", [], "clock"),
+        ("clock.trace_ns", 2**64, "clock.trace_ns"),
+        ("threads", {}, "threads"),
+        ("threads.0", "main", "threads.0"),
+        ("threads.0.main", 1, "threads.0.main"),
+        ("functions.0.offset", "4096", "functions.0.offset"),
+        ("functions.0.symbol", 7, "functions.0.symbol"),
+        ("functions.0.library", [], "functions.0.library"),
+        ("samples", None, "samples"),
+        ("samples.time_ns", None, "samples.time_ns"),
         ("samples.time_ns", [1], "2 values for 1 samples"),
-        ("samples.time_ns", [1, 2**63], "time_ns has a value out of range"),
-        ("samples.time_ns", [1, 1.5], "time_ns holds more than whole numbers"),
-        ("samples.time_ns", [1, True], "time_ns holds more than whole numbers"),
+        ("samples.time_ns", [1, 2**63], "samples.time_ns"),
+        ("samples.time_ns", [1, 1.5], "samples.time_ns"),
+        ("samples.time_ns", [1, True], "samples.time_ns"),
         ("samples.thread", [0, 2], "thread has a value out of range"),
         ("samples.function", [0, 3], "function has a value out of range"),
-        ("samples.function", [0, -1], "function has a value out of range"),
-        ("samples.address", [1, None], "address holds more"),
-        ("samples.word", [1, 2**32], "word has a value out of range"),
-        ("samples.word", [1, -1], "word holds more than instruction words"),
-        ("samples.word", [1, "nop"], "word holds more than instruction words"),
+        ("samples.function", [0, -1], "samples.function"),
+        ("samples.address", [1, None], "samples.address"),
+        ("samples.word", [1, 2**32], "samples.word"),
+        ("samples.word", [1, -1], "samples.word"),
+        ("samples.word", [1, "nop"], "samples.word"),
     ],
 )
 def test_a_file_that_no_runner_writes_is_refused(tmp_path: Path, path: str, value: Any, said: str):
     (tmp_path / "samples.json").write_text(json.dumps(broken(path, value)))
-    with pytest.raises(TraceError, match=said):
-        read_samples(tmp_path / "samples.json")
+    with pytest.raises(EvidenceError, match=said):
+        Samples.read(tmp_path / "samples.json")
 
 
 @pytest.mark.parametrize(
@@ -170,15 +168,15 @@ def test_a_file_that_no_runner_writes_is_refused(tmp_path: Path, path: str, valu
 )
 def test_a_file_that_is_something_else_is_refused(tmp_path: Path, raw: bytes):
     (tmp_path / "samples.json").write_bytes(raw)
-    with pytest.raises(TraceError):
-        read_samples(tmp_path / "samples.json")
+    with pytest.raises(EvidenceError):
+        Samples.read(tmp_path / "samples.json")
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path):
-    with pytest.raises(TraceError, match="cannot be read"):
-        read_samples(tmp_path / "samples.json")
-    with pytest.raises(TraceError, match="cannot be read"):
-        read_samples(tmp_path)
+    with pytest.raises(EvidenceError, match="is missing"):
+        Samples.read(tmp_path / "samples.json")
+    with pytest.raises(EvidenceError, match="cannot be read"):
+        Samples.read(tmp_path)
 
 
 json_values = st.recursive(
@@ -209,8 +207,8 @@ def test_no_value_anywhere_gives_more_than_a_clear_error(tmp_path_factory, path,
     file = tmp_path_factory.getbasetemp() / "hostile.json"
     file.write_text(json.dumps(broken(path, value)))
     try:
-        samples = read_samples(file)
-    except TraceError:
+        samples = Samples.read(file)
+    except EvidenceError:
         return
     assert len(samples) == len(samples.thread) == len(samples.function) == len(samples.word)
 
@@ -613,7 +611,7 @@ def sampled_run(
         capture_output=True,
         env={**os.environ, **env},
     )
-    return read_samples(folder / "samples.json"), read_etdump(folder / "trace.etdump")
+    return Samples.read(folder / "samples.json"), read_etdump(folder / "trace.etdump")
 
 
 on_linux = pytest.mark.skipif(platform.system() != "Linux", reason="the sampler was only ever run on Linux")

@@ -14,8 +14,8 @@ from sme2_assets.cli import main
 from sme2_assets.diagnostics.steps import FAILED, NOTE, Checkup
 from sme2_assets.diagnostics.validation import validate
 from sme2_assets.errors import Sme2Error
+from sme2_assets.evidence.foreign import Facts
 from sme2_assets.exchange.ingest import ingest_paths
-from sme2_assets.exchange.trace_facts import Facts
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.store import Store
 from sme2_assets_tests.exchange.kit_folder import trace, write_kit_folder
@@ -105,7 +105,7 @@ def _broken_manifest(folder: Path) -> None:
         (_impossible_clock, "nanoseconds", "longer inside than outside"),
         (_crashed_process, "processes", "1 processes ended with an error"),
         (_wrong_outputs, "metrics", "outputs are wrong"),
-        (_broken_manifest, "manifest", "not a run manifest"),
+        (_broken_manifest, "manifest", "manifest.json"),
     ],
 )
 def test_a_damaged_run_fails_the_step_that_looks_there(

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from sme2_assets.errors import ConnectionLost, RunnerError
+from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import aa_arms, same_runner, sme2_arms
-from sme2_assets.profiling.manifest import Manifest
 from sme2_assets.profiling.plan import Plan, plan_for
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.runner.build import RunnerBinary

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from sme2_assets.errors import Sme2Error
+from sme2_assets.evidence.device import native_fidelity
+from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.launch import PAIR_ASSETS, RUN_ASSETS, ProfileRequest, _Launcher, profile
-from sme2_assets.profiling.manifest import Manifest
 from sme2_assets.targets.host import host_arch, host_has_sme2, host_platform
-from sme2_assets.targets.keys import native_fidelity
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import ENOUGH_SAMPLES
@@ -181,7 +181,7 @@ def test_the_emulated_chain_of_an_x86_64_host_runs_a_cross_built_runner(
     runs = workbench.warehouse.query("SELECT run_id FROM runs WHERE threads = 2")["run_id"]
     assert len(runs) == 2
     for run_id in runs:
-        for process in Manifest.read(workbench.store.runs / run_id).info.processes:
+        for process in RunFolder.open(workbench.store.runs / run_id).manifest.info.processes:
             assert any(word.endswith("/ld-linux-aarch64.so.1") for word in process.command), process.command
     operators = workbench.warehouse.query(
         "SELECT sme2, name FROM operator_summary WHERE threads = 2 AND sme2_evidence <> 'none'"

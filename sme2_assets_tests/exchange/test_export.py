@@ -15,12 +15,12 @@ from scipy import stats
 from sme2_assets.cli import main
 from sme2_assets.cli.exchange import FORMAT_NAMES
 from sme2_assets.errors import Sme2Error
+from sme2_assets.evidence.foreign import Facts
 from sme2_assets.exchange import perfetto
 from sme2_assets.exchange.export import FORMATS, LISTING_FILE, export_run, find_run
 from sme2_assets.exchange.ingest import ingest_paths
 from sme2_assets.exchange.summaries import robust_statistics
 from sme2_assets.exchange.tables import KIT_KERNEL_COLUMNS, KIT_STATS_COLUMNS, KIT_TIMELINE_COLUMNS
-from sme2_assets.exchange.trace_facts import Facts
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.exchange.kit_folder import write_kit_folder

@@ -13,8 +13,9 @@ from click.testing import CliRunner
 from sme2_assets.cli import main
 from sme2_assets.cli.exchange import PLATFORM_NAMES
 from sme2_assets.errors import Sme2Error
+from sme2_assets.evidence.foreign import Facts
 from sme2_assets.exchange.ingest import Ingested, ingest_paths
-from sme2_assets.exchange.trace_facts import KNOWN_PLATFORMS, Facts, said_by_options
+from sme2_assets.exchange.trace_facts import KNOWN_PLATFORMS, said_by_options
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import conservation_faults
@@ -64,7 +65,8 @@ def test_a_run_folder_of_the_kit_becomes_a_foreign_run_for_each_trace(store: Sto
     done = take(store, write_kit_folder(tmp_path))
     assert done.refused == []
     assert {taken.facts for taken in done.traces} == {
-        Facts("toy_cnn", "fp16", "mac", sme2, 1) for sme2 in ("on", "off")
+        Facts(model="toy_cnn", precision="fp16", platform="mac", sme2=sme2, threads=1)
+        for sme2 in ("on", "off")
     }
     warehouse = Warehouse(store.warehouse)
     for taken in done.traces:

@@ -10,10 +10,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from sme2_assets.evidence.foreign import Facts
+from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.exchange.ingest import ingest_paths
 from sme2_assets.exchange.perfetto import faults_of_trace, trace_of_runs
-from sme2_assets.exchange.trace_facts import Facts
-from sme2_assets.profiling.manifest import Manifest
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import run_of_id

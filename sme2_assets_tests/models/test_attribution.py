@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import sme2_assets
-from sme2_assets.errors import ExportError
+from sme2_assets.errors import EvidenceError, ExportError
+from sme2_assets.evidence.operators import Node, ProgramOperators
 from sme2_assets.models import attribution
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.models.export import export_variant
-from sme2_assets.models.operators import Node, ProgramOperators, read_operators
 from sme2_assets.models.provenance import short_path
 
 PACKAGE_ROOT = Path(sme2_assets.__file__).resolve().parents[1]
@@ -54,7 +54,7 @@ def models(artifacts_dir: Path) -> dict[str, ExportedModel]:
 
 @pytest.fixture(scope="module")
 def programs(models: dict[str, ExportedModel]) -> dict[str, ProgramOperators]:
-    return {key: read_operators(model.operators) for key, model in models.items()}
+    return {key: ProgramOperators.read(model.operators) for key, model in models.items()}
 
 
 def nodes_of(program: ProgramOperators) -> list[Node]:
@@ -170,7 +170,7 @@ def test_what_is_written_is_read_back(programs: dict[str, ProgramOperators], tmp
     for program in programs.values():
         path = tmp_path / "operators.json"
         path.write_text(program.to_json())
-        assert read_operators(path) == program
+        assert ProgramOperators.read(path) == program
 
 
 def _without(key: str) -> Callable[[Any], Any]:
@@ -192,23 +192,23 @@ def _with(key: str, value: Any) -> Callable[[Any], Any]:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda document: [], "schema 'list'"),
-        (lambda document: {**document, "schema": 99}, "schema 99"),
-        (lambda document: {"schema": 1, "delegates": []}, "no 'portable'"),
-        (lambda document: {**document, "delegates": {"a": 1}}, "not a list"),
-        (lambda document: {**document, "delegates": ["a"]}, "not an object"),
-        (lambda document: {**document, "portable": [None]}, "not an object"),
-        (_without("kind"), "no 'kind'"),
-        (_with("kind", 7), "kind is not text"),
-        (_with("macs", -1), "macs is not a whole number"),
-        (_with("macs", 2**70), "macs is not a whole number"),
-        (_with("macs", True), "macs is not a whole number"),
-        (_with("macs", 1.5), "macs is not a whole number"),
-        (_with("kernel", "3x3"), "kernel is str"),
-        (_with("input_shapes", [[1, "2"]]), "whole numbers"),
-        (_with("input_shapes", 4), "not a list"),
-        (_with("edge_ops", [1]), "list of texts"),
-        (_with("inserted", 0), "neither true nor false"),
+        (lambda document: [], "schema is None"),
+        (lambda document: {**document, "schema": 99}, "version 99"),
+        (lambda document: {"schema": 1, "delegates": []}, "portable"),
+        (lambda document: {**document, "delegates": {"a": 1}}, "delegates"),
+        (lambda document: {**document, "delegates": ["a"]}, "delegates.0"),
+        (lambda document: {**document, "portable": [None]}, "portable.0"),
+        (_without("kind"), "kind: Field required"),
+        (_with("kind", 7), "kind"),
+        (_with("macs", -1), "macs"),
+        (_with("macs", 2**70), "macs"),
+        (_with("macs", True), "macs"),
+        (_with("macs", 1.5), "macs"),
+        (_with("kernel", "3x3"), "kernel"),
+        (_with("input_shapes", [[1, "2"]]), "input_shapes.0.1"),
+        (_with("input_shapes", 4), "input_shapes"),
+        (_with("edge_ops", [1]), "edge_ops.0"),
+        (_with("inserted", 0), "inserted"),
         (_with("source", "/home/somebody/model.py:3"), "absolute"),
         (_with("source", "C:\\Users\\somebody\\model.py:3"), "absolute"),
     ],
@@ -222,8 +222,8 @@ def test_a_file_that_is_not_what_was_written_is_refused_with_its_reason(
     document = json.loads(programs["toy_cnn-fp32"].to_json())
     path = tmp_path / "operators.json"
     path.write_text(json.dumps(edit(copy.deepcopy(document))))
-    with pytest.raises(ExportError, match=message) as raised:
-        read_operators(path)
+    with pytest.raises(EvidenceError, match=message) as raised:
+        ProgramOperators.read(path)
     assert "operators.json" in raised.value.what
     assert raised.value.remedy
 
@@ -232,10 +232,10 @@ def test_a_file_that_is_not_what_was_written_is_refused_with_its_reason(
 def test_a_file_that_is_no_json_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "operators.json"
     path.write_bytes(content)
-    with pytest.raises(ExportError, match="cannot be read"):
-        read_operators(path)
+    with pytest.raises(EvidenceError, match=r"not a JSON document|cannot be believed"):
+        ProgramOperators.read(path)
 
 
 def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="missing"):
-        read_operators(tmp_path / "operators.json")
+    with pytest.raises(EvidenceError, match="missing"):
+        ProgramOperators.read(tmp_path / "operators.json")

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sme2_assets.errors import ExportError
+from sme2_assets.errors import EvidenceError
+from sme2_assets.evidence.delegation import DelegationReport, DelegationRow
 from sme2_assets.models.artifact import ExportedModel, read_manifest
-from sme2_assets.models.delegation import UNKNOWN_OPERATOR, DelegationReport, DelegationRow, read_delegation
+from sme2_assets.models.delegation import UNKNOWN_OPERATOR
 from sme2_assets.models.export import export_model
 from sme2_assets_tests.models.small import spec, values, variant
 
@@ -33,7 +34,7 @@ class Refused(nn.Module):
 def report(artifacts_dir: Path) -> DelegationReport:
     refused = spec("refused", Refused, values(8, 8))
     model = export_model(refused, variant("refused"), artifacts_dir, log=print)
-    return read_delegation(model.delegation)
+    return DelegationReport.read(model.delegation)
 
 
 def _row(report: DelegationReport, operator: str) -> DelegationRow:
@@ -63,7 +64,7 @@ def test_what_was_delegated_has_no_reason(report: DelegationReport) -> None:
 
 @pytest.mark.parametrize("key", ["toy_cnn-fp32", "toy_cnn-int8"])
 def test_every_operator_of_the_program_is_counted_once(exported: dict[str, ExportedModel], key: str) -> None:
-    report, manifest = read_delegation(exported[key].delegation), read_manifest(exported[key].manifest)
+    report, manifest = DelegationReport.read(exported[key].delegation), read_manifest(exported[key].manifest)
     assert report.delegated == manifest.operators.delegated_total
     assert report.total - report.delegated == manifest.operators.portable_total
     assert report.delegated_share == manifest.delegated_share
@@ -77,5 +78,5 @@ def test_what_was_left_out_comes_first(report: DelegationReport) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 9, "rows": []}', '{"schema": 1, "rows": [{"a": 1}]}'])
 def test_a_report_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "delegation.json").write_text(text)
-    with pytest.raises(ExportError, match=r"delegation\.json .* cannot be read"):
-        read_delegation(tmp_path / "delegation.json")
+    with pytest.raises(EvidenceError, match=r"delegation\.json (cannot be believed|is not|has version 9)"):
+        DelegationReport.read(tmp_path / "delegation.json")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sme2_assets.errors import ExportError
+from sme2_assets.evidence.delegation import DelegationReport
 from sme2_assets.models.artifact import ExportedModel, read_manifest
-from sme2_assets.models.delegation import read_delegation
 from sme2_assets.models.export import NOT_EXPECTED, export_model
 from sme2_assets.models.spec import AS_IS, ModelSpec, Variant
 from sme2_assets.runner.build import RunnerBinary
@@ -62,7 +62,7 @@ def test_there_is_nothing_expected_of_its_outputs(given: ExportedModel) -> None:
 
 
 def test_its_reasons_are_not_known(given: ExportedModel) -> None:
-    (left_out,) = [row for row in read_delegation(given.delegation).rows if not row.delegated]
+    (left_out,) = [row for row in DelegationReport.read(given.delegation).rows if not row.delegated]
     assert left_out.reason == "not known: the program was lowered elsewhere"
 
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from sme2_assets.analysis.numerics import compare_outputs, sqnr_db
 from sme2_assets.errors import ExportError
+from sme2_assets.evidence.numerics import compare_outputs, sqnr_db
 from sme2_assets.models import export
 from sme2_assets.models.artifact import ExportedModel, load_exported, read_manifest
 from sme2_assets.models.spec import ModelSpec

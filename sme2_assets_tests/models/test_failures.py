@@ -10,9 +10,9 @@ import pytest
 from torch import Tensor, nn
 
 from sme2_assets.errors import ExportError
+from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models import export
 from sme2_assets.models.failures import load_failure
-from sme2_assets.models.operators import read_operators
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets_tests.models import small
 from sme2_assets_tests.models.run import run
@@ -102,8 +102,8 @@ def test_an_operator_that_the_runner_cannot_load_is_traced_to_its_line(
     model = export.export_model(sorting, variant("sorting"), artifacts_dir, log=print)
     done = run(model, runner_binary, tmp_path, "--pass", "latency")
     assert done.returncode != 0
-    failure = load_failure(done.stderr, read_operators(model.operators))
+    failure = load_failure(done.stderr, ProgramOperators.read(model.operators))
     assert failure is not None
     assert "no kernel for aten::sort.values (in module 'block' (Sorting)" in failure.what
     assert _line("torch.sort(x)") in failure.what
-    assert load_failure("some other trouble", read_operators(model.operators)) is None
+    assert load_failure("some other trouble", ProgramOperators.read(model.operators)) is None

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sme2_assets.analysis.numerics import MINIMUM_SQNR_DB, worst_sqnr_db
 from sme2_assets.errors import ExportError
+from sme2_assets.evidence.numerics import MINIMUM_SQNR_DB, worst_sqnr_db
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.models.export import export_model
 from sme2_assets.runner.build import RunnerBinary

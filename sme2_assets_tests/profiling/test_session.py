@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
+from sme2_assets.errors import EvidenceError, RunnerError, Sme2Error, TargetUnavailable
+from sme2_assets.evidence.folder import RunFolder
+from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import aa_arms, same_runner, sme2_arms
-from sme2_assets.profiling.manifest import Manifest
 from sme2_assets.profiling.plan import Plan, plan_for
 from sme2_assets.profiling.session import current_run_dir, measure_session
 from sme2_assets.runner.build import RunnerBinary
@@ -75,7 +76,7 @@ def test_a_session_leaves_its_evidence_and_a_manifest_that_proves_it(store, mode
     [manifest] = measure(store, model, runner_binary)
     folder = current_run_dir(store, model.variant, HOST, "off")
     assert finished_runs(store) == [folder]
-    assert Manifest.read(folder) == manifest
+    assert RunFolder.open(folder).manifest == manifest
     assert not manifest.paired
     assert [(p.round, p.pass_kind, p.exit_code) for p in manifest.info.processes] == [
         (0, "latency", 0),
@@ -137,7 +138,7 @@ def test_a_broken_result_file_is_not_believed(store, model, faulty_runner):
         '"$real" "$@" || exit $?\n'
         'while [ $# -gt 0 ]; do [ "$1" = --result ] && printf "{" > "$2"; shift; done'
     )
-    with pytest.raises(RunnerError):
+    with pytest.raises(EvidenceError):
         measure(store, model, truncating)
     assert finished_runs(store) == []
 
@@ -177,8 +178,8 @@ def test_a_manifest_of_another_schema_is_refused(store, model, runner_binary):
     folder = current_run_dir(store, model.variant, HOST, "off")
     raw = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**raw, "schema": 99}))
-    with pytest.raises(Sme2Error, match="schema 99"):
-        Manifest.read(folder)
+    with pytest.raises(Sme2Error, match="version 99 of its format"):
+        RunFolder.open(folder)
 
 
 def test_a_runner_is_bound_to_the_cpus_that_were_chosen(store, model, runner_binary):

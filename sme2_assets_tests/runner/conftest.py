@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
+from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.runner.build import RunnerBinary
-from sme2_assets.runner.result import RunnerResult, read_result
 
 PROGRAMS_SCRIPT = Path(__file__).with_name("programs.py")
 
@@ -75,7 +75,7 @@ class Run:
     @property
     def result(self) -> RunnerResult:
         assert self.returncode == 0, self.stderr
-        return read_result(self.result_file)
+        return RunnerResult.read(self.result_file)
 
     def output(self, index: int) -> np.ndarray:
         return np.load(self.folder / "outputs" / f"output_{index}.npy")

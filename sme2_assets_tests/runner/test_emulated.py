@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sme2_assets.runner.result import CpuFacts, read_cpu_facts
+from sme2_assets.evidence.result import CpuFacts
+from sme2_assets.runner.failures import read_cpu_facts
 
 
 @dataclass(frozen=True)

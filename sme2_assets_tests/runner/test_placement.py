@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sme2_assets.runner.result import read_result
+from sme2_assets.evidence.result import RunnerResult
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="CPUs can be chosen on Linux alone")
 
@@ -154,7 +154,7 @@ def test_frequencies_and_the_hottest_cpu_sensor_are_read_where_the_kernel_has_th
     if done.returncode == 32 or "unshare:" in done.stderr:
         pytest.skip(f"no mounts of its own here: {done.stderr[-200:]}")
     assert done.returncode == 0, done.stderr
-    conditions = read_result(runner.folder / "result.json").conditions
+    conditions = RunnerResult.read(runner.folder / "result.json").conditions
     assert [each.at for each in conditions] == ["start", "middle", "end"]
     for each in conditions:
         assert each.cpu_khz == {cpu: 1_000_000 + cpu for cpu in cpus}

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from sme2_assets.analysis import statistics as analysis
+from sme2_assets.evidence.result import LEAST_STEADY_WARMUP
 from sme2_assets.runner.build import NATIVE_DIR, find_compiler
-from sme2_assets.runner.result import LEAST_STEADY_WARMUP
 
 from .test_runs import traced_inferences
 

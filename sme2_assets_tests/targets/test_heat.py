@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sme2_assets.evidence.result import Conditions
 from sme2_assets.targets.clusters import Cluster
-from sme2_assets.targets.heat import FELL_BELOW, SLOW_BELOW, Conditions, throttling_flags
+from sme2_assets.targets.heat import FELL_BELOW, SLOW_BELOW, throttling_flags
 
 CLUSTERS = (
     Cluster("prime", (7,), 3_300_000),
@@ -19,7 +20,12 @@ MOMENTS = ("start", "middle", "end")
 def _readings(*seen: tuple[int | None, int]) -> list[Conditions]:
     """The measuring thread on these CPUs at these frequencies; all other CPUs idle."""
     return [
-        Conditions(at, cpu, {number: 300_000 if number != cpu else khz for number in range(8)}, None)
+        Conditions(
+            at=at,
+            cpu=cpu,
+            cpu_khz={number: 300_000 if number != cpu else khz for number in range(8)},
+            temperature_c=None,
+        )
         for at, (cpu, khz) in zip(MOMENTS, seen, strict=False)
     ]
 
@@ -52,8 +58,18 @@ def test_a_cpu_far_below_its_maximum_all_the_time_is_slow_not_throttled():
 
 def test_what_was_not_read_gives_no_flag():
     assert throttling_flags([]) == []
-    assert throttling_flags([Conditions(at, None, {}, 99.0) for at in MOMENTS], CLUSTERS) == []
-    assert throttling_flags([Conditions(at, 9, {9: 1}, None) for at in MOMENTS], CLUSTERS) == []
+    assert (
+        throttling_flags(
+            [Conditions(at=at, cpu=None, cpu_khz={}, temperature_c=99.0) for at in MOMENTS], CLUSTERS
+        )
+        == []
+    )
+    assert (
+        throttling_flags(
+            [Conditions(at=at, cpu=9, cpu_khz={9: 1}, temperature_c=None) for at in MOMENTS], CLUSTERS
+        )
+        == []
+    )
 
 
 readings = st.lists(st.sampled_from([0, 3, 4, 6, 7]), min_size=1, max_size=3)

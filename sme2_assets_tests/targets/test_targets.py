@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
+from sme2_assets.evidence.device import architecture, device_name, native_fidelity
 from sme2_assets.store import Store, safe_name
 from sme2_assets.targets import PLATFORMS, TARGETS, TargetKey, open_target
-from sme2_assets.targets.host import device_name, host_device, host_facts, host_platform
-from sme2_assets.targets.keys import architecture, native_fidelity
+from sme2_assets.targets.host import host_device, host_facts, host_platform
 from sme2_assets.targets.local import NativeTarget
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import same_runner, sme2_arms
-from sme2_assets.profiling.manifest import Manifest
 from sme2_assets.profiling.plan import plan_for
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.runner.build import RunnerBinary

@@ -15,19 +15,12 @@ from pathlib import Path
 
 from sme2_assets.analysis.timeline import execute_durations
 from sme2_assets.etdump import read_etdump
-from sme2_assets.models import operators
-from sme2_assets.profiling.manifest import (
-    LOG_FILE,
-    OPERATORS_FILE,
-    SAMPLES_FILE,
-    TRACED_PASSES,
-    Context,
-    Identity,
-    Info,
-    Manifest,
-    Moment,
-    Process,
-)
+from sme2_assets.evidence import operators
+from sme2_assets.evidence.folder import LOG_FILE
+from sme2_assets.evidence.manifest import Context, Identity, Info, Manifest, Moment, Process
+from sme2_assets.evidence.operators import OPERATORS_FILE
+from sme2_assets.evidence.result import TRACED_PASSES
+from sme2_assets.evidence.samples import SAMPLES_FILE
 from sme2_assets.store import sha256_of_file
 from sme2_assets.targets.environment.snapshot import take_snapshot
 from sme2_assets.warehouse import Warehouse
@@ -74,8 +67,8 @@ def _node(kind: str, module: str, line: int, macs: int | None = None) -> operato
 PROGRAM = operators.ProgramOperators(
     delegates=[
         operators.Delegate(
-            "XnnpackBackend",
-            [
+            backend="XnnpackBackend",
+            nodes=[
                 _node("XNNStaticTranspose", "stem", 1),
                 _node("XNNConv2d", "features.0.conv", 2, macs=7_000_000),
                 _node("XNNHardswish", "features.0.act", 3),
@@ -84,8 +77,8 @@ PROGRAM = operators.ProgramOperators(
             ],
         ),
         operators.Delegate(
-            "XnnpackBackend",
-            [
+            backend="XnnpackBackend",
+            nodes=[
                 _node("XNNFullyConnected", "head.linear", 7, macs=1_000_000),
                 _node("XNNSoftmax", "head.softmax", 8),
             ],
@@ -132,7 +125,17 @@ class MadeRun:
             for pass_kind in ("latency", "etdump", "kernels") if round_index == 0 else ("latency", "etdump"):
                 directory = f"round_{round_index:02d}/{pass_kind}"
                 self._write_process(folder / directory, pass_kind, noise)
-                processes.append(Process(round_index, 0, pass_kind, directory, ["sme2_runner"], 0, 0.1))
+                processes.append(
+                    Process(
+                        round=round_index,
+                        order=0,
+                        pass_kind=pass_kind,
+                        directory=directory,
+                        command=["sme2_runner"],
+                        exit_code=0,
+                        seconds=0.1,
+                    )
+                )
         (folder / OPERATORS_FILE).write_text(PROGRAM.to_json())
         self._manifest(folder, processes).write(folder)
         return folder
@@ -254,22 +257,22 @@ class MadeRun:
             arm=self.sme2,
             paired=True,
             identity=Identity(
-                self.variant,
-                model,
-                precision,
-                self.platform,
-                self.sme2,
-                self.threads,
-                self.pte_sha256,
-                self.runner_sha256,
+                variant=self.variant,
+                model=model,
+                precision=precision,
+                platform=self.platform,
+                sme2=self.sme2,
+                threads=self.threads,
+                pte_sha256=self.pte_sha256,
+                runner_sha256=self.runner_sha256,
             ),
             context=Context(
-                self.fidelity,
-                self.device,
-                {**machine, "memory_bytes": None, "emulator": emulator},
-                self._cpu(),
-                0.1,
-                0.2,
+                fidelity=self.fidelity,
+                device=self.device,
+                machine={**machine, "memory_bytes": None, "emulator": emulator},
+                cpu=self._cpu(),
+                load_before=0.1,
+                load_after=0.2,
             ),
             info=Info(
                 started_at=self.started_at.isoformat(),
@@ -294,7 +297,7 @@ class MadeRun:
                 steady=True,
                 processes=processes,
                 environment=[
-                    Moment(0, moment, take_snapshot(sample_s=0).as_json(), [])
+                    Moment(round=0, moment=moment, snapshot=take_snapshot(sample_s=0).as_json(), flags=[])
                     for moment in ("before", "after")
                 ],
                 file_sha256={

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sme2_assets.profiling.manifest import Manifest
+from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.comparisons import compare_latest, device_noise_floor
 from sme2_assets.warehouse.history import find_regressions, series_of
@@ -112,8 +112,9 @@ def test_a_run_from_before_devices_had_names_is_read_as_what_it_was(
     folder = HERE.write(tmp_path)
     path = folder / "manifest.json"
     old = json.loads(path.read_text())
+    old["schema"] = 3
     old["context"] |= {"device": "host-cpu", "fidelity": fidelity}
     old["context"]["machine"] |= machine
     path.write_text(json.dumps(old))
-    context = Manifest.read(folder).context
+    context = RunFolder.open(folder).manifest.context
     assert (context.device, context.arch, context.fidelity) == expected

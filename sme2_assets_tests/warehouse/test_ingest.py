@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sme2_assets.errors import RunnerError, Sme2Error, TraceError
-from sme2_assets.profiling.manifest import Manifest
+from sme2_assets.errors import EvidenceError, Sme2Error, TraceError
+from sme2_assets.evidence.device import native_fidelity
+from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.store import Store
 from sme2_assets.targets.host import host_arch, host_device
-from sme2_assets.targets.keys import native_fidelity
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import rows_of_run
 from sme2_assets.warehouse.read import latest_run
@@ -72,14 +72,14 @@ def test_the_rows_are_those_of_the_files(real_run: tuple[Store, Manifest], real_
 )
 def test_an_altered_file_is_refused(warehouse: Warehouse, folder: Path, name: Path):
     (folder / name).write_bytes((folder / name).read_bytes() + b"\n")
-    with pytest.raises(TraceError, match=r"its content changed"):
+    with pytest.raises(EvidenceError, match=r"its content changed"):
         ingest(warehouse, folder)
     assert_no_rows(warehouse)
 
 
 def test_a_missing_trace_is_refused(warehouse: Warehouse, folder: Path):
     (folder / TRACE).unlink()
-    with pytest.raises(TraceError, match=r"trace.etdump .* it is missing"):
+    with pytest.raises(EvidenceError, match=r"trace.etdump is missing"):
         ingest(warehouse, folder)
     assert_no_rows(warehouse)
 
@@ -88,7 +88,7 @@ def test_a_file_the_manifest_does_not_vouch_for_is_refused(warehouse: Warehouse,
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["info"]["file_sha256"][str(TRACE)]
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(TraceError, match="does not vouch"):
+    with pytest.raises(EvidenceError, match="does not vouch"):
         ingest(warehouse, folder)
     assert_no_rows(warehouse)
 
@@ -106,7 +106,7 @@ def test_a_trace_with_too_few_inferences_writes_no_rows(warehouse: Warehouse, fo
     one = inference([Delegate([("Convolution (NHWC, F32) IGEMM #1", 1000)], 1100)], 1200)
     (folder / TRACE).write_bytes(trace_bytes(one))
     vouch_for_what_is_there(folder)
-    with pytest.raises(TraceError, match="holds 1 inferences, the runner made 6"):
+    with pytest.raises(EvidenceError, match="holds 1 inferences, the runner made 6"):
         ingest(warehouse, folder)
     assert_no_rows(warehouse)
 
@@ -117,14 +117,14 @@ def test_a_result_that_makes_no_sense_writes_no_rows(warehouse: Warehouse, folde
     result["iteration_ns"].pop()
     path.write_text(json.dumps(result))
     vouch_for_what_is_there(folder)
-    with pytest.raises(RunnerError):
+    with pytest.raises(EvidenceError):
         ingest(warehouse, folder)
     assert_no_rows(warehouse)
 
 
 def test_a_folder_without_manifest_is_no_run(warehouse: Warehouse, folder: Path):
     (folder / "manifest.json").unlink()
-    with pytest.raises(Sme2Error, match="not a run manifest"):
+    with pytest.raises(Sme2Error, match=r"manifest\.json is missing"):
         ingest(warehouse, folder)
     assert_no_rows(warehouse)
 

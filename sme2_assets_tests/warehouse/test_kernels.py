@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sme2_assets.errors import Sme2Error, TraceError
+from sme2_assets.errors import EvidenceError, Sme2Error, TraceError
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import attribution_faults, executed_kernel_faults
 from sme2_assets.warehouse.ingest import (
@@ -160,7 +160,7 @@ def test_samples_that_changed_since_are_refused(tmp_path: Path):
     made = MadeRun(rounds=1).write(tmp_path)
     samples = made / "round_00" / "kernels" / "samples.json"
     samples.write_text(samples.read_text().replace("500000", "400000"))
-    with pytest.raises(TraceError, match="its content changed"):
+    with pytest.raises(EvidenceError, match="its content changed"):
         kernel_rows_of_run(made)
 
 
@@ -168,7 +168,7 @@ def test_broken_samples_write_no_rows(tmp_path: Path):
     made = MadeRun(rounds=1).write(tmp_path)
     (made / "round_00" / "kernels" / "samples.json").write_text("{}")
     vouch_for_what_is_there(made)
-    with pytest.raises(TraceError):
+    with pytest.raises(EvidenceError):
         kernel_rows_of_run(made)
 
 

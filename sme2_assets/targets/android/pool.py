@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from sme2_assets.errors import Sme2Error, TargetUnavailable
+from sme2_assets.evidence.device import Fidelity
 from sme2_assets.targets.android.adb import require_adb
 from sme2_assets.targets.android.choice import choose_device, device_names
 from sme2_assets.targets.android.target import AndroidTarget, Log, emulating, one_device
 from sme2_assets.targets.base import Availability, MachineFacts, Target, Workspace
 from sme2_assets.targets.environment.snapshot import Snapshot
-from sme2_assets.targets.keys import Fidelity
 from sme2_assets.targets.lease import lease
 
 ANY = "any"

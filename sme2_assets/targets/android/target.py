@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sme2_assets.errors import ConnectionLost, Sme2Error, TargetUnavailable
+from sme2_assets.evidence.device import Fidelity
 from sme2_assets.store import safe_name
 from sme2_assets.targets.android.adb import is_network_serial, require_adb
 from sme2_assets.targets.android.choice import choose_device
@@ -25,7 +26,6 @@ from sme2_assets.targets.android.workspace import SETUP_SECONDS, AndroidWorkspac
 from sme2_assets.targets.base import Availability, MachineFacts, Target
 from sme2_assets.targets.elf import AARCH64, machine_of
 from sme2_assets.targets.environment.snapshot import Snapshot
-from sme2_assets.targets.keys import Fidelity
 from sme2_assets.targets.lease import lease
 from sme2_assets.targets.local import EmulatedTarget
 from sme2_assets.targets.qemu import Qemu, find_qemu

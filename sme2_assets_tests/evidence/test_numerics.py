@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sme2_assets.analysis.numerics import (
+from sme2_assets.evidence.numerics import (
     IDENTICAL_SQNR_DB,
     Agreement,
     compare_outputs,

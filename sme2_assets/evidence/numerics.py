@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+# The precision of a finished program, which is measured as it is: there is no eager model to compare with.
+AS_IS = "as_is"
 # What identical outputs are given: a finite number, because infinity is not JSON.
 IDENTICAL_SQNR_DB = 200.0
 

@@ -1,0 +1,121 @@
+"""JSON documents with a version: read, brought up to date, checked field by field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictStr, ValidationError
+from pydantic_core import from_json
+
+from sme2_assets.errors import EvidenceError
+
+LARGEST_FILE_BYTES = 1 << 30
+# What does not fit into 64 bits would fail much later, in the warehouse; half of that, so that no
+# difference of two values overflows either.
+LARGEST_INTEGER = (1 << 62) - 1
+
+
+def _plain_file_name(text: str) -> str:
+    if PurePosixPath(text).name != text or PureWindowsPath(text).name != text:
+        raise ValueError("is not a plain file name")
+    return text
+
+
+def _relative(text: str) -> str:
+    if PurePosixPath(text).is_absolute() or PureWindowsPath(text).is_absolute():
+        raise ValueError("is an absolute path")
+    return text
+
+
+def _inside(text: str) -> str:
+    if ".." in PurePosixPath(text).parts:
+        raise ValueError("leads out of the run folder")
+    return _relative(text)
+
+
+Text = Annotated[StrictStr, Field(min_length=1)]
+Flag = StrictBool
+Count = Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+FileName = Annotated[Text, AfterValidator(_plain_file_name)]
+RelativePath = Annotated[StrictStr, AfterValidator(_relative)]
+PathInside = Annotated[Text, AfterValidator(_inside)]
+# One version of a document made into the next.
+Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Part(BaseModel):
+    """A part of a document: it cannot be changed, and a field that nobody knows is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def as_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", by_alias=True)
+
+
+class Document(Part):
+    """A whole file. `schema` in it is the version of its format."""
+
+    VERSION: ClassVar[int]
+    #: Brings version n to n + 1. A version without an entry was never written.
+    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {}
+    #: What a person can do about a file of this kind that cannot be read.
+    REMEDY: ClassVar[str]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The document in that file; anything else than a whole one of a known version is an error."""
+        try:
+            if path.stat().st_size > LARGEST_FILE_BYTES:
+                raise EvidenceError(f"{path} is larger than any file of its kind.", cls.REMEDY)
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            raise EvidenceError(f"{path} is missing.", cls.REMEDY) from None
+        except OSError as error:
+            raise EvidenceError(f"{path} cannot be read: {error.strerror}.", cls.REMEDY) from error
+        return cls.parse(raw, str(path))
+
+    @classmethod
+    def parse(cls, raw: bytes | str, source: str) -> Self:
+        try:
+            content = from_json(raw, allow_inf_nan=False)
+        except ValueError as error:
+            raise EvidenceError(f"{source} is not a JSON document: {error}.", cls.REMEDY) from error
+        return cls.of(content, source)
+
+    @classmethod
+    def of(cls, content: Any, source: str) -> Self:
+        """The document from what JSON holds, of whichever version."""
+        version = content.get("schema") if isinstance(content, dict) else None
+        if type(version) is int and version > cls.VERSION:
+            raise EvidenceError(
+                f"{source} has version {version} of its format; this release reads up to {cls.VERSION}.",
+                "Update sme2_assets.",
+            )
+        if type(version) is not int or not (version == cls.VERSION or version in cls.UPGRADES):
+            raise EvidenceError(f"{source} cannot be believed: schema is {version!r}.", cls.REMEDY)
+        fields = {name: value for name, value in content.items() if name != "schema"}
+        try:
+            for earlier in range(version, cls.VERSION):
+                fields = cls.UPGRADES[earlier](fields)
+            return cls.model_validate(fields)
+        except (ValidationError, KeyError, TypeError, AttributeError) as error:
+            raise EvidenceError(f"{source} cannot be believed: {first_fault(error)}.", cls.REMEDY) from error
+
+    def to_json(self) -> str:
+        """Strict JSON: NaN and infinity are defects of the caller, not values."""
+        content = {"schema": self.VERSION, **self.as_json()}
+        return json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def first_fault(error: Exception) -> str:
+    """What is wrong first, in a few words."""
+    if isinstance(error, ValidationError):
+        fault = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, fault["loc"]))
+        said = fault["msg"].removeprefix("Value error, ")
+        return f"{where}: {said}" if where else said
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error)

@@ -1,0 +1,176 @@
+"""The run folder: the one door to what a run left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from sme2_assets.errors import EvidenceError
+from sme2_assets.etdump import EventKind, Events, read_etdump
+from sme2_assets.evidence.delegation import DELEGATION_FILE, DelegationReport
+from sme2_assets.evidence.foreign import FOREIGN_FILE, ForeignStatement
+from sme2_assets.evidence.manifest import MANIFEST_FILE, Manifest, Process
+from sme2_assets.evidence.operators import OPERATORS_FILE, ProgramOperators
+from sme2_assets.evidence.result import RESULT_FILE, TRACED_PASSES, RunnerResult
+from sme2_assets.evidence.samples import SAMPLES_FILE, Samples
+from sme2_assets.store import sha256_of_file
+
+TRACE_FILE = "trace.etdump"
+LOG_FILE = "runner.log"
+# What a process of each pass must have left for its rows to be believed.
+FILES_OF_PASS = {
+    "latency": (RESULT_FILE,),
+    "etdump": (RESULT_FILE, TRACE_FILE),
+    "kernels": (RESULT_FILE, TRACE_FILE, SAMPLES_FILE),
+}
+_DAMAGED = "Restore the folder from a copy, or remove it and measure again."
+
+
+@dataclass(frozen=True)
+class RunProcess:
+    """What one runner process left."""
+
+    folder: Path
+    facts: Process
+
+    @cached_property
+    def result(self) -> RunnerResult:
+        return RunnerResult.read(self.folder / RESULT_FILE)
+
+    @cached_property
+    def events(self) -> Events:
+        """The trace, which must hold every inference that the runner made."""
+        path = self.folder / TRACE_FILE
+        events = read_etdump(path)
+        traced = int(np.count_nonzero(events.kind == EventKind.METHOD_EXECUTE))
+        made = len(self.result.warmup_ns) + len(self.result.iteration_ns)
+        if traced != made:
+            raise EvidenceError(
+                f"{path} holds {traced} inferences, the runner made {made}.",
+                "The trace is incomplete: measure again, with fewer iterations if it happens again.",
+            )
+        return events
+
+    @cached_property
+    def samples(self) -> Samples:
+        return Samples.read(self.folder / SAMPLES_FILE)
+
+    @property
+    def log(self) -> str:
+        return (self.folder / LOG_FILE).read_text(errors="replace")
+
+    @property
+    def is_traced(self) -> bool:
+        return self.facts.pass_kind in TRACED_PASSES
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a profile run. It is opened with its manifest; `verified` answers for the rest."""
+
+    path: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        folder = cls(path, Manifest.read(path / MANIFEST_FILE))
+        if folder.manifest.run_id != path.name:
+            raise EvidenceError(
+                f"{path} holds the run {folder.manifest.run_id}.",
+                f"Give the folder its name back: {folder.manifest.run_id}.",
+            )
+        return folder
+
+    @classmethod
+    def verified(cls, path: Path) -> RunFolder:
+        """The folder, when every file in it is the one that was measured."""
+        folder = cls.open(path)
+        info = folder.manifest.info
+        for process in info.processes:
+            for name in FILES_OF_PASS[process.pass_kind]:
+                if f"{process.directory}/{name}" not in info.file_sha256:
+                    raise EvidenceError(
+                        f"The manifest of {path} does not vouch for {process.directory}/{name}.", _DAMAGED
+                    )
+        _verify_files(path, info.file_sha256)
+        return folder
+
+    @property
+    def run_id(self) -> str:
+        return self.manifest.run_id
+
+    @property
+    def is_slowed(self) -> bool:
+        """Slowed down on purpose, to test the measurement: it measures no model."""
+        return any("--slowdown-percent" in process.command for process in self.manifest.info.processes)
+
+    def processes(self, *pass_kinds: str) -> Iterator[RunProcess]:
+        """In the order they ran in; those of some passes, or all."""
+        for process in self.manifest.info.processes:
+            if not pass_kinds or process.pass_kind in pass_kinds:
+                yield RunProcess(self.path / process.directory, process)
+
+    def operators(self) -> ProgramOperators | None:
+        """None where the run does not tell, because the model came without."""
+        path = self.path / OPERATORS_FILE
+        return ProgramOperators.read(path) if path.is_file() else None
+
+    def delegation(self) -> DelegationReport | None:
+        path = self.path / DELEGATION_FILE
+        return DelegationReport.read(path) if path.is_file() else None
+
+
+@dataclass(frozen=True)
+class ForeignFolder:
+    """The folder of a trace that another tool made."""
+
+    path: Path
+    statement: ForeignStatement
+
+    @classmethod
+    def verified(cls, path: Path) -> ForeignFolder:
+        statement = ForeignStatement.read(path / FOREIGN_FILE)
+        _verify_files(path, statement.file_sha256)
+        return cls(path, statement)
+
+    @property
+    def run_id(self) -> str:
+        return self.statement.run_id
+
+    @property
+    def trace(self) -> Path:
+        return self.path / TRACE_FILE
+
+    @property
+    def log(self) -> str:
+        """Empty where none was beside the trace."""
+        path = self.path / LOG_FILE
+        return path.read_text(errors="replace") if path.is_file() else ""
+
+
+def open_verified(path: Path) -> RunFolder | ForeignFolder:
+    """Whichever kind of run the folder is of."""
+    if (path / FOREIGN_FILE).is_file():
+        return ForeignFolder.verified(path)
+    return RunFolder.verified(path)
+
+
+def run_folders(runs: Path) -> list[Path]:
+    """All folders below `runs` that are finished, oldest first: names begin with the time."""
+    if not runs.is_dir():
+        return []
+    # A folder that is being filled has a name that begins with a dot.
+    return sorted(path for path in runs.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _verify_files(folder: Path, file_sha256: Mapping[str, str]) -> None:
+    for name, expected in file_sha256.items():
+        path = folder / name
+        if not path.is_file():
+            raise EvidenceError(f"{path} is missing.", _DAMAGED)
+        if sha256_of_file(path) != expected:
+            raise EvidenceError(f"{path} is not the file that was measured: its content changed.", _DAMAGED)

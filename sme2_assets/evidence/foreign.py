@@ -1,0 +1,54 @@
+"""`foreign.json`: what is known of a trace that another tool made. Where nobody told, it is None."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import Field, StrictStr
+
+from sme2_assets.evidence.documents import Count, Document, Part, PathInside, Text
+
+FOREIGN_FILE = "foreign.json"
+FOREIGN = "foreign"
+UNKNOWN = "unknown"
+
+
+class Facts(Part):
+    """What is known of a trace beside its events."""
+
+    model: StrictStr | None = None
+    precision: StrictStr | None = None
+    platform: StrictStr | None = None
+    sme2: StrictStr | None = None
+    threads: Count | None = None
+    warmup: Count | None = None
+
+    @property
+    def variant(self) -> str:
+        if self.model is None:
+            return UNKNOWN
+        return self.model if self.precision is None else f"{self.model}-{self.precision}"
+
+    @property
+    def target(self) -> str:
+        return f"{self.platform or UNKNOWN}-sme2_{self.sme2 or UNKNOWN}"
+
+    @property
+    def unknown(self) -> list[str]:
+        names = ("model", "precision", "platform", "sme2", "threads")
+        return [name for name in names if getattr(self, name) is None]
+
+
+class ForeignStatement(Document):
+    """What is said of the evidence. Unlike the evidence it may be said again, and differently."""
+
+    VERSION: ClassVar[int] = 1
+    REMEDY: ClassVar[str] = "Ingest the trace again."
+
+    run_id: Text
+    source: StrictStr
+    ingested_at: Text
+    facts: Facts
+    # What the public kit's manifest says of the trace; None where it says nothing.
+    kit: dict[str, Any] | None
+    file_sha256: dict[PathInside, Text] = Field(default_factory=dict)

@@ -1,0 +1,151 @@
+"""`manifest.json` of a profile run: what was measured, where, and how it came about.
+
+Three parts, which never mix: `identity` is what is compared, `context` is where it ran, `info` is
+how it came to be. All provenance is here; the warehouse's `runs` table is filled from it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field, StrictStr
+
+from sme2_assets.evidence.device import Fidelity, architecture, device_name, native_fidelity
+from sme2_assets.evidence.documents import Count, Document, Flag, Number, Part, PathInside, Text
+from sme2_assets.evidence.result import PassKind
+from sme2_assets.store import write_text_atomically
+
+MANIFEST_FILE = "manifest.json"
+
+
+class Identity(Part):
+    """What is compared: two runs of one comparison differ here in `sme2` alone."""
+
+    variant: Text
+    model: Text
+    precision: Text
+    platform: Text
+    sme2: Text
+    threads: Count
+    pte_sha256: Text
+    runner_sha256: Text
+    # What both arms' runners share: the same hash for one binary, and for two that were built as a pair.
+    runner_pair: StrictStr = ""
+    # The CPUs the runner was bound to, e.g. "4-7", or its QoS class on macOS; empty: neither.
+    cpus: StrictStr = ""
+    power_mode: StrictStr = ""
+
+
+class Context(Part):
+    """Where it ran."""
+
+    fidelity: Fidelity
+    device: Text
+    machine: dict[str, Any]
+    cpu: dict[str, Any]
+    load_before: Number | None
+    load_after: Number | None
+    # What the power mode set, and whether it took.
+    power: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def arch(self) -> str:
+        """The instruction set that was executed: an emulator's is the one it emulates."""
+        return architecture(self.machine["arch"])
+
+
+class Process(Part):
+    """One runner process."""
+
+    round: Count
+    order: Count
+    pass_kind: PassKind
+    directory: PathInside
+    command: list[StrictStr]
+    exit_code: int
+    seconds: Number
+    # What was set besides the environment of the session's own process.
+    environment: dict[str, StrictStr] = Field(default_factory=dict)
+
+
+class Moment(Part):
+    """The machine before or after a round, as both arms met it."""
+
+    round: Count
+    moment: Text
+    snapshot: dict[str, Any]
+    flags: list[StrictStr]
+
+
+class Info(Part):
+    """How it came to be."""
+
+    started_at: Text
+    finished_at: Text
+    seed: Count
+    plan: dict[str, Any]
+    versions: dict[str, StrictStr]
+    # Each output against the eager model's, as analysis.numerics.Agreement; empty without such a model.
+    agreements: list[dict[str, Any]]
+    # The worst of them; None without an eager model. The threshold also holds between the arms.
+    sqnr_db: Number | None
+    sqnr_threshold_db: Number
+    # Outputs of this arm against the other's; None when it was measured alone.
+    arms_sqnr_db: Number | None
+    output_sha256: Text
+    # Whether every process ended its warm-up on a steady series; None when warm-up was of fixed length.
+    steady: Flag | None
+    processes: list[Process]
+    environment: list[Moment]
+    file_sha256: dict[PathInside, Text]
+
+    @property
+    def flags(self) -> list[str]:
+        """What was wrong with the machine around any round."""
+        return sorted({flag for moment in self.environment for flag in moment.flags})
+
+
+def _arms_are_named(v1: dict[str, Any]) -> dict[str, Any]:
+    """Version 2 named the experiment and its arms, and watched the machine around every round."""
+    info = {**v1["info"], "arms_sqnr_db": None, "steady": None, "environment": []}
+    return {**v1, "experiment": "sme2", "arm": v1["identity"]["sme2"], "info": info}
+
+
+def _outputs_are_listed(v2: dict[str, Any]) -> dict[str, Any]:
+    """Version 3 compared each output on its own, and not all of them as one."""
+    return {**v2, "info": {**v2["info"], "agreements": []}}
+
+
+def _devices_have_names(v3: dict[str, Any]) -> dict[str, Any]:
+    """Version 4 tells one host from another; before, every host was `host-cpu`, and of hardware."""
+    context = v3["context"]
+    if context["device"] != "host-cpu":
+        return v3
+    fidelity = context["fidelity"]
+    if fidelity != "emulated":
+        fidelity = native_fidelity(architecture(context["machine"]["arch"]))
+    # Which host it was nobody knows any more; its CPU at least keeps unlike ones apart.
+    device = device_name(context["machine"]["cpu"], "")
+    return {**v3, "context": {**context, "fidelity": fidelity, "device": device}}
+
+
+class Manifest(Document):
+    """The provenance of one profile run."""
+
+    VERSION: ClassVar[int] = 4
+    UPGRADES: ClassVar = {1: _arms_are_named, 2: _outputs_are_listed, 3: _devices_have_names}
+    REMEDY: ClassVar[str] = "Remove that folder, or restore it from a copy; then measure again."
+
+    run_id: Text
+    session_id: Text
+    # `sme2`: the arms differ in the SME2 state. `aa`: both arms are the same, to learn the noise.
+    experiment: Text
+    arm: Text
+    paired: Flag
+    identity: Identity
+    context: Context
+    info: Info
+
+    def write(self, directory: Path) -> None:
+        write_text_atomically(directory / MANIFEST_FILE, self.to_json())

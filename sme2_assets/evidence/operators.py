@@ -1,0 +1,73 @@
+"""`operators.json`: the operators of an exported program, and which line of the model asked for each.
+
+Read without torch: a run is attributed long after the export, on a machine that may have no torch.
+`models.attribution` writes it at export; what the rows of a run have to do with it is `analysis.attribution`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import StrictStr
+
+from sme2_assets.evidence.documents import Count, Document, Flag, Part, RelativePath
+
+OPERATORS_FILE = "operators.json"
+
+
+class Node(Part):
+    """One step of a program, as it was serialised: a node of a delegate's graph, or a kernel call.
+
+    An activation that the exporter fused into a node, but XNNPACK runs as a step of its own, is a node too.
+    Module, source and code are None where no line of the model asked for the step, or none is known.
+    """
+
+    kind: StrictStr
+    """`XNNConv2d` inside XNNPACK; the kernel's name such as `aten::mean.out` outside of delegates."""
+    edge_ops: list[StrictStr]
+    """Edge operators that became this node, such as `aten.convolution.default`; several when fused."""
+    module: StrictStr | None
+    """Path of the PyTorch module, `features.3.conv`; empty for the model itself."""
+    module_type: StrictStr | None
+    source: RelativePath | None
+    """`package/file.py:41`, the innermost line that is not PyTorch's own. Never an absolute path."""
+    code: StrictStr | None
+    """That line."""
+    input_shapes: list[list[Count]]
+    """Weights and biases too. XNNPACK's convolutions and poolings have channels last. A dimension that can
+    vary has its largest size; the multiply-accumulates then are those of the largest size."""
+    output_shapes: list[list[Count]]
+    data_types: list[StrictStr]
+    """Of the inputs, then of the outputs: one for each shape."""
+    macs: Count | None
+    """Multiply-accumulates of one inference; None for what is neither convolution nor matrix product."""
+    groups: Count | None
+    kernel: list[Count] | None
+    """Height and width of a convolution's or pooling's window."""
+    stride: list[Count] | None
+    inserted: Flag
+    """A transpose or conversion that no line of the model asked for: layout, quantisation."""
+    debug_handle: Count | None
+
+
+class Delegate(Part):
+    """What one delegate call runs. Without nodes where the backend's format is not known here."""
+
+    backend: StrictStr
+    nodes: list[Node]
+
+
+class ProgramOperators(Document):
+    """Delegates in the order of the plan's delegate calls, portable nodes in that of its kernel calls."""
+
+    VERSION: ClassVar[int] = 1
+    REMEDY: ClassVar[str] = "Export the model again, and measure it again."
+
+    delegates: list[Delegate]
+    portable: list[Node]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of all the nodes that have a number."""
+        nodes = [node for delegate in self.delegates for node in delegate.nodes] + self.portable
+        return sum(node.macs or 0 for node in nodes)

@@ -1,0 +1,151 @@
+"""`result.json`: what one runner process measured. Believed only when all of it makes sense."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from sme2_assets.evidence.documents import Count, Document, FileName, Flag, Number, Part, Text
+
+RESULT_FILE = "result.json"
+
+PassKind = Literal["latency", "etdump", "kernels"]
+PASSES: tuple[PassKind, ...] = ("latency", "etdump", "kernels")
+# Samples are attributed by the trace of their own process.
+TRACED_PASSES: tuple[PassKind, ...] = ("etdump", "kernels")
+QOS_CLASSES = ("user-interactive", "user-initiated", "utility", "background")
+# Warm-up counts as steady after two windows of inferences at the earliest; mirrors native/src/steady.h.
+LEAST_STEADY_WARMUP = 10
+MOST_SLOWDOWN_PERCENT = 1000.0
+
+Positive = Annotated[Count, Field(ge=1)]
+VectorBits = Annotated[Count, Field(ge=128)]
+DataType = Literal["float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool"]
+
+
+class CpuFacts(Part):
+    """What the CPU offers, what of it was hidden from the kernels."""
+
+    arch: Text
+    features_seen: tuple[Text, ...]
+    features_masked: tuple[Text, ...]
+    sme2: Literal["on", "off"]
+    sme2_usable: Flag
+    sme_vector_bits: VectorBits | None
+    sve_vector_bits: VectorBits | None
+
+    @model_validator(mode="after")
+    def _features_fit_the_state(self) -> Self:
+        seen, masked = set(self.features_seen), set(self.features_masked)
+        if not masked <= seen:
+            raise ValueError("features_masked has features that were not seen")
+        if masked and self.sme2 == "on":
+            raise ValueError("features_masked is not empty with SME2 on")
+        if self.sme2_usable is not ("sme2" in seen - masked):
+            raise ValueError("sme2_usable is at odds with the features")
+        if self.sme2 == "off" and any(name.startswith("sme") for name in seen - masked):
+            raise ValueError("features_masked leaves SME visible with SME2 off")
+        return self
+
+
+class TensorFact(Part):
+    dtype: DataType
+    shape: tuple[Count, ...]
+
+
+class OutputFact(TensorFact):
+    file: FileName
+    """Inside the outputs folder."""
+
+
+class EtdumpFact(Part):
+    file: FileName
+    bytes: Positive
+
+
+class SamplesFact(Part):
+    """The samples file of a kernels pass; `dropped` samples were taken but found no room in it."""
+
+    file: FileName
+    bytes: Positive
+    count: Count
+    dropped: Count
+
+
+class RunnerVersions(Part):
+    executorch: Text
+    runner: Text
+    compiler: Text
+
+
+class Conditions(Part):
+    """One reading: at the start, in the middle or at the end of the measured inferences, after warm-up.
+
+    `cpu` is where the measuring thread was. `cpu_khz` has the CPUs that the process may use, as far as they
+    can be read; `temperature_c` is the hottest CPU sensor.
+    """
+
+    at: Literal["start", "middle", "end"]
+    cpu: Count | None
+    # Keys of a JSON object are text.
+    cpu_khz: dict[Annotated[int, Field(ge=0, lt=10_000)], Positive]
+    temperature_c: Annotated[Number, Field(ge=-40, le=150)] | None
+
+
+class RunnerResult(Document):
+    """One run of the runner: one process, one pass.
+
+    `steady` tells how warm-up ended: True when its times had settled, False when it reached its cap before,
+    None when its length was fixed, so that nobody looked. Times with a `slowdown_percent` above 0 were made
+    longer on purpose and measure no model. `cpus` are those on which the process was allowed (None where the
+    system does not tell, as on macOS), `qos` is macOS's quality of service of its threads. `conditions` were
+    read between inferences, the first after warm-up.
+
+    Fields with a default came later: results that were stored before the runner told them stay readable.
+    """
+
+    VERSION: ClassVar[int] = 1
+    REMEDY: ClassVar[str] = "Look at the runner's log; if the file is damaged, measure again."
+
+    pass_kind: Annotated[PassKind, Field(alias="pass")]
+    method: Text
+    threads: Positive
+    warmup_iterations: Count
+    iterations: Positive
+    load_ns: Count
+    warmup_ns: tuple[Count, ...]
+    iteration_ns: tuple[Count, ...]
+    peak_memory_bytes: Positive
+    cpu: CpuFacts
+    etdump: EtdumpFact | None
+    inputs: tuple[TensorFact, ...]
+    outputs: tuple[OutputFact, ...]
+    versions: RunnerVersions
+    samples: SamplesFact | None = None
+    steady: Flag | None = None
+    slowdown_percent: Annotated[Number, Field(ge=0, le=MOST_SLOWDOWN_PERCENT)] = 0.0
+    cpus: tuple[Count, ...] | None = None
+    qos: Text | None = None
+    conditions: tuple[Conditions, ...] = ()
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        for name, durations, made in (
+            ("warmup_ns", self.warmup_ns, self.warmup_iterations),
+            ("iteration_ns", self.iteration_ns, self.iterations),
+        ):
+            if len(durations) != made:
+                raise ValueError(f"{name} has {len(durations)} values where {made} inferences ran")
+        if self.steady and self.warmup_iterations < LEAST_STEADY_WARMUP:
+            raise ValueError(f"steady after {self.warmup_iterations} warm-up inferences, too few to tell")
+        for name, fact, passes in (
+            ("etdump", self.etdump, TRACED_PASSES),
+            ("samples", self.samples, ("kernels",)),
+        ):
+            if (fact is not None) != (self.pass_kind in passes):
+                wrong = "does not belong to" if fact else "is missing in"
+                raise ValueError(f"{name} {wrong} the {self.pass_kind} pass")
+        if self.cpus is not None and (not self.cpus or list(self.cpus) != sorted(set(self.cpus))):
+            raise ValueError("cpus is not a list of CPUs in ascending order")
+        return self

@@ -1,0 +1,95 @@
+"""How the runner fails: its exit codes, and its words on stderr. The codes mirror `native/src/failure.h`."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from pydantic import ValidationError
+
+from sme2_assets.errors import RunnerError
+from sme2_assets.evidence.documents import first_fault
+from sme2_assets.evidence.result import CpuFacts
+
+_REPORT = "This is a defect: please report it with the log."
+
+EXIT_MEANINGS: dict[int, tuple[str, str]] = {
+    2: ("The runner was called with wrong flags", "See sme2_runner --help for its flags."),
+    3: ("The model is missing, broken or lacks the method", "Export the model again."),
+    4: ("The inputs do not fit the model", "Export the model again: its inputs are written with it."),
+    5: ("The inference failed", "Look at the log lines of the runner."),
+    6: ("The model gave NaN or infinity", "Check the model at this precision: fp16 overflows above 65504."),
+    7: ("The runner could not write its files", "Check that the folder is writable and the disk has space."),
+    8: (
+        "The event tracer recorded nothing",
+        "Install executorch 1.5.1 or newer: its runtime has one.",
+    ),
+    9: ("The sampler could not be started", "Leave the kernels pass out, or allow timers and signals there."),
+    126: (
+        "The runner could not be started",
+        "Check that the binary is executable and of this machine.",
+    ),
+    127: ("The runner or one of its libraries was not found", "Build the runner again."),
+}
+
+_SIGNAL_MEANINGS: dict[int, tuple[str, str]] = {
+    signal.SIGILL: (
+        "The runner met an instruction that this CPU (or emulator) does not have",
+        "Update the emulator (QEMU 10.1 or newer has SME2), or run with SME2 off.",
+    ),
+    signal.SIGSEGV: ("The runner crashed on a bad memory access", _REPORT),
+    signal.SIGBUS: ("The runner crashed on a bad memory access", _REPORT),
+    signal.SIGABRT: (
+        "The runner gave up on a failed check inside ExecuTorch",
+        "Look at the log lines of the runner.",
+    ),
+    signal.SIGFPE: ("The runner crashed on an arithmetic error", _REPORT),
+    signal.SIGKILL: (
+        "The runner was killed from outside, most likely because memory ran out",
+        "Use a smaller model or a machine with more memory.",
+    ),
+    signal.SIGTERM: ("The runner was asked to stop", "Run it again."),
+    signal.SIGINT: ("The runner was interrupted", "Run it again."),
+}
+
+_ERROR_PREFIX = "sme2_runner: error: "
+_LOG_LINES_SHOWN = 8
+# ExecuTorch's log lines below the level of an error: "I 00:00:00.000704 executorch:...".
+_CHATTER = re.compile(r"[DI] \d\d:\d\d:\d\d\.\d+ executorch:")
+
+
+def read_cpu_facts(text: str) -> CpuFacts:
+    """What `sme2_runner --cpu` prints."""
+    try:
+        return CpuFacts.model_validate_json(text)
+    except ValidationError as error:
+        raise RunnerError(
+            f"The runner's answer to --cpu cannot be believed: {first_fault(error)}.",
+            "Build the runner again.",
+        ) from error
+
+
+def runner_failure(returncode: int, stderr_tail: str) -> RunnerError:
+    """The error for a person, from the exit code (or signal) and the end of stderr."""
+    meaning, remedy = _meaning(returncode)
+    lines = [line for line in stderr_tail.splitlines() if line.strip()]
+    said = [line.removeprefix(_ERROR_PREFIX) for line in lines if line.startswith(_ERROR_PREFIX)]
+    what = f"{meaning} (exit code {returncode})" if returncode >= 0 else f"{meaning} (signal {-returncode})"
+    if said:
+        message, _, own_remedy = said[-1].partition("; ")
+        what = f"{what}: {message}"
+        remedy = own_remedy or remedy
+    log = [line for line in lines if not line.startswith(_ERROR_PREFIX) and not _CHATTER.match(line)]
+    if log:
+        what += "\n  Log of the runner:\n" + "\n".join(f"    {line}" for line in log[-_LOG_LINES_SHOWN:])
+    return RunnerError(what, remedy)
+
+
+def _meaning(returncode: int) -> tuple[str, str]:
+    if returncode in EXIT_MEANINGS:
+        return EXIT_MEANINGS[returncode]
+    # A negative code is subprocess's way to tell a signal, 128 + n a shell's (so adb's).
+    number = -returncode if returncode < 0 else returncode - 128
+    if number in _SIGNAL_MEANINGS:
+        return _SIGNAL_MEANINGS[number]
+    return "The runner failed in a way it does not explain", _REPORT

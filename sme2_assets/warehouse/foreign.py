@@ -1,0 +1,109 @@
+"""A trace that was made elsewhere becomes rows. What nobody told of it is NULL.
+
+A foreign run is no arm of a session, so it is compared with nothing and enters no verdict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sme2_assets.analysis.timeline import execute_durations, timeline_rows
+from sme2_assets.etdump import read_etdump
+from sme2_assets.evidence.folder import ForeignFolder
+from sme2_assets.evidence.foreign import FOREIGN, Facts, ForeignStatement
+from sme2_assets.warehouse.ingest import registered_rows
+from sme2_assets.warehouse.schema import INFERENCES, REGISTERED_KERNELS, RUNS, TIMELINE
+from sme2_assets.warehouse.store import Warehouse
+
+
+@dataclass(frozen=True)
+class ForeignRows:
+    """The rows of one foreign run, before they are written."""
+
+    statement: ForeignStatement
+    runs: pd.DataFrame
+    inferences: pd.DataFrame
+    timeline: pd.DataFrame
+    registered: pd.DataFrame
+
+
+def rows_of_foreign(folder: ForeignFolder) -> ForeignRows:
+    statement = folder.statement
+    facts = statement.facts
+    warmup = facts.warmup or 0
+    events = read_etdump(folder.trace)
+    execute_ns = execute_durations(events)
+    timeline = timeline_rows(events, warmup).assign(**{"pass": "etdump", "round": 0})
+    for column in ("model", "precision", "platform", "sme2", "threads"):
+        timeline[column] = getattr(facts, column)
+    timeline["fidelity"] = _fidelity(facts)
+    return ForeignRows(
+        statement,
+        pd.DataFrame([_run_row(statement, len(execute_ns) - warmup)]),
+        _inference_rows(execute_ns, warmup),
+        timeline,
+        registered_rows(folder.log),
+    )
+
+
+def write_foreign(warehouse: Warehouse, rows: ForeignRows) -> None:
+    """Stores a foreign run, in place of what was said of the same trace before."""
+    facts = rows.statement.facts
+    keys = {"variant": facts.variant, "target": facts.target, "run_id": rows.statement.run_id}
+    for table, frame in (
+        (TIMELINE, rows.timeline),
+        (INFERENCES, rows.inferences),
+        (REGISTERED_KERNELS, rows.registered),
+        # Last: before it, no query sees the others as rows of a run.
+        (RUNS, rows.runs),
+    ):
+        warehouse.write(table, frame, keys)
+        warehouse.drop_other_copies(table, keys)
+
+
+def _fidelity(facts: Facts) -> str | None:
+    """Hardware is a claim that nobody made; only the emulator is known by its name."""
+    return "emulated" if facts.platform == "emulated" else None
+
+
+def _inference_rows(execute_ns: np.ndarray, warmup: int) -> pd.DataFrame:
+    iteration = np.arange(len(execute_ns))
+    return pd.DataFrame(
+        {
+            "pass": "etdump",
+            "round": 0,
+            "iteration": iteration,
+            "is_warmup": iteration < warmup,
+            # The runner's own clock is not in a trace.
+            "duration_ns": None,
+            "execute_ns": execute_ns,
+        }
+    )
+
+
+def _run_row(statement: ForeignStatement, iterations: int) -> dict[str, Any]:
+    facts = statement.facts
+    known = {
+        # A session of its own: no other run was measured with it.
+        "session_id": statement.run_id,
+        "experiment": FOREIGN,
+        "source": statement.source,
+        "arm": facts.sme2,
+        "paired": False,
+        "model": facts.model,
+        "precision": facts.precision,
+        "platform": facts.platform,
+        "sme2": facts.sme2,
+        "threads": facts.threads,
+        "fidelity": _fidelity(facts),
+        "rounds": 1,
+        "warmup": facts.warmup,
+        "iterations": iterations,
+        "samples": 0,
+        "samples_dropped": 0,
+    }
+    return {column.name: known.get(column.name) for column in RUNS.columns}
