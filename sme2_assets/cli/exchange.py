@@ -14,7 +14,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from sme2_assets.cli.support import json_option, out, print_json, progress
+from sme2_assets.cli.support import json_option, out, print_json, progress, say, tell
 from sme2_assets.store import Store
 
 if TYPE_CHECKING:
@@ -87,18 +87,15 @@ def _print_ingested(done: Ingested) -> None:
             )
             table.add_row(*(Text("unknown" if cell is None else str(cell)) for cell in cells))
         out.print(table)
-        out.print(
+        say(
             "Foreign runs are in no comparison. Look at one with: "
-            f"sme2 sql \"SELECT * FROM category_summary WHERE run_id = '{done.traces[0].run_id}'\"",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
+            f"sme2 sql \"SELECT * FROM category_summary WHERE run_id = '{done.traces[0].run_id}'\""
         )
     for refused in done.refused:
         what = f"not ingested: {refused.source}: {refused.what}"
-        progress.print(what, style="red", markup=False, highlight=False, soft_wrap=True)
+        tell(what, "red")
         if refused.remedy:
-            progress.print(f"  What to do: {refused.remedy}", markup=False, highlight=False, soft_wrap=True)
+            tell(f"  What to do: {refused.remedy}")
 
 
 @click.command("export")
@@ -164,14 +161,7 @@ def export_(
         print_json({"run_id": found["run_id"], "folder": str(folder), "files": [str(path) for path in files]})
         return
     for path in files:
-        out.print(
-            f"{path.stat().st_size:>12,}  {path.relative_to(folder)}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
-    out.print(f"written: {folder}", markup=False, highlight=False, soft_wrap=True)
+        say(f"{path.stat().st_size:>12,}  {path.relative_to(folder)}")
+    say(f"written: {folder}")
     if any(path.name.endswith(".perfetto.json") for path in files):
-        out.print(
-            "Open the .perfetto.json at https://ui.perfetto.dev (it stays in your browser).", markup=False
-        )
+        say("Open the .perfetto.json at https://ui.perfetto.dev (it stays in your browser).")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from sme2_assets.cli.support import json_option, out, print_json, print_steps, progress
+from sme2_assets.cli.support import json_option, out, print_json, print_steps, progress_log, say, tell
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
@@ -65,13 +65,8 @@ def run(
         if as_json:
             print_json({"experiment": loaded.name, "sessions": work})
         return
-    with launch.open_instance(store) as instance, progress.status("starting") as status:
-
-        def log(message: str) -> None:
-            status.update(message)
-            progress.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
-
-        folder = loaded.output_folder
+    folder = loaded.output_folder
+    with launch.open_instance(store) as instance, progress_log() as log:
         outcomes = run_sessions(lab, instance, plan.sessions, loaded.name, log, folder)
     if as_json:
         sessions = [{**outcome_json(it), "comparison": _verdict(lab.warehouse, it)} for it in outcomes]
@@ -79,7 +74,7 @@ def run(
     else:
         _print_outcomes(lab.warehouse, outcomes, plan.shown, loaded.experiment.report.operators)
         if folder is not None:
-            out.print(f"output: {folder}", markup=False, highlight=False, soft_wrap=True)
+            say(f"output: {folder}")
     if not all(outcome.ok for outcome in outcomes):
         sys.exit(1)
 
@@ -208,10 +203,8 @@ def new(
         listed = {key: list(value) if isinstance(value, tuple) else value for key, value in asked.items()}
         text = yaml_text(parsed(experiment_of(listed), file.name))
     write_new(file, text, force=force)
-    out.print(f"written: {file}", markup=False, highlight=False, soft_wrap=True)
-    out.print(
-        f"Next: sme2 config check {file}, then sme2 run {file}", markup=False, highlight=False, soft_wrap=True
-    )
+    say(f"written: {file}")
+    say(f"Next: sme2 config check {file}, then sme2 run {file}")
 
 
 def _prepared(
@@ -329,7 +322,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _print_notes(notes: Sequence[str]) -> None:
     for note in notes:
-        progress.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        tell(f"note: {note}", "yellow")
 
 
 def _work_json(sessions: Sequence[Session], lab: Lab) -> list[dict[str, Any]]:
@@ -400,13 +393,7 @@ def _print_outcomes(
     failed = [outcome for outcome in outcomes if not outcome.ok]
     out.print(f"{len(outcomes) - len(failed)} of {len(outcomes)} sessions were measured.", style="bold")
     for outcome in failed:
-        out.print(
-            f"FAILED {outcome.session.title}: {outcome.error}",
-            style="red",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(f"FAILED {outcome.session.title}: {outcome.error}", "red")
 
 
 def _print_comparison(warehouse: Warehouse, outcome: Outcome, label: str | None, operators: bool) -> None:
@@ -414,7 +401,7 @@ def _print_comparison(warehouse: Warehouse, outcome: Outcome, label: str | None,
     from sme2_assets.warehouse.read import comparison_of_session
 
     title = f"{label}: {outcome.session.title}" if label else outcome.session.title
-    out.print(f"== {title} ==", style="bold", markup=False, highlight=False)
+    say(f"== {title} ==", "bold")
     assert outcome.session_id is not None
     show_comparison_rows(out, comparison_of_session(warehouse, outcome.session_id), operators)
 
@@ -435,5 +422,5 @@ def _print_baseline(warehouse: Warehouse, outcome: Outcome) -> None:
     from sme2_assets.warehouse.read import run_of_id
 
     [run_id] = outcome.run_ids.values()
-    out.print(f"== {outcome.session.title} ==", style="bold", markup=False, highlight=False)
+    say(f"== {outcome.session.title} ==", "bold")
     show_arm(out, warehouse, run_of_id(warehouse, run_id))

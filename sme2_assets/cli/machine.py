@@ -11,7 +11,7 @@ from dataclasses import asdict
 import click
 from rich.table import Table
 
-from sme2_assets.cli.support import json_option, out, print_json, print_steps, progress
+from sme2_assets.cli.support import json_option, out, print_json, print_steps, say, tell
 from sme2_assets.store import Store
 
 
@@ -61,12 +61,7 @@ def emulator(store: Store) -> None:
     """
     from sme2_assets.targets.local import EmulatedTarget
 
-    def log(message: str) -> None:
-        progress.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
-
-    qemu, compiler = EmulatedTarget(store.tools).provision(log)
-    said = [f"QEMU {qemu.version_text} ({qemu.source}): {qemu.path}"]
+    qemu, compiler = EmulatedTarget(store.tools).provision(lambda message: tell(message, "dim"))
+    say(f"QEMU {qemu.version_text} ({qemu.source}): {qemu.path}")
     if compiler is not None:
-        said.append(f"its runner is built with: {compiler.command[0]}")
-    for line in said:
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(f"its runner is built with: {compiler.command[0]}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from sme2_assets.cli.support import json_option, out, print_json, print_step, progress
+from sme2_assets.cli.support import json_option, out, print_json, print_step, progress, say, tell
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 
@@ -97,11 +97,11 @@ def check_model(store: Store, model: str, output: Path | None, as_json: bool) ->
         checks.append(check)
         if output is not None and check.ok:
             for path in write_program(variant, store, output):
-                progress.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
+                tell(f"written: {path}")
     if as_json:
         print_json([check.as_json() for check in checks])
     elif all(check.ok for check in checks):
-        out.print(f"Everything passed. Next: sme2 profile {model}", markup=False, highlight=False)
+        say(f"Everything passed. Next: sme2 profile {model}")
     if not all(check.ok for check in checks):
         sys.exit(1)
 
@@ -136,12 +136,10 @@ def _print_models(found: Catalogue) -> None:
     elif not found.problems:
         out.print("None: this source lists nothing, but finds a model by its name.")
     for problem in found.problems:
-        out.print(
+        say(
             f"cannot be used: {problem.name} ({problem.place}): {problem.problem}\n"
             f"  What to do: {problem.remedy}",
-            style="red",
-            markup=False,
-            highlight=False,
+            "red",
         )
 
 
@@ -153,4 +151,4 @@ def _print_other_sources() -> None:
         f"{source.prefix}:{source.names()[0]}" if source.names() else f"{source.prefix}:NAME"
         for source in on_request
     )
-    out.print(f"\nMore by name: {examples} (sme2 models --all)", markup=False, highlight=False)
+    say(f"\nMore by name: {examples} (sme2 models --all)")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -17,6 +19,28 @@ out = Console() if sys.stdout.isatty() else Console(width=250)
 progress = Console(stderr=True)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+
+
+def say(text: str, style: str | None = None) -> None:
+    """A line on standard output, as it is: without markup, neither cut nor wrapped."""
+    out.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def tell(text: str, style: str | None = None) -> None:
+    """The same on standard error, where progress and notes go."""
+    progress.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def progress_log(beginning: str = "starting") -> Iterator[Callable[[str], None]]:
+    """A spinner on standard error; gives a function that shows a line beside it and leaves it on record."""
+    with progress.status(beginning) as status:
+
+        def log(message: str) -> None:
+            status.update(Text(message))
+            tell(message, "dim")
+
+        yield log
 
 
 def print_json(value: Any) -> None:

@@ -10,7 +10,7 @@ import sys
 import click
 from rich.text import Text
 
-from sme2_assets.cli.support import json_option, out, print_json, print_step, print_steps, progress
+from sme2_assets.cli.support import json_option, out, print_json, print_step, print_steps, progress, say
 from sme2_assets.store import Store
 
 
@@ -33,7 +33,7 @@ def validate(store: Store, things: tuple[str, ...], as_json: bool) -> None:
         with progress.status(Text(thing)):
             made.append(validated(thing, store))
         if not as_json:
-            out.print(f"{made[-1].what} ({made[-1].kind})", style="bold", markup=False, highlight=False)
+            say(f"{made[-1].what} ({made[-1].kind})", "bold")
             print_steps(made[-1])
     if as_json:
         print_json([it.as_json() for it in made])
