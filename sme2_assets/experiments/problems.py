@@ -6,7 +6,7 @@ Belongs here: problems and their texts, those of pydantic included. Does not: wh
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -144,9 +144,3 @@ def _nearest_key(place: Place, models: Mapping[str, type[BaseModel]]) -> str:
         return ""
     known = [field.alias or name for name, field in model.model_fields.items()]
     return did_you_mean(str(place[-1]), known) or f"; there are {', '.join(known)}"
-
-
-def raise_if_any(name: str, problems: Iterable[Problem]) -> None:
-    found = list(problems)
-    if found:
-        raise ExperimentError(name, found)
