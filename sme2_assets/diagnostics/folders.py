@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
+from pydantic import BaseModel, Field, ValidationError
 
 from sme2_assets.diagnostics.evidence_checks import check_hashes, require, strict_json, trace_steps
 from sme2_assets.diagnostics.files import check_perfetto
 from sme2_assets.diagnostics.steps import Checkup
-from sme2_assets.errors import printable
+from sme2_assets.errors import TraceError, printable
 from sme2_assets.exchange.export import LISTING_FILE
-from sme2_assets.exchange.kit import KIT_MANIFEST, KIT_METRICS
+from sme2_assets.exchange.kit import KIT_MANIFEST, KIT_METRICS, kit_results, promised_files
 
 # Sums of decimals in a CSV file against one another, in milliseconds: a thousandth of a nanosecond.
 _CSV_TOLERANCE_MS = 1e-9
@@ -35,7 +36,7 @@ def validate_export(folder: Path) -> Checkup:
             step.detail = _check_timeline_csv(path)
     if (folder / KIT_METRICS).is_file():
         with made.step("metrics") as step:
-            step.detail = _check_metrics(strict_json(folder / KIT_METRICS))
+            step.detail = _check_metrics(folder / KIT_METRICS)
     for path in sorted(folder.glob("*.perfetto.json")):
         with made.step("trace") as step:
             step.detail = check_perfetto(path)
@@ -53,7 +54,7 @@ def validate_kit_folder(folder: Path) -> Checkup:
             step.detail = _check_kit_manifest(folder)
     if (folder / KIT_METRICS).is_file():
         with made.step("metrics") as step:
-            step.detail = _check_metrics(strict_json(folder / KIT_METRICS))
+            step.detail = _check_metrics(folder / KIT_METRICS)
     for path in traces:
         before = len(made.steps)
         trace_steps(made, path)
@@ -68,50 +69,48 @@ def validate_kit_folder(folder: Path) -> Checkup:
 
 
 def _check_kit_manifest(folder: Path) -> str:
-    document = strict_json(folder / KIT_MANIFEST)
-    results = document.get("results")
-    require(
-        isinstance(results, list) and bool(results), "It has no results.", "Run the kit's pipeline again."
-    )
-    missing = []
-    for result in results if isinstance(results, list) else []:
-        artifacts = result.get("artifacts", {}) if isinstance(result, dict) else {}
-        for reference in artifacts.values() if isinstance(artifacts, dict) else ():
-            name = reference.get("relative_path") if isinstance(reference, dict) else None
-            if isinstance(name, str) and not (folder / name).is_file():
-                missing.append(name)
+    results = kit_results(strict_json(folder / KIT_MANIFEST))
+    require(bool(results), "It has no results.", "Run the kit's pipeline again.")
+    names = [name for result in results for name in promised_files(result).values()]
+    missing = [name for name in names if not (folder / name).is_file()]
     require(
         not missing,
         f"It names files that are not there: {', '.join(printable(name) for name in missing[:5])}.",
         "Copy the whole folder, or run the kit's pipeline again.",
     )
-    return f"{len(results or [])} results"
+    return f"{len(results)} results"
 
 
-def _check_metrics(document: dict[str, Any]) -> str:
+class _Metrics(BaseModel, strict=True):
+    latency_ms: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] | None = None
+    median_ms: float | None = None
+
+
+class _Result(BaseModel):
+    metrics: _Metrics
+
+
+class _MetricsFile(BaseModel):
+    results: Annotated[list[_Result], Field(min_length=1)]
+
+
+def _check_metrics(path: Path) -> str:
     """Latencies are positive numbers, and their median is what the file says."""
-    results = document.get("results")
-    require(isinstance(results, list) and bool(results), "It has no results.", "Export or measure again.")
-    timed = 0
-    for result in results if isinstance(results, list) else []:
-        values = result.get("metrics") if isinstance(result, dict) else None
-        require(isinstance(values, dict), "A result has no metrics.", "Export or measure again.")
-        latencies = values.get("latency_ms") if isinstance(values, dict) else None
-        if not latencies:
-            continue
-        sane = isinstance(latencies, list) and all(
-            isinstance(value, int | float) and math.isfinite(value) and value > 0 for value in latencies
-        )
-        require(sane, "A latency is not a time.", "Export or measure again.")
-        told = values.get("median_ms") if isinstance(values, dict) else None
-        found = statistics.median(latencies)
+    try:
+        results = _MetricsFile.model_validate(strict_json(path)).results
+    except ValidationError as error:
+        fault = error.errors()[0]
+        place = ".".join(map(str, fault["loc"]))
+        raise TraceError(f"{place}: {fault['msg']}.", "Export or measure again.") from None
+    timed = [result.metrics for result in results if result.metrics.latency_ms]
+    for metrics in timed:
+        found = statistics.median(metrics.latency_ms or [])
         require(
-            isinstance(told, int | float) and math.isclose(told, found, rel_tol=1e-6),
-            f"It says a median of {told} ms; that of its latencies is {found:.6g} ms.",
+            metrics.median_ms is not None and math.isclose(metrics.median_ms, found, rel_tol=1e-6),
+            f"It says a median of {metrics.median_ms} ms; that of its latencies is {found:.6g} ms.",
             "Somebody changed it: export or measure again.",
         )
-        timed += 1
-    return f"{timed} of {len(results or [])} results with latencies"
+    return f"{len(timed)} of {len(results)} results with latencies"
 
 
 def _check_timeline_csv(path: Path) -> str:

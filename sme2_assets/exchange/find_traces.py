@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sme2_assets.errors import printable
 from sme2_assets.evidence.manifest import MANIFEST_FILE as RUN_MANIFEST
-from sme2_assets.exchange.kit import KIT_MANIFEST, json_of, kit_results, promised_trace
+from sme2_assets.exchange.kit import KIT_MANIFEST, json_of, kit_results, promised_files
 from sme2_assets.exchange.trace_facts import STATE
 
 
@@ -103,7 +103,7 @@ def _promised_but_missing(folder: Path, given: Path) -> Iterator[RefusedTrace]:
         )
         return
     for result in kit_results(document):
-        name = promised_trace(result)
+        name = promised_files(result).get("etdump")
         if name is not None and not (folder / name).is_file():
             yield RefusedTrace(
                 printable(str(path.relative_to(given.parent))),

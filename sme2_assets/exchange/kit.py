@@ -20,7 +20,7 @@ def kit_result(trace: Path) -> dict[str, Any] | None:
         return None
     shared = {key: document.get(key) for key in ("model", "generated_at", "config", "executorch")}
     for result in kit_results(document):
-        name = promised_trace(result)
+        name = promised_files(result).get("etdump")
         if name is not None and (path.parent / name) == trace:
             return {**shared, **result}
     return {**shared, "results": "none of them is of this trace"}
@@ -31,18 +31,20 @@ def kit_results(document: Any) -> list[dict[str, Any]]:
     return [result for result in results if isinstance(result, dict)] if isinstance(results, list) else []
 
 
-def promised_trace(result: dict[str, Any]) -> str | None:
-    """The trace of a result, as a path below the manifest; None where the manifest names none there."""
+def promised_files(result: dict[str, Any]) -> dict[str, str]:
+    """The files of a result by kind, as paths below the manifest; what leads out of its folder is none."""
     artifacts = result.get("artifacts")
-    etdump = artifacts.get("etdump") if isinstance(artifacts, dict) else None
-    name = etdump.get("relative_path") if isinstance(etdump, dict) else None
-    if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts:
-        return None
-    return name
+    references = artifacts.items() if isinstance(artifacts, dict) else ()
+    names = {kind: it.get("relative_path") for kind, it in references if isinstance(it, dict)}
+    return {
+        kind: name
+        for kind, name in names.items()
+        if isinstance(name, str) and not Path(name).is_absolute() and ".." not in Path(name).parts
+    }
 
 
 def beside(trace: Path, name: str) -> Path | None:
-    """A file of the kit that tells of the trace: in its folder, or in the one above, that of the platform."""
+    """A file of the kit about the trace: in its folder, or in the one above, which is the platform's."""
     for folder in (trace.parent, trace.parent.parent):
         path = folder / name
         if path.is_file() and path.stat().st_size <= LARGEST_JSON_BYTES:
