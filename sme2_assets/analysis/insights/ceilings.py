@@ -23,16 +23,13 @@ def ceilings(subject: ArmRows) -> Iterator[Insight]:
             continue
         rest_ns = headroom[f"without_{column}_ns"]
         speedup = ceiling_text(headroom[f"without_{column}_speedup"])
-        yield Insight(
+        yield subject.insight(
             kind,
             f"Ceiling: if {name} took no time, {ms(rest_ns):.3f} ms would be left, {speedup} at most",
             f"{name} {'take' if kind == 'amdahl_compute' else 'takes'} {ms(win_ns):.3f} of "
             f"{ms(headroom['inference_ns']):.3f} ms (Amdahl's law).",
-            (subject.measurement(),),
             f"That {remedy} brings more than {speedup} is ruled out.",
-            float(win_ns),
-            subject.share_of(win_ns),
-            "measured",
+            win_ns=win_ns,
         )
 
 
@@ -53,19 +50,17 @@ def projection(subject: ArmRows) -> Iterator[Insight]:
     else:
         why = "all but those whose type has no SME2 kernel; no run with SME2 on shows the others"
     slowest, fastest = PUBLISHED_SPEEDUPS
-    yield Insight(
+    yield subject.insight(
         "projection",
         f"Projection, not a measurement: {low:.2f}x to {high:.2f}x for the whole model on a CPU with SME2",
         f"If {eligible} of {len(subject.matrix)} CONV and GEMM operators ({ms(eligible_ns):.3f} of "
         f"{ms(inference_ns):.3f} ms) became {slowest:.0f} to {fastest:.0f} times faster, as published for "
         "SME2, and nothing else changed.",
-        (subject.measurement(), f"operators counted: {why}"),
         f"More than {high:.2f}x, unless CONV and GEMM gain more than {fastest:.0f} times. "
         "It does not say what this model gains on a given CPU: measure there.",
-        None,
-        None,
-        "projection",
-        (
+        evidence=(f"operators counted: {why}",),
+        basis="projection",
+        rows=(
             {
                 "speedup_low": low,
                 "speedup_high": high,

@@ -78,20 +78,15 @@ def portable_cost(subject: ArmRows) -> Iterator[Insight]:
     win_ns = float(portable["mean_ns"].sum()) if subject.timed else None
     names = ", ".join(dict.fromkeys(portable["op_type"]))
     calls = int(subject.headroom["delegate_calls"])
-    yield Insight(
+    yield subject.insight(
         "portable_cost",
         f"{counted(portable, 'operator')} outside delegates: {shortened(names)}",
         ("" if win_ns is None else f"Together: {ms(win_ns):.3f} ms. ")
         + f"One between delegates splits them: there are {calls} delegate calls.",
-        (
-            subject.measurement(),
-            *(place_of(row) for row in portable.head(3).to_dict("records") if place_of(row)),
-        ),
         f"The other {len(operators) - len(portable)} operators are delegated.",
-        win_ns,
-        subject.share_of(win_ns),
-        subject.basis,
-        operator_rows(portable),
+        win_ns=win_ns,
+        evidence=tuple(filter(None, map(place_of, portable.head(3).to_dict("records")))),
+        rows=operator_rows(portable),
     )
 
 
@@ -102,28 +97,22 @@ def overheads(subject: ArmRows) -> Iterator[Insight]:
     delegate_ns, framework_ns = headroom["delegate_overhead_ns"], headroom["framework_overhead_ns"]
     if calls and delegate_ns > 0:
         rounding_ns = min(1000.0 * delegated, delegate_ns)
-        yield Insight(
+        yield subject.insight(
             "delegate_overhead",
             f"{calls} delegate {'call costs' if calls == 1 else 'calls cost'} {ms(delegate_ns):.3f} ms "
             "beyond their operators",
             f"{ms(delegate_ns / calls):.3f} ms per call: entering, leaving, and what XNNPACK does between "
             "operators.",
-            (subject.measurement(),),
             f"XNNPACK floors its times, so up to {ms(rounding_ns):.3f} ms of it may be its operators' own "
             f"({delegated} operators, a microsecond each).",
-            float(delegate_ns),
-            subject.share_of(delegate_ns),
-            "measured",
+            win_ns=delegate_ns,
         )
     if framework_ns > 0:
-        yield Insight(
+        yield subject.insight(
             "framework_overhead",
             f"ExecuTorch itself takes {ms(framework_ns):.3f} ms",
             "Method::execute beyond delegate calls and portable operators.",
-            (subject.measurement(),),
             f"A leaner runtime brings no more than this: {subject.share_of(framework_ns) or 0:.1%} "
             "of the inference.",
-            float(framework_ns),
-            subject.share_of(framework_ns),
-            "measured",
+            win_ns=framework_ns,
         )

@@ -80,6 +80,24 @@ class ArmRows:
         known = duration_ns is not None and self.timed and inference_ns > 0
         return duration_ns / inference_ns if known else None
 
+    def insight(
+        self,
+        kind: str,
+        title: str,
+        detail: str,
+        rules_out: str,
+        *,
+        win_ns: float | None = None,
+        evidence: tuple[str, ...] = (),
+        basis: Basis | None = None,
+        rows: tuple[Row, ...] = (),
+    ) -> Insight:
+        """A conclusion about this arm, which carries what the arm's numbers rest on."""
+        win_ns = None if win_ns is None else float(win_ns)
+        known = (self.measurement(), *evidence)
+        share = self.share_of(win_ns)
+        return Insight(kind, title, detail, known, rules_out, win_ns, share, basis or self.basis, rows)
+
     def measurement(self) -> str:
         """What its numbers rest on."""
         rounds, inferences = int(self.headroom["rounds"]), int(self.headroom["inferences"])

@@ -53,18 +53,15 @@ def layout_changes(subject: ArmRows) -> Iterator[Insight]:
     win_ns = sum(change.win_ns or 0.0 for change in changes) if subject.timed else None
     movers = subject.bottlenecks[subject.bottlenecks["op_type"].isin(_TRANSPOSES | _CONVERTS)]
     found = {row["execution_order"] for change in changes for row in change.operators}
-    yield Insight(
+    yield subject.insight(
         "layout_changes",
         f"{len(found)} of {len(movers)} transposes and conversions could go or be moved",
         "Candidates, judged by order and shape: "
         + "; ".join(f"{count}x {why}" for why, count in Counter(change.why for change in changes).items())
         + ".",
-        (subject.measurement(),),
         f"Nothing in order and shape speaks against the other {len(movers) - len(found)}.",
-        win_ns,
-        subject.share_of(win_ns),
-        subject.basis,
-        tuple(
+        win_ns=win_ns,
+        rows=tuple(
             {
                 "operators": [row["name"] for row in change.operators],
                 "places": [[known_or(row["delegate"], None), row["position"]] for row in change.operators],

@@ -18,24 +18,23 @@ def missed_kernels(subject: ArmRows) -> Iterator[Insight]:
         win_ns = float(members["mean_ns"].sum()) if subject.timed else None
         expected = subject.run["sme2"] == "off"
         verb = "would stay" if expected else "stayed"
-        evidence = [subject.measurement()]
+        evidence = []
         if basis == "emulated":
             evidence.append(f"kernels seen in the emulated run {members['evidence_run_id'].iloc[0]}")
         if basis == "predicted":
             evidence.append("predicted from the operators' types: no run with SME2 on shows it")
         evidence += _sample_evidence(members)
-        yield Insight(
+        yield subject.insight(
             "missed_sme2",
             f"{counted(members, 'CONV or GEMM operator')} {verb} off the SME unit: {reason}"
             + (" (predicted)" if basis == "predicted" else ""),
             " ".join(dict.fromkeys(members["because"]))
             + ("" if win_ns is None else f" Together: {ms(win_ns):.3f} ms."),
-            tuple(evidence),
             _rest_of_matrix(subject),
-            win_ns,
-            subject.share_of(win_ns),
-            {"observed": subject.basis, "emulated": "emulated", "predicted": "predicted"}[basis],
-            operator_rows(members),
+            win_ns=win_ns,
+            evidence=tuple(evidence),
+            basis=None if basis == "observed" else basis,
+            rows=operator_rows(members),
         )
 
 
