@@ -7,20 +7,18 @@ from typing import Any
 
 import dagster as dg
 
+from sme2_assets.assets.support import materialised, runs_of
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.partitions import (
     pair_partitions,
-    parse_pair_key,
-    parse_run_key,
     run_partitions,
     target_partitions,
 )
-from sme2_assets.profiling.session import current_run_dir
 from sme2_assets.report.tables import arm_text
 from sme2_assets.resources import Lab
 from sme2_assets.runner.source_build import current_source_runner, kernel_fault, record_faults
-from sme2_assets.targets import TargetKey
+from sme2_assets.targets import SME2_STATES, TargetKey
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import (
     attribution_faults,
@@ -31,11 +29,11 @@ from sme2_assets.warehouse.checks import (
     sme2_evidence_faults,
     unknown_operators,
 )
-from sme2_assets.warehouse.read import latest_run
+from sme2_assets.warehouse.read import run_of_id
 
 Fault = str | None
-# Of a variant on a target.
-FindFault = Callable[[Lab, str, TargetKey], Fault]
+# Of a run that the checked asset made.
+FindFault = Callable[[Lab, str], Fault]
 
 
 @dataclass(frozen=True)
@@ -68,12 +66,13 @@ def _checks_of(asset: str, *checks: _RunCheck) -> dg.AssetChecksDefinition:
         can_subset=True,
     )
     def evaluated(context: dg.AssetCheckExecutionContext, lab: Lab) -> Iterator[dg.AssetCheckResult]:
+        run_ids = runs_of(context.op_execution_context, asset, _partition_keys(context))
         for check in checks:
             if dg.AssetCheckKey(dg.AssetKey(asset), check.name) not in context.selected_asset_check_keys:
                 continue
             faults = {}
-            for key in _partition_keys(context):
-                if fault := check.find(lab, *parse_run_key(key)):
+            for key, run_id in run_ids.items():
+                if fault := check.find(lab, run_id):
                     faults[key] = fault
             severity = dg.AssetCheckSeverity.ERROR if check.blocking else dg.AssetCheckSeverity.WARN
             yield _result(faults, check.passed, severity, check_name=check.name, asset_key=asset)
@@ -81,14 +80,15 @@ def _checks_of(asset: str, *checks: _RunCheck) -> dg.AssetChecksDefinition:
     return evaluated
 
 
-def _outputs(lab: Lab, variant: str, target: TargetKey) -> Fault:
-    info = RunFolder.open(current_run_dir(lab.store, variant, target.platform, target.sme2)).manifest.info
+def _outputs(lab: Lab, run_id: str) -> Fault:
+    manifest = RunFolder.open(lab.store.run_dir(run_id)).manifest
+    info = manifest.info
     # A finished program has no eager model; its arms are compared with each other.
     if info.sqnr_db is None or info.sqnr_db >= info.sqnr_threshold_db:
         return None
     return (
         f"{info.sqnr_db:.1f} dB against eager, {info.sqnr_threshold_db:.1f} dB needed"
-        f"{_divergence_text(variant)}"
+        f"{_divergence_text(manifest.identity.variant)}"
     )
 
 
@@ -103,18 +103,16 @@ def _divergence_text(variant: str) -> str:
     return f"; {found}" if found else "; no operator of the exported program diverges: look at the kernels"
 
 
-def _warm_up(lab: Lab, variant: str, target: TargetKey) -> Fault:
-    info = RunFolder.open(current_run_dir(lab.store, variant, target.platform, target.sme2)).manifest.info
+def _warm_up(lab: Lab, run_id: str) -> Fault:
+    info = RunFolder.open(lab.store.run_dir(run_id)).manifest.info
     if info.steady is not False:
         return None
     return f"not steady after {info.plan['warmup_cap']} warm-up inferences"
 
 
 def _in_warehouse(find: Callable[[Warehouse, dict[str, Any]], Fault]) -> FindFault:
-    """Of the newest run of the partition."""
-
-    def of_run(lab: Lab, variant: str, target: TargetKey) -> Fault:
-        return find(lab.warehouse, latest_run(lab.warehouse, variant, target.platform, target.sme2))
+    def of_run(lab: Lab, run_id: str) -> Fault:
+        return find(lab.warehouse, run_of_id(lab.warehouse, run_id))
 
     return of_run
 
@@ -188,7 +186,11 @@ def arms_are_one_pair(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.As
     """The compared runs were made together, differ in SME2 alone, and computed the same outputs."""
     faults = {}
     for key in _partition_keys(context):
-        if fault := pair_faults(lab.warehouse, *parse_pair_key(key)):
+        compared = [
+            materialised(context.op_execution_context, "sme2_comparison", key, f"{sme2}_run_id")
+            for sme2 in SME2_STATES
+        ]
+        if fault := pair_faults(lab.warehouse, *compared):
             faults[key] = fault
     return _result(faults, "One session, one binary, one model file, and outputs that agree.")
 

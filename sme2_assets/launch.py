@@ -72,6 +72,27 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A session that was measured: what was asked for, and the run of each arm, SME2 off first."""
+
+    request: ProfileRequest
+    session_id: str
+    run_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """What came of a number of requests."""
+
+    sessions: list[Measured]
+    left_out: list[LeftOut]
+
+    @property
+    def run_ids(self) -> list[str]:
+        return [run_id for session in self.sessions for run_id in session.run_ids]
+
+
+@dataclass(frozen=True)
 class Here:
     """What this machine can measure: each platform with the states it can give.
 
@@ -185,7 +206,7 @@ def profile(
     *,
     aa: bool = False,
     tags: Mapping[str, str] | None = None,
-) -> list[LeftOut]:
+) -> Profiled:
     """Materialises everything from the runner to the report for the given models and platforms.
 
     Each runner and each model is built once, before what needs it is measured. What fails costs only what
@@ -195,10 +216,10 @@ def profile(
     """
     instance.add_dynamic_partitions(MODEL_VARIANTS, _distinct(request.variant for request in requests))
     with _launcher(lab, instance, log, tags) as launcher:
-        failures = _profile(launcher, requests, settings, aa)
+        sessions, failures = _profile(launcher, requests, settings, aa)
     if failures and len(failures) == len(requests):
         raise next(iter(failures.values()))
-    return _left_out(failures)
+    return Profiled(sessions, _left_out(failures))
 
 
 def _left_out(failures: Mapping[ProfileRequest, Sme2Error]) -> list[LeftOut]:
@@ -221,17 +242,6 @@ def look_for_regressions(lab: Lab, instance: dg.DagsterInstance, log: Log) -> No
     """Materialises the asset that searches the whole history for slow-downs."""
     with _launcher(lab, instance, log) as launcher:
         launcher.materialise(["regressions"], [])
-
-
-def measured_runs(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> list[str]:
-    """The ids of the profile runs that were measured under these tags, in the order they were measured in."""
-    found: list[str] = []
-    for run in reversed(instance.get_runs(dg.RunsFilter(tags=dict(tags)))):
-        for entry in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION):
-            made = entry.asset_materialization
-            if made is not None and made.asset_key == dg.AssetKey("etdump_traces"):
-                found.append(str(made.metadata["run_id"].value))
-    return found
 
 
 def end_dead_runs(store: Store, instance: dg.DagsterInstance, log: Log) -> None:
@@ -296,11 +306,12 @@ def _is_held(path: Path) -> bool:
 
 def _profile(
     launcher: _Launcher, requests: Sequence[ProfileRequest], settings: dict[str, Any], aa: bool
-) -> dict[ProfileRequest, Sme2Error]:
-    """Measures all that can be measured; gives the failure of each request that could not."""
+) -> tuple[list[Measured], dict[ProfileRequest, Sme2Error]]:
+    """Measures all that can be measured; gives the sessions, and the failure of each request without one."""
+    sessions: list[Measured] = []
     failures: dict[ProfileRequest, Sme2Error] = {}
 
-    def attempt(concerned: Iterable[ProfileRequest], step: Callable[[], None]) -> None:
+    def attempt(concerned: Iterable[ProfileRequest], step: Callable[[], object]) -> None:
         """Takes a step for requests that nothing has failed yet; its failure is theirs."""
         still_there = [request for request in concerned if request not in failures]
         if not still_there:
@@ -334,24 +345,44 @@ def _profile(
         )
     measure = _measure_noise if aa else _measure
     for request in requests:
-        attempt([request], partial(measure, launcher, request, settings))
-    return failures
+        attempt([request], lambda request=request: sessions.extend(measure(launcher, request, settings)))  # type: ignore[misc]
+    return sessions, failures
 
 
-def _measure(launcher: _Launcher, request: ProfileRequest, settings: dict[str, Any]) -> None:
-    launcher.materialise(
+def _measure(launcher: _Launcher, request: ProfileRequest, settings: dict[str, Any]) -> list[Measured]:
+    result = launcher.materialise(
         RUN_ASSETS,
         [run_key(request.variant, target) for target in request.targets],
         {"etdump_traces": {"config": settings}},
     )
+    traces = _facts_of(result, "etdump_traces")
     if len(request.states) == 2:
         launcher.materialise(PAIR_ASSETS, [pair_key(request.variant, request.platform)])
+    run_ids = tuple(sorted(str(facts["run_id"]) for facts in traces))
+    return [Measured(request, str(traces[0]["session_id"]), run_ids)]
 
 
-def _measure_noise(launcher: _Launcher, request: ProfileRequest, settings: dict[str, Any]) -> None:
+def _measure_noise(launcher: _Launcher, request: ProfileRequest, settings: dict[str, Any]) -> list[Measured]:
+    sessions = []
     for target in request.targets:
         key = run_key(request.variant, target)
-        launcher.materialise(["aa_noise"], [key], {"aa_noise": {"config": settings}})
+        result = launcher.materialise(["aa_noise"], [key], {"aa_noise": {"config": settings}})
+        [facts] = _facts_of(result, "aa_noise")
+        run_ids: Any = facts["run_ids"]
+        sessions.append(Measured(request, str(facts["session_id"]), tuple(run_ids)))
+    return sessions
+
+
+def _facts_of(result: dg.ExecuteInProcessResult, asset: str) -> list[dict[str, object]]:
+    """What an asset attached to each partition that a run made."""
+    made = [
+        event.step_materialization_data.materialization for event in result.get_asset_materialization_events()
+    ]
+    return [
+        {name: value.value for name, value in each.metadata.items()}
+        for each in made
+        if each.asset_key == dg.AssetKey(asset)
+    ]
 
 
 def _distinct(items: Iterable[T]) -> list[T]:
@@ -382,7 +413,7 @@ class _Launcher:
 
     def materialise(
         self, assets: Sequence[str], keys: Sequence[str], ops: dict[str, Any] | None = None
-    ) -> None:
+    ) -> dg.ExecuteInProcessResult:
         """One run: without a partition, for one, or for the range from the first key to the last."""
         wait_for_slot(self.lab.store, self.instance, self.log)
         selection = [dg.AssetKey(name) for name in assets]
@@ -406,6 +437,7 @@ class _Launcher:
             raise KeyboardInterrupt
         if not result.success:
             raise _failure_of(result)
+        return result
 
 
 def _was_interrupted(result: dg.ExecuteInProcessResult) -> bool:

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import dagster as dg
-import pandas as pd
 from filelock import FileLock, Timeout
 
 from sme2_assets import launch
@@ -37,10 +36,10 @@ from sme2_assets.resources import Lab
 from sme2_assets.store import Store, write_json, write_text_atomically
 from sme2_assets.targets import SME2_STATES
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.read import comparison, latest_run, rows_of_view
+from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, run_of_id
 
 Log = Callable[[str], None]
-Profile = Callable[[Lab, dg.DagsterInstance, Sequence[ProfileRequest], dict[str, Any], Log], object]
+Profile = Callable[[Lab, dg.DagsterInstance, Sequence[ProfileRequest], dict[str, Any], Log], launch.Profiled]
 T = TypeVar("T")
 
 RETRIES = 2
@@ -394,7 +393,7 @@ def _requests(
 
 def _measure(
     pair: PairResult,
-    profile_it: Callable[[], object],
+    profile_it: Callable[[], launch.Profiled],
     warehouse: Warehouse,
     retries: int,
     retry_pause_s: float,
@@ -404,10 +403,9 @@ def _measure(
     started = time.monotonic()
     for attempt in range(1, retries + 2):
         pair.attempts = attempt
-        attempt_started = _now()
         try:
-            profile_it()
-            _take_result(pair, warehouse, attempt_started)
+            [session] = profile_it().sessions
+            _take_result(pair, warehouse, session)
             pair.status = "measured"
             break
         except Exception as error:
@@ -421,28 +419,20 @@ def _measure(
     pair.seconds = round(time.monotonic() - started, 1)
 
 
-def _take_result(pair: PairResult, warehouse: Warehouse, since: datetime) -> None:
-    """What the warehouse has of this session; a success that left no rows is none."""
-    for sme2 in pair.states:
-        run = latest_run(warehouse, pair.variant, pair.platform, sme2)
-        if pd.Timestamp(run["started_at"]) < pd.Timestamp(since):
-            raise Sme2Error(
-                f"{pair.name} was profiled, but the warehouse has no new run with SME2 {sme2}.",
-                "See the newest runs in the UI (`sme2 dev`).",
-            )
-        pair.session_id = str(run["session_id"])
+def _take_result(pair: PairResult, warehouse: Warehouse, session: launch.Measured) -> None:
+    """What the warehouse has of this session."""
+    pair.session_id = session.session_id
+    runs = [run_of_id(warehouse, run_id) for run_id in session.run_ids]
+    for run in runs:
         if run["fidelity"] != "emulated":
             [latency] = rows_of_view(warehouse, "latency_summary", run["run_id"]).to_dict("records")
-            pair.latency_ms[sme2] = round(float(latency["median_ns"]) / 1e6, 6)
-    if len(pair.states) < 2:
+            pair.latency_ms[run["sme2"]] = round(float(latency["median_ns"]) / 1e6, 6)
+    if len(runs) < 2:
         alone = f"SME2 {pair.states[0]} alone: a baseline, nothing to compare."
-        pair.reason = fidelity_note(run) or alone
+        pair.reason = fidelity_note(runs[0]) or alone
         return
-    rows = comparison(warehouse, pair.variant, pair.platform)
-    rows = rows[(rows["level"] == "model") & (rows["session_id"] == pair.session_id)]
-    if rows.empty:
-        raise Sme2Error(f"{pair.name} was profiled, but not compared.", "Materialise sme2_comparison for it.")
-    row = rows.iloc[0].to_dict()
+    rows = comparison_of_session(warehouse, session.session_id)
+    row = rows[rows["level"] == "model"].iloc[0].to_dict()
     pair.verdict, pair.reason, pair.speedup = row["verdict"], row["reason"], speedup_text(row)
 
 

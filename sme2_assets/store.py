@@ -79,14 +79,11 @@ class Store:
     def reports(self) -> Path:
         return self.root / "reports"
 
-    def report_dir(self, variant: str, platform: str) -> Path:
-        return self.reports / safe_name(variant) / safe_name(platform)
-
     def run_dir(self, run_id: str) -> Path:
         return self.runs / safe_name(run_id)
 
     def set_current(self, kind: str, key: str, value: str) -> None:
-        """Makes `value` the current thing of `kind` for `key` (e.g. the run of a partition)."""
+        """Makes `value` the current thing of `kind` for `key` (e.g. the export of a model)."""
         write_text_atomically(self._pointer(kind, key), value + "\n")
 
     def current(self, kind: str, key: str) -> str | None:

@@ -134,6 +134,8 @@ class Faults:
         self.broken = broken
         self.made: list[tuple[str, str]] = []
         monkeypatch.setattr(launch._Launcher, "materialise", self.materialise)
+        facts = {"session_id": "s", "run_id": "r"}
+        monkeypatch.setattr(launch, "_facts_of", lambda result, asset: [facts, facts])
 
     def materialise(self, assets: Sequence[str], keys: Sequence[str], ops: object = None) -> None:
         if self.broken.get(assets[0], "nothing") in keys[0]:
@@ -180,7 +182,11 @@ def test_what_breaks_costs_only_what_hangs_on_it(
 ):
     faults = Faults(monkeypatch, **broken)
     lines: list[str] = []
-    [left_out] = launch.profile(lab, instance, REQUESTS, {}, lines.append)
+    done = launch.profile(lab, instance, REQUESTS, {}, lines.append)
+    [left_out] = done.left_out
+    assert {(it.request.variant, it.request.platform) for it in done.sessions} | lost == {
+        (request.variant, request.platform) for request in REQUESTS
+    }
     assert {(request.variant, request.platform) for request in left_out.requests} == lost
     assert str(left_out) in lines
     assert "Mend it." in str(left_out)

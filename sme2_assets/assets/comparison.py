@@ -3,8 +3,8 @@
 import dagster as dg
 import pandas as pd
 
-from sme2_assets.assets.support import clear_failures, plotted
-from sme2_assets.partitions import both_states, pair_partitions, parse_pair_key
+from sme2_assets.assets.support import clear_failures, plotted, runs_of
+from sme2_assets.partitions import both_states, pair_partitions, parse_pair_key, run_key
 from sme2_assets.report.explain import explain
 from sme2_assets.report.glance import category_glance
 from sme2_assets.report.insights import insight_table
@@ -13,7 +13,8 @@ from sme2_assets.report.plots import category_picture, data_uri_markdown
 from sme2_assets.report.tables import comparison_table, device_cell, speedup_text
 from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
-from sme2_assets.warehouse.comparisons import compare_latest
+from sme2_assets.targets import SME2_STATES, TargetKey
+from sme2_assets.warehouse.comparisons import compare_pair
 from sme2_assets.warehouse.read import rows_of_view
 
 
@@ -35,9 +36,10 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
     device and thread count. Emulated pairs are compared in kernels, never in time.
     """
     variant, platform_name = parse_pair_key(context.partition_key)
+    keys = [run_key(variant, TargetKey(platform_name, sme2)) for sme2 in SME2_STATES]
     warehouse = lab.warehouse
     with clear_failures():
-        rows = compare_latest(warehouse, variant, platform_name)
+        rows = compare_pair(warehouse, *runs_of(context, "timeline", keys).values())
         warehouse.publish()
         categories = pd.concat(
             [
@@ -45,7 +47,7 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
                 for sme2 in ("off", "on")
             ]
         )
-        explanation = explain(warehouse, variant, platform_name, rows["session_id"].iloc[0])
+        explanation = explain(warehouse, rows["session_id"].iloc[0])
     model = rows[rows["level"] == "model"].iloc[0]
     picture = category_picture(categories, f"{variant} on {platform_name}: the category shift")
     return dg.MaterializeResult(
@@ -64,6 +66,7 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
             **_numbers(model),
             "fidelity": model["fidelity"],
             "device": device_cell(dict(model)),
+            "session_id": model["session_id"],
             "off_run_id": model["off_run_id"],
             "on_run_id": model["on_run_id"],
         },

@@ -12,7 +12,7 @@ from sme2_assets.profiling.plan import plan_for
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.report.tables import speedup_text
 from sme2_assets.resources import Lab
-from sme2_assets.warehouse.comparisons import compare_aa, device_noise_floor
+from sme2_assets.warehouse.comparisons import compare_session, device_noise_floor
 from sme2_assets.warehouse.ingest import rows_of_run, write_run
 from sme2_assets.warehouse.read import run_of_id
 
@@ -50,7 +50,7 @@ def aa_noise(context: dg.AssetExecutionContext, config: ProfileConfig, lab: Lab)
         for rows in [rows_of_run(lab.store.run_dir(manifest.run_id)) for manifest in manifests]:
             write_run(warehouse, rows)
         warehouse.publish()
-        compared = compare_aa(warehouse, manifests[0].session_id)
+        compared = compare_session(warehouse, manifests[0].session_id)
         warehouse.publish()
         floor = device_noise_floor(warehouse, run_of_id(warehouse, manifests[0].run_id))
     model_row = dict(compared[compared["level"] == "model"].iloc[0])
@@ -68,6 +68,7 @@ def aa_noise(context: dg.AssetExecutionContext, config: ProfileConfig, lab: Lab)
             ),
             **({"noise floor": plotted(floor)} if floor else {}),
             "session_id": manifests[0].session_id,
+            "run_ids": dg.MetadataValue.json([manifest.run_id for manifest in manifests]),
         },
         data_version=dg.DataVersion(manifests[0].session_id),
     )

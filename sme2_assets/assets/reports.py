@@ -2,10 +2,9 @@
 
 import dagster as dg
 
-from sme2_assets.assets.support import clear_failures
-from sme2_assets.partitions import pair_partitions, parse_pair_key
-from sme2_assets.report.content import pair_document
-from sme2_assets.report.files import write_document, write_overview
+from sme2_assets.assets.support import clear_failures, materialised
+from sme2_assets.partitions import pair_partitions
+from sme2_assets.report.files import write_overview, write_session_report
 from sme2_assets.report.markdown import markdown_of
 from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
@@ -24,10 +23,9 @@ def report(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
 
     Verdict first, then what it rests on. docs/reports.md says how to read it.
     """
-    variant, platform_name = parse_pair_key(context.partition_key)
     with clear_failures():
-        document = pair_document(lab.warehouse, variant, platform_name)
-        markdown, page = write_document(lab.store.report_dir(variant, platform_name), document)
+        session_id = materialised(context, "sme2_comparison", context.partition_key, "session_id")
+        document, [markdown, page] = write_session_report(lab.store, lab.warehouse, session_id)
     text = markdown_of(document)
     verdict = document.verdict
     assert verdict is not None
@@ -36,6 +34,7 @@ def report(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
             "verdict": verdict.word,
             "why": verdict.sentence,
             "figure": f"{verdict.figure or '-'} {verdict.figure_note or ''}".strip(),
+            "session_id": session_id,
             "html": dg.MetadataValue.path(str(page)),
             "path": dg.MetadataValue.path(str(markdown)),
             "report": dg.MetadataValue.md(text),

@@ -1,15 +1,13 @@
 """What all assets share: clear failures, and how the runs of partitions come into the warehouse."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import dagster as dg
 
 from sme2_assets.errors import Sme2Error
-from sme2_assets.partitions import parse_run_key
-from sme2_assets.profiling.session import current_run_dir
 from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
 from sme2_assets.targets.host import host_device
@@ -18,6 +16,8 @@ from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import KernelRows, RunRows
 
 Rows = TypeVar("Rows", RunRows, KernelRows)
+# Materialisations of one partition that other runs may have made while this one was under way.
+RECENT = 20
 
 
 @contextmanager
@@ -51,6 +51,40 @@ def plotted(value: float) -> dg.MetadataValue:
     return dg.MetadataValue.float(float(f"{float(value):.6g}"))
 
 
+class InRun(Protocol):
+    """What the contexts of assets and of ops have in common."""
+
+    @property
+    def instance(self) -> dg.DagsterInstance: ...
+
+    @property
+    def run_id(self) -> str: ...
+
+
+def materialised(context: InRun, asset: str, key: str, name: str) -> str:
+    """A fact that an upstream asset attached to a partition: by this Dagster run, else the last time.
+
+    So run ids are carried along the edges of the graph; nothing downstream looks for what is newest.
+    """
+    records = context.instance.fetch_materializations(
+        dg.AssetRecordsFilter(asset_key=dg.AssetKey(asset), asset_partitions=[key]), limit=RECENT
+    ).records
+    own = [record for record in records if record.run_id == context.run_id]
+    for record in own or records:
+        made = record.asset_materialization
+        if made is not None and name in made.metadata:
+            return str(made.metadata[name].value)
+    raise Sme2Error(
+        f"{asset} has not been materialised for {key}.",
+        f"Materialise {asset} for this partition first, or run `sme2 profile`, which does all steps.",
+    )
+
+
+def runs_of(context: InRun, asset: str, keys: Iterable[str]) -> dict[str, str]:
+    """The run id that an upstream asset made of each partition."""
+    return {key: materialised(context, asset, key, "run_id") for key in keys}
+
+
 def store_runs(
     context: dg.AssetExecutionContext,
     lab: Lab,
@@ -64,14 +98,11 @@ def store_runs(
     """
     warehouse = lab.warehouse
     with clear_failures():
-        runs = {}
-        for key in context.partition_keys:
-            variant, target = parse_run_key(key)
-            runs[key] = read(current_run_dir(lab.store, variant, target.platform, target.sme2))
+        run_ids = runs_of(context, "etdump_traces", context.partition_keys)
+        runs = {key: read(lab.store.run_dir(run_id)) for key, run_id in run_ids.items()}
         for rows in runs.values():
             write(warehouse, rows)
         warehouse.publish()
         for key, rows in runs.items():
             context.add_asset_metadata(metadata(warehouse, rows), partition_key=key)
-    run_ids = [rows.manifest.run_id for rows in runs.values()]
-    return dg.MaterializeResult(data_version=dg.DataVersion(sha256_of_text(*run_ids)[:16]))
+    return dg.MaterializeResult(data_version=dg.DataVersion(sha256_of_text(*run_ids.values())[:16]))

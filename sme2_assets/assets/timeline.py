@@ -26,7 +26,7 @@ from sme2_assets.warehouse.read import run_of_id
 def timeline(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """Tables `runs`, `inferences`, `timeline`, `operators`: every nanosecond of an inference in one row.
 
-    Reads the traces of the newest run of the partition, writes Parquet, and publishes the DuckDB file.
+    Reads the traces of the run that etdump_traces made, writes Parquet, and publishes the DuckDB file.
     History is kept: a new run adds rows. Shown with what the views `latency_summary`, `operator_summary` and
     `category_summary` have of the run.
     """

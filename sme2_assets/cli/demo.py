@@ -6,7 +6,6 @@ command.
 
 from __future__ import annotations
 
-import secrets
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from sme2_assets.report.unit_use import UnitUse
     from sme2_assets.warehouse import Warehouse
 
-# Marks the Dagster runs of one demo, so that it shows what it measured itself.
-TAG = "sme2/demo"
 
 Log = Callable[[str], None]
 
@@ -73,10 +70,9 @@ def _measured(store: Store, model: str, log: Log) -> tuple[list[str], list[str]]
     wanted = launch.requests_for_this_machine(lab, variants_of(model), SME2_STATES)
     for note in wanted.notes:
         log(f"note: {note}")
-    tags = {TAG: secrets.token_hex(8)}
     with launch.open_instance(store) as instance:
-        failed = launch.profile(lab, instance, wanted.requests, {}, log, tags=tags)
-        return launch.measured_runs(instance, tags), [str(each) for each in (*wanted.left_out, *failed)]
+        done = launch.profile(lab, instance, wanted.requests, {}, log)
+    return done.run_ids, [str(each) for each in (*wanted.left_out, *done.left_out)]
 
 
 @dataclass(frozen=True)
@@ -105,14 +101,15 @@ class _Result:
 
     @classmethod
     def of(cls, store: Store, run_ids: Sequence[str], left_out: list[str]) -> _Result:
-        from sme2_assets.report.files import PAGE_NAME
+        from sme2_assets.report.files import PAGE_NAME, report_folder
         from sme2_assets.report.unit_use import finding, most_telling, unit_use
         from sme2_assets.warehouse import Warehouse
+        from sme2_assets.warehouse.read import run_of_id
 
         warehouse = Warehouse(store.warehouse)
         used = unit_use(warehouse, run_ids)
         telling = most_telling(used)
-        page = store.report_dir(telling.variant, telling.platform) / PAGE_NAME if telling else None
+        page = report_folder(store, run_of_id(warehouse, telling.run_id)) / PAGE_NAME if telling else None
         return cls(
             used,
             _speedups(warehouse, run_ids),

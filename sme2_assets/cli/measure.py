@@ -18,7 +18,7 @@ from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
 
 if TYPE_CHECKING:
-    from sme2_assets.launch import ProfileRequest
+    from sme2_assets.launch import Measured
     from sme2_assets.warehouse import Warehouse
 
 
@@ -133,32 +133,28 @@ def profile(
             status.update(message)
             progress.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
 
-        failed = launch.profile(lab, instance, wanted.requests, settings, log, aa=aa)
-    left_out = [*wanted.left_out, *failed]
-    lost = {request for each in failed for request in each.requests}
-    requests = [request for request in wanted.requests if request not in lost]
+        done = launch.profile(lab, instance, wanted.requests, settings, log, aa=aa)
+    left_out = [*wanted.left_out, *done.left_out]
     if aa:
-        _show_noise(lab.warehouse, [request.variant for request in requests], as_json)
+        _show_noise(lab.warehouse, [session.request.variant for session in done.sessions], as_json)
     elif as_json:
-        print_json([_request_json(lab.warehouse, request) for request in requests])
+        print_json([_session_json(lab.warehouse, session) for session in done.sessions])
     else:
-        _show(store, lab.warehouse, requests, operators)
+        _show(store, lab.warehouse, done.sessions, operators)
     for each in left_out:
         progress.print(str(each), style="bold red", markup=False, highlight=False, soft_wrap=True)
     if left_out:
         sys.exit(1)
 
 
-def _show(store: Store, warehouse: Warehouse, requests: list[ProfileRequest], operators: bool) -> None:
-    from sme2_assets.report import terminal
+def _show(store: Store, warehouse: Warehouse, sessions: list[Measured], operators: bool) -> None:
+    from sme2_assets.report.files import PAGE_NAME, report_folder
+    from sme2_assets.report.terminal import show_session
+    from sme2_assets.warehouse.read import run_of_id
 
-    for request in requests:
-        what = (out, warehouse, request.variant, request.platform)
-        if len(request.states) == 2:
-            page = store.report_dir(request.variant, request.platform) / "report.html"
-            terminal.show_comparison(*what, page, operators)
-        else:
-            terminal.show_baseline(*what, request.states[0])
+    for session in sessions:
+        folder = report_folder(store, run_of_id(warehouse, session.run_ids[0]))
+        show_session(out, warehouse, session.session_id, folder / PAGE_NAME, operators)
 
 
 def _show_noise(warehouse: Warehouse, variants: list[str], as_json: bool) -> None:
@@ -174,22 +170,14 @@ def _show_noise(warehouse: Warehouse, variants: list[str], as_json: bool) -> Non
     print_table(out, noise_table(rows))
 
 
-def _request_json(warehouse: Warehouse, request: ProfileRequest) -> dict[str, Any]:
-    from sme2_assets.warehouse.read import comparison, latest_run
+def _session_json(warehouse: Warehouse, session: Measured) -> dict[str, Any]:
+    from sme2_assets.warehouse.read import comparison_of_session
 
-    runs = [latest_run(warehouse, request.variant, request.platform, sme2) for sme2 in request.states]
-    compared = (
-        json.loads(
-            comparison(warehouse, request.variant, request.platform).to_json(
-                orient="records", date_format="iso"
-            )
-        )
-        if len(runs) == 2
-        else []
-    )
+    rows = comparison_of_session(warehouse, session.session_id)
     return {
-        "variant": request.variant,
-        "platform": request.platform,
-        "run_ids": {run["sme2"]: run["run_id"] for run in runs},
-        "comparison": compared,
+        "variant": session.request.variant,
+        "platform": session.request.platform,
+        "session_id": session.session_id,
+        "run_ids": dict(zip(session.request.states, session.run_ids, strict=True)),
+        "comparison": json.loads(rows.to_json(orient="records", date_format="iso")),
     }

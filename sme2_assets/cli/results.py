@@ -141,28 +141,27 @@ Written = tuple[list[Path], str, list[dict[str, Any]]]
 
 def _reports(store: Store, model: str, platform_name: str | None, formats: tuple[str, ...]) -> Written:
     """Writes a model's reports; the files, the Markdown, and what they say first."""
-    from sme2_assets.report.content import latest_document
-    from sme2_assets.report.files import write_document
+    from sme2_assets.report.files import write_session_report
     from sme2_assets.report.markdown import markdown_of
     from sme2_assets.warehouse import Warehouse
+    from sme2_assets.warehouse.read import latest_sessions
 
     warehouse = Warehouse(store.warehouse)
     written: list[Path] = []
     texts, facts = [], []
     for variant in variants_of(model):
-        for name in [platform_name] if platform_name else PLATFORMS:
-            document = latest_document(warehouse, variant, name)
-            if document is None or document.verdict is None:
-                continue
-            files = write_document(store.report_dir(variant, name), document, formats)
+        for run in latest_sessions(warehouse, variant, platform_name):
+            document, files = write_session_report(store, warehouse, run["session_id"], formats)
+            verdict = document.verdict
+            assert verdict is not None
             written += files
             texts.append(markdown_of(document))
-            verdict = document.verdict
             facts.append(
                 {
                     "variant": variant,
-                    "platform": name,
-                    "session_id": document.stamp,
+                    "platform": run["platform"],
+                    "device": run["device"],
+                    "session_id": run["session_id"],
                     "verdict": verdict.word,
                     "reason": verdict.sentence,
                     "figure": verdict.figure,
@@ -203,14 +202,13 @@ def explain(store: Store, model: str, platform_name: str | None, as_json: bool) 
     from sme2_assets.report.explain import explain as explained
     from sme2_assets.report.insights import explanation_json, show_explanation
     from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.read import newest_run
+    from sme2_assets.warehouse.read import latest_sessions
 
     warehouse = Warehouse(store.warehouse)
     found = [
-        explained(warehouse, variant, name)
+        explained(warehouse, run["session_id"])
         for variant in variants_of(model)
-        for name in ([platform_name] if platform_name else PLATFORMS)
-        if newest_run(warehouse, variant, name) is not None
+        for run in latest_sessions(warehouse, variant, platform_name)
     ]
     if not found:
         raise Sme2Error(

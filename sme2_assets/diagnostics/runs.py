@@ -117,11 +117,10 @@ def _check_pair(made: Checkup, warehouse: Warehouse, run: dict[str, Any]) -> Non
             step.note("The run was measured alone: it is compared with nothing.")
             return
         session = runs_of_session(warehouse, run["session_id"])
-        session = session[(session["variant"] == run["variant"]) & (session["platform"] == run["platform"])]
         if len(session) != 2:
             step.note("The other arm of the session is not in this warehouse.", AGAIN)
             return
-        off, on = ({str(k): v for k, v in row.items()} for _, row in session.sort_values("arm").iterrows())
+        off, on = session
         fault = why_not_a_pair(off, on) or why_outputs_differ(off, on)
         require(fault is None, f"{fault}", "Measure both states in one session: `sme2 profile`.")
         step.detail = f"{off['run_id']} and {on['run_id']} differ in SME2 alone and compute the same"

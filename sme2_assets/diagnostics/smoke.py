@@ -53,7 +53,7 @@ def _take_steps(made: Checkup, store: Store, own: Store, native: bool, emulated:
     from sme2_assets.exchange.export import FORMATS, export_run
     from sme2_assets.models.export import export_variant
     from sme2_assets.resources import Lab
-    from sme2_assets.warehouse.read import latest_run
+    from sme2_assets.warehouse.read import run_of_id
 
     lab = Lab(data_root=str(own.root))
     with made.step("doctor") as step:
@@ -63,22 +63,21 @@ def _take_steps(made: Checkup, store: Store, own: Store, native: bool, emulated:
     with made.step("export") as step:
         model = export_variant(VARIANT, own.artifacts, log=log)
         step.detail = f"{VARIANT} {'from the cache' if model.cached else 'exported'}, {model.pte_sha256[:12]}"
-    requests = []
+    run_ids = []
     with launch.open_instance(own) as instance:
         if native:
             with made.step("run and analyse") as step:
                 platform, states = _native(lab)
-                requests.append(launch.ProfileRequest(VARIANT, platform, states))
-                launch.profile(lab, instance, requests, SETTINGS, log)
+                request = launch.ProfileRequest(VARIANT, platform, states)
+                run_ids.append(launch.profile(lab, instance, [request], SETTINGS, log).run_ids[-1])
                 step.detail = f"{VARIANT} on {platform}, SME2 {' and '.join(states)}"
         if emulated:
             with made.step("emulated pair") as step:
                 lab.target("emulated").require("on")
                 pair = launch.ProfileRequest(VARIANT, "emulated", ("off", "on"))
-                launch.profile(lab, instance, [pair], {}, log)
-                requests.append(pair)
+                run_ids.append(launch.profile(lab, instance, [pair], {}, log).run_ids[-1])
                 step.detail = "SME2 off and on"
-    runs = [latest_run(lab.warehouse, VARIANT, request.platform, request.states[-1]) for request in requests]
+    runs = [run_of_id(lab.warehouse, run_id) for run_id in run_ids]
     with made.step("files") as step:
         written = [
             export_run(own, run, FORMATS, own.root / "exports" / run["run_id"], log=log) for run in runs

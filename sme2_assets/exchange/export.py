@@ -114,11 +114,7 @@ def _arms(warehouse: Warehouse, run: dict[str, Any]) -> list[ExportedArm]:
     arms = [ExportedArm(run)]
     if bool(run["paired"]):
         session = runs_of_session(warehouse, run["session_id"])
-        others = session[(session["run_id"] != run["run_id"]) & (session["variant"] == run["variant"])]
-        others = others[others["platform"] == run["platform"]]
-        arms += [
-            ExportedArm({str(name): value for name, value in row.items()}) for _, row in others.iterrows()
-        ]
+        arms += [ExportedArm(other) for other in session if other["run_id"] != run["run_id"]]
     return arms
 
 

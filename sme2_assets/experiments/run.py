@@ -20,9 +20,10 @@ from sme2_assets import launch
 from sme2_assets.errors import Sme2Error
 from sme2_assets.exchange.export import export_run
 from sme2_assets.experiments.plan import Session
+from sme2_assets.report.files import report_folder
 from sme2_assets.resources import Lab
 from sme2_assets.store import Store, write_json
-from sme2_assets.warehouse.read import latest_run, run_of_id
+from sme2_assets.warehouse.read import run_of_id
 
 EXPERIMENT_TAG = "sme2/experiment"
 SUMMARY_FILE = "experiment.json"
@@ -82,16 +83,13 @@ def _measured(
     try:
         if session.program is not None:
             link_program(lab.store, session.program)
-        launch.profile(lab, instance, [session.request], session.wishes, log, tags={EXPERIMENT_TAG: name})
-        runs = [latest_run(lab.warehouse, session.variant, session.platform, sme2) for sme2 in session.states]
+        tags = {EXPERIMENT_TAG: name}
+        done = launch.profile(lab, instance, [session.request], session.wishes, log, tags=tags)
     except Sme2Error as error:
         return Outcome(session, time.monotonic() - started, error=error)
-    return Outcome(
-        session,
-        time.monotonic() - started,
-        {run["sme2"]: run["run_id"] for run in runs},
-        runs[0]["session_id"],
-    )
+    [measured] = done.sessions
+    run_ids = dict(zip(session.states, measured.run_ids, strict=True))
+    return Outcome(session, time.monotonic() - started, run_ids, measured.session_id)
 
 
 def link_program(store: Store, program: Path) -> None:
@@ -118,7 +116,7 @@ def write_output(lab: Lab, outcome: Outcome, output: Path, log: Callable[[str], 
     folder = output / output_name(session)
     run = run_of_id(lab.warehouse, outcome.run_ids[session.states[-1]])
     export_run(lab.store, run, OUTPUT_FORMATS, folder / "export", log=log)
-    report = lab.store.report_dir(session.variant, session.platform)
+    report = report_folder(lab.store, run)
     if session.paired and report.is_dir():
         shutil.copytree(report, folder / "report", dirs_exist_ok=True)
 

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from sme2_assets.analysis.statistics import paired_speedup
 from sme2_assets.errors import ConnectionLost, Sme2Error
@@ -115,22 +114,7 @@ def measure_session(
             )
             manifest.write(arm.directory)
             manifests.append(manifest)
-    if experiment == "sme2":
-        for manifest in manifests:
-            identity = manifest.identity
-            partition = _partition_name(identity.variant, identity.platform, identity.sme2)
-            store.set_current("run", partition, manifest.run_id)
     return manifests
-
-
-def current_run_dir(store: Store, variant: str, platform: str, sme2: str) -> Path:
-    """The folder of the newest complete run of a partition."""
-    run_id = store.require_current("run", _partition_name(variant, platform, sme2), "etdump_traces")
-    return store.run_dir(run_id)
-
-
-def _partition_name(variant: str, platform: str, sme2: str) -> str:
-    return f"{variant}.{platform}-sme2_{sme2}"
 
 
 def _run_id(session_id: str, model: ExportedModel, target: Target, spec: ArmSpec) -> str:

@@ -49,7 +49,7 @@ from sme2_assets.report.tables import (
 )
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.comparisons import aa_sessions_like, device_noise_floor
-from sme2_assets.warehouse.read import comparison, latest_run, newest_run, rows_of_view, runs_of_session
+from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, runs_of_session
 
 TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "no difference": "same"}
 # Of the A/A sessions of a device; the view aa_sessions has them all.
@@ -99,37 +99,24 @@ class _Subject:
         return pd.concat([rows_of_view(self.warehouse, view, run_id) for run_id in self.run_ids])
 
 
-def latest_document(warehouse: Warehouse, variant: str, platform: str) -> Document | None:
-    """The newest of a model on a platform: the comparison, or the one arm that was measured later alone."""
-    newest = newest_run(warehouse, variant, platform)
-    if newest is None:
-        return None
-    rows = comparison(warehouse, variant, platform)
-    if not rows.empty and rows["session_id"].iloc[0] == newest["session_id"]:
-        return pair_document(warehouse, variant, platform)
-    return baseline_document(warehouse, variant, platform, newest["sme2"])
-
-
-def pair_document(warehouse: Warehouse, variant: str, platform: str) -> Document:
-    """SME2 on against off."""
-    rows = comparison(warehouse, variant, platform)
+def session_document(warehouse: Warehouse, session_id: str) -> Document:
+    """The report of a session: the comparison of its arms, or the one arm that was measured."""
+    runs = runs_of_session(warehouse, session_id)
+    if len(runs) == 1:
+        return _baseline_document(warehouse, runs[0])
+    rows = comparison_of_session(warehouse, session_id)
     if rows.empty:
         raise WarehouseError(
-            f"The warehouse has no comparison of {variant} on {platform}.",
-            f"Measure both arms together: `sme2 profile {variant} --platform {platform}`.",
+            f"The arms of session {session_id} have not been compared.",
+            "Materialise sme2_comparison for it, or run `sme2 warehouse sync`.",
         )
-    model = rows[rows["level"] == "model"].iloc[0]
-    runs = runs_of_session(warehouse, model["session_id"]).sort_values("sme2").to_dict("records")
-    runs = [run for run in runs if run["run_id"] in (model["off_run_id"], model["on_run_id"])]
-    explanation = explain(warehouse, variant, platform, model["session_id"])
-    subject = _Subject(warehouse, runs, rows, explanation)
+    subject = _Subject(warehouse, runs, rows, explain(warehouse, session_id))
     return _document(subject, f"{subject.name}: SME2 on against off", _pair_verdict(subject))
 
 
-def baseline_document(warehouse: Warehouse, variant: str, platform: str, sme2: str) -> Document:
+def _baseline_document(warehouse: Warehouse, run: dict[str, Any]) -> Document:
     """One arm alone: where the time goes, and no comparison."""
-    run = latest_run(warehouse, variant, platform, sme2)
-    explanation = explain(warehouse, variant, platform, run["session_id"], sme2)
+    explanation = explain(warehouse, run["session_id"], run["sme2"])
     subject = _Subject(warehouse, [run], pd.DataFrame(), explanation)
     title = f"{subject.name}: {arm_text(run)}" + ("" if subject.reference else " alone")
     return _document(subject, title, _baseline_verdict(subject))

@@ -1,4 +1,4 @@
-"""What a model's newest measurement says: insights, ranked, with the tables they rest on.
+"""What a session says: insights, ranked, with the tables they rest on.
 
 A plain function on the warehouse. `sme2 explain`, the report and the assets show what it gives.
 """
@@ -14,7 +14,7 @@ from sme2_assets.analysis.insights.insight import ArmRows, Insight
 from sme2_assets.analysis.insights.ranking import insights
 from sme2_assets.errors import WarehouseError
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.read import newest_run, runs_of_session
+from sme2_assets.warehouse.read import runs_of_session
 
 # The views of one run, in the order people read them.
 _ORDER = {
@@ -28,7 +28,7 @@ _ORDER = {
 
 @dataclass(frozen=True)
 class Explanation:
-    """The newest session of a model on a platform, explained.
+    """A session of a model on a platform, explained.
 
     `subject` is the arm the insights are about: SME2 on, or the only one measured; `baseline` is SME2
     off beside it, or None. `modules` are the subject's rows of `module_summary`.
@@ -47,34 +47,16 @@ class Explanation:
         return [arm for arm in (self.baseline, self.subject) if arm is not None]
 
 
-def explain(
-    warehouse: Warehouse,
-    variant: str,
-    platform: str,
-    session_id: str | None = None,
-    sme2: str | None = None,
-) -> Explanation:
-    """Explains a session, the newest unless one is named; an error says how to get one.
-
-    With `sme2` that arm alone, as if the other had not been measured.
-    """
-    newest = newest_run(warehouse, variant, platform)
-    if newest is None:
-        raise WarehouseError(
-            f"The warehouse has no run of {variant} on {platform}.",
-            f"Run `sme2 profile {variant} --platform {platform}` first.",
-        )
-    runs = runs_of_session(warehouse, session_id or newest["session_id"])
-    runs = runs[(runs["variant"] == variant) & (runs["platform"] == platform)]
-    if sme2 is not None:
-        runs = runs[runs["sme2"] == sme2]
-    arms = {run["sme2"]: _arm_rows(warehouse, run) for run in runs.to_dict("records")}
+def explain(warehouse: Warehouse, session_id: str, sme2: str | None = None) -> Explanation:
+    """Explains a session. With `sme2` that arm alone, as if the other had not been measured."""
+    runs = runs_of_session(warehouse, session_id)
+    arms = {run["sme2"]: _arm_rows(warehouse, run) for run in runs if sme2 in (None, run["sme2"])}
     subject = arms.get("on") or arms["off"]
     baseline = arms.get("off") if "on" in arms else None
     return Explanation(
-        variant,
-        platform,
-        newest["fidelity"],
+        runs[0]["variant"],
+        runs[0]["platform"],
+        runs[0]["fidelity"],
         subject,
         baseline,
         insights(subject, baseline),

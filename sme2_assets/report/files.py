@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from sme2_assets.report.content import latest_document
+from sme2_assets.report.content import session_document
 from sme2_assets.report.document import Document
 from sme2_assets.report.html import html_of, stamp_in, stamp_of
 from sme2_assets.report.markdown import MarkdownReport, markdown_report
 from sme2_assets.report.overview import overview_document, overview_rows
-from sme2_assets.store import Store, write_text_atomically
+from sme2_assets.store import Store, safe_name, write_text_atomically
 from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.read import latest_sessions, runs_of_session
 
 FORMATS = ("md", "html")
 REPORT_NAME = "report.md"
 PAGE_NAME = "report.html"
 OVERVIEW_NAME = "index.md"
 OVERVIEW_PAGE_NAME = "index.html"
+
+
+def report_folder(store: Store, run: Mapping[str, Any]) -> Path:
+    """Where the report of a run's session is: other devices and settings have other folders."""
+    setting = [run["device"], f"t{run['threads']}", run["cpus"] and f"cpus_{run['cpus']}", run["power_mode"]]
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(str(part) for part in setting if part))
+    return store.reports / safe_name(run["variant"]) / safe_name(run["platform"]) / safe_name(name)
+
+
+def write_session_report(
+    store: Store, warehouse: Warehouse, session_id: str, formats: Collection[str] = FORMATS
+) -> tuple[Document, list[Path]]:
+    """Writes the report of a session to the folder of its series."""
+    document = session_document(warehouse, session_id)
+    folder = report_folder(store, runs_of_session(warehouse, session_id)[0])
+    return document, write_document(folder, document, formats)
 
 
 def write_document(
@@ -57,8 +76,8 @@ def write_overview(
     """Writes the overview of all models and platforms; its rows lead to the pages that are there."""
     rows = overview_rows(warehouse)
 
-    def link(variant: str, platform: str) -> str | None:
-        page = store.report_dir(variant, platform) / PAGE_NAME
+    def link(row: Mapping[str, Any]) -> str | None:
+        page = report_folder(store, row) / PAGE_NAME
         return page.relative_to(store.reports).as_posix() if page.is_file() else None
 
     document = overview_document(rows, link)
@@ -66,12 +85,8 @@ def write_overview(
 
 
 def write_missing_reports(store: Store, warehouse: Warehouse, log: Callable[[str], None]) -> None:
-    """Writes the report of every model on every platform that has none of its newest session yet."""
-    for row in overview_rows(warehouse).to_dict("records"):
-        directory = store.report_dir(row["variant"], row["platform"])
-        if stamp_in(directory / PAGE_NAME) == stamp_of(row["session_id"]):
-            continue
-        log(f"{row['variant']} on {row['platform']}")
-        document = latest_document(warehouse, row["variant"], row["platform"])
-        if document is not None:
-            write_document(directory, document)
+    """Writes the report of every series that has none of its newest session yet."""
+    for run in latest_sessions(warehouse):
+        if stamp_in(report_folder(store, run) / PAGE_NAME) != stamp_of(run["session_id"]):
+            log(f"{run['variant']} on {run['platform']}, {run['device']}")
+            write_session_report(store, warehouse, run["session_id"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -10,11 +10,13 @@ import pandas as pd
 from sme2_assets.report.document import Document, Grid, Section, Text
 from sme2_assets.report.tables import TextTable, arm_text, device_cell, speedup_text
 from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.read import latest_sessions
 
 HEADER = [
     "model",
     "platform",
     "device",
+    "threads",
     "verdict",
     "speedup",
     "SME2 operators",
@@ -23,25 +25,20 @@ HEADER = [
     "measured",
 ]
 
-# The newest session of every model on every platform, with its comparison if there is one; the numerics are
-# those of the arm that is nearest to failing.
-_NEWEST = """
-WITH newest AS (
-    SELECT variant, platform, session_id
-    FROM runs
-    WHERE experiment = 'sme2'
-    QUALIFY row_number() OVER (PARTITION BY variant, platform ORDER BY started_at DESC, session_id DESC) = 1
-),
-sessions AS (
+# Sessions, each with its comparison if there is one; the numerics are those of the arm that is nearest to
+# failing.
+_SESSIONS = """
+WITH sessions AS (
     SELECT
         variant, platform, session_id, any_value(fidelity) AS fidelity,
-        any_value(device) AS device, any_value(arch) AS arch, any_value(started_at) AS started_at,
+        any_value(device) AS device, any_value(arch) AS arch, any_value(threads) AS threads,
+        any_value(cpus) AS cpus, any_value(power_mode) AS power_mode, any_value(started_at) AS started_at,
         string_agg(sme2, ' and ' ORDER BY sme2) AS arms,
         arg_max(run_id, sme2) AS subject_run_id,
         min(sqnr_db - sqnr_threshold_db) AS margin_db,
         min(sqnr_db) AS sqnr_db
     FROM runs
-    JOIN newest USING (variant, platform, session_id)
+    WHERE list_contains(?, session_id)
     GROUP BY variant, platform, session_id
 )
 SELECT
@@ -51,7 +48,7 @@ FROM sessions
 LEFT JOIN comparisons AS compared
     ON compared.variant = sessions.variant AND compared.platform = sessions.platform
     AND compared.session_id = sessions.session_id AND compared.level = 'model'
-ORDER BY sessions.variant, sessions.platform
+ORDER BY sessions.variant, sessions.platform, sessions.device, sessions.threads, sessions.session_id
 """
 # What the subject of each session waits for most. Emulated runs have no times: what missed the SME unit.
 _SLOWEST = """
@@ -62,12 +59,13 @@ SELECT run_id, reason, count(*) AS operators FROM missed_sme2 WHERE list_contain
 GROUP BY run_id, reason ORDER BY operators DESC, reason
 """
 
-Record = Mapping[Hashable, Any]
+Record = Mapping[Any, Any]
 
 
 def overview_rows(warehouse: Warehouse) -> pd.DataFrame:
-    """One row per model and platform: its newest session, how it ended, and what it waits for most."""
-    rows = warehouse.query(_NEWEST)
+    """One row per series: its newest session, how it ended, and what it waits for most."""
+    newest = [run["session_id"] for run in latest_sessions(warehouse)]
+    rows = warehouse.query(_SESSIONS, [newest])
     emulated = rows["fidelity"] == "emulated"
     of_time, of_kernels = (rows.loc[these, "subject_run_id"].tolist() for these in (~emulated, emulated))
     said = {
@@ -79,13 +77,13 @@ def overview_rows(warehouse: Warehouse) -> pd.DataFrame:
     return rows.assign(bottleneck=rows["subject_run_id"].map(said))
 
 
-def overview_document(rows: pd.DataFrame, link: Callable[[str, str], str | None]) -> Document:
-    """The overview; `link` says where the page of a model on a platform is, None where there is none."""
+def overview_document(rows: pd.DataFrame, link: Callable[[Record], str | None]) -> Document:
+    """The overview; `link` says where the page of a row is, None where there is none."""
     records = rows.to_dict("records")
     if not records:
         return Document("Overview", None, [Section("Models", [Text("Nothing has been measured yet.")])])
     table = TextTable.of(HEADER, [_cells(row) for row in records])
-    links = tuple(link(row["variant"], row["platform"]) for row in records)
+    links = tuple(link(row) for row in records)
     said = _counts_text(rows)
     notes = [
         Text(said),
@@ -116,6 +114,7 @@ def _cells(row: Record) -> list[Any]:
         row["variant"],
         row["platform"],
         device_cell(row),
+        _threads_text(row),
         verdict_text(row),
         "-" if row["fidelity"] == "emulated" else speedup_text(row),
         None if pd.isna(row["operators"]) else f"{int(row['sme2_operators_on'])} of {int(row['operators'])}",
@@ -123,6 +122,10 @@ def _cells(row: Record) -> list[Any]:
         _numerics_text(row),
         f"{row['started_at']:%Y-%m-%d %H:%M}",
     ]
+
+
+def _threads_text(row: Record) -> str:
+    return ", ".join(str(part) for part in (row["threads"], row["cpus"], row["power_mode"]) if part)
 
 
 def _slowest_text(row: Record) -> str:

@@ -23,20 +23,23 @@ from sme2_assets.report.tables import (
     speedup_text,
 )
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.read import comparison, latest_run, rows_of_view
+from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, runs_of_session
 
 
-def show_comparison(
-    out: Console, warehouse: Warehouse, variant: str, platform: str, report: Path, operators: bool
+def show_session(
+    out: Console, warehouse: Warehouse, session_id: str, report: Path | None, operators: bool
 ) -> None:
-    """SME2 on against off, verdict first; every operator when asked for."""
-    _headline(out, variant, platform)
-    rows = comparison(warehouse, variant, platform)
-    facts = [
-        rows_of_view(warehouse, "operator_facts", rows[f"{sme2}_run_id"].iloc[0]) for sme2 in ("off", "on")
-    ]
+    """SME2 on against off, verdict first; or, of one arm alone, where its time goes."""
+    runs = runs_of_session(warehouse, session_id)
+    out.print(f"== {runs[0]['variant']} on {runs[0]['platform']} ==", style="bold", highlight=False)
+    if len(runs) == 1:
+        show_arm(out, warehouse, runs[0])
+        return
+    rows = comparison_of_session(warehouse, session_id)
+    facts = [rows_of_view(warehouse, "operator_facts", run["run_id"]) for run in runs]
     show_comparison_rows(out, rows, operators, sampled=executed_text(pd.concat(facts)))
-    out.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
+    if report is not None:
+        out.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
     out.print()
 
 
@@ -61,12 +64,6 @@ def show_comparison_rows(
         print_table(out, comparison_table(rows, level))
 
 
-def show_baseline(out: Console, warehouse: Warehouse, variant: str, platform: str, sme2: str) -> None:
-    """One arm alone: where its time goes."""
-    _headline(out, variant, platform)
-    show_arm(out, warehouse, latest_run(warehouse, variant, platform, sme2))
-
-
 def show_arm(out: Console, warehouse: Warehouse, run: dict[str, Any]) -> None:
     """A run that has nothing beside it: what its times are, and where they go."""
     alone = f"{arm_text(run)} alone: a baseline, with nothing to compare it with."
@@ -83,10 +80,6 @@ def show_rows(out: Console, rows: pd.DataFrame) -> None:
         table.add_row(*[_cell(value) for value in values])
     out.print(table)
     out.print(f"{len(rows)} rows", style="dim")
-
-
-def _headline(out: Console, variant: str, platform: str) -> None:
-    out.print(f"== {variant} on {platform} ==", style="bold", highlight=False)
 
 
 def print_table(out: Console, table: TextTable) -> None:

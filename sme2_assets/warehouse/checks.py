@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sme2_assets.analysis.comparison import why_not_a_pair, why_outputs_differ
-from sme2_assets.warehouse.read import comparison, run_of_id
+from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.store import Warehouse
 
 # Medians of rounds that scatter more than this make intervals too wide to be of use.
@@ -157,8 +157,7 @@ def noise_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
     return "; ".join(faults) or None
 
 
-def pair_faults(warehouse: Warehouse, variant: str, platform: str) -> str | None:
-    """Why the two runs of the newest comparison are no pair, or computed different things."""
-    rows = comparison(warehouse, variant, platform)
-    off, on = (run_of_id(warehouse, rows[f"{sme2}_run_id"].iloc[0]) for sme2 in ("off", "on"))
+def pair_faults(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> str | None:
+    """Why two runs are no pair, or computed different things."""
+    off, on = (run_of_id(warehouse, run_id) for run_id in (off_run_id, on_run_id))
     return why_not_a_pair(off, on) or why_outputs_differ(off, on)

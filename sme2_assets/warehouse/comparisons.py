@@ -9,21 +9,28 @@ import pandas as pd
 from sme2_assets.analysis.comparison import compare, why_not_a_pair
 from sme2_assets.analysis.statistics import noise_floor
 from sme2_assets.errors import Sme2Error
-from sme2_assets.warehouse.read import arm, latest_run, run_of_id, runs_of_session
+from sme2_assets.warehouse.read import arm, run_of_id, runs_of_session
 from sme2_assets.warehouse.schema import COMPARISONS
 from sme2_assets.warehouse.store import Warehouse
 
 
-def compare_latest(warehouse: Warehouse, variant: str, platform: str) -> pd.DataFrame:
-    """Compares the newest runs of both states and stores the rows; an unfit pair is refused."""
-    off, on = (latest_run(warehouse, variant, platform, sme2) for sme2 in ("off", "on"))
-    return _stored(warehouse, _compared(warehouse, off, on))
+def compare_session(warehouse: Warehouse, session_id: str) -> pd.DataFrame:
+    """Compares the two arms of a session and stores the rows."""
+    arms = runs_of_session(warehouse, session_id)
+    if len(arms) != 2:
+        raise Sme2Error(
+            f"The session {session_id} has one arm, {arms[0]['run_id']}: there is nothing to compare.",
+            "Measure both states together: `sme2 profile`.",
+        )
+    return compare_pair(warehouse, arms[0]["run_id"], arms[1]["run_id"])
 
 
-def compare_aa(warehouse: Warehouse, session_id: str) -> pd.DataFrame:
-    """Compares the identical arms of an A/A session and stores the rows."""
-    first, second = (dict(row) for _, row in runs_of_session(warehouse, session_id).iterrows())
-    return _stored(warehouse, _compared(warehouse, first, second))
+def compare_pair(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> pd.DataFrame:
+    """Compares two runs and stores the rows; an unfit pair is refused."""
+    rows = compare_runs(warehouse, off_run_id, on_run_id)
+    keys = {key.name: str(rows[key.name].iloc[0]) for key in COMPARISONS.keys}
+    warehouse.write(COMPARISONS, rows.drop(columns=list(keys)), keys)
+    return rows
 
 
 def compare_runs(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> pd.DataFrame:
@@ -59,9 +66,3 @@ def _compared(warehouse: Warehouse, off: dict[str, Any], on: dict[str, Any]) -> 
     # An A/A session is judged without the floor that such sessions make.
     floor = device_noise_floor(warehouse, off) if off["experiment"] == "sme2" else None
     return compare(arm(warehouse, off), arm(warehouse, on), floor)
-
-
-def _stored(warehouse: Warehouse, rows: pd.DataFrame) -> pd.DataFrame:
-    keys = {key.name: str(rows[key.name].iloc[0]) for key in COMPARISONS.keys}
-    warehouse.write(COMPARISONS, rows.drop(columns=list(keys)), keys)
-    return rows

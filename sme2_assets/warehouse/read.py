@@ -10,6 +10,8 @@ from sme2_assets.analysis.comparison import ArmRounds
 from sme2_assets.errors import WarehouseError
 from sme2_assets.warehouse.store import Warehouse
 
+# What tells one history from another; the view `latest_runs` has the newest run of each, and of each state.
+SERIES = ("variant", "platform", "device", "arch", "threads", "cpus", "power_mode")
 # Rows of these views belong to one run each.
 RUN_VIEWS = (
     "latency_summary",
@@ -21,29 +23,31 @@ RUN_VIEWS = (
 )
 
 
-def latest_run(warehouse: Warehouse, variant: str, platform: str, sme2: str) -> dict[str, Any]:
-    """The newest run of a partition, whatever its thread count."""
-    rows = warehouse.query(
-        "SELECT * FROM runs WHERE variant = ? AND platform = ? AND sme2 = ? AND experiment = 'sme2' "
-        "ORDER BY started_at DESC, run_id DESC LIMIT 1",
-        [variant, platform, sme2],
-    )
-    if rows.empty:
-        raise WarehouseError(
-            f"The warehouse has no run of {variant} on {platform} with SME2 {sme2}.",
-            "Materialise timeline for this partition, or run `sme2 profile`.",
+def latest_runs(
+    warehouse: Warehouse, variant: str | None = None, platform: str | None = None, sme2: str | None = None
+) -> list[dict[str, Any]]:
+    """Rows of the view `latest_runs`, the newest first: the one definition of what is newest."""
+    return _records(
+        warehouse.query(
+            "SELECT * FROM latest_runs WHERE coalesce(variant = $variant, true) "
+            "AND coalesce(platform = $platform, true) AND coalesce(sme2 = $sme2, true) "
+            "ORDER BY started_at DESC, run_id DESC",
+            {"variant": variant, "platform": platform, "sme2": sme2},
         )
-    return dict(rows.iloc[0])
-
-
-def newest_run(warehouse: Warehouse, variant: str, platform: str) -> dict[str, Any] | None:
-    """The newest run of a model on a platform, in whichever state; None when there is none."""
-    rows = warehouse.query(
-        "SELECT * FROM runs WHERE variant = ? AND platform = ? AND experiment = 'sme2' "
-        "ORDER BY started_at DESC, sme2 LIMIT 1",
-        [variant, platform],
     )
-    return None if rows.empty else dict(rows.iloc[0])
+
+
+def latest_sessions(
+    warehouse: Warehouse, variant: str | None = None, platform: str | None = None
+) -> list[dict[str, Any]]:
+    """The newest session of every series, the newest first, each as one of its runs.
+
+    A series is a model on one device, set in one way: other thread counts, CPUs and power modes are others.
+    """
+    newest: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for run in latest_runs(warehouse, variant, platform):
+        newest.setdefault(tuple(run[name] for name in SERIES), run)
+    return list(newest.values())
 
 
 def rows_of_view(warehouse: Warehouse, view: str, run_id: str) -> pd.DataFrame:
@@ -70,18 +74,8 @@ def arm(warehouse: Warehouse, run: dict[str, Any]) -> ArmRounds:
     return ArmRounds(run, **frames)
 
 
-def comparison(warehouse: Warehouse, variant: str, platform: str) -> pd.DataFrame:
-    """The newest comparison of a model on a platform; empty when there is none."""
-    return warehouse.query(
-        "SELECT * FROM comparisons WHERE variant = ? AND platform = ? AND experiment = 'sme2' "
-        "QUALIFY session_id = max(session_id) OVER () "
-        "ORDER BY level = 'model' DESC, level = 'category' DESC, delegate NULLS LAST, position, off_ns DESC",
-        [variant, platform],
-    )
-
-
 def comparison_of_session(warehouse: Warehouse, session_id: str) -> pd.DataFrame:
-    """The comparison of one session, in the order of `comparison`."""
+    """The comparison of one session, whole model first; empty when it was not compared."""
     return warehouse.query(
         "SELECT * FROM comparisons WHERE session_id = ? "
         "ORDER BY level = 'model' DESC, level = 'category' DESC, delegate NULLS LAST, position, off_ns DESC",
@@ -89,8 +83,20 @@ def comparison_of_session(warehouse: Warehouse, session_id: str) -> pd.DataFrame
     )
 
 
-def runs_of_session(warehouse: Warehouse, session_id: str) -> pd.DataFrame:
-    return warehouse.query("SELECT * FROM runs WHERE session_id = ? ORDER BY arm", [session_id])
+def runs_of_session(warehouse: Warehouse, session_id: str) -> list[dict[str, Any]]:
+    """The runs of a session, the arm with SME2 off first; an error where it has none."""
+    rows = warehouse.query("SELECT * FROM runs WHERE session_id = ? ORDER BY arm", [session_id])
+    if rows.empty:
+        raise WarehouseError(
+            f"There is no session {session_id!r} in the warehouse.",
+            "`sme2 sql 'SELECT DISTINCT session_id FROM runs'` lists the sessions.",
+        )
+    # "off" comes before "on", and "a" before "b".
+    return _records(rows)
+
+
+def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
 
 
 def run_of_id(warehouse: Warehouse, run_id: str) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def test_the_chain_runs_on_a_device_with_sme2_on_and_off(
         "SELECT verdict FROM sme2_comparison WHERE platform = 'android' AND level = 'model'"
     )["verdict"]
     assert verdict == "not comparable"
-    assert (workbench.store.report_dir(VARIANT, "android") / "report.md").is_file()
+    assert list((workbench.store.reports / VARIANT / "android").glob("*/report.md"))
     second = workbench.profile(VARIANT, "android", "off", kernel_rounds=0)
     assert any("0.0 MB pushed in this session" in line for line in second), second
     assert not any("0.0 MB pushed in this session" in line for line in first), first

@@ -165,7 +165,7 @@ def test_every_check_ran_and_passed(workbench: Workbench, emulated_pair: str):
 
 @pytest.mark.slow
 def test_the_report_is_written_with_its_picture(workbench: Workbench, emulated_pair: str):
-    folder = workbench.store.report_dir(emulated_pair, "emulated")
+    [folder] = (workbench.store.reports / emulated_pair / "emulated").iterdir()
     text = (folder / "report.md").read_text()
     assert "times mean nothing" in text
     assert "Insights" in text

@@ -10,8 +10,7 @@ import pytest
 from sme2_assets.exchange.export import FORMATS, export_run
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.comparisons import compare_latest
-from sme2_assets.warehouse.read import latest_run
+from sme2_assets_tests.warehouse.newest import compare_newest, newest_run
 from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
 
 
@@ -27,7 +26,7 @@ class Exported:
         return Warehouse(self.store.warehouse)
 
     def run(self, sme2: str) -> dict:
-        return latest_run(self.warehouse, "toy_cnn-fp32", "linux", sme2)
+        return newest_run(self.warehouse, "toy_cnn-fp32", "linux", sme2)
 
     def table(self, sme2: str, name: str) -> Path:
         return self.folder / f"linux_sme2_{sme2}" / f"toy_cnn_xnnpack_fp32_linux_sme2_{sme2}_t1_{name}"
@@ -45,7 +44,7 @@ def make_pair(store: Store, *places: tuple[str, str], rounds: int = 6) -> None:
             ingest(warehouse, made.write(store.runs))
     warehouse.publish()
     for platform, _ in places:
-        compare_latest(warehouse, "toy_cnn-fp32", platform)
+        compare_newest(warehouse, "toy_cnn-fp32", platform)
     warehouse.publish()
 
 

@@ -21,10 +21,11 @@ from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import conservation_faults
 from sme2_assets.warehouse.comparisons import compare_runs
 from sme2_assets.warehouse.history import series_of
-from sme2_assets.warehouse.read import latest_run, newest_run, run_of_id
+from sme2_assets.warehouse.read import latest_sessions, run_of_id
 from sme2_assets.warehouse.schema import TABLES
 from sme2_assets_tests.exchange.kit_folder import trace, write_kit_folder
 from sme2_assets_tests.exchange.measured_pair import EMULATED, LINUX, make_pair
+from sme2_assets_tests.warehouse.newest import newest_run
 from sme2_assets_tests.warehouse.run_folder import MadeRun
 
 # What a foreign run says of itself, and nothing else.
@@ -210,8 +211,8 @@ def test_a_foreign_run_changes_no_row_of_any_view_that_verdicts_come_from(store:
     tables = {"comparisons", "regressions", "numerics", "environment", "operators", "delegation"}
     before = {name: rows_of(warehouse, name) for name in views | tables}
     known = {
-        "latest": [latest_run(warehouse, "toy_cnn-fp32", "linux", sme2)["run_id"] for sme2 in ("off", "on")],
-        "newest": newest_run(warehouse, "toy_cnn-fp32", "linux"),
+        "latest": [newest_run(warehouse, "toy_cnn-fp32", "linux", sme2)["run_id"] for sme2 in ("off", "on")],
+        "newest": latest_sessions(warehouse),
         "series": list(series_of(warehouse)),
     }
 
@@ -233,9 +234,9 @@ def test_a_foreign_run_changes_no_row_of_any_view_that_verdicts_come_from(store:
     for name in ("operator_summary", "category_summary", "operator_facts"):
         assert set(foreign) <= set(rows_of(warehouse, name)["run_id"])
     assert known["latest"] == [
-        latest_run(warehouse, "toy_cnn-fp32", "linux", sme2)["run_id"] for sme2 in ("off", "on")
+        newest_run(warehouse, "toy_cnn-fp32", "linux", sme2)["run_id"] for sme2 in ("off", "on")
     ]
-    assert newest_run(warehouse, "toy_cnn-fp32", "linux")["run_id"] == known["newest"]["run_id"]  # type: ignore[index]
+    assert [run["run_id"] for run in latest_sessions(warehouse)] == [run["run_id"] for run in known["newest"]]
     assert list(series_of(warehouse)) == known["series"]
     by_state = {taken.facts.sme2: taken.run_id for taken in done.traces[:2]}
     with pytest.raises(Sme2Error, match="not interleaved"):

@@ -16,7 +16,7 @@ from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import aa_arms, same_runner, sme2_arms
 from sme2_assets.profiling.plan import Plan, plan_for
-from sme2_assets.profiling.session import current_run_dir, measure_session
+from sme2_assets.profiling.session import measure_session
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store, sha256_of_file
 from sme2_assets.targets.base import Availability
@@ -74,7 +74,7 @@ def finished_runs(store: Store) -> list[Path]:
 
 def test_a_session_leaves_its_evidence_and_a_manifest_that_proves_it(store, model, runner_binary):
     [manifest] = measure(store, model, runner_binary)
-    folder = current_run_dir(store, model.variant, HOST, "off")
+    folder = store.run_dir(manifest.run_id)
     assert finished_runs(store) == [folder]
     assert RunFolder.open(folder).manifest == manifest
     assert not manifest.paired
@@ -112,17 +112,14 @@ def test_a_runner_that_fails_leaves_no_run(store, model, faulty_runner, script, 
         measure(store, model, faulty_runner(script), replace(SHORT, timeout_s=2))
     assert caught.value.remedy
     assert finished_runs(store) == []
-    with pytest.raises(Sme2Error, match="no run"):
-        current_run_dir(store, model.variant, HOST, "off")
 
 
-def test_a_crash_in_a_later_round_leaves_the_older_run_current(store, model, runner_binary, faulty_runner):
+def test_a_crash_in_a_later_round_leaves_only_the_older_run(store, model, runner_binary, faulty_runner):
     [first] = measure(store, model, runner_binary)
     crashing = faulty_runner('case "$*" in *_01_etdump*) kill -9 $$;; esac; exec "$real" "$@"')
     with pytest.raises(RunnerError, match="round 2, etdump pass"):
         measure(store, model, crashing)
     assert [path.name for path in finished_runs(store)] == [first.run_id]
-    assert current_run_dir(store, model.variant, HOST, "off").name == first.run_id
 
 
 def test_an_output_that_is_not_finite_is_no_measurement(store, model, runner_binary, tmp_path):
@@ -174,8 +171,8 @@ def test_the_runner_is_believed_and_not_the_target(store, model, runner_binary):
 
 
 def test_a_manifest_of_another_schema_is_refused(store, model, runner_binary):
-    measure(store, model, runner_binary, replace(SHORT, rounds=1, max_rounds=1))
-    folder = current_run_dir(store, model.variant, HOST, "off")
+    [manifest] = measure(store, model, runner_binary, replace(SHORT, rounds=1, max_rounds=1))
+    folder = store.run_dir(manifest.run_id)
     raw = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**raw, "schema": 99}))
     with pytest.raises(Sme2Error, match="version 99 of its format"):
@@ -246,8 +243,6 @@ def test_identical_arms_are_interleaved_and_never_current(store, model, runner_b
     ]
     assert sorted(orders) == [[0, 1], [1, 0]], "each arm begins once"
     assert manifests[0].info.arms_sqnr_db == 200.0, "identical arms give identical outputs"
-    with pytest.raises(Sme2Error, match="no run"):
-        current_run_dir(store, model.variant, HOST, "off")
 
 
 def test_rounds_are_added_until_the_interval_is_narrow(store, model, runner_binary):

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from sme2_assets.report.content import baseline_document, pair_document
+from sme2_assets.report.content import session_document
 from sme2_assets.report.document import Document
 from sme2_assets.report.html import html_of
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.comparisons import compare_latest
 from sme2_assets_tests.warehouse.conftest import paired, warehouse
+from sme2_assets_tests.warehouse.newest import compare_newest, newest_session
 from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
 
 __all__ = ["documents", "pages", "paired", "warehouse"]
@@ -36,15 +36,20 @@ def documents(paired: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> di
             ingest(unclear, replace(run, variant=variant, sme2=sme2).write(folder / "runs"))
     unclear.publish()
     for variant, run in UNCLEAR.items():
-        compare_latest(unclear, variant, run.platform)
+        compare_newest(unclear, variant, run.platform)
     unclear.publish()
+    alone = Warehouse(folder / "alone" / "warehouse")
+    ingest(alone, MadeRun().write(folder / "alone" / "runs"))
+    alone.publish()
     made = {
-        variant.removesuffix("-fp32"): pair_document(unclear, variant, run.platform)
+        variant.removesuffix("-fp32"): session_document(
+            unclear, newest_session(unclear, variant, run.platform)
+        )
         for variant, run in UNCLEAR.items()
     }
     return {
-        "faster": pair_document(paired, VARIANT, "linux"),
-        "baseline": baseline_document(paired, VARIANT, "linux", "off"),
+        "faster": session_document(paired, newest_session(paired, VARIANT, "linux")),
+        "baseline": session_document(alone, newest_session(alone, VARIANT, "linux")),
         "emulated": made["slow"],
         **made,
     }

@@ -43,23 +43,23 @@ def sme2(store: Store, *words: str, code: int = 0) -> Result:
 
 def test_each_model_on_each_platform_has_one_row(store: Store):
     rows = overview_rows(Warehouse(store.warehouse))
-    document = overview_document(rows, lambda variant, platform: None)
+    document = overview_document(rows, lambda row: None)
     [text, _, grid] = document.sections[0].blocks
     assert "2 models on 2 platforms: 1 not comparable (emulated), 1 faster, 1 baseline, SME2 off" in text.text
     emulated, linux, alone = grid.table.rows
     device = "a-cpu-0a1b2c (aarch64)"
-    assert emulated[:6] == [VARIANT, "emulated", device, "not comparable (emulated)", "-", "2 of 8"]
-    assert emulated[6] == "without SME2: 1 shape"
-    assert linux[:4] == [VARIANT, "linux", device, "faster"]
-    assert linux[4].endswith("n=6)")
-    assert linux[6].startswith("Convolution (NHWC, PF32) IGEMM #1, features.0.conv: 4")
-    assert linux[7] == "right, 90 dB"
-    assert alone[:5] == ["toy_cnn-int8", "linux", device, "baseline, SME2 off", "-"]
+    assert emulated[:7] == [VARIANT, "emulated", device, "1", "not comparable (emulated)", "-", "2 of 8"]
+    assert emulated[7] == "without SME2: 1 shape"
+    assert linux[:5] == [VARIANT, "linux", device, "1", "faster"]
+    assert linux[5].endswith("n=6)")
+    assert linux[7].startswith("Convolution (NHWC, PF32) IGEMM #1, features.0.conv: 4")
+    assert linux[8] == "right, 90 dB"
+    assert alone[:6] == ["toy_cnn-int8", "linux", device, "1", "baseline, SME2 off", "-"]
 
 
 def test_report_all_writes_the_overview_and_the_pages_it_leads_to(store: Store):
     shown = sme2(store, "report", "--all").stdout
-    assert f"[{VARIANT}]({VARIANT}/linux/report.html)" in shown
+    assert f"[{VARIANT}]({VARIANT}/linux/a-cpu-0a1b2c-t1/report.html)" in shown
     page = (store.reports / "index.html").read_text()
     links = [link for link in parsed(page).links if link.endswith("report.html")]
     assert len(links) == 3
@@ -79,7 +79,7 @@ def test_a_report_is_written_in_the_format_asked_for_and_opened(
     browser.chmod(0o755)
     monkeypatch.setenv("BROWSER", str(browser))
     words = ("report", VARIANT, "--platform", "linux", "--format", "html")
-    page = store.report_dir(VARIANT, "linux") / "report.html"
+    [page] = (store.reports / VARIANT / "linux").glob("*/report.html")
     page.unlink(missing_ok=True)
     [told] = json.loads(sme2(store, *words, "--open", "--json").stdout)
     assert opened.read_text().strip() == page.as_uri()

@@ -13,13 +13,13 @@ from rich.console import Console
 
 from sme2_assets.assets import summaries
 from sme2_assets.exchange.export import FORMATS, export_run
-from sme2_assets.report.content import baseline_document
+from sme2_assets.report.content import session_document
 from sme2_assets.report.explain import explain
 from sme2_assets.report.html import html_of
 from sme2_assets.report.insights import explanation_json, show_explanation
 from sme2_assets.report.markdown import markdown_report
 from sme2_assets.report.overview import overview_document, overview_rows
-from sme2_assets.report.terminal import show_baseline
+from sme2_assets.report.terminal import show_session
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import executed_kernel_faults, sme2_evidence_faults
@@ -62,7 +62,7 @@ def printed(show) -> str:  # type: ignore[no-untyped-def]
 
 
 def test_the_report_has_its_times_and_says_what_they_are_not(warehouse: Warehouse):
-    text = markdown_report(baseline_document(warehouse, INTEL.variant, "linux", "off")).text
+    text = markdown_report(session_document(warehouse, INTEL.session_id)).text
     assert NOTE in text
     assert "median inference" in text
     assert "xeon-0a1b2c" in text
@@ -72,16 +72,16 @@ def test_the_report_has_its_times_and_says_what_they_are_not(warehouse: Warehous
 
 
 def test_the_page_says_no_more_than_the_report(warehouse: Warehouse):
-    page = html_of(baseline_document(warehouse, INTEL.variant, "linux", "off"))
+    page = html_of(session_document(warehouse, INTEL.session_id))
     shown = re.sub(r"<(style|script|svg).*?</\1>", "", page, flags=re.DOTALL)
     assert NOTE in shown
     assert about_sme2(re.sub(r"<[^>]+>", "\n", shown)) == []
 
 
 def test_the_terminal_says_where_it_ran_and_nothing_of_sme2(warehouse: Warehouse):
-    explanation = explain(warehouse, INTEL.variant, "linux")
+    explanation = explain(warehouse, INTEL.session_id)
     said = [
-        printed(lambda out: show_baseline(out, warehouse, INTEL.variant, "linux", "off")),
+        printed(lambda out: show_session(out, warehouse, INTEL.session_id, None, False)),
         printed(lambda out: show_explanation(out, explanation)),
     ]
     for text in said:
@@ -132,7 +132,7 @@ def test_the_pages_of_the_assets_say_so_too(warehouse: Warehouse):
 
 def test_the_overview_calls_it_a_reference(warehouse: Warehouse):
     rows = overview_rows(warehouse)
-    text = markdown_report(overview_document(rows, lambda variant, platform: None)).text
+    text = markdown_report(overview_document(rows, lambda row: None)).text
     [line] = [line for line in text.splitlines() if "xeon-0a1b2c" in line]
     assert "reference (x86_64)" in line
     assert "SME2" not in line

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from sme2_assets.errors import WarehouseError
-from sme2_assets.report.content import latest_document, pair_document
+from sme2_assets.report.content import session_document
 from sme2_assets.report.document import Document, Picture, Section
-from sme2_assets.report.files import write_document, write_report
+from sme2_assets.report.files import report_folder, write_document, write_report
 from sme2_assets.report.markdown import MarkdownReport, markdown_of, markdown_report
 from sme2_assets.report.tables import EMULATED_NOTE
+from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.comparisons import compare_latest
 from sme2_assets_tests.report.test_tables import TIME
+from sme2_assets_tests.warehouse.newest import compare_newest, newest_session
 from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
 
 VARIANT = "toy_cnn-fp32"
@@ -67,21 +68,18 @@ def test_one_arm_alone_is_reported_without_a_comparison(documents: dict[str, Doc
 
 
 def test_the_latest_report_is_of_what_was_measured_last(warehouse: Warehouse, tmp_path: Path):
-    assert latest_document(warehouse, VARIANT, "linux") is None
     off = MadeRun(rounds=1, warmup=0, iterations=1)
     for run in (off, replace(off, sme2="on")):
         ingest(warehouse, run.write(tmp_path))
     warehouse.publish()
-    compare_latest(warehouse, VARIANT, "linux")
+    compare_newest(warehouse, VARIANT, "linux")
     warehouse.publish()
-    compared = latest_document(warehouse, VARIANT, "linux")
-    assert compared is not None
+    compared = session_document(warehouse, newest_session(warehouse, VARIANT, "linux"))
     assert "SME2 on against off" in compared.title
     alone = replace(off, session_id="later", started_at=off.started_at + timedelta(days=1))
     ingest(warehouse, alone.write(tmp_path))
     warehouse.publish()
-    latest = latest_document(warehouse, VARIANT, "linux")
-    assert latest is not None
+    latest = session_document(warehouse, newest_session(warehouse, VARIANT, "linux"))
     assert "SME2 off alone" in latest.title
 
 
@@ -140,6 +138,28 @@ def test_a_picture_that_cannot_be_drawn_leaves_the_old_report(tmp_path: Path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_a_pair_that_was_never_compared_has_no_report_and_the_remedy_is_said(warehouse: Warehouse):
-    with pytest.raises(WarehouseError, match="sme2 profile toy_cnn-fp32 --platform linux"):
-        pair_document(warehouse, VARIANT, "linux")
+def test_a_pair_that_was_never_compared_has_no_report_and_the_remedy_is_said(
+    warehouse: Warehouse, tmp_path: Path
+):
+    off = MadeRun(rounds=1, warmup=0, iterations=1)
+    for run in (off, replace(off, sme2="on")):
+        ingest(warehouse, run.write(tmp_path))
+    warehouse.publish()
+    with pytest.raises(WarehouseError, match="have not been compared") as raised:
+        session_document(warehouse, off.session_id)
+    assert "sme2 warehouse sync" in str(raised.value.remedy)
+
+
+def test_sessions_of_other_devices_and_thread_counts_have_folders_of_their_own(tmp_path: Path):
+    run = {"variant": VARIANT, "platform": "linux", "device": "a", "threads": 1, "cpus": "", "power_mode": ""}
+    changes = [
+        {},
+        {"device": "b"},
+        {"threads": 4},
+        {"cpus": "4-7"},
+        {"cpus": "4-7, utility"},
+        {"power_mode": "app"},
+    ]
+    folders = {report_folder(Store(tmp_path), run | change) for change in changes}
+    assert len(folders) == len(changes)
+    assert all(tmp_path / "reports" / VARIANT / "linux" == folder.parent for folder in folders)

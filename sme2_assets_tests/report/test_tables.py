@@ -14,7 +14,7 @@ from sme2_assets.report.tables import (
     speedup_text,
 )
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.read import comparison
+from sme2_assets_tests.warehouse.newest import newest_comparison
 
 # A number with a fraction, a percentage, a ratio: none of them may stand in an emulated table.
 TIME = re.compile(r"\d\.\d|\d%|\dx")
@@ -22,7 +22,7 @@ TIME = re.compile(r"\d\.\d|\d%|\dx")
 
 def tables(warehouse: Warehouse, platform: str) -> dict[str, TextTable]:
     of_run = "FROM {} WHERE platform = ? AND sme2 = 'on'"
-    compared = comparison(warehouse, "toy_cnn-fp32", platform)
+    compared = newest_comparison(warehouse, "toy_cnn-fp32", platform)
     return {
         "latency": latency_table(warehouse.query(of_run.format("latency_summary"), [platform])),
         "operators": operator_table(warehouse.query(of_run.format("operator_summary"), [platform])),

@@ -15,7 +15,7 @@ from sme2_assets.store import Store
 from sme2_assets.targets.host import host_platform
 from sme2_assets.targets.local import NativeTarget
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.comparisons import compare_latest
+from sme2_assets_tests.warehouse.newest import compare_newest
 from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
 
 
@@ -36,7 +36,7 @@ def paired(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
             ingest(warehouse, run.write(folder / "runs"))
     warehouse.publish()
     for platform, _, _ in platforms:
-        compare_latest(warehouse, "toy_cnn-fp32", platform)
+        compare_newest(warehouse, "toy_cnn-fp32", platform)
     warehouse.publish()
     return warehouse
 

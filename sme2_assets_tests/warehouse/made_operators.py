@@ -20,6 +20,7 @@ from sme2_assets.analysis.categories import classify
 from sme2_assets.report.explain import Explanation, explain
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.schema import INFERENCES, KERNEL_SAMPLES, OPERATORS, RUNS, TIMELINE, Table
+from sme2_assets_tests.warehouse.newest import newest_session
 
 DELEGATE_OVERHEAD_NS = 3_000
 FRAMEWORK_OVERHEAD_NS = 2_000
@@ -57,6 +58,11 @@ class OperatorRun:
     features: Sequence[str] = ("asimd",)
     pte_sha256: str = "a" * 64
     started_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __post_init__(self) -> None:
+        # A session is of one model on one platform.
+        begun = self.session_id.partition(".")[0]
+        object.__setattr__(self, "session_id", f"{begun}.{self.variant}.{self.platform}")
 
     @property
     def run_id(self) -> str:
@@ -289,4 +295,4 @@ def made_warehouse() -> Warehouse:
 
 @cache
 def explained(variant: str, platform: str) -> Explanation:
-    return explain(made_warehouse(), variant, platform)
+    return explain(made_warehouse(), newest_session(made_warehouse(), variant, platform))

@@ -112,6 +112,11 @@ class MadeRun:
     started_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     seed: int = 1
 
+    def __post_init__(self) -> None:
+        # A session is of one model on one platform.
+        begun = self.session_id.partition(".")[0]
+        object.__setattr__(self, "session_id", f"{begun}.{self.variant}.{self.platform}")
+
     @property
     def run_id(self) -> str:
         return f"{self.session_id}-{self.variant}-{self.platform}-sme2_{self.sme2}"

@@ -11,8 +11,9 @@ import pytest
 from sme2_assets.errors import Sme2Error, WarehouseError
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import noise_faults, pair_faults
-from sme2_assets.warehouse.comparisons import compare_latest, compare_runs, device_noise_floor
-from sme2_assets.warehouse.read import comparison, latest_run, newest_run, rows_of_view, runs_of_session
+from sme2_assets.warehouse.comparisons import compare_pair, compare_runs, compare_session, device_noise_floor
+from sme2_assets.warehouse.read import comparison_of_session, latest_sessions, rows_of_view, runs_of_session
+from sme2_assets_tests.warehouse.newest import compare_newest, newest_run
 from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
 
 VARIANT = "toy_cnn-fp32"
@@ -85,23 +86,23 @@ def test_a_mixed_pair_is_refused_and_leaves_no_rows(warehouse, tmp_path):
     warehouse.publish()
     for reason, variant in pairs.items():
         with pytest.raises(Sme2Error, match=reason):
-            compare_latest(warehouse, variant, "linux")
+            compare_newest(warehouse, variant, "linux")
     warehouse.publish()
     assert warehouse.query("FROM comparisons").empty
 
 
 def test_a_new_run_of_one_arm_is_not_compared_with_the_old_of_the_other(warehouse, tmp_path):
     write(warehouse, tmp_path, OFF, ON)
-    compare_latest(warehouse, VARIANT, "linux")
+    compare_newest(warehouse, VARIANT, "linux")
     later = OFF.started_at + timedelta(days=1)
     write(warehouse, tmp_path, replace(OFF, session_id="20260102T000000-bbbbbb", started_at=later))
     with pytest.raises(Sme2Error, match="different sessions"):
-        compare_latest(warehouse, VARIANT, "linux")
+        compare_newest(warehouse, VARIANT, "linux")
 
 
 def test_wrong_outputs_are_stored_as_not_comparable(warehouse, tmp_path):
     write(warehouse, tmp_path, OFF, replace(ON, sqnr_db=12.0))
-    compare_latest(warehouse, VARIANT, "linux")
+    compare_newest(warehouse, VARIANT, "linux")
     warehouse.publish()
     rows = warehouse.query("FROM comparisons")
     assert (rows["verdict"] == "not comparable").all()
@@ -111,31 +112,33 @@ def test_wrong_outputs_are_stored_as_not_comparable(warehouse, tmp_path):
 
 def test_an_arm_that_was_never_measured_is_named(warehouse, tmp_path):
     write(warehouse, tmp_path, OFF)
-    with pytest.raises(WarehouseError, match="no run of toy_cnn-fp32 on linux with SME2 on"):
-        compare_latest(warehouse, VARIANT, "linux")
+    with pytest.raises(WarehouseError, match=f"no run '{ON.run_id}'"):
+        compare_pair(warehouse, OFF.run_id, ON.run_id)
+    with pytest.raises(Sme2Error, match=f"has one arm, {OFF.run_id}"):
+        compare_session(warehouse, OFF.session_id)
 
 
 def test_a_newer_session_is_the_comparison_and_the_older_stays_in_the_table(warehouse, tmp_path):
     later = OFF.started_at + timedelta(days=1)
     newer = [replace(run, session_id="20260102T000000-bbbbbb", started_at=later) for run in (OFF, ON)]
     write(warehouse, tmp_path, OFF, ON)
-    compare_latest(warehouse, VARIANT, "linux")
+    compare_newest(warehouse, VARIANT, "linux")
     write(warehouse, tmp_path, *newer)
-    compare_latest(warehouse, VARIANT, "linux")
-    compare_latest(warehouse, VARIANT, "linux")
+    compare_newest(warehouse, VARIANT, "linux")
+    compare_newest(warehouse, VARIANT, "linux")
     warehouse.publish()
     assert warehouse.query("SELECT count(*) AS n FROM comparisons WHERE level = 'model'")["n"].tolist() == [2]
     assert set(warehouse.query("FROM sme2_comparison")["session_id"]) == {newer[0].session_id}
-    assert set(comparison(warehouse, VARIANT, "linux")["session_id"]) == {newer[0].session_id}
-    newest = newest_run(warehouse, VARIANT, "linux")
-    assert newest is not None
-    assert newest["session_id"] == newer[0].session_id
-    assert runs_of_session(warehouse, OFF.session_id)["sme2"].tolist() == ["off", "on"]
+    assert [run["session_id"] for run in latest_sessions(warehouse, VARIANT, "linux")] == [
+        newer[0].session_id
+    ]
+    assert [run["sme2"] for run in runs_of_session(warehouse, OFF.session_id)] == ["off", "on"]
+    assert set(comparison_of_session(warehouse, OFF.session_id)["session_id"]) == {OFF.session_id}
 
 
 def test_what_was_never_measured_has_no_comparison(warehouse):
-    assert comparison(warehouse, VARIANT, "linux").empty
-    assert newest_run(warehouse, VARIANT, "linux") is None
+    assert comparison_of_session(warehouse, OFF.session_id).empty
+    assert latest_sessions(warehouse, VARIANT, "linux") == []
 
 
 def test_only_views_of_runs_are_read_by_run(paired: Warehouse):
@@ -145,20 +148,20 @@ def test_only_views_of_runs_are_read_by_run(paired: Warehouse):
 
 def test_a_true_pair_passes_and_one_that_was_tampered_with_does_not(warehouse: Warehouse, tmp_path: Path):
     write(warehouse, tmp_path, OFF, ON)
-    compare_latest(warehouse, VARIANT, "linux")
+    compare_newest(warehouse, VARIANT, "linux")
     warehouse.publish()
-    assert pair_faults(warehouse, VARIANT, "linux") is None
+    assert pair_faults(warehouse, OFF.run_id, ON.run_id) is None
     another_runner = replace(ON, runner_sha256="d" * 64)
     ingest(warehouse, another_runner.write(tmp_path / "tampered"))
     warehouse.publish()
-    assert "different runners" in str(pair_faults(warehouse, VARIANT, "linux"))
+    assert "different runners" in str(pair_faults(warehouse, OFF.run_id, ON.run_id))
 
 
 def test_two_named_runs_are_compared_without_storing_anything(warehouse: Warehouse, tmp_path: Path):
     write(warehouse, tmp_path, OFF, ON)
     rows = compare_runs(warehouse, OFF.run_id, ON.run_id)
     assert rows[rows["level"] == "model"]["verdict"].item() == "faster"
-    assert comparison(warehouse, VARIANT, "linux").empty
+    assert comparison_of_session(warehouse, OFF.session_id).empty
     with pytest.raises(Sme2Error, match="not off and on"):
         compare_runs(warehouse, ON.run_id, OFF.run_id)
 
@@ -167,17 +170,17 @@ def test_rounds_that_scatter_are_noise_on_hardware_and_nothing_under_emulation(
     warehouse: Warehouse, tmp_path: Path
 ):
     write(warehouse, tmp_path, OFF, replace(OFF, platform="emulated", fidelity="emulated"))
-    run = latest_run(warehouse, VARIANT, "linux", "off")
+    run = newest_run(warehouse, VARIANT, "linux", "off")
     assert noise_faults(warehouse, run) is None
     assert "busy" in str(noise_faults(warehouse, {**run, "flags": ["busy: make used 1.0 cores"]}))
-    emulated = latest_run(warehouse, VARIANT, "emulated", "off")
+    emulated = newest_run(warehouse, VARIANT, "emulated", "off")
     assert noise_faults(warehouse, {**emulated, "flags": ["busy: make used 1.0 cores"]}) is None
 
 
 def test_a_device_without_enough_identical_sessions_has_no_noise_floor(warehouse: Warehouse, tmp_path: Path):
     write(warehouse, tmp_path, OFF, ON)
-    compare_latest(warehouse, VARIANT, "linux")
+    compare_newest(warehouse, VARIANT, "linux")
     warehouse.publish()
-    run = latest_run(warehouse, VARIANT, "linux", "off")
+    run = newest_run(warehouse, VARIANT, "linux", "off")
     assert device_noise_floor(warehouse, run) is None
     assert device_noise_floor(warehouse, {**run, "fidelity": "emulated"}) is None

@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.comparisons import compare_latest
 from sme2_assets.warehouse.ingest import kernel_rows_of_run, rows_of_run, write_kernels, write_run
 from sme2_assets.warehouse.publish import FILE_NAME
+from sme2_assets_tests.warehouse.newest import compare_newest
 from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
 from sme2_assets_tests.warehouse.test_publish import RELATIONS
 
@@ -71,7 +71,7 @@ class Walk:
             "SELECT session_id FROM latest_runs GROUP BY ALL HAVING count(DISTINCT sme2) = 2"
         )
         if not runs.empty and len(self.warehouse.query("FROM latest_runs")) == 2:
-            compare_latest(self.warehouse, "toy_cnn-fp32", "linux")
+            compare_newest(self.warehouse, "toy_cnn-fp32", "linux")
 
     def remove_the_run_but_not_its_rows(self) -> None:
         for path in (self.warehouse.tables / "runs").rglob(f"run_id={self.some_run().run_id}/{FILE_NAME}"):

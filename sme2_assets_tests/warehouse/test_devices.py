@@ -12,10 +12,11 @@ import pytest
 
 from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.comparisons import compare_latest, device_noise_floor
+from sme2_assets.warehouse.comparisons import device_noise_floor
 from sme2_assets.warehouse.history import find_regressions, series_of
 from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.schema import COMPARISONS
+from sme2_assets_tests.warehouse.newest import compare_newest
 from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
 
 HERE = MadeRun(rounds=1, iterations=1)
@@ -73,7 +74,7 @@ def test_each_machine_has_its_newest_comparison(warehouse: Warehouse, tmp_path: 
     later = {"session_id": "20260102T000000-ffffff", "started_at": HERE.started_at + timedelta(days=1)}
     for run in (HERE, replace(HERE, device="a-cpu-ffffff", **later)):
         write(warehouse, tmp_path, [run, replace(run, sme2="on")])
-        compare_latest(warehouse, run.variant, run.platform)
+        compare_newest(warehouse, run.variant, run.platform)
         warehouse.publish()
     compared = warehouse.query("SELECT DISTINCT device, arch, session_id FROM sme2_comparison")
     assert len(compared) == 2
@@ -81,7 +82,7 @@ def test_each_machine_has_its_newest_comparison(warehouse: Warehouse, tmp_path: 
 
 def test_the_noise_of_one_machine_is_no_floor_of_another(warehouse: Warehouse, tmp_path: Path):
     write(warehouse, tmp_path, [HERE, replace(HERE, sme2="on")])
-    rows = compare_latest(warehouse, HERE.variant, HERE.platform)
+    rows = compare_newest(warehouse, HERE.variant, HERE.platform)
     for session in range(10):
         keys = {"variant": HERE.variant, "platform": "linux", "session_id": f"20260201T00000{session}-aaaaaa"}
         aa = rows.assign(experiment="aa", speedup=1.05).drop(columns=list(keys))

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from sme2_assets.cli import main
 from sme2_assets.errors import WarehouseError
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.comparisons import compare_aa
+from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.console import open_console
 from sme2_assets.warehouse.docs import BEGIN, END, PAGE, schema_markdown, with_schema
 from sme2_assets.warehouse.history import find_regressions
@@ -29,7 +29,7 @@ from sme2_assets.warehouse.ingest import rows_of_run, write_run
 from sme2_assets.warehouse.schema import TABLES
 from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
 
-AA_SESSION = "20260115T000000-cccccc"
+AA_SESSION = "20260115T000000-cccccc.toy_cnn-fp32.linux"
 
 QUERIES = re.findall(r"^```sql\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
@@ -94,7 +94,7 @@ def asked(paired: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> Wareho
         )
         write_run(warehouse, rows_of_run(made.write(folder / "runs")))
     warehouse.publish()
-    compare_aa(warehouse, AA_SESSION)
+    compare_session(warehouse, AA_SESSION)
     find_regressions(warehouse, folder / "acknowledged.txt")
     warehouse.publish()
     return warehouse

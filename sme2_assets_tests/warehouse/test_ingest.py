@@ -13,8 +13,8 @@ from sme2_assets.store import Store
 from sme2_assets.targets.host import host_arch, host_device
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import rows_of_run
-from sme2_assets.warehouse.read import latest_run
 from sme2_assets_tests.analysis.traces import Delegate, inference, trace_bytes
+from sme2_assets_tests.warehouse.newest import newest_run
 from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest, vouch_for_what_is_there
 
 TRACE = Path("round_01/etdump/trace.etdump")
@@ -36,7 +36,7 @@ def assert_no_rows(warehouse: Warehouse) -> None:
 def test_a_real_run_becomes_rows(real_run: tuple[Store, Manifest], real_warehouse: Warehouse):
     _, manifest = real_run
     identity = manifest.identity
-    run = latest_run(real_warehouse, identity.variant, identity.platform, "off")
+    run = newest_run(real_warehouse, identity.variant, identity.platform, "off")
     assert run["run_id"] == manifest.run_id
     assert run["session_id"] == manifest.session_id
     assert (run["rounds"], run["warmup"], run["iterations"], run["threads"]) == (2, 2, 4, 1)
