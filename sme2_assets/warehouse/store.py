@@ -7,6 +7,7 @@ file (publish.py) and swaps a symlink, so an open session neither blocks nor is 
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import threading
@@ -59,6 +60,13 @@ class _Opened:
             return self._connection.cursor().execute("USE warehouse")
 
 
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = self._identity = None
+
+
 _opened = _Opened()
 
 
@@ -66,6 +74,13 @@ _opened = _Opened()
 def _scratch() -> duckdb.DuckDBPyConnection:
     """A database in memory in which rows become files: starting one takes longer than most of the files."""
     return duckdb.connect()
+
+
+@atexit.register
+def _let_go() -> None:
+    """Connections that are still there when Python ends make DuckDB print a page of leaks."""
+    _opened.close()
+    _scratch.cache_clear()
 
 
 class Warehouse:
