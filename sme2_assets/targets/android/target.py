@@ -24,6 +24,7 @@ from sme2_assets.targets.android.power import applied, restore_from
 from sme2_assets.targets.android.script import Script, shell_program
 from sme2_assets.targets.android.workspace import SETUP_SECONDS, AndroidWorkspace, android_root, free_bytes
 from sme2_assets.targets.base import Availability, MachineFacts, Target
+from sme2_assets.targets.clusters import parse_features
 from sme2_assets.targets.elf import AARCH64, machine_of
 from sme2_assets.targets.environment.snapshot import Snapshot
 from sme2_assets.targets.lease import lease
@@ -89,7 +90,7 @@ class AndroidTarget(Target):
         return self._able(sme2, cpuinfo)
 
     def _able(self, sme2: str, cpuinfo: str) -> Availability:
-        if sme2 == "on" and not has_sme2(cpuinfo):
+        if sme2 == "on" and "sme2" not in parse_features(cpuinfo):
             return Availability(
                 False,
                 f"the CPU of the Android device {self.serial} (or its kernel) has no SME2.",
@@ -270,12 +271,6 @@ class EmulatedAndroidTarget(AndroidTarget):
 def power_journal(leases: Path, device_id: str) -> Path:
     """Where a session keeps the power settings it has to put back."""
     return leases / f"{safe_name(device_id)}.power.json"
-
-
-def has_sme2(cpuinfo: str) -> bool:
-    """Whether `/proc/cpuinfo` names SME2. All CPUs must have it: a thread may run on any."""
-    features = re.findall(r"^Features\s*:(.*)$", cpuinfo, re.MULTILINE)
-    return bool(features) and all("sme2" in line.split() for line in features)
 
 
 def _machine_and_cpuinfo(device: Device) -> tuple[str, str]:

@@ -16,8 +16,9 @@ from sme2_assets.targets.android import pool as pool_module
 from sme2_assets.targets.android import target as target_module
 from sme2_assets.targets.android import workspace as workspace_module
 from sme2_assets.targets.android.device import device_id_of
-from sme2_assets.targets.android.target import AndroidTarget, EmulatedAndroidTarget, has_sme2
+from sme2_assets.targets.android.target import AndroidTarget, EmulatedAndroidTarget
 from sme2_assets.targets.android.workspace import free_bytes
+from sme2_assets.targets.clusters import parse_features
 from sme2_assets_tests.targets.android.adb_loopback import DevicePrograms, LoopbackDevice
 from sme2_assets_tests.targets.android.test_adb import gone, number_in
 
@@ -307,7 +308,7 @@ def test_a_device_without_sme2_emulates_it_when_asked(
     with target.workspace() as workspace:
         shell = workspace.put(device_programs.shell)
         done = workspace.run([shell, "-c", 'print -r -- "$(</proc/cpuinfo)"'], {}, 60)
-    assert has_sme2(done.stdout)
+    assert "sme2" in parse_features(done.stdout)
     assert done.command[1:3] == ["-cpu", "max"]
     monkeypatch.delenv("SME2_ANDROID_EMULATE")
     assert open_target("android", Store(tmp_path), emulating_device.serial).fidelity == "hardware"
@@ -315,9 +316,9 @@ def test_a_device_without_sme2_emulates_it_when_asked(
 
 def test_sme2_is_there_when_every_cpu_has_it() -> None:
     with_it, without = "Features\t: fp sve2 sme sme2 smei16i32\n", "Features\t: fp sme\n"
-    assert has_sme2(f"processor: 0\n{with_it}processor: 1\n{with_it}")
-    assert not has_sme2(with_it + without)
-    assert not has_sme2("")
+    assert "sme2" in parse_features(f"processor: 0\n{with_it}processor: 1\n{with_it}")
+    assert "sme2" not in parse_features(with_it + without)
+    assert "sme2" not in parse_features("")
 
 
 def test_free_space_is_read_from_the_last_line_of_df() -> None:
