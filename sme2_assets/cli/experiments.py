@@ -332,16 +332,7 @@ def _work_json(sessions: Sequence[Session], lab: Lab) -> list[dict[str, Any]]:
     listed = []
     for session in sessions:
         work = work_of(session, lab, known.get((session.variant, session.platform, session.threads)))
-        listed.append(
-            {
-                "variant": session.variant,
-                "platform": session.platform,
-                "sme2": list(session.states),
-                "settings": session.wishes,
-                "entries": list(session.entries),
-                **asdict(work),
-            }
-        )
+        listed.append({**session.as_json(), **asdict(work)})
     return listed
 
 

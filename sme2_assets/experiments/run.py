@@ -130,13 +130,9 @@ def output_name(session: Session) -> str:
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
     """A session and what became of it, for programs."""
-    session, error = outcome.session, outcome.error
+    error = outcome.error
     return {
-        "variant": session.variant,
-        "platform": session.platform,
-        "sme2": list(session.states),
-        "settings": session.wishes,
-        "entries": list(session.entries),
+        **outcome.session.as_json(),
         "ok": outcome.ok,
         "seconds": round(outcome.seconds, 1),
         "session_id": outcome.session_id,
