@@ -53,7 +53,7 @@ def trace_steps(made: Checkup, path: Path) -> None:
     with made.step("trace") as step:
         events = read_etdump(path)
         inferences = len(execute_durations(events))
-        require(inferences > 0, "It holds no inference.", "Run the model with the event tracer attached.")
+        require(inferences > 0, "It contains no inference.", "Run the model with the event tracer attached.")
         step.detail = f"{inferences} inferences, {len(events):,} events"
     if events is None or made.steps[-1].status == FAILED:
         return

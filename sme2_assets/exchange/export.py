@@ -92,7 +92,7 @@ def _require_replaceable(folder: Path) -> None:
         raise Sme2Error(f"{folder} is not a folder.", "Name another one with --output.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / LISTING_FILE).is_file():
         raise Sme2Error(
-            f"{folder} is not empty, and no earlier export.", "Name another folder with --output."
+            f"{folder} is not empty and is not an earlier export.", "Name another folder with --output."
         )
 
 

@@ -86,7 +86,7 @@ def _ingest(
         if run_id in sources:
             raise TraceError(
                 f"It has the same content as {sources[run_id]}: one trace is not two runs.",
-                "Look which of the two it is, and give that one.",
+                "Find out which of the two it is, and give that one.",
             )
         _require_inferences(staging / TRACE_FILE, facts.warmup or 0)
         folder = store.run_dir(run_id)
@@ -129,7 +129,7 @@ def _keep(staging: Path, folder: Path, sha256: str) -> bool:
         return False
     if not (folder / TRACE_FILE).is_file() or sha256_of_file(folder / TRACE_FILE) != sha256:
         raise TraceError(
-            f"{folder} is named by the content of this trace and holds another one.",
+            f"{folder} is named after the content of this trace but contains another one.",
             "Somebody changed it: remove that folder and ingest again.",
         )
     return True
@@ -140,7 +140,7 @@ def _require_inferences(path: Path, warmup: int) -> None:
         inferences = len(execute_durations(read_etdump(path)))
         if inferences == 0:
             raise TraceError(
-                "It holds no inference.", "Run the model at least once with the event tracer attached."
+                "It contains no inference.", "Run the model at least once with the event tracer attached."
             )
         if warmup >= inferences:
             raise TraceError(

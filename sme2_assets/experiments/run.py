@@ -105,7 +105,7 @@ def link_program(store: Store, program: Path) -> None:
         if link.exists() and link.resolve() == file.resolve():
             continue
         if link.exists() and not link.is_symlink():
-            raise Sme2Error(f"{link} is another file than {file}.", "Rename one of them.")
+            raise Sme2Error(f"{link} is not the same file as {file}.", "Rename one of them.")
         link.unlink(missing_ok=True)
         link.symlink_to(file.resolve())
 

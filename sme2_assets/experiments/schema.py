@@ -65,8 +65,8 @@ def _needed_passes(passes: list[str]) -> list[str]:
     for needed in ("latency", "etdump"):
         if needed not in passes:
             raise ValueError(
-                f"leaves out {needed}: latency and etdump are always made, for no result is shown whose "
-                "operators were not seen and added up. Only kernels may be left out."
+                f"leaves out {needed}: latency and etdump are always made, because no result is shown "
+                "unless its operators were seen and add up. Only kernels may be left out."
             )
     return passes
 

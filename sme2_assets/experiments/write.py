@@ -97,5 +97,5 @@ def write_new(path: Path, text: str, *, force: bool) -> None:
     if path.is_dir() or (path.exists() and not force):
         raise Sme2Error(f"{path} is there already.", "Give another name, or --force to replace it.")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise Sme2Error(f"{path.parent} is no folder that can be written to.", "Make it first.")
+        raise Sme2Error(f"{path.parent} is not a folder that can be written to.", "Make it first.")
     write_text_atomically(path, text)

@@ -157,7 +157,7 @@ def chosen_cpus(choice: str, clusters: Sequence[Cluster], online: Sequence[int])
         which = "offline" if there.issuperset(unknown) else "not online, or not there"
         raise Sme2Error(
             f"{_cpus_text(unknown)} of the choice {choice!r} {'is' if len(unknown) == 1 else 'are'} {which}.",
-            f"Online are {cpu_list(online)}. {_choices_text(clusters)}",
+            f"Online: {cpu_list(online)}. {_choices_text(clusters)}",
         )
     return tuple(sorted(cpus))
 

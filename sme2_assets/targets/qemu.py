@@ -233,7 +233,7 @@ def _provisioned_qemu(tools: Path) -> Qemu | None:
 def _require_supported_host() -> None:
     if platform.system() != "Linux":
         raise TargetUnavailable(
-            f"the emulator runs Linux programs on Linux hosts alone, and this is {platform.system()}",
+            f"the emulator runs Linux programs only on Linux hosts, and this is {platform.system()}",
             "use the emulated platform on a Linux machine, or another platform here",
         )
 

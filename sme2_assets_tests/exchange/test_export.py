@@ -188,7 +188,7 @@ def test_an_export_that_fails_leaves_the_earlier_one_as_it_was(
 
 def test_a_folder_that_is_no_export_is_not_replaced(pair_files: Exported, tmp_path: Path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(Sme2Error, match="no earlier export"):
+    with pytest.raises(Sme2Error, match="not an earlier export"):
         export_run(pair_files.store, pair_files.run("on"), ["csv"], tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 

@@ -157,7 +157,7 @@ def test_a_program_is_known_by_its_name_and_never_mistaken_for_another(
         assert problem in found.what
     (lab.store.root / "models" / "mine.pte").unlink()
     (lab.store.root / "models" / "mine.pte").write_bytes(b"precious")
-    with pytest.raises(Sme2Error, match="another file"):
+    with pytest.raises(Sme2Error, match="not the same file"):
         link_program(lab.store, pte.resolve())
     assert (lab.store.root / "models" / "mine.pte").read_bytes() == b"precious"
 

@@ -133,7 +133,7 @@ class Device:
         if done.returncode != 0:
             raise RunnerError(
                 f"A step on {self.serial} failed (exit code {done.returncode}): {last_words(done.stderr)}",
-                "Look at `sme2 devices`: it tells the state of the device and its free space.",
+                "Run `sme2 devices` to see the state of the device and its free space.",
             )
         return done.stdout
 
@@ -194,7 +194,7 @@ class Device:
     def _broken_off(self, said: str) -> Sme2Error:
         if any(refusal in said for refusal in _REFUSALS):
             remedy = FULL_REMEDY if "No space" in said else ROOT_REMEDY
-            return TargetUnavailable(f"No folder can be made on {self.serial}: {said}", remedy)
+            return TargetUnavailable(f"No folder could be created on {self.serial}: {said}", remedy)
         return ConnectionLost(f"The connection to {self.serial} was lost ({said}).", self._lost_remedy())
 
     def _ended(self, mark: str, status: int, out: bytes, err: bytes) -> tuple[int, bytes]:
@@ -241,7 +241,7 @@ class Device:
             return
         if not gone:
             raise RunnerError(
-                f"A command on {self.serial} does not end, even killed.",
+                f"A command on {self.serial} does not end, even when it is killed.",
                 "Restart the device, then measure again.",
             )
 

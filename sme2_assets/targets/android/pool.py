@@ -96,11 +96,13 @@ class AndroidPool(Target):
                     continue
                 return target
             if not waiting:
-                log(f"all able devices are in use: {', '.join(target.serial for target in able)}; waiting")
+                log(
+                    f"all suitable devices are in use: {', '.join(target.serial for target in able)}; waiting"
+                )
                 waiting = True
             if time.monotonic() > deadline_s:
                 raise TargetUnavailable(
-                    f"All able Android devices were still in use after {_POOL_PATIENCE_S:.0f} s.",
+                    f"All suitable Android devices were still in use after {_POOL_PATIENCE_S:.0f} s.",
                     "Wait for the other sessions to end, or connect more devices.",
                 )
             time.sleep(_POOL_PAUSE_S)

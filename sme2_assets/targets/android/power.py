@@ -137,7 +137,7 @@ def restore_from(journal: Path, device: Device, log: Log = lambda message: None)
     if stuck := [name for name, value in back.items() if not _same(afterwards[name], value)]:
         names = ", ".join(f"{name} ({_shown(afterwards[name])}, was {_shown(back[name])})" for name in stuck)
         raise RunnerError(
-            f"{device.device_id} does not take back: {names}.",
+            f"{device.device_id} did not accept its old settings: {names}.",
             f"Set it by hand with `settings put global`, then delete {journal}.",
         )
     journal.unlink(missing_ok=True)
@@ -167,13 +167,13 @@ def _read(device: Device, names: Iterable[str]) -> dict[str, str | None]:
     done = device.shell(Script(_GET, tuple(wanted)), timeout_s=_PATIENCE_S)
     if done.returncode == _NO_COMMAND:
         raise Sme2Error(
-            f"{device.device_id} has no `settings` command, as Android has, so it has no power modes.",
+            f"{device.device_id} has no `settings` command, so it is not Android and has no power modes.",
             "Leave `power` empty.",
         )
     found = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
     if done.returncode != 0 or not found.keys() >= set(wanted):
         raise RunnerError(
-            f"{device.device_id} does not tell its settings: {done.stderr.strip()[-200:] or 'no answer'}",
+            f"{device.device_id} did not return its settings: {done.stderr.strip()[-200:] or 'no answer'}",
             "Unlock the device once after it has started, or leave `power` empty.",
         )
     return {name: None if found[name].strip() in ("null", "") else found[name].strip() for name in wanted}
@@ -234,7 +234,7 @@ def _read_journal(journal: Path, device: Device) -> list[Setting] | None:
 
 def _unreadable(journal: Path) -> Sme2Error:
     return Sme2Error(
-        f"{journal} should hold power settings that have to be given back, but cannot be read.",
+        f"{journal} should contain power settings to restore, but cannot be read.",
         "Check the developer and battery settings of the device by hand, then delete the file.",
     )
 

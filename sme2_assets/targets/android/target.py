@@ -176,7 +176,7 @@ class AndroidTarget(Target):
                 return
             if not problem:
                 raise TargetUnavailable(
-                    f"Another device answers at {self.serial} than the one the session began with.",
+                    f"A different device now answers at {self.serial}, not the one the session began with.",
                     "Look at `adb devices -l`, connect the right one, and measure again.",
                 )
             if problem != reason:
@@ -184,7 +184,7 @@ class AndroidTarget(Target):
                 reason = problem
             if time.monotonic() > deadline_s:
                 raise ConnectionLost(
-                    f"{self.serial} stayed away for {patience_s:.0f} s ({problem}).",
+                    f"{self.serial} did not come back within {patience_s:.0f} s ({problem}).",
                     "Connect the device again (`sme2 devices` shows its state), then measure again.",
                 )
             time.sleep(_RECOVER_PAUSE_S)

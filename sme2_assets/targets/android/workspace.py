@@ -108,7 +108,7 @@ class AndroidWorkspace(Workspace):
                 if "No such file" not in error.what:
                     raise
                 raise RunnerError(
-                    f"The runner ended well but did not write {name}.", "Report this as a defect."
+                    f"The runner succeeded but did not write {name}.", "Report this as a defect."
                 ) from error
             shutil.move(pulled, local)
         self.device.shell(["rm", "-rf", remote], timeout_s=SETUP_SECONDS)
