@@ -25,7 +25,7 @@ from sme2_assets.cli.models import check_model, models, onboard
 from sme2_assets.cli.results import compare, explain, history, kernel_log, report
 from sme2_assets.cli.runners import build_runner
 from sme2_assets.cli.sql import sql
-from sme2_assets.cli.support import progress
+from sme2_assets.cli.support import tell
 from sme2_assets.cli.validate import smoke, validate
 from sme2_assets.cli.warehouse import warehouse
 from sme2_assets.errors import Sme2Error
@@ -39,7 +39,7 @@ class _Group(click.Group):
         try:
             return super().invoke(context)
         except Sme2Error as error:
-            progress.print(f"error: {error}", style="bold red", markup=False, highlight=False, soft_wrap=True)
+            tell(f"error: {error}", "bold red")
             sys.exit(1)
 
 
