@@ -22,6 +22,8 @@ from sme2_assets.warehouse.read import rows_of_view
     deps=[
         dg.AssetDep("timeline", partition_mapping=both_states),
         dg.AssetDep("kernel_samples", partition_mapping=both_states),
+        # The noise of the device, which verdicts are judged by.
+        dg.AssetDep("aa_noise", partition_mapping=both_states),
     ],
     partitions_def=pair_partitions,
     backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),

@@ -47,7 +47,29 @@ def examine(store: Store) -> Checkup:
     with made.step("data folder") as step:
         step.detail = f"{store.root}{'' if store.root.is_dir() else ', made when it is needed'}"
     check_disk(made, store)
+    with made.step("runs in the tables", optional=True) as step:
+        step.detail = _tables(store)
     return made
+
+
+def _tables(store: Store) -> str:
+    """Whether the tables are what the run folders give, as far as that can be told in a moment."""
+    if not store.warehouse.is_dir():
+        return "nothing has been measured yet"
+    # Imported here: nothing else that is looked at needs DuckDB.
+    from sme2_assets.warehouse.rebuild import runs_in_no_table, runs_of_other_code
+
+    if missing := runs_in_no_table(store):
+        raise Sme2Error(
+            f"{len(missing)} run folders are in no table, e.g. {missing[0].name}.",
+            "Run `sme2 warehouse sync`, which takes them in.",
+        )
+    if other := runs_of_other_code(store):
+        raise Sme2Error(
+            f"The rows of {other} runs were made by the code of another release.",
+            "Run `sme2 warehouse rebuild`, which makes them again by this one.",
+        )
+    return "every run folder is in the tables"
 
 
 def check_build_tools(made: Checkup) -> None:

@@ -90,6 +90,14 @@ def runs_in_no_table(store: Store) -> list[Path]:
     return [path for path in run_folders(store.runs) if path.name not in known and not _is_slowed(path)]
 
 
+def runs_of_other_code(store: Store) -> int:
+    """How many runs have rows that were made by another version of the code that makes them."""
+    rows = Warehouse(store.warehouse).query(
+        "SELECT count(*) AS n FROM runs WHERE derivation IS DISTINCT FROM ?", [DERIVATION]
+    )
+    return int(rows["n"].iloc[0])
+
+
 def sync(store: Store, log: Log) -> Derived:
     """Takes in the runs that are in no table, and compares the pairs that nobody compared."""
     warehouse = Warehouse(store.warehouse)

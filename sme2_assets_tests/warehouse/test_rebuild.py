@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from sme2_assets.exchange.foreign import ingest_paths
 
 from sme2_assets.analysis import timeline as analysis_timeline
 from sme2_assets.cli import main
+from sme2_assets.diagnostics.doctor import examine
 from sme2_assets.evidence.foreign import Facts
-from sme2_assets.exchange.foreign import ingest_paths
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse, history, ingest
 from sme2_assets.warehouse.rebuild import differences, merge, rebuild, runs_in_no_table, runs_in_tables, sync
@@ -64,6 +65,7 @@ def test_the_data_folder_of_the_last_release_opens_and_a_rebuild_gives_its_rows(
     store = Store(unpack_old_data(tmp_path))
     pair = {RUN_OF_VERSION[3], RUN_OF_VERSION[3].replace("sme2_on", "sme2_off")}
     assert runs_in_tables(Warehouse(store.warehouse)) == pair
+    assert "2 run folders are in no table" in _doctor(store)
     older = store.root / "older"
     older.mkdir()
     for version in (1, 2):
@@ -172,10 +174,12 @@ def test_a_run_that_is_in_no_table_is_found_and_taken_in(store: Store):
     assert [path.name for path in runs_in_no_table(store)] == sorted(
         [lost.run_id, replace(lost, sme2="on").run_id]
     )
+    assert "2 run folders are in no table" in _doctor(store)
     done = CliRunner().invoke(main, ["--data", str(store.root), "warehouse", "sync", "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["compared"] == [lost.session_id]
     assert runs_in_no_table(store) == []
+    assert "every run folder is in the tables" in _doctor(store)
     assert_all_is_as_the_evidence_says(store)
 
 
@@ -267,6 +271,12 @@ def test_a_new_category_is_applied_to_history_and_makes_no_change_point(
     rebuild(store, quiet)
     assert {len(rows) for rows in history.series_of(warehouse).values()} == {14}
     assert history.find_regressions(warehouse, tmp_path / "none").empty
+
+
+def _doctor(store: Store) -> str:
+    """What the doctor says of the tables."""
+    with_tables = [step for step in examine(store).steps if step.name == "runs in the tables"]
+    return str(with_tables[0])
 
 
 def _rows(store: Store, name: str) -> list[tuple]:
