@@ -347,7 +347,7 @@ def _signed(values: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
     return (values ^ sign) - sign
 
 
-# Mach-O: written after Apple's headers; on macOS it has never been run.
+# Mach-O: written after Apple's headers, and tried on the libraries of the macOS wheel; never run on macOS.
 
 _LC_SYMTAB, _LC_SEGMENT_64, _LC_UUID, _LC_FUNCTION_STARTS = 0x2, 0x19, 0x1B, 0x26
 _DEBUG_SYMBOL, _KIND, _IN_SECTION = 0xE0, 0x0E, 0x0E
