@@ -50,7 +50,7 @@ RUN_BY = {
 
 # Pages whose commands build on one another: a test runs them in their order.
 RUN_IN_ORDER = {
-    CHECKOUT / "docs" / "models.md": "test_onboarding.py",
+    CHECKOUT / "docs" / "models.md": "diagnostics/test_model.py",
     CHECKOUT / "docs" / "warehouse.md": "warehouse/test_docs.py",
     CHECKOUT / "docs" / "exchange.md": "exchange/test_documented_commands.py",
     **{skill.page: "e2e/test_documented_commands.py" for skill in SKILLS},

@@ -10,7 +10,7 @@ import pytest
 from sme2_assets import automation
 from sme2_assets.automation import model_variants_sensor
 from sme2_assets.definitions import defs
-from sme2_assets.onboarding import template
+from sme2_assets.models.template import template
 from sme2_assets.partitions import MODEL_VARIANTS
 from sme2_assets.resources import Lab
 

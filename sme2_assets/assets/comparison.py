@@ -4,8 +4,8 @@ import dagster as dg
 import pandas as pd
 
 from sme2_assets.assets.support import clear_failures, plotted, runs_of
-from sme2_assets.explain import explain
 from sme2_assets.partitions import both_states, pair_partitions, parse_pair_key, run_key
+from sme2_assets.report.explain import explain
 from sme2_assets.report.glance import category_glance
 from sme2_assets.report.insights import insight_table
 from sme2_assets.report.module_plots import module_picture

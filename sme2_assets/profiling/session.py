@@ -31,7 +31,7 @@ from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store, new_directory
 from sme2_assets.targets.base import Target
 from sme2_assets.targets.clusters import Cluster, cpu_list
-from sme2_assets.targets.environment import disturbances_between, wait_until_quiet
+from sme2_assets.targets.environment.quiet import disturbances_between, wait_until_quiet
 from sme2_assets.targets.heat import throttling_flags
 
 Log = Callable[[str], None]

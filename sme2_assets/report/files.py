@@ -12,7 +12,7 @@ import pandas as pd
 from sme2_assets.report.content import session_document
 from sme2_assets.report.document import Document
 from sme2_assets.report.html import html_of, stamp_in, stamp_of
-from sme2_assets.report.markdown import Report, markdown_report
+from sme2_assets.report.markdown import MarkdownReport, markdown_report
 from sme2_assets.report.overview import overview_document, overview_rows
 from sme2_assets.store import Store, safe_name, write_text_atomically
 from sme2_assets.warehouse import Warehouse
@@ -59,7 +59,7 @@ def write_document(
     return written
 
 
-def write_report(path: Path, report: Report) -> Path:
+def write_report(path: Path, report: MarkdownReport) -> Path:
     """Writes the Markdown; the text comes last, so that it never refers to a missing picture."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for name, picture in report.pictures.items():

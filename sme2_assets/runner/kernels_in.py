@@ -24,6 +24,7 @@ import numpy as np
 
 from sme2_assets.analysis.kernel_names import COMPUTE, OTHER_LIBRARY, parse_kernel
 from sme2_assets.errors import BuildError
+from sme2_assets.targets.elf import AARCH64, Elf
 
 SYMBOLS = "symbols"
 INSTRUCTIONS = "instructions"
@@ -129,50 +130,10 @@ class _Binary:
 
 
 def _read(data: mmap.mmap) -> _Binary:
-    if data[:5] == b"\x7fELF\x02" and data[5] == 1:
-        return _read_elf(data)
     if data[:4] == b"\xcf\xfa\xed\xfe":
         return _read_macho(data)
-    raise ValueError("neither a little-endian ELF nor a Mach-O file of 64 bits")
-
-
-def _name(data: mmap.mmap, start: int, end: int) -> str:
-    stop = data.find(b"\0", start, end)
-    return data[start : stop if stop >= 0 else end].decode(errors="replace")
-
-
-# ELF
-
-_SYMBOL_TABLES = (2, 11)  # SHT_SYMTAB and SHT_DYNSYM
-_FUNCTION = 2
-_EXECUTABLE = 4
-_NO_BITS = 8
-_AARCH64 = 183
-
-
-def _read_elf(data: mmap.mmap) -> _Binary:
-    (machine,) = struct.unpack_from("<H", data, 18)
-    (table,) = struct.unpack_from("<Q", data, 40)
-    size, count = struct.unpack_from("<HH", data, 58)
-    # name, type, flags, address, offset, size, link, info, alignment, entry size
-    sections = [struct.unpack_from("<IIQQQQIIQQ", data, table + at * size) for at in range(count)]
-    symbols: set[str] = set()
-    for section in sections:
-        if section[1] in _SYMBOL_TABLES:
-            names = sections[section[6]]
-            symbols |= _elf_functions(data, section[4], section[5], names[4], names[4] + names[5])
-    code = [(s[4], s[5]) for s in sections if s[2] & _EXECUTABLE and s[1] != _NO_BITS]
-    return _Binary(machine == _AARCH64, symbols, code)
-
-
-def _elf_functions(data: mmap.mmap, start: int, size: int, names: int, names_end: int) -> set[str]:
-    return {
-        _name(data, names + name, names_end)
-        for name, info, _other, section, _value, _size in struct.iter_unpack(
-            "<IBBHQQ", data[start : start + size]
-        )
-        if info & 0xF == _FUNCTION and section != 0
-    }
+    elf = Elf(data)
+    return _Binary(elf.machine == AARCH64, elf.functions(), elf.code())
 
 
 # Mach-O
@@ -214,3 +175,8 @@ def _read_macho(data: mmap.mmap) -> _Binary:
             raise ValueError("a load command of no size")
         at += size
     return _Binary(cpu == _ARM64, symbols, code)
+
+
+def _name(data: mmap.mmap, start: int, end: int) -> str:
+    stop = data.find(b"\0", start, end)
+    return data[start : stop if stop >= 0 else end].decode(errors="replace")

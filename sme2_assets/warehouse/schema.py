@@ -152,6 +152,12 @@ RUNS = Table(
         Column("peak_memory_bytes", "BIGINT", "Peak memory of a latency process, largest."),
         Column("samples", "BIGINT", "Samples of the kernels pass; 0 when there was none."),
         Column("samples_dropped", "BIGINT", "Samples that found the runner's buffer full."),
+        Column(
+            "derivation",
+            "INTEGER",
+            "Version of the code that made the rows of this run; NULL before there were versions. "
+            "`sme2 warehouse rebuild` makes all rows by the present one.",
+        ),
     ),
 )
 

@@ -319,7 +319,7 @@ CREATE VIEW history AS
 SELECT
     runs.variant, runs.platform, runs.device, coalesce(runs.arch, '') AS arch, runs.threads,
     coalesce(runs.cpus, '') AS cpus, coalesce(runs.power_mode, '') AS power_mode, runs.sme2,
-    runs.fidelity, series.category, runs.started_at, runs.run_id, series.median_ns
+    runs.fidelity, series.category, runs.started_at, runs.run_id, series.median_ns, runs.derivation
 FROM (
     SELECT run_id, 'latency' AS category, median_ns FROM latency_summary
     UNION ALL

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from sme2_assets.assets import summaries
 from sme2_assets.exchange.export import FORMATS, export_run
-from sme2_assets.explain import explain
 from sme2_assets.report.content import session_document
+from sme2_assets.report.explain import explain
 from sme2_assets.report.html import html_of
 from sme2_assets.report.insights import explanation_json, show_explanation
 from sme2_assets.report.markdown import markdown_report

@@ -11,7 +11,7 @@ from sme2_assets.errors import WarehouseError
 from sme2_assets.report.content import session_document
 from sme2_assets.report.document import Document, Picture, Section
 from sme2_assets.report.files import report_folder, write_document, write_report
-from sme2_assets.report.markdown import Report, markdown_of, markdown_report
+from sme2_assets.report.markdown import MarkdownReport, markdown_of, markdown_report
 from sme2_assets.report.tables import EMULATED_NOTE
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
@@ -114,14 +114,14 @@ def test_a_report_says_what_the_samples_prove(documents: dict[str, Document]):
 
 
 def test_a_report_that_fails_midway_keeps_the_old_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = write_report(tmp_path / "report.md", Report("old", {"categories.png": b"old"}))
+    path = write_report(tmp_path / "report.md", MarkdownReport("old", {"categories.png": b"old"}))
 
     def fail(path: Path, text: str) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr("sme2_assets.report.files.write_text_atomically", fail)
     with pytest.raises(OSError, match="disk full"):
-        write_report(path, Report("new", {"categories.png": b"new"}))
+        write_report(path, MarkdownReport("new", {"categories.png": b"new"}))
     assert path.read_text() == "old"
 
 

@@ -22,7 +22,7 @@ from sme2_assets.evidence.operators import OPERATORS_FILE
 from sme2_assets.evidence.result import TRACED_PASSES
 from sme2_assets.evidence.samples import SAMPLES_FILE
 from sme2_assets.store import sha256_of_file
-from sme2_assets.targets.environment import take_snapshot
+from sme2_assets.targets.environment.snapshot import take_snapshot
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import kernel_rows_of_run, rows_of_run, write_kernels, write_run
 from sme2_assets_tests.analysis.traces import Delegate, Portable, inference, trace_bytes
