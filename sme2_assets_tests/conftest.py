@@ -41,6 +41,7 @@ LONGEST_FIRST = [
     "report/test_html.py",
     "e2e/test_android.py",
     "runner/test_runs.py",
+    "runner/test_native.py",
     "exchange/test_documented_commands.py",
     "experiments/test_run.py",
     "warehouse/test_continued.py",

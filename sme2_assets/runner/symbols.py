@@ -21,6 +21,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from sme2_assets.targets.elf import AARCH64, Elf
+
 PAGE = 4096
 _DAMAGES = (struct.error, IndexError, OverflowError)
 
@@ -85,11 +87,9 @@ def _word(content: bytes, at: int | None) -> int | None:
 
 # ELF
 
-_AARCH64 = 183
-_PT_LOAD, _PT_DYNAMIC, _PT_NOTE, _PT_GNU_EH_FRAME = 1, 2, 4, 0x6474E550
+_PT_DYNAMIC, _PT_GNU_EH_FRAME = 2, 0x6474E550
 _EXECUTE_AND_READ = 5
 _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_GNU_HASH = 4, 5, 6, 10, 0x6FFFFEF5
-_NT_GNU_BUILD_ID = 3
 _STT_TLS, _SHN_ABS = 6, 0xFFF1
 _GLOBAL_OR_WEAK, _INTERNAL_OR_HIDDEN = (1, 2), (1, 2)
 _SYMBOL = np.dtype(
@@ -100,54 +100,30 @@ _SYMBOL = np.dtype(
 class _Elf(BinaryImage):
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
-        (self.machine,) = struct.unpack_from("<H", content, 18)
-        (table,) = struct.unpack_from("<Q", content, 32)
-        entry_size, count = struct.unpack_from("<HH", content, 54)
-        # type, flags, offset, address, physical address, size in the file
-        headers = [struct.unpack_from("<IIQQQQ", content, table + i * entry_size) for i in range(count)]
-        self.loaded = [header for header in headers if header[0] == _PT_LOAD]
-        if not self.loaded:
+        self.elf = Elf(content)
+        if not self.elf.loaded:
             raise IndexError("nothing in it is loaded")
-        self.first = min(header[3] for header in self.loaded) // PAGE * PAGE
-        self.build_id = next((found for h in headers if (found := self._build_id(h))), None)
-        self.dynamic = next((header for header in headers if header[0] == _PT_DYNAMIC), None)
-        self.unwind = next((header[3] for header in headers if header[0] == _PT_GNU_EH_FRAME), None)
+        self.first = min(segment.address for segment in self.elf.loaded) // PAGE * PAGE
+        self.build_id = self.elf.build_id
+        self.dynamic = next((s for s in self.elf.segments if s.kind == _PT_DYNAMIC), None)
+        self.unwind = next((s.address for s in self.elf.segments if s.kind == _PT_GNU_EH_FRAME), None)
         self._encodings: dict[int, int] = {}
         self._gaps: dict[int, npt.NDArray[np.int64]] = {}
 
     def word_at(self, address: int) -> int | None:
-        return _word(self.content, self._offset(address + self.first))
+        return _word(self.content, self.elf.offset_of(address + self.first))
 
     def _find(self, address: int) -> tuple[int, str | None]:
         place = address + self.first
         start = self._unwound_start(place)
-        if start is None and self.machine == _AARCH64:
+        if start is None and self.elf.machine == AARCH64:
             start = self._start_in_gap(place)
         if symbol := self._symbol_at(place):
             return symbol[0] - self.first, symbol[1]
         return (place if start is None else start) - self.first, None
 
-    def _build_id(self, header: tuple[int, ...]) -> str | None:
-        if header[0] != _PT_NOTE:
-            return None
-        at, end = header[2], header[2] + header[5]
-        while at + 12 <= end:
-            name_size, size, kind = struct.unpack_from("<III", self.content, at)
-            body = at + 12 + -(-name_size // 4) * 4
-            if kind == _NT_GNU_BUILD_ID and self.content[at + 12 : at + 16] == b"GNU\0":
-                return self.content[body : body + size].hex()
-            at = body + -(-size // 4) * 4
-        return None
-
-    def _offset(self, place: int) -> int | None:
-        """Where in the file that lies which is mapped at `place`."""
-        for _, _, offset, address, _, size in self.loaded:
-            if address <= place < address + size:
-                return int(offset + place - address)
-        return None
-
     def _offset_of_table(self, place: int) -> int:
-        offset = self._offset(place)
+        offset = self.elf.offset_of(place)
         if offset is None:
             raise IndexError("a table lies outside the file")
         return offset
@@ -160,9 +136,8 @@ class _Elf(BinaryImage):
         if self.dynamic is None:
             return np.zeros(0, _SYMBOL), 0
         entries: dict[int, int] = {}
-        for tag, value in struct.iter_unpack(
-            "<QQ", self.content[self.dynamic[2] : self.dynamic[2] + self.dynamic[5] // 16 * 16]
-        ):
+        table = self.content[self.dynamic.offset :][: self.dynamic.size // 16 * 16]
+        for tag, value in struct.iter_unpack("<QQ", table):
             if tag == 0:
                 break
             entries.setdefault(tag, value)
@@ -176,14 +151,14 @@ class _Elf(BinaryImage):
         else:
             return np.zeros(0, _SYMBOL), 0
         at = self._offset_of_table(entries[_DT_SYMTAB])
-        table = np.frombuffer(self.content, _SYMBOL, max(end - first, 0), at + first * _SYMBOL.itemsize)
-        kept = (table["info"] & 0xF != _STT_TLS) & (table["section"] != _SHN_ABS)
-        kept &= (table["section"] != 0) | (table["value"] != 0)
-        kept &= table["name"] < entries.get(_DT_STRSZ, 1 << 32)
+        symbols = np.frombuffer(self.content, _SYMBOL, max(end - first, 0), at + first * _SYMBOL.itemsize)
+        kept = (symbols["info"] & 0xF != _STT_TLS) & (symbols["section"] != _SHN_ABS)
+        kept &= (symbols["section"] != 0) | (symbols["value"] != 0)
+        kept &= symbols["name"] < entries.get(_DT_STRSZ, 1 << 32)
         if _DT_GNU_HASH not in entries:  # the other kind of table lists local symbols too
-            kept &= np.isin(table["info"] >> 4, _GLOBAL_OR_WEAK)
-            kept &= ~np.isin(table["other"] & 3, _INTERNAL_OR_HIDDEN)
-        return table[kept], self._offset_of_table(entries[_DT_STRTAB])
+            kept &= np.isin(symbols["info"] >> 4, _GLOBAL_OR_WEAK)
+            kept &= ~np.isin(symbols["other"] & 3, _INTERNAL_OR_HIDDEN)
+        return symbols[kept], self._offset_of_table(entries[_DT_STRTAB])
 
     def _hashed(self, at: int) -> tuple[int, int]:
         """First and end of the symbols that a GNU hash table lists; they are the last of their table."""
@@ -216,7 +191,7 @@ class _Elf(BinaryImage):
     def _unwind_starts(self) -> npt.NDArray[np.int64]:
         """Starts and descriptions of functions, ordered by start; none where the table has another form."""
         nothing = np.zeros((0, 2), np.int64)
-        if self.unwind is None or (at := self._offset(self.unwind)) is None:
+        if self.unwind is None or (at := self.elf.offset_of(self.unwind)) is None:
             return nothing
         # Version, and encodings: what linkers write is pairs of 32-bit offsets from the table's own start.
         if self.content[at : at + 4] != b"\x01\x1b\x03\x3b":
@@ -251,11 +226,11 @@ class _Elf(BinaryImage):
     # Boundaries by the code
 
     def _start_in_gap(self, place: int) -> int | None:
-        text = [h for h in self.loaded if h[1] & _EXECUTE_AND_READ == _EXECUTE_AND_READ]
-        around = next((h for h in text if h[3] <= place < h[3] + h[5]), None)
+        text = [s for s in self.elf.loaded if s.flags & _EXECUTE_AND_READ == _EXECUTE_AND_READ]
+        around = next((s for s in text if s.address <= place < s.address + s.size), None)
         if around is None:
             return None
-        low, high = around[3], around[3] + around[5]
+        low, high = around.address, around.address + around.size
         table = self._unwind_starts
         after = int(np.searchsorted(table[:, 0], place, side="right"))
         if after > 0:
@@ -265,11 +240,12 @@ class _Elf(BinaryImage):
         if low > place or high <= place or low % 4:
             return None
         if low not in self._gaps:
-            words = np.frombuffer(self.content, "<u4", (high - low) // 4, around[2] + low - around[3])
+            words = np.frombuffer(
+                self.content, "<u4", (high - low) // 4, around.offset + low - around.address
+            )
             self._gaps[low] = low + 4 * function_starts(words)
         starts = self._gaps[low]
-        at = int(np.searchsorted(starts, place, side="right")) - 1
-        return None if at < 0 else int(starts[at])
+        return _last_before(starts, place)
 
 
 def _pointer_encoding(content: bytes, at: int) -> int:
@@ -347,7 +323,7 @@ def _signed(values: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
     return (values ^ sign) - sign
 
 
-# Mach-O: written after Apple's headers; on macOS it has never been run.
+# Mach-O: written after Apple's headers, and tried on the libraries of the macOS wheel; never run on macOS.
 
 _LC_SYMTAB, _LC_SEGMENT_64, _LC_UUID, _LC_FUNCTION_STARTS = 0x2, 0x19, 0x1B, 0x26
 _DEBUG_SYMBOL, _KIND, _IN_SECTION = 0xE0, 0x0E, 0x0E

@@ -1,4 +1,4 @@
-"""The one reader of ELF files: for which CPU one is, what it needs to start, which functions are in it.
+"""The one reader of ELF files: for which CPU one is, what it needs to start, what is in it and where.
 
 Reads files as they are on the disk; nothing is run. Only 64-bit little-endian files are understood.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from mmap import mmap
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,8 @@ _SYMBOLS, _DYNAMIC, _NO_BITS, _DYNAMIC_SYMBOLS = 2, 6, 8, 11
 _EXECUTABLE = 4
 _NEEDED = 1
 _FUNCTION = 2
+_LOADED, _NOTES = 1, 4
+_BUILD_ID = 3
 
 
 class _Section(NamedTuple):
@@ -31,6 +34,18 @@ class _Section(NamedTuple):
     info: int
     alignment: int
     entry_size: int
+
+
+class Segment(NamedTuple):
+    """A part of the file as the loader sees it."""
+
+    kind: int
+    flags: int
+    offset: int
+    address: int
+    physical_address: int
+    size: int
+    """In the file; in memory more may follow."""
 
 
 @dataclass(frozen=True)
@@ -52,17 +67,54 @@ class Elf:
             raise ValueError("not for a 64-bit little-endian machine")
         self.data = data
         (self.machine,) = struct.unpack_from("<H", data, 18)
-        (table,) = struct.unpack_from("<Q", data, 40)
-        size, count, names = struct.unpack_from("<HHH", data, 58)
-        self.sections = [
-            _Section(*struct.unpack_from("<IIQQQQIIQQ", data, table + index * size)) for index in range(count)
+
+    @cached_property
+    def sections(self) -> list[_Section]:
+        """What the linker wrote about the file. The loader does without, and so can a copy from memory."""
+        (table,) = struct.unpack_from("<Q", self.data, 40)
+        size, count = struct.unpack_from("<HH", self.data, 58)
+        return [
+            _Section(*struct.unpack_from("<IIQQQQIIQQ", self.data, table + index * size))
+            for index in range(count)
         ]
-        self._names = names
+
+    @cached_property
+    def segments(self) -> list[Segment]:
+        (table,) = struct.unpack_from("<Q", self.data, 32)
+        size, count = struct.unpack_from("<HH", self.data, 54)
+        return [
+            Segment(*struct.unpack_from("<IIQQQQ", self.data, table + index * size)) for index in range(count)
+        ]
+
+    @cached_property
+    def loaded(self) -> list[Segment]:
+        return [segment for segment in self.segments if segment.kind == _LOADED]
+
+    @cached_property
+    def build_id(self) -> str | None:
+        """What tells this build from every other, in hexadecimal digits; None where the file has none."""
+        for segment in self.segments:
+            at, end = segment.offset, segment.offset + segment.size
+            while segment.kind == _NOTES and at + 12 <= end:
+                name_size, size, kind = struct.unpack_from("<III", self.data, at)
+                body = at + 12 + -(-name_size // 4) * 4
+                if kind == _BUILD_ID and self.data[at + 12 : at + 16] == b"GNU\0":
+                    return self.data[body : body + size].hex()
+                at = body + -(-size // 4) * 4
+        return None
+
+    def offset_of(self, address: int) -> int | None:
+        """Where in the file that is which the loader maps to an address; None where the file has nothing."""
+        for segment in self.loaded:
+            if segment.address <= address < segment.address + segment.size:
+                return segment.offset + address - segment.address
+        return None
 
     def needs(self) -> Needs:
         if not self.sections:
             raise ValueError("an ELF file without a table of sections")
-        loader = next((s for s in self.sections if self._text(self._names, s.name) == ".interp"), None)
+        (names,) = struct.unpack_from("<H", self.data, 62)
+        loader = next((s for s in self.sections if self._text(names, s.name) == ".interp"), None)
         libraries = [
             self._text(section.link, value)
             for section in self.sections

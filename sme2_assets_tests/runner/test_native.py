@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import re
+import shlex
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,13 +49,13 @@ def sanitized(artifacts_dir: Path) -> Sanitized:
                 *(str(tools.cmake), "-G", "Ninja", "-S", str(TESTS_DIR), "-B", str(build)),
                 f"-DCMAKE_MAKE_PROGRAM={tools.ninja}",
                 f"-DCMAKE_PREFIX_PATH={tools.executorch_dir}",
-                f"-DCMAKE_CXX_COMPILER={tools.compiler[0]}",
                 # Unknown to CMake, so it adds neither optimisation, which takes longest, nor NDEBUG.
                 "-DCMAKE_BUILD_TYPE=Sanitized",
                 f"-DSME2_NATIVE_DIR={NATIVE_DIR}",
             ]
             for command in (configure, [str(tools.cmake), "--build", str(build)]):
-                done = subprocess.run(command, capture_output=True, text=True)
+                environment = {**os.environ, "CXX": shlex.join(tools.compiler)}
+                done = subprocess.run(command, capture_output=True, text=True, env=environment)
                 assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
             (build / "built").touch()
     return Sanitized(build / "unit_tests", build / "runner" / "sme2_runner")
