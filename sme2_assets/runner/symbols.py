@@ -21,6 +21,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from sme2_assets.runner import macho
+from sme2_assets.targets.elf import AARCH64, Elf, Segment
+
 PAGE = 4096
 _DAMAGES = (struct.error, IndexError, OverflowError)
 
@@ -67,9 +70,9 @@ def image_of(content: bytes) -> BinaryImage:
     """The functions of a file's content, or of what is mapped of a file that is on no disk."""
     try:
         if content[:6] == b"\x7fELF\x02\x01":
-            return _Elf(content)
-        if content[:4] == b"\xcf\xfa\xed\xfe":
-            return _MachO(content)
+            return _ElfImage(content)
+        if content[:4] == macho.MAGIC:
+            return _MachOImage(content)
     except _DAMAGES as error:
         raise ValueError(f"it is damaged: {error}") from error
     raise ValueError("it is neither a little-endian ELF nor a Mach-O file of 64 bits")
@@ -85,7 +88,6 @@ def _word(content: bytes, at: int | None) -> int | None:
 
 # ELF
 
-_AARCH64 = 183
 _PT_LOAD, _PT_DYNAMIC, _PT_NOTE, _PT_GNU_EH_FRAME = 1, 2, 4, 0x6474E550
 _EXECUTE_AND_READ = 5
 _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_GNU_HASH = 4, 5, 6, 10, 0x6FFFFEF5
@@ -97,21 +99,18 @@ _SYMBOL = np.dtype(
 )
 
 
-class _Elf(BinaryImage):
+class _ElfImage(BinaryImage):
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
-        (self.machine,) = struct.unpack_from("<H", content, 18)
-        (table,) = struct.unpack_from("<Q", content, 32)
-        entry_size, count = struct.unpack_from("<HH", content, 54)
-        # type, flags, offset, address, physical address, size in the file
-        headers = [struct.unpack_from("<IIQQQQ", content, table + i * entry_size) for i in range(count)]
-        self.loaded = [header for header in headers if header[0] == _PT_LOAD]
+        elf = Elf(content)
+        self.machine, headers = elf.machine, elf.segments
+        self.loaded = [header for header in headers if header.kind == _PT_LOAD]
         if not self.loaded:
             raise IndexError("nothing in it is loaded")
-        self.first = min(header[3] for header in self.loaded) // PAGE * PAGE
+        self.first = min(header.address for header in self.loaded) // PAGE * PAGE
         self.build_id = next((found for h in headers if (found := self._build_id(h))), None)
-        self.dynamic = next((header for header in headers if header[0] == _PT_DYNAMIC), None)
-        self.unwind = next((header[3] for header in headers if header[0] == _PT_GNU_EH_FRAME), None)
+        self.dynamic = next((header for header in headers if header.kind == _PT_DYNAMIC), None)
+        self.unwind = next((header.address for header in headers if header.kind == _PT_GNU_EH_FRAME), None)
         self._encodings: dict[int, int] = {}
         self._gaps: dict[int, npt.NDArray[np.int64]] = {}
 
@@ -121,16 +120,16 @@ class _Elf(BinaryImage):
     def _find(self, address: int) -> tuple[int, str | None]:
         place = address + self.first
         start = self._unwound_start(place)
-        if start is None and self.machine == _AARCH64:
+        if start is None and self.machine == AARCH64:
             start = self._start_in_gap(place)
         if symbol := self._symbol_at(place):
             return symbol[0] - self.first, symbol[1]
         return (place if start is None else start) - self.first, None
 
-    def _build_id(self, header: tuple[int, ...]) -> str | None:
-        if header[0] != _PT_NOTE:
+    def _build_id(self, header: Segment) -> str | None:
+        if header.kind != _PT_NOTE:
             return None
-        at, end = header[2], header[2] + header[5]
+        at, end = header.offset, header.offset + header.size
         while at + 12 <= end:
             name_size, size, kind = struct.unpack_from("<III", self.content, at)
             body = at + 12 + -(-name_size // 4) * 4
@@ -141,9 +140,9 @@ class _Elf(BinaryImage):
 
     def _offset(self, place: int) -> int | None:
         """Where in the file that lies which is mapped at `place`."""
-        for _, _, offset, address, _, size in self.loaded:
-            if address <= place < address + size:
-                return int(offset + place - address)
+        for header in self.loaded:
+            if header.address <= place < header.address + header.size:
+                return header.offset + place - header.address
         return None
 
     def _offset_of_table(self, place: int) -> int:
@@ -161,7 +160,7 @@ class _Elf(BinaryImage):
             return np.zeros(0, _SYMBOL), 0
         entries: dict[int, int] = {}
         for tag, value in struct.iter_unpack(
-            "<QQ", self.content[self.dynamic[2] : self.dynamic[2] + self.dynamic[5] // 16 * 16]
+            "<QQ", self.content[self.dynamic.offset : self.dynamic.offset + self.dynamic.size // 16 * 16]
         ):
             if tag == 0:
                 break
@@ -251,11 +250,11 @@ class _Elf(BinaryImage):
     # Boundaries by the code
 
     def _start_in_gap(self, place: int) -> int | None:
-        text = [h for h in self.loaded if h[1] & _EXECUTE_AND_READ == _EXECUTE_AND_READ]
-        around = next((h for h in text if h[3] <= place < h[3] + h[5]), None)
+        text = [h for h in self.loaded if h.flags & _EXECUTE_AND_READ == _EXECUTE_AND_READ]
+        around = next((h for h in text if h.address <= place < h.address + h.size), None)
         if around is None:
             return None
-        low, high = around[3], around[3] + around[5]
+        low, high = around.address, around.address + around.size
         table = self._unwind_starts
         after = int(np.searchsorted(table[:, 0], place, side="right"))
         if after > 0:
@@ -265,7 +264,9 @@ class _Elf(BinaryImage):
         if low > place or high <= place or low % 4:
             return None
         if low not in self._gaps:
-            words = np.frombuffer(self.content, "<u4", (high - low) // 4, around[2] + low - around[3])
+            words = np.frombuffer(
+                self.content, "<u4", (high - low) // 4, around.offset + low - around.address
+            )
             self._gaps[low] = low + 4 * function_starts(words)
         starts = self._gaps[low]
         at = int(np.searchsorted(starts, place, side="right")) - 1
@@ -347,13 +348,10 @@ def _signed(values: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
     return (values ^ sign) - sign
 
 
-# Mach-O: written after Apple's headers; on macOS it has never been run.
-
-_LC_SYMTAB, _LC_SEGMENT_64, _LC_UUID, _LC_FUNCTION_STARTS = 0x2, 0x19, 0x1B, 0x26
-_DEBUG_SYMBOL, _KIND, _IN_SECTION = 0xE0, 0x0E, 0x0E
+# Mach-O
 
 
-class _MachO(BinaryImage):
+class _MachOImage(BinaryImage):
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
         self.build_id = None
@@ -361,37 +359,22 @@ class _MachO(BinaryImage):
         self.first = 0
         names: dict[int, str] = {}
         starts = (0, 0)
-        (commands,) = struct.unpack_from("<I", content, 16)
-        at = 32
-        for _ in range(commands):
-            command, size = struct.unpack_from("<II", content, at)
-            if size < 8:
-                raise IndexError("a load command of no size")
-            if command == _LC_SEGMENT_64:
+        for command, at in macho.load_commands(content):
+            if command == macho.SEGMENT:
                 address, _, offset, length = struct.unpack_from("<QQQQ", content, at + 24)
                 self.segments.append((address, offset, length))
                 if content[at + 8 : at + 24].rstrip(b"\0") == b"__TEXT":
                     self.first = address
-            elif command == _LC_UUID:
+            elif command == macho.UUID:
                 self.build_id = content[at + 8 : at + 24].hex()
-            elif command == _LC_SYMTAB:
-                names = self._names(*struct.unpack_from("<III", content, at + 8))
-            elif command == _LC_FUNCTION_STARTS:
+            elif command == macho.SYMBOLS:
+                for address, name in macho.defined_symbols(content, at):
+                    names.setdefault(address, name)
+            elif command == macho.FUNCTION_STARTS:
                 starts = struct.unpack_from("<II", content, at + 8)
-            at += size
         self.names = names
         self.named = np.array(sorted(names), np.int64)
         self.starts = self._function_starts(*starts)
-
-    def _names(self, offset: int, count: int, names: int) -> dict[int, str]:
-        found: dict[int, str] = {}
-        for name, kind, _section, _description, value in struct.iter_unpack(
-            "<IBBHQ", self.content[offset : offset + 16 * count]
-        ):
-            if kind & _KIND == _IN_SECTION and not kind & _DEBUG_SYMBOL:
-                # The compiler puts an underscore before every name of C, and dladdr takes it away.
-                found.setdefault(value, _text(self.content, names + name).removeprefix("_"))
-        return found
 
     def _function_starts(self, offset: int, size: int) -> npt.NDArray[np.int64]:
         starts, at, place = [], offset, self.first

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from mmap import mmap
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,17 @@ _SYMBOLS, _DYNAMIC, _NO_BITS, _DYNAMIC_SYMBOLS = 2, 6, 8, 11
 _EXECUTABLE = 4
 _NEEDED = 1
 _FUNCTION = 2
+
+
+class Segment(NamedTuple):
+    """A part of the file as it is mapped into memory; `size` is that in the file."""
+
+    kind: int
+    flags: int
+    offset: int
+    address: int
+    physical_address: int
+    size: int
 
 
 class _Section(NamedTuple):
@@ -52,17 +64,29 @@ class Elf:
             raise ValueError("not for a 64-bit little-endian machine")
         self.data = data
         (self.machine,) = struct.unpack_from("<H", data, 18)
-        (table,) = struct.unpack_from("<Q", data, 40)
-        size, count, names = struct.unpack_from("<HHH", data, 58)
-        self.sections = [
-            _Section(*struct.unpack_from("<IIQQQQIIQQ", data, table + index * size)) for index in range(count)
+
+    @cached_property
+    def segments(self) -> list[Segment]:
+        (table,) = struct.unpack_from("<Q", self.data, 32)
+        size, count = struct.unpack_from("<HH", self.data, 54)
+        return [
+            Segment(*struct.unpack_from("<IIQQQQ", self.data, table + index * size)) for index in range(count)
         ]
-        self._names = names
+
+    @cached_property
+    def sections(self) -> list[_Section]:
+        (table,) = struct.unpack_from("<Q", self.data, 40)
+        size, count = struct.unpack_from("<HH", self.data, 58)
+        return [
+            _Section(*struct.unpack_from("<IIQQQQIIQQ", self.data, table + index * size))
+            for index in range(count)
+        ]
 
     def needs(self) -> Needs:
         if not self.sections:
             raise ValueError("an ELF file without a table of sections")
-        loader = next((s for s in self.sections if self._text(self._names, s.name) == ".interp"), None)
+        (names,) = struct.unpack_from("<H", self.data, 62)
+        loader = next((s for s in self.sections if self._text(names, s.name) == ".interp"), None)
         libraries = [
             self._text(section.link, value)
             for section in self.sections
