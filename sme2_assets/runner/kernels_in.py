@@ -24,6 +24,7 @@ import numpy as np
 
 from sme2_assets.analysis.kernel_names import COMPUTE, OTHER_LIBRARY, parse_kernel
 from sme2_assets.errors import BuildError
+from sme2_assets.runner import macho
 from sme2_assets.targets.elf import AARCH64, Elf
 
 SYMBOLS = "symbols"
@@ -106,7 +107,7 @@ def _found(evidence: str, names: set[str], words: int) -> BinaryKernels:
     for name in names:
         kernel = parse_kernel(name)
         if kernel.isa in by_isa and kernel.role == COMPUTE:
-            by_isa[kernel.isa].add(name.removeprefix("_"))
+            by_isa[kernel.isa].add(name)
     return BinaryKernels(evidence, tuple(sorted(by_isa["sme2"])), tuple(sorted(by_isa["sme"])), words)
 
 
@@ -130,53 +131,29 @@ class _Binary:
 
 
 def _read(data: mmap.mmap) -> _Binary:
-    if data[:4] == b"\xcf\xfa\xed\xfe":
+    if data[:4] == macho.MAGIC:
         return _read_macho(data)
     elf = Elf(data)
     return _Binary(elf.machine == AARCH64, elf.functions(), elf.code())
 
 
-# Mach-O
-
-_LC_SYMTAB = 0x2
-_LC_SEGMENT_64 = 0x19
-_ARM64 = 0x0100000C
 _PURE_CODE = 0x80000000
 _SOME_CODE = 0x00000400
-_DEBUG_SYMBOL = 0xE0
-_IN_SECTION = 0x0E
 
 
 def _read_macho(data: mmap.mmap) -> _Binary:
-    cpu, _subtype, _kind, commands = struct.unpack_from("<IIII", data, 4)
+    (cpu,) = struct.unpack_from("<I", data, 4)
     symbols: set[str] = set()
     code: list[tuple[int, int]] = []
-    at = 32
-    for _ in range(commands):
-        command, size = struct.unpack_from("<II", data, at)
-        if command == _LC_SYMTAB:
-            offset, count, names, names_size = struct.unpack_from("<IIII", data, at + 8)
-            entries = struct.iter_unpack("<IBBHQ", data[offset : offset + 16 * count])
-            symbols |= {
-                _name(data, names + name, names + names_size)
-                for name, kind, _section, _description, _value in entries
-                if kind & 0x0E == _IN_SECTION and not kind & _DEBUG_SYMBOL
-            }
-        elif command == _LC_SEGMENT_64:
+    for command, at in macho.load_commands(data):
+        if command == macho.SYMBOLS:
+            symbols |= {name for _, name in macho.defined_symbols(data, at)}
+        elif command == macho.SEGMENT:
             (sections,) = struct.unpack_from("<I", data, at + 64)
-            for number in range(sections):
-                section = at + 72 + 80 * number
+            for section in range(at + 72, at + 72 + 80 * sections, 80):
                 (length,) = struct.unpack_from("<Q", data, section + 40)
                 (place,) = struct.unpack_from("<I", data, section + 48)
                 (flags,) = struct.unpack_from("<I", data, section + 64)
                 if flags & (_PURE_CODE | _SOME_CODE):
                     code.append((place, length))
-        if size == 0:
-            raise ValueError("a load command of no size")
-        at += size
-    return _Binary(cpu == _ARM64, symbols, code)
-
-
-def _name(data: mmap.mmap, start: int, end: int) -> str:
-    stop = data.find(b"\0", start, end)
-    return data[start : stop if stop >= 0 else end].decode(errors="replace")
+    return _Binary(cpu == macho.ARM64, symbols, code)

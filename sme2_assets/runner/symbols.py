@@ -21,7 +21,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sme2_assets.targets.elf import AARCH64, Elf
+from sme2_assets.runner import macho
+from sme2_assets.targets.elf import AARCH64, Elf, Segment
 
 PAGE = 4096
 _DAMAGES = (struct.error, IndexError, OverflowError)
@@ -69,9 +70,9 @@ def image_of(content: bytes) -> BinaryImage:
     """The functions of a file's content, or of what is mapped of a file that is on no disk."""
     try:
         if content[:6] == b"\x7fELF\x02\x01":
-            return _Elf(content)
-        if content[:4] == b"\xcf\xfa\xed\xfe":
-            return _MachO(content)
+            return _ElfImage(content)
+        if content[:4] == macho.MAGIC:
+            return _MachOImage(content)
     except _DAMAGES as error:
         raise ValueError(f"it is damaged: {error}") from error
     raise ValueError("it is neither a little-endian ELF nor a Mach-O file of 64 bits")
@@ -87,9 +88,10 @@ def _word(content: bytes, at: int | None) -> int | None:
 
 # ELF
 
-_PT_DYNAMIC, _PT_GNU_EH_FRAME = 2, 0x6474E550
+_PT_LOAD, _PT_DYNAMIC, _PT_NOTE, _PT_GNU_EH_FRAME = 1, 2, 4, 0x6474E550
 _EXECUTE_AND_READ = 5
 _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_GNU_HASH = 4, 5, 6, 10, 0x6FFFFEF5
+_NT_GNU_BUILD_ID = 3
 _STT_TLS, _SHN_ABS = 6, 0xFFF1
 _GLOBAL_OR_WEAK, _INTERNAL_OR_HIDDEN = (1, 2), (1, 2)
 _SYMBOL = np.dtype(
@@ -97,33 +99,54 @@ _SYMBOL = np.dtype(
 )
 
 
-class _Elf(BinaryImage):
+class _ElfImage(BinaryImage):
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
-        self.elf = Elf(content)
-        if not self.elf.loaded:
+        elf = Elf(content)
+        self.machine, headers = elf.machine, elf.segments
+        self.loaded = [header for header in headers if header.kind == _PT_LOAD]
+        if not self.loaded:
             raise IndexError("nothing in it is loaded")
-        self.first = min(segment.address for segment in self.elf.loaded) // PAGE * PAGE
-        self.build_id = self.elf.build_id
-        self.dynamic = next((s for s in self.elf.segments if s.kind == _PT_DYNAMIC), None)
-        self.unwind = next((s.address for s in self.elf.segments if s.kind == _PT_GNU_EH_FRAME), None)
+        self.first = min(header.address for header in self.loaded) // PAGE * PAGE
+        self.build_id = next((found for h in headers if (found := self._build_id(h))), None)
+        self.dynamic = next((header for header in headers if header.kind == _PT_DYNAMIC), None)
+        self.unwind = next((header.address for header in headers if header.kind == _PT_GNU_EH_FRAME), None)
         self._encodings: dict[int, int] = {}
         self._gaps: dict[int, npt.NDArray[np.int64]] = {}
 
     def word_at(self, address: int) -> int | None:
-        return _word(self.content, self.elf.offset_of(address + self.first))
+        return _word(self.content, self._offset(address + self.first))
 
     def _find(self, address: int) -> tuple[int, str | None]:
         place = address + self.first
         start = self._unwound_start(place)
-        if start is None and self.elf.machine == AARCH64:
+        if start is None and self.machine == AARCH64:
             start = self._start_in_gap(place)
         if symbol := self._symbol_at(place):
             return symbol[0] - self.first, symbol[1]
         return (place if start is None else start) - self.first, None
 
+    def _build_id(self, header: Segment) -> str | None:
+        if header.kind != _PT_NOTE:
+            return None
+        at, end = header.offset, header.offset + header.size
+        while at + 12 <= end:
+            name_size, size, kind = struct.unpack_from("<III", self.content, at)
+            body = at + 12 + -(-name_size // 4) * 4
+            if kind == _NT_GNU_BUILD_ID and self.content[at + 12 : at + 16] == b"GNU\0":
+                return self.content[body : body + size].hex()
+            at = body + -(-size // 4) * 4
+        return None
+
+    def _offset(self, place: int) -> int | None:
+        """Where in the file that lies which is mapped at `place`."""
+        for header in self.loaded:
+            if header.address <= place < header.address + header.size:
+                return header.offset + place - header.address
+        return None
+
     def _offset_of_table(self, place: int) -> int:
-        offset = self.elf.offset_of(place)
+        offset = self._offset(place)
         if offset is None:
             raise IndexError("a table lies outside the file")
         return offset
@@ -136,8 +159,9 @@ class _Elf(BinaryImage):
         if self.dynamic is None:
             return np.zeros(0, _SYMBOL), 0
         entries: dict[int, int] = {}
-        table = self.content[self.dynamic.offset :][: self.dynamic.size // 16 * 16]
-        for tag, value in struct.iter_unpack("<QQ", table):
+        for tag, value in struct.iter_unpack(
+            "<QQ", self.content[self.dynamic.offset : self.dynamic.offset + self.dynamic.size // 16 * 16]
+        ):
             if tag == 0:
                 break
             entries.setdefault(tag, value)
@@ -151,14 +175,14 @@ class _Elf(BinaryImage):
         else:
             return np.zeros(0, _SYMBOL), 0
         at = self._offset_of_table(entries[_DT_SYMTAB])
-        symbols = np.frombuffer(self.content, _SYMBOL, max(end - first, 0), at + first * _SYMBOL.itemsize)
-        kept = (symbols["info"] & 0xF != _STT_TLS) & (symbols["section"] != _SHN_ABS)
-        kept &= (symbols["section"] != 0) | (symbols["value"] != 0)
-        kept &= symbols["name"] < entries.get(_DT_STRSZ, 1 << 32)
+        table = np.frombuffer(self.content, _SYMBOL, max(end - first, 0), at + first * _SYMBOL.itemsize)
+        kept = (table["info"] & 0xF != _STT_TLS) & (table["section"] != _SHN_ABS)
+        kept &= (table["section"] != 0) | (table["value"] != 0)
+        kept &= table["name"] < entries.get(_DT_STRSZ, 1 << 32)
         if _DT_GNU_HASH not in entries:  # the other kind of table lists local symbols too
-            kept &= np.isin(symbols["info"] >> 4, _GLOBAL_OR_WEAK)
-            kept &= ~np.isin(symbols["other"] & 3, _INTERNAL_OR_HIDDEN)
-        return symbols[kept], self._offset_of_table(entries[_DT_STRTAB])
+            kept &= np.isin(table["info"] >> 4, _GLOBAL_OR_WEAK)
+            kept &= ~np.isin(table["other"] & 3, _INTERNAL_OR_HIDDEN)
+        return table[kept], self._offset_of_table(entries[_DT_STRTAB])
 
     def _hashed(self, at: int) -> tuple[int, int]:
         """First and end of the symbols that a GNU hash table lists; they are the last of their table."""
@@ -191,7 +215,7 @@ class _Elf(BinaryImage):
     def _unwind_starts(self) -> npt.NDArray[np.int64]:
         """Starts and descriptions of functions, ordered by start; none where the table has another form."""
         nothing = np.zeros((0, 2), np.int64)
-        if self.unwind is None or (at := self.elf.offset_of(self.unwind)) is None:
+        if self.unwind is None or (at := self._offset(self.unwind)) is None:
             return nothing
         # Version, and encodings: what linkers write is pairs of 32-bit offsets from the table's own start.
         if self.content[at : at + 4] != b"\x01\x1b\x03\x3b":
@@ -226,8 +250,8 @@ class _Elf(BinaryImage):
     # Boundaries by the code
 
     def _start_in_gap(self, place: int) -> int | None:
-        text = [s for s in self.elf.loaded if s.flags & _EXECUTE_AND_READ == _EXECUTE_AND_READ]
-        around = next((s for s in text if s.address <= place < s.address + s.size), None)
+        text = [h for h in self.loaded if h.flags & _EXECUTE_AND_READ == _EXECUTE_AND_READ]
+        around = next((h for h in text if h.address <= place < h.address + h.size), None)
         if around is None:
             return None
         low, high = around.address, around.address + around.size
@@ -245,7 +269,8 @@ class _Elf(BinaryImage):
             )
             self._gaps[low] = low + 4 * function_starts(words)
         starts = self._gaps[low]
-        return _last_before(starts, place)
+        at = int(np.searchsorted(starts, place, side="right")) - 1
+        return None if at < 0 else int(starts[at])
 
 
 def _pointer_encoding(content: bytes, at: int) -> int:
@@ -323,13 +348,10 @@ def _signed(values: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
     return (values ^ sign) - sign
 
 
-# Mach-O: written after Apple's headers, and tried on the libraries of the macOS wheel; never run on macOS.
-
-_LC_SYMTAB, _LC_SEGMENT_64, _LC_UUID, _LC_FUNCTION_STARTS = 0x2, 0x19, 0x1B, 0x26
-_DEBUG_SYMBOL, _KIND, _IN_SECTION = 0xE0, 0x0E, 0x0E
+# Mach-O
 
 
-class _MachO(BinaryImage):
+class _MachOImage(BinaryImage):
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
         self.build_id = None
@@ -337,37 +359,22 @@ class _MachO(BinaryImage):
         self.first = 0
         names: dict[int, str] = {}
         starts = (0, 0)
-        (commands,) = struct.unpack_from("<I", content, 16)
-        at = 32
-        for _ in range(commands):
-            command, size = struct.unpack_from("<II", content, at)
-            if size < 8:
-                raise IndexError("a load command of no size")
-            if command == _LC_SEGMENT_64:
+        for command, at in macho.load_commands(content):
+            if command == macho.SEGMENT:
                 address, _, offset, length = struct.unpack_from("<QQQQ", content, at + 24)
                 self.segments.append((address, offset, length))
                 if content[at + 8 : at + 24].rstrip(b"\0") == b"__TEXT":
                     self.first = address
-            elif command == _LC_UUID:
+            elif command == macho.UUID:
                 self.build_id = content[at + 8 : at + 24].hex()
-            elif command == _LC_SYMTAB:
-                names = self._names(*struct.unpack_from("<III", content, at + 8))
-            elif command == _LC_FUNCTION_STARTS:
+            elif command == macho.SYMBOLS:
+                for address, name in macho.defined_symbols(content, at):
+                    names.setdefault(address, name)
+            elif command == macho.FUNCTION_STARTS:
                 starts = struct.unpack_from("<II", content, at + 8)
-            at += size
         self.names = names
         self.named = np.array(sorted(names), np.int64)
         self.starts = self._function_starts(*starts)
-
-    def _names(self, offset: int, count: int, names: int) -> dict[int, str]:
-        found: dict[int, str] = {}
-        for name, kind, _section, _description, value in struct.iter_unpack(
-            "<IBBHQ", self.content[offset : offset + 16 * count]
-        ):
-            if kind & _KIND == _IN_SECTION and not kind & _DEBUG_SYMBOL:
-                # The compiler puts an underscore before every name of C, and dladdr takes it away.
-                found.setdefault(value, _text(self.content, names + name).removeprefix("_"))
-        return found
 
     def _function_starts(self, offset: int, size: int) -> npt.NDArray[np.int64]:
         starts, at, place = [], offset, self.first

@@ -1,4 +1,4 @@
-"""The one reader of ELF files: for which CPU one is, what it needs to start, what is in it and where.
+"""The one reader of ELF files: for which CPU one is, what it needs to start, which functions are in it.
 
 Reads files as they are on the disk; nothing is run. Only 64-bit little-endian files are understood.
 """
@@ -19,8 +19,17 @@ _SYMBOLS, _DYNAMIC, _NO_BITS, _DYNAMIC_SYMBOLS = 2, 6, 8, 11
 _EXECUTABLE = 4
 _NEEDED = 1
 _FUNCTION = 2
-_LOADED, _NOTES = 1, 4
-_BUILD_ID = 3
+
+
+class Segment(NamedTuple):
+    """A part of the file as it is mapped into memory; `size` is that in the file."""
+
+    kind: int
+    flags: int
+    offset: int
+    address: int
+    physical_address: int
+    size: int
 
 
 class _Section(NamedTuple):
@@ -34,18 +43,6 @@ class _Section(NamedTuple):
     info: int
     alignment: int
     entry_size: int
-
-
-class Segment(NamedTuple):
-    """A part of the file as the loader sees it."""
-
-    kind: int
-    flags: int
-    offset: int
-    address: int
-    physical_address: int
-    size: int
-    """In the file; in memory more may follow."""
 
 
 @dataclass(frozen=True)
@@ -69,16 +66,6 @@ class Elf:
         (self.machine,) = struct.unpack_from("<H", data, 18)
 
     @cached_property
-    def sections(self) -> list[_Section]:
-        """What the linker wrote about the file. The loader does without, and so can a copy from memory."""
-        (table,) = struct.unpack_from("<Q", self.data, 40)
-        size, count = struct.unpack_from("<HH", self.data, 58)
-        return [
-            _Section(*struct.unpack_from("<IIQQQQIIQQ", self.data, table + index * size))
-            for index in range(count)
-        ]
-
-    @cached_property
     def segments(self) -> list[Segment]:
         (table,) = struct.unpack_from("<Q", self.data, 32)
         size, count = struct.unpack_from("<HH", self.data, 54)
@@ -87,28 +74,13 @@ class Elf:
         ]
 
     @cached_property
-    def loaded(self) -> list[Segment]:
-        return [segment for segment in self.segments if segment.kind == _LOADED]
-
-    @cached_property
-    def build_id(self) -> str | None:
-        """What tells this build from every other, in hexadecimal digits; None where the file has none."""
-        for segment in self.segments:
-            at, end = segment.offset, segment.offset + segment.size
-            while segment.kind == _NOTES and at + 12 <= end:
-                name_size, size, kind = struct.unpack_from("<III", self.data, at)
-                body = at + 12 + -(-name_size // 4) * 4
-                if kind == _BUILD_ID and self.data[at + 12 : at + 16] == b"GNU\0":
-                    return self.data[body : body + size].hex()
-                at = body + -(-size // 4) * 4
-        return None
-
-    def offset_of(self, address: int) -> int | None:
-        """Where in the file that is which the loader maps to an address; None where the file has nothing."""
-        for segment in self.loaded:
-            if segment.address <= address < segment.address + segment.size:
-                return segment.offset + address - segment.address
-        return None
+    def sections(self) -> list[_Section]:
+        (table,) = struct.unpack_from("<Q", self.data, 40)
+        size, count = struct.unpack_from("<HH", self.data, 58)
+        return [
+            _Section(*struct.unpack_from("<IIQQQQIIQQ", self.data, table + index * size))
+            for index in range(count)
+        ]
 
     def needs(self) -> Needs:
         if not self.sections:
