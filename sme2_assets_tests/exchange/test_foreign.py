@@ -32,7 +32,7 @@ from sme2_assets_tests.warehouse.run_folder import MadeRun
 TOLD = {
     *("variant", "target", "run_id", "session_id", "experiment", "source", "arm", "paired"),
     *("model", "precision", "platform", "sme2", "threads"),
-    *("rounds", "iterations", "samples", "samples_dropped"),
+    *("rounds", "iterations", "samples", "samples_dropped", "derivation"),
 }
 # Views whose rows belong to one run each: a foreign run has rows of its own there, for those who ask for it.
 OF_ONE_RUN = {

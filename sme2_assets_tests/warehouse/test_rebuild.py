@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from sme2_assets.exchange.foreign import ingest_paths
 
 from sme2_assets.analysis import timeline as analysis_timeline
 from sme2_assets.cli import main
 from sme2_assets.diagnostics.doctor import examine
 from sme2_assets.evidence.foreign import Facts
+from sme2_assets.exchange.ingest import ingest_paths
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse, history, ingest
 from sme2_assets.warehouse.rebuild import differences, merge, rebuild, runs_in_no_table, runs_in_tables, sync
