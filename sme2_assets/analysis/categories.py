@@ -26,7 +26,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Literal
 
-Backend = Literal["xnnpack", "portable"]
+Backend = Literal["xnnpack", "portable", "other delegate"]
 
 
 class Category(StrEnum):
@@ -243,12 +243,20 @@ _TABLES: Mapping[Backend, Mapping[str, Category]] = {
 _XNNPACK_NAME = re.compile(
     r"(?P<op_type>[^(]+?)(?: \((?P<types>[^()]*)\)(?: (?P<ukernel>[^#()]+?))?)?(?: #\d+)?", re.ASCII
 )
+_XNNPACK_NUMBER = re.compile(r"[^#]+ #\d+", re.ASCII)
 _PORTABLE_NAME = re.compile(r"(?:native_call_)?(?:\w+::)?(?P<op_type>\w+)(?:\.\w+)?", re.ASCII)
+
+
+def is_xnnpack_name(name: str) -> bool:
+    """Whether a delegate's row is XNNPACK's: ExecuTorch numbers the names of its rows, and of no other's."""
+    return _XNNPACK_NUMBER.fullmatch(name) is not None
 
 
 @lru_cache(maxsize=16384)
 def classify(name: str, backend: Backend) -> OperatorClass:
     """What the name of an operator row tells; any text is accepted, and an unknown one says so."""
+    if backend == "other delegate":
+        return _unreadable(name)
     return _classify_xnnpack(name) if backend == "xnnpack" else _classify_portable(name)
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from sme2_assets.analysis.kernel_names import parse_kernel
-from sme2_assets.analysis.timeline import BACKENDS, FRAMEWORK, KINDS, XNNPACK, timeline_rows
+from sme2_assets.analysis.timeline import BACKENDS, FRAMEWORK, KINDS, PORTABLE, timeline_rows
 from sme2_assets.etdump import EventKind, Events
 from sme2_assets.evidence.samples import Int64s, SampledFunction, Samples
 
@@ -153,6 +153,7 @@ class _Intervals:
     """Of each call: the position of a portable operator, -1 for a delegate."""
     operators: _Spans
     operator_call: Int64s
+    operator_backend: Int64s
     operator_position: Int64s
     earliest_boundary: Int64s
     latest_boundary: Int64s
@@ -169,7 +170,7 @@ class _Intervals:
             for column in ("iteration", "delegate", "position", "start_ns", "duration_ns")
         )
         start = start + events.start_ns[executes][iteration]
-        delegated = rows["backend"].to_numpy() == BACKENDS[XNNPACK]
+        delegated = delegate >= 0
         portable = ~delegated
 
         inference_of_block = np.full(len(events.block_names), -1, dtype=np.int64)
@@ -198,6 +199,7 @@ class _Intervals:
             call_position=np.concatenate([np.full(len(called), -1), position[portable]]),
             operators=_Spans.of(placed.start, placed.end),
             operator_call=call_of_operator,
+            operator_backend=rows["backend"].cat.codes.to_numpy(np.int64)[delegated],
             operator_position=position[delegated],
             earliest_boundary=np.sort(placed.earliest_end),
             latest_boundary=np.sort(placed.latest_end),
@@ -222,7 +224,7 @@ class _Intervals:
         return _Where(
             inference=inference,
             kind=kind,
-            backend=np.where(in_portable, BACKENDS.index("portable"), XNNPACK),
+            backend=np.where(in_portable, PORTABLE, _at(self.operator_backend, operator)),
             delegate=delegate,
             position=np.where(
                 in_portable, _at(self.call_position, call), _at(self.operator_position, operator)

@@ -8,15 +8,22 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from sme2_assets.analysis.categories import classify
+from sme2_assets.analysis.categories import Backend, classify, is_xnnpack_name
+from sme2_assets.analysis.conservation import require_conserved
 from sme2_assets.errors import TraceError
 from sme2_assets.etdump import EventKind, Events
 
 KINDS = ("operator", "delegate_overhead", "framework_overhead")
 OPERATOR, DELEGATE_OVERHEAD, FRAMEWORK_OVERHEAD = range(3)
 OVERHEAD_NAMES = {DELEGATE_OVERHEAD: "Delegate overhead", FRAMEWORK_OVERHEAD: "Framework overhead"}
-BACKENDS = ("xnnpack", "portable", "framework")
-XNNPACK, PORTABLE, FRAMEWORK = range(3)
+BACKENDS = ("xnnpack", "portable", "framework", "other delegate")
+XNNPACK, PORTABLE, FRAMEWORK, OTHER_DELEGATE = range(4)
+
+_CLASSIFIED_AS: dict[int, Backend] = {
+    XNNPACK: "xnnpack",
+    PORTABLE: "portable",
+    OTHER_DELEGATE: "other delegate",
+}
 
 
 def execute_durations(events: Events) -> npt.NDArray[np.int64]:
@@ -37,8 +44,10 @@ def timeline_rows(events: Events, warmup: int) -> pd.DataFrame:
     call took beyond its operators is delegate overhead; what Method::execute took beyond delegate
     calls and portable kernels is framework overhead. XNNPACK rounds its operators to microseconds,
     so a delegate's overhead can come out slightly negative; it is kept as it is, because then the
-    rows add up exactly.
+    rows add up exactly. A trace whose events cannot be parts of one another is refused. A delegate's row that
+    is not XNNPACK's is of an `other delegate`, and nothing is concluded from its name.
     """
+    require_conserved(events)
     executes = np.flatnonzero(events.kind == EventKind.METHOD_EXECUTE)
     durations = events.duration_ns
     execute_ns = execute_durations(events)
@@ -78,9 +87,13 @@ def timeline_rows(events: Events, warmup: int) -> pd.DataFrame:
                 [OPERATOR, DELEGATE_OVERHEAD, FRAMEWORK_OVERHEAD],
                 [len(operators), len(delegate_calls), len(executes)],
             ),
-            "backend": np.repeat(
-                [XNNPACK, PORTABLE, FRAMEWORK],
-                [len(delegate_ops), len(portable_ops), len(delegate_calls) + len(executes)],
+            "backend": np.concatenate(
+                [
+                    _delegate_backends(events, delegate_ops, parent_rows[delegate_ops]),
+                    np.repeat(
+                        [PORTABLE, FRAMEWORK], [len(portable_ops), len(delegate_calls) + len(executes)]
+                    ),
+                ]
             ),
             "delegate": _nullable(
                 events.delegate_call[delegate_ops],
@@ -103,6 +116,16 @@ def timeline_rows(events: Events, warmup: int) -> pd.DataFrame:
     )
     rows["is_warmup"] = rows["iteration"] < warmup
     return _with_names(rows, events, operators)
+
+
+def _delegate_backends(
+    events: Events, delegate_ops: npt.NDArray[np.intp], calls: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """The backend of each row of a delegate: XNNPACK where every row of its call is XNNPACK's."""
+    is_xnnpack = np.array([is_xnnpack_name(name) for name in events.names], dtype=bool)
+    strange = np.zeros(len(events), dtype=bool)
+    strange[calls[~is_xnnpack[events.name[delegate_ops]]]] = True
+    return np.where(strange[calls], OTHER_DELEGATE, XNNPACK)
 
 
 def _with_names(rows: pd.DataFrame, events: Events, operators: npt.NDArray[np.intp]) -> pd.DataFrame:
@@ -139,7 +162,7 @@ def _facts_of_pair(pair: int, names: list[str]) -> _NameFacts:
         return _NameFacts(OVERHEAD_NAMES[pair])
     name_code, backend = divmod(pair - len(KINDS), len(BACKENDS))
     name = names[name_code]
-    operator = classify(name, "xnnpack" if backend == XNNPACK else "portable")
+    operator = classify(name, _CLASSIFIED_AS[backend])
     return _NameFacts(
         name,
         operator.op_type,

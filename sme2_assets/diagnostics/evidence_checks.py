@@ -57,13 +57,16 @@ def trace_steps(made: Checkup, path: Path) -> None:
         step.detail = f"{inferences} inferences, {len(events):,} events"
     if events is None or made.steps[-1].status == FAILED:
         return
-    timeline = timeline_rows(events, 0)
+    timeline = None
     with made.step("nanoseconds") as step:
+        timeline = timeline_rows(events, 0)
         execute_ns = execute_durations(events)
         inferences = pd.DataFrame({"iteration": range(len(execute_ns)), "execute_ns": execute_ns})
         step.detail = check_conservation(
             timeline.assign(round=0), inferences.assign(round=0, duration_ns=None, **{"pass": "etdump"})
         )
+    if timeline is None:
+        return
     with made.step("operators") as step:
         operators = timeline[timeline["kind"] == "operator"]
         unknown = sorted(set(operators.loc[~operators["known"], "name"]))

@@ -45,7 +45,7 @@ _FACTS = (
     *("node_kind", "input_shape", "output_shape", "kernel_size", "macs", "samples", "sme_samples"),
 )
 
-Facts = dict[tuple[str, int, int], dict[str, Any]]
+Facts = dict[tuple[int, int], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -201,9 +201,8 @@ def _processes(run: dict[str, Any], folder: Path) -> list[_Process]:
 def _operator_facts(warehouse: Warehouse, run_id: str) -> Facts:
     rows = rows_of_view(warehouse, "operator_facts", run_id)
     return {
-        _key(row.backend, row.delegate, row.position): {
-            name: _plain(getattr(row, name)) for name in _FACTS if not _is_null(getattr(row, name))
-        }
+        _key(row.delegate, row.position): {"backend": row.backend}
+        | {name: _plain(getattr(row, name)) for name in _FACTS if not _is_null(getattr(row, name))}
         for row in rows.itertuples(index=False)
     }
 
@@ -302,16 +301,16 @@ def _call(
     name = events.names[int(events.name[row])]
     delegate = int(events.delegate_call[row])
     if row in ordinals:
-        place = ("portable", -1, ordinals[row])
+        place = (-1, ordinals[row])
     elif events.kind[row] == EventKind.DELEGATE_OP:
-        place = ("xnnpack", delegate, int(events.position[row]))
+        place = (delegate, int(events.position[row]))
     else:
         if events.kind[row] == EventKind.DELEGATE_CALL:
             args["delegate"] = delegate
         yield _Slice(name, "call", start, end, args, depth)
         yield from _inside(events, row, start, end, depth + 1, children, ordinals, facts)
         return
-    placed = {"backend": place[0], "position": place[2]} | ({"delegate": delegate} if delegate >= 0 else {})
+    placed = {"position": place[1]} | ({"delegate": delegate} if delegate >= 0 else {})
     yield _Slice(name, "operator", start, end, {**args, **placed, **facts.get(place, {})}, depth)
 
 
@@ -346,11 +345,10 @@ def _sample_slices(
                 "iteration": _plain(place["iteration"]),
             }
             if place["kind"] == "operator":
-                key = _key(place["backend"], place["delegate"], place["position"])
-                args |= {"backend": key[0], "delegate": key[1], "position": key[2]}
-                args |= {
-                    name: facts[key][name] for name in ("category", "module") if name in facts.get(key, {})
-                }
+                key = _key(place["delegate"], place["position"])
+                args |= {"delegate": key[0], "position": key[1]}
+                shown = ("backend", "category", "module")
+                args |= {name: facts[key][name] for name in shown if name in facts.get(key, {})}
             args = {name: value for name, value in args.items() if not _is_null(value)}
             name = function.symbol or f"{function.library or 'unknown'}+0x{function.offset:x}"
             drawn = _Slice(name, "sample", began, ended, args, 0)
@@ -455,8 +453,9 @@ def _counters(
                 }
 
 
-def _key(backend: str, delegate: Any, position: Any) -> tuple[str, int, int]:
-    return str(backend), -1 if _is_null(delegate) else int(delegate), int(position)
+def _key(delegate: Any, position: Any) -> tuple[int, int]:
+    """The place of an operator in its run; a portable one is in no delegate."""
+    return -1 if _is_null(delegate) else int(delegate), int(position)
 
 
 def _is_null(value: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sme2_assets.analysis.comparison import why_not_a_pair, why_outputs_differ
+from sme2_assets.analysis.conservation import CLOCK_NS
 from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.store import Warehouse
 
@@ -21,31 +22,45 @@ LEAST_ATTRIBUTED = 0.9
 def conservation_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
     """Timeline rows of each inference against Method::execute and the runner's own clock.
 
-    Exact for the sum, and every inference of the plan must be there: nothing to add up is no proof.
-    Two more, so that the overhead rows cannot hide an error: the runner's clock runs around
-    Method::execute and so never shows less, and overhead is negative only by XNNPACK's rounding of
-    each operator to a microsecond.
+    Exact for the sum, and every inference of the plan must be there: nothing to add up is no proof. Overhead
+    is what is left and makes every sum match. What it cannot hide: no row stands twice, operators lie within
+    the execution and do not overlap, a delegate's overhead is negative by one tick of XNNPACK's clock at most
+    and the framework's never, and the runner's clock, which runs around Method::execute, never shows less.
     """
     broken = warehouse.query(
         """
-        WITH summed AS (
+        WITH rows AS (
+            SELECT *, start_ns + duration_ns AS end_ns,
+                lag(start_ns + duration_ns) OVER (
+                    PARTITION BY round, iteration, kind = 'operator' ORDER BY start_ns, duration_ns, position
+                ) AS previous_end_ns
+            FROM timeline WHERE run_id = $run_id
+        ), summed AS (
             SELECT round, iteration, sum(duration_ns) AS total_ns,
-                min(duration_ns) FILTER (kind <> 'operator') AS least_overhead_ns,
-                count(*) FILTER (kind = 'operator') AS operators
-            FROM timeline WHERE run_id = $run_id GROUP BY round, iteration
+                count(*) - count(DISTINCT (kind, backend, delegate, position)) AS rows_twice,
+                min(start_ns) AS first_start_ns, max(end_ns) AS last_end_ns,
+                max(previous_end_ns - start_ns) AS overlap_ns,
+                min(duration_ns) FILTER (kind = 'delegate_overhead') AS delegate_overhead_ns,
+                min(duration_ns) FILTER (kind = 'framework_overhead') AS framework_overhead_ns
+            FROM rows GROUP BY round, iteration
         ), traced AS (
             SELECT round, iteration, execute_ns, duration_ns
             FROM inferences WHERE run_id = $run_id AND pass = 'etdump'
         )
-        SELECT round, iteration, total_ns, execute_ns, duration_ns, least_overhead_ns
+        SELECT *
         FROM traced FULL JOIN summed USING (round, iteration)
         WHERE total_ns IS NULL
             OR total_ns IS DISTINCT FROM execute_ns
             OR execute_ns > duration_ns
-            OR least_overhead_ns < -1000 * operators
+            OR rows_twice > 0
+            OR first_start_ns < 0
+            OR last_end_ns > execute_ns + $clock_ns
+            OR overlap_ns > $clock_ns
+            OR delegate_overhead_ns < -$clock_ns
+            OR framework_overhead_ns < 0
         ORDER BY round, iteration
         """,
-        {"run_id": run["run_id"]},
+        {"run_id": run["run_id"], "clock_ns": CLOCK_NS},
     )
     if not broken.empty:
         return f"{len(broken)} inferences do not add up, the first: {broken.iloc[0].to_dict()}"

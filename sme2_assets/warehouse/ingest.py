@@ -16,8 +16,9 @@ from sme2_assets.analysis.registered import registered_kernels, require_register
 from sme2_assets.analysis.samples import kernel_sample_rows
 from sme2_assets.analysis.timeline import execute_durations, timeline_rows
 from sme2_assets.errors import EvidenceError
-from sme2_assets.evidence.folder import RunFolder
+from sme2_assets.evidence.folder import RunFolder, RunProcess
 from sme2_assets.evidence.manifest import Manifest, Moment, Process
+from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.store import Store, safe_name, write_text_atomically
 from sme2_assets.targets.keys import TargetKey
@@ -78,7 +79,7 @@ def keys_of(manifest: Manifest) -> dict[str, str]:
 def rows_of_run(run_dir: Path) -> RunRows:
     """Reads a run folder. A file that is not the one that was measured is an error, not a row."""
     folder = _trusted(run_dir)
-    manifest = folder.manifest
+    manifest, program = folder.manifest, folder.operators()
     inferences, timelines, results = [], [], []
     for process in folder.processes():
         result = process.result
@@ -88,7 +89,7 @@ def rows_of_run(run_dir: Path) -> RunRows:
             # The trace of the kernels pass only tells what was sampled: its times are disturbed.
             if process.facts.pass_kind == "etdump":
                 rows = timeline_rows(process.events, len(result.warmup_ns))
-                timelines.append(_of_process(rows, process.facts))
+                timelines.append(_of_process(_with_backends(rows, program, process), process.facts))
         inferences.append(_of_process(_inference_rows(result, execute_ns), process.facts))
         results.append(result)
     timeline = _stacked(timelines)
@@ -101,7 +102,7 @@ def rows_of_run(run_dir: Path) -> RunRows:
         pd.DataFrame([_run_row(manifest, results)]),
         pd.concat(inferences, ignore_index=True),
         timeline,
-        _operator_rows(folder, timeline),
+        _operator_rows(program, timeline),
         _delegation_rows(folder),
         _frame(NUMERICS, manifest.info.agreements),
         _frame(ENVIRONMENT, [_environment_row(moment) for moment in manifest.info.environment]),
@@ -114,10 +115,11 @@ def kernel_rows_of_run(run_dir: Path, annotation: Path | None = None) -> KernelR
     `annotation` is a log that somebody added to the run; where there is one, it is the one that counts.
     """
     folder = _trusted(run_dir)
+    program = folder.operators()
     sampled = []
     for process in folder.processes("kernels"):
         rows = kernel_sample_rows(process.samples, process.events, len(process.result.warmup_ns))
-        sampled.append(rows.assign(round=process.facts.round))
+        sampled.append(_with_backends(rows, program, process).assign(round=process.facts.round))
     return KernelRows(
         folder.manifest,
         pd.concat(sampled, ignore_index=True) if sampled else _frame(KERNEL_SAMPLES, []),
@@ -194,9 +196,19 @@ def _trusted(run_dir: Path) -> RunFolder:
     return folder
 
 
-def _operator_rows(folder: RunFolder, timeline: pd.DataFrame) -> pd.DataFrame:
+def _with_backends(rows: pd.DataFrame, program: ProgramOperators | None, process: RunProcess) -> pd.DataFrame:
+    """Rows of delegates other than XNNPACK under the name of their backend, where the program tells it."""
+    delegates = program.delegates if program else []
+    names = {i: each.backend for i, each in enumerate(delegates) if each.backend != "XnnpackBackend"}
+    # With other calls than the program lists, as control flow makes them, nobody knows which is which.
+    if not names or process.events.delegate_call.max() + 1 != len(delegates):
+        return rows
+    backends = rows["delegate"].map(names).where(rows["kind"] == "operator")
+    return rows.assign(backend=backends.fillna(rows["backend"].astype(object)).astype("category"))
+
+
+def _operator_rows(program: ProgramOperators | None, timeline: pd.DataFrame) -> pd.DataFrame:
     """What each operator is; none where the run does not tell, because the model came without."""
-    program = folder.operators()
     if program is None:
         return _frame(OPERATORS, [])
     operators = timeline[timeline["kind"] == "operator"]

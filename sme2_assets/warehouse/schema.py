@@ -196,7 +196,12 @@ TIMELINE = Table(
         Column("data_type", "VARCHAR", "Data type token of an XNNPACK operator, e.g. PF32; NULL elsewhere."),
         Column("category", "VARCHAR", "CONV, GEMM, Data Movement, Elementwise or Other; NULL for overhead."),
         Column("known", "BOOLEAN", "Whether the categoriser knows the operator; unknown ones are Other."),
-        Column("backend", "VARCHAR", "xnnpack, portable or framework."),
+        Column(
+            "backend",
+            "VARCHAR",
+            "xnnpack, portable or framework; another delegate by its own name, or as other delegate where "
+            "the program does not tell it.",
+        ),
         Column(
             "start_ns",
             "BIGINT",
@@ -218,7 +223,7 @@ OPERATORS = Table(
     "What each operator of a run is: the line of the model it comes from, its shapes and its work.",
     (VARIANT, TARGET, RUN_ID),
     (
-        Column("backend", "VARCHAR", "xnnpack or portable."),
+        Column("backend", "VARCHAR", "xnnpack, portable or another delegate, as in timeline."),
         Column("delegate", "INTEGER", "Delegate call within the inference; NULL outside delegates."),
         Column("position", "INTEGER", "Position of the operator, as in timeline."),
         Column(
@@ -285,7 +290,7 @@ KERNEL_SAMPLES = Table(
             "What was executing: operator, delegate_overhead, framework_overhead, between inferences, or "
             "unattributed.",
         ),
-        Column("backend", "VARCHAR", "xnnpack, portable or framework; NULL when not attributed."),
+        Column("backend", "VARCHAR", "As in timeline; NULL when not attributed."),
         Column("delegate", "INTEGER", "Delegate call; NULL outside delegates."),
         Column("position", "INTEGER", "Position of the operator, as in timeline; NULL outside operators."),
         Column("thread_kind", "VARCHAR", "main or pool."),

@@ -212,7 +212,7 @@ WITH inside AS (
         sum(CASE WHEN fidelity <> 'emulated' THEN mean_ns END) AS mean_ns,
         sum(CASE WHEN fidelity <> 'emulated' THEN share END) AS share
     FROM operator_facts
-    WHERE backend = 'xnnpack'
+    WHERE backend <> 'portable'
     GROUP BY run_id
 ),
 delegated AS (

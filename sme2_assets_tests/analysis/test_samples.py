@@ -30,7 +30,7 @@ from sme2_assets.evidence.samples import NO_WORD, Samples
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.recording import write_samples
-from sme2_assets_tests.analysis.traces import Delegate, Portable, inference, trace
+from sme2_assets_tests.analysis.traces import Delegate, Portable, inference, sound, trace
 from sme2_assets_tests.etdump.build_trace import Block, Profile
 
 CONV = "Convolution (NHWC, F32) IGEMM #1"
@@ -433,6 +433,12 @@ def test_operators_that_took_longer_than_their_call_are_squeezed_into_it(samples
     assert where(rows) == [xnnpack(0, 0), xnnpack(0, 1), xnnpack(0, 1), portable(0)]
 
 
+def test_a_sample_in_another_delegate_is_not_called_xnnpacks(samples_at):
+    events = trace(inference([Delegate([("conv2d", 5001)], 6000), Delegate([(CONV, 5001)], 6000)], 13_000, 0))
+    found = where(attribute_samples(samples_at([100, 6_100]), events, 0))
+    assert found == [("operator", "other delegate", 0, 0), xnnpack(1, 0)]
+
+
 def test_an_operator_of_no_time_takes_no_samples_of_its_neighbours(samples_at):
     events = trace(inference([Delegate([(CONV, 0), (ADD, 5000), (CONV, 0)], 5000)], 6000, start_ns=0))
     assert where(attribute_samples(samples_at([0, 2_500, 4_999]), events, 0)) == [xnnpack(0, 1)] * 3
@@ -456,8 +462,7 @@ any_inferences = st.lists(st.tuples(any_calls, nanoseconds, nanoseconds), max_si
 @settings(max_examples=60, deadline=None)
 @given(any_inferences, st.lists(st.integers(0, 100_000), max_size=60), st.integers(0, 3))
 def test_every_sample_ends_in_exactly_one_row(module_samples_at, inferences, times, warmup):
-    # Times of any kind, overlapping ones too.
-    events = trace(*(inference(*each) for each in inferences))
+    events = trace(*(inference(*sound(made, spare_ns), start) for made, spare_ns, start in inferences))
     samples = module_samples_at(times)
     rows = attribute_samples(samples, events, warmup)
     assert len(rows) == len(times)
@@ -473,7 +478,7 @@ def test_every_sample_ends_in_exactly_one_row(module_samples_at, inferences, tim
 @settings(max_examples=40, deadline=None)
 @given(any_inferences, st.lists(st.integers(0, 100_000), min_size=1, max_size=60))
 def test_operators_are_numbered_as_in_the_timeline(module_samples_at, inferences, times):
-    events = trace(*(inference(*each) for each in inferences))
+    events = trace(*(inference(*sound(made, spare_ns), start) for made, spare_ns, start in inferences))
     rows = attribute_samples(module_samples_at(times), events, 0)
     keys = ["iteration", "backend", "delegate", "position"]
     timeline = timeline_rows(events, 0).query("kind == 'operator'")

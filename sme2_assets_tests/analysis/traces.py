@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sme2_assets.etdump import Events, read_etdump
 from sme2_assets_tests.etdump.build_trace import Block, Profile, build_trace
@@ -15,6 +15,10 @@ class Delegate:
 
     operators: Sequence[tuple[str, int]]
     call_ns: int
+
+    @property
+    def times(self) -> list[int]:
+        return [duration for _, duration in self.operators]
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,9 @@ def inference(calls: Sequence[Call], execute_ns: int, start_ns: int = 1_000_000)
     for instruction, call in enumerate(calls):
         if isinstance(call, Delegate):
             started = now
-            for name, duration in call.operators:
+            for name, duration in zip(
+                _numbered([name for name, _ in call.operators]), call.times, strict=True
+            ):
                 events.append(
                     Profile(None, started, started + duration, instruction=instruction, delegate_str=name)
                 )
@@ -56,8 +62,35 @@ def inference(calls: Sequence[Call], execute_ns: int, start_ns: int = 1_000_000)
     return Block("Execute", events)
 
 
+def _numbered(names: list[str]) -> list[str]:
+    """A name that comes again has the next number, as from XNNPACK."""
+    return [
+        f"{name.rpartition('#')[0]}#{names[: i + 1].count(name)}" if names[:i].count(name) else name
+        for i, name in enumerate(names)
+    ]
+
+
+def sound(calls: Sequence[Call], spare_ns: int) -> tuple[list[Call], int]:
+    """Calls that last as long as told beyond what is inside them, and an execution with so much to spare."""
+    made: list[Call] = [
+        replace(
+            call, call_ns=call.call_ns + (sum(call.times) if isinstance(call, Delegate) else call.kernel_ns)
+        )
+        for call in calls
+    ]
+    return made, sum(call.call_ns for call in made) + spare_ns
+
+
 def trace_bytes(*inferences: Block) -> bytes:
-    return build_trace([LOADING, *inferences])
+    """Inferences one after the other: one that would begin too early is moved behind the one before."""
+    blocks, now = [LOADING], 0
+    for block in inferences:
+        times = [event for event in block.events if isinstance(event, Profile)]
+        later = max(now - min(event.start for event in times), 0) if times else 0
+        moved = [replace(event, start=event.start + later, end=event.end + later) for event in times]
+        now = max((event.end for event in moved), default=now)
+        blocks.append(replace(block, events=moved))
+    return build_trace(blocks)
 
 
 def trace(*inferences: Block) -> Events:

@@ -80,6 +80,42 @@ def overhead_that_no_rounding_explains(rows: RunRows) -> None:
     rows.timeline.loc[overhead, "duration_ns"] -= 5_000_000
 
 
+def moved(rows: RunRows, by_ns: int, kind: str) -> None:
+    """Time of an operator of the first inference that is taken off an overhead: the sum is still right."""
+    of_inference = {"round": 0, "iteration": 0}
+    operator = where(rows.timeline, kind="operator", **of_inference)[-2:-1]
+    overhead = where(rows.timeline, kind=kind, **of_inference)[:1]
+    left_ns = rows.timeline.loc[overhead, "duration_ns"].iloc[0]
+    rows.timeline.loc[operator, "duration_ns"] += left_ns + by_ns
+    rows.timeline.loc[overhead, "duration_ns"] = -by_ns
+
+
+def a_delegate_overhead_beyond_one_tick(rows: RunRows) -> None:
+    """Within a microsecond for each of its rows, but flooring never adds any."""
+    moved(rows, 1001, "delegate_overhead")
+
+
+def a_framework_overhead_below_nothing(rows: RunRows) -> None:
+    moved(rows, 1, "framework_overhead")
+
+
+def an_operator_that_stands_twice_in_a_longer_execution(rows: RunRows) -> None:
+    """The sum is right, and so is every overhead."""
+    again = rows.timeline.loc[where(rows.timeline, kind="operator", round=0, iteration=0)[:1]]
+    object.__setattr__(rows, "timeline", pd.concat([rows.timeline, again], ignore_index=True))
+    traced = where(rows.inferences, **{"pass": "etdump", "round": 0, "iteration": 0})
+    rows.inferences.loc[traced, ["execute_ns", "duration_ns"]] += again["duration_ns"].iloc[0]
+
+
+def operators_that_overlap(rows: RunRows) -> None:
+    second = where(rows.timeline, kind="operator", round=0, iteration=0)[1:2]
+    rows.timeline.loc[second, "start_ns"] -= 1001
+
+
+def an_operator_outside_of_the_execution(rows: RunRows) -> None:
+    rows.timeline.loc[where(rows.timeline, backend="portable", round=0, iteration=0), "start_ns"] += 10**9
+
+
 def a_nanosecond_of_a_certain_inference(rows: RunRows) -> None:
     rows.timeline.loc[where(rows.timeline, kind="operator", round=1, iteration=2)[:1], "duration_ns"] += 7
 
@@ -112,6 +148,11 @@ LOST_TIME = [
     neither_rows_nor_execution,
     an_execution_longer_than_the_runner_saw,
     overhead_that_no_rounding_explains,
+    a_delegate_overhead_beyond_one_tick,
+    a_framework_overhead_below_nothing,
+    an_operator_that_stands_twice_in_a_longer_execution,
+    operators_that_overlap,
+    an_operator_outside_of_the_execution,
 ]
 FAULTS = [
     nothing,

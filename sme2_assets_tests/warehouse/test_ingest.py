@@ -9,13 +9,15 @@ import pytest
 from sme2_assets.errors import EvidenceError, Sme2Error, TraceError
 from sme2_assets.evidence.device import native_fidelity
 from sme2_assets.evidence.manifest import Manifest
+from sme2_assets.evidence.operators import OPERATORS_FILE, ProgramOperators
+from sme2_assets.evidence.operators import Delegate as Lowered
 from sme2_assets.store import Store
 from sme2_assets.targets.host import host_arch, host_device
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import rows_of_run
 from sme2_assets_tests.analysis.traces import Delegate, inference, trace_bytes
 from sme2_assets_tests.warehouse.newest import newest_run
-from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest, vouch_for_what_is_there
+from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest, run_with_trace, vouch_for_what_is_there
 
 TRACE = Path("round_01/etdump/trace.etdump")
 
@@ -141,3 +143,41 @@ def test_rounds_whose_names_differ_are_stacked_without_loss(tmp_path: Path):
     # Text columns stay codes: as Python strings a long trace would take many times the memory.
     assert timeline["name"].dtype == "category"
     assert int((~timeline["known"]).sum()) == 4
+
+
+@pytest.mark.parametrize(
+    ("backends", "named"),
+    [
+        (["CoreMLBackend", "XnnpackBackend"], ["CoreMLBackend", "xnnpack"]),
+        # Another number of calls than the program has: nobody knows which call is which.
+        (["CoreMLBackend"], ["other delegate", "xnnpack"]),
+    ],
+)
+def test_another_delegate_keeps_the_name_of_its_backend(
+    warehouse: Warehouse, tmp_path: Path, backends: list[str], named: list[str]
+):
+    calls = [Delegate([("conv2d", 5000)], 6000), Delegate([("Add (ND) #1", 5000)], 6000)]
+    trace = tmp_path / "trace.etdump"
+    trace.write_bytes(trace_bytes(inference(calls, 20_000)))
+    folder = run_with_trace(tmp_path, trace)
+    program = ProgramOperators(delegates=[Lowered(backend=name, nodes=[]) for name in backends], portable=[])
+    (folder / OPERATORS_FILE).write_text(program.to_json())
+    vouch_for_what_is_there(folder)
+    ingest(warehouse, folder)
+    warehouse.publish()
+    for table in ("timeline", "operators"):
+        rows = warehouse.query(
+            f"FROM {table} WHERE position IS NOT NULL AND delegate IS NOT NULL ORDER BY delegate"
+        )
+        assert rows["backend"].tolist() == named
+
+
+def test_a_trace_that_cannot_be_gives_no_rows(warehouse: Warehouse, tmp_path: Path):
+    trace = tmp_path / "trace.etdump"
+    trace.write_bytes(
+        trace_bytes(inference([Delegate([("Convolution (NHWC, F32) #1", 600_000)], 12_000)], 20_000))
+    )
+    folder = run_with_trace(tmp_path, trace)
+    with pytest.raises(TraceError, match="took 12 us, but the 1 rows inside 600 us"):
+        ingest(warehouse, folder)
+    assert_no_rows(warehouse)
