@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from sme2_assets.analysis.pairing import KEYS, ONE_ARM, Place, operator_pairs, place_of
 from sme2_assets.analysis.statistics import (
     Speedup,
     adjusted_p_values,
@@ -22,7 +23,6 @@ from sme2_assets.analysis.statistics import (
 )
 from sme2_assets.evidence.numerics import AS_IS
 
-OPERATOR_KEYS = ["backend", "delegate", "position"]
 _TIMES = (
     "off_ns",
     "on_ns",
@@ -35,7 +35,7 @@ _TIMES = (
     "minimal_detectable_effect",
 )
 _COUNTS = ("operators", "sme2_operators_off", "sme2_operators_on")
-_FACTS = ("category", *OPERATOR_KEYS, "op_type", "off_name", "on_name", *_COUNTS)
+_FACTS = ("category", *KEYS, "on_position", "op_type", "off_name", "on_name", *_COUNTS)
 
 
 @dataclass(frozen=True)
@@ -138,14 +138,21 @@ def _pairs(off: ArmRounds, on: ArmRounds) -> Iterator[tuple[dict[str, Any], pd.D
 
 
 def _operator_pairs(off: ArmRounds, on: ArmRounds) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
-    pairs = _joined(off.operator_rounds, on.operator_rounds, OPERATOR_KEYS)
-    for keys, group in pairs.groupby(OPERATOR_KEYS, sort=True, dropna=False):
+    pairs = operator_pairs(off.operator_rounds, on.operator_rounds)
+    rounds = _joined(
+        _of_pairs(off.operator_rounds, [pair.off for pair in pairs]),
+        _of_pairs(on.operator_rounds, [pair.on for pair in pairs]),
+        ["pair"],
+    )
+    for number, group in rounds.groupby("pair", sort=True):
+        pair = pairs[number]
         off_name, on_name = _first(group["name_off"]), _first(group["name_on"])
         arm = "off" if off_name is not None else "on"
         yield (
             _facts(
                 "operator",
-                **dict(zip(OPERATOR_KEYS, keys, strict=True)),
+                **dict(zip(KEYS, pair.off or pair.on or (), strict=True)),
+                on_position=pair.on[-1] if pair.on else None,
                 category=_first(group[f"category_{arm}"]),
                 op_type=_first(group[f"op_type_{arm}"]),
                 off_name=off_name,
@@ -154,8 +161,15 @@ def _operator_pairs(off: ArmRounds, on: ArmRounds) -> Iterator[tuple[dict[str, A
                 sme2_operators_off=int((group["sme2_evidence_off"] == "name").any()),
                 sme2_operators_on=int((group["sme2_evidence_on"] == "name").any()),
             ),
-            group,
+            group.assign(why_alone=pair.why_alone),
         )
+
+
+def _of_pairs(rounds: pd.DataFrame, places: list[Place | None]) -> pd.DataFrame:
+    """The rows of one arm with the number of the pair that each belongs to."""
+    number = {place: index for index, place in enumerate(places) if place is not None}
+    numbers = [number[place_of(row)] for row in rounds[KEYS].to_dict("records")]
+    return rounds.drop(columns=KEYS).assign(pair=numbers)
 
 
 def _counts(operators: list[dict[str, Any]]) -> dict[str, int]:
@@ -181,13 +195,8 @@ def _why_not_one_thing(pair: pd.DataFrame) -> str | None:
     """Why what stands in one place of both arms cannot be compared, or None."""
     missing = pair[["median_ns_off", "median_ns_on"]].isna()
     if missing.all(axis=0).any():
-        return "It is in one arm only."
-    if missing.any(axis=None):
-        return "It is not in every round of both arms."
-    if "op_type_off" in pair and (pair["op_type_off"] != pair["op_type_on"]).any():
-        off, on = _first(pair["op_type_off"]), _first(pair["op_type_on"])
-        return f"The arms have different operators here: {off} and {on}."
-    return None
+        return str(pair["why_alone"].iloc[0]) if "why_alone" in pair else ONE_ARM
+    return "It is not in every round of both arms." if missing.any(axis=None) else None
 
 
 def _timed(pair: pd.DataFrame, reason: str | None) -> dict[str, Any]:

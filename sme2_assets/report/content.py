@@ -330,7 +330,8 @@ def _operators(subject: _Subject) -> Section:
     usage = subject.usage
     if len(usage) == 2:
         paired = (
-            "The arms are paired by delegate and position: a different kernel often has a different name."
+            "The arms are paired by the order of operators in each delegate: "
+            "a different kernel often has a different name."
         )
         table = operators_of_pair(subject.explanation, subject.compared, usage)
         return Section("Operators", [Text(paired), Grid(table, long=True)])

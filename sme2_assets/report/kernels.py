@@ -7,12 +7,12 @@ samples counted and no shares of them, which would be read as shares of time.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping
 from itertools import groupby
 from typing import Any
 
 import pandas as pd
 
+from sme2_assets.analysis.pairing import place_of
 from sme2_assets.report.tables import TextTable
 
 # Itanium C++ ABI: _ZN, qualifiers, then each name with its length before it.
@@ -78,11 +78,6 @@ def main_kernels(usage: pd.DataFrame) -> dict[tuple[object, ...], str]:
         text = f"{readable_function(row['kernel'])} ({int(row['samples'])} samples{share}{isa})"
         shown.setdefault(place_of(row), text)
     return shown
-
-
-def place_of(row: Mapping[Hashable, Any]) -> tuple[object, ...]:
-    """What an operator is known by in both arms: its backend, delegate and position."""
-    return tuple(None if pd.isna(row[name]) else row[name] for name in ("backend", "delegate", "position"))
 
 
 def readable_function(name: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from sme2_assets.analysis.insights.insight import LEAST_RATED_NS
+from sme2_assets.analysis.pairing import operator_pairs, place_of
 from sme2_assets.report.plots import COLOURS, DIM, FAINT, GROUND, WIDE, arm_label, empty_figure, png_bytes
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def roofline_figure(operators: pd.DataFrame, title: str, width: float = WIDE) ->
     _log_scales(axes)
     arms = [sme2 for sme2 in ("off", "on") if sme2 in set(rated["sme2"])]
     if len(arms) == 2:
-        _draw_moves(axes, rated)
+        _draw_moves(axes, operators, rated)
     for arm in arms:
         of_arm = rated[rated["sme2"] == arm]
         best = float(of_arm["gflops"].max())
@@ -188,15 +189,16 @@ def _log_scales(axes: Axes) -> None:
         which(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "1235" else ""))
 
 
-def _draw_moves(axes: Axes, rated: pd.DataFrame) -> None:
+def _draw_moves(axes: Axes, operators: pd.DataFrame, rated: pd.DataFrame) -> None:
     """A thin line from each operator without SME2 to the same one with it, by its place."""
-    keys = ["backend", "delegate", "position"]
-    off, on = (rated[rated["sme2"] == arm] for arm in ("off", "on"))
-    both = off.merge(on, on=keys, suffixes=("_off", "_on"))
-    for pair in both.to_dict("records"):
+    off, on = (operators[operators["sme2"] == arm] for arm in ("off", "on"))
+    points = {(row["sme2"], place_of(row)): (row["macs"], row["gflops"]) for row in rated.to_dict("records")}
+    for pair in operator_pairs(off, on):
+        ends = [points[arm] for arm in (("off", pair.off), ("on", pair.on)) if arm in points]
+        if len(ends) < 2:
+            continue
         axes.plot(
-            [pair["macs_off"], pair["macs_on"]],
-            [pair["gflops_off"], pair["gflops_on"]],
+            *zip(*ends, strict=True),
             color=FAINT,
             linewidth=0.8,
             zorder=1,

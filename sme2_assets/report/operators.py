@@ -7,8 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+from sme2_assets.analysis.pairing import Place, place_of
 from sme2_assets.report.explain import Explanation
-from sme2_assets.report.kernels import main_kernels, place_of
+from sme2_assets.report.kernels import main_kernels
 from sme2_assets.report.tables import TextTable, names_in_both, of_sme2, real_times, speedup_text
 
 Record = Mapping[Hashable, Any]
@@ -28,9 +29,9 @@ def operators_of_pair(
     compared = comparison[comparison["level"] == "operator"].to_dict("records")
     rows = []
     for pair in compared:
-        place = place_of(pair)
-        on = of_arm["on"].get(place)
-        facts = on or of_arm["off"][place]
+        off_place, on_place = _places(pair)
+        on = of_arm["on"].get(on_place)
+        facts = on or of_arm["off"][off_place]
         rows.append(
             (
                 _order(facts),
@@ -44,8 +45,8 @@ def operators_of_pair(
                     pair["verdict"],
                     _share(facts),
                     None if on is None else on["sme2_evidence"],
-                    kernels["off"].get(place),
-                    kernels["on"].get(place),
+                    kernels["off"].get(off_place),
+                    kernels["on"].get(on_place),
                 ],
             )
         )
@@ -83,6 +84,15 @@ def operators_of_arm(explanation: Explanation, usage: pd.DataFrame) -> TextTable
         ],
     )
     return of_sme2(real_times(table, operators, *TIMES), operators, "SME2")
+
+
+def _places(pair: Record) -> tuple[Place, Place]:
+    """Where the operator is in each arm; a place that nothing has where it is in the other alone."""
+    off, on = place_of(pair), place_of({**pair, "position": pair["on_position"]})
+    if pd.isna(pair["off_name"]):
+        return (), on
+    # Compared before arms could have different positions: then they had the same.
+    return off, off if pd.isna(pair["on_position"]) and not pd.isna(pair["on_name"]) else on
 
 
 def _by_place(operators: pd.DataFrame) -> dict[tuple[object, ...], Record]:

@@ -373,7 +373,14 @@ COMPARISONS = Table(
         Column("backend", "VARCHAR", "Backend of the operator; NULL at the other levels."),
         Column("delegate", "INTEGER", "Delegate call of the operator; NULL elsewhere."),
         Column(
-            "position", "INTEGER", "Position of the operator; the arms are paired by delegate and position."
+            "position",
+            "INTEGER",
+            "Position of the operator with SME2 off, or with SME2 on where it is in that arm alone.",
+        ),
+        Column(
+            "on_position",
+            "INTEGER",
+            "Its position with SME2 on: another one where an arm has more operators. NULL where it has none.",
         ),
         Column("op_type", "VARCHAR", "Operator type with SME2 off; NULL at the other levels."),
         Column("off_name", "VARCHAR", "Name of the operator with SME2 off."),

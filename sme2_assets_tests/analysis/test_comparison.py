@@ -32,6 +32,7 @@ def run(sme2: str, **differing: Any) -> dict[str, Any]:
         "runner_pair": "r",
         "cpus": "",
         "power_mode": "",
+        "method": "forward",
         "sqnr_db": 90.0,
         "sqnr_threshold_db": 40.0,
         "arms_sqnr_db": 90.0,
@@ -198,14 +199,54 @@ def test_an_operator_in_one_arm_only_is_not_comparable_and_counted():
         assert at(rows, "model")["verdict"] == "faster"
 
 
-def test_different_operators_at_one_position_are_not_comparable():
+def test_different_operators_in_one_place_are_not_compared():
     on = [*ON[:2], operator(2, "Convolution (NHWC, PF32) IGEMM #2", 100)]
     rows = compare(arm("off", OFF), arm("on", on))
-    row = at(rows, "operator", position=2)
-    assert row["verdict"] == "not comparable"
-    assert "Fully Connected and Convolution" in row["reason"]
-    assert pd.isna(row["speedup"])
+    for op_type in ("Fully Connected", "Convolution"):
+        row = at(rows[rows["position"] == 2], "operator", op_type=op_type)
+        assert (row["verdict"], row["reason"]) == ("not comparable", "It is in one arm only.")
+        assert pd.isna(row["speedup"])
     assert_counts_add_up(rows)
+
+
+CONVOLUTIONS = [
+    operator(0, "Convolution (NHWC, F32) IGEMM #1", 6400),
+    operator(1, "Convolution (NHWC, F32) IGEMM #2", 1600),
+    operator(2, "Fully Connected (NC, F32) GEMM #1", 800),
+    operator(3, "Convolution (NHWC, F32) IGEMM #3", 400),
+]
+
+
+def four_times_faster(*extra: tuple[int, str]) -> list[dict[str, Any]]:
+    """Every operator with SME2 on, and more of them before some positions."""
+    rows = [{**op, "name": op["name"].replace("F32", "PF32"), "us": op["us"] / 4} for op in CONVOLUTIONS]
+    for position, name in extra:
+        rows.insert(position, operator(0, name, 20))
+    return [{**op, "position": float(position)} for position, op in enumerate(rows)]
+
+
+@pytest.mark.parametrize("position", range(5))
+def test_a_row_that_one_arm_has_more_changes_no_speedup(position: int):
+    rows = compare(arm("off", CONVOLUTIONS), arm("on", four_times_faster((position, "Pack LH (X32) #1"))))
+    operators = rows[rows["level"] == "operator"]
+    paired = operators[operators["op_type"] != "Pack LH"]
+    assert paired["speedup"].tolist() == pytest.approx([4] * 4)
+    assert paired["position"].tolist() == [0, 1, 2, 3]
+    assert paired["on_position"].tolist() == [at + (at >= position) for at in range(4)]
+    assert at(rows, "operator", op_type="Pack LH")["reason"] == "It is in one arm only."
+    assert_counts_add_up(rows)
+
+
+def test_where_the_pairs_are_not_certain_there_is_no_speedup_but_the_reason():
+    on = four_times_faster((0, "Convolution (NHWC, PF32) IGEMM #9"))
+    operators = compare(arm("off", CONVOLUTIONS), arm("on", on)).query("level == 'operator'")
+    certain = operators[operators["speedup"].notna()]
+    assert certain["off_name"].tolist() == [op["name"] for op in CONVOLUTIONS[2:]]
+    assert certain["speedup"].tolist() == pytest.approx([4, 4])
+    others = operators[operators["speedup"].isna()]
+    assert len(others) == 5
+    assert (others["verdict"] == "not comparable").all()
+    assert others["reason"].str.contains("which of several of its kind").all()
 
 
 def test_a_round_that_one_arm_lacks_is_not_compared():

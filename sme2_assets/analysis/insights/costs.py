@@ -9,6 +9,8 @@ import pandas as pd
 from sme2_assets.analysis.insights.insight import LEAST_RATED_NS, MATRIX, PROOF, ArmRows, Insight, Row
 from sme2_assets.analysis.insights.operators import operator_rows, same_operator
 from sme2_assets.analysis.insights.values import counted, ms, place_of, shortened
+from sme2_assets.analysis.pairing import Place, operator_pairs
+from sme2_assets.analysis.pairing import place_of as place_in_run
 
 HEAVY_SHARE = 0.05
 
@@ -17,12 +19,13 @@ def heavy_operators(subject: ArmRows, baseline: ArmRows | None) -> Iterator[Insi
     operators = subject.bottlenecks
     heavy = operators[operators["share"] > HEAVY_SHARE].sort_values("rank")
     rest = operators[operators["share"] <= HEAVY_SHARE]
+    off_of = _with_sme2_off(baseline, operators)
     for operator in heavy.to_dict("records"):
         facts = [place_of(operator)]
         rate = _rate(operator)
         if rate is not None:
             facts.append(f"{operator['macs'] / 1e6:.1f} million multiply-accumulates at {rate:.1f} GFLOP/s")
-        off = None if baseline is None else same_operator(baseline.bottlenecks, operator)
+        off = off_of.get(place_in_run(operator))
         if off is not None:
             facts.append(f"{ms(off['mean_ns']):.3f} ms with SME2 off")
         facts.append(_evidence_text(operator) if subject.run["sme2"] == "on" else "")
@@ -38,6 +41,15 @@ def heavy_operators(subject: ArmRows, baseline: ArmRows | None) -> Iterator[Insi
             "measured",
             operator_rows(heavy[heavy["rank"] == operator["rank"]]),
         )
+
+
+def _with_sme2_off(baseline: ArmRows | None, operators: pd.DataFrame) -> dict[Place, Row]:
+    """The same operators in the other arm, by their places in this one."""
+    if baseline is None:
+        return {}
+    rows = {place_in_run(row): row for row in baseline.bottlenecks.to_dict("records")}
+    pairs = operator_pairs(baseline.bottlenecks, operators)
+    return {pair.on: rows[pair.off] for pair in pairs if pair.off is not None and pair.on is not None}
 
 
 def _not_the_cause(operator: Row, subject: ArmRows) -> str:

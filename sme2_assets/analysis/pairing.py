@@ -1,0 +1,93 @@
+"""Which operator of one arm is which of the other: the one place that decides it.
+
+Names do not tell: another kernel has another name, and their numbers shift. Positions tell only where both
+arms have the same operators, and SME2 can add some, such as a packing step. So the operator types of each
+delegate are laid side by side, and two operators are a pair where every longest match of the two sequences
+makes them one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+KEYS = ["backend", "delegate", "position"]
+Place = tuple[Hashable, ...]
+
+ONE_ARM = "It is in one arm only."
+UNCERTAIN = "Around it the arms differ: which of several of its kind it is in the other arm is not certain."
+
+
+class Pair(NamedTuple):
+    """Places of one operator in both arms; None where there is none, and then why."""
+
+    off: Place | None
+    on: Place | None
+    why_alone: str | None = None
+
+
+def place_of(row: Any) -> Place:
+    """What an operator of one run is known by: its backend, delegate and position."""
+    return tuple(None if pd.isna(row[name]) else row[name] for name in KEYS)
+
+
+def operator_pairs(off: pd.DataFrame, on: pd.DataFrame) -> list[Pair]:
+    """Every operator of both arms once, in order. The frames have KEYS and `op_type`."""
+    sequences = _sequences(off), _sequences(on)
+    pairs: list[Pair] = []
+    for key in dict.fromkeys([*sequences[0], *sequences[1]]):
+        pairs += _paired(*(of_arm.get(key, []) for of_arm in sequences))
+    return pairs
+
+
+def _sequences(rows: pd.DataFrame) -> dict[Place, list[tuple[Place, str]]]:
+    """Per backend and delegate the places of its operators in order, with their types."""
+    sequences: dict[Place, list[tuple[Place, str]]] = {}
+    for row in rows.drop_duplicates(KEYS).sort_values(KEYS)[[*KEYS, "op_type"]].to_dict("records"):
+        place = place_of(row)
+        sequences.setdefault(place[:2], []).append((place, row["op_type"]))
+    return sequences
+
+
+def _paired(off: list[tuple[Place, str]], on: list[tuple[Place, str]]) -> Iterator[Pair]:
+    certain, possible = _matches([kind for _, kind in off], [kind for _, kind in on])
+    next_on = 0
+    for i, (place, _) in enumerate(off):
+        if i not in certain:
+            yield Pair(place, None, UNCERTAIN if possible[i].any() else ONE_ARM)
+            continue
+        yield from _alone(on, possible, range(next_on, certain[i]))
+        yield Pair(place, on[certain[i]][0])
+        next_on = certain[i] + 1
+    yield from _alone(on, possible, range(next_on, len(on)))
+
+
+def _alone(on: list[tuple[Place, str]], possible: npt.NDArray[np.bool_], which: range) -> Iterator[Pair]:
+    for j in which:
+        yield Pair(None, on[j][0], UNCERTAIN if possible[:, j].any() else ONE_ARM)
+
+
+def _matches(off: list[str], on: list[str]) -> tuple[dict[int, int], npt.NDArray[np.bool_]]:
+    """Pairs that are in every longest common subsequence, and which are in any."""
+    if off == on:
+        return {i: i for i in range(len(off))}, np.eye(len(off), dtype=bool)
+    same = np.array(off, dtype=object)[:, None] == np.array(on, dtype=object)[None, :]
+    before, after = _lengths(same), _lengths(same[::-1, ::-1])[::-1, ::-1]
+    possible = same & (before[:-1, :-1] + 1 + after[1:, 1:] == before[-1, -1])
+    # Each longest one has exactly one pair with so many pairs before it: where there is but one, all have it.
+    rows, columns = np.nonzero(possible)
+    rank = before[rows, columns]
+    only = np.bincount(rank, minlength=1)[rank] == 1
+    return dict(zip(rows[only].tolist(), columns[only].tolist(), strict=True)), possible
+
+
+def _lengths(same: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Length of the longest common subsequence of the first i and the first j, for all i and j."""
+    lengths = np.zeros((same.shape[0] + 1, same.shape[1] + 1), dtype=np.int64)
+    for i, row in enumerate(same):
+        lengths[i + 1, 1:] = np.maximum.accumulate(np.maximum(lengths[i, 1:], lengths[i, :-1] + row))
+    return lengths
