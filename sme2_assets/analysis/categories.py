@@ -176,12 +176,18 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# A trailing underscore is part of the name: the in-place form of an operator.
+# First what the wheel's kernels have, then what PyTorch's schemas have beside it and other builds may name.
 _PORTABLE_OPERATORS: Mapping[Category, frozenset[str]] = {
-    Category.CONV: _words("convolution convolution_backward"),
+    Category.CONV: _words(
+        """
+        convolution convolution_backward
+        _convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
+        """
+    ),
     Category.GEMM: _words(
         """
         addmm bmm linear mm mixed_linear mixed_mm scaled_dot_product_attention
+        _int_mm _scaled_mm addbmm addmv baddbmm dot einsum matmul mv vdot
         custom_quantized_sdpa custom_sdpa quantized_moe_ffn sdpa_with_kv_cache
         """
     ),
@@ -196,7 +202,7 @@ _PORTABLE_OPERATORS: Mapping[Category, frozenset[str]] = {
         view_as_real_copy view_copy
         gather index index_put index_put_ index_select masked_scatter masked_select
         scatter scatter_add select_scatter slice_scatter
-        constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d
+        constant_pad_nd pad reflection_pad1d reflection_pad2d reflection_pad3d
         replication_pad1d replication_pad2d replication_pad3d
         arange empty fill full full_like ones scalar_tensor zeros
         dequantize_per_channel dequantize_per_tensor dequantize_per_token
@@ -216,13 +222,22 @@ _PORTABLE_OPERATORS: Mapping[Category, frozenset[str]] = {
         round rsqrt rsub sigmoid sign sin sinh sqrt sub tan tanh tril trunc where
         _log_softmax _softmax
         _native_batch_norm_legit _native_batch_norm_legit_no_training native_group_norm native_layer_norm
+        addcdiv addcmul angle celu clamp_max clamp_min clip conj_physical copysign deg2rad digamma equal erfc
+        erfinv exp2 float_power fmax fmin frac frexp gcd hardshrink hardsigmoid hardswish heaviside hypot i0
+        igamma igammac isfinite isneginf isposinf lcm ldexp lerp lgamma log_sigmoid log_softmax logaddexp
+        logaddexp2 mish mvlgamma nan_to_num nextafter polygamma positive prelu rad2deg relu6 rrelu selu sgn
+        signbit silu sinc softmax softplus softshrink square threshold triu true_divide xlogy
+        batch_norm group_norm layer_norm native_batch_norm rms_norm
         """
     ),
     # Pooling, reductions, scans, searches, resampling, look-ups, transforms, random numbers.
     Category.OTHER: _words(
         """
         _adaptive_avg_pool2d avg_pool2d max_pool2d_with_indices max_pool2d_with_indices_backward
+        adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d avg_pool1d avg_pool3d max_pool2d
         allclose amax amin any argmax argmin max mean min prod sum var var_mean
+        all aminmax count_nonzero linalg__powsum linalg_vector_norm logsumexp nansum norm special_logsumexp
+        std std_mean
         choose_qparams choose_qparams_per_token_asymmetric
         cumsum nonzero sort topk
         _upsample_bilinear2d_aa grid_sampler_2d upsample_bilinear2d upsample_nearest2d
@@ -287,8 +302,21 @@ def _classify_portable(name: str) -> OperatorClass:
     if match is None:
         return _unreadable(name)
     op_type = match["op_type"]
-    category = _TABLES["portable"].get(op_type)
+    category = _portable_category(op_type)
     return OperatorClass(op_type, category or Category.OTHER, category is not None, None, None, "none")
+
+
+def _portable_category(op_type: str) -> Category | None:
+    """By the tables, else by what PyTorch's schemas mean by a form of a name.
+
+    A trailing underscore is the in-place form, `_copy` the form of a view that copies, and `special_` the
+    functions of one number.
+    """
+    table = _TABLES["portable"]
+    category = table.get(op_type) or table.get(op_type.removesuffix("_"))
+    if category is None and op_type.endswith("_copy"):
+        return Category.DATA_MOVEMENT
+    return Category.ELEMENTWISE if category is None and op_type.startswith("special_") else category
 
 
 def _unreadable(name: str) -> OperatorClass:

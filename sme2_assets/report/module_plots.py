@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from sme2_assets.analysis.insights.insight import LEAST_RATED_NS
 from sme2_assets.analysis.pairing import operator_pairs, place_of
 from sme2_assets.report.plots import COLOURS, DIM, FAINT, GROUND, WIDE, arm_label, empty_figure, png_bytes
 
@@ -87,8 +86,7 @@ def roofline_figure(operators: pd.DataFrame, title: str, width: float = WIDE) ->
     """
     if (operators["fidelity"] == "emulated").any():
         return None
-    rated = operators[operators["gflops"].notna() & (operators["median_ns"] >= LEAST_RATED_NS)]
-    rated = rated[rated["gflops"] > 0]
+    rated = operators[operators["gflops"] > 0]
     if rated.empty:
         return None
     figure, axes = empty_figure(4.0, width)

@@ -92,7 +92,8 @@ def latency_figure(inferences: pd.DataFrame, title: str, width: float = WIDE) ->
         axes.set_ylabel(f"{arm_label(inferences, arm)} (ms)")
         axes.ticklabel_format(axis="y", useOffset=False)
     _whole_numbers(panels[-1])
-    panels[-1].set_xlabel("round (a fresh process each)")
+    differ = len({axes.get_ylim() for axes in panels}) > 1
+    panels[-1].set_xlabel(f"round (a fresh process each){'; each panel has its own scale' if differ else ''}")
     panels[0].set_title(title, loc="left", fontsize=11, parse_math=False)
     return figure
 

@@ -41,7 +41,7 @@ COMMENT ON COLUMN bottlenecks.median_ns IS 'Median over rounds of the per-proces
 COMMENT ON COLUMN bottlenecks.mean_ns IS 'Mean time; NULL when emulated.';
 COMMENT ON COLUMN bottlenecks.share IS 'Mean time over mean Method::execute; NULL when emulated.';
 COMMENT ON COLUMN bottlenecks.cumulative_share IS 'Share of this operator and all of a smaller rank; NULL when emulated.';
-COMMENT ON COLUMN bottlenecks.gflops IS 'Achieved 10^9 operations per second, two per multiply-accumulate; NULL when emulated or not counted.';
+COMMENT ON COLUMN bottlenecks.gflops IS 'Achieved 10^9 operations per second, two per multiply-accumulate; NULL when emulated, not counted, or too short for XNNPACK''s whole microseconds.';
 
 -- A run without SME2 borrows the evidence of the newest emulated run with SME2 that has the same model
 -- file, the same library and the same operators in the same places.
@@ -251,7 +251,8 @@ SELECT
     modules.first_operator, modules.macs, modules.mean_ns, modules.own_ns,
     -- By the column that is shown: then a query for one run reads no other.
     modules.mean_ns / nullif(max(modules.mean_ns) FILTER (depth = 0) OVER (PARTITION BY runs.run_id), 0) AS share,
-    2 * modules.macs / nullif(modules.mean_ns, 0) AS gflops
+    -- As in operator_facts: five microseconds for each operator, or flooring takes more than a fifth.
+    CASE WHEN modules.mean_ns >= 5000 * modules.operators THEN 2 * modules.macs / nullif(modules.mean_ns, 0) END AS gflops
 FROM modules
 JOIN runs USING (run_id);
 COMMENT ON VIEW module_summary IS 'Time by module of the model, at every level of its hierarchy. The rows of one depth add up to their parents'' own time and theirs; the own times of all rows add up to the inference.';
@@ -268,7 +269,7 @@ COMMENT ON COLUMN module_summary.macs IS 'Multiply-accumulates of one inference,
 COMMENT ON COLUMN module_summary.mean_ns IS 'Mean time of the module and all below it; NULL when emulated.';
 COMMENT ON COLUMN module_summary.own_ns IS 'Mean time of the module''s own operators; NULL when emulated.';
 COMMENT ON COLUMN module_summary.share IS 'Mean time over mean Method::execute; NULL when emulated.';
-COMMENT ON COLUMN module_summary.gflops IS '10^9 operations per second, two per multiply-accumulate, over all time of the module; NULL when emulated.';
+COMMENT ON COLUMN module_summary.gflops IS '10^9 operations per second, two per multiply-accumulate, over all time of the module; NULL when emulated, or too short for XNNPACK''s whole microseconds.';
 
 CREATE VIEW headroom AS
 WITH per_run AS (

@@ -156,7 +156,9 @@ SELECT
     CASE WHEN summary.fidelity IS DISTINCT FROM 'reference' THEN coalesce(sampled.sme_samples, 0) END AS sme_samples,
     sampled.sme_unit_share, sampled.sve_unit_share, sampled.simd_unit_share, sampled.load_store_share,
     -- Two operations per multiply-accumulate, over nanoseconds: GFLOP/s.
-    CASE WHEN summary.fidelity <> 'emulated' THEN 2 * operators.macs / nullif(summary.median_ns, 0) END AS gflops
+    -- XNNPACK floors its times to whole microseconds: below five of them a rate would be off by a fifth or more.
+    CASE WHEN summary.fidelity <> 'emulated' AND (summary.backend = 'portable' OR summary.median_ns >= 5000)
+        THEN 2 * operators.macs / nullif(summary.median_ns, 0) END AS gflops
 FROM operator_summary AS summary
 LEFT JOIN operators
     ON operators.run_id = summary.run_id AND operators.backend = summary.backend
@@ -169,7 +171,7 @@ COMMENT ON VIEW operator_facts IS 'All that is known of each operator of each ru
 COMMENT ON COLUMN operator_facts.sme2_evidence IS 'executed (sampled in an SME kernel), name (its name implies one), registered (the log offered one for this kind of operator) or none. NULL on a reference, which says nothing about SME2.';
 COMMENT ON COLUMN operator_facts.samples IS 'Samples attributed to the operator, all threads.';
 COMMENT ON COLUMN operator_facts.sme_samples IS 'Those in SME or SME2 kernels, or on an SME instruction; NULL on a reference.';
-COMMENT ON COLUMN operator_facts.gflops IS 'Achieved 10^9 operations per second, two per multiply-accumulate; NULL when emulated or not counted.';
+COMMENT ON COLUMN operator_facts.gflops IS 'Achieved 10^9 operations per second, two per multiply-accumulate; NULL when emulated, not counted, or too short for XNNPACK''s whole microseconds.';
 COMMENT ON COLUMN operator_facts.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN operator_facts.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN operator_facts.median_ns IS 'Median over rounds of the per-process medians.';

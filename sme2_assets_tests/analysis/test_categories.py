@@ -266,6 +266,50 @@ def test_an_unknown_operator_keeps_its_own_type_and_what_can_be_read_of_it() -> 
     assert operator == OperatorClass("Brand New", OTHER, False, "PF32", "GEMM", "name")
 
 
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [
+        ("hardswish.out", ELEMENTWISE),
+        ("hardswish_", ELEMENTWISE),
+        ("silu.out", ELEMENTWISE),
+        ("special_erfcx.out", ELEMENTWISE),
+        ("special_logsumexp.out", OTHER),
+        ("view_as_complex_copy.out", MOVE),
+        ("baddbmm.out", GEMM),
+        ("conv1d.out", CONV),
+        ("std.correction_out", OTHER),
+    ],
+)
+def test_names_that_the_wheel_does_not_have_are_known_all_the_same(name: str, category: Category) -> None:
+    operator = classify(f"native_call_{name}", "portable")
+    assert (operator.category, operator.known) == (category, True)
+
+
+def test_what_pytorch_tags_as_pointwise_or_reduction_is_known_as_such() -> None:
+    torch = pytest.importorskip("torch")
+    expected = {torch.Tag.pointwise: ELEMENTWISE, torch.Tag.reduction: OTHER}
+    wrong = set()
+    for full_name in torch._C._dispatch_get_all_op_names():
+        namespace, _, name = full_name.partition("::")
+        name, _, overload = name.partition(".")
+        # Forms for training are in no inference; `max` and `min` have both tags, a clone only copies.
+        if (
+            namespace != "aten"
+            or name.endswith("backward")
+            or name.startswith("__")
+            or name in ("clone", "max", "min")
+        ):
+            continue
+        operator = getattr(getattr(torch.ops.aten, name), overload or "default")
+        for tag, category in expected.items():
+            if (
+                tag in operator.tags
+                and classify(f"native_call_{name}.out", "portable").category is not category
+            ):
+                wrong.add(name)
+    assert wrong == set()
+
+
 @given(name=st.text(max_size=200), backend=st.sampled_from(["xnnpack", "portable"]))
 def test_any_text_is_classified(name: str, backend: Backend) -> None:
     assert isinstance(classify(name, backend), OperatorClass)

@@ -72,8 +72,3 @@ def test_there_is_no_roofline_of_emulated_times_or_without_counted_work():
     assert roofline_picture(measured.assign(gflops=np.nan), "a title") is None
     mixed = pd.concat([measured, rows("bottlenecks", "emulated", "off")])
     assert roofline_picture(mixed, "a title") is None
-
-
-def test_operators_too_short_for_whole_microseconds_have_no_rate():
-    measured = rows("bottlenecks", "linux", "on")
-    assert roofline_picture(measured.assign(median_ns=4_000.0), "a title") is None

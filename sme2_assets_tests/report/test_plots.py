@@ -16,6 +16,7 @@ from sme2_assets.report.plots import (
     category_time_figure,
     data_uri_markdown,
     history_picture,
+    latency_figure,
     png_bytes,
 )
 from sme2_assets.warehouse import Warehouse
@@ -96,6 +97,26 @@ def test_emulated_times_are_never_drawn(paired: Warehouse):
         assert category_picture(rows, "a title") == png_bytes(
             category_kernel_figure(rows.assign(mean_ns=1.0), "a title")
         )
+
+
+def test_panels_of_different_scales_say_so():
+    inferences = pd.DataFrame(
+        [
+            {
+                "sme2": sme2,
+                "fidelity": "hardware",
+                "arch": "aarch64",
+                "round": n // 5,
+                "duration_ns": ns + 1000 * n,
+            }
+            for sme2, ns in (("off", 4_000_000), ("on", 1_000_000))
+            for n in range(10)
+        ]
+    )
+    [_, on] = latency_figure(inferences, "a title").axes
+    assert "each panel has its own scale" in on.get_xlabel()
+    [alone] = latency_figure(inferences[inferences["sme2"] == "on"], "a title").axes
+    assert "scale" not in alone.get_xlabel()
 
 
 def test_the_ui_gets_the_picture_inline(paired: Warehouse):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from sme2_assets.analysis.insights.insight import LEAST_RATED_NS, MATRIX, PROOF, ArmRows, Insight, Row
+from sme2_assets.analysis.insights.insight import MATRIX, PROOF, ArmRows, Insight, Row
 from sme2_assets.analysis.insights.operators import operator_rows, same_operator
 from sme2_assets.analysis.insights.values import counted, ms, place_of, shortened
 from sme2_assets.analysis.pairing import Place, operator_pairs
@@ -22,9 +22,9 @@ def heavy_operators(subject: ArmRows, baseline: ArmRows | None) -> Iterator[Insi
     off_of = _with_sme2_off(baseline, operators)
     for operator in heavy.to_dict("records"):
         facts = [place_of(operator)]
-        rate = _rate(operator)
-        if rate is not None:
-            facts.append(f"{operator['macs'] / 1e6:.1f} million multiply-accumulates at {rate:.1f} GFLOP/s")
+        if not pd.isna(operator["gflops"]):
+            work = f"{operator['macs'] / 1e6:.1f} million multiply-accumulates"
+            facts.append(f"{work} at {operator['gflops']:.1f} GFLOP/s")
         off = off_of.get(place_in_run(operator))
         if off is not None:
             facts.append(f"{ms(off['mean_ns']):.3f} ms with SME2 off")
@@ -74,12 +74,6 @@ def _evidence_text(operator: Row) -> str:
     if operator["sme2_evidence"] == "executed":
         return f"{operator['sme_samples']} of {operator['samples']} samples in SME kernels"
     return f"evidence of an SME2 kernel: {operator['sme2_evidence']}"
-
-
-def _rate(operator: Row) -> float | None:
-    if pd.isna(operator["gflops"]) or operator["median_ns"] < LEAST_RATED_NS:
-        return None
-    return float(operator["gflops"])
 
 
 def portable_cost(subject: ArmRows) -> Iterator[Insight]:

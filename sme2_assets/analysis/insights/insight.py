@@ -14,8 +14,6 @@ Basis = Literal["measured", "emulated", "predicted", "projection"]
 MATRIX = ("CONV", "GEMM")
 # What proves an SME2 kernel; a registered kernel may never have run.
 PROOF = ("executed", "name")
-# XNNPACK floors its times to whole microseconds: below this, a rate would be off by a fifth or more.
-LEAST_RATED_NS = 5_000
 
 Row = dict[str, Any]
 
