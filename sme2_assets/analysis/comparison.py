@@ -66,6 +66,7 @@ def why_not_a_pair(off: dict[str, Any], on: dict[str, Any]) -> str | None:
         ("threads", "thread counts"),
         ("cpus", "CPUs"),
         ("power_mode", "power modes"),
+        ("method", "methods"),
         ("fidelity", "fidelities"),
     ):
         # A run from before a column was there has nothing in it, and so has its other arm.
@@ -115,7 +116,7 @@ def compare(off: ArmRounds, on: ArmRounds, noise_floor: float | None = None) -> 
     frame["noise_floor"] = noise_floor
     for column in (
         *("variant", "platform", "session_id", "experiment", "model", "precision"),
-        *("device", "arch", "threads", "cpus", "power_mode", "fidelity"),
+        *("device", "arch", "threads", "cpus", "power_mode", "method", "fidelity"),
     ):
         frame[column] = off.run[column]
     frame["off_run_id"] = off.run["run_id"]

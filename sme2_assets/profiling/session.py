@@ -100,6 +100,7 @@ def measure_session(
                     runner_pair=runner.pair,
                     cpus=", ".join(part for part in (bench.cpus, plan.qos) if part),
                     power_mode=plan.power,
+                    method=arm.results[0].method,
                 ),
                 context=Context(
                     fidelity=target.fidelity,

@@ -28,6 +28,7 @@ OVERVIEW_PAGE_NAME = "index.html"
 def report_folder(store: Store, run: Mapping[str, Any]) -> Path:
     """Where the report of a run's session is: other devices and settings have other folders."""
     setting = [run["device"], f"t{run['threads']}", run["cpus"] and f"cpus_{run['cpus']}", run["power_mode"]]
+    setting += [run["method"]] if run["method"] not in (None, "forward") else []
     name = re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(str(part) for part in setting if part))
     return store.reports / safe_name(run["variant"]) / safe_name(run["platform"]) / safe_name(name)
 

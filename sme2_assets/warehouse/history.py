@@ -7,11 +7,12 @@ from pathlib import Path
 import pandas as pd
 
 from sme2_assets.analysis.change_points import regressions
+from sme2_assets.warehouse import read
 from sme2_assets.warehouse.ingest import DERIVATION
 from sme2_assets.warehouse.schema import REGRESSIONS
 from sme2_assets.warehouse.store import Warehouse
 
-SERIES = ["variant", "platform", "device", "arch", "threads", "cpus", "power_mode", "sme2", "category"]
+SERIES = [*read.SERIES, "sme2", "category"]
 
 
 def series_of(warehouse: Warehouse) -> dict[tuple, pd.DataFrame]:

@@ -298,6 +298,7 @@ def _run_row(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
         "runner_pair": identity.runner_pair or identity.runner_sha256,
         "cpus": identity.cpus,
         "power_mode": identity.power_mode,
+        "method": identity.method,
         "output_sha256": info.output_sha256,
         "sqnr_db": info.sqnr_db,
         "sqnr_threshold_db": info.sqnr_threshold_db,

@@ -11,7 +11,7 @@ from sme2_assets.errors import WarehouseError
 from sme2_assets.warehouse.store import Warehouse
 
 # What tells one history from another; the view `latest_runs` has the newest run of each, and of each state.
-SERIES = ("variant", "platform", "device", "arch", "threads", "cpus", "power_mode")
+SERIES = ("variant", "platform", "device", "arch", "threads", "cpus", "power_mode", "method")
 # Rows of these views belong to one run each.
 RUN_VIEWS = (
     "latency_summary",

@@ -258,22 +258,34 @@ def _undo_half_a_replacement(warehouse: Warehouse) -> None:
 
 
 def _difference(table: Table, stored: Warehouse, derived: Warehouse) -> Difference:
-    """Rows are compared as a whole, but for the version of the code that made them."""
-    names = [column.name for column in table.all_columns if column.name != "derivation"]
+    """Rows are compared whole, but for columns that were not recorded yet when they were stored."""
     with duckdb.connect() as connection:
+        columns = []
         for name, warehouse in (("stored", stored), ("derived", derived)):
             files = ", ".join(f"'{quoted(path)}'" for path in _files(warehouse, table))
             nulls = ", ".join(f'NULL::{column.type} AS "{column.name}"' for column in table.all_columns)
-            rows = f"SELECT {nulls} WHERE false"
+            connection.execute(f"CREATE VIEW {name} AS SELECT {nulls} WHERE false")
             if files:
-                rows += (
-                    f" UNION ALL BY NAME FROM read_parquet([{files}], hive_partitioning = true, "
-                    "hive_types_autocast = false, union_by_name = true)"
+                rows = (
+                    f"read_parquet([{files}], hive_partitioning = true, hive_types_autocast = false, "
+                    "union_by_name = true)"
                 )
-            chosen = ", ".join(f'"{column}"' for column in names)
-            connection.execute(f"CREATE TABLE {name} AS SELECT {chosen} FROM ({rows})")
+                found = connection.execute(f"DESCRIBE FROM {rows}").fetchall()
+                columns.append({row[0] for row in found})
+                connection.execute(
+                    f"CREATE OR REPLACE VIEW {name} AS "
+                    f"SELECT {nulls} WHERE false UNION ALL BY NAME FROM {rows}"
+                )
+        shared = set.intersection(*columns) if columns else set()
+        chosen = ", ".join(
+            f'"{column.name}"'
+            for column in table.all_columns
+            if column.name != "derivation" and (column.name in shared or not shared)
+        )
         counts = [
-            connection.execute(f"SELECT count(*) FROM (FROM {one} EXCEPT ALL FROM {other})").fetchone()
+            connection.execute(
+                f"SELECT count(*) FROM (SELECT {chosen} FROM {one} EXCEPT ALL SELECT {chosen} FROM {other})"
+            ).fetchone()
             for one, other in (("stored", "derived"), ("derived", "stored"))
         ]
     return Difference(table.name, *(int(count[0]) for count in counts if count))

@@ -151,7 +151,15 @@ def test_a_pair_that_was_never_compared_has_no_report_and_the_remedy_is_said(
 
 
 def test_sessions_of_other_devices_and_thread_counts_have_folders_of_their_own(tmp_path: Path):
-    run = {"variant": VARIANT, "platform": "linux", "device": "a", "threads": 1, "cpus": "", "power_mode": ""}
+    run = {
+        "variant": VARIANT,
+        "platform": "linux",
+        "device": "a",
+        "threads": 1,
+        "cpus": "",
+        "power_mode": "",
+        "method": "forward",
+    }
     changes = [
         {},
         {"device": "b"},
