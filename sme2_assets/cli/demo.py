@@ -30,11 +30,11 @@ Log = Callable[[str], None]
 @json_option
 @click.pass_obj
 def demo(store: Store, model: str, as_json: bool) -> None:
-    """Profile MODEL at all its precisions, and show what of it runs on the SME unit.
+    """Profile MODEL at all its precisions, and show what runs on the SME unit.
 
-    Fetches the emulator where there is none, measures on every platform that tells something about SME2 here,
-    and ends with one table, the one finding in it, and the report to read on. Exit code 1: something was left
-    out that should work.
+    Fetches the emulator if there is none, measures on every platform here that says something about SME2,
+    and ends with one table, the one finding in it, and the report to read next. Exit code 1: something that
+    should work was left out.
     """
     with progress_log() as log:
         run_ids, left_out = _measured(store, model, log)

@@ -156,7 +156,7 @@ def _require_free_name(spec: ModelSpec, path: Path) -> None:
     for other in catalogue().specs:
         if other.name == spec.name and Path(other.place).resolve() != path.resolve():
             raise ExportError(
-                f"{path.name} would be the model {spec.name!r}, and there is one already: {other.place}.",
+                f"{path.name} would be the model {spec.name!r}, and there is already one: {other.place}.",
                 "Rename the .pte.",
             )
 

@@ -178,7 +178,7 @@ def test_the_checker_of_traces_sees_what_perfetto_would_misplace(document: Trace
 
     assert "is the innermost one" in " ".join(with_fault({"ph": "E"}, "operator"))
     assert "is the innermost one" in " ".join(with_fault({"name": "Method::init"}, "call"))
-    assert "stands behind what is later" in " ".join(with_fault({"ts": 1e6}, "operator"))
+    assert "comes after what is later" in " ".join(with_fault({"ts": 1e6}, "operator"))
     assert "without a time" in with_fault({"ts": None}, "operator")[0]
     assert "without thread" in with_fault({"tid": "main"}, "operator")[0]
     assert "no known kind" in with_fault({"ph": "X"}, "operator")[0]

@@ -128,7 +128,7 @@ def test_a_file_that_is_no_program_is_told(lab: Lab):
     folder = lab.store.root.parent
     (folder / "words.pte").write_bytes(b"x" * 100)
     plan = planned(of({"models": "words.pte", "platforms": "linux"}, folder), lab)
-    assert "is no ExecuTorch program" in str(plan.problems[0])
+    assert "is not an ExecuTorch program" in str(plan.problems[0])
 
 
 def test_a_program_is_known_by_its_name_and_never_mistaken_for_another(
@@ -149,8 +149,8 @@ def test_a_program_is_known_by_its_name_and_never_mistaken_for_another(
     other.mkdir()
     (other / "mine.pte").write_bytes(pte.read_bytes())
     for text, problem in (
-        ("elsewhere/mine.pte", "there is one already"),
-        ("toy_cnn.pte", "there is one already"),
+        ("elsewhere/mine.pte", "there is already one"),
+        ("toy_cnn.pte", "there is already one"),
     ):
         (folder / "toy_cnn.pte").write_bytes(pte.read_bytes())
         [found] = planned(of({"models": text, "platforms": "linux"}, folder), lab).problems

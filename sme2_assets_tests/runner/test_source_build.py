@@ -216,7 +216,7 @@ def test_a_pair_of_which_one_had_other_flags_is_refused(
     assert other.pair != arms["on"].pair
     source_build.remember(store, request, "on", other)
     try:
-        with pytest.raises(BuildError, match="no pair") as caught:
+        with pytest.raises(BuildError, match="not a pair") as caught:
             source_pair(store, "linux")
     finally:
         source_build.remember(store, request, "on", arms["on"])
@@ -423,7 +423,7 @@ def test_each_obstacle_is_named_with_its_remedy(checkout: Path, tmp_path: Path):
     assert "submodule update --init --recursive" in said(request)
 
     renamed = checkout.rename(tmp_path / "et")
-    assert "no other name than `executorch`" in said(replace(request, checkout=renamed))
+    assert "no name but `executorch`" in said(replace(request, checkout=renamed))
     (renamed / "CMakeLists.txt").unlink()
     assert "no CMakeLists.txt" in said(replace(request, checkout=renamed))
     plain = tmp_path / "plain"
