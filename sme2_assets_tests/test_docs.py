@@ -121,7 +121,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def address(page: Path) -> str:
-    """Where the site has a document: under the path of its file, so that SME2_DOCS_URL may name the site."""
+    """Where the site has a document: under the path of its file, to which assets link (guide.py)."""
     path = page.relative_to(CHECKOUT)
     return (path.with_name("index.html") if path.name == "README.md" else path / "index.html").as_posix()
 

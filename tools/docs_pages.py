@@ -1,7 +1,7 @@
 """A hook of MkDocs (mkdocs.yml): every document of the checkout is a page, under the path of its file.
 
 MkDocs takes pages from one folder, and ours are in several: the top, docs/, skills/, data/. Each keeps its
-path, so links between them work on the site as they do on a code host, and SME2_DOCS_URL can name either.
+path, so links between them, and those of assets (guide.py), work on the site as they do on a code host.
 """
 
 from __future__ import annotations
