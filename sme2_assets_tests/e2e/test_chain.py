@@ -217,7 +217,7 @@ def test_a_baseline_is_never_compared_with_an_older_run(workbench: Workbench):
         pytest.skip("no native platform on this host")
     workbench.profile("toy_cnn-fp32", host, "off", rounds=1, warmup=0, iterations=1, kernel_rounds=0)
     launcher = _Launcher(workbench.lab, workbench.instance, print, "test")
-    with pytest.raises(Sme2Error, match="no run of toy_cnn-fp32") as caught:
+    with pytest.raises(Sme2Error, match="timeline has not been materialised for toy_cnn-fp32") as caught:
         launcher.materialise(PAIR_ASSETS, [f"toy_cnn-fp32|{host}"])
     assert "sme2 profile" in str(caught.value)
 
