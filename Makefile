@@ -84,9 +84,9 @@ constraints: setup ## Write constraints.txt anew, with the newest versions
 resolve: $(VENV)/.ready-dev ## Whether every Python and architecture can have constraints.txt
 	@$(BIN)/python -m tools.constraints --check
 
-docs: $(VENV)/.ready-dev ## The documents as web pages: site/docs/index.html
-	@rm -rf site
-	@$(BIN)/python docs/site.py site
+docs: $(VENV)/.ready-dev ## The documents as a web site with search: site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html; to search it: $(BIN)/python -m http.server --directory site"
 
 clean: ## Remove what can be made again; measurements stay
 	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info data/artifacts data/tools data/current/runner data/current/model

@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 from click.testing import CliRunner, Result
 
+from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.assets.reports import overview
 from sme2_assets.cli import main
 from sme2_assets.definitions import defs
@@ -18,7 +19,6 @@ from sme2_assets.resources import Lab
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.report.hostile import parsed
-from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
 
 VARIANT = "toy_cnn-fp32"
 
