@@ -19,7 +19,7 @@ from sme2_assets.warehouse.ingest import KernelRows, kernel_rows_of_run, write_k
     deps=["etdump_traces", "timeline"],
     partitions_def=run_partitions,
     backfill_policy=pair_per_run,
-    group_name="warehouse",
+    group_name="measure",
     kinds={"parquet", "duckdb"},
     code_version="2",
 )

@@ -19,7 +19,7 @@ from sme2_assets.warehouse.read import run_of_id
     deps=["etdump_traces"],
     partitions_def=run_partitions,
     backfill_policy=pair_per_run,
-    group_name="warehouse",
+    group_name="measure",
     kinds={"parquet", "duckdb"},
     code_version="2",
 )
