@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import dagster as dg
 
-from sme2_assets import checks
-from sme2_assets.assets import (
+from sme2_assets.defs import checks
+from sme2_assets.defs.assets import (
     comparison,
     history,
     kernels,
@@ -19,11 +19,11 @@ from sme2_assets.assets import (
     timeline,
     traces,
 )
-from sme2_assets.assets.guide import guided
-from sme2_assets.jobs import JOBS
-from sme2_assets.nights import Nights, nightly_schedule
-from sme2_assets.resources import Lab
-from sme2_assets.sensors import SENSORS
+from sme2_assets.defs.assets.guide import guided
+from sme2_assets.defs.jobs import JOBS
+from sme2_assets.defs.nights import Nights, nightly_schedule
+from sme2_assets.defs.resources import Lab
+from sme2_assets.defs.sensors import SENSORS
 
 # What every night makes, and what is overdue without one. Dagster looks at the newest partition, so it tells
 # that there was no night, and not that a pair is missing from one: that is in the night's summary.

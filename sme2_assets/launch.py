@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import dagster as dg
 
 from sme2_assets.definitions import build_definitions
+from sme2_assets.defs.failures import failure_of
+from sme2_assets.defs.jobs import compare_job, noise_job, profile_job
+from sme2_assets.defs.partitions import MODEL_VARIANTS, pair_key, range_tags, run_key
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
-from sme2_assets.failures import failure_of
-from sme2_assets.jobs import compare_job, noise_job, profile_job
-from sme2_assets.partitions import MODEL_VARIANTS, pair_key, range_tags, run_key
 from sme2_assets.profiling.requests import LeftOut, ProfileRequest
-from sme2_assets.resources import Lab
 from sme2_assets.store import Store, ready_dagster_home
 
 Log = Callable[[str], None]

@@ -91,8 +91,8 @@ class _Walk:
 def _go(walk: _Walk, store: Store, own: Store, native: bool, emulated: bool, log: Log) -> None:
     # Only here: what is behind them takes seconds to import, and `sme2 --help` must not wait for it.
     from sme2_assets import launch
+    from sme2_assets.defs.resources import Lab
     from sme2_assets.exchange.export import FORMATS, export_run
-    from sme2_assets.resources import Lab
     from sme2_assets.validation import validate
     from sme2_assets.warehouse.read import run_of_id
 

@@ -341,10 +341,10 @@ def _validate_program(path: Path) -> Validation:
 def _validate_experiment(path: Path, store: Store) -> Validation:
     """What `sme2 config check` looks at, as steps."""
     # Only when such a file is given: models and devices are behind it.
+    from sme2_assets.defs.resources import Lab
     from sme2_assets.experiments.check import checks_of
     from sme2_assets.experiments.load import load
     from sme2_assets.experiments.plan import planned
-    from sme2_assets.resources import Lab
 
     made = Validation(str(path), "experiment file")
     found = []

@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from sme2_assets.definitions import defs
-from sme2_assets.partitions import ALONE_TAG, pair_key, range_tags, run_key, run_partitions
+from sme2_assets.defs.partitions import ALONE_TAG, pair_key, range_tags, run_key, run_partitions
 from sme2_assets.targets import TargetKey
 
 # Resolved while no instance of another test is in the way.

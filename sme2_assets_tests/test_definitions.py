@@ -10,7 +10,7 @@ from pathlib import Path
 import dagster as dg
 
 from sme2_assets.definitions import build_definitions, defs
-from sme2_assets.partitions import pair_partitions, run_partitions, sessions_in
+from sme2_assets.defs.partitions import pair_partitions, run_partitions, sessions_in
 
 SNAPSHOT = Path(__file__).with_name("asset_graph.json")
 
@@ -102,7 +102,7 @@ def test_partition_keys_of_a_run_become_sessions():
 
 def test_a_new_model_becomes_a_partition():
     instance = dg.DagsterInstance.ephemeral()
-    from sme2_assets.sensors import model_variants_sensor
+    from sme2_assets.defs.sensors import model_variants_sensor
 
     result = model_variants_sensor(dg.build_sensor_context(instance=instance))
     assert isinstance(result, dg.SensorResult)

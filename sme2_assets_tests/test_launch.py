@@ -9,9 +9,9 @@ import dagster as dg
 import pytest
 
 from sme2_assets import launch
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.profiling.requests import ProfileRequest, requests_for, requests_for_this_machine
-from sme2_assets.resources import Lab
 from sme2_assets.targets import host
 from sme2_assets.targets.base import Availability
 

@@ -8,10 +8,10 @@ import dagster as dg
 import pytest
 
 from sme2_assets.definitions import defs
+from sme2_assets.defs.partitions import MODEL_VARIANTS
+from sme2_assets.defs.resources import Lab
+from sme2_assets.defs.sensors import MOST_EXPORTS_PER_TICK, model_variants_sensor
 from sme2_assets.onboarding import template
-from sme2_assets.partitions import MODEL_VARIANTS
-from sme2_assets.resources import Lab
-from sme2_assets.sensors import MOST_EXPORTS_PER_TICK, model_variants_sensor
 
 
 class Daemon:

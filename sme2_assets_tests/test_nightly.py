@@ -18,13 +18,11 @@ import dagster as dg
 import duckdb
 import pytest
 
-from sme2_assets.assets.nights import summed_up
 from sme2_assets.definitions import build_definitions
-from sme2_assets.errors import Sme2Error
-from sme2_assets.jobs import noise_job, profile_job, regressions_job, summary_job
-from sme2_assets.launch import Jobs
-from sme2_assets.nights import Nights, night_sensor, nightly_schedule
-from sme2_assets.partitions import (
+from sme2_assets.defs.assets.nights import summed_up
+from sme2_assets.defs.jobs import noise_job, profile_job, regressions_job, summary_job
+from sme2_assets.defs.nights import Nights, night_sensor, nightly_schedule
+from sme2_assets.defs.partitions import (
     DEVICE_TAG,
     MODEL_VARIANTS,
     NIGHT_TAG,
@@ -32,8 +30,10 @@ from sme2_assets.partitions import (
     RANGE_START,
     range_tags,
 )
+from sme2_assets.defs.sensors import failed_runs_sensor, problems_sensor
+from sme2_assets.errors import Sme2Error
+from sme2_assets.launch import Jobs
 from sme2_assets.report.night import NightSummary, night_folder, nights, open_regressions
-from sme2_assets.sensors import failed_runs_sensor, problems_sensor
 from sme2_assets.store import CHECKOUT, Store
 from sme2_assets.targets.base import Availability
 from sme2_assets.targets.host import host_platform
@@ -371,7 +371,7 @@ def test_an_open_regression_is_told_once_and_an_acknowledged_one_is_not(
 
 DEPLOYMENT = """
 from sme2_assets.definitions import build_definitions
-from sme2_assets.nights import Nights
+from sme2_assets.defs.nights import Nights
 
 defs = build_definitions(
     when=Nights(

@@ -57,8 +57,8 @@ def demo(store: Store, model: str, as_json: bool) -> None:
 def _measured(store: Store, model: str, log: Log) -> tuple[list[str], list[str]]:
     """The runs that were measured, and what was left out that should work."""
     from sme2_assets import launch
+    from sme2_assets.defs.resources import Lab
     from sme2_assets.profiling.requests import requests_for_this_machine
-    from sme2_assets.resources import Lab
     from sme2_assets.targets import SME2_STATES
     from sme2_assets.targets.local import EmulatedTarget
 

@@ -94,8 +94,8 @@ def profile(
     itself: the rest is measured, and the exit code is 1.
     """
     from sme2_assets import launch
+    from sme2_assets.defs.resources import Lab
     from sme2_assets.profiling.requests import requests_for, requests_for_this_machine
-    from sme2_assets.resources import Lab
     from sme2_assets.targets import SME2_STATES
 
     lab = Lab(data_root=str(store.root))

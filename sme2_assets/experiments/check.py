@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sme2_assets.defs.resources import Lab
 from sme2_assets.doctor import MIN_FREE_GIB
 from sme2_assets.errors import Sme2Error
 from sme2_assets.experiments.load import Loaded
 from sme2_assets.experiments.plan import Planned
 from sme2_assets.experiments.problems import place_text
-from sme2_assets.resources import Lab
 from sme2_assets.runner.build import find_compiler, find_toolchain
 from sme2_assets.store import Store
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import ExportError, Sme2Error
 from sme2_assets.experiments.load import Loaded
 from sme2_assets.experiments.problems import Place, Problem, line_of
@@ -20,7 +21,6 @@ from sme2_assets.models.sources.pte import SUFFIX, program_at
 from sme2_assets.models.spec import AS_IS, ModelSpec
 from sme2_assets.profiling.plan import Plan, plan_for
 from sme2_assets.profiling.requests import ProfileRequest, platforms_here
-from sme2_assets.resources import Lab
 from sme2_assets.targets import SME2_STATES
 
 # What an entry says about times, which mean nothing where a CPU is emulated.

@@ -8,10 +8,10 @@ import dagster as dg
 import pandas as pd
 import pytest
 
+from sme2_assets.defs.jobs import RUN_ASSETS, compare_job, profile_job, regressions_job
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.device import native_fidelity
 from sme2_assets.evidence.folder import RunFolder
-from sme2_assets.jobs import RUN_ASSETS, compare_job, profile_job, regressions_job
 from sme2_assets.launch import Jobs, profile
 from sme2_assets.profiling.requests import ProfileRequest
 from sme2_assets.targets.host import host_arch, host_has_sme2, host_platform

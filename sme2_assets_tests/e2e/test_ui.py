@@ -23,9 +23,9 @@ import dagster as dg
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from sme2_assets.defs.resources import Lab
 from sme2_assets.launch import profile
 from sme2_assets.profiling.requests import ProfileRequest
-from sme2_assets.resources import Lab
 from sme2_assets.store import CHECKOUT, Store
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets.warehouse import Warehouse

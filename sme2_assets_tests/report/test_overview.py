@@ -9,10 +9,10 @@ import dagster as dg
 import pytest
 from click.testing import CliRunner, Result
 
-from sme2_assets.assets.reports import overview
 from sme2_assets.cli import main
+from sme2_assets.defs.assets.reports import overview
+from sme2_assets.defs.resources import Lab
 from sme2_assets.report.overview import overview_document, overview_rows
-from sme2_assets.resources import Lab
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.report.hostile import parsed

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from sme2_assets.assets import summaries
+from sme2_assets.defs.assets import summaries
 from sme2_assets.exchange.export import FORMATS, export_run
 from sme2_assets.explain import explain
 from sme2_assets.report.content import session_document

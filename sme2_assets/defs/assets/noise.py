@@ -3,15 +3,15 @@
 import dagster as dg
 import pandas as pd
 
-from sme2_assets.assets.support import clear_failures, plotted
-from sme2_assets.assets.traces import ProfileConfig, inputs_of_session
+from sme2_assets.defs.assets.support import clear_failures, plotted
+from sme2_assets.defs.assets.traces import ProfileConfig, inputs_of_session
+from sme2_assets.defs.partitions import parse_run_key, run_partitions
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
-from sme2_assets.partitions import parse_run_key, run_partitions
 from sme2_assets.profiling.arms import aa_arms
 from sme2_assets.profiling.plan import plan_for
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.report.tables import speedup_text
-from sme2_assets.resources import Lab
 from sme2_assets.warehouse.comparisons import compare_session, device_noise_floor
 from sme2_assets.warehouse.ingest import rows_of_run, write_run
 from sme2_assets.warehouse.read import run_of_id

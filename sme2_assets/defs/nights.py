@@ -13,11 +13,9 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 from pydantic import Field
 
-from sme2_assets import notify
-from sme2_assets.errors import Sme2Error
-from sme2_assets.jobs import noise_job, profile_job, regressions_job, summary_job
-from sme2_assets.models.registry import is_large, parse_variant, variants
-from sme2_assets.partitions import (
+from sme2_assets.defs import notify
+from sme2_assets.defs.jobs import noise_job, profile_job, regressions_job, summary_job
+from sme2_assets.defs.partitions import (
     DEVICE_TAG,
     MODEL_VARIANTS,
     NIGHT_TAG,
@@ -27,9 +25,11 @@ from sme2_assets.partitions import (
     range_tags,
     run_key,
 )
+from sme2_assets.defs.resources import Lab
+from sme2_assets.errors import Sme2Error
+from sme2_assets.models.registry import is_large, parse_variant, variants
 from sme2_assets.profiling.requests import ProfileRequest, Requests, requests_for_this_machine
 from sme2_assets.report.night import night_folder
-from sme2_assets.resources import Lab
 from sme2_assets.targets import SME2_STATES, TargetKey
 from sme2_assets.targets.host import host_platform
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol, TypeVar
 
 import dagster as dg
 
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
-from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
 from sme2_assets.targets.host import host_device
 from sme2_assets.targets.lease import lease

@@ -3,16 +3,16 @@
 import dagster as dg
 import pandas as pd
 
-from sme2_assets.assets.support import clear_failures, plotted, runs_of
+from sme2_assets.defs.assets.support import clear_failures, plotted, runs_of
+from sme2_assets.defs.partitions import ALONE_TAG, both_states, pair_partitions, parse_pair_key, run_key
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.explain import explain
-from sme2_assets.partitions import ALONE_TAG, both_states, pair_partitions, parse_pair_key, run_key
 from sme2_assets.report.glance import category_glance
 from sme2_assets.report.insights import insight_table
 from sme2_assets.report.module_plots import module_picture
 from sme2_assets.report.plots import category_picture, data_uri_markdown
 from sme2_assets.report.tables import comparison_table, device_cell, speedup_text
-from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
 from sme2_assets.targets import SME2_STATES, TargetKey
 from sme2_assets.warehouse.checks import executed_kernel_faults

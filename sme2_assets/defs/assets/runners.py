@@ -5,9 +5,9 @@ from typing import Any
 
 import dagster as dg
 
-from sme2_assets.assets.support import clear_failures, host_cpu
-from sme2_assets.partitions import pair_per_run, target_partitions
-from sme2_assets.resources import Lab
+from sme2_assets.defs.assets.support import clear_failures, host_cpu
+from sme2_assets.defs.partitions import pair_per_run, target_partitions
+from sme2_assets.defs.resources import Lab
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.bundle import runner_for
 from sme2_assets.runner.source_build import build_source_runner, remember

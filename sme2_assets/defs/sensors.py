@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from sme2_assets import notify
+from sme2_assets.defs import notify
+from sme2_assets.defs.failures import events_of, failed_checks, failure_of
+from sme2_assets.defs.nights import night_sensor
+from sme2_assets.defs.partitions import MODEL_VARIANTS, NIGHT_TAG, model_partitions
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
-from sme2_assets.failures import events_of, failed_checks, failure_of
 from sme2_assets.models.registry import arrivals, is_known, variants
-from sme2_assets.nights import night_sensor
-from sme2_assets.partitions import MODEL_VARIANTS, NIGHT_TAG, model_partitions
 from sme2_assets.report.night import open_regressions
-from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
 
 # Fails every night for as long as a regression stays; the sensor tells the regression itself, once.

@@ -2,11 +2,11 @@
 
 import dagster as dg
 
-from sme2_assets.assets.support import clear_failures, materialised
-from sme2_assets.partitions import pair_partitions
+from sme2_assets.defs.assets.support import clear_failures, materialised
+from sme2_assets.defs.partitions import pair_partitions
+from sme2_assets.defs.resources import Lab
 from sme2_assets.report.files import write_overview, write_session_report
 from sme2_assets.report.markdown import markdown_of
-from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
 
 

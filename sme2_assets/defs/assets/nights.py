@@ -5,17 +5,17 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from sme2_assets import notify
-from sme2_assets.assets.support import clear_failures
+from sme2_assets.defs import notify
+from sme2_assets.defs.assets.support import clear_failures
+from sme2_assets.defs.failures import events_of, failure_of
+from sme2_assets.defs.nights import Nights, requested, runs_of_night
+from sme2_assets.defs.partitions import NIGHT_TAG
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
-from sme2_assets.failures import events_of, failure_of
-from sme2_assets.nights import Nights, requested, runs_of_night
-from sme2_assets.partitions import NIGHT_TAG
 from sme2_assets.profiling.requests import ProfileRequest
 from sme2_assets.report.night import NightSummary, PairResult, night_folder, open_regressions
 from sme2_assets.report.night import nights as recorded
 from sme2_assets.report.tables import fidelity_note, speedup_text
-from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, run_of_id

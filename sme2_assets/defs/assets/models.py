@@ -5,13 +5,13 @@ from typing import Any
 
 import dagster as dg
 
-from sme2_assets.assets.support import clear_failures, host_cpu, plotted
+from sme2_assets.defs.assets.support import clear_failures, host_cpu, plotted
+from sme2_assets.defs.partitions import model_partitions
+from sme2_assets.defs.resources import Lab
 from sme2_assets.evidence.delegation import DelegationReport
 from sme2_assets.models.artifact import ExportedModel, ModelManifest, TensorFacts, read_manifest
-from sme2_assets.partitions import model_partitions
 from sme2_assets.report.models import delegation_table
 from sme2_assets.report.tables import TextTable
-from sme2_assets.resources import Lab
 
 
 @dg.asset(

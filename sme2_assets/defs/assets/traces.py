@@ -7,18 +7,25 @@ from typing import Any, Literal
 import dagster as dg
 from pydantic import Field
 
-from sme2_assets.assets.models import current_export, model_metadata
-from sme2_assets.assets.runners import current_runner, runner_metadata
-from sme2_assets.assets.support import clear_failures, plotted, tell_made
+from sme2_assets.defs.assets.models import current_export, model_metadata
+from sme2_assets.defs.assets.runners import current_runner, runner_metadata
+from sme2_assets.defs.assets.support import clear_failures, plotted, tell_made
+from sme2_assets.defs.partitions import (
+    ALONE_TAG,
+    RANGE_END,
+    pair_per_run,
+    run_key,
+    run_partitions,
+    sessions_in,
+)
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.manifest import Info, Manifest
 from sme2_assets.models.artifact import ExportedModel
-from sme2_assets.partitions import ALONE_TAG, RANGE_END, pair_per_run, run_key, run_partitions, sessions_in
 from sme2_assets.profiling.arms import sme2_arms
 from sme2_assets.profiling.plan import plan_for
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.report.tables import TextTable
-from sme2_assets.resources import Lab
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.source_build import source_pair
 from sme2_assets.store import Store, sha256_of_text
