@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sme2_assets.assets.guide import GUIDES
 from sme2_assets.cli import main
+from sme2_assets.defs.assets.guide import GUIDES
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import CHECKOUT
 from sme2_assets_tests.skills import (

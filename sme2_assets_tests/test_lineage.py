@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.made.run_folder import MadeRun
 from sme2_assets.definitions import build_definitions
-from sme2_assets.resources import Lab
+from sme2_assets.defs.resources import Lab
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 

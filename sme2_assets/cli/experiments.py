@@ -21,10 +21,10 @@ from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
 
 if TYPE_CHECKING:
+    from sme2_assets.defs.resources import Lab
     from sme2_assets.experiments.load import Loaded
     from sme2_assets.experiments.plan import Planned, Session, Shown
     from sme2_assets.experiments.run import Outcome
-    from sme2_assets.resources import Lab
     from sme2_assets.warehouse import Warehouse
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -212,9 +212,9 @@ def _prepared(
 ) -> tuple[Loaded, Planned, Lab]:
     from dataclasses import replace
 
+    from sme2_assets.defs.resources import Lab
     from sme2_assets.experiments.load import load
     from sme2_assets.experiments.plan import planned
-    from sme2_assets.resources import Lab
 
     lab = Lab(data_root=str(store.root))
     loaded = load(file, platform_name)

@@ -96,19 +96,20 @@ def profile(
     measured, the rest still is, and the exit code is 1.
     """
     from sme2_assets import launch
-    from sme2_assets.resources import Lab
+    from sme2_assets.defs.resources import Lab
+    from sme2_assets.profiling.requests import requests_for, requests_for_this_machine
     from sme2_assets.targets import SME2_STATES
 
     lab = Lab(data_root=str(store.root))
     states = SME2_STATES if sme2 == "both" else (sme2,)
     if platform_name == "auto":
-        wanted = launch.requests_for_this_machine(lab, variants_of(model), states)
+        wanted = requests_for_this_machine(store, variants_of(model), states)
         if aa:
             # Emulated times mean nothing, so they have no noise either.
             timed = [request for request in wanted.requests if request.platform != "emulated"]
             wanted = replace(wanted, requests=timed, left_out=[])
     else:
-        wanted = launch.requests_for(lab, variants_of(model), platform_name, states, device)
+        wanted = requests_for(store, variants_of(model), platform_name, states, device)
     if not wanted.requests:
         raise Sme2Error(
             "Nothing here has times whose noise could be measured for SME2.",

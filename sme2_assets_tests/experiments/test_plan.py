@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sme2_assets.defs.resources import Lab
 from sme2_assets.diagnostics.experiment import check_experiment, require
 from sme2_assets.errors import Sme2Error
 from sme2_assets.experiments.load import Loaded, parsed
@@ -17,7 +18,6 @@ from sme2_assets.experiments.plan import Planned, planned, work_of
 from sme2_assets.experiments.run import link_program
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.models.registry import model_spec
-from sme2_assets.resources import Lab
 from sme2_assets.targets.host import host_has_sme2, host_platform
 
 

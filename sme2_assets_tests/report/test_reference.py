@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks.made.run_folder import MadeRun, ingest
-from sme2_assets.assets import summaries
+from sme2_assets.defs.assets import summaries
 from sme2_assets.exchange.export import FORMATS, export_run
 from sme2_assets.report.content import session_document
 from sme2_assets.report.explain import explain

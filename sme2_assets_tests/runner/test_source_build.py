@@ -25,14 +25,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from sme2_assets import checks
 from sme2_assets.analysis.registered import registered_kernels
-from sme2_assets.assets import runners
-from sme2_assets.assets.traces import runners_of_session
 from sme2_assets.cli.runners import build_runner
+from sme2_assets.defs import checks
+from sme2_assets.defs.assets import runners
+from sme2_assets.defs.assets.traces import runners_of_session
+from sme2_assets.defs.partitions import range_tags
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import BuildError
-from sme2_assets.launch import RANGE_END, RANGE_START
-from sme2_assets.resources import Lab
 from sme2_assets.runner import source_build, source_request
 from sme2_assets.runner.build import NATIVE_DIR, RunnerBinary, load_runner
 from sme2_assets.runner.build_record import BuildRecord, Tree, differences, is_sme_source, pair_difference
@@ -364,7 +364,7 @@ def test_the_asset_builds_the_pair_and_its_checks_look_into_it(
         done = dg.materialize(
             assets,
             resources={"lab": Lab(data_root=str(store.root))},
-            tags={RANGE_START: keys[0], RANGE_END: keys[-1]},
+            tags=range_tags(keys),
             run_config={"ops": {"source_runner": {"config": {"checkout": str(checkout)}}}},
             raise_on_error=False,
         )
