@@ -59,7 +59,6 @@ class _Opened:
             # USE is a setting of each connection.
             return self._connection.cursor().execute("USE warehouse")
 
-
     def close(self) -> None:
         with self._lock:
             if self._connection is not None:
