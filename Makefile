@@ -52,10 +52,13 @@ check: $(VENV)/.ready-dev ## Lint, types, and the quick tests, which need no emu
 quick: $(VENV)/.ready-dev
 	@$(PYTEST_TOGETHER) -m "not emulator and not slow and not alone" $(PYTEST_ARGS)
 
+CPP := $(wildcard $(foreach folder,sme2_assets/runner/native/src sme2_assets_tests/runner/native,$(folder)/*.cpp $(folder)/*.h))
+
 # actionlint's package fetches a binary when it is installed, from where not everybody gets: the workflow has it.
 lint: $(VENV)/.ready-dev ## Lint, format check, types, Dagster's definitions
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/clang-format --dry-run --Werror $(CPP)
 	@$(BIN)/mypy
 	@DAGSTER_DISABLE_TELEMETRY=1 $(BIN)/dg check defs
 	@if command -v actionlint >/dev/null; then actionlint; fi
@@ -63,6 +66,7 @@ lint: $(VENV)/.ready-dev ## Lint, format check, types, Dagster's definitions
 format: $(VENV)/.ready-dev ## Format and fix what can be fixed
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+	@$(BIN)/clang-format -i $(CPP)
 
 bench: setup ## Benchmarks, each beside its peer in the same run
 	@$(BIN)/python -m benchmarks
@@ -80,9 +84,9 @@ constraints: setup ## Write constraints.txt anew, with the newest versions
 resolve: $(VENV)/.ready-dev ## Whether every Python and architecture can have constraints.txt
 	@$(BIN)/python -m tools.constraints --check
 
-docs: $(VENV)/.ready-dev ## The documents as web pages: site/docs/index.html
-	@rm -rf site
-	@$(BIN)/python docs/site.py site
+docs: $(VENV)/.ready-dev ## The documents as a web site with search: site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html; to search it: $(BIN)/python -m http.server --directory site"
 
 clean: ## Remove what can be made again; measurements stay
 	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info data/artifacts data/tools data/current/runner data/current/model

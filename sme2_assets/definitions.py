@@ -74,6 +74,7 @@ def build_definitions(
             checks.of_timeline,
             checks.of_kernels,
             checks.arms_are_one_pair,
+            checks.every_run_is_in_the_warehouse,
             checks.no_regression,
             checks.source_pair_differs_in_sme_only,
             checks.sme2_kernels_in_binary,

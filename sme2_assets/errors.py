@@ -54,3 +54,8 @@ class ConnectionLost(RunnerError):
 
 class PackagesUnavailable(Sme2Error):
     """Packages of the distribution that this machine cannot fetch."""
+
+
+def printable(text: str) -> str:
+    """A text from outside that cannot command a terminal: what is not printable is shown by its code."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

@@ -21,9 +21,10 @@ from sme2_assets_tests.reach import skip_out_of_reach
 pytest_plugins = [
     "pytester",
     "sme2_assets_tests.browser",
+    "sme2_assets_tests.exchange.measured_pair",
     "sme2_assets_tests.lanes",
-    "sme2_assets_tests.targets.adb_loopback",
-    "sme2_assets_tests.targets.android_userland",
+    "sme2_assets_tests.targets.android.adb_loopback",
+    "sme2_assets_tests.targets.android.android_userland",
 ]
 
 # Files of a minute and more, and those that make what others wait for. When several workers share the tests,
@@ -32,7 +33,7 @@ LONGEST_FIRST = [
     "e2e/test_documented_commands.py",
     "e2e/test_ui.py",
     "e2e/test_chain.py",
-    "test_onboarding.py",
+    "diagnostics/test_model.py",
     "test_package.py",
     "test_nightly.py",
     "models/test_export.py",
@@ -40,6 +41,7 @@ LONGEST_FIRST = [
     "report/test_html.py",
     "e2e/test_android.py",
     "runner/test_runs.py",
+    "runner/test_native.py",
     "exchange/test_documented_commands.py",
     "experiments/test_run.py",
     "warehouse/test_continued.py",

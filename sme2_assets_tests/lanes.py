@@ -16,6 +16,7 @@ EMULATOR_FIXTURES = {"emulator", "bundle", "adb_bridge", "browser"}
 # Files and rooms that measure sessions, export models, build runners or fetch packages in one test after the
 # other. Who leaves slow tests out does not import them: torch alone takes as long as hundreds of other tests.
 SLOW = (
+    "diagnostics/test_model.py",
     "e2e/",
     "etdump/test_against_inspector.py",
     *(f"models/test_{name}.py" for name in ("architectures", "attribution", "delegation", "divergence")),
@@ -25,7 +26,6 @@ SLOW = (
     "targets/test_cross_compiler.py",
     "targets/test_debian.py",
     "test_nightly.py",
-    "test_onboarding.py",
     "test_package.py",
     "warehouse/test_continued.py",
     "warehouse/test_publish.py",

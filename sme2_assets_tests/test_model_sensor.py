@@ -11,7 +11,7 @@ from sme2_assets.definitions import defs
 from sme2_assets.defs.model_sensor import MOST_EXPORTS_PER_TICK, model_variants_sensor
 from sme2_assets.defs.partitions import MODEL_VARIANTS
 from sme2_assets.defs.resources import Lab
-from sme2_assets.onboarding import template
+from sme2_assets.models.template import template
 
 
 class Daemon:

@@ -115,7 +115,16 @@ def test_a_wheel_has_all_that_is_needed_and_no_tests(wheel: Path):
         check=True,
     ).stdout.split()
     assert {name for name in names if name.startswith("sme2_assets/")} == set(in_git)
-    for kind in ("py.typed", "dagster.yaml", "workspace.yaml", ".sql", ".cpp", "CMakeLists.txt", ".html"):
+    for kind in (
+        "py.typed",
+        "dagster.yaml",
+        "workspace.yaml",
+        ".sql",
+        ".sh",
+        ".cpp",
+        "CMakeLists.txt",
+        ".html",
+    ):
         assert any(name.endswith(kind) for name in names), kind
 
 
@@ -136,10 +145,10 @@ def test_help_lists_every_command_and_says_where_data_go(desk: Desk):
 @pytest.mark.skipif(sys.platform != "linux", reason="the place of a person's data differs between systems")
 def test_doctor_finds_everything_and_says_where_data_go(desk: Desk):
     done = desk.run("sme2", "doctor", "--json")
-    findings = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    findings = {step["name"]: step for step in json.loads(done.stdout)["steps"]}
     assert done.returncode == 0, done.stdout
     assert findings["data folder"]["detail"].startswith(str(desk.data))
-    assert findings["CMake and ExecuTorch's C++ SDK"]["status"] == "ok"
+    assert findings["CMake and ExecuTorch's C++ SDK"]["status"] == "passed"
     assert not any(desk.work.iterdir()), "something was made in the folder where the command was typed"
 
 

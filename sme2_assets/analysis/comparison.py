@@ -39,7 +39,7 @@ _FACTS = ("category", *OPERATOR_KEYS, "op_type", "off_name", "on_name", *_COUNTS
 
 
 @dataclass(frozen=True)
-class Arm:
+class ArmRounds:
     """One arm's rows: its `runs` row and its rows of the `*_rounds` views."""
 
     run: dict[str, Any]
@@ -66,6 +66,7 @@ def why_not_a_pair(off: dict[str, Any], on: dict[str, Any]) -> str | None:
         ("threads", "thread counts"),
         ("cpus", "CPUs"),
         ("power_mode", "power modes"),
+        ("method", "methods"),
         ("fidelity", "fidelities"),
     ):
         # A run from before a column was there has nothing in it, and so has its other arm.
@@ -102,7 +103,7 @@ def why_outputs_differ(off: dict[str, Any], on: dict[str, Any]) -> str | None:
     return None
 
 
-def compare(off: Arm, on: Arm, noise_floor: float | None = None) -> pd.DataFrame:
+def compare(off: ArmRounds, on: ArmRounds, noise_floor: float | None = None) -> pd.DataFrame:
     """The comparison of a true pair (see `why_not_a_pair`): model, categories, operators.
 
     `noise_floor` is the ratio that identical arms reach on this device: what stays below it is noise.
@@ -115,7 +116,7 @@ def compare(off: Arm, on: Arm, noise_floor: float | None = None) -> pd.DataFrame
     frame["noise_floor"] = noise_floor
     for column in (
         *("variant", "platform", "session_id", "experiment", "model", "precision"),
-        *("device", "arch", "threads", "cpus", "power_mode", "fidelity"),
+        *("device", "arch", "threads", "cpus", "power_mode", "method", "fidelity"),
     ):
         frame[column] = off.run[column]
     frame["off_run_id"] = off.run["run_id"]
@@ -123,7 +124,7 @@ def compare(off: Arm, on: Arm, noise_floor: float | None = None) -> pd.DataFrame
     return frame
 
 
-def _pairs(off: Arm, on: Arm) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+def _pairs(off: ArmRounds, on: ArmRounds) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
     """Each thing that is compared, with its times per round in both arms."""
     operators = list(_operator_pairs(off, on))
     facts = [of_operator for of_operator, _ in operators]
@@ -136,7 +137,7 @@ def _pairs(off: Arm, on: Arm) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
     yield from operators
 
 
-def _operator_pairs(off: Arm, on: Arm) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+def _operator_pairs(off: ArmRounds, on: ArmRounds) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
     pairs = _joined(off.operator_rounds, on.operator_rounds, OPERATOR_KEYS)
     for keys, group in pairs.groupby(OPERATOR_KEYS, sort=True, dropna=False):
         off_name, on_name = _first(group["name_off"]), _first(group["name_on"])

@@ -205,25 +205,6 @@ def quantiles(values: Sequence[float], probabilities: Sequence[float]) -> list[f
     return [float(quantile) for quantile in np.quantile(observed, probabilities)]
 
 
-def steady_from(series_ns: Sequence[float], window: int = 5, tolerance: float = 0.02) -> int | None:
-    """After how many leading inferences the series counts as steady; None when it never does.
-
-    The first i >= 2 * window for which the medians of the last two windows before i differ by at most
-    `tolerance` of the smaller. The runner ends its warm-up by the same rule. It sees a level that still
-    falls or jumps from window to window. It does not see a drift slower than `tolerance` per window, nor a
-    change that comes later, and noise alone can pass it early or late.
-    """
-    if window < 1 or tolerance < 0:
-        raise ValueError(f"no such window or tolerance: {window}, {tolerance}")
-    series = np.asarray(series_ns, dtype=float)
-    for end in range(2 * window, len(series) + 1):
-        before = float(np.median(series[end - 2 * window : end - window]))
-        last = float(np.median(series[end - window : end]))
-        if abs(last - before) <= tolerance * min(last, before):
-            return end
-    return None
-
-
 def _threshold(noise_floor: float | None) -> float:
     return max(PRACTICAL_RATIO, noise_floor or 1.0)
 

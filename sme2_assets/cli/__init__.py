@@ -25,8 +25,9 @@ from sme2_assets.cli.models import check_model, models, onboard
 from sme2_assets.cli.results import compare, explain, history, kernel_log, report
 from sme2_assets.cli.runners import build_runner
 from sme2_assets.cli.sql import sql
-from sme2_assets.cli.support import progress
+from sme2_assets.cli.support import tell
 from sme2_assets.cli.validate import smoke, validate
+from sme2_assets.cli.warehouse import warehouse
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store, default_data_root
 
@@ -38,7 +39,7 @@ class _Group(click.Group):
         try:
             return super().invoke(context)
         except Sme2Error as error:
-            progress.print(f"error: {error}", style="bold red", markup=False, highlight=False, soft_wrap=True)
+            tell(f"error: {error}", "bold red")
             sys.exit(1)
 
 
@@ -64,7 +65,7 @@ COMMANDS = (
     *(doctor, targets, devices, emulator, build_runner),
     *(models, onboard, check_model),
     *(dev, profile, run, config),
-    *(compare, explain, history, report, sql, kernel_log),
+    *(compare, explain, history, report, sql, warehouse, kernel_log),
     *(ingest, export_, validate, smoke),
 )
 for command in COMMANDS:

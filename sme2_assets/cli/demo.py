@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sme2_assets.cli.support import json_option, out, print_json, progress, variants_of
+from sme2_assets.cli.support import json_option, out, print_json, progress_log, say, tell, variants_of
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 
@@ -36,12 +36,7 @@ def demo(store: Store, model: str, as_json: bool) -> None:
     and ends with one table, the one finding in it, and the report to read on. Exit code 1: something was left
     out that should work.
     """
-    with progress.status("starting") as status:
-
-        def log(message: str) -> None:
-            status.update(message)
-            progress.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
-
+    with progress_log() as log:
         run_ids, left_out = _measured(store, model, log)
     result = _Result.of(store, run_ids, left_out)
     if as_json:
@@ -49,7 +44,7 @@ def demo(store: Store, model: str, as_json: bool) -> None:
     else:
         result.show()
     for cause in left_out:
-        progress.print(cause, style="bold red", markup=False, highlight=False, soft_wrap=True)
+        tell(cause, "bold red")
     if left_out:
         sys.exit(1)
 
@@ -137,22 +132,18 @@ class _Result:
         if self.used:
             print_table(out, unit_table(self.used, self.speedups))
         if self.finding:
-            out.print(f"Finding: {self.finding}", style="bold", markup=False, highlight=False, soft_wrap=True)
+            say(f"Finding: {self.finding}", "bold")
         if any(use.fidelity == "emulated" for use in self.used):
-            _say(EMULATED_NOTE)
+            say(EMULATED_NOTE)
         for device in dict.fromkeys(baseline.device for baseline in self.baselines):
             latencies = ", ".join(
                 f"{it.variant} {it.median_ms:.3f} ms ({it.p05_ms:.3f} to {it.p95_ms:.3f}, n = {it.rounds})"
                 for it in self.baselines
                 if it.device == device
             )
-            _say(f"SME2 off on {device}, with nothing to compare it with: {latencies}.")
+            say(f"SME2 off on {device}, with nothing to compare it with: {latencies}.")
         if self.report:
-            _say(f"report: {self.report}")
-
-
-def _say(text: str) -> None:
-    out.print(text, markup=False, highlight=False, soft_wrap=True)
+            say(f"report: {self.report}")
 
 
 def _speedups(warehouse: Warehouse, run_ids: Sequence[str]) -> dict[str, str]:
@@ -168,7 +159,7 @@ def _speedups(warehouse: Warehouse, run_ids: Sequence[str]) -> dict[str, str]:
 
 
 def _baselines(warehouse: Warehouse, run_ids: Sequence[str]) -> list[_Baseline]:
-    from sme2_assets.analysis.insights import device_text
+    from sme2_assets.analysis.insights.insight import device_text
 
     rows = warehouse.query(
         "SELECT run_id, runs.variant, runs.device, runs.arch, cpu, median_ns, p05_ns, p95_ns, "

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from sme2_assets.cli.support import progress
+from sme2_assets.cli.support import tell
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store, ready_dagster_home
 
@@ -38,7 +38,7 @@ def dev(store: Store, host: str, port: int, workspace: Path | None) -> None:
     os.environ["DAGSTER_HOME"] = str(ready_dagster_home(store))
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     text = f"{address} in a few seconds; the data folder is {store.root}"
-    progress.print(text, markup=False, highlight=False, soft_wrap=True)
+    tell(text)
     command = [sys.executable, "-m", "dagster_dg_cli.cli", "dev", "--workspace", str(workspace or WORKSPACE)]
     command += ["--host", host, "--port", str(port)]
     # Not from wherever this was typed: Dagster would take a pyproject.toml or .env there for its own.

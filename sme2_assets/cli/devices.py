@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from sme2_assets.cli.support import json_option, out, print_json, progress
+from sme2_assets.cli.support import json_option, out, print_json, say, tell
 from sme2_assets.store import Store
 
 if TYPE_CHECKING:
-    from sme2_assets.targets.inventory import DeviceReport
+    from sme2_assets.targets.android.inventory import DeviceReport
 
 
 @click.command()
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def devices(store: Store, restore: bool, clean: bool, serial: str | None, as_json: bool) -> None:
     """The connected Android devices: state, facts, health, what each can measure, what to do."""
     from sme2_assets.errors import TargetUnavailable
-    from sme2_assets.targets.adb import require_adb
-    from sme2_assets.targets.inventory import device_reports
+    from sme2_assets.targets.android.adb import require_adb
+    from sme2_assets.targets.android.inventory import device_reports
 
     adb = require_adb()
     if serial is not None and adb.listed(serial) is None:
@@ -44,25 +44,25 @@ def devices(store: Store, restore: bool, clean: bool, serial: str | None, as_jso
     if as_json:
         print_json([report.as_json() for report in reports])
     elif not reports:
-        _say("No Android device is connected: connect one by USB with USB debugging on, or by `adb connect`.")
+        tell("No Android device is connected: connect one by USB with USB debugging on, or by `adb connect`.")
     else:
         for report in reports:
             _print(report)
 
 
 def _tidy(store: Store, serials: list[str], restore: bool, clean: bool) -> None:
-    from sme2_assets.targets.android import one_device, power_journal
+    from sme2_assets.targets.android.target import one_device, power_journal
     from sme2_assets.targets.lease import lease
 
     for serial in serials:
         target = one_device(store.tools, serial)
-        with lease(store.leases, target.device, log=_say, patience_s=10):
+        with lease(store.leases, target.device, log=tell, patience_s=10):
             if restore:
                 waiting = power_journal(store.leases, target.device).is_file()
-                target.begin(store.leases, _say)
-                _say(f"{serial}: " + ("power settings are put back" if waiting else "nothing to put back"))
+                target.begin(store.leases, tell)
+                tell(f"{serial}: " + ("power settings are put back" if waiting else "nothing to put back"))
             if clean:
-                _say(f"{serial}: {target.clean() / 1e6:.1f} MB removed")
+                tell(f"{serial}: {target.clean() / 1e6:.1f} MB removed")
 
 
 def _print(report: DeviceReport) -> None:
@@ -72,7 +72,7 @@ def _print(report: DeviceReport) -> None:
     table.add_column(overflow="fold")
     for name, text in _lines(report):
         table.add_row(name, text)
-    out.print(report.serial, style="bold", markup=False, highlight=False)
+    say(report.serial, "bold")
     out.print(table, markup=False, highlight=False)
     out.print()
 
@@ -119,7 +119,3 @@ def _fact_lines(report: DeviceReport) -> list[tuple[str, str]]:
     }
     texts = {name: ", ".join(part for part in parts if part) for name, parts in rows.items()}
     return [(name, text) for name, text in texts.items() if text]
-
-
-def _say(message: str) -> None:
-    progress.print(message, markup=False, highlight=False, soft_wrap=True)

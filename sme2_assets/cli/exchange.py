@@ -14,24 +14,24 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from sme2_assets.cli.support import json_option, out, print_json, progress
+from sme2_assets.cli.support import json_option, out, print_json, progress, say, tell
 from sme2_assets.store import Store
 
 if TYPE_CHECKING:
-    from sme2_assets.exchange.foreign import Ingested
+    from sme2_assets.exchange.ingest import Ingested
 
-# As in exchange.foreign and exchange.export, which take long to import; a test holds them together.
+# As in exchange.trace_facts and exchange.export, which take long to import; a test holds them together.
 PLATFORM_NAMES = ("linux", "mac", "android", "emulated")
 FORMAT_NAMES = ("csv", "parquet", "json", "markdown", "perfetto", "etdump")
 
 
 @click.command()
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--model", help="The model of all traces, e.g. toy_cnn-fp16, where names do not tell it.")
+@click.option("--model", help="The model of all traces, e.g. toy_cnn-fp16, where names do not say it.")
 @click.option("--platform", "platform_name", type=click.Choice(PLATFORM_NAMES), help="Where they were made.")
 @click.option("--sme2", type=click.Choice(["on", "off"]), help="The SME2 state of all traces.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads of the runner.")
-@click.option("--warmup", type=click.IntRange(0), help="So many first inferences of each trace are warm-up.")
+@click.option("--warmup", type=click.IntRange(0), help="How many first inferences of each trace are warm-up.")
 @json_option
 @click.pass_obj
 def ingest(
@@ -47,11 +47,12 @@ def ingest(
     """Take ETDump files, or run folders of the public kit, into the warehouse as foreign runs.
 
     Model, platform, SME2 state and threads come from the options, from the kit's manifest.json and from the
-    names of files and folders, in this order; what none of them tells stays unknown. Foreign runs can be
+    names of files and folders, in this order; what none of them says stays unknown. Foreign runs can be
     queried and exported. They were not measured as a pair, so they enter no comparison and no history.
-    A trace that was taken before is replaced. The exit code is 1 if anything could not be taken.
+    A trace that was ingested before is replaced. The exit code is 1 if anything could not be ingested.
     """
-    from sme2_assets.exchange.foreign import ingest_paths, said_by_options
+    from sme2_assets.exchange.ingest import ingest_paths
+    from sme2_assets.exchange.trace_facts import said_by_options
 
     said = said_by_options(model, platform_name, sme2, threads, warmup)
     with progress.status("reading") as status:
@@ -59,45 +60,42 @@ def ingest(
     if as_json:
         print_json(
             {
-                "taken": [
-                    {**asdict(taken), "facts": taken.facts.as_json(), "variant": taken.facts.variant}
-                    for taken in done.taken
+                "ingested": [
+                    {**asdict(trace), "facts": trace.facts.as_json(), "variant": trace.facts.variant}
+                    for trace in done.traces
                 ],
-                "problems": [asdict(problem) for problem in done.problems],
+                "refused": [asdict(refused) for refused in done.refused],
             }
         )
     else:
         _print_ingested(done)
-    if done.problems:
+    if done.refused:
         sys.exit(1)
 
 
 def _print_ingested(done: Ingested) -> None:
-    if done.taken:
+    if done.traces:
         table = Table(
             "run", "model", "platform", "SME2", "threads", "inferences", "traced ms", "from", box=None
         )
-        for taken in done.taken:
-            facts = taken.facts
+        for trace in done.traces:
+            facts = trace.facts
             cells = (
-                *(taken.run_id + (" (again)" if taken.replaced else ""), facts.variant),
-                *(facts.platform, facts.sme2, facts.threads, taken.inferences),
-                *(f"{taken.median_execute_ns / 1e6:.4g}", taken.source),
+                *(trace.run_id + (" (again)" if trace.replaced else ""), facts.variant),
+                *(facts.platform, facts.sme2, facts.threads, trace.inferences),
+                *(f"{trace.median_execute_ns / 1e6:.4g}", trace.source),
             )
             table.add_row(*(Text("unknown" if cell is None else str(cell)) for cell in cells))
         out.print(table)
-        out.print(
+        say(
             "Foreign runs are in no comparison. Look at one with: "
-            f"sme2 sql \"SELECT * FROM category_summary WHERE run_id = '{done.taken[0].run_id}'\"",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
+            f"sme2 sql \"SELECT * FROM category_summary WHERE run_id = '{done.traces[0].run_id}'\""
         )
-    for problem in done.problems:
-        what = f"not taken: {problem.source}: {problem.what}"
-        progress.print(what, style="red", markup=False, highlight=False, soft_wrap=True)
-        if problem.remedy:
-            progress.print(f"  What to do: {problem.remedy}", markup=False, highlight=False, soft_wrap=True)
+    for refused in done.refused:
+        what = f"not ingested: {refused.source}: {refused.what}"
+        tell(what, "red")
+        if refused.remedy:
+            tell(f"  What to do: {refused.remedy}")
 
 
 @click.command("export")
@@ -163,14 +161,7 @@ def export_(
         print_json({"run_id": found["run_id"], "folder": str(folder), "files": [str(path) for path in files]})
         return
     for path in files:
-        out.print(
-            f"{path.stat().st_size:>12,}  {path.relative_to(folder)}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
-    out.print(f"written: {folder}", markup=False, highlight=False, soft_wrap=True)
+        say(f"{path.stat().st_size:>12,}  {path.relative_to(folder)}")
+    say(f"written: {folder}")
     if any(path.name.endswith(".perfetto.json") for path in files):
-        out.print(
-            "Open the .perfetto.json at https://ui.perfetto.dev (it stays in your browser).", markup=False
-        )
+        say("Open the .perfetto.json at https://ui.perfetto.dev (it stays in your browser).")

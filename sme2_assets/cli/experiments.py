@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from sme2_assets.cli.support import json_option, out, print_json, progress
+from sme2_assets.cli.support import json_option, out, print_json, print_steps, progress_log, say, tell
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
 
 if TYPE_CHECKING:
     from sme2_assets.defs.resources import Lab
-    from sme2_assets.experiments.check import Check
     from sme2_assets.experiments.load import Loaded
     from sme2_assets.experiments.plan import Planned, Session, Shown
     from sme2_assets.experiments.run import Outcome
@@ -52,13 +51,13 @@ def run(
     that fails does not keep the others from being measured; the exit code is 0 if all of them were.
     """
     from sme2_assets import launch
-    from sme2_assets.experiments.check import checks_of, output_folder, require
+    from sme2_assets.diagnostics.experiment import check_experiment, require
     from sme2_assets.experiments.run import as_json as outcome_json
     from sme2_assets.experiments.run import run_sessions
 
     loaded, plan, lab = _prepared(store, file, platform_name, rounds)
     _print_notes([*loaded.notes, *plan.notes])
-    require(checks_of(loaded, plan, lab), file.name)
+    require(check_experiment(loaded, plan, lab), file.name)
     work = _work_json(plan.sessions, lab)
     if not as_json:
         _print_sessions(loaded.name, work)
@@ -66,13 +65,8 @@ def run(
         if as_json:
             print_json({"experiment": loaded.name, "sessions": work})
         return
-    with launch.open_instance(store) as instance, progress.status("starting") as status:
-
-        def log(message: str) -> None:
-            status.update(message)
-            progress.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
-
-        folder = output_folder(loaded) if loaded.experiment.output is not None else None
+    folder = loaded.output_folder
+    with launch.open_instance(store) as instance, progress_log() as log:
         outcomes = run_sessions(lab, instance, plan.sessions, loaded.name, log, folder)
     if as_json:
         sessions = [{**outcome_json(it), "comparison": _verdict(lab.warehouse, it)} for it in outcomes]
@@ -80,7 +74,7 @@ def run(
     else:
         _print_outcomes(lab.warehouse, outcomes, plan.shown, loaded.experiment.report.operators)
         if folder is not None:
-            out.print(f"output: {folder}", markup=False, highlight=False, soft_wrap=True)
+            say(f"output: {folder}")
     if not all(outcome.ok for outcome in outcomes):
         sys.exit(1)
 
@@ -101,17 +95,21 @@ def check(store: Store, file: Path, platform_name: str | None, as_json: bool) ->
     Schema, models, .pte files, platforms in the states asked for, devices, CPUs, build tools, disk. The exit
     code is 0 when `sme2 run` could begin.
     """
-    from sme2_assets.experiments.check import checks_of
+    from sme2_assets.diagnostics.experiment import check_experiment
 
     loaded, plan, lab = _prepared(store, file, platform_name, None)
-    checks = checks_of(loaded, plan, lab)
+    made = check_experiment(loaded, plan, lab)
     notes = [*loaded.notes, *plan.notes]
     if as_json:
-        print_json({"notes": notes, "checks": [asdict(it) for it in checks]})
+        print_json({"notes": notes, **made.as_json()})
     else:
         _print_notes(notes)
-        _print_checks(checks)
-    if not all(it.ok for it in checks):
+        print_steps(made)
+        out.print(
+            "Everything is there." if made.ok else f"{len(made.failed)} of {len(made.steps)} failed.",
+            style="bold",
+        )
+    if not made.ok:
         sys.exit(1)
 
 
@@ -205,10 +203,8 @@ def new(
         listed = {key: list(value) if isinstance(value, tuple) else value for key, value in asked.items()}
         text = yaml_text(parsed(experiment_of(listed), file.name))
     write_new(file, text, force=force)
-    out.print(f"written: {file}", markup=False, highlight=False, soft_wrap=True)
-    out.print(
-        f"Next: sme2 config check {file}, then sme2 run {file}", markup=False, highlight=False, soft_wrap=True
-    )
+    say(f"written: {file}")
+    say(f"Next: sme2 config check {file}, then sme2 run {file}")
 
 
 def _prepared(
@@ -326,21 +322,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _print_notes(notes: Sequence[str]) -> None:
     for note in notes:
-        progress.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_checks(checks: Sequence[Check]) -> None:
-    table = Table("", "", "found", "what to do", box=None, pad_edge=False)
-    for it in checks:
-        table.add_row(
-            it.name,
-            "[green]pass[/]" if it.ok else "[red]FAIL[/]",
-            it.detail,
-            "" if it.ok else it.remedy or "",
-        )
-    out.print(table)
-    failed = sum(not it.ok for it in checks)
-    out.print("Everything is there." if not failed else f"{failed} of {len(checks)} failed.", style="bold")
+        tell(f"note: {note}", "yellow")
 
 
 def _work_json(sessions: Sequence[Session], lab: Lab) -> list[dict[str, Any]]:
@@ -350,16 +332,7 @@ def _work_json(sessions: Sequence[Session], lab: Lab) -> list[dict[str, Any]]:
     listed = []
     for session in sessions:
         work = work_of(session, lab, known.get((session.variant, session.platform, session.threads)))
-        listed.append(
-            {
-                "variant": session.variant,
-                "platform": session.platform,
-                "sme2": list(session.states),
-                "settings": session.wishes,
-                "entries": list(session.entries),
-                **asdict(work),
-            }
-        )
+        listed.append({**session.as_json(), **asdict(work)})
     return listed
 
 
@@ -411,13 +384,7 @@ def _print_outcomes(
     failed = [outcome for outcome in outcomes if not outcome.ok]
     out.print(f"{len(outcomes) - len(failed)} of {len(outcomes)} sessions were measured.", style="bold")
     for outcome in failed:
-        out.print(
-            f"FAILED {outcome.session.title}: {outcome.error}",
-            style="red",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(f"FAILED {outcome.session.title}: {outcome.error}", "red")
 
 
 def _print_comparison(warehouse: Warehouse, outcome: Outcome, label: str | None, operators: bool) -> None:
@@ -425,7 +392,7 @@ def _print_comparison(warehouse: Warehouse, outcome: Outcome, label: str | None,
     from sme2_assets.warehouse.read import comparison_of_session
 
     title = f"{label}: {outcome.session.title}" if label else outcome.session.title
-    out.print(f"== {title} ==", style="bold", markup=False, highlight=False)
+    say(f"== {title} ==", "bold")
     assert outcome.session_id is not None
     show_comparison_rows(out, comparison_of_session(warehouse, outcome.session_id), operators)
 
@@ -446,5 +413,5 @@ def _print_baseline(warehouse: Warehouse, outcome: Outcome) -> None:
     from sme2_assets.warehouse.read import run_of_id
 
     [run_id] = outcome.run_ids.values()
-    out.print(f"== {outcome.session.title} ==", style="bold", markup=False, highlight=False)
+    say(f"== {outcome.session.title} ==", "bold")
     show_arm(out, warehouse, run_of_id(warehouse, run_id))

@@ -11,7 +11,7 @@ from dataclasses import asdict
 import click
 from rich.table import Table
 
-from sme2_assets.cli.support import json_option, out, print_json, progress
+from sme2_assets.cli.support import json_option, out, print_json, print_steps, say, tell
 from sme2_assets.store import Store
 
 
@@ -20,19 +20,14 @@ from sme2_assets.store import Store
 @click.pass_obj
 def doctor(store: Store, as_json: bool) -> None:
     """What is there, what is missing, and how to get it."""
-    from sme2_assets.doctor import examine
+    from sme2_assets.diagnostics.doctor import examine
 
-    findings = examine(store)
+    made = examine(store)
     if as_json:
-        print_json([asdict(finding) for finding in findings])
+        print_json(made.as_json())
     else:
-        marks = {"ok": "[green]ok[/]", "missing": "[red]missing[/]", "optional": "[yellow]optional[/]"}
-        table = Table("", "status", "found", "what to do", box=None, pad_edge=False)
-        for finding in findings:
-            remedy = finding.remedy if finding.status != "ok" else None
-            table.add_row(finding.name, marks[finding.status], finding.detail, remedy or "")
-        out.print(table)
-    if any(finding.status == "missing" for finding in findings):
+        print_steps(made)
+    if not made.ok:
         sys.exit(1)
 
 
@@ -66,12 +61,7 @@ def emulator(store: Store) -> None:
     """
     from sme2_assets.targets.local import EmulatedTarget
 
-    def log(message: str) -> None:
-        progress.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
-
-    qemu, compiler = EmulatedTarget(store.tools).provision(log)
-    said = [f"QEMU {qemu.version_text} ({qemu.source}): {qemu.path}"]
+    qemu, compiler = EmulatedTarget(store.tools).provision(lambda message: tell(message, "dim"))
+    say(f"QEMU {qemu.version_text} ({qemu.source}): {qemu.path}")
     if compiler is not None:
-        said.append(f"its runner is built with: {compiler.command[0]}")
-    for line in said:
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(f"its runner is built with: {compiler.command[0]}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sme2_assets.cli.support import json_option, out, print_json, progress, variants_of
+from sme2_assets.cli.support import json_option, out, print_json, progress_log, tell, variants_of
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
@@ -114,7 +114,7 @@ def profile(
             "Measure on an AArch64 machine or a phone, or name a platform with --platform.",
         )
     for note in wanted.notes:
-        progress.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        tell(f"note: {note}", "yellow")
     settings = {
         "threads": threads,
         "iterations": runs,
@@ -128,12 +128,7 @@ def profile(
         "power": power,
     }
     settings = {name: value for name, value in settings.items() if value is not None}
-    with launch.open_instance(store) as instance, progress.status("starting") as status:
-
-        def log(message: str) -> None:
-            status.update(message)
-            progress.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
-
+    with launch.open_instance(store) as instance, progress_log() as log:
         done = launch.profile(lab, instance, wanted.requests, settings, log, aa=aa)
     left_out = [*wanted.left_out, *done.left_out]
     if aa:
@@ -143,7 +138,7 @@ def profile(
     else:
         _show(store, lab.warehouse, done.sessions, operators)
     for each in left_out:
-        progress.print(str(each), style="bold red", markup=False, highlight=False, soft_wrap=True)
+        tell(str(each), "bold red")
     if left_out:
         sys.exit(1)
 

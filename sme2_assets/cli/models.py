@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from sme2_assets.cli.support import json_option, out, print_step, progress
+from sme2_assets.cli.support import json_option, out, print_json, print_step, progress, say, tell
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 
@@ -56,7 +56,7 @@ def models(everything: bool, source_name: str | None, as_json: bool) -> None:
 def onboard(name: str, folder: Path | None) -> None:
     """Write a commented, working model file NAME.py, to be filled with your model."""
     from sme2_assets.models.sources.folder import FOLDERS_VARIABLE, model_folders
-    from sme2_assets.onboarding import write_template
+    from sme2_assets.models.template import write_template
 
     path = write_template(name, folder)
     click.echo(f"written: {path}")
@@ -83,8 +83,8 @@ def check_model(store: Store, model: str, output: Path | None, as_json: bool) ->
 
     Each step says whether it passed; the first that fails says why and what to do.
     """
+    from sme2_assets.diagnostics.model import check_variant, write_program
     from sme2_assets.models.registry import requested
-    from sme2_assets.onboarding import check_variant, write_program
 
     checks = []
     for variant in requested(model):
@@ -92,20 +92,16 @@ def check_model(store: Store, model: str, output: Path | None, as_json: bool) ->
             out.print(f"[bold]{variant}[/]", highlight=False)
         with progress.status("starting") as status:
             check = check_variant(
-                variant, store, log=status.update, told=(lambda _: None) if as_json else print_step
+                variant, store, log=status.update, watch=(lambda _: None) if as_json else print_step
             )
         checks.append(check)
         if output is not None and check.ok:
             for path in write_program(variant, store, output):
-                progress.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
-        if not as_json:
-            for step in check.steps:
-                if step.status == "not reached":
-                    print_step(step)
+                tell(f"written: {path}")
     if as_json:
-        click.echo(json.dumps([{**asdict(check), "ok": check.ok} for check in checks], indent=2))
+        print_json([check.as_json() for check in checks])
     elif all(check.ok for check in checks):
-        out.print(f"Everything passed. Next: sme2 profile {model}", markup=False, highlight=False)
+        say(f"Everything passed. Next: sme2 profile {model}")
     if not all(check.ok for check in checks):
         sys.exit(1)
 
@@ -140,12 +136,10 @@ def _print_models(found: Catalogue) -> None:
     elif not found.problems:
         out.print("None: this source lists nothing, but finds a model by its name.")
     for problem in found.problems:
-        out.print(
+        say(
             f"cannot be used: {problem.name} ({problem.place}): {problem.problem}\n"
             f"  What to do: {problem.remedy}",
-            style="red",
-            markup=False,
-            highlight=False,
+            "red",
         )
 
 
@@ -157,4 +151,4 @@ def _print_other_sources() -> None:
         f"{source.prefix}:{source.names()[0]}" if source.names() else f"{source.prefix}:NAME"
         for source in on_request
     )
-    out.print(f"\nMore by name: {examples} (sme2 models --all)", markup=False, highlight=False)
+    say(f"\nMore by name: {examples} (sme2 models --all)")

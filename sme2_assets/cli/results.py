@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from sme2_assets.cli.support import json_option, out, print_json, progress, variants_of
+from sme2_assets.cli.support import json_option, out, print_json, progress, tell, variants_of
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
@@ -129,7 +129,7 @@ def report(
     else:
         click.echo("\n".join(map(str, written)))
     for path in written:
-        progress.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
+        tell(f"written: {path}")
     if opened:
         for path in written:
             if path.suffix == ".html":
@@ -182,11 +182,9 @@ def _overview(store: Store, formats: tuple[str, ...]) -> Written:
 
     warehouse = Warehouse(store.warehouse)
     with progress.status("writing reports") as status:
-
-        def log(message: str) -> None:
-            status.update(f"writing the report of {message}")
-
-        write_missing_reports(store, warehouse, log)
+        write_missing_reports(
+            store, warehouse, lambda message: status.update(f"writing the report of {message}")
+        )
     rows, written = write_overview(store, warehouse, formats)
     text = written[0].read_text() if "md" in formats else ""
     return written, text, json.loads(rows.to_json(orient="records", date_format="iso"))
@@ -199,7 +197,7 @@ def _overview(store: Store, formats: tuple[str, ...]) -> Written:
 @click.pass_obj
 def explain(store: Store, model: str, platform_name: str | None, as_json: bool) -> None:
     """Why MODEL[-PRECISION] is as fast as it is: what to fix next, ranked by the time there is to win."""
-    from sme2_assets.explain import explain as explained
+    from sme2_assets.report.explain import explain as explained
     from sme2_assets.report.insights import explanation_json, show_explanation
     from sme2_assets.warehouse import Warehouse
     from sme2_assets.warehouse.read import latest_sessions
@@ -233,12 +231,13 @@ def kernel_log(store: Store, log_file: Path, run_id: str | None, as_json: bool) 
     """
     from sme2_assets.report.terminal import show_rows
     from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.ingest import registered_rows_of_log, write_registered
+    from sme2_assets.warehouse.ingest import annotate, registered_rows_of_log, write_registered
 
     rows = registered_rows_of_log(log_file)
     if run_id is not None:
         warehouse = Warehouse(store.warehouse)
         write_registered(warehouse, run_id, rows)
+        annotate(store, run_id, log_file)
         warehouse.publish()
     if as_json:
         click.echo(rows.to_json(orient="records", indent=2))

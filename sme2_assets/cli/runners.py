@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sme2_assets.cli.support import json_option, out, print_json, progress
+from sme2_assets.cli.support import json_option, print_json, progress, say, tell
 from sme2_assets.store import Store
 
 if TYPE_CHECKING:
     from sme2_assets.runner.build import RunnerBinary
-    from sme2_assets.runner.source_build import Plan
+    from sme2_assets.runner.source_build import BuildPlan
     from sme2_assets.runner.source_request import SourceRequest
 
 # The names of `runner.presets.BUILD_PLATFORMS`, which is not imported for the sake of `--help`.
@@ -108,7 +108,7 @@ def _build_installed(store: Store, platform: str | None, as_json: bool) -> None:
     for name, it in built.items():
         how = "from the cache" if it.cached else f"built in {it.build_seconds:.0f} s"
         text = f"{name}: {it.path} (ExecuTorch {it.executorch_version}, {how})"
-        out.print(text, markup=False, highlight=False, soft_wrap=True)
+        say(text)
 
 
 def _build_from_checkout(
@@ -121,9 +121,7 @@ def _build_from_checkout(
     if dry_run:
         _print_plan(request, source_build.plan(request, store.artifacts), as_json)
         return
-    built = source_build.build_pair(
-        store, request, log=lambda line: progress.print(line, markup=False, highlight=False)
-    )
+    built = source_build.build_pair(store, request, log=tell)
     faults = [str(fault) for fault in source_build.record_faults(built["on"], built["off"])]
     faults += [
         f"{binary.path}: {fault}"
@@ -149,14 +147,14 @@ def _print_built(built: dict[str, RunnerBinary], faults: list[str], as_json: boo
         print_json({**facts, "faults": faults})
         return
     for sme2, binary in built.items():
-        out.print(f"SME2 {sme2}: {binary.path}", markup=False, highlight=False)
+        say(f"SME2 {sme2}: {binary.path}")
     for fault in faults:
-        out.print(f"not usable as a pair: {fault}", style="red", markup=False, highlight=False)
+        say(f"not usable as a pair: {fault}", "red")
     if not faults:
-        out.print("A pair: the two differ in the SME switches alone.", markup=False)
+        say("A pair: the two differ in the SME switches alone.")
 
 
-def _print_plan(request: SourceRequest, plan: Plan, as_json: bool) -> None:
+def _print_plan(request: SourceRequest, plan: BuildPlan, as_json: bool) -> None:
     from sme2_assets.runner.presets import USER_PRESETS, presets_text
 
     presets = presets_text([request.preset("off"), request.preset("on")])

@@ -24,7 +24,7 @@ from rich.console import Console as Printer
 from rich.markup import escape
 from rich.table import Table
 
-from sme2_assets.cli.support import json_option, out, progress
+from sme2_assets.cli.support import json_option, out, progress, tell
 from sme2_assets.errors import Sme2Error, WarehouseError
 from sme2_assets.store import Store, write_text_atomically
 
@@ -163,7 +163,7 @@ def _give_file(warehouse: Warehouse, limits: Limits, text: str, chosen: str, out
         console.write(text, staged, "csv" if chosen == "csv" else "parquet")
         if output is not None:
             staged.replace(output)
-            progress.print(f"written: {output}", markup=False, highlight=False, soft_wrap=True)
+            tell(f"written: {output}")
             return
         with staged.open("rb") as rows:
             shutil.copyfileobj(rows, sys.stdout.buffer)
@@ -178,7 +178,7 @@ def _give_json(console: Console, text: str, output: Path | None) -> None:
     if not output.absolute().parent.is_dir():
         raise Sme2Error(f"There is no folder {output.absolute().parent}.", "Make it, or write elsewhere.")
     write_text_atomically(output, made + "\n")
-    progress.print(f"written: {output}", markup=False, highlight=False, soft_wrap=True)
+    tell(f"written: {output}")
 
 
 def _json_value(value: Any) -> Any:
@@ -311,7 +311,7 @@ def _tell(work: Callable[[], None]) -> None:
 
 
 def _complain(text: str) -> None:
-    progress.print(text, style="bold red", markup=False, highlight=False, soft_wrap=True)
+    tell(text, "bold red")
 
 
 def _load_history() -> Callable[[], None]:

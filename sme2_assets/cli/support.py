@@ -4,19 +4,43 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from sme2_assets.steps import FAILED, NOT_REACHED, Step
+from sme2_assets.diagnostics.steps import FAILED, NOT_REACHED, NOTE, CheckStep, Checkup
 
 # A pipe or a file has no width: nothing that is printed there is cut.
 out = Console() if sys.stdout.isatty() else Console(width=250)
 progress = Console(stderr=True)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+
+
+def say(text: str, style: str | None = None) -> None:
+    """A line on standard output, as it is: without markup, neither cut nor wrapped."""
+    out.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def tell(text: str, style: str | None = None) -> None:
+    """The same on standard error, where progress and notes go."""
+    progress.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def progress_log(beginning: str = "starting") -> Iterator[Callable[[str], None]]:
+    """A spinner on standard error; gives a function that shows a line beside it and leaves it on record."""
+    with progress.status(beginning) as status:
+
+        def log(message: str) -> None:
+            status.update(Text(message))
+            tell(message, "dim")
+
+        yield log
 
 
 def print_json(value: Any) -> None:
@@ -38,14 +62,23 @@ _MARKS = {
 }
 
 
-def print_step(step: Step) -> None:
+def print_step(step: CheckStep, width: int = 16) -> None:
     """A line for a step; below it what went wrong, and what to do."""
-    out.print(Text(f"  {step.name:16} "), end="", highlight=False)
-    out.print(_MARKS[step.status], end="", highlight=False)
+    problem = f"{step.problem or ''}"
+    style = {FAILED: "red", NOTE: "yellow"}.get(step.status)
     timing = f" {step.seconds:6.1f} s" if step.status != NOT_REACHED else ""
-    out.print(f"{timing}  {step.detail}", markup=False, highlight=False, soft_wrap=True)
-    if step.problem:
-        style = "red" if step.status == FAILED else "yellow"
-        out.print(f"    {step.problem}", style=style, markup=False, highlight=False, soft_wrap=True)
+    out.print(Text(f"  {step.name:{width}} "), end="", highlight=False)
+    out.print(f"{_MARKS[step.status]}{timing}  ", end="", highlight=False)
+    if step.detail or not problem:
+        out.print(step.detail, markup=False, highlight=False, soft_wrap=True)
+    if problem:
+        indent = "    " if step.detail else ""
+        out.print(f"{indent}{problem}", style=style, markup=False, highlight=False, soft_wrap=True)
         if step.remedy:
             out.print(f"    What to do: {step.remedy}", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_steps(made: Checkup) -> None:
+    width = max(16, *(len(step.name) for step in made.steps))
+    for step in made.steps:
+        print_step(step, width)

@@ -6,12 +6,11 @@ Belongs here: options, and how results are printed. Heavy imports happen inside 
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 
 import click
 from rich.text import Text
 
-from sme2_assets.cli.support import json_option, out, print_json, print_step, progress
+from sme2_assets.cli.support import json_option, out, print_json, print_step, print_steps, progress, say
 from sme2_assets.store import Store
 
 
@@ -25,21 +24,20 @@ def validate(store: Store, things: tuple[str, ...], as_json: bool) -> None:
     A run (by its id or folder): files complete and unchanged, traces readable, every nanosecond accounted
     for, metrics sane, arms agree, the comparison meaningful or why not. Also an .etdump, a .pte, a
     manifest.json, an exported folder, a Perfetto trace, an experiment file, a run folder of the public kit.
-    The exit code is 1 if a step failed; notes are no failures.
+    The exit code is 1 if a step failed; a note is not a failure.
     """
-    from sme2_assets.validation import validate as validated
+    from sme2_assets.diagnostics.validation import validate as validated
 
     made = []
     for thing in things:
         with progress.status(Text(thing)):
             made.append(validated(thing, store))
         if not as_json:
-            out.print(f"{made[-1].what} ({made[-1].kind})", style="bold", markup=False, highlight=False)
-            for step in made[-1].steps:
-                print_step(step)
+            say(f"{made[-1].what} ({made[-1].kind})", "bold")
+            print_steps(made[-1])
     if as_json:
-        print_json([{**asdict(validation), "ok": validation.ok} for validation in made])
-    if not all(validation.ok for validation in made):
+        print_json([it.as_json() for it in made])
+    if not all(it.ok for it in made):
         sys.exit(1)
 
 
@@ -54,7 +52,7 @@ def smoke(context: click.Context, emulated: bool, as_json: bool) -> None:
     yours. What it measures is far too little for a verdict. With `sme2 --data FOLDER smoke` everything is
     kept in FOLDER.
     """
-    from sme2_assets.smoke import smoke as smoked
+    from sme2_assets.diagnostics.smoke import smoke as smoked
 
     store: Store = context.obj
     keep = store.root if context.parent is not None and context.parent.params.get("data") else None
@@ -64,10 +62,10 @@ def smoke(context: click.Context, emulated: bool, as_json: bool) -> None:
             emulated=emulated,
             keep=keep,
             log=lambda message: status.update(Text(message)),
-            told=(lambda step: None) if as_json else print_step,
+            watch=(lambda step: None) if as_json else print_step,
         )
     if as_json:
-        print_json({**asdict(result), "ok": result.ok, "seconds": result.seconds})
+        print_json(result.as_json())
     elif result.ok:
         out.print(f"Everything works. {result.seconds:.0f} s in all.", highlight=False)
     if not result.ok:

@@ -30,6 +30,7 @@ from sme2_assets.warehouse.checks import (
     unknown_operators,
 )
 from sme2_assets.warehouse.read import run_of_id
+from sme2_assets.warehouse.rebuild import runs_in_no_table
 
 Fault = str | None
 # Of a run that the checked asset made.
@@ -193,6 +194,16 @@ def arms_are_one_pair(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.As
         if fault := pair_faults(lab.warehouse, *compared):
             faults[key] = fault
     return _result(faults, "One session, one binary, one model file, and outputs that agree.")
+
+
+@dg.asset_check(asset="overview")
+def every_run_is_in_the_warehouse(lab: Lab) -> dg.AssetCheckResult:
+    """No run folder is in no table: what was measured is also what is shown."""
+    missing = {
+        path.name: "it is in no table; `sme2 warehouse sync` takes it in"
+        for path in runs_in_no_table(lab.store)
+    }
+    return _result(missing, "Every run folder is in the tables.", dg.AssetCheckSeverity.WARN)
 
 
 @dg.asset_check(asset="regressions")

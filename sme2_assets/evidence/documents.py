@@ -19,7 +19,7 @@ LARGEST_INTEGER = (1 << 62) - 1
 
 
 def _plain_file_name(text: str) -> str:
-    if PurePosixPath(text).name != text or PureWindowsPath(text).name != text:
+    if PurePosixPath(text).name != text:
         raise ValueError("is not a plain file name")
     return text
 

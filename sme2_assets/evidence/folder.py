@@ -159,6 +159,14 @@ def open_verified(path: Path) -> RunFolder | ForeignFolder:
     return RunFolder.verified(path)
 
 
+def identity_of(path: Path) -> str | None:
+    """The hash of what vouches for all other files of a run folder; None for any other folder."""
+    for name in (MANIFEST_FILE, FOREIGN_FILE):
+        if (path / name).is_file():
+            return sha256_of_file(path / name)
+    return None
+
+
 def run_folders(runs: Path) -> list[Path]:
     """All folders below `runs` that are finished, oldest first: names begin with the time."""
     if not runs.is_dir():

@@ -35,6 +35,8 @@ class Identity(Part):
     # The CPUs the runner was bound to, e.g. "4-7", or its QoS class on macOS; empty: neither.
     cpus: StrictStr = ""
     power_mode: StrictStr = ""
+    # Of the program; the one that all had before it was recorded.
+    method: Text = "forward"
 
 
 class Context(Part):

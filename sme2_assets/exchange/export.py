@@ -16,7 +16,7 @@ import pandas as pd
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.folder import TRACE_FILE, RunFolder
 from sme2_assets.exchange import perfetto, summaries, tables
-from sme2_assets.exchange.summaries import Arm
+from sme2_assets.exchange.summaries import ExportedArm
 from sme2_assets.store import Store, sha256_of_file, write_json
 from sme2_assets.warehouse.read import run_of_id, runs_of_session
 from sme2_assets.warehouse.store import Warehouse
@@ -92,7 +92,7 @@ def _require_replaceable(folder: Path) -> None:
         raise Sme2Error(f"{folder} is not a folder.", "Name another one with --output.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / LISTING_FILE).is_file():
         raise Sme2Error(
-            f"{folder} is not empty, and no earlier export.", "Name another folder with --output."
+            f"{folder} is not empty and is not an earlier export.", "Name another folder with --output."
         )
 
 
@@ -109,17 +109,21 @@ def _replace(staging: Path, folder: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _arms(warehouse: Warehouse, run: dict[str, Any]) -> list[Arm]:
+def _arms(warehouse: Warehouse, run: dict[str, Any]) -> list[ExportedArm]:
     """The run first, then the other arm where the two were measured together."""
-    arms = [Arm(run)]
+    arms = [ExportedArm(run)]
     if bool(run["paired"]):
         session = runs_of_session(warehouse, run["session_id"])
-        arms += [Arm(other) for other in session if other["run_id"] != run["run_id"]]
+        arms += [ExportedArm(other) for other in session if other["run_id"] != run["run_id"]]
     return arms
 
 
 def _listing(
-    run: dict[str, Any], arms: Sequence[Arm], formats: Sequence[str], folder: Path, names: Sequence[str]
+    run: dict[str, Any],
+    arms: Sequence[ExportedArm],
+    formats: Sequence[str],
+    folder: Path,
+    names: Sequence[str],
 ) -> dict[str, Any]:
     return {
         "schema": LISTING_SCHEMA,
@@ -137,7 +141,7 @@ class _Writer:
         self,
         store: Store,
         warehouse: Warehouse,
-        arms: Sequence[Arm],
+        arms: Sequence[ExportedArm],
         folder: Path,
         log: Callable[[str], None],
     ) -> None:
@@ -162,14 +166,14 @@ class _Writer:
             trace = perfetto.trace_of_runs(self.warehouse, arms, inferences)
             perfetto.write_trace(self.folder / f"{self.arms[0].model_stem}.perfetto.json", trace)
 
-    def _table(self, arm: Arm, name: str) -> pd.DataFrame:
+    def _table(self, arm: ExportedArm, name: str) -> pd.DataFrame:
         """A table of an arm, made once."""
         key = (str(arm.run["run_id"]), name)
         if key not in self._made:
             self._made[key] = tables.TABLES[name](self.warehouse, arm.run, arm.prefix)
         return self._made[key]
 
-    def _write_tables(self, arm: Arm, formats: Sequence[str]) -> None:
+    def _write_tables(self, arm: ExportedArm, formats: Sequence[str]) -> None:
         frames = {name: self._table(arm, name) for name in tables.TABLES}
         frames["exec_run0_timeline"] = tables.first_run(frames["exec_all_runs_timeline"])
         with duckdb.connect() as connection:
@@ -183,7 +187,7 @@ class _Writer:
                     _write_parquet(connection, frame, self.folder / f"{base}.parquet")
                     arm.files[f"{kind}_parquet"] = f"{base}.parquet"
 
-    def _copy_traces(self, arm: Arm) -> None:
+    def _copy_traces(self, arm: ExportedArm) -> None:
         """The traces of the etdump pass: the first round under the kit's name, the others with theirs."""
         source = self.store.run_dir(arm.run["run_id"])
         for number, trace in _traces(source, arm).items():
@@ -238,7 +242,7 @@ class _Writer:
         )
 
 
-def _traces(folder: Path, arm: Arm) -> dict[int, Path]:
+def _traces(folder: Path, arm: ExportedArm) -> dict[int, Path]:
     if not folder.is_dir():
         raise Sme2Error(
             f"The evidence of run {arm.run['run_id']} is gone: there is no folder {folder}.",

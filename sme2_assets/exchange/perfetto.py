@@ -217,7 +217,7 @@ def _shown_process(process: _Process, facts: Facts, most: int) -> _Shown:
         for drawn in _inference_slices(events, block, process.warmup + number, facts)
     ]
     if not slices:
-        raise Sme2Error(f"{process.directory / TRACE_FILE} holds no timed inference.", "Measure again.")
+        raise Sme2Error(f"{process.directory / TRACE_FILE} contains no timed inference.", "Measure again.")
     start, end = slices[0].start, max(drawn.end for drawn in slices)
     threads: dict[int, str] = {}
     samples: list[tuple[int, _Slice]] = []

@@ -29,7 +29,7 @@ FOREIGN_NOTE = "A foreign run: its provenance is unknown, and it was measured al
 
 
 @dataclass
-class Arm:
+class ExportedArm:
     """A run that is exported, with its names in the kit's form and the files that were written of it."""
 
     run: dict[str, Any]
@@ -94,7 +94,7 @@ def robust_statistics(latencies_ms: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def latency_statistics(warehouse: Warehouse, arm: Arm) -> dict[str, Any] | None:
+def latency_statistics(warehouse: Warehouse, arm: ExportedArm) -> dict[str, Any] | None:
     """Robust statistics of a run's timed inferences; None where its times mean nothing."""
     if arm.emulated:
         return None
@@ -117,7 +117,7 @@ def latency_statistics(warehouse: Warehouse, arm: Arm) -> dict[str, Any] | None:
     }
 
 
-def manifest(arms: Sequence[Arm], generated_at: str, run_manifests: dict[str, Any]) -> dict[str, Any]:
+def manifest(arms: Sequence[ExportedArm], generated_at: str, run_manifests: dict[str, Any]) -> dict[str, Any]:
     first = arms[0].run
     return {
         **_head(arms, generated_at),
@@ -149,7 +149,10 @@ def manifest(arms: Sequence[Arm], generated_at: str, run_manifests: dict[str, An
 
 
 def metrics(
-    arms: Sequence[Arm], generated_at: str, statistics: dict[str, Any], kernels: dict[str, pd.DataFrame]
+    arms: Sequence[ExportedArm],
+    generated_at: str,
+    statistics: dict[str, Any],
+    kernels: dict[str, pd.DataFrame],
 ) -> dict[str, Any]:
     return {
         **_head(arms, generated_at),
@@ -182,7 +185,7 @@ def metrics(
 
 
 def analysis_summary(
-    warehouse: Warehouse, arms: Sequence[Arm], generated_at: str, comparison: pd.DataFrame
+    warehouse: Warehouse, arms: Sequence[ExportedArm], generated_at: str, comparison: pd.DataFrame
 ) -> dict[str, Any]:
     """Time by category of each arm. The kit's sum over all traces would add on to off; it is that of RUN."""
     per_arm = [_categories(warehouse, arm) for arm in arms]
@@ -201,7 +204,7 @@ def analysis_summary(
 
 
 def pipeline_summary(
-    arms: Sequence[Arm], generated_at: str, statistics: dict[str, Any], comparison: pd.DataFrame
+    arms: Sequence[ExportedArm], generated_at: str, statistics: dict[str, Any], comparison: pd.DataFrame
 ) -> dict[str, Any]:
     return {
         **_head(arms, generated_at),
@@ -234,7 +237,7 @@ def pipeline_summary(
 
 
 def pipeline_markdown(
-    summary: dict[str, Any], categories: dict[str, pd.DataFrame], arms: Sequence[Arm]
+    summary: dict[str, Any], categories: dict[str, pd.DataFrame], arms: Sequence[ExportedArm]
 ) -> str:
     """The pipeline summary for people."""
     lines = [
@@ -268,7 +271,7 @@ def pipeline_markdown(
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _head(arms: Sequence[Arm], generated_at: str) -> dict[str, Any]:
+def _head(arms: Sequence[ExportedArm], generated_at: str) -> dict[str, Any]:
     return {
         "schema_version": KIT_SCHEMA,
         "generated_at": generated_at,
@@ -278,13 +281,13 @@ def _head(arms: Sequence[Arm], generated_at: str) -> dict[str, Any]:
     }
 
 
-def _notes(arms: Sequence[Arm]) -> list[str]:
+def _notes(arms: Sequence[ExportedArm]) -> list[str]:
     notes = [EMULATED_NOTE] if any(arm.emulated for arm in arms) else []
     notes += [REFERENCE_NOTE] if any(arm.run["fidelity"] == "reference" for arm in arms) else []
     return notes + ([FOREIGN_NOTE] if any(arm.run["experiment"] == "foreign" for arm in arms) else [])
 
 
-def _artifacts(arm: Arm) -> dict[str, Any]:
+def _artifacts(arm: ExportedArm) -> dict[str, Any]:
     """Paths as the kit's own scripts resolve them: below the folder that holds the manifest."""
     return {
         kind: {"path": name, "relative_path": name, "exists": True}
@@ -309,7 +312,7 @@ def _kernel_metrics(kernels: pd.DataFrame) -> dict[str, int]:
     }
 
 
-def _categories(warehouse: Warehouse, arm: Arm) -> dict[str, Any]:
+def _categories(warehouse: Warehouse, arm: ExportedArm) -> dict[str, Any]:
     rows = rows_of_view(warehouse, "category_summary", arm.run["run_id"])
     return {
         "experiment": arm.experiment,

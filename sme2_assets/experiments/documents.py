@@ -31,14 +31,14 @@ _PREFIX = "tag:yaml.org,2002:"
 
 
 @dataclass(frozen=True)
-class Document:
+class ExperimentDocument:
     """What is in a file, and on which line."""
 
     data: dict[str, Any]
     lines: Mapping[Place, int] = field(default_factory=dict)
 
 
-def read_document(path: Path) -> Document:
+def read_document(path: Path) -> ExperimentDocument:
     """The document of a `.yaml`, `.yml` or `.json` file; an error names the line that is no such thing."""
     if path.suffix.lower() not in _SUFFIXES:
         raise Sme2Error(
@@ -59,20 +59,20 @@ def _text_of(path: Path) -> str:
         raise Sme2Error(f"{path} cannot be read: {error.strerror}.", "Check the path of the file.") from None
     if len(content) > MOST_BYTES:
         raise Sme2Error(
-            f"{path.name} is larger than {MOST_BYTES // 1024} KiB: that is no experiment file.",
+            f"{path.name} is larger than {MOST_BYTES // 1024} KiB: that is not an experiment file.",
             "Split it, or give the right file.",
         )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Sme2Error(
-            f"{path.name} is not text in UTF-8: the byte at {error.start} is not.", "Save it as UTF-8."
+            f"{path.name} is not text in UTF-8: see the byte at {error.start}.", "Save it as UTF-8."
         ) from None
 
 
-def _json(text: str, name: str) -> Document:
+def _json(text: str, name: str) -> ExperimentDocument:
     def constant(word: str) -> Any:
-        raise Sme2Error(f"{name}: {word} is no number in JSON.", _REMEDY)
+        raise Sme2Error(f"{name}: {word} is not a number in JSON.", _REMEDY)
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = [key for key, _ in pairs]
@@ -84,12 +84,12 @@ def _json(text: str, name: str) -> Document:
     try:
         data = json.loads(text, object_pairs_hook=unique, parse_constant=constant, parse_float=_finite(name))
     except json.JSONDecodeError as error:
-        raise Sme2Error(f"{name}, line {error.lineno}: this is no JSON: {error.msg}.", _REMEDY) from None
+        raise Sme2Error(f"{name}, line {error.lineno}: this is not JSON: {error.msg}.", _REMEDY) from None
     except RecursionError:
         raise Sme2Error(f"{name} is nested too deeply.", _REMEDY) from None
     except ValueError:
         raise Sme2Error(f"{name} has a number with far too many digits.", _REMEDY) from None
-    return Document(_mapping(data, name))
+    return ExperimentDocument(_mapping(data, name))
 
 
 def _finite(name: str) -> Callable[[str], float]:
@@ -104,7 +104,7 @@ def _finite(name: str) -> Callable[[str], float]:
 
 def _mapping(data: Any, name: str) -> dict[str, Any]:
     if not isinstance(data, dict):
-        raise Sme2Error(f"{name} is no mapping of keys to values, but {value_text(data)}.", _REMEDY)
+        raise Sme2Error(f"{name} is not a mapping of keys to values, but {value_text(data)}.", _REMEDY)
     return data
 
 
@@ -146,7 +146,7 @@ for _kind, _pattern, _first in (
     _Loader.add_implicit_resolver(_PREFIX + _kind, re.compile(rf"^(?:{_pattern})$"), list(_first))
 
 
-def _yaml(text: str, name: str) -> Document:
+def _yaml(text: str, name: str) -> ExperimentDocument:
     lines: dict[Place, int] = {}
     try:
         loader = _Loader(text)
@@ -163,7 +163,7 @@ def _yaml(text: str, name: str) -> Document:
         raise Sme2Error(
             f"{name} has a character that no text file has: {str(error).splitlines()[0]}.", _REMEDY
         ) from None
-    return Document({} if data is None else _mapping(data, name), lines)
+    return ExperimentDocument({} if data is None else _mapping(data, name), lines)
 
 
 def _no_yaml(error: yaml.MarkedYAMLError, name: str) -> Sme2Error:
@@ -174,7 +174,7 @@ def _no_yaml(error: yaml.MarkedYAMLError, name: str) -> Sme2Error:
         return Sme2Error(f"{name}{line}: YAML is not indented by tabs.", "Indent with spaces.")
     if "expected a single document" in str(error.context):
         return Sme2Error(f"{name}{line}: a second document begins here.", "Leave one document in the file.")
-    return Sme2Error(f"{name}{line}: this is no YAML: {what}.", _REMEDY)
+    return Sme2Error(f"{name}{line}: this is not YAML: {what}.", _REMEDY)
 
 
 def _value(node: yaml.Node, place: Place, lines: dict[Place, int]) -> Any:

@@ -29,6 +29,12 @@ class Loaded:
     def name(self) -> str:
         return self.experiment.name or self.path.stem
 
+    @property
+    def output_folder(self) -> Path | None:
+        """Where the experiment's reports are copied to, if anywhere."""
+        output = self.experiment.output
+        return None if output is None else self.path.resolve().parent / Path(output).expanduser()
+
 
 def load(path: Path, platform: str | None = None) -> Loaded:
     """The experiment of a file; `platform` is measured on instead of what the file says.

@@ -51,6 +51,15 @@ class Session:
     entries: tuple[str, ...] = field(default=(), compare=False)
     place: Place = field(default=(), compare=False)
 
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "variant": self.variant,
+            "platform": self.platform,
+            "sme2": list(self.states),
+            "settings": self.wishes,
+            "entries": list(self.entries),
+        }
+
     @property
     def request(self) -> ProfileRequest:
         return ProfileRequest(self.variant, self.platform, self.states)

@@ -6,13 +6,13 @@ Belongs here: problems and their texts, those of pydantic included. Does not: wh
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ValidationError
 
-from sme2_assets.errors import Sme2Error
+from sme2_assets.errors import Sme2Error, printable
 from sme2_assets.models.spec import did_you_mean
 
 # Where something stands in a document: keys, and indices of lists.
@@ -70,11 +70,6 @@ def value_text(value: Any) -> str:
     except (TypeError, ValueError):
         text = repr(value)
     return printable(text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + "...")
-
-
-def printable(text: str) -> str:
-    """A text from outside that commands no terminal: what cannot be printed is shown by its code."""
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def problems_of(
@@ -149,9 +144,3 @@ def _nearest_key(place: Place, models: Mapping[str, type[BaseModel]]) -> str:
         return ""
     known = [field.alias or name for name, field in model.model_fields.items()]
     return did_you_mean(str(place[-1]), known) or f"; there are {', '.join(known)}"
-
-
-def raise_if_any(name: str, problems: Iterable[Problem]) -> None:
-    found = list(problems)
-    if found:
-        raise ExperimentError(name, found)

@@ -105,7 +105,7 @@ def link_program(store: Store, program: Path) -> None:
         if link.exists() and link.resolve() == file.resolve():
             continue
         if link.exists() and not link.is_symlink():
-            raise Sme2Error(f"{link} is another file than {file}.", "Rename one of them.")
+            raise Sme2Error(f"{link} is not the same file as {file}.", "Rename one of them.")
         link.unlink(missing_ok=True)
         link.symlink_to(file.resolve())
 
@@ -130,13 +130,9 @@ def output_name(session: Session) -> str:
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
     """A session and what became of it, for programs."""
-    session, error = outcome.session, outcome.error
+    error = outcome.error
     return {
-        "variant": session.variant,
-        "platform": session.platform,
-        "sme2": list(session.states),
-        "settings": session.wishes,
-        "entries": list(session.entries),
+        **outcome.session.as_json(),
         "ok": outcome.ok,
         "seconds": round(outcome.seconds, 1),
         "session_id": outcome.session_id,

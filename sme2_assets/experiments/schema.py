@@ -65,8 +65,8 @@ def _needed_passes(passes: list[str]) -> list[str]:
     for needed in ("latency", "etdump"):
         if needed not in passes:
             raise ValueError(
-                f"leaves out {needed}: latency and etdump are always made, for no result is shown whose "
-                "operators were not seen and added up. Only kernels may be left out."
+                f"leaves out {needed}: latency and etdump are always made, because no result is shown "
+                "unless its operators were seen and add up. Only kernels may be left out."
             )
     return passes
 
@@ -297,16 +297,9 @@ class Experiment(Settings):
         """The entries with everything that they leave out filled in; the experiment itself if it has none."""
         common = {key: getattr(self, key) for key in Settings.model_fields}
         return [
-            Entry.model_construct(
-                name=entry.name,
-                **{key: _or(getattr(entry, key), default) for key, default in common.items()},
-            )
+            Entry.model_construct(**common | {key: own for key, own in entry if own is not None})
             for entry in self.entries or [Entry()]
         ]
-
-
-def _or(value: Any, default: Any) -> Any:
-    return default if value is None else value
 
 
 # Which model stands under which key, for errors.

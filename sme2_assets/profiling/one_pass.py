@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from sme2_assets.profiling.arms import Arm, round_name
 from sme2_assets.profiling.plan import Plan
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.failures import runner_failure
+from sme2_assets.runner.recording import write_samples
 from sme2_assets.targets.base import Completed, Target, Workspace
 from sme2_assets.targets.clusters import parse_cpu_list
 
@@ -90,7 +92,7 @@ def run_pass(bench: Bench, arm: Arm, round_index: int, order_index: int, pass_ki
     if pass_kind in TRACED_PASSES:
         command += ["--etdump", workspace.path(f"{name}.etdump")]
     if pass_kind == "kernels":
-        command += ["--samples", workspace.path(f"{name}.samples.json")]
+        command += ["--samples", workspace.path(f"{name}.recording.json")]
     if arm.spec.slowdown_percent:
         command += ["--slowdown-percent", str(arm.spec.slowdown_percent)]
     completed = workspace.run(command, environ, plan.timeout_s)
@@ -106,7 +108,7 @@ def run_pass(bench: Bench, arm: Arm, round_index: int, order_index: int, pass_ki
     if pass_kind in TRACED_PASSES:
         workspace.get(f"{name}.etdump", directory / TRACE_FILE)
     if pass_kind == "kernels":
-        workspace.get(f"{name}.samples.json", directory / SAMPLES_FILE)
+        _keep_samples(bench, arm, f"{name}.recording.json", directory)
     result = RunnerResult.read(directory / RESULT_FILE)
     _believe(result, arm, bench, pass_kind, iterations)
     arm.results.append(result)
@@ -123,6 +125,17 @@ def run_pass(bench: Bench, arm: Arm, round_index: int, order_index: int, pass_ki
         )
     )
     return result
+
+
+def _keep_samples(bench: Bench, arm: Arm, name: str, directory: Path) -> None:
+    """The samples of a kernels pass, with functions named by the files that ran."""
+    runner = bench.runners[arm.spec.sme2]
+    with tempfile.TemporaryDirectory(prefix="sme2-") as folder:
+        recording = Path(folder) / "recording.json"
+        bench.workspace.get(name, recording)
+        write_samples(
+            recording, directory / SAMPLES_FILE, (runner.program.folder, runner.library_dir), bench.log
+        )
 
 
 def _believe(result: RunnerResult, arm: Arm, bench: Bench, pass_kind: str, iterations: int) -> None:

@@ -31,7 +31,7 @@ from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store, new_directory
 from sme2_assets.targets.base import Target
 from sme2_assets.targets.clusters import Cluster, cpu_list
-from sme2_assets.targets.environment import disturbances_between, wait_until_quiet
+from sme2_assets.targets.environment.quiet import disturbances_between, wait_until_quiet
 from sme2_assets.targets.heat import throttling_flags
 
 Log = Callable[[str], None]
@@ -100,6 +100,7 @@ def measure_session(
                     runner_pair=runner.pair,
                     cpus=", ".join(part for part in (bench.cpus, plan.qos) if part),
                     power_mode=plan.power,
+                    method=arm.results[0].method,
                 ),
                 context=Context(
                     fidelity=target.fidelity,

@@ -14,10 +14,9 @@ from typing import Any
 
 import pandas as pd
 
-from sme2_assets.analysis.insights import device_text
+from sme2_assets.analysis.insights.insight import device_text
 from sme2_assets.analysis.statistics import MIN_AA_SESSIONS, PRACTICAL_RATIO
 from sme2_assets.errors import WarehouseError
-from sme2_assets.explain import Explanation, explain
 from sme2_assets.report.document import (
     Block,
     Commands,
@@ -29,6 +28,7 @@ from sme2_assets.report.document import (
     Tone,
     Verdict,
 )
+from sme2_assets.report.explain import Explanation, explain
 from sme2_assets.report.insights import headroom_table, insight_sections, missed_section, module_table
 from sme2_assets.report.kernels import executed_text, kernel_table, unit_table
 from sme2_assets.report.models import delegation_cost_table, numerics_table

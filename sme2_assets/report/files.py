@@ -12,7 +12,7 @@ import pandas as pd
 from sme2_assets.report.content import session_document
 from sme2_assets.report.document import Document
 from sme2_assets.report.html import html_of, stamp_in, stamp_of
-from sme2_assets.report.markdown import Report, markdown_report
+from sme2_assets.report.markdown import MarkdownReport, markdown_report
 from sme2_assets.report.overview import overview_document, overview_rows
 from sme2_assets.store import Store, safe_name, write_text_atomically
 from sme2_assets.warehouse import Warehouse
@@ -28,6 +28,7 @@ OVERVIEW_PAGE_NAME = "index.html"
 def report_folder(store: Store, run: Mapping[str, Any]) -> Path:
     """Where the report of a run's session is: other devices and settings have other folders."""
     setting = [run["device"], f"t{run['threads']}", run["cpus"] and f"cpus_{run['cpus']}", run["power_mode"]]
+    setting += [run["method"]] if run["method"] not in (None, "forward") else []
     name = re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(str(part) for part in setting if part))
     return store.reports / safe_name(run["variant"]) / safe_name(run["platform"]) / safe_name(name)
 
@@ -59,7 +60,7 @@ def write_document(
     return written
 
 
-def write_report(path: Path, report: Report) -> Path:
+def write_report(path: Path, report: MarkdownReport) -> Path:
     """Writes the Markdown; the text comes last, so that it never refers to a missing picture."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for name, picture in report.pictures.items():

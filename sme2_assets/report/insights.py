@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from sme2_assets.analysis.insights import Insight
+from sme2_assets.analysis.insights.insight import Insight
 from sme2_assets.analysis.statistics import MIN_ROUNDS
-from sme2_assets.explain import Explanation
 from sme2_assets.report.document import Block, Finding, Grid, Section, Text
+from sme2_assets.report.explain import Explanation
 from sme2_assets.report.tables import TextTable, arm_text, fidelity_note, of_sme2
 from sme2_assets.report.terminal import print_table
 

@@ -22,17 +22,17 @@ from sme2_assets.report.tables import TextTable, markdown_paragraph, markdown_te
 
 
 @dataclass(frozen=True)
-class Report:
+class MarkdownReport:
     """A report: text, and the pictures it refers to by their file names."""
 
     text: str
     pictures: dict[str, bytes]
 
 
-def markdown_report(document: Document) -> Report:
+def markdown_report(document: Document) -> MarkdownReport:
     """The text, and every picture as a PNG."""
     pictures = {f"{picture.name}.png": png_bytes(picture.draw(WIDE)) for picture in document.pictures()}
-    return Report(markdown_of(document), pictures)
+    return MarkdownReport(markdown_of(document), pictures)
 
 
 def markdown_of(document: Document) -> str:

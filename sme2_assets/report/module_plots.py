@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from sme2_assets.analysis.insights import LEAST_RATED_NS
+from sme2_assets.analysis.insights.insight import LEAST_RATED_NS
 from sme2_assets.report.plots import COLOURS, DIM, FAINT, GROUND, WIDE, arm_label, empty_figure, png_bytes
 
 if TYPE_CHECKING:

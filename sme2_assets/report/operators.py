@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from sme2_assets.explain import Explanation
+from sme2_assets.report.explain import Explanation
 from sme2_assets.report.kernels import main_kernels, place_of
 from sme2_assets.report.tables import TextTable, names_in_both, of_sme2, real_times, speedup_text
 

@@ -32,7 +32,8 @@ WITH sessions AS (
     SELECT
         variant, platform, session_id, any_value(fidelity) AS fidelity,
         any_value(device) AS device, any_value(arch) AS arch, any_value(threads) AS threads,
-        any_value(cpus) AS cpus, any_value(power_mode) AS power_mode, any_value(started_at) AS started_at,
+        any_value(cpus) AS cpus, any_value(power_mode) AS power_mode,
+        coalesce(any_value(method), 'forward') AS method, any_value(started_at) AS started_at,
         string_agg(sme2, ' and ' ORDER BY sme2) AS arms,
         arg_max(run_id, sme2) AS subject_run_id,
         min(sqnr_db - sqnr_threshold_db) AS margin_db,

@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from sme2_assets.analysis.insights import device_text
+from sme2_assets.analysis.insights.insight import device_text
 from sme2_assets.report.kernels import executed_text
 from sme2_assets.report.tables import (
     TextTable,

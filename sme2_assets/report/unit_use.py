@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from sme2_assets.analysis.insights import MATRIX, PROOF
+from sme2_assets.analysis.insights.insight import MATRIX, PROOF
 from sme2_assets.report.tables import TextTable
 from sme2_assets.warehouse import Warehouse
 

@@ -272,14 +272,16 @@ def source_hash(native_dir: Path, tools: Toolchain) -> str:
         add(path.relative_to(native_dir).as_posix(), path.read_bytes())
     add("executorch", tools.executorch_version)
     add("executorch RECORD", tools.executorch_record_sha256)
-    # The binary finds the libraries by this path.
-    add("library folder", str(tools.library_dir))
+    if not tools.is_cross:
+        # The binary finds the libraries by this path; one for another machine takes them along.
+        add("library folder", str(tools.library_dir))
     add("compiler", tools.compiler_id)
     for variable in ("CXXFLAGS", "LDFLAGS"):
         add(variable, {**os.environ, **tools.variables}.get(variable, ""))
     add("machine", tools.target)
     if tools.is_cross:
-        add("cross", shlex.join([*tools.compiler, *tools.options]))
+        # By its name: where it was fetched to does not matter, so that a data folder can be moved.
+        add("cross", shlex.join([Path(tools.compiler[0]).name, *tools.options]))
     return digest.hexdigest()
 
 

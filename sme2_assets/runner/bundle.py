@@ -35,10 +35,10 @@ from sme2_assets.runner.build import (
     write_synced,
 )
 from sme2_assets.runner.cross import TARGET, cross_toolchain
-from sme2_assets.runner.elf import AARCH64, read_needs
 from sme2_assets.store import Store, one_at_a_time, sha256_of_file
 from sme2_assets.targets.base import Program, Target
 from sme2_assets.targets.cross_compiler import library_of
+from sme2_assets.targets.elf import AARCH64, read_needs
 from sme2_assets.targets.qemu import find_qemu
 
 _START_SECONDS = 120

@@ -24,6 +24,8 @@ import numpy as np
 
 from sme2_assets.analysis.kernel_names import COMPUTE, OTHER_LIBRARY, parse_kernel
 from sme2_assets.errors import BuildError
+from sme2_assets.runner import macho
+from sme2_assets.targets.elf import AARCH64, Elf
 
 SYMBOLS = "symbols"
 INSTRUCTIONS = "instructions"
@@ -105,7 +107,7 @@ def _found(evidence: str, names: set[str], words: int) -> BinaryKernels:
     for name in names:
         kernel = parse_kernel(name)
         if kernel.isa in by_isa and kernel.role == COMPUTE:
-            by_isa[kernel.isa].add(name.removeprefix("_"))
+            by_isa[kernel.isa].add(name)
     return BinaryKernels(evidence, tuple(sorted(by_isa["sme2"])), tuple(sorted(by_isa["sme"])), words)
 
 
@@ -129,88 +131,29 @@ class _Binary:
 
 
 def _read(data: mmap.mmap) -> _Binary:
-    if data[:5] == b"\x7fELF\x02" and data[5] == 1:
-        return _read_elf(data)
-    if data[:4] == b"\xcf\xfa\xed\xfe":
+    if data[:4] == macho.MAGIC:
         return _read_macho(data)
-    raise ValueError("neither a little-endian ELF nor a Mach-O file of 64 bits")
+    elf = Elf(data)
+    return _Binary(elf.machine == AARCH64, elf.functions(), elf.code())
 
 
-def _name(data: mmap.mmap, start: int, end: int) -> str:
-    stop = data.find(b"\0", start, end)
-    return data[start : stop if stop >= 0 else end].decode(errors="replace")
-
-
-# ELF
-
-_SYMBOL_TABLES = (2, 11)  # SHT_SYMTAB and SHT_DYNSYM
-_FUNCTION = 2
-_EXECUTABLE = 4
-_NO_BITS = 8
-_AARCH64 = 183
-
-
-def _read_elf(data: mmap.mmap) -> _Binary:
-    (machine,) = struct.unpack_from("<H", data, 18)
-    (table,) = struct.unpack_from("<Q", data, 40)
-    size, count = struct.unpack_from("<HH", data, 58)
-    # name, type, flags, address, offset, size, link, info, alignment, entry size
-    sections = [struct.unpack_from("<IIQQQQIIQQ", data, table + at * size) for at in range(count)]
-    symbols: set[str] = set()
-    for section in sections:
-        if section[1] in _SYMBOL_TABLES:
-            names = sections[section[6]]
-            symbols |= _elf_functions(data, section[4], section[5], names[4], names[4] + names[5])
-    code = [(s[4], s[5]) for s in sections if s[2] & _EXECUTABLE and s[1] != _NO_BITS]
-    return _Binary(machine == _AARCH64, symbols, code)
-
-
-def _elf_functions(data: mmap.mmap, start: int, size: int, names: int, names_end: int) -> set[str]:
-    return {
-        _name(data, names + name, names_end)
-        for name, info, _other, section, _value, _size in struct.iter_unpack(
-            "<IBBHQQ", data[start : start + size]
-        )
-        if info & 0xF == _FUNCTION and section != 0
-    }
-
-
-# Mach-O
-
-_LC_SYMTAB = 0x2
-_LC_SEGMENT_64 = 0x19
-_ARM64 = 0x0100000C
 _PURE_CODE = 0x80000000
 _SOME_CODE = 0x00000400
-_DEBUG_SYMBOL = 0xE0
-_IN_SECTION = 0x0E
 
 
 def _read_macho(data: mmap.mmap) -> _Binary:
-    cpu, _subtype, _kind, commands = struct.unpack_from("<IIII", data, 4)
+    (cpu,) = struct.unpack_from("<I", data, 4)
     symbols: set[str] = set()
     code: list[tuple[int, int]] = []
-    at = 32
-    for _ in range(commands):
-        command, size = struct.unpack_from("<II", data, at)
-        if command == _LC_SYMTAB:
-            offset, count, names, names_size = struct.unpack_from("<IIII", data, at + 8)
-            entries = struct.iter_unpack("<IBBHQ", data[offset : offset + 16 * count])
-            symbols |= {
-                _name(data, names + name, names + names_size)
-                for name, kind, _section, _description, _value in entries
-                if kind & 0x0E == _IN_SECTION and not kind & _DEBUG_SYMBOL
-            }
-        elif command == _LC_SEGMENT_64:
+    for command, at in macho.load_commands(data):
+        if command == macho.SYMBOLS:
+            symbols |= {name for _, name in macho.defined_symbols(data, at)}
+        elif command == macho.SEGMENT:
             (sections,) = struct.unpack_from("<I", data, at + 64)
-            for number in range(sections):
-                section = at + 72 + 80 * number
+            for section in range(at + 72, at + 72 + 80 * sections, 80):
                 (length,) = struct.unpack_from("<Q", data, section + 40)
                 (place,) = struct.unpack_from("<I", data, section + 48)
                 (flags,) = struct.unpack_from("<I", data, section + 64)
                 if flags & (_PURE_CODE | _SOME_CODE):
                     code.append((place, length))
-        if size == 0:
-            raise ValueError("a load command of no size")
-        at += size
-    return _Binary(cpu == _ARM64, symbols, code)
+    return _Binary(cpu == macho.ARM64, symbols, code)

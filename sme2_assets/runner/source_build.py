@@ -58,7 +58,7 @@ from sme2_assets.runner.presets import platform_variables, user_presets
 from sme2_assets.runner.source_request import (
     RUNNER_KIND,
     TRACE_KIND,
-    Problem,
+    BuildProblem,
     SourceRequest,
     ndk_version,
     problems,
@@ -84,7 +84,7 @@ class SourcePair:
 
 
 @dataclass(frozen=True)
-class Step:
+class BuildStep:
     """One command of a build."""
 
     title: str
@@ -115,12 +115,12 @@ class Places:
         return self.work / "staged"
 
 
-def executorch_steps(request: SourceRequest, sme2: str, places: Places) -> list[Step]:
+def executorch_steps(request: SourceRequest, sme2: str, places: Places) -> list[BuildStep]:
     """Configures, builds and installs ExecuTorch."""
     cmake, build = str(find_tool("cmake")), str(places.build)
     preset = request.preset(sme2)
     return [
-        Step(
+        BuildStep(
             "configure ExecuTorch",
             [
                 *(cmake, "--preset", preset.name, "-S", str(request.checkout), "-B", build),
@@ -129,12 +129,12 @@ def executorch_steps(request: SourceRequest, sme2: str, places: Places) -> list[
             ],
             request.checkout,
         ),
-        Step("build ExecuTorch", [cmake, "--build", build, "--parallel", _jobs()], places.work),
-        Step("install ExecuTorch", [cmake, "--install", build], places.work),
+        BuildStep("build ExecuTorch", [cmake, "--build", build, "--parallel", _jobs()], places.work),
+        BuildStep("install ExecuTorch", [cmake, "--install", build], places.work),
     ]
 
 
-def runner_steps(request: SourceRequest, sme2: str, places: Places, version: str) -> list[Step]:
+def runner_steps(request: SourceRequest, sme2: str, places: Places, version: str) -> list[BuildStep]:
     """Builds the runner against what `executorch_steps` installed."""
     cmake, build = str(find_tool("cmake")), str(places.runner)
     toolchain = request.preset(sme2).toolchain_file
@@ -150,7 +150,7 @@ def runner_steps(request: SourceRequest, sme2: str, places: Places, version: str
         **platform_variables(request.platform),
     }
     return [
-        Step(
+        BuildStep(
             "configure the runner",
             [
                 *(cmake, "-G", "Ninja", "-S", str(request.native_dir), "-B", build),
@@ -158,8 +158,10 @@ def runner_steps(request: SourceRequest, sme2: str, places: Places, version: str
             ],
             places.work,
         ),
-        Step("build the runner", [cmake, "--build", build, "--parallel", _jobs()], places.work),
-        Step("install the runner", [cmake, "--install", build, "--prefix", str(places.staged)], places.work),
+        BuildStep("build the runner", [cmake, "--build", build, "--parallel", _jobs()], places.work),
+        BuildStep(
+            "install the runner", [cmake, "--install", build, "--prefix", str(places.staged)], places.work
+        ),
     ]
 
 
@@ -168,12 +170,12 @@ def _jobs() -> str:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """What a build of a pair would do, without doing it."""
 
-    steps: dict[str, list[Step]]
+    steps: dict[str, list[BuildStep]]
     records: dict[str, BuildRecord]
-    problems: list[Problem]
+    problems: list[BuildProblem]
 
     @property
     def differences(self) -> list[Difference]:
@@ -184,7 +186,7 @@ class Plan:
         return pair_difference(self.records["on"], self.records["off"])
 
 
-def plan(request: SourceRequest, artifacts: Path) -> Plan:
+def plan(request: SourceRequest, artifacts: Path) -> BuildPlan:
     """The commands and the manifests of both arms as far as they are known before building."""
     steps, records = {}, {}
     try:
@@ -200,7 +202,7 @@ def plan(request: SourceRequest, artifacts: Path) -> Plan:
         ]
         planned = Tree(cache=request.preset(sme2).cache)
         records[sme2] = _record(request, sme2, state, {"executorch": planned})
-    return Plan(steps, records, problems(request))
+    return BuildPlan(steps, records, problems(request))
 
 
 def _ndk(request: SourceRequest) -> str | None:
@@ -327,7 +329,7 @@ def _build(
         build.mkdir(parents=True, exist_ok=True)
         ask_cmake(build)
     variables = _compiler_variables(request)
-    quiet = _seldom(log)
+    quiet = _every_few_seconds(log)
     with user_presets(request.checkout, [request.preset("on"), request.preset("off")]):
         for step in executorch_steps(request, sme2, places):
             run_step(step.title, step.command, variables, log_file, quiet, step.folder)
@@ -437,7 +439,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _seldom(log: Log) -> Log:
+def _every_few_seconds(log: Log) -> Log:
     """Passes on a line of progress every few seconds: ExecuTorch has thousands of files."""
     last = 0.0
 

@@ -83,36 +83,36 @@ class SourceRequest:
 
 
 @dataclass(frozen=True)
-class Problem:
+class BuildProblem:
     """Something that would stop a build, and what to do about it."""
 
     what: str
     remedy: str
 
 
-def problems(request: SourceRequest) -> list[Problem]:
+def problems(request: SourceRequest) -> list[BuildProblem]:
     """All that would stop a build, found before any work."""
     found = []
     for look in (_host_problem, _tool_problem, _ndk_problem, _presets_problem, _checkout_problems):
         try:
             found += look(request)
         except Sme2Error as error:
-            found.append(Problem(error.what, error.remedy or ""))
+            found.append(BuildProblem(error.what, error.remedy or ""))
     return found
 
 
-def _host_problem(request: SourceRequest) -> list[Problem]:
+def _host_problem(request: SourceRequest) -> list[BuildProblem]:
     if host.system() in _HOSTS[request.platform]:
         return []
     where = " or ".join(name.replace("Darwin", "macOS") for name in _HOSTS[request.platform])
     return [
-        Problem(
+        BuildProblem(
             f"A runner for {request.platform} cannot be built on {host.system()}", f"Build it on {where}."
         )
     ]
 
 
-def _tool_problem(request: SourceRequest) -> list[Problem]:
+def _tool_problem(request: SourceRequest) -> list[BuildProblem]:
     find_cmake_version(find_tool("cmake"))
     find_tool("ninja")
     if request.platform != "android":
@@ -120,40 +120,40 @@ def _tool_problem(request: SourceRequest) -> list[Problem]:
     return []
 
 
-def _ndk_problem(request: SourceRequest) -> list[Problem]:
+def _ndk_problem(request: SourceRequest) -> list[BuildProblem]:
     if request.platform == "android":
         ndk_version(request.ndk)
     return []
 
 
-def _presets_problem(request: SourceRequest) -> list[Problem]:
+def _presets_problem(request: SourceRequest) -> list[BuildProblem]:
     if (foreign := foreign_user_presets(request.checkout)) is None:
         return []
     error = foreign_presets_error(foreign)
-    return [Problem(error.what, error.remedy or "")]
+    return [BuildProblem(error.what, error.remedy or "")]
 
 
-def _checkout_problems(request: SourceRequest) -> list[Problem]:
+def _checkout_problems(request: SourceRequest) -> list[BuildProblem]:
     state = checkout_state(request.checkout)
     found = []
     if not (request.checkout / "CMakeLists.txt").is_file() or state.version is None:
         missing = "version.txt" if (request.checkout / "CMakeLists.txt").is_file() else "CMakeLists.txt"
         return [
-            Problem(
+            BuildProblem(
                 f"{request.checkout} is not an ExecuTorch checkout: it has no {missing}",
                 "Name the top folder of a clone of ExecuTorch.",
             )
         ]
     if request.checkout.resolve().name != "executorch":
         found.append(
-            Problem(
+            BuildProblem(
                 f"The checkout's folder is named {request.checkout.resolve().name!r}",
                 "Its CMake project takes no other name than `executorch`: rename the folder.",
             )
         )
     if state.missing_submodules:
         found.append(
-            Problem(
+            BuildProblem(
                 f"Submodules of {request.checkout} are not there: {', '.join(state.missing_submodules)}",
                 f"Run: git -C {shlex.quote(str(request.checkout))} submodule update --init --recursive",
             )
@@ -161,7 +161,7 @@ def _checkout_problems(request: SourceRequest) -> list[Problem]:
     installed = _installed_version()
     if _release(state.version) < _release(installed):
         found.append(
-            Problem(
+            BuildProblem(
                 f"The checkout is ExecuTorch {state.version}; models are exported with {installed}, which an "
                 "older runtime may not load",
                 f"Run: git -C {shlex.quote(str(request.checkout))} checkout v{installed}; then update its "

@@ -31,7 +31,7 @@ def open_target(platform: str, store: Store, device: str | None = None) -> Targe
     if platform == "emulated":
         return EmulatedTarget(store.tools)
     if platform == "android":
-        from sme2_assets.targets.android import open_android
+        from sme2_assets.targets.android.pool import open_android
 
         return open_android(store.tools, device)
     return NativeTarget(platform)

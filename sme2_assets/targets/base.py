@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from sme2_assets.errors import ConnectionLost, Sme2Error, TargetUnavailable
 from sme2_assets.evidence.device import Fidelity
 from sme2_assets.targets.clusters import Cluster
-from sme2_assets.targets.environment import Snapshot, take_snapshot
+from sme2_assets.targets.environment.snapshot import Snapshot, take_snapshot
 from sme2_assets.targets.lease import lease
 
 
@@ -53,7 +53,7 @@ class MachineFacts:
     features: tuple[str, ...] = ()
     clusters: tuple[Cluster, ...] = ()
     sme_vector_bits: int | None = None
-    # level_percent, temperature_c, plugged (ac, usb, wireless, dock, no); see environment.Battery
+    # level_percent, temperature_c, plugged (ac, usb, wireless, dock, no); see environment.sensors
     battery: dict[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:

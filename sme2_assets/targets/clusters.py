@@ -1,11 +1,11 @@
 """The kinds of CPUs that a machine has, and the choice of some of them by name, list or mask.
 
-Belongs here: grouping CPUs by what the kernel tells of them, naming the groups, resolving a choice. Does not:
-binding a process to CPUs, which the runner does itself.
+Belongs here: grouping CPUs by what the kernel says about them, naming the groups, resolving a choice.
+Does not: binding a process to CPUs, which the runner does itself.
 
 Names are ranks by speed on this machine: the fastest of three or more kinds is `prime`, the slowest
 `efficiency`, all between `performance`; two kinds are `performance` and `efficiency`; one kind is `all`. What
-cannot be ranked is `all` too: an unknown core is no efficiency core.
+cannot be ranked is `all` too: an unknown core is not called an efficiency core.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sme2_assets.errors import Sme2Error
+from sme2_assets.targets.reading import text_of
 
 NAMES = ("prime", "performance", "efficiency")
 EVERY_CPU = "all"
@@ -102,14 +103,14 @@ class Cpu:
 
 def read_clusters(proc_root: Path, sys_root: Path) -> tuple[Cluster, ...]:
     """The clusters of a machine whose `/proc` and `/sys` (or copies of them) are there."""
-    cores = parse_cores(_text(proc_root / "cpuinfo"))
+    cores = parse_cores(text_of(proc_root / "cpuinfo"))
     folder = sys_root / "devices" / "system" / "cpu"
     numbers = {int(path.name[3:]) for path in folder.glob("cpu[0-9]*") if path.name[3:].isdecimal()}
     return clusters_of(
         Cpu(
             number,
-            max_khz=_positive(_text(folder / f"cpu{number}" / "cpufreq" / "cpuinfo_max_freq")),
-            capacity=_positive(_text(folder / f"cpu{number}" / "cpu_capacity")),
+            max_khz=_positive(text_of(folder / f"cpu{number}" / "cpufreq" / "cpuinfo_max_freq")),
+            capacity=_positive(text_of(folder / f"cpu{number}" / "cpu_capacity")),
             core=cores.get(number),
         )
         for number in sorted(numbers | set(cores))
@@ -118,7 +119,7 @@ def read_clusters(proc_root: Path, sys_root: Path) -> tuple[Cluster, ...]:
 
 def read_online(sys_root: Path) -> tuple[int, ...] | None:
     """CPUs that can run something now; None where the kernel does not tell."""
-    return parse_cpu_list(_text(sys_root / "devices" / "system" / "cpu" / "online").strip()) or None
+    return parse_cpu_list(text_of(sys_root / "devices" / "system" / "cpu" / "online")) or None
 
 
 def clusters_of(cpus: Iterable[Cpu]) -> tuple[Cluster, ...]:
@@ -156,13 +157,13 @@ def chosen_cpus(choice: str, clusters: Sequence[Cluster], online: Sequence[int])
         which = "offline" if there.issuperset(unknown) else "not online, or not there"
         raise Sme2Error(
             f"{_cpus_text(unknown)} of the choice {choice!r} {'is' if len(unknown) == 1 else 'are'} {which}.",
-            f"Online are {cpu_list(online)}. {_offer(clusters)}",
+            f"Online: {cpu_list(online)}. {_choices_text(clusters)}",
         )
     return tuple(sorted(cpus))
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """`0-3,7` as numbers; nothing where it is no such list."""
+    """`0-3,7` as numbers; empty where the text is not such a list."""
     cpus: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part.strip(), re.ASCII)
@@ -244,20 +245,20 @@ def _part(part: str, choice: str, clusters: Sequence[Cluster], online: Sequence[
         # A cluster means those of it that can run: phones switch cores off to save power.
         if awake := named & set(online):
             return awake
-        raise Sme2Error(f"All CPUs of {part!r} ({cpu_list(named)}) are offline.", _offer(clusters))
+        raise Sme2Error(f"All CPUs of {part!r} ({cpu_list(named)}) are offline.", _choices_text(clusters))
     if part in NAMES:
-        raise Sme2Error(f"This machine has no CPUs called {part!r}.", _offer(clusters))
+        raise Sme2Error(f"This machine has no CPUs called {part!r}.", _choices_text(clusters))
     if re.fullmatch(r"0x[0-9a-f]{1,256}", part):
         mask = int(part, 16)
         listed = {cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1}
     else:
         listed = set(parse_cpu_list(part))
     if not listed:
-        raise Sme2Error(f"{choice!r} is no choice of CPUs.", _offer(clusters))
+        raise Sme2Error(f"{choice!r} does not choose any CPUs.", _choices_text(clusters))
     return listed
 
 
-def _offer(clusters: Sequence[Cluster]) -> str:
+def _choices_text(clusters: Sequence[Cluster]) -> str:
     numbers = "a list such as 0-3,7, or a mask such as 0xf0"
     named = [cluster for cluster in clusters if cluster.name in NAMES and cluster.cpus]
     if not named:
@@ -296,10 +297,3 @@ def _cpus_text(cpus: Sequence[int]) -> str:
 def _positive(text: str) -> int | None:
     stripped = text.strip()
     return int(stripped) if re.fullmatch(r"[1-9]\d{0,11}", stripped, re.ASCII) else None
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_bytes().decode("utf-8", "replace")
-    except (OSError, ValueError):
-        return ""

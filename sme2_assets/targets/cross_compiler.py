@@ -24,6 +24,7 @@ from sme2_assets.errors import BuildError, PackagesUnavailable
 from sme2_assets.store import sha256_of_text, write_text_atomically
 from sme2_assets.targets.base import Availability
 from sme2_assets.targets.debian import PROGRAMS, RECORD, fetch_packages, libraries_the_host_lacks
+from sme2_assets.targets.elf import AARCH64, machine_of
 
 Log = Callable[[str], None]
 
@@ -35,8 +36,6 @@ _PROGRAM = """\
 #include <string>
 int main(int count, char**) { return std::to_string(count).size() == 1 ? 0 : 1; }
 """
-_ELF = b"\x7fELF"
-_AARCH64 = 183
 
 
 @dataclass(frozen=True)
@@ -182,10 +181,7 @@ def _try_out(compiler: CrossCompiler) -> str:
         if done.returncode != 0 or not program.is_file():
             said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
             return said[0] if said else f"it ended with exit code {done.returncode} and wrote no program"
-        head = program.read_bytes()[:20]
-    if head[:4] != _ELF or int.from_bytes(head[18:20], "little") != _AARCH64:
-        return "what it builds is not for aarch64"
-    return ""
+        return "" if machine_of(program) == AARCH64 else "what it builds is not for aarch64"
 
 
 # One that was fetched

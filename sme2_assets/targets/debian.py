@@ -312,7 +312,7 @@ class _Apt:
         offered = {fields.get("Package", ""): fields for fields in _stanzas(shown.stdout)}
         if missing := [name for name in wanted if name not in offered]:
             raise ValueError(f"has no {', '.join(missing)}")
-        return [_offer(offered[name], suite) for name in wanted]
+        return [_package_of(offered[name], suite) for name in wanted]
 
     def _closure(self, names: Sequence[str]) -> list[str]:
         """The packages and all they depend on: what would be installed where nothing is installed yet."""
@@ -363,7 +363,7 @@ class _Apt:
             raise ValueError(f"did not answer within {timeout_seconds:.0f} s") from error
 
 
-def _offer(fields: dict[str, str], suite: str) -> Fetched:
+def _package_of(fields: dict[str, str], suite: str) -> Fetched:
     return Fetched(
         name=fields["Package"],
         version=fields.get("Version", ""),

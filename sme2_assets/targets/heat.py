@@ -70,7 +70,7 @@ def _slow(readings: Sequence[tuple[int, int]], clusters: Sequence[Cluster]) -> l
 
 
 def _moved(conditions: Sequence[Conditions], clusters: Sequence[Cluster]) -> list[str]:
-    """The scheduler took the measuring thread to another kind of CPU: times of two kinds are no series."""
+    """The scheduler moved the measuring thread to another kind of CPU: its times do not form one series."""
     kinds = [kind for each in conditions if each.cpu is not None if (kind := _kind(each.cpu, clusters))]
     if not kinds or all(kind == kinds[0] for kind in kinds):
         return []

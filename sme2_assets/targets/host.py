@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import subprocess
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cache
@@ -26,7 +25,9 @@ from sme2_assets.targets.clusters import (
     parse_vector_bits,
     read_clusters,
 )
-from sme2_assets.targets.environment import mac_battery, printable_name, read_battery
+from sme2_assets.targets.environment.mac import mac_battery
+from sme2_assets.targets.environment.sensors import read_battery
+from sme2_assets.targets.reading import output_of, printable_name, text_of
 
 _PROC = Path("/proc")
 _SYS = Path("/sys")
@@ -99,7 +100,7 @@ def _lasting_facts() -> MachineFacts:
         sme_vector_bits=parse_vector_bits(
             _sysctl("hw.optional.arm.sme_max_svl_b")
             if mac
-            else _text(_PROC / "sys" / "abi" / "sme_default_vector_length")
+            else text_of(_PROC / "sys" / "abi" / "sme_default_vector_length")
         ),
     )
 
@@ -107,11 +108,11 @@ def _lasting_facts() -> MachineFacts:
 def _installation() -> str:
     """What tells this installation of the operating system from all others."""
     if host_platform() == "mac":
-        told = _output(["ioreg", "-rd1", "-c", "IOPlatformExpertDevice"])
+        told = output_of(["ioreg", "-rd1", "-c", "IOPlatformExpertDevice"])
         found = re.search(r'"IOPlatformUUID" = "([^"]+)"', told)
         return found[1] if found else platform.node()
     # A container or an image that was never started may have none.
-    machine_id = _text(_MACHINE_ID).strip()
+    machine_id = text_of(_MACHINE_ID)
     return machine_id if re.fullmatch(r"[0-9a-f]{32}", machine_id) else platform.node()
 
 
@@ -154,33 +155,18 @@ def _cpu_name() -> str:
 def _linux_model() -> str | None:
     """The name of the board or computer, as its firmware gives it."""
     for file in ("firmware/devicetree/base/model", "class/dmi/id/product_name"):
-        if name := _text(_SYS / file).strip("\0 \n"):
+        if name := text_of(_SYS / file).strip("\0 "):
             return printable_name(name)
     return None
 
 
 def _cpuinfo() -> str:
-    return _text(_PROC / "cpuinfo")
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_bytes().decode("utf-8", "replace")
-    except OSError:
-        return ""
+    return text_of(_PROC / "cpuinfo")
 
 
 def _sysctl(name: str) -> str:
-    return _output(["sysctl", "-n", name]).strip()
+    return output_of(["sysctl", "-n", name]).strip()
 
 
 def _sysctl_all(prefix: str) -> str:
-    return _output(["sysctl", prefix])
-
-
-def _output(command: list[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout
+    return output_of(["sysctl", prefix])

@@ -74,7 +74,7 @@ class LocalWorkspace(Workspace):
     def get(self, name: str, local: Path) -> None:
         source = self.root / name
         if not source.exists():
-            raise RunnerError(f"The runner ended well but did not write {name}.", "Report this as a defect.")
+            raise RunnerError(f"The runner succeeded but did not write {name}.", "Report this as a defect.")
         local.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(source, local)
 
@@ -146,8 +146,8 @@ class EmulatedTarget(Target):
         if host_platform() != "linux":
             return Availability(
                 False,
-                "QEMU emulates Linux programs on Linux alone, and this host is not Linux.",
-                "Use a Linux machine, aarch64 or x86_64 (a cloud instance serves), or measure natively.",
+                "QEMU can emulate Linux programs only on Linux, and this host is not Linux.",
+                "Use a Linux machine, aarch64 or x86_64 (a cloud instance will do), or measure natively.",
             )
         try:
             qemu = find_qemu(self.tools)

@@ -4,7 +4,7 @@ Here belongs everything that knows where `qemu-aarch64` comes from and whether i
 How a command is run under it belongs to the emulated target; what the emulated CPU reports in a
 run is told by the runner itself.
 
-How a package is fetched is told in `debian.py`.
+`debian.py` fetches the package.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def _provisioned_qemu(tools: Path) -> Qemu | None:
 def _require_supported_host() -> None:
     if platform.system() != "Linux":
         raise TargetUnavailable(
-            f"the emulator runs Linux programs on Linux hosts alone, and this is {platform.system()}",
+            f"the emulator runs Linux programs only on Linux hosts, and this is {platform.system()}",
             "use the emulated platform on a Linux machine, or another platform here",
         )
 

@@ -38,11 +38,17 @@ def compare_runs(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> pd.Da
     return _compared(warehouse, run_of_id(warehouse, off_run_id), run_of_id(warehouse, on_run_id))
 
 
-def device_noise_floor(warehouse: Warehouse, run: dict[str, Any]) -> float | None:
-    """The ratio that identical arms reach on the run's device, set as it was; None with too few of them."""
+def device_noise_floor(warehouse: Warehouse, run: dict[str, Any], before: str | None = None) -> float | None:
+    """The ratio that identical arms reach on the run's device, set as it was; None with too few of them.
+
+    By the A/A sessions `before` a session, or by all.
+    """
     if run["fidelity"] == "emulated":
         return None
-    return noise_floor(aa_sessions_like(warehouse, run)["speedup"].tolist())
+    sessions = aa_sessions_like(warehouse, run)
+    if before is not None:
+        sessions = sessions[sessions["session_id"] < before]
+    return noise_floor(sessions["speedup"].tolist())
 
 
 def aa_sessions_like(warehouse: Warehouse, run: dict[str, Any]) -> pd.DataFrame:
@@ -63,6 +69,9 @@ def _compared(warehouse: Warehouse, off: dict[str, Any], on: dict[str, Any]) -> 
             "Measure both states of the platform in one session: `sme2 profile`, or in the UI "
             "materialise etdump_traces and what follows for both partitions together.",
         )
-    # An A/A session is judged without the floor that such sessions make.
-    floor = device_noise_floor(warehouse, off) if off["experiment"] == "sme2" else None
+    # An A/A session is judged without the floor that such sessions make; any other by those before it, so
+    # that it is judged the same when it is compared again.
+    floor = None
+    if off["experiment"] == "sme2":
+        floor = device_noise_floor(warehouse, off, before=off["session_id"])
     return compare(arm(warehouse, off), arm(warehouse, on), floor)

@@ -15,7 +15,7 @@ from sme2_assets.analysis.timeline import execute_durations, timeline_rows
 from sme2_assets.etdump import read_etdump
 from sme2_assets.evidence.folder import ForeignFolder
 from sme2_assets.evidence.foreign import FOREIGN, Facts, ForeignStatement
-from sme2_assets.warehouse.ingest import registered_rows
+from sme2_assets.warehouse.ingest import DERIVATION, registered_rows
 from sme2_assets.warehouse.schema import INFERENCES, REGISTERED_KERNELS, RUNS, TIMELINE
 from sme2_assets.warehouse.store import Warehouse
 
@@ -105,5 +105,6 @@ def _run_row(statement: ForeignStatement, iterations: int) -> dict[str, Any]:
         "iterations": iterations,
         "samples": 0,
         "samples_dropped": 0,
+        "derivation": DERIVATION,
     }
     return {column.name: known.get(column.name) for column in RUNS.columns}

@@ -7,18 +7,24 @@ from pathlib import Path
 import pandas as pd
 
 from sme2_assets.analysis.change_points import regressions
+from sme2_assets.warehouse import read
+from sme2_assets.warehouse.ingest import DERIVATION
 from sme2_assets.warehouse.schema import REGRESSIONS
 from sme2_assets.warehouse.store import Warehouse
 
-SERIES = ["variant", "platform", "device", "arch", "threads", "cpus", "power_mode", "sme2", "category"]
+SERIES = [*read.SERIES, "sme2", "category"]
 
 
 def series_of(warehouse: Warehouse) -> dict[tuple, pd.DataFrame]:
     """Every series of the view `history`, oldest run first.
 
-    XNNPACK tells whole microseconds: a category that takes less has no time to compare.
+    XNNPACK tells whole microseconds: a category that takes less has no time to compare. Where the code that
+    makes categories changed, runs whose rows were made by other code have none here until they are rebuilt:
+    a new category of an operator is no change of its time.
     """
-    rows = warehouse.query("SELECT * FROM history ORDER BY started_at")
+    rows = warehouse.query(
+        "SELECT * FROM history WHERE category = 'latency' OR derivation = ? ORDER BY started_at", [DERIVATION]
+    )
     rows["median_ns"] = rows["median_ns"].where(rows["median_ns"] > 0)
     return {key: group.reset_index(drop=True) for key, group in rows.groupby(SERIES, sort=True)}
 

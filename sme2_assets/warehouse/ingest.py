@@ -19,6 +19,7 @@ from sme2_assets.errors import EvidenceError
 from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.evidence.manifest import Manifest, Moment, Process
 from sme2_assets.evidence.result import RunnerResult
+from sme2_assets.store import Store, safe_name, write_text_atomically
 from sme2_assets.targets.keys import TargetKey
 from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.schema import (
@@ -34,6 +35,11 @@ from sme2_assets.warehouse.schema import (
     Table,
 )
 from sme2_assets.warehouse.store import Warehouse
+
+# The version of the code that makes rows of evidence. A change of what any row says, such as another
+# category of an operator, is a new version; `sme2 warehouse rebuild` then applies it to history.
+DERIVATION = 1
+ANNOTATION = "xnnpack.log"
 
 
 @dataclass(frozen=True)
@@ -102,8 +108,11 @@ def rows_of_run(run_dir: Path) -> RunRows:
     )
 
 
-def kernel_rows_of_run(run_dir: Path) -> KernelRows:
-    """What was sampled in the kernels pass of a run, and what its logs registered."""
+def kernel_rows_of_run(run_dir: Path, annotation: Path | None = None) -> KernelRows:
+    """What was sampled in the kernels pass of a run, and what its logs registered.
+
+    `annotation` is a log that somebody added to the run; where there is one, it is the one that counts.
+    """
     folder = _trusted(run_dir)
     sampled = []
     for process in folder.processes("kernels"):
@@ -112,7 +121,9 @@ def kernel_rows_of_run(run_dir: Path) -> KernelRows:
     return KernelRows(
         folder.manifest,
         pd.concat(sampled, ignore_index=True) if sampled else _frame(KERNEL_SAMPLES, []),
-        registered_rows("".join(process.log for process in folder.processes())),
+        registered_rows_of_log(annotation)
+        if annotation is not None and annotation.is_file()
+        else registered_rows("".join(process.log for process in folder.processes())),
     )
 
 
@@ -155,6 +166,16 @@ def write_kernels(warehouse: Warehouse, rows: KernelRows) -> None:
     keys = keys_of(rows.manifest)
     warehouse.write(KERNEL_SAMPLES, rows.samples, keys)
     warehouse.write(REGISTERED_KERNELS, rows.registered, keys)
+
+
+def annotation(store: Store, run_id: str) -> Path:
+    """Where a log that somebody added to a run is kept: beside the evidence, which does not change."""
+    return store.root / "annotations" / safe_name(run_id) / ANNOTATION
+
+
+def annotate(store: Store, run_id: str, log_file: Path) -> None:
+    """Keeps a log with a run; its registered kernels replace what the run's own logs told."""
+    write_text_atomically(annotation(store, run_id), log_file.read_text(errors="replace"))
 
 
 def write_registered(warehouse: Warehouse, run_id: str, rows: pd.DataFrame) -> None:
@@ -277,6 +298,7 @@ def _run_row(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
         "runner_pair": identity.runner_pair or identity.runner_sha256,
         "cpus": identity.cpus,
         "power_mode": identity.power_mode,
+        "method": identity.method,
         "output_sha256": info.output_sha256,
         "sqnr_db": info.sqnr_db,
         "sqnr_threshold_db": info.sqnr_threshold_db,
@@ -304,4 +326,5 @@ def _run_row(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
         "peak_memory_bytes": max(result.peak_memory_bytes for result in latency),
         "samples": sum(result.samples.count for result in results if result.samples),
         "samples_dropped": sum(result.samples.dropped for result in results if result.samples),
+        "derivation": DERIVATION,
     }

@@ -134,6 +134,15 @@ def _of_published_runs(parts: _Parts) -> _Parts:
     return {part: identity for part, identity in parts.items() if part.run_id is None or part.run_id in runs}
 
 
+def is_current(connection: duckdb.DuckDBPyConnection, folder: Path) -> bool:
+    """Whether the attached file is what this code would publish here: not of other code, and not moved."""
+    try:
+        row = connection.execute("SELECT fingerprint FROM warehouse.publishing.layout").fetchone()
+    except duckdb.Error:
+        return False
+    return row == (_fingerprint(str(folder)),)
+
+
 def _fingerprint(*decides: str) -> str:
     """Of everything but the rows that decides what is in the file, and of what else is given."""
     sql = [_sql(name) for name in (SUMMARIES_FILE, *VIEW_FILES)]

@@ -6,12 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from sme2_assets.analysis.comparison import Arm
+from sme2_assets.analysis.comparison import ArmRounds
 from sme2_assets.errors import WarehouseError
 from sme2_assets.warehouse.store import Warehouse
 
 # What tells one history from another; the view `latest_runs` has the newest run of each, and of each state.
-SERIES = ("variant", "platform", "device", "arch", "threads", "cpus", "power_mode")
+SERIES = ("variant", "platform", "device", "arch", "threads", "cpus", "power_mode", "method")
 # Rows of these views belong to one run each.
 RUN_VIEWS = (
     "latency_summary",
@@ -65,13 +65,13 @@ def rows_of_view(warehouse: Warehouse, view: str, run_id: str) -> pd.DataFrame:
     )
 
 
-def arm(warehouse: Warehouse, run: dict[str, Any]) -> Arm:
+def arm(warehouse: Warehouse, run: dict[str, Any]) -> ArmRounds:
     """One arm's rows for a comparison."""
     frames = {
         view: warehouse.query(f"SELECT * EXCLUDE (run_id) FROM {view} WHERE run_id = ?", [run["run_id"]])
         for view in ("latency_rounds", "category_rounds", "operator_rounds")
     }
-    return Arm(run, **frames)
+    return ArmRounds(run, **frames)
 
 
 def comparison_of_session(warehouse: Warehouse, session_id: str) -> pd.DataFrame:

@@ -75,6 +75,7 @@ SETTING = (
         "CPUs the runner was bound to, e.g. 4-7, or its QoS class on macOS; empty: neither.",
     ),
     Column("power_mode", "VARCHAR", "Power mode of the device during the session; empty: as it was."),
+    Column("method", "VARCHAR", "Method of the program that was run; NULL, before it was recorded: forward."),
 )
 PROCESS = (
     Column("pass", "VARCHAR", "latency (no tracer attached), etdump (operator times) or kernels (sampled)."),
@@ -152,6 +153,12 @@ RUNS = Table(
         Column("peak_memory_bytes", "BIGINT", "Peak memory of a latency process, largest."),
         Column("samples", "BIGINT", "Samples of the kernels pass; 0 when there was none."),
         Column("samples_dropped", "BIGINT", "Samples that found the runner's buffer full."),
+        Column(
+            "derivation",
+            "INTEGER",
+            "Version of the code that made the rows of this run; NULL before there were versions. "
+            "`sme2 warehouse rebuild` makes all rows by the present one.",
+        ),
     ),
 )
 

@@ -24,7 +24,7 @@ from filelock import FileLock
 
 from sme2_assets.errors import WarehouseError
 from sme2_assets.store import safe_name
-from sme2_assets.warehouse.publish import FILE_NAME, build, fsync, literal, quoted
+from sme2_assets.warehouse.publish import FILE_NAME, build, fsync, is_current, literal, quoted
 from sme2_assets.warehouse.schema import RUN_ID, Table
 
 SNAPSHOTS_KEPT = 5
@@ -227,13 +227,24 @@ class Warehouse:
                 self.publish()
             try:
                 connection.execute(f"ATTACH '{quoted(self.link.resolve())}' AS warehouse (READ_ONLY)")
-                break
+                # A data folder that was moved or copied names files where it was; one of an older release
+                # has older views. Both are mended by publishing; what cannot be written is read as it is.
+                if is_current(connection, self.tables) or not attempts_left or not self._published_again():
+                    break
+                connection.execute("DETACH warehouse")
             except duckdb.IOException:
                 # Between reading the link and opening the file, others may have published so often that
                 # the file was pruned; the link then points to a newer one.
                 if not attempts_left:
                     raise
         connection.execute("USE warehouse")
+
+    def _published_again(self) -> bool:
+        try:
+            self.publish()
+        except OSError:
+            return False
+        return True
 
     def _drop_abandoned_files(self) -> None:
         """Removes what killed writers left in the staging folder."""

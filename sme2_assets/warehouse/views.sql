@@ -2,14 +2,14 @@
 -- run is defined here and only here; comparisons between arms come from analysis/comparison.py.
 
 CREATE VIEW latest_runs AS
-SELECT *
+SELECT * REPLACE (coalesce(method, 'forward') AS method)
 FROM runs
 WHERE experiment = 'sme2'
 QUALIFY row_number() OVER (
-    PARTITION BY variant, platform, device, arch, threads, cpus, power_mode, sme2
+    PARTITION BY variant, platform, device, arch, threads, cpus, power_mode, coalesce(method, 'forward'), sme2
     ORDER BY started_at DESC, run_id DESC
 ) = 1;
-COMMENT ON VIEW latest_runs IS 'The newest run of every variant, platform, device, architecture, thread count, choice of CPUs, power mode and SME2 state; columns as in runs.';
+COMMENT ON VIEW latest_runs IS 'The newest run of every variant, platform, device, architecture, thread count, choice of CPUs, power mode, method and SME2 state; columns as in runs.';
 
 -- The per-process median is the observation; rounds are the statistical unit.
 CREATE VIEW latency_rounds AS
@@ -300,9 +300,9 @@ SELECT *
 FROM comparisons
 WHERE experiment = 'sme2'
 QUALIFY session_id = max(session_id) OVER (
-    PARTITION BY variant, platform, device, arch, threads, cpus, power_mode
+    PARTITION BY variant, platform, device, arch, threads, cpus, power_mode, coalesce(method, 'forward')
 );
-COMMENT ON VIEW sme2_comparison IS 'The newest comparison of every variant, platform, device, architecture, thread count, choice of CPUs and power mode; columns as in comparisons.';
+COMMENT ON VIEW sme2_comparison IS 'The newest comparison of every variant, platform, device, architecture, thread count, choice of CPUs, power mode and method; columns as in comparisons.';
 
 CREATE VIEW aa_sessions AS
 SELECT
@@ -318,8 +318,9 @@ COMMENT ON COLUMN aa_sessions.deviation IS 'The speedup or its reciprocal, which
 CREATE VIEW history AS
 SELECT
     runs.variant, runs.platform, runs.device, coalesce(runs.arch, '') AS arch, runs.threads,
-    coalesce(runs.cpus, '') AS cpus, coalesce(runs.power_mode, '') AS power_mode, runs.sme2,
-    runs.fidelity, series.category, runs.started_at, runs.run_id, series.median_ns
+    coalesce(runs.cpus, '') AS cpus, coalesce(runs.power_mode, '') AS power_mode,
+    coalesce(runs.method, 'forward') AS method, runs.sme2,
+    runs.fidelity, series.category, runs.started_at, runs.run_id, series.median_ns, runs.derivation
 FROM (
     SELECT run_id, 'latency' AS category, median_ns FROM latency_summary
     UNION ALL

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from sme2_assets.analysis.comparison import Arm, compare, why_not_a_pair, why_times_do_not_compare
+from sme2_assets.analysis.comparison import ArmRounds, compare, why_not_a_pair, why_times_do_not_compare
 from sme2_assets.analysis.statistics import paired_speedup
 
 ROUNDS = range(6)
@@ -54,7 +54,7 @@ def operator(position: float, name: str, us: float, **differing: Any) -> dict[st
     }
 
 
-def arm(sme2: str, operators: list[dict[str, Any]], **differing: Any) -> Arm:
+def arm(sme2: str, operators: list[dict[str, Any]], **differing: Any) -> ArmRounds:
     """An arm whose rounds are equal but for one part in a thousand per round."""
     rows = [
         {**{k: v for k, v in op.items() if k != "us"}, "round": r, "median_ns": op["us"] * (1000 + r)}
@@ -67,7 +67,7 @@ def arm(sme2: str, operators: list[dict[str, Any]], **differing: Any) -> Arm:
         {"round": ROUNDS, "category": "Overhead", "median_ns": [900.0 + r for r in ROUNDS]}
     )
     latency = operator_rounds.groupby("round", as_index=False)["median_ns"].sum()
-    return Arm(run(sme2, **differing), latency, pd.concat([categories, overhead]), operator_rounds)
+    return ArmRounds(run(sme2, **differing), latency, pd.concat([categories, overhead]), operator_rounds)
 
 
 OFF = [

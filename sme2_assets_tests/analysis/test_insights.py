@@ -7,16 +7,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from sme2_assets.analysis.insights import (
-    KINDS,
-    PUBLISHED_SPEEDUPS,
-    ArmRows,
-    Insight,
-    insights,
-    ranked,
-)
+from sme2_assets.analysis.insights.ceilings import PUBLISHED_SPEEDUPS
+from sme2_assets.analysis.insights.insight import ArmRows, Insight
+from sme2_assets.analysis.insights.ranking import KINDS, insights, ranked
 from sme2_assets.errors import WarehouseError
-from sme2_assets.explain import Explanation, explain
+from sme2_assets.report.explain import Explanation, explain
 from sme2_assets.report.insights import explanation_json
 from sme2_assets_tests.warehouse.made_operators import (
     DELEGATE_OVERHEAD_NS,

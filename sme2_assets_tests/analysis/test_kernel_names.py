@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import struct
 import sys
 import sysconfig
 from pathlib import Path
@@ -23,6 +22,7 @@ from hypothesis import strategies as st
 
 from sme2_assets.analysis.kernel_names import KernelName, parse_kernel
 from sme2_assets.runner.cross import fetch_sdk
+from sme2_assets.targets.elf import Elf
 
 GOLDEN = Path(__file__).parent / "kernel_names"
 SITE_PACKAGES = Path(sysconfig.get_paths()["purelib"])
@@ -36,25 +36,7 @@ SME = ("sme", "sme2")
 
 
 def exported_functions(library: Path) -> list[str]:
-    """The functions that a 64-bit little-endian ELF file defines in its dynamic symbol table."""
-    raw = library.read_bytes()
-    assert raw[:6] == b"\x7fELF\x02\x01"
-    (section_table,) = struct.unpack_from("<Q", raw, 0x28)
-    entry_size, count = struct.unpack_from("<HH", raw, 0x3A)
-    # Of each section header: type, offset, size, and the number of the section it refers to.
-    sections = [
-        struct.unpack_from("<4xI16xQQI", raw, section_table + number * entry_size) for number in range(count)
-    ]
-    names = []
-    for kind, offset, size, link in sections:
-        if kind != 11:  # SHT_DYNSYM
-            continue
-        strings = sections[link][1]
-        for at in range(offset, offset + size, 24):
-            name, info, section = struct.unpack_from("<IBxH", raw, at)
-            if info & 15 == 2 and section != 0:  # a function, defined here
-                names.append(raw[strings + name : raw.index(b"\0", strings + name)].decode())
-    return sorted(names)
+    return sorted(Elf(library.read_bytes()).functions())
 
 
 def kernel_symbols(library: Path) -> list[str]:

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.made.build_trace import Block, Profile
+from benchmarks.made.traces import Delegate, Portable, inference, trace
 from sme2_assets.analysis.samples import (
     KERNEL_SAMPLE_COLUMNS,
     SAMPLE_KINDS,
@@ -29,8 +31,7 @@ from sme2_assets.etdump import Events, read_etdump
 from sme2_assets.evidence.samples import NO_WORD, Samples
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary
-from sme2_assets_tests.analysis.traces import Delegate, Portable, inference, trace
-from sme2_assets_tests.etdump.build_trace import Block, Profile
+from sme2_assets.runner.recording import write_samples
 
 CONV = "Convolution (NHWC, F32) IGEMM #1"
 ADD = "Add (ND) #1"
@@ -593,6 +594,7 @@ def test_operators_without_samples_are_compared_too(samples_at):
 
 def sampled_run(
     command: Sequence[str | os.PathLike[str]],
+    runner: RunnerBinary,
     model: ExportedModel,
     folder: Path,
     *,
@@ -605,11 +607,14 @@ def sampled_run(
             *(*command, "--model", model.pte, "--input", model.inputs[0], "--pass", "kernels"),
             *("--warmup", "1", "--iterations", str(iterations), "--threads", str(threads)),
             *("--result", folder / "result.json", "--outputs", folder / "outputs"),
-            *("--etdump", folder / "trace.etdump", "--samples", folder / "samples.json"),
+            *("--etdump", folder / "trace.etdump", "--samples", folder / "recording.json"),
         ],
         check=True,
         capture_output=True,
         env={**os.environ, **env},
+    )
+    write_samples(
+        folder / "recording.json", folder / "samples.json", (runner.path.parent, runner.library_dir)
     )
     return Samples.read(folder / "samples.json"), read_etdump(folder / "trace.etdump")
 
@@ -622,7 +627,7 @@ def test_a_real_run_is_attributed_without_loss(
     exported: Callable[[str], ExportedModel], runner_binary: RunnerBinary, tmp_path: Path
 ):
     samples, events = sampled_run(
-        [runner_binary.path], exported("toy_cnn-fp32"), tmp_path, iterations=100, threads=2
+        [runner_binary.path], runner_binary, exported("toy_cnn-fp32"), tmp_path, iterations=100, threads=2
     )
     rows = attribute_samples(samples, events, 1)
     assert len(rows) == len(samples) > 20
@@ -641,14 +646,17 @@ def test_a_real_run_is_attributed_without_loss(
 
 @on_linux
 def test_emulated_sme2_kernels_are_found_on_the_convolutions_and_nowhere_when_off(
-    exported: Callable[[str], ExportedModel], emulated_command: list[str], tmp_path: Path
+    exported: Callable[[str], ExportedModel],
+    emulated_runner: RunnerBinary,
+    emulated_command: list[str],
+    tmp_path: Path,
 ):
     counted = {}
     for sme2 in ("on", "off"):
         (tmp_path / sme2).mkdir()
         model, folder = exported("toy_cnn-fp32"), tmp_path / sme2
         samples, events = sampled_run(
-            emulated_command, model, folder, iterations=1, threads=1, SME2_RUNNER_SME2=sme2
+            emulated_command, emulated_runner, model, folder, iterations=1, threads=1, SME2_RUNNER_SME2=sme2
         )
         rows = kernel_sample_rows(samples, events, 1)
         assert rows["samples"].sum() == len(samples)

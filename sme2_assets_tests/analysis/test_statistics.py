@@ -21,7 +21,6 @@ from sme2_assets.analysis.statistics import (
     paired_speedup,
     quantiles,
     speedup_verdict,
-    steady_from,
 )
 
 times = st.floats(min_value=1e3, max_value=1e9, allow_nan=False)
@@ -332,33 +331,3 @@ def test_quantiles_are_interpolated_and_never_nan():
     for none in ([], [math.nan, 1.0], [math.inf]):
         with pytest.raises(ValueError, match="finite"):
             quantiles(none, [0.5])
-
-
-@pytest.mark.parametrize(
-    ("series", "expected"),
-    [
-        ([100.0] * 10, 10),
-        ([100.0] * 9, None),
-        ([], None),
-        # Slow at first: a window passes once its median is that of fast inferences.
-        ([300.0] * 5 + [100.0] * 10, 13),
-        # Exactly 2 % of the smaller is steady, a little more is not.
-        ([102.0] * 5 + [100.0] * 5, 10),
-        ([100.0] * 5 + [102.0] * 5, 10),
-        ([102.01] * 5 + [100.0] * 5, None),
-        ([102.01] * 5 + [100.0] * 8, 13),
-        # Two disturbed inferences do not move a median of five.
-        ([100.0, 900.0, 100.0, 100.0, 900.0] * 2, 10),
-        # It becomes faster for ever.
-        ([1000.0 * 0.95**i for i in range(40)], None),
-    ],
-)
-def test_a_series_is_steady_once_two_windows_have_one_level(series, expected):
-    assert steady_from(series) == expected
-
-
-def test_window_and_tolerance_of_steadiness_can_be_chosen():
-    assert steady_from([3.0, 2.0, 1.0, 1.0], window=1, tolerance=0) == 4
-    assert steady_from([3.0, 2.0, 1.0, 1.0], window=1, tolerance=0.5) == 2
-    with pytest.raises(ValueError, match="window"):
-        steady_from([1.0], window=0)

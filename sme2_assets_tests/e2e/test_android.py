@@ -23,7 +23,7 @@ from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store
 from sme2_assets.targets import open_target
 from sme2_assets_tests.e2e.conftest import Workbench
-from sme2_assets_tests.targets.adb_loopback import LoopbackDevice
+from sme2_assets_tests.targets.android.adb_loopback import LoopbackDevice
 
 VARIANT = "toy_cnn-fp32"
 SHORT = plan_for(
@@ -175,7 +175,7 @@ def test_a_device_that_is_gone_from_the_first_round_on_leaves_nothing(
         if "pushed" in line:
             loopback_device.kill()
 
-    with pytest.raises(ConnectionLost, match="stayed away") as caught:
+    with pytest.raises(ConnectionLost, match="did not come back") as caught:
         measured(plan, log=log)
     assert "sme2 devices" in str(caught.value.remedy)
     assert stored_runs() == []

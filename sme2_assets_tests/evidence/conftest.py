@@ -1,23 +1,12 @@
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 
 import pytest
 
-# Run folders as earlier releases wrote them (manifests of version 1, 2 and 3), with the tables that the last
-# of these releases made of its own two. Only paths in the recorded commands were shortened.
-OLD_DATA_FOLDER = Path(__file__).with_name("old_data_folder.tar.xz")
-RUN_OF_VERSION = {
-    1: "20261115T195549-cba70d-toy_cnn-fp32-linux-sme2_off",
-    2: "20261115T195640-2ca60f-toy_cnn-fp32-linux-sme2_off",
-    3: "20261115T174250-69bb60-toy_cnn-fp32-emulated-sme2_on",
-}
+from sme2_assets_tests.evidence.old_data import unpack_old_data
 
 
 @pytest.fixture
 def old_data(tmp_path: Path) -> Path:
-    """The data folder of an earlier release."""
-    with tarfile.open(OLD_DATA_FOLDER) as archive:
-        archive.extractall(tmp_path / "old", filter="data")
-    return tmp_path / "old"
+    return unpack_old_data(tmp_path)

@@ -13,7 +13,7 @@ from sme2_assets.errors import EvidenceError
 from sme2_assets.evidence.folder import RunFolder, open_verified, run_folders
 from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.warehouse.ingest import kernel_rows_of_run, rows_of_run
-from sme2_assets_tests.evidence.conftest import RUN_OF_VERSION
+from sme2_assets_tests.evidence.old_data import RUN_OF_VERSION
 
 
 def test_there_is_a_folder_of_every_earlier_version():

@@ -12,7 +12,7 @@ import pytest
 
 from sme2_assets.store import CHECKOUT
 from sme2_assets_tests.e2e.conftest import make_data_folder
-from sme2_assets_tests.exchange.conftest import LINUX, make_pair
+from sme2_assets_tests.exchange.measured_pair import LINUX, make_pair
 from sme2_assets_tests.test_docs import bash_commands
 
 PAGE = CHECKOUT / "docs" / "exchange.md"

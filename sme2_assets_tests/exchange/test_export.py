@@ -18,13 +18,13 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.foreign import Facts
 from sme2_assets.exchange import perfetto
 from sme2_assets.exchange.export import FORMATS, LISTING_FILE, export_run, find_run
-from sme2_assets.exchange.foreign import ingest_paths
+from sme2_assets.exchange.ingest import ingest_paths
 from sme2_assets.exchange.summaries import robust_statistics
 from sme2_assets.exchange.tables import KIT_KERNEL_COLUMNS, KIT_STATS_COLUMNS, KIT_TIMELINE_COLUMNS
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
-from sme2_assets_tests.exchange.conftest import EMULATED, Exported, make_pair
 from sme2_assets_tests.exchange.kit_folder import write_kit_folder
+from sme2_assets_tests.exchange.measured_pair import EMULATED, Exported, make_pair
 
 ARMS = ("off", "on")
 
@@ -150,11 +150,11 @@ def test_what_was_exported_can_be_ingested_and_gives_the_same_times(pair_files: 
     store = Store(tmp_path)
     traces = [path for path in pair_files.folder.rglob("*_t1.etdump") if "_r0" not in path.name]
     done = ingest_paths(store, traces, Facts())
-    assert done.problems == []
-    assert {(t.facts.variant, t.facts.platform, t.facts.sme2, t.facts.threads) for t in done.taken} == {
+    assert done.refused == []
+    assert {(t.facts.variant, t.facts.platform, t.facts.sme2, t.facts.threads) for t in done.traces} == {
         ("toy_cnn-fp32", "linux", sme2, 1) for sme2 in ARMS
     }
-    [first] = [t for t in done.taken if t.source.endswith("linux_sme2_on_t1.etdump")]
+    [first] = [t for t in done.traces if t.source.endswith("linux_sme2_on_t1.etdump")]
     ours, theirs = (
         warehouse.query(
             "SELECT delegate, position, name, duration_ns FROM timeline WHERE run_id = ? AND round = 0 "
@@ -188,7 +188,7 @@ def test_an_export_that_fails_leaves_the_earlier_one_as_it_was(
 
 def test_a_folder_that_is_no_export_is_not_replaced(pair_files: Exported, tmp_path: Path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(Sme2Error, match="no earlier export"):
+    with pytest.raises(Sme2Error, match="not an earlier export"):
         export_run(pair_files.store, pair_files.run("on"), ["csv"], tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
@@ -217,7 +217,7 @@ def test_a_foreign_run_is_exported_but_is_never_the_latest(tmp_path: Path):
     warehouse = Warehouse(store.warehouse)
     with pytest.raises(Sme2Error, match="no run"):
         find_run(warehouse, "latest", None, None, None)
-    run = find_run(warehouse, done.taken[0].run_id, None, None, None)
+    run = find_run(warehouse, done.traces[0].run_id, None, None, None)
     files = export_run(store, run, FORMATS, tmp_path / "out")
     [metrics] = [json.loads(path.read_text()) for path in files if path.name == "metrics.json"]
     [result] = metrics["results"]

@@ -10,11 +10,13 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.made.run_folder import MadeRun
 from sme2_assets.cli import main
 from sme2_assets.cli.exchange import PLATFORM_NAMES
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.foreign import Facts
-from sme2_assets.exchange.foreign import KNOWN_PLATFORMS, Ingested, ingest_paths, said_by_options
+from sme2_assets.exchange.ingest import Ingested, ingest_paths
+from sme2_assets.exchange.trace_facts import KNOWN_PLATFORMS, said_by_options
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import conservation_faults
@@ -22,16 +24,15 @@ from sme2_assets.warehouse.comparisons import compare_runs
 from sme2_assets.warehouse.history import series_of
 from sme2_assets.warehouse.read import latest_sessions, run_of_id
 from sme2_assets.warehouse.schema import TABLES
-from sme2_assets_tests.exchange.conftest import EMULATED, LINUX, make_pair
 from sme2_assets_tests.exchange.kit_folder import trace, write_kit_folder
+from sme2_assets_tests.exchange.measured_pair import EMULATED, LINUX, make_pair
 from sme2_assets_tests.warehouse.newest import newest_run
-from sme2_assets_tests.warehouse.run_folder import MadeRun
 
 # What a foreign run says of itself, and nothing else.
 TOLD = {
     *("variant", "target", "run_id", "session_id", "experiment", "source", "arm", "paired"),
     *("model", "precision", "platform", "sme2", "threads"),
-    *("rounds", "iterations", "samples", "samples_dropped"),
+    *("rounds", "iterations", "samples", "samples_dropped", "derivation"),
 }
 # Views whose rows belong to one run each: a foreign run has rows of its own there, for those who ask for it.
 OF_ONE_RUN = {
@@ -63,13 +64,13 @@ def rows_of(warehouse: Warehouse, name: str) -> pd.DataFrame:
 
 def test_a_run_folder_of_the_kit_becomes_a_foreign_run_for_each_trace(store: Store, tmp_path: Path):
     done = take(store, write_kit_folder(tmp_path))
-    assert done.problems == []
-    assert {taken.facts for taken in done.taken} == {
+    assert done.refused == []
+    assert {taken.facts for taken in done.traces} == {
         Facts(model="toy_cnn", precision="fp16", platform="mac", sme2=sme2, threads=1)
         for sme2 in ("on", "off")
     }
     warehouse = Warehouse(store.warehouse)
-    for taken in done.taken:
+    for taken in done.traces:
         run = run_of_id(warehouse, taken.run_id)
         assert (run["experiment"], run["paired"], run["variant"]) == ("foreign", False, "toy_cnn-fp16")
         made_up = {name for name, value in run.items() if name not in TOLD and not pd.isna(value)}
@@ -86,8 +87,8 @@ def test_a_run_folder_of_the_kit_becomes_a_foreign_run_for_each_trace(store: Sto
 
 
 def test_the_names_tell_the_same_as_the_manifest(store: Store, tmp_path: Path):
-    with_manifest = take(store, write_kit_folder(tmp_path / "a")).taken
-    by_name = take(store, write_kit_folder(tmp_path / "b", manifest=False)).taken
+    with_manifest = take(store, write_kit_folder(tmp_path / "a")).traces
+    by_name = take(store, write_kit_folder(tmp_path / "b", manifest=False)).traces
     assert [taken.facts for taken in by_name] == [taken.facts for taken in with_manifest]
     assert [taken.replaced for taken in by_name] == [True, True], "the same content is the same run"
 
@@ -95,7 +96,7 @@ def test_the_names_tell_the_same_as_the_manifest(store: Store, tmp_path: Path):
 def test_a_bare_trace_is_taken_and_what_it_does_not_tell_stays_unknown(store: Store, tmp_path: Path):
     path = tmp_path / "some trace.etdump"
     path.write_bytes(trace(30))
-    [taken] = take(store, path).taken
+    [taken] = take(store, path).traces
     assert taken.facts == Facts()
     run = run_of_id(Warehouse(store.warehouse), taken.run_id)
     assert (run["variant"], run["target"]) == ("unknown", "unknown-sme2_unknown")
@@ -110,7 +111,7 @@ def test_options_win_over_names_and_a_second_ingest_moves_the_run(store: Store, 
     evidence = {path: path.read_bytes() for path in store.runs.rglob("trace.etdump")}
     said = said_by_options("my_model-int8", "android", None, 4, 1)
     second = ingest_paths(store, [folder], said)
-    assert [taken.run_id for taken in second.taken] == [taken.run_id for taken in first.taken]
+    assert [taken.run_id for taken in second.traces] == [taken.run_id for taken in first.traces]
     rows = Warehouse(store.warehouse).query(
         "SELECT variant, target, threads, iterations FROM runs ORDER BY target"
     )
@@ -148,8 +149,8 @@ def test_of_a_half_broken_folder_the_whole_ones_are_taken_and_the_broken_ones_na
     done = CliRunner().invoke(main, ["--data", str(store.root), "ingest", str(folder), "--json"])
     assert done.exit_code == 1
     told = json.loads(done.stdout)
-    assert {taken["facts"]["sme2"] for taken in told["taken"]} == {"on", "off"}
-    problems = {problem["source"]: problem["what"] for problem in told["problems"]}
+    assert {taken["facts"]["sme2"] for taken in told["ingested"]} == {"on", "off"}
+    problems = {problem["source"]: problem["what"] for problem in told["refused"]}
     causes = (
         "cut off",
         "empty",
@@ -162,7 +163,7 @@ def test_of_a_half_broken_folder_the_whole_ones_are_taken_and_the_broken_ones_na
     for cause in causes:
         assert any(cause in what for what in problems.values()), (cause, problems)
     assert len(problems) == len(causes)
-    assert all(problem["remedy"] for problem in told["problems"])
+    assert all(problem["remedy"] for problem in told["refused"])
     assert len(list(store.runs.iterdir())) == 2, "something of a broken trace was kept"
 
 
@@ -179,7 +180,7 @@ def test_names_made_to_do_harm_are_only_names(store: Store, tmp_path: Path):
         (folder / name).write_bytes(trace(30 + number))
     (folder / os.fsdecode(b"\xff\xfe_mac_sme2_on_t3.etdump")).write_bytes(trace(60))
     done = take(store, folder)
-    assert done.problems == []
+    assert done.refused == []
     rows = Warehouse(store.warehouse).query("SELECT variant, source, threads FROM runs")
     assert len(rows) == len(names) + 1
     assert set(rows["variant"]) == {"unknown"}, "a name that is none became the name of a model"
@@ -193,8 +194,8 @@ def test_nothing_is_taken_from_a_folder_without_traces_or_from_a_run_of_our_own(
     for sme2 in ("off", "on"):
         MadeRun(sme2=sme2, rounds=1).write(store.runs)
     done = take(store, tmp_path / "nothing", store.runs, tmp_path / "absent")
-    assert done.taken == []
-    assert [problem.what.split(":")[0] for problem in done.problems] == [
+    assert done.traces == []
+    assert [problem.what.split(":")[0] for problem in done.refused] == [
         "No .etdump file is below this folder.",
         "This is a run of `sme2 profile`, not one of another tool.",
         "This is a run of `sme2 profile`, not one of another tool.",
@@ -220,8 +221,8 @@ def test_a_foreign_run_changes_no_row_of_any_view_that_verdicts_come_from(store:
     done = take(store, folder, model="toy_cnn", precision="fp32", platform="linux")
     emulated = tmp_path / "e_sme2_on.etdump"
     emulated.write_bytes(trace(90))
-    done.taken += take(store, emulated, model="toy_cnn", precision="fp32", platform="emulated").taken
-    foreign = [taken.run_id for taken in done.taken]
+    done.traces += take(store, emulated, model="toy_cnn", precision="fp32", platform="emulated").traces
+    foreign = [taken.run_id for taken in done.traces]
     assert len(foreign) == 3
 
     for name in OF_VERDICTS | tables:
@@ -237,7 +238,7 @@ def test_a_foreign_run_changes_no_row_of_any_view_that_verdicts_come_from(store:
     ]
     assert [run["run_id"] for run in latest_sessions(warehouse)] == [run["run_id"] for run in known["newest"]]
     assert list(series_of(warehouse)) == known["series"]
-    by_state = {taken.facts.sme2: taken.run_id for taken in done.taken[:2]}
+    by_state = {taken.facts.sme2: taken.run_id for taken in done.traces[:2]}
     with pytest.raises(Sme2Error, match="not interleaved"):
         compare_runs(warehouse, by_state["off"], by_state["on"])
     with pytest.raises(Sme2Error, match="cannot be compared"):

@@ -10,15 +10,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from benchmarks.made.traces import Delegate, inference, trace_bytes
 from sme2_assets.evidence.foreign import Facts
 from sme2_assets.evidence.manifest import Manifest
-from sme2_assets.exchange.foreign import ingest_paths
+from sme2_assets.exchange.ingest import ingest_paths
 from sme2_assets.exchange.perfetto import faults_of_trace, trace_of_runs
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import run_of_id
-from sme2_assets_tests.analysis.traces import Delegate, inference, trace_bytes
-from sme2_assets_tests.exchange.conftest import Exported
+from sme2_assets_tests.exchange.measured_pair import Exported
 from sme2_assets_tests.warehouse.conftest import real_run, real_warehouse
 
 __all__ = ["real_run", "real_warehouse"]
@@ -159,7 +159,7 @@ def test_operators_that_seem_longer_than_their_call_are_cut_and_keep_their_time(
     calls = [Delegate([("Softmax (NC, F32) #1", 3000), ("HardSwish (NC) #2", 4000)], 6500)]
     (tmp_path / "rounded.etdump").write_bytes(trace_bytes(inference(calls, 9000)))
     store = Store(tmp_path / "data")
-    [taken] = ingest_paths(store, [tmp_path / "rounded.etdump"], Facts()).taken
+    [taken] = ingest_paths(store, [tmp_path / "rounded.etdump"], Facts()).traces
     warehouse = Warehouse(store.warehouse)
     document = trace_of_runs(warehouse, [(run_of_id(warehouse, taken.run_id), store.run_dir(taken.run_id))])
     assert faults_of_trace(document) == []

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sme2_assets.defs.resources import Lab
+from sme2_assets.diagnostics.experiment import check_experiment, require
 from sme2_assets.errors import Sme2Error
-from sme2_assets.experiments.check import checks_of, require
 from sme2_assets.experiments.load import Loaded, parsed
 from sme2_assets.experiments.plan import Planned, planned, work_of
 from sme2_assets.experiments.run import link_program
@@ -157,7 +157,7 @@ def test_a_program_is_known_by_its_name_and_never_mistaken_for_another(
         assert problem in found.what
     (lab.store.root / "models" / "mine.pte").unlink()
     (lab.store.root / "models" / "mine.pte").write_bytes(b"precious")
-    with pytest.raises(Sme2Error, match="another file"):
+    with pytest.raises(Sme2Error, match="not the same file"):
         link_program(lab.store, pte.resolve())
     assert (lab.store.root / "models" / "mine.pte").read_bytes() == b"precious"
 
@@ -168,19 +168,20 @@ def test_checks_pass_where_everything_is_there_and_name_what_is_not(lab: Lab):
         pytest.skip("needs a native platform without SME2")
     folder = lab.store.root.parent
     good = of({"models": "toy_cnn-fp32", "platforms": host, "sme2": "off", "output": "out"}, folder)
-    checks = checks_of(good, planned(good, lab), lab)
-    assert all(check.ok for check in checks), checks
+    made = check_experiment(good, planned(good, lab), lab)
+    assert made.ok, made
     assert {"file", "model toy_cnn-fp32", f"{host}, SME2 off", "C++ compiler", "disk", "output"} <= {
-        check.name for check in checks
+        step.name for step in made.steps
     }
     bad = of({"models": ["toy_cnn-fp32", "toy_cn"], "platforms": host, "output": "x.yaml/out"}, folder)
     (folder / "x.yaml").write_text("")
-    failed = {check.name: check for check in checks_of(bad, planned(bad, lab), lab) if not check.ok}
+    made = check_experiment(bad, planned(bad, lab), lab)
+    failed = {step.name: step for step in made.failed}
     assert set(failed) == {"models[1]", f"{host}, SME2 on", "output"}
     assert "sme2: off" in str(failed[f"{host}, SME2 on"].remedy)
-    assert all(check.remedy for check in failed.values())
+    assert all(step.remedy for step in failed.values())
     with pytest.raises(Sme2Error, match="nothing was measured") as caught:
-        require(failed.values(), "x.yaml")
+        require(made, "x.yaml")
     assert all(name in str(caught.value) for name in failed)
     assert not lab.store.root.exists(), "checking writes nothing"
 
@@ -212,4 +213,4 @@ def test_any_experiment_is_planned_and_checked_without_a_defect(lab: Lab, docume
     assert {it.session for it in plan.shown} <= set(plan.sessions)
     for session in plan.sessions:
         assert work_of(session, lab).processes[0] >= len(session.states) * 2
-    assert checks_of(loaded, plan, lab)[0].ok
+    assert check_experiment(loaded, plan, lab).steps[0].ok

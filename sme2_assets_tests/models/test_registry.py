@@ -221,7 +221,7 @@ def test_listing_and_loading_models_imports_no_torch(python: Callable[..., str],
     (folder / "mine.py").write_text("import torch\n" + MODEL_FILE.format(description="A net"))
     printed = python(
         "import sys, sme2_assets.models.registry as registry\n"
-        "import sme2_assets.models.export, sme2_assets.models.artifact, sme2_assets.onboarding\n"
+        "import sme2_assets.models.export, sme2_assets.models.artifact, sme2_assets.diagnostics.model\n"
         "[source.list() for source in registry.sources()]\n"
         "registry.model_spec('mine@size=3').identity(), registry.requested('hf:bert')\n"
         "print(sorted({'torch', 'executorch', 'torchao', 'transformers'} & set(sys.modules)))"

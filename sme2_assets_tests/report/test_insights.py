@@ -5,7 +5,7 @@ import re
 import pytest
 from rich.console import Console
 
-from sme2_assets.explain import Explanation
+from sme2_assets.report.explain import Explanation
 from sme2_assets.report.insights import (
     WINS_NOTE,
     bottleneck_table,

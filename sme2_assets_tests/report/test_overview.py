@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 from click.testing import CliRunner, Result
 
+from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.cli import main
 from sme2_assets.defs.assets.reports import overview
 from sme2_assets.defs.resources import Lab
@@ -16,7 +17,6 @@ from sme2_assets.report.overview import overview_document, overview_rows
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.report.hostile import parsed
-from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
 
 VARIANT = "toy_cnn-fp32"
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.errors import WarehouseError
 from sme2_assets.report.content import session_document
 from sme2_assets.report.document import Document, Picture, Section
 from sme2_assets.report.files import report_folder, write_document, write_report
-from sme2_assets.report.markdown import Report, markdown_of, markdown_report
+from sme2_assets.report.markdown import MarkdownReport, markdown_of, markdown_report
 from sme2_assets.report.tables import EMULATED_NOTE
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.report.test_tables import TIME
 from sme2_assets_tests.warehouse.newest import compare_newest, newest_session
-from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
 
 VARIANT = "toy_cnn-fp32"
 # Shapes, and functions by their offset.
@@ -114,14 +114,14 @@ def test_a_report_says_what_the_samples_prove(documents: dict[str, Document]):
 
 
 def test_a_report_that_fails_midway_keeps_the_old_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = write_report(tmp_path / "report.md", Report("old", {"categories.png": b"old"}))
+    path = write_report(tmp_path / "report.md", MarkdownReport("old", {"categories.png": b"old"}))
 
     def fail(path: Path, text: str) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr("sme2_assets.report.files.write_text_atomically", fail)
     with pytest.raises(OSError, match="disk full"):
-        write_report(path, Report("new", {"categories.png": b"new"}))
+        write_report(path, MarkdownReport("new", {"categories.png": b"new"}))
     assert path.read_text() == "old"
 
 
@@ -151,7 +151,15 @@ def test_a_pair_that_was_never_compared_has_no_report_and_the_remedy_is_said(
 
 
 def test_sessions_of_other_devices_and_thread_counts_have_folders_of_their_own(tmp_path: Path):
-    run = {"variant": VARIANT, "platform": "linux", "device": "a", "threads": 1, "cpus": "", "power_mode": ""}
+    run = {
+        "variant": VARIANT,
+        "platform": "linux",
+        "device": "a",
+        "threads": 1,
+        "cpus": "",
+        "power_mode": "",
+        "method": "forward",
+    }
     changes = [
         {},
         {"device": "b"},

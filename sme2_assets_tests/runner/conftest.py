@@ -120,7 +120,7 @@ class Runner:
             *("--model", pte, *(word for path in inputs for word in ("--input", path)), "--pass", kind),
             *("--warmup", str(warmup), "--iterations", str(iterations), "--threads", str(threads)),
             *("--result", self.folder / "result.json", "--outputs", self.folder / "outputs"),
-            *(("--samples", self.folder / "samples.json") if kind == "kernels" else ()),
+            *(("--samples", self.folder / "recording.json") if kind == "kernels" else ()),
             *(("--etdump", self.folder / "trace.etdump") if kind in ("etdump", "kernels") else ()),
         ]
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,26 @@ def test_an_environment_without_executorch_is_told_what_to_install(tmp_path):
 
 
 def test_the_room_imports_no_torch():
-    script = "import sys, sme2_assets.runner.build, sme2_assets.runner.result; print('torch' in sys.modules)"
+    rooms = "sme2_assets.runner.build, sme2_assets.runner.failures"
+    script = f"import sys, {rooms}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_build_for_another_machine_does_not_depend_on_where_its_tools_are(tmp_path: Path):
+    """A data folder can be moved: the compiler and the libraries that were fetched into it move along."""
+    here = replace(
+        find_toolchain(),
+        target="Linux another",
+        options=("-DCMAKE_SYSTEM_PROCESSOR=another",),
+        compiler=(str(tmp_path / "here" / "another-g++"),),
+        executorch_dir=tmp_path / "here" / "executorch",
+    )
+    there = replace(
+        here,
+        compiler=(str(tmp_path / "there" / "another-g++"),),
+        executorch_dir=tmp_path / "there" / "executorch",
+    )
+    assert here.is_cross
+    assert source_hash(build.NATIVE_DIR, here) == source_hash(build.NATIVE_DIR, there)
+    assert source_hash(build.NATIVE_DIR, here) != source_hash(build.NATIVE_DIR, find_toolchain())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import subprocess
 import zipfile
@@ -18,9 +19,10 @@ from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner import cross
 from sme2_assets.runner.build import RunnerBinary, load_runner
 from sme2_assets.runner.bundle import build_bundle, host_is_target
-from sme2_assets.runner.elf import AARCH64, read_needs
 from sme2_assets.runner.failures import read_cpu_facts
+from sme2_assets.runner.recording import write_samples
 from sme2_assets.targets import Program
+from sme2_assets.targets.elf import AARCH64, read_needs
 from sme2_assets.targets.local import EmulatedTarget
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests.reach import skip_out_of_reach
@@ -65,7 +67,7 @@ def _run(
         *(word for path in model.inputs for word in ("--input", str(path))),
         *("--result", str(folder / "result.json"), "--outputs", str(folder / "outputs")),
         *("--etdump", str(folder / "trace.etdump")),
-        *(("--samples", str(folder / "samples.json")) if kind == "kernels" else ()),
+        *(("--samples", str(folder / "recording.json")) if kind == "kernels" else ()),
     ]
     return subprocess.run(
         command, env={"SME2_RUNNER_SME2": sme2}, capture_output=True, text=True, errors="replace", timeout=300
@@ -105,7 +107,11 @@ def test_a_bundle_computes_what_the_runner_does_and_names_its_kernels(
         done = _run(binary.program, model, tmp_path / name, kind="kernels", wrapper=wrapper)
         assert done.returncode == 0, done.stderr
     _assert_same_outputs(tmp_path / "bundle", tmp_path / "runner")
-    assert "libexecutorch_backend_xnnpack.so" in (tmp_path / "bundle" / "samples.json").read_text()
+    samples = tmp_path / "samples.json"
+    write_samples(tmp_path / "bundle" / "recording.json", samples, [bundle.program.folder])
+    functions = json.loads(samples.read_text())["functions"]
+    assert "libexecutorch_backend_xnnpack.so" in {function["library"] for function in functions}
+    assert any(function["symbol"] for function in functions)
 
 
 def test_a_bundle_is_stored_whole_and_made_once(bundle: RunnerBinary, artifacts_dir: Path) -> None:

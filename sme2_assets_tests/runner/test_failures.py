@@ -30,7 +30,7 @@ def refused(runner):
 def stale_result(runner):
     (runner.folder / "result.json").write_text("{}")
     (runner.folder / "trace.etdump").write_text("old")
-    (runner.folder / "samples.json").write_text("old")
+    (runner.folder / "recording.json").write_text("old")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_file_to_read_is_never_taken_for_a_result(runner, refused, programs, t
 def test_a_missing_model_leaves_not_even_an_old_result(runner, refused, programs, tmp_path):
     refused(runner.run(tmp_path / "nope.pte", [], kind="kernels"), 3, "nope.pte")
     assert not (runner.folder / "trace.etdump").exists()
-    assert not (runner.folder / "samples.json").exists()
+    assert not (runner.folder / "recording.json").exists()
 
 
 @pytest.mark.parametrize("keep", [0, 3, 64, 0.3, 0.9, 0.999])

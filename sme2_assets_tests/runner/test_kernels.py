@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,24 @@ import numpy as np
 import pytest
 
 from sme2_assets.etdump import EventKind, read_etdump
-from sme2_assets.runner.build import NATIVE_DIR, find_compiler
+from sme2_assets.runner.build import RunnerBinary
+from sme2_assets.runner.recording import write_samples
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sampler was only ever run on Linux")
 
 XNNPACK = "libexecutorch_backend_xnnpack.so"
 
 
-def samples_of(folder: Path) -> dict[str, Any]:
+def samples_of(folder: Path, binary: RunnerBinary) -> dict[str, Any]:
+    """The samples of a run, with functions named by the files of its runner."""
+    write_samples(
+        folder / "recording.json", folder / "samples.json", (binary.program.folder, binary.library_dir)
+    )
     return json.loads((folder / "samples.json").read_text())
 
 
 @pytest.fixture
-def sampled(runner, programs):
+def sampled(runner, runner_binary, programs):
     """A native run with some hundred samples: its run and its samples."""
 
     def sample(name: str = "two_inputs", **options: object):
@@ -37,9 +41,28 @@ def sampled(runner, programs):
         options = {"iterations": 2000, "sample_period_us": 50, **options}
         run = runner.run(program.pte, program.inputs, kind="kernels", **options)
         assert run.returncode == 0, run.stderr
-        return run, samples_of(runner.folder)
+        return run, samples_of(runner.folder, runner_binary)
 
     return sample
+
+
+def test_the_recording_is_whole_and_adds_up(sampled):
+    run, _ = sampled()
+    path = run.folder / "recording.json"
+    document = json.loads(path.read_text())
+    columns, places = document["samples"], document["places"]
+    file = run.result.samples
+    assert (file.file, file.bytes, file.dropped) == (path.name, path.stat().st_size, 0)
+    assert {len(column) for column in columns.values()} == {file.count}
+    assert set(columns) == {"time_ns", "thread", "place"}
+    assert set(columns["place"]) == set(range(len(places["address"])))
+    assert {len(column) for column in places.values()} == {len(places["address"])}
+    assert set(places["module"]) <= {None, *range(len(document["modules"]))}
+    names = [Path(module["path"]).name for module in document["modules"]]
+    assert {XNNPACK, "sme2_runner"} <= set(names)
+    # What the kernel maps is in no file, so its bytes are in the recording.
+    mapped = {name for name, module in zip(names, document["modules"], strict=True) if module["image"]}
+    assert mapped == {name for name in names if name.startswith("linux-vdso")}
 
 
 def test_the_samples_file_is_whole_and_adds_up(sampled):
@@ -55,9 +78,6 @@ def test_the_samples_file_is_whole_and_adds_up(sampled):
     assert set(columns["function"]) == set(range(len(document["functions"])))
     assert set(columns["thread"]) <= set(range(len(document["threads"])))
     assert columns["time_ns"] == sorted(columns["time_ns"])
-    file = run.result.samples
-    path = run.folder / "samples.json"
-    assert (file.file, file.bytes, file.dropped) == (path.name, path.stat().st_size, 0)
 
 
 def test_every_sample_lies_in_its_function_and_library(sampled):
@@ -147,7 +167,7 @@ def test_a_failed_inference_leaves_no_samples(runner, programs, tmp_path):
     np.save(tmp_path / "index.npy", np.array([1, 99, 3]))
     run = runner.run(programs("lookup").pte, [tmp_path / "index.npy"], kind="kernels", warmup=0)
     assert run.returncode == 5
-    assert not (runner.folder / "samples.json").exists()
+    assert not (runner.folder / "recording.json").exists()
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="preloads a library, needs cc")
@@ -190,7 +210,7 @@ def test_the_help_names_the_sampler_s_flags(runner):
 
 
 @pytest.fixture
-def emulated_samples(runner, programs, emulated_command: list[str]):
+def emulated_samples(runner, programs, emulated_runner: RunnerBinary, emulated_command: list[str]):
     """The samples of an emulated run."""
 
     def sample(sme2: str) -> dict[str, Any]:
@@ -205,7 +225,7 @@ def emulated_samples(runner, programs, emulated_command: list[str]):
             timeout=300,
         )
         assert done.returncode == 0, done.stderr
-        document = samples_of(runner.folder)
+        document = samples_of(runner.folder, emulated_runner)
         # The emulator's own threads are none of the program's.
         assert [thread["main"] for thread in document["threads"]] == [True]
         return document
@@ -228,71 +248,6 @@ def test_sme2_kernels_are_seen_at_work_unmasked_and_never_masked(emulated_sample
 
 def test_the_instruction_words_of_an_emulated_run_are_those_of_its_library(emulated_samples, emulated_runner):
     assert_words_of(emulated_runner.library_dir / XNNPACK, emulated_samples("on"))
-
-
-# Reads instruction words as hexadecimal, prints where functions begin.
-DRIVER = """
-#include "code_gaps.h"
-#include <iostream>
-
-int main() {
-  std::vector<uint32_t> words;
-  for (uint32_t word = 0; std::cin >> std::hex >> word;) {
-    words.push_back(word);
-  }
-  for (const size_t start : sme2::function_starts(words.data(), words.size())) {
-    std::cout << start << "\\n";
-  }
-}
-"""
-
-RET, NOP, ADD = 0xD65F03C0, 0xD503201F, 0x91000400
-
-
-def b(distance: int) -> int:
-    return 0x14000000 | distance % 2**26
-
-
-def cbnz(distance: int) -> int:
-    return 0xB5000000 | (distance % 2**19) << 5
-
-
-@pytest.fixture(scope="module")
-def starts_in(tmp_path_factory: pytest.TempPathFactory):
-    """The runner's own rule for functions that no table lists, compiled into a program that answers."""
-    folder = tmp_path_factory.mktemp("gaps")
-    (folder / "driver.cpp").write_text(DRIVER)
-    source = NATIVE_DIR / "src"
-    command = [*find_compiler(), "-std=c++17", "-I", str(source), str(folder / "driver.cpp")]
-    subprocess.run([*command, str(source / "code_gaps.cpp"), "-o", str(folder / "gaps")], check=True)
-
-    def ask(words: Sequence[int]) -> list[int]:
-        text = " ".join(f"{word:x}" for word in words)
-        done = subprocess.run([str(folder / "gaps")], input=text, capture_output=True, text=True, check=True)
-        return [int(line) for line in done.stdout.split()]
-
-    return ask
-
-
-@pytest.mark.parametrize(
-    ("words", "starts"),
-    [
-        ([], []),
-        ([ADD, RET], [0]),
-        ([ADD, RET, ADD, RET], [0, 2]),
-        ([NOP, ADD, RET, NOP, 0, 0, ADD, RET, NOP], [1, 6]),
-        # A second way out of the same function: a branch leads across the first one.
-        ([cbnz(3), ADD, RET, ADD, RET, ADD, RET], [0, 5]),
-        # A loop's way back from behind a return.
-        ([ADD, cbnz(3), ADD, RET, ADD, b(-4), ADD, RET], [0, 6]),
-        # A jump out of the gap ends a function too.
-        ([ADD, b(1000), ADD, b(-1000), ADD], [0, 2, 4]),
-        # A target is inside, so no function begins there.
-        ([b(2), RET, ADD, RET, ADD, RET], [0, 4]),
-    ],
-)
-def test_functions_begin_where_no_branch_leads_across(starts_in, words, starts):
-    assert starts_in(words) == starts
 
 
 def test_the_time_between_counter_and_clock_is_measured(sampled):

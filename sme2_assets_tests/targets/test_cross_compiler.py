@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from sme2_assets import doctor
 from sme2_assets.cli import main
+from sme2_assets.diagnostics import doctor
 from sme2_assets.distribution import cross_compiler_remedy
 from sme2_assets.errors import BuildError
 from sme2_assets.store import Store
@@ -168,5 +168,5 @@ def test_on_another_cpu_the_emulator_comes_with_its_compiler(
     done = CliRunner().invoke(main, ["--data", str(tmp_path), "emulator"])
     assert done.exit_code == 0, done.output
     assert "its runner is built with: " in done.output
-    findings = {finding.name: finding.status for finding in doctor.examine(Store(tmp_path))}
-    assert findings["compiler for aarch64 Linux"] == "ok"
+    findings = {step.name: step.status for step in doctor.examine(Store(tmp_path)).steps}
+    assert findings["compiler for aarch64 Linux"] == "passed"

@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from sme2_assets.analysis.categories import classify
-from sme2_assets.explain import Explanation, explain
+from sme2_assets.report.explain import Explanation, explain
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.schema import INFERENCES, KERNEL_SAMPLES, OPERATORS, RUNS, TIMELINE, Table
 from sme2_assets_tests.warehouse.newest import newest_session

@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.cli import main
 from sme2_assets.errors import WarehouseError
 from sme2_assets.warehouse import Warehouse
@@ -25,9 +26,7 @@ from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.console import open_console
 from sme2_assets.warehouse.docs import BEGIN, END, PAGE, schema_markdown, with_schema
 from sme2_assets.warehouse.history import find_regressions
-from sme2_assets.warehouse.ingest import rows_of_run, write_run
 from sme2_assets.warehouse.schema import TABLES
-from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
 
 AA_SESSION = "20260115T000000-cccccc.toy_cnn-fp32.linux"
 
@@ -79,6 +78,7 @@ def asked(paired: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> Wareho
     folder = tmp_path_factory.mktemp("asked")
     warehouse = Warehouse(folder / "warehouse")
     shutil.copytree(paired.root / "tables", warehouse.root / "tables")
+    shutil.copytree(paired.root.parent / "runs", folder / "runs")
     for arm in ("a", "b"):
         ingest(warehouse, _identical_arm(folder / "runs", arm))
     for night in range(10):
@@ -92,7 +92,7 @@ def asked(paired: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> Wareho
             iterations=1,
             seed=night,
         )
-        write_run(warehouse, rows_of_run(made.write(folder / "runs")))
+        ingest(warehouse, made.write(folder / "runs"))
     warehouse.publish()
     compare_session(warehouse, AA_SESSION)
     find_regressions(warehouse, folder / "acknowledged.txt")
@@ -102,7 +102,7 @@ def asked(paired: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> Wareho
 
 def _identical_arm(runs: Path, arm: str) -> Path:
     """One of two arms that are the same; a session of its own kind, so its manifest says so."""
-    made = MadeRun(session_id=AA_SESSION, seed=ord(arm)).write(runs / arm)
+    made = MadeRun(session_id=AA_SESSION, seed=ord(arm)).write(runs)
     manifest = json.loads((made / "manifest.json").read_text())
     manifest |= {"experiment": "aa", "arm": arm, "run_id": f"{AA_SESSION}-{arm}"}
     (made / "manifest.json").write_text(json.dumps(manifest))

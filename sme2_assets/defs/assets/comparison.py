@@ -7,7 +7,7 @@ from sme2_assets.defs.assets.support import clear_failures, plotted, runs_of
 from sme2_assets.defs.partitions import ALONE_TAG, both_states, pair_partitions, parse_pair_key, run_key
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
-from sme2_assets.explain import explain
+from sme2_assets.report.explain import explain
 from sme2_assets.report.glance import category_glance
 from sme2_assets.report.insights import insight_table
 from sme2_assets.report.module_plots import module_picture
@@ -37,6 +37,8 @@ measured_together = dg.AutomationCondition.any_deps_updated().allow(_last_of_a_r
     deps=[
         dg.AssetDep("timeline", partition_mapping=both_states),
         dg.AssetDep("kernel_samples", partition_mapping=both_states),
+        # The noise of the device, which verdicts are judged by.
+        dg.AssetDep("aa_noise", partition_mapping=both_states),
     ],
     partitions_def=pair_partitions,
     backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),

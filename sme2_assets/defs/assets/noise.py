@@ -18,7 +18,7 @@ from sme2_assets.warehouse.read import run_of_id
 
 
 @dg.asset(
-    deps=["runner_binary", "exported_model"],
+    deps=["runner_binary", "source_runner", "exported_model"],
     partitions_def=run_partitions,
     backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),
     group_name="noise",

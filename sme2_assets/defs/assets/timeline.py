@@ -4,7 +4,7 @@ from typing import Any
 
 import dagster as dg
 
-from sme2_assets.analysis.insights import device_text
+from sme2_assets.analysis.insights.insight import device_text
 from sme2_assets.defs.assets.summaries import run_metadata
 from sme2_assets.defs.assets.support import store_runs
 from sme2_assets.defs.partitions import pair_per_run, run_partitions

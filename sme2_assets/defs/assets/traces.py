@@ -88,7 +88,7 @@ class ProfileConfig(dg.Config):
 
 
 @dg.asset(
-    deps=["runner_binary", "exported_model"],
+    deps=["runner_binary", "source_runner", "exported_model"],
     partitions_def=run_partitions,
     backfill_policy=pair_per_run,
     group_name="measure",

@@ -19,22 +19,15 @@ constexpr uint32_t kMostSamplePeriodUs = 1'000'000;
 constexpr uint32_t kMostSamples = 10'000'000;
 constexpr uint32_t kMostCpu = 1023;
 
-const std::set<std::string> kValueFlags = {
-    "--model",  "--input",   "--pass",   "--warmup",  "--warmup-cap",       "--iterations",     "--threads",
-    "--result", "--outputs", "--etdump", "--samples", "--sample-period-us", "--sample-capacity", "--method",
-    "--slowdown-percent", "--cpus", "--qos"};
-
-Failure usage_error(const std::string& what) {
-  return Failure(ExitCode::usage, what, "see sme2_runner --help");
-}
+Failure usage_error(const std::string& what) { return Failure(ExitCode::usage, what, "see sme2_runner --help"); }
 
 uint32_t parse_count(const std::string& flag, const std::string& text, uint32_t least, uint32_t most) {
   uint32_t value = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc() || stop != end || value < least || value > most) {
-    throw usage_error(flag + " wants a whole number from " + std::to_string(least) + " to " +
-                      std::to_string(most) + ", got '" + text + "'");
+    throw usage_error(flag + " wants a whole number from " + std::to_string(least) + " to " + std::to_string(most) +
+                      ", got '" + text + "'");
   }
   return value;
 }
@@ -46,8 +39,8 @@ double parse_percent(const std::string& flag, const std::string& text, double mo
   char* stop = nullptr;
   const double value = plain ? std::strtod(text.c_str(), &stop) : 0;
   if (!plain || stop == text.c_str() || *stop != '\0' || value > most) {
-    throw usage_error(flag + " wants a number from 0 to " + std::to_string(static_cast<int>(most)) + ", got '" +
-                      text + "'");
+    throw usage_error(flag + " wants a number from 0 to " + std::to_string(static_cast<int>(most)) + ", got '" + text +
+                      "'");
   }
   return value;
 }
@@ -91,6 +84,40 @@ Pass parse_pass(const std::string& text) {
   throw usage_error("--pass wants latency, etdump or kernels, got '" + text + "'");
 }
 
+using Setter = void (*)(Options& options, const std::string& flag, const std::string& value);
+
+// Every flag that takes a value, and where the value goes.
+const std::map<std::string, Setter> kValueFlags = {
+    {"--model", [](Options& o, const std::string&, const std::string& v) { o.model = v; }},
+    {"--input", [](Options& o, const std::string&, const std::string& v) { o.inputs.push_back(v); }},
+    {"--pass", [](Options& o, const std::string&, const std::string& v) { o.pass = parse_pass(v); }},
+    {"--result", [](Options& o, const std::string&, const std::string& v) { o.result = v; }},
+    {"--outputs", [](Options& o, const std::string&, const std::string& v) { o.outputs = v; }},
+    {"--etdump", [](Options& o, const std::string&, const std::string& v) { o.etdump = v; }},
+    {"--samples", [](Options& o, const std::string&, const std::string& v) { o.samples = v; }},
+    {"--method", [](Options& o, const std::string&, const std::string& v) { o.method = v; }},
+    {"--qos", [](Options& o, const std::string&, const std::string& v) { o.qos = parse_qos(v); }},
+    {"--cpus", [](Options& o, const std::string& f, const std::string& v) { o.cpus = parse_cpus(f, v); }},
+    {"--warmup",
+     [](Options& o, const std::string& f, const std::string& v) { o.warmup = parse_count(f, v, 0, kMostInferences); }},
+    {"--warmup-cap", [](Options& o, const std::string& f,
+                        const std::string& v) { o.warmup_cap = parse_count(f, v, 0, kMostInferences); }},
+    {"--iterations", [](Options& o, const std::string& f,
+                        const std::string& v) { o.iterations = parse_count(f, v, 1, kMostInferences); }},
+    {"--threads",
+     [](Options& o, const std::string& f, const std::string& v) { o.threads = parse_count(f, v, 1, kMostThreads); }},
+    {"--slowdown-percent",
+     [](Options& o, const std::string& f, const std::string& v) {
+       o.slowdown_percent = parse_percent(f, v, kMostSlowdownPercent);
+     }},
+    {"--sample-period-us",
+     [](Options& o, const std::string& f, const std::string& v) {
+       o.sample_period_us = parse_count(f, v, kLeastSamplePeriodUs, kMostSamplePeriodUs);
+     }},
+    {"--sample-capacity", [](Options& o, const std::string& f,
+                             const std::string& v) { o.sample_capacity = parse_count(f, v, 1, kMostSamples); }},
+};
+
 // Flag and value pairs in the order given. Accepts `--flag value` and `--flag=value`.
 std::vector<std::pair<std::string, std::string>> split_flags(const std::vector<std::string>& words) {
   std::vector<std::pair<std::string, std::string>> pairs;
@@ -99,8 +126,7 @@ std::vector<std::pair<std::string, std::string>> split_flags(const std::vector<s
     const size_t equals = word.rfind("--", 0) == 0 ? word.find('=') : std::string::npos;
     const std::string flag = word.substr(0, equals);
     if (kValueFlags.count(flag) == 0) {
-      throw usage_error(flag.rfind("-", 0) == 0 ? "unknown flag " + flag
-                                                : "unexpected argument '" + word + "'");
+      throw usage_error(flag.rfind("-", 0) == 0 ? "unknown flag " + flag : "unexpected argument '" + word + "'");
     }
     std::string value;
     if (equals != std::string::npos) {
@@ -137,10 +163,8 @@ void check_pass(const Options& options, const std::set<std::string>& given) {
 
 // The flags that stand alone: they print something and leave.
 bool parse_informative(const std::vector<std::string>& words, Options& options) {
-  static const std::map<std::string, Action> actions = {{"--help", Action::help},
-                                                        {"-h", Action::help},
-                                                        {"--version", Action::version},
-                                                        {"--cpu", Action::cpu}};
+  static const std::map<std::string, Action> actions = {
+      {"--help", Action::help}, {"-h", Action::help}, {"--version", Action::version}, {"--cpu", Action::cpu}};
   for (const std::string& word : words) {
     const auto found = actions.find(word);
     if (found == actions.end()) {
@@ -168,44 +192,9 @@ Options parse_args(int argc, char** argv) {
     if (!seen.insert(flag).second && flag != "--input") {
       throw usage_error(flag + " is given twice");
     }
-    if (flag == "--model") {
-      options.model = value;
-    } else if (flag == "--input") {
-      options.inputs.push_back(value);
-    } else if (flag == "--pass") {
-      options.pass = parse_pass(value);
-    } else if (flag == "--warmup") {
-      options.warmup = parse_count(flag, value, 0, kMostInferences);
-    } else if (flag == "--warmup-cap") {
-      options.warmup_cap = parse_count(flag, value, 0, kMostInferences);
-    } else if (flag == "--iterations") {
-      options.iterations = parse_count(flag, value, 1, kMostInferences);
-    } else if (flag == "--threads") {
-      options.threads = parse_count(flag, value, 1, kMostThreads);
-    } else if (flag == "--slowdown-percent") {
-      options.slowdown_percent = parse_percent(flag, value, kMostSlowdownPercent);
-    } else if (flag == "--result") {
-      options.result = value;
-    } else if (flag == "--outputs") {
-      options.outputs = value;
-    } else if (flag == "--etdump") {
-      options.etdump = value;
-    } else if (flag == "--samples") {
-      options.samples = value;
-    } else if (flag == "--sample-period-us") {
-      options.sample_period_us = parse_count(flag, value, kLeastSamplePeriodUs, kMostSamplePeriodUs);
-    } else if (flag == "--sample-capacity") {
-      options.sample_capacity = parse_count(flag, value, 1, kMostSamples);
-    } else if (flag == "--cpus") {
-      options.cpus = parse_cpus(flag, value);
-    } else if (flag == "--qos") {
-      options.qos = parse_qos(value);
-    } else {
-      options.method = value;
-    }
+    kValueFlags.at(flag)(options, flag, value);
   }
-  for (const char* flag :
-       {"--model", "--pass", "--warmup", "--iterations", "--threads", "--result", "--outputs"}) {
+  for (const char* flag : {"--model", "--pass", "--warmup", "--iterations", "--threads", "--result", "--outputs"}) {
     if (seen.count(flag) == 0) {
       throw usage_error(std::string(flag) + " is missing");
     }
@@ -248,7 +237,8 @@ const char* help_text() {
   --result FILE      one JSON object, written last: a failed run leaves none
   --outputs DIR      receives output_<i>.npy of the last inference; created when missing
   --etdump FILE      receives the trace of the etdump or kernels pass (warm-up inferences included)
-  --samples FILE     receives the samples of the kernels pass, as JSON (measured inferences only)
+  --samples FILE     receives the samples of the kernels pass, as JSON (measured inferences only); functions
+                     have no names in it yet: these are found in the files of the modules it lists
   --sample-period-us U
                      time between two samples of a thread (50 to 1000000, 500 unless told)
   --sample-capacity S

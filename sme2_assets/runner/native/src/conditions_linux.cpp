@@ -52,8 +52,7 @@ bool is_cpu_zone(std::string type) {
 
 ConditionsReader::ConditionsReader(const std::optional<std::vector<int64_t>>& cpus) {
   for (const int64_t cpu : cpus.value_or(std::vector<int64_t>())) {
-    const int file =
-        open_file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cpufreq/scaling_cur_freq");
+    const int file = open_file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cpufreq/scaling_cur_freq");
     if (file >= 0) {
       frequency_files_.emplace_back(cpu, file);
     }

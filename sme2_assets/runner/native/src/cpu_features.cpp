@@ -23,14 +23,6 @@ bool sme2_asked_for() {
   return state != "off";
 }
 
-void write_bits(JsonWriter& json, const std::optional<int64_t>& bits) {
-  if (bits) {
-    json.number(*bits);
-  } else {
-    json.null();
-  }
-}
-
 }  // namespace
 
 CpuInfo read_cpu_info() {
@@ -59,10 +51,8 @@ void write_json(JsonWriter& json, const CpuInfo& cpu) {
   json.key("features_masked").texts(cpu.masked);
   json.key("sme2").text(cpu.sme2_on ? "on" : "off");
   json.key("sme2_usable").boolean(cpu.sme2_usable);
-  json.key("sme_vector_bits");
-  write_bits(json, cpu.platform.sme_vector_bits);
-  json.key("sve_vector_bits");
-  write_bits(json, cpu.platform.sve_vector_bits);
+  json.key("sme_vector_bits").maybe(cpu.platform.sme_vector_bits);
+  json.key("sve_vector_bits").maybe(cpu.platform.sve_vector_bits);
   json.end_object();
 }
 

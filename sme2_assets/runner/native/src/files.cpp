@@ -102,8 +102,7 @@ std::string base_name(const std::string& path) { return fs::path(path).filename(
 
 bool same_file(const std::string& a, const std::string& b) {
   std::error_code error;
-  return a == b || fs::weakly_canonical(a, error) == fs::weakly_canonical(b, error) ||
-         fs::equivalent(a, b, error);
+  return a == b || fs::weakly_canonical(a, error) == fs::weakly_canonical(b, error) || fs::equivalent(a, b, error);
 }
 
 }  // namespace sme2

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace sme2 {
@@ -20,6 +22,25 @@ class JsonWriter {
   JsonWriter& decimal(double value);  // finite
   JsonWriter& boolean(bool value);
   JsonWriter& null();
+
+  // The value, or null where there is none.
+  template <typename T>
+  JsonWriter& maybe(const std::optional<T>& value) {
+    if (!value) {
+      return null();
+    }
+    if constexpr (std::is_same_v<T, bool>) {
+      return boolean(*value);
+    } else if constexpr (std::is_integral_v<T>) {
+      return number(static_cast<int64_t>(*value));
+    } else if constexpr (std::is_floating_point_v<T>) {
+      return decimal(*value);
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      return text(*value);
+    } else {
+      return numbers(*value);
+    }
+  }
 
   JsonWriter& texts(const std::vector<std::string>& values);
   JsonWriter& numbers(const std::vector<int64_t>& values);

@@ -7,8 +7,8 @@
 #include <functional>
 #include <memory>
 #include <new>
-#include <string>
 #include <optional>
+#include <string>
 
 #include <sys/resource.h>
 
@@ -23,9 +23,9 @@
 #include "method_runner.h"
 #include "npy.h"
 #include "placement.h"
+#include "recording_file.h"
 #include "result.h"
 #include "sampler.h"
-#include "samples_file.h"
 #include "steady.h"
 #include "thread_pool.h"
 
@@ -187,8 +187,8 @@ Recording measure_sampled(MethodRunner& runner, const Options& options, RunResul
   return sampler.stop();
 }
 
-SamplesFact write_samples(const Options& options, const RunResult& result, const Recording& recording) {
-  const std::string json = samples_json(result.cpu.platform.arch, recording, read_clocks());
+SamplesFact write_recording(const Options& options, const RunResult& result, const Recording& recording) {
+  const std::string json = recording_json(result.cpu.platform.arch, recording, read_clocks());
   write_file(options.samples, json.data(), json.size());
   return {json.size(), static_cast<int64_t>(recording.samples.size()), recording.dropped};
 }
@@ -223,8 +223,13 @@ void print_summary(const Options& options, const RunResult& result) {
   std::nth_element(sorted.begin(), sorted.begin() + sorted.size() / 2, sorted.end());
   std::printf("sme2_runner: %s pass, %zu warm-up%s + %u measured inferences, %u thread(s), SME2 %s, median %.3f ms%s\n",
               pass_name(options.pass), result.warmup_ns.size(),
-              !result.steady ? "" : *result.steady ? " (steady)" : " (not steady)", options.iterations, options.threads,
-              result.cpu.sme2_usable ? "used where kernels exist" : result.cpu.sme2_on ? "not in this CPU" : "off",
+              !result.steady   ? ""
+              : *result.steady ? " (steady)"
+                               : " (not steady)",
+              options.iterations, options.threads,
+              result.cpu.sme2_usable ? "used where kernels exist"
+              : result.cpu.sme2_on   ? "not in this CPU"
+                                     : "off",
               static_cast<double>(sorted[sorted.size() / 2]) / 1e6,
               options.slowdown_percent > 0 ? " (slowed on purpose)" : "");
 }
@@ -267,7 +272,7 @@ void run(const Options& options) {
     result.etdump_bytes = write_etdump(options, result, *tracer);
   }
   if (recording) {
-    result.samples = write_samples(options, result, *recording);
+    result.samples = write_recording(options, result, *recording);
   }
   write_outputs(options, outputs, result);
   const std::string json = result_json(options, result);

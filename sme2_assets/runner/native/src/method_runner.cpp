@@ -136,8 +136,8 @@ rt::EValue MethodRunner::State::accept_tensor(const rt::TensorInfo& info, size_t
     fits = array.shape[d] <= expected[d];
   }
   if (!fits) {
-    throw input_error(index, "the model wants " + wanted + ", the file has " +
-                                 described(dtype_name(array.dtype), array.shape));
+    throw input_error(
+        index, "the model wants " + wanted + ", the file has " + described(dtype_name(array.dtype), array.shape));
   }
   const std::vector<uint8_t> dim_order(info.dim_order().begin(), info.dim_order().end());
   tensors.push_back(std::make_unique<InputTensor>(array, info.scalar_type(), dim_order));
@@ -156,9 +156,7 @@ rt::EValue MethodRunner::State::accept_input(const rt::MethodMeta& meta, size_t 
     }
     return accept_tensor(*info, index, array);
   }
-  const Dtype wanted = *tag == rt::Tag::Int      ? Dtype::int64
-                       : *tag == rt::Tag::Double ? Dtype::float64
-                                                 : Dtype::boolean;
+  const Dtype wanted = *tag == rt::Tag::Int ? Dtype::int64 : *tag == rt::Tag::Double ? Dtype::float64 : Dtype::boolean;
   if (*tag != rt::Tag::Int && *tag != rt::Tag::Double && *tag != rt::Tag::Bool) {
     throw input_error(index, "the model wants neither a tensor nor a number, which no .npy file holds");
   }
@@ -238,8 +236,8 @@ void MethodRunner::load_method() {
   s.memory.emplace(&s.method_allocator, &*s.planned_memory, &s.temp_allocator);
   auto loaded = s.program->load_method(s.method_name.c_str(), &*s.memory, s.tracer);
   if (!loaded.ok()) {
-    throw model_error(s.model, "method '" + s.method_name + "' cannot be loaded (" +
-                                   rt::to_string(loaded.error()) + ", the lines above say more)");
+    throw model_error(s.model, "method '" + s.method_name + "' cannot be loaded (" + rt::to_string(loaded.error()) +
+                                   ", the lines above say more)");
   }
   s.method.emplace(std::move(*loaded));
   s.load_ns += elapsed_ns(start);

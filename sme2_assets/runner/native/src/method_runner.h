@@ -1,5 +1,9 @@
 // One method of one program: load, check the inputs, run, hand out the outputs.
 // The only room of the runner that knows ExecuTorch's program API.
+//
+// Module of ExecuTorch's extensions does much of this and does not serve here: it reaches Method::execute only
+// together with its own look-ups and copies, which would be in every time, and its planned memory lies wherever
+// malloc puts it, so that alignment, and with it the speed of kernels, would be a matter of chance.
 #pragma once
 
 #include <cstdint>

@@ -26,11 +26,9 @@ struct DtypeInfo {
 };
 
 constexpr DtypeInfo kDtypes[] = {
-    {Dtype::float32, "float32", "<f4", 4}, {Dtype::float16, "float16", "<f2", 2},
-    {Dtype::float64, "float64", "<f8", 8}, {Dtype::int8, "int8", "|i1", 1},
-    {Dtype::uint8, "uint8", "|u1", 1},     {Dtype::int16, "int16", "<i2", 2},
-    {Dtype::int32, "int32", "<i4", 4},     {Dtype::int64, "int64", "<i8", 8},
-    {Dtype::boolean, "bool", "|b1", 1},
+    {Dtype::float32, "float32", "<f4", 4}, {Dtype::float16, "float16", "<f2", 2}, {Dtype::float64, "float64", "<f8", 8},
+    {Dtype::int8, "int8", "|i1", 1},       {Dtype::uint8, "uint8", "|u1", 1},     {Dtype::int16, "int16", "<i2", 2},
+    {Dtype::int32, "int32", "<i4", 4},     {Dtype::int64, "int64", "<i8", 8},     {Dtype::boolean, "bool", "|b1", 1},
 };
 
 const DtypeInfo& info(Dtype dtype) {
@@ -186,8 +184,9 @@ Dtype dtype_of_descr(const std::string& path, const std::string& descr) {
   if (descr.rfind(">", 0) == 0) {
     throw bad_npy(path, "its data is big endian (dtype '" + descr + "')");
   }
-  throw bad_npy(path, "its dtype '" + descr + "' is not one of float32, float16, float64, int8, uint8, int16, "
-                                             "int32, int64, bool");
+  throw bad_npy(path, "its dtype '" + descr +
+                          "' is not one of float32, float16, float64, int8, uint8, int16, "
+                          "int32, int64, bool");
 }
 
 // Bytes the data must have; guards the product against overflow.
@@ -291,8 +290,8 @@ std::string npy_bytes(const Array& array) {
     shape += std::to_string(size) + ",";
   }
   shape += ")";
-  std::string header = std::string("{'descr': '") + info(array.dtype).descr +
-                       "', 'fortran_order': False, 'shape': " + shape + ", }";
+  std::string header =
+      std::string("{'descr': '") + info(array.dtype).descr + "', 'fortran_order': False, 'shape': " + shape + ", }";
   // numpy aligns the data to 64 bytes, counted from the start of the file.
   const size_t unpadded = kMagicSize + 4 + header.size() + 1;
   header.append((64 - unpadded % 64) % 64, ' ');

@@ -5,7 +5,8 @@
 namespace sme2 {
 
 void restrict_to_cpus(const std::vector<int64_t>& cpus) {
-  throw Failure(ExitCode::usage, "CPUs " + cpu_list_text(cpus) + " cannot be chosen on this system", "leave --cpus out");
+  throw Failure(ExitCode::usage, "CPUs " + cpu_list_text(cpus) + " cannot be chosen on this system",
+                "leave --cpus out");
 }
 
 void request_qos(const std::string& name) {

@@ -39,8 +39,7 @@ void request_qos(const std::string& name) {
     }
     const int error = ::pthread_set_qos_class_self_np(qos.value, 0);
     if (error != 0 || ::qos_class_self() != qos.value) {
-      throw Failure(ExitCode::usage,
-                    "quality of service " + name + " is not granted (" + std::strerror(error) + ")",
+      throw Failure(ExitCode::usage, "quality of service " + name + " is not granted (" + std::strerror(error) + ")",
                     "leave --qos out");
     }
     return;

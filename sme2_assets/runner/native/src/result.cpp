@@ -43,41 +43,16 @@ void write_samples(JsonWriter& json, const Options& options, const RunResult& re
   json.end_object();
 }
 
-void write_placement(JsonWriter& json, const RunResult& result) {
-  json.key("cpus");
-  if (result.cpus) {
-    json.numbers(*result.cpus);
-  } else {
-    json.null();
-  }
-  json.key("qos");
-  if (result.qos) {
-    json.text(*result.qos);
-  } else {
-    json.null();
-  }
-}
-
 void write_conditions(JsonWriter& json, const Conditions& conditions) {
   json.begin_object();
   json.key("at").text(conditions.at);
-  json.key("cpu");
-  if (conditions.cpu) {
-    json.number(*conditions.cpu);
-  } else {
-    json.null();
-  }
+  json.key("cpu").maybe(conditions.cpu);
   json.key("cpu_khz").begin_object();
   for (const auto& [cpu, khz] : conditions.cpu_khz) {
     json.key(std::to_string(cpu)).number(khz);
   }
   json.end_object();
-  json.key("temperature_c");
-  if (conditions.temperature_c) {
-    json.decimal(*conditions.temperature_c);
-  } else {
-    json.null();
-  }
+  json.key("temperature_c").maybe(conditions.temperature_c);
   json.end_object();
 }
 
@@ -109,12 +84,7 @@ std::string result_json(const Options& options, const RunResult& result) {
   json.key("threads").number(options.threads);
   json.key("warmup_iterations").number(static_cast<int64_t>(result.warmup_ns.size()));
   json.key("iterations").number(options.iterations);
-  json.key("steady");
-  if (result.steady) {
-    json.boolean(*result.steady);
-  } else {
-    json.null();
-  }
+  json.key("steady").maybe(result.steady);
   json.key("slowdown_percent").decimal(options.slowdown_percent);
   json.key("load_ns").number(result.load_ns);
   json.key("warmup_ns").numbers(result.warmup_ns);
@@ -122,7 +92,8 @@ std::string result_json(const Options& options, const RunResult& result) {
   json.key("peak_memory_bytes").number(result.peak_memory_bytes);
   json.key("cpu");
   write_json(json, result.cpu);
-  write_placement(json, result);
+  json.key("cpus").maybe(result.cpus);
+  json.key("qos").maybe(result.qos);
   json.key("conditions").begin_array();
   for (const Conditions& conditions : result.conditions) {
     write_conditions(json, conditions);

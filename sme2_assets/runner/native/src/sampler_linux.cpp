@@ -149,9 +149,8 @@ std::vector<SampledThread> find_threads(size_t least) {
     threads = list_threads();
   }
   if (threads.size() < least) {
-    throw cannot_start("only " + std::to_string(threads.size()) + " of " + std::to_string(least) +
-                           " threads take signals",
-                       ETIMEDOUT);
+    throw cannot_start(
+        "only " + std::to_string(threads.size()) + " of " + std::to_string(least) + " threads take signals", ETIMEDOUT);
   }
   return threads;
 }

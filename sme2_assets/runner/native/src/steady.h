@@ -1,4 +1,4 @@
-// When warm-up may end: the rule of sme2_assets/analysis/statistics.py (`steady_from`), which must say the same.
+// When warm-up may end. The rule exists here only: whoever reads a result is told the outcome, and does not ask again.
 #pragma once
 
 #include <cstddef>

@@ -182,8 +182,7 @@ Array output_array(const rt::EValue& value, size_t index) {
   if (value.isBool()) {
     return scalar_array(Dtype::boolean, static_cast<unsigned char>(value.toBool()));
   }
-  throw Failure(ExitCode::cannot_write,
-                "output " + std::to_string(index) + " is neither a tensor nor a number",
+  throw Failure(ExitCode::cannot_write, "output " + std::to_string(index) + " is neither a tensor nor a number",
                 "let the model return tensors");
 }
 

@@ -81,8 +81,7 @@ void on_every_thread(uint32_t threads, const std::function<void()>& task) {
 void set_thread_count(uint32_t threads) {
   auto* pool = executorch::extension::threadpool::get_threadpool();
   if (pool == nullptr || !pool->_unsafe_reset_threadpool(threads) || pool->get_thread_count() != threads) {
-    throw Failure(ExitCode::inference,
-                  "the thread pool could not be given " + std::to_string(threads) + " thread(s)",
+    throw Failure(ExitCode::inference, "the thread pool could not be given " + std::to_string(threads) + " thread(s)",
                   "try fewer --threads");
   }
 }

@@ -1,0 +1,123 @@
+"""What an insight is, and the rows of a run that insights are drawn from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import pandas as pd
+
+from sme2_assets.analysis.insights.values import names_in
+
+Basis = Literal["measured", "emulated", "predicted", "projection"]
+
+MATRIX = ("CONV", "GEMM")
+# What proves an SME2 kernel; a registered kernel may never have run.
+PROOF = ("executed", "name")
+# XNNPACK floors its times to whole microseconds: below this, a rate would be off by a fifth or more.
+LEAST_RATED_NS = 5_000
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Insight:
+    """One conclusion. `win_ns` and `win_share` are upper bounds, None where no time can be told.
+
+    `basis` is what the conclusion rests on: `measured` on hardware; `emulated` for kernels seen under
+    emulation; `predicted` from an operator's type alone; `projection` for arithmetic on published factors.
+    """
+
+    kind: str
+    title: str
+    detail: str
+    evidence: tuple[str, ...]
+    rules_out: str
+    win_ns: float | None
+    win_share: float | None
+    basis: Basis
+    rows: tuple[Row, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ArmRows:
+    """One run: its `runs` row, and its rows of the views of that name."""
+
+    run: Row
+    bottlenecks: pd.DataFrame
+    category_summary: pd.DataFrame
+    missed_sme2: pd.DataFrame
+    headroom: Row
+    # The emulated run with SME2 on that shows the kernels of this one, if there is one.
+    evidence_run_id: str | None = None
+
+    @property
+    def timed(self) -> bool:
+        return self.run["fidelity"] != "emulated"
+
+    @property
+    def speaks_of_sme2(self) -> bool:
+        return self.run["fidelity"] != "reference"
+
+    @property
+    def basis(self) -> Basis:
+        return "measured" if self.timed else "emulated"
+
+    @property
+    def matrix(self) -> pd.DataFrame:
+        return self.bottlenecks[self.bottlenecks["category"].isin(MATRIX)]
+
+    @property
+    def proven(self) -> pd.DataFrame:
+        """CONV and GEMM operators that are known to have taken an SME2 kernel."""
+        return self.matrix[self.matrix["sme2_evidence"].isin(PROOF)]
+
+    def share_of(self, duration_ns: float | None) -> float | None:
+        inference_ns = self.headroom["inference_ns"]
+        known = duration_ns is not None and self.timed and inference_ns > 0
+        return duration_ns / inference_ns if known else None
+
+    def insight(
+        self,
+        kind: str,
+        title: str,
+        detail: str,
+        rules_out: str,
+        *,
+        win_ns: float | None = None,
+        evidence: tuple[str, ...] = (),
+        basis: Basis | None = None,
+        rows: tuple[Row, ...] = (),
+    ) -> Insight:
+        """A conclusion about this arm, which carries what the arm's numbers rest on."""
+        win_ns = None if win_ns is None else float(win_ns)
+        known = (self.measurement(), *evidence)
+        share = self.share_of(win_ns)
+        return Insight(kind, title, detail, known, rules_out, win_ns, share, basis or self.basis, rows)
+
+    def measurement(self) -> str:
+        """What its numbers rest on."""
+        rounds, inferences = int(self.headroom["rounds"]), int(self.headroom["inferences"])
+        if self.timed:
+            flags = names_in(self.run.get("flags"))
+            disturbed = (
+                f"; the machine was not quiet ({_flag_kinds(flags)}), which raises means" if flags else ""
+            )
+            return (
+                f"run {self.run['run_id']} on {device_text(self.run)}: means over {rounds} rounds, "
+                f"{inferences} inferences with tracer{disturbed}"
+            )
+        return f"run {self.run['run_id']}: emulated, so kernels are real and times mean nothing"
+
+
+def device_text(run: Row) -> str:
+    """What a run's times are of."""
+    return f"{run['device']} ({run['arch']}, {run['cpu']})"
+
+
+def _flag_kinds(flags: list[str]) -> str:
+    """What the flags are about, without their details."""
+    return ", ".join(dict.fromkeys(flag.partition(":")[0] for flag in flags))

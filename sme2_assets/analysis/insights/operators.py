@@ -1,0 +1,31 @@
+"""Operators of a run, found by their place and told in rows."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from sme2_assets.analysis.insights.insight import Row
+from sme2_assets.analysis.insights.values import known_or, ms
+
+
+def operator_rows(operators: pd.DataFrame) -> tuple[Row, ...]:
+    columns = ("delegate", "position", "name", "category", "backend", "module", "source", "sme2_evidence")
+    return tuple(
+        {
+            **{column: known_or(row[column], None) for column in columns},
+            "mean_ms": None if pd.isna(row["mean_ns"]) else ms(row["mean_ns"]),
+            "share": known_or(row["share"], None),
+            "rounds": int(row["rounds"]),
+        }
+        for row in operators.to_dict("records")
+    )
+
+
+def same_operator(rows: pd.DataFrame, operator: Row) -> Row | None:
+    """The row of an operator in other rows, by place: another kernel often has another name."""
+    same = rows[
+        (rows["backend"] == operator["backend"])
+        & (rows["delegate"].fillna(-1) == known_or(operator["delegate"], -1))
+        & (rows["position"] == operator["position"])
+    ]
+    return None if same.empty else same.iloc[0].to_dict()

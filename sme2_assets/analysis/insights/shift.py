@@ -1,0 +1,100 @@
+"""Where the time, or under emulation the kernels, went as SME2 was switched on."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from sme2_assets.analysis.insights.insight import PROOF, ArmRows, Insight, Row
+from sme2_assets.analysis.insights.values import ceiling_text, ms
+
+
+def time_shift(off: ArmRows, on: ArmRows) -> Insight:
+    shares = {
+        arm.run["sme2"]: arm.category_summary.set_index("category")[["mean_ns", "share"]] for arm in (off, on)
+    }
+    names = shares["off"].index.union(shares["on"].index, sort=False)
+    rows = [
+        {
+            "category": name,
+            "off_ms": ms(_value(shares["off"], name, "mean_ns")),
+            "on_ms": ms(_value(shares["on"], name, "mean_ns")),
+            "off_share": _value(shares["off"], name, "share"),
+            "on_share": _value(shares["on"], name, "share"),
+        }
+        for name in names
+    ]
+    rows.sort(key=lambda row: -row["off_ms"])
+    before = max(rows, key=lambda row: row["off_share"])
+    after = max(rows, key=lambda row: row["on_share"])
+    if before["category"] == after["category"]:
+        title = (
+            f"{after['category']} stays the largest part: {after['off_share']:.0%} of the inference with "
+            f"SME2 off, {after['on_share']:.0%} with it on"
+        )
+    else:
+        title = (
+            f"The bottleneck moved from {before['category']} ({before['off_share']:.0%} of the inference "
+            f"with SME2 off) to {after['category']} ({after['on_share']:.0%} with it on)"
+        )
+    changes = "; ".join(
+        f"{row['category']} {row['off_ms']:.3f} -> {row['on_ms']:.3f} ms "
+        f"({row['off_share']:.0%} -> {row['on_share']:.0%})"
+        for row in rows
+    )
+    ceiling = ceiling_text(on.headroom["without_compute_speedup"])
+    compute_share = on.share_of(on.headroom["compute_ns"]) or 0.0
+    return Insight(
+        "bottleneck_shift",
+        title,
+        f"{changes}. The inference with tracer: {ms(off.headroom['inference_ns']):.3f} -> "
+        f"{ms(on.headroom['inference_ns']):.3f} ms.",
+        (off.measurement(), on.measurement(), *_kernel_evidence(off), *_kernel_evidence(on)),
+        f"CONV and GEMM are {compute_share:.0%} of what is left: faster kernels for them bring "
+        f"no more than {ceiling}.",
+        None,
+        None,
+        "measured",
+        tuple(rows),
+    )
+
+
+def kernel_shift(off: ArmRows, on: ArmRows) -> Insight:
+    """The shift in kernels: all that an emulated pair can tell."""
+    counts = {arm.run["sme2"]: arm.bottlenecks.groupby("category") for arm in (off, on)}
+    rows = []
+    for name in sorted(set(off.bottlenecks["category"]) | set(on.bottlenecks["category"])):
+        row: Row = {"category": name}
+        for sme2, groups in counts.items():
+            members = groups.get_group(name) if name in groups.groups else on.bottlenecks.iloc[:0]
+            row[f"{sme2}_operators"] = len(members)
+            row[f"{sme2}_sme2_operators"] = int(members["sme2_evidence"].isin(PROOF).sum())
+            row[f"{sme2}_samples"] = int(members["samples"].sum())
+            row[f"{sme2}_sme_samples"] = int(members["sme_samples"].sum())
+        rows.append(row)
+    taken = len(on.proven)
+    return Insight(
+        "bottleneck_shift",
+        f"{taken} of {len(on.matrix)} CONV and GEMM operators take SME2 kernels with SME2 on, "
+        f"{len(off.proven)} with it off",
+        "Emulated: which kernels run is real. How far the bottleneck moves in time needs SME2 hardware.",
+        (off.measurement(), on.measurement(), *_kernel_evidence(off), *_kernel_evidence(on)),
+        "Nothing about time: no speedup follows from this."
+        if taken
+        else "No operator takes an SME2 kernel, so SME2 cannot change the time of this model.",
+        None,
+        None,
+        "emulated",
+        tuple(rows),
+    )
+
+
+def _kernel_evidence(arm: ArmRows) -> tuple[str, ...]:
+    """Samples of CONV and GEMM in SME kernels, where any were taken."""
+    samples, sme = int(arm.matrix["samples"].sum()), int(arm.matrix["sme_samples"].sum())
+    if not samples:
+        return ()
+    return (f"SME2 {arm.run['sme2']}: {sme} of {samples} samples of CONV and GEMM are in SME kernels",)
+
+
+def _value(frame: pd.DataFrame, name: str, column: str) -> float:
+    return float(frame.loc[name, column]) if name in frame.index else 0.0

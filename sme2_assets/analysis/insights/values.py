@@ -1,0 +1,46 @@
+"""Values of the warehouse's rows as plain numbers and words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+
+def known_or(value: Any, default: Any) -> Any:
+    """`value`, or the default for a missing one; plain Python numbers."""
+    if value is None or pd.isna(value):
+        return default
+    return value.item() if hasattr(value, "item") else value
+
+
+def names_in(value: Any) -> list[str]:
+    """A list column's value; frames of DuckDB hold arrays, or nothing."""
+    if value is None or isinstance(value, float) or value is pd.NA:
+        return []
+    return [str(name) for name in value]
+
+
+def ms(duration_ns: float) -> float:
+    return float(duration_ns) / 1e6
+
+
+def counted(rows: pd.DataFrame, what: str) -> str:
+    return f"{len(rows)} {what}" + ("" if len(rows) == 1 else "s")
+
+
+def shortened(text: str, most: int = 80) -> str:
+    return text if len(text) <= most else text[: most - 3].rstrip(", ") + "..."
+
+
+def place_of(operator: dict[str, Any]) -> str:
+    """Where in the model an operator comes from; empty when that is not known."""
+    module, source = known_or(operator["module"], ""), known_or(operator["source"], "")
+    kind = known_or(operator["module_type"], "")
+    if module and kind:
+        module = f"{module} ({kind})"
+    return ", ".join(part for part in (module, source) if part)
+
+
+def ceiling_text(speedup: float | None) -> str:
+    return "no bound" if speedup is None or pd.isna(speedup) else f"{speedup:.2f}x"

@@ -1,0 +1,145 @@
+"""`sme2 warehouse`: the tables, made from the evidence again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sme2_assets.cli.support import json_option, out, print_json, progress
+from sme2_assets.store import Store
+
+if TYPE_CHECKING:
+    from sme2_assets.warehouse.rebuild import Derived
+
+
+@click.group()
+def warehouse() -> None:
+    """Make the tables from the run folders again, or take in runs of other data folders.
+
+    Run folders are the evidence; nothing here changes them.
+    """
+
+
+@warehouse.command()
+@click.option(
+    "--check", is_flag=True, help="Change nothing: tell whether the tables are what a rebuild gives."
+)
+@json_option
+@click.pass_obj
+def rebuild(store: Store, check: bool, as_json: bool) -> None:
+    """Make every table again, from all run folders.
+
+    Needed after an update that changes what rows say, for instance the category of an operator: `sme2 doctor`
+    tells. A rebuild that is interrupted goes on where it was; until it has ended, the old tables stay. A
+    folder that cannot be read is named and left out, and the exit code is 1.
+    """
+    from sme2_assets.warehouse.rebuild import differences
+    from sme2_assets.warehouse.rebuild import rebuild as rebuilt
+
+    if not check:
+        with _told() as log:
+            done = rebuilt(store, log)
+        _show(done, as_json)
+        return
+    with _told() as log:
+        found, done = differences(store, log)
+    if as_json:
+        print_json({"differences": [asdict(each) for each in found], **_facts(done)})
+    else:
+        for each in found:
+            out.print(
+                f"{each.table}: {each.only_stored} rows only in the warehouse, "
+                f"{each.only_derived} only in a rebuild",
+                highlight=False,
+            )
+        if not found:
+            out.print(f"Every table is what {len(done.taken)} run folders give.", highlight=False)
+        _show_refused(done)
+    if found or done.refused:
+        sys.exit(1)
+
+
+@warehouse.command()
+@json_option
+@click.pass_obj
+def sync(store: Store, as_json: bool) -> None:
+    """Take in the run folders that are in no table, and compare the pairs that nobody compared.
+
+    A run is in no table when what follows its measurement failed or was stopped.
+    """
+    from sme2_assets.warehouse.rebuild import sync as synced
+
+    with _told() as log:
+        done = synced(store, log)
+    _show(done, as_json)
+
+
+@warehouse.command()
+@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@json_option
+@click.pass_obj
+def merge(store: Store, folder: Path, as_json: bool) -> None:
+    """Copy the run folders of another data folder DIR here, and take them in.
+
+    Runs that are here already are left alone. Two folders with one run id and different content are refused.
+    """
+    from sme2_assets.warehouse.rebuild import merge as merged
+
+    with _told() as log:
+        done = merged(store, folder, log)
+    _show(done, as_json)
+
+
+@contextmanager
+def _told() -> Iterator[Callable[[str], None]]:
+    """Progress in one line, which stays only where nobody watches."""
+    with progress.status("starting") as status:
+
+        def log(message: str) -> None:
+            status.update(message)
+            if not progress.is_terminal:
+                progress.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+        yield log
+
+
+def _show(done: Derived, as_json: bool) -> None:
+    if as_json:
+        print_json(_facts(done))
+    else:
+        there = f", {len(done.already_there)} were here already" if done.already_there else ""
+        out.print(
+            f"{len(done.taken)} runs taken in, {len(done.compared)} pairs compared{there}.", highlight=False
+        )
+        _show_refused(done)
+    if done.refused:
+        sys.exit(1)
+
+
+def _show_refused(done: Derived) -> None:
+    for each in done.refused:
+        progress.print(
+            f"{each.what} was left out: {each.error}",
+            style="bold red",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _facts(done: Derived) -> dict[str, object]:
+    return {
+        "taken": done.taken,
+        "already_there": done.already_there,
+        "compared": done.compared,
+        "refused": [
+            {"what": each.what, "error": each.error.what, "remedy": each.error.remedy}
+            for each in done.refused
+        ],
+    }

@@ -1,0 +1,219 @@
+"""A check that takes a model through every step it will take, up to the first that fails.
+
+Belongs here: the order of the steps, and what each failure means for the person who brings the model. Does
+not: the steps themselves (export, runner, numerics).
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from sme2_assets.diagnostics.steps import CheckStep, Checkup
+from sme2_assets.errors import ExportError, Sme2Error
+from sme2_assets.evidence.numerics import compare_outputs, worst_agreement
+from sme2_assets.evidence.operators import ProgramOperators
+from sme2_assets.evidence.result import RunnerResult
+from sme2_assets.models.artifact import ExportedModel, read_manifest
+from sme2_assets.models.failures import load_failure
+from sme2_assets.models.progress import Stage
+from sme2_assets.models.registry import ModelSpec, Variant, model_spec
+from sme2_assets.runner.build import RunnerBinary
+from sme2_assets.runner.bundle import runner_for
+from sme2_assets.runner.failures import runner_failure
+from sme2_assets.store import Store
+from sme2_assets.targets import Target, open_target
+from sme2_assets.targets.host import host_platform
+
+Log = Callable[[str], None]
+
+STEPS = ("find", "import", "eager run", "export", "lowering", "run", "numerics")
+# A program that is used as it is has neither model nor export.
+STEPS_OF_A_PROGRAM = ("find", "read", "run", "numerics")
+# The stages of an export as steps of the check; loading comes before all of them.
+_STEP_OF_STAGE = {"build": "eager run", "export": "export", "lower": "lowering", "read": "read"}
+_TIMED_INFERENCES = 3
+_RUN_TIMEOUT_S = 900.0
+
+
+def check_variant(
+    variant: Variant, store: Store, *, log: Log, watch: Callable[[CheckStep], None] = lambda step: None
+) -> Checkup:
+    """Takes a variant through every step up to its first failure; `watch` hears of each as it ends."""
+    made = Checkup(variant.key, "model", watch)
+    with made.until_a_failure():
+        with made.step("find") as step:
+            spec = model_spec(variant.model)
+            step.detail = f"{spec.source}: {spec.place}"
+        made.expect(*(STEPS_OF_A_PROGRAM if spec.pte else STEPS))
+        exported = _export(made, spec, variant, store.artifacts, log)
+        outputs = _run(made, exported, store, log)
+        _compare(made, spec, exported, outputs, log)
+    return made
+
+
+def write_program(variant: Variant, store: Store, folder: Path) -> list[Path]:
+    """Puts the program of a variant, and its ETRecord, into a folder of the user's."""
+    from sme2_assets.models.export import export_variant
+
+    exported = export_variant(variant.key, store.artifacts, log=lambda _: None)
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / f"{variant.model}_xnnpack_{variant.precision}.pte"
+    copies = {program: exported.pte}
+    if exported.etrecord is not None:
+        copies[program.with_name(f"{program.name}.etrecord")] = exported.etrecord
+    for copy, original in copies.items():
+        staged = copy.with_name(f".{copy.name}.part")
+        shutil.copyfile(original, staged)
+        staged.replace(copy)
+    return list(copies)
+
+
+def _export(made: Checkup, spec: ModelSpec, variant: Variant, artifacts: Path, log: Log) -> ExportedModel:
+    """Import to lowering: one export, which tells where it is. A cached one has passed them before."""
+    from sme2_assets.models.export import export_model, load_libraries, quiet_libraries
+
+    if spec.pte is None:
+        with made.step("import") as step, quiet_libraries():
+            load_libraries()
+            spec.build()
+            step.detail = f"{spec.title}: {spec.description}"
+    names = [step.name for step in made.steps if step.name in _STEP_OF_STAGE.values()]
+    begun = {names[0]: time.perf_counter()}
+
+    def on_stage(stage: Stage) -> None:
+        # What a ready-made program writes at the end is not lowering.
+        if (name := _STEP_OF_STAGE.get(stage)) in names:
+            begun.setdefault(str(name), time.perf_counter())
+
+    exported, failure = None, None
+    try:
+        exported = export_model(spec, variant, artifacts, log=log, on_stage=on_stage)
+    except Sme2Error as error:
+        failure = error
+    ends = [*list(begun.values())[1:], time.perf_counter()]
+    seconds = {name: end - start for (name, start), end in zip(begun.items(), ends, strict=True)}
+    for name in names if exported is not None else begun:
+        with made.step(name) as step:
+            if exported is None:
+                step.seconds = seconds[name]
+                if failure is not None and name == list(begun)[-1]:
+                    raise failure
+            elif exported.cached:
+                step.detail = "passed before: same model, options and versions"
+            else:
+                step.seconds = seconds.get(name, 0.0)
+                step.detail = _found_by(name, exported)
+    assert exported is not None
+    return exported
+
+
+def _found_by(step: str, exported: ExportedModel) -> str:
+    manifest = read_manifest(exported.manifest)
+    operators = manifest.operators
+    shapes = ", ".join(f"{tensor.dtype}{tensor.shape}" for tensor in manifest.inputs)
+    outputs = ", ".join(f"{tensor.dtype}{tensor.shape}" for tensor in manifest.outputs)
+    if step in ("eager run", "read"):
+        size = "" if manifest.macs is None else f", {manifest.macs / 1e6:,.1f} MMAC"
+        weights = "" if manifest.parameters is None else f", {manifest.parameters:,} parameters"
+        return f"{shapes} -> {outputs}{weights}{size}"
+    if step == "lowering":
+        return (
+            f"{operators.delegated_total} operators in {operators.delegates} delegate call(s), "
+            f"{operators.portable_total} portable, {exported.pte.stat().st_size:,} bytes"
+        )
+    return f"at {manifest.precision}"
+
+
+def _run(made: Checkup, exported: ExportedModel, store: Store, log: Log) -> list[np.ndarray]:
+    with made.step("run") as step:
+        target = _target(store)
+        runner = runner_for(target, store, log=log)
+        result, outputs = _run_once(target, runner, exported)
+        state = target.facts().arch if target.fidelity == "reference" else "SME2 off"
+        facts = f"{target.platform}, {state}, {len(outputs)} output(s)"
+        # A time here is a hint only: measuring is what `sme2 profile` does. Emulated ones mean nothing.
+        hint = f", about {min(result.iteration_ns) / 1e6:,.2f} ms" if target.fidelity != "emulated" else ""
+        step.detail = f"{facts}{hint}"
+    return outputs
+
+
+def _target(store: Store) -> Target:
+    """This machine's own CPU, else the emulator."""
+    native = host_platform()
+    if native is not None and open_target(native, store).availability("off").ok:
+        return open_target(native, store)
+    emulated = open_target("emulated", store)
+    emulated.require("off")
+    return emulated
+
+
+def _run_once(
+    target: Target, runner: RunnerBinary, exported: ExportedModel
+) -> tuple[RunnerResult, list[np.ndarray]]:
+    with target.workspace() as workspace:
+        command = [*workspace.install(runner.program), "--model", workspace.put(exported.pte)]
+        for path in exported.inputs:
+            command += ["--input", workspace.put(path)]
+        command += ["--pass", "latency", "--threads", "1", "--warmup", "1"]
+        command += ["--iterations", str(_TIMED_INFERENCES)]
+        command += ["--result", workspace.path("check.json"), "--outputs", workspace.path("check_outputs")]
+        done = workspace.run(command, {"SME2_RUNNER_SME2": "off"}, _RUN_TIMEOUT_S)
+        if done.returncode != 0:
+            lacking = load_failure(done.stderr, ProgramOperators.read(exported.operators))
+            raise lacking or runner_failure(done.returncode, done.stderr[-2000:])
+        result = RunnerResult.read(Path(workspace.path("check.json")))
+        folder = Path(workspace.path("check_outputs"))
+        outputs = [np.load(folder / str(fact.file), allow_pickle=False) for fact in result.outputs]
+    return result, outputs
+
+
+def _compare(
+    made: Checkup, spec: ModelSpec, exported: ExportedModel, outputs: list[np.ndarray], log: Log
+) -> None:
+    manifest = read_manifest(exported.manifest)
+    with made.step("numerics") as step:
+        if not exported.expected_outputs:
+            step.detail = "the program came without an eager model: there is nothing to compare with"
+            return
+        expected = [np.load(path, allow_pickle=False) for path in exported.expected_outputs]
+        worst = worst_agreement(compare_outputs(expected, outputs, classifier=manifest.is_classifier))
+        if worst is None:
+            raise ExportError("The model has no outputs", "return a tensor from its forward()")
+        bound = manifest.tolerance.minimum_db
+        step.detail = f"SQNR {worst.sqnr_db:.1f} dB (at least {bound:g})"
+        if worst.top1_agreement is not None:
+            step.detail += f", top-1 agreement {worst.top1_agreement:.0%}"
+        if not worst.passes(bound):
+            raise ExportError(
+                f"Output {worst.output} is too far from the eager model: SQNR {worst.sqnr_db:.1f} dB, "
+                f"at least {bound:g} dB is expected at {manifest.precision}"
+                f"{_where_it_begins(spec, manifest.precision, bound, log)}",
+                _numerics_remedy(manifest.precision),
+            )
+
+
+def _where_it_begins(spec: ModelSpec, precision: str, bound: float, log: Log) -> str:
+    from sme2_assets.models.divergence import divergence_of
+
+    if precision == "fp32":
+        return ""
+    found = divergence_of(spec, precision, minimum_db=bound, log=log)
+    if found is None:
+        return ". In torch the model at this precision is near enough: the runner's kernels differ"
+    return f". The first operator that is: {found}"
+
+
+def _numerics_remedy(precision: str) -> str:
+    if precision == "fp32":
+        return "fp32 must agree: look for an operator whose kernel differs, or report it as a defect"
+    if precision == "fp16":
+        return "look for values beyond 65504; or do not offer fp16 (`precisions` of MODEL)"
+    return (
+        "give get_calibration_inputs(count) data like the model's own; do not offer the precision, or set "
+        f"minimum_sqnr_db = {{'{precision}': ...}} if this is good enough for the model"
+    )

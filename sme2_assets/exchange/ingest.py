@@ -1,0 +1,167 @@
+"""Traces that were made elsewhere become runs of the warehouse, marked as foreign.
+
+An ETDump says what ran and for how long. It does not say which model, device or SME2 state, or whether
+anything else ran at the same time. Those come from the options, the public kit's `manifest.json` and the
+names of files and folders, in this order, and nothing is made up: what none of them says is NULL. A foreign
+run is not an arm of a session, so it is compared with nothing and enters no verdict.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sme2_assets.analysis.timeline import execute_durations
+from sme2_assets.errors import Sme2Error, TraceError
+from sme2_assets.etdump import read_etdump
+from sme2_assets.evidence.folder import LOG_FILE, TRACE_FILE, ForeignFolder
+from sme2_assets.evidence.foreign import FOREIGN, FOREIGN_FILE, Facts, ForeignStatement
+from sme2_assets.exchange.find_traces import FoundTrace, RefusedTrace, traces_below
+from sme2_assets.exchange.kit import KEPT_AS, beside, log_beside
+from sme2_assets.exchange.trace_facts import facts_of
+from sme2_assets.store import Store, sha256_of_file, write_text_atomically
+from sme2_assets.warehouse.foreign import rows_of_foreign, write_foreign
+from sme2_assets.warehouse.store import Warehouse
+
+
+@dataclass(frozen=True)
+class IngestedTrace:
+    """A trace that is in the warehouse now."""
+
+    source: str
+    run_id: str
+    facts: Facts
+    inferences: int
+    median_execute_ns: float
+    registered_kernels: int
+    replaced: bool
+
+
+@dataclass
+class Ingested:
+    traces: list[IngestedTrace] = field(default_factory=list)
+    refused: list[RefusedTrace] = field(default_factory=list)
+
+
+def ingest_paths(
+    store: Store, paths: Sequence[Path], said: Facts, log: Callable[[str], None] = lambda message: None
+) -> Ingested:
+    """Takes every whole trace at or below the paths into the warehouse; says why the others are not.
+
+    A trace that was ingested before is replaced: its name is the hash of its content.
+    """
+    warehouse = Warehouse(store.warehouse)
+    done = Ingested()
+    sources: dict[str, str] = {}
+    for path in paths:
+        found, refused = traces_below(path)
+        done.refused += refused
+        for trace in found:
+            log(trace.source)
+            try:
+                ingested = _ingest(store, warehouse, trace, said, sources)
+            except Sme2Error as error:
+                done.refused.append(RefusedTrace(trace.source, error.what, error.remedy))
+            else:
+                sources[ingested.run_id] = trace.source
+                done.traces.append(ingested)
+    if done.traces:
+        warehouse.publish()
+    return done
+
+
+def _ingest(
+    store: Store, warehouse: Warehouse, trace: FoundTrace, said: Facts, sources: dict[str, str]
+) -> IngestedTrace:
+    facts, kit = facts_of(trace.path, said)
+    staging = _staged(store, trace)
+    try:
+        sha256 = sha256_of_file(staging / TRACE_FILE)
+        run_id = f"{FOREIGN}-{sha256[:16]}"
+        if run_id in sources:
+            raise TraceError(
+                f"It has the same content as {sources[run_id]}: one trace is not two runs.",
+                "Find out which of the two it is, and give that one.",
+            )
+        _require_inferences(staging / TRACE_FILE, facts.warmup or 0)
+        folder = store.run_dir(run_id)
+        replaced = _keep(staging, folder, sha256)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    write_text_atomically(folder / FOREIGN_FILE, _statement(run_id, trace, facts, kit, folder).to_json())
+    rows = rows_of_foreign(ForeignFolder.verified(folder))
+    write_foreign(warehouse, rows)
+    timed = rows.inferences[~rows.inferences["is_warmup"]]
+    median_ns = float(timed["execute_ns"].median())
+    return IngestedTrace(trace.source, run_id, facts, len(timed), median_ns, len(rows.registered), replaced)
+
+
+def _staged(store: Store, trace: FoundTrace) -> Path:
+    """A copy of the trace and of what the kit wrote beside it: what is read is what is kept."""
+    store.runs.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=".foreign.", dir=store.runs))
+    try:
+        shutil.copyfile(trace.path, staging / TRACE_FILE)
+        if log := log_beside(trace.path):
+            shutil.copyfile(log, staging / LOG_FILE)
+        for name, kept_as in KEPT_AS.items():
+            if (kit := beside(trace.path, name)) is not None:
+                shutil.copyfile(kit, staging / kept_as)
+    except OSError as error:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise TraceError(
+            f"It cannot be copied: {error.strerror or error}.",
+            "Check that it is readable and the disk has space.",
+        ) from error
+    staging.chmod(0o755)
+    return staging
+
+
+def _keep(staging: Path, folder: Path, sha256: str) -> bool:
+    """Makes the copy the run's folder. One that is there already stays as it is: evidence does not change."""
+    if not folder.exists():
+        staging.rename(folder)
+        return False
+    if not (folder / TRACE_FILE).is_file() or sha256_of_file(folder / TRACE_FILE) != sha256:
+        raise TraceError(
+            f"{folder} is named after the content of this trace but contains another one.",
+            "Somebody changed it: remove that folder and ingest again.",
+        )
+    return True
+
+
+def _require_inferences(path: Path, warmup: int) -> None:
+    try:
+        inferences = len(execute_durations(read_etdump(path)))
+        if inferences == 0:
+            raise TraceError(
+                "It contains no inference.", "Run the model at least once with the event tracer attached."
+            )
+        if warmup >= inferences:
+            raise TraceError(
+                f"It holds {inferences} inferences, so {warmup} of them cannot be warm-up.",
+                "Give a smaller --warmup.",
+            )
+    except TraceError as error:
+        # The copy's name means nothing to the person who gave the file.
+        raise TraceError(error.what.replace(f"ETDump {path}", "It"), error.remedy) from error
+
+
+def _statement(
+    run_id: str, trace: FoundTrace, facts: Facts, kit: dict[str, Any] | None, folder: Path
+) -> ForeignStatement:
+    return ForeignStatement(
+        run_id=run_id,
+        source=trace.source,
+        ingested_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        facts=facts,
+        kit=kit,
+        file_sha256={
+            path.name: sha256_of_file(path) for path in sorted(folder.iterdir()) if path.name != FOREIGN_FILE
+        },
+    )

@@ -1,0 +1,70 @@
+"""Files of the public kit beside a trace: its manifest, its metrics, the runner's log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+KIT_MANIFEST, KIT_METRICS = "manifest.json", "metrics.json"
+# Kept beside the trace under these names, so that they are not mistaken for the run's own.
+KEPT_AS = {KIT_MANIFEST: "kit_manifest.json", KIT_METRICS: "kit_metrics.json"}
+LARGEST_JSON_BYTES = 64 << 20
+
+
+def kit_result(trace: Path) -> dict[str, Any] | None:
+    """What the kit's manifest says of a trace, with the model of the whole; None where it says nothing."""
+    path = beside(trace, KIT_MANIFEST)
+    document = json_of(path) if path is not None else None
+    if path is None or not isinstance(document, dict):
+        return None
+    shared = {key: document.get(key) for key in ("model", "generated_at", "config", "executorch")}
+    for result in kit_results(document):
+        name = promised_files(result).get("etdump")
+        if name is not None and (path.parent / name) == trace:
+            return {**shared, **result}
+    return {**shared, "results": "none of them is of this trace"}
+
+
+def kit_results(document: Any) -> list[dict[str, Any]]:
+    results = document.get("results") if isinstance(document, dict) else None
+    return [result for result in results if isinstance(result, dict)] if isinstance(results, list) else []
+
+
+def promised_files(result: dict[str, Any]) -> dict[str, str]:
+    """The files of a result by kind, as paths below the manifest; what leads out of its folder is none."""
+    artifacts = result.get("artifacts")
+    references = artifacts.items() if isinstance(artifacts, dict) else ()
+    names = {kind: it.get("relative_path") for kind, it in references if isinstance(it, dict)}
+    return {
+        kind: name
+        for kind, name in names.items()
+        if isinstance(name, str) and not Path(name).is_absolute() and ".." not in Path(name).parts
+    }
+
+
+def beside(trace: Path, name: str) -> Path | None:
+    """A file of the kit about the trace: in its folder, or in the one above, which is the platform's."""
+    for folder in (trace.parent, trace.parent.parent):
+        path = folder / name
+        if path.is_file() and path.stat().st_size <= LARGEST_JSON_BYTES:
+            return path
+    return None
+
+
+def log_beside(trace: Path) -> Path | None:
+    for name in (f"{trace.stem}.log", f"{trace.stem}_latency.log"):
+        path = trace.with_name(name)
+        if path.is_file() and path.stat().st_size <= LARGEST_JSON_BYTES:
+            return path
+    return None
+
+
+def json_of(path: Path) -> Any:
+    """The document, None where it cannot be read as one."""
+    try:
+        if path.stat().st_size > LARGEST_JSON_BYTES:
+            return None
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,145 @@
+"""From the recording of a kernels pass to its samples file.
+
+The runner records where every thread was: module and address. Which function that is, nobody looks up in the
+measured process: it is found here, in the very files that ran. The samples file that results is complete in
+itself; the recording and the files are not needed to read it.
+
+A file stands for a module if its build id is the recorded one, and each instruction that was recorded is in
+it. Without such a file, as for the C library of a phone, samples keep module and address, and have no name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, StrictStr, model_validator
+
+from sme2_assets.evidence.documents import Count, Document, Part
+from sme2_assets.evidence.samples import SampledThread, Word
+from sme2_assets.runner.symbols import BinaryImage, image_of, read_image
+
+SAMPLES_SCHEMA = 1
+_HEADER = {"arch", "period_ns", "dropped", "missed", "clock", "threads"}
+
+Log = Callable[[str], None]
+
+
+class _Module(Part):
+    path: StrictStr
+    build_id: StrictStr | None
+    image: Annotated[StrictStr, Field(pattern=r"^([0-9a-f]{2})*$")] | None
+    """Its bytes, where it is in no file: what the kernel maps into every process."""
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.path).name
+
+
+class _Places(Part):
+    """Of equal length, one entry per distinct program counter."""
+
+    module: list[Count | None]
+    address: list[Count]
+    word: list[Word | None]
+
+
+class _Columns(Part):
+    """Of equal length, one entry per sample."""
+
+    time_ns: list[Count]
+    thread: list[Count]
+    place: list[Count]
+
+
+class _Recording(Document):
+    VERSION: ClassVar[int] = 1
+    REMEDY: ClassVar[str] = (
+        "Run the kernels pass again; if it persists, the runner and this package do not match."
+    )
+
+    arch: StrictStr
+    period_ns: Count
+    dropped: Count
+    missed: Count
+    clock: dict[str, Count]
+    threads: tuple[SampledThread, ...]
+    modules: tuple[_Module, ...]
+    places: _Places
+    samples: _Columns
+
+    @model_validator(mode="after")
+    def _indices_fit(self) -> Self:
+        places, samples = self.places, self.samples
+        if not len(places.module) == len(places.address) == len(places.word):
+            raise ValueError("the columns of places are not of one length")
+        if not len(samples.time_ns) == len(samples.thread) == len(samples.place):
+            raise ValueError("the columns of samples are not of one length")
+        if max((module for module in places.module if module is not None), default=-1) >= len(self.modules):
+            raise ValueError("a place is in a module that is not listed")
+        if max(samples.place, default=-1) >= len(places.address):
+            raise ValueError("a sample is at a place that is not listed")
+        return self
+
+
+def write_samples(recording: Path, samples: Path, folders: Iterable[Path], log: Log = lambda _: None) -> None:
+    """Writes the samples file of a recording.
+
+    A module is looked for at its own path, and by its name in `folders`: where it ran may be another machine.
+    """
+    content = _named(_Recording.read(recording), list(folders), log)
+    samples.write_text(json.dumps(content) + "\n", encoding="utf-8")
+
+
+def _named(recording: _Recording, folders: Sequence[Path], log: Log) -> dict[str, Any]:
+    modules, samples = recording.modules, recording.samples
+    addresses, words = recording.places.address, recording.places.word
+    places = list(zip(recording.places.module, addresses, words, strict=True))
+    images = {
+        index: _image_of(modules[index], [(a, w) for m, a, w in places if m == index], folders, log)
+        for index in {module for module, _, _ in places if module is not None}
+    }
+    functions: dict[tuple[str | None, int, str | None], int] = {}
+    function_of_place: list[int] = []
+    for module, address, _ in places:
+        image = None if module is None else images[module]
+        start, symbol = (address, None) if image is None else image.function_at(address)
+        function = (None if module is None else modules[module].name, start, symbol)
+        function_of_place.append(functions.setdefault(function, len(functions)))
+    return {
+        "schema": SAMPLES_SCHEMA,
+        **recording.model_dump(mode="json", include=_HEADER),
+        "functions": [
+            {"library": library, "offset": offset, "symbol": symbol} for library, offset, symbol in functions
+        ],
+        "samples": {
+            "time_ns": samples.time_ns,
+            "thread": samples.thread,
+            "function": [function_of_place[place] for place in samples.place],
+            "address": [addresses[place] for place in samples.place],
+            "word": [words[place] for place in samples.place],
+        },
+    }
+
+
+def _image_of(
+    module: _Module, words: Sequence[tuple[int, int | None]], folders: Sequence[Path], log: Log
+) -> BinaryImage | None:
+    """What of the module's functions can be told; None where there is no file that ran."""
+    own = [Path(module.path)] if module.path.startswith("/") else []
+    files = [path for path in (*own, *(folder / module.name for folder in folders)) if path.is_file()]
+    for source in files if module.image is None else [bytes.fromhex(module.image)]:
+        try:
+            image = image_of(source) if isinstance(source, bytes) else read_image(source)
+            if image.build_id == module.build_id and all(
+                word is None or image.word_at(address) == word for address, word in words
+            ):
+                for address, _ in words:
+                    image.function_at(address)  # a damaged table shows here
+                return image
+        except (OSError, ValueError) as error:
+            log(f"{module.name} cannot be read for the names of its functions: {error}")
+    log(f"functions of {module.name or 'a module'} have no names: the file that ran is not on this machine")
+    return None

@@ -1,0 +1,3 @@
+cd "$1" || exit 1
+shift
+exec "$@"

@@ -1,0 +1,190 @@
+"""The folder of one session on a device: files go into a store under their hash, nothing is sent twice."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error, TargetUnavailable
+from sme2_assets.store import sha256_of_file
+from sme2_assets.targets.android.device import FULL_REMEDY, Device
+from sme2_assets.targets.android.script import Script, shell_program
+from sme2_assets.targets.base import Completed, Program, Workspace
+from sme2_assets.targets.elf import AARCH64, machine_of
+
+Log = Callable[[str], None]
+
+DEFAULT_ROOT = "/data/local/tmp/sme2"
+ROOT_VARIABLE = "SME2_ANDROID_ROOT"
+#: What a device must keep free beyond what is sent to it: results are written there too.
+SPARE_BYTES = 64 * 2**20
+#: How long a step on the device may take that is not a measurement.
+SETUP_SECONDS = 120.0
+
+_MISSING = shell_program("missing")
+_ACCEPT = shell_program("accept")
+_LINK = shell_program("link")
+_RUN = shell_program("run")
+
+
+def android_root() -> str:
+    """The folder on a device below which everything lies."""
+    named = os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT
+    path = PurePosixPath(named)
+    if not path.is_absolute() or ".." in path.parts or path == PurePosixPath("/"):
+        raise Sme2Error(f"{ROOT_VARIABLE} is {named!r}.", "Give an absolute path of a folder on the device.")
+    return str(path)
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A local file and the hash of its content."""
+
+    path: Path
+    sha256: str
+    size_bytes: int
+
+
+class AndroidWorkspace(Workspace):
+    """The folder of one session on a device."""
+
+    def __init__(self, device: Device, root: str, name: str, log: Log) -> None:
+        self.device = device
+        self.root = root
+        self.name = name
+        self.folder = f"{root}/sessions/{name}"
+        self.wrapper: list[str] = []
+        self.bytes_pushed = 0
+        self._log = log
+        # What is known to be in the store with the right content.
+        self._there: set[str] = set()
+        self._hashes: dict[tuple[str, int, int], str] = {}
+
+    def install(self, program: Program) -> list[str]:
+        files = {name: self._hashed(program.folder / _inside(name)) for name in program.files}
+        for part in program.start:
+            if part.startswith("./") and part[2:] in files:
+                _require_aarch64(files[part[2:]].path)
+        listing = "".join(f"{sent.sha256} {name}\n" for name, sent in sorted(files.items()))
+        folder = f"{self.root}/programs/{hashlib.sha256(listing.encode()).hexdigest()}"
+        if folder not in self._there:
+            self._send(list(files.values()))
+            pairs = [word for name, sent in files.items() for word in (name, sent.sha256)]
+            self.device.script(_LINK, self.root, folder, *pairs, timeout_s=SETUP_SECONDS)
+            self._there.add(folder)
+        return program.command_in(folder)
+
+    def put(self, local: Path) -> str:
+        sent = self._hashed(local)
+        self._send([sent])
+        return f"{self.root}/store/{sent.sha256}"
+
+    def path(self, name: str) -> str:
+        return f"{self.folder}/files/{_inside(name)}"
+
+    def run(self, command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> Completed:
+        words = [*self.wrapper, *command]
+        done = self.device.shell(Script(_RUN, (f"{self.folder}/files", *words)), env=env, timeout_s=timeout_s)
+        return replace(done, command=words)
+
+    def get(self, name: str, local: Path) -> None:
+        remote = self.path(name)
+        local.parent.mkdir(parents=True, exist_ok=True)
+        # Under its final name only when it is whole.
+        with tempfile.TemporaryDirectory(prefix=".pull-", dir=local.parent) as staging:
+            pulled = Path(staging) / "pulled"
+            try:
+                self.device.pull(remote, pulled)
+            except ConnectionLost:
+                raise
+            except RunnerError as error:
+                if "No such file" not in error.what:
+                    raise
+                raise RunnerError(
+                    f"The runner succeeded but did not write {name}.", "Report this as a defect."
+                ) from error
+            shutil.move(pulled, local)
+        self.device.shell(["rm", "-rf", remote], timeout_s=SETUP_SECONDS)
+
+    def _hashed(self, path: Path) -> _Sent:
+        try:
+            state = path.stat()
+            key = (str(path.absolute()), state.st_size, state.st_mtime_ns)
+            if key not in self._hashes:
+                self._hashes[key] = sha256_of_file(path)
+        except OSError as error:
+            raise RunnerError(
+                f"{path} cannot be read: {error.strerror}.", "Materialise what it belongs to again."
+            ) from error
+        return _Sent(path, self._hashes[key], state.st_size)
+
+    def _send(self, files: Sequence[_Sent]) -> None:
+        """Brings into the store what is not there; whatever is, was checked by its hash in this session."""
+        asked = {sent.sha256: sent for sent in files if sent.sha256 not in self._there}
+        if not asked:
+            return
+        answer = self.device.script(_MISSING, self.root, *asked, timeout_s=SETUP_SECONDS)
+        missing = [asked[sha256] for sha256 in re.findall(r"^missing ([0-9a-f]{64})$", answer, re.MULTILINE)]
+        if missing:
+            self._require_space(sum(sent.size_bytes for sent in missing), answer)
+            self._push(missing)
+        self._there.update(asked)
+
+    def _push(self, files: Sequence[_Sent]) -> None:
+        started = time.monotonic()
+        for sent in files:
+            self.device.push(sent.path, f"{self.folder}/{sent.sha256}")
+        shas = [sent.sha256 for sent in files]
+        answer = self.device.script(_ACCEPT, self.root, self.folder, *shas, timeout_s=SETUP_SECONDS)
+        if damaged := re.findall(r"^damaged ([0-9a-f]{64})$", answer, re.MULTILINE):
+            names = ", ".join(sent.path.name for sent in files if sent.sha256 in damaged)
+            raise RunnerError(
+                f"{names} did not arrive on {self.device.serial} as sent, or changed while it was sent.",
+                "Measure again; if it keeps happening, try another cable or port.",
+            )
+        pushed = sum(sent.size_bytes for sent in files)
+        self.bytes_pushed += pushed
+        seconds = time.monotonic() - started
+        self._log(
+            f"{self.device.device_id}: pushed {len(files)} files, {pushed / 1e6:.1f} MB in {seconds:.1f} s"
+        )
+
+    def _require_space(self, needed: int, df: str) -> None:
+        free = free_bytes(df)
+        if free is not None and free < needed + SPARE_BYTES:
+            raise TargetUnavailable(
+                f"{self.device.serial} has {free / 1e6:.0f} MB free at {self.root}; "
+                f"{needed / 1e6:.0f} MB have to be sent, and {SPARE_BYTES / 1e6:.0f} MB kept free.",
+                FULL_REMEDY,
+            )
+
+
+def free_bytes(df: str) -> int | None:
+    """What `df -Pk` says of the last file system it lists."""
+    found = re.findall(r"\s(\d+)\s+(\d+)\s+(-?\d+)\s+(?:\d+%|-)\s", df)
+    return max(0, int(found[-1][2])) * 1024 if found else None
+
+
+def _inside(name: str) -> str:
+    """A name that stays below the folder it is used in."""
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts or path == PurePosixPath(".") or "\0" in name:
+        raise Sme2Error(f"{name!r} does not name a file inside a session's folder.", "Choose a plain name.")
+    return name
+
+
+def _require_aarch64(program: Path) -> None:
+    """A program for another CPU would fail on the device in words that nobody understands."""
+    machine = machine_of(program)
+    if machine not in (None, AARCH64):
+        raise RunnerError(
+            f"{program.name} is not a program for aarch64 (ELF machine {machine}).",
+            "Materialise the runner of the platform android: it is built for aarch64 on every host.",
+        )

@@ -1,0 +1,300 @@
+"""Making tables from run folders again: of all runs, of those in no table, or of another lab's.
+
+Run folders are the evidence, and every row can be made from them. So a change of the code that makes rows is
+applied to history by a rebuild, and two labs are merged by copying folders. One folder that cannot be read
+costs only itself: it is named, with what to do, and all others are taken.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
+
+import sme2_assets
+from sme2_assets.errors import EvidenceError, Sme2Error
+from sme2_assets.evidence.folder import (
+    ForeignFolder,
+    RunFolder,
+    identity_of,
+    open_verified,
+    run_folders,
+)
+from sme2_assets.store import Store, new_directory, write_text_atomically
+from sme2_assets.warehouse.comparisons import compare_session
+from sme2_assets.warehouse.foreign import rows_of_foreign, write_foreign
+from sme2_assets.warehouse.history import find_regressions
+from sme2_assets.warehouse.ingest import (
+    DERIVATION,
+    annotate,
+    annotation,
+    kernel_rows_of_run,
+    rows_of_run,
+    write_kernels,
+    write_run,
+)
+from sme2_assets.warehouse.publish import FILE_NAME, quoted
+from sme2_assets.warehouse.schema import COMPARISONS, REGRESSIONS, RUN_ID, RUNS, TABLES, Table
+from sme2_assets.warehouse.store import Warehouse
+
+Log = Callable[[str], None]
+
+# Beside the tables: those of a rebuild under way, and the old ones while they are replaced.
+REBUILD, REPLACED = "rebuild", "tables.replaced"
+# What a rebuild was begun by; one of other code begins from nothing.
+_BEGUN_BY = "begun_by"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A folder or session that gave no rows, and why."""
+
+    what: str
+    error: Sme2Error
+
+
+@dataclass
+class Derived:
+    """What became of a number of run folders."""
+
+    taken: list[str] = field(default_factory=list)
+    already_there: list[str] = field(default_factory=list)
+    compared: list[str] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Rows of a table that are not what the evidence gives."""
+
+    table: str
+    only_stored: int
+    only_derived: int
+
+
+def runs_in_tables(warehouse: Warehouse) -> set[str]:
+    return {path.parent.name.partition("=")[2] for path in _files(warehouse, RUNS)}
+
+
+def runs_in_no_table(store: Store) -> list[Path]:
+    """Run folders whose rows are missing: the measurement ended well, and what follows it did not.
+
+    Runs that were slowed down on purpose belong in no table.
+    """
+    known = runs_in_tables(Warehouse(store.warehouse))
+    return [path for path in run_folders(store.runs) if path.name not in known and not _is_slowed(path)]
+
+
+def runs_of_other_code(store: Store) -> int:
+    """How many runs have rows that were made by another version of the code that makes them."""
+    rows = Warehouse(store.warehouse).query(
+        "SELECT count(*) AS n FROM runs WHERE derivation IS DISTINCT FROM ?", [DERIVATION]
+    )
+    return int(rows["n"].iloc[0])
+
+
+def sync(store: Store, log: Log) -> Derived:
+    """Takes in the runs that are in no table, and compares the pairs that nobody compared."""
+    warehouse = Warehouse(store.warehouse)
+    done = Derived()
+    _derive_all(store, warehouse, runs_in_no_table(store), done, log)
+    warehouse.publish()
+    _compare_all(warehouse, done, log)
+    warehouse.publish()
+    return done
+
+
+def merge(store: Store, source: Path, log: Log) -> Derived:
+    """Copies the run folders of another data folder here, and takes them in."""
+    runs = source / "runs" if (source / "runs").is_dir() else source
+    found = [path for path in run_folders(runs) if identity_of(path) is not None]
+    if not found:
+        raise Sme2Error(
+            f"There is no run folder in {source}.",
+            "Give another data folder, or the folder `runs` of one.",
+        )
+    done = Derived()
+    for number, path in enumerate(found, start=1):
+        log(f"{number} of {len(found)}: {path.name}")
+        try:
+            if _copied(path, store.run_dir(path.name)):
+                if (note := annotation(Store(runs.parent), path.name)).is_file():
+                    annotate(store, path.name, note)
+            else:
+                done.already_there.append(path.name)
+        except Sme2Error as error:
+            done.refused.append(Refused(path.name, error))
+    taken = sync(store, log)
+    refused = {each.what for each in done.refused}
+    done.refused += [each for each in taken.refused if each.what not in refused]
+    done.taken, done.compared = taken.taken, taken.compared
+    return done
+
+
+def rebuild(store: Store, log: Log) -> Derived:
+    """Makes every table again, from all run folders. One that was interrupted goes on where it was."""
+    warehouse = Warehouse(store.warehouse)
+    _undo_half_a_replacement(warehouse)
+    made = Warehouse(warehouse.root / REBUILD)
+    begun_by = f"{sme2_assets.__version__} {DERIVATION}\n"
+    if (made.root / _BEGUN_BY).is_file() and (made.root / _BEGUN_BY).read_text() != begun_by:
+        shutil.rmtree(made.root)
+    write_text_atomically(made.root / _BEGUN_BY, begun_by)
+    done = _derived_anew(store, made, log)
+    replaced = warehouse.root / REPLACED
+    if warehouse.tables.is_dir():
+        warehouse.tables.rename(replaced)
+    made.tables.rename(warehouse.tables)
+    log("publishing")
+    warehouse.publish()
+    for leftover in (replaced, made.root, made.link):
+        shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+    # What was measured while this was under way is in the tables that were replaced.
+    if late := runs_in_no_table(store):
+        done.taken += [path.name for path in late if path.name in sync(store, log).taken]
+    return done
+
+
+def differences(store: Store, log: Log) -> tuple[list[Difference], Derived]:
+    """Makes every table again beside the ones that are there, and tells how they differ. Changes nothing."""
+    warehouse = Warehouse(store.warehouse)
+    with ExitStack() as cleaned_up:
+        made = Warehouse(warehouse.root / "check" / "warehouse")
+        cleaned_up.callback(shutil.rmtree, made.root.parent, ignore_errors=True)
+        shutil.rmtree(made.root.parent, ignore_errors=True)
+        done = _derived_anew(store, made, log)
+        found = [_difference(table, warehouse, made) for table in TABLES]
+    return [each for each in found if each.only_stored or each.only_derived], done
+
+
+def _derived_anew(store: Store, made: Warehouse, log: Log) -> Derived:
+    done = Derived()
+    known = runs_in_tables(made)
+    folders = [path for path in run_folders(store.runs) if path.name not in known and not _is_slowed(path)]
+    _derive_all(store, made, folders, done, log)
+    done.taken = sorted({*known, *done.taken})
+    made.tables.mkdir(parents=True, exist_ok=True)
+    made.publish()
+    _compare_all(made, done, log)
+    made.publish()
+    if any(_files(Warehouse(store.warehouse), REGRESSIONS)):
+        find_regressions(made, store.root / "acknowledged.txt")
+    return done
+
+
+def _derive_all(store: Store, warehouse: Warehouse, folders: Sequence[Path], done: Derived, log: Log) -> None:
+    for number, path in enumerate(folders, start=1):
+        log(f"{number} of {len(folders)}: {path.name}")
+        try:
+            folder = open_verified(path)
+            if isinstance(folder, ForeignFolder):
+                write_foreign(warehouse, rows_of_foreign(folder))
+            else:
+                kernels = kernel_rows_of_run(path, annotation(store, path.name))
+                rows = rows_of_run(path)
+                write_kernels(warehouse, kernels)
+                write_run(warehouse, rows)
+            done.taken.append(path.name)
+        except Sme2Error as error:
+            done.refused.append(Refused(path.name, error))
+
+
+def _compare_all(warehouse: Warehouse, done: Derived, log: Log) -> None:
+    """Compares the pairs that are not compared yet; A/A sessions first, as the others rest on their noise."""
+    compared = {path.parent.name.partition("=")[2] for path in _files(warehouse, COMPARISONS)}
+    waiting: dict[str, list[str]] = defaultdict(list)
+    for row in warehouse.query(
+        "SELECT session_id, experiment FROM runs WHERE paired GROUP BY ALL HAVING count(*) = 2 "
+        "ORDER BY session_id"
+    ).itertuples():
+        if row.session_id not in compared:
+            waiting[row.experiment].append(row.session_id)
+    for experiment in ("aa", "sme2"):
+        for number, session_id in enumerate(waiting[experiment], start=1):
+            log(f"comparing {number} of {len(waiting[experiment])}: {session_id}")
+            try:
+                compare_session(warehouse, session_id)
+                done.compared.append(session_id)
+            except Sme2Error as error:
+                done.refused.append(Refused(session_id, error))
+        if waiting[experiment]:
+            warehouse.publish()
+
+
+def _copied(source: Path, target: Path) -> bool:
+    """Whether the folder was copied; False where the same one is here already."""
+    open_verified(source)
+    if target.exists():
+        if identity_of(source) == identity_of(target):
+            return False
+        raise EvidenceError(
+            f"{source} and {target} have the same run id and different content.",
+            "One of them was changed or made up: find out which, and remove it.",
+        )
+    with new_directory(target) as staging:
+        shutil.copytree(source, staging, dirs_exist_ok=True)
+    return True
+
+
+def _is_slowed(path: Path) -> bool:
+    try:
+        return RunFolder.open(path).is_slowed
+    except EvidenceError:
+        # A foreign run, or one that cannot be read, which is told when it is taken.
+        return False
+
+
+def _undo_half_a_replacement(warehouse: Warehouse) -> None:
+    """After a crash between taking the old tables away and putting the new ones there."""
+    replaced = warehouse.root / REPLACED
+    if replaced.is_dir() and not warehouse.tables.is_dir():
+        replaced.rename(warehouse.tables)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _difference(table: Table, stored: Warehouse, derived: Warehouse) -> Difference:
+    """Rows are compared whole, but for columns that were not recorded yet when they were stored."""
+    with duckdb.connect() as connection:
+        columns = []
+        for name, warehouse in (("stored", stored), ("derived", derived)):
+            files = ", ".join(f"'{quoted(path)}'" for path in _files(warehouse, table))
+            nulls = ", ".join(f'NULL::{column.type} AS "{column.name}"' for column in table.all_columns)
+            connection.execute(f"CREATE VIEW {name} AS SELECT {nulls} WHERE false")
+            if files:
+                rows = (
+                    f"read_parquet([{files}], hive_partitioning = true, hive_types_autocast = false, "
+                    "union_by_name = true)"
+                )
+                found = connection.execute(f"DESCRIBE FROM {rows}").fetchall()
+                columns.append({row[0] for row in found})
+                connection.execute(
+                    f"CREATE OR REPLACE VIEW {name} AS "
+                    f"SELECT {nulls} WHERE false UNION ALL BY NAME FROM {rows}"
+                )
+        shared = set.intersection(*columns) if columns else set()
+        chosen = ", ".join(
+            f'"{column.name}"'
+            for column in table.all_columns
+            if column.name != "derivation" and (column.name in shared or not shared)
+        )
+        counts = [
+            connection.execute(
+                f"SELECT count(*) FROM (SELECT {chosen} FROM {one} EXCEPT ALL SELECT {chosen} FROM {other})"
+            ).fetchone()
+            for one, other in (("stored", "derived"), ("derived", "stored"))
+        ]
+    return Difference(table.name, *(int(count[0]) for count in counts if count))
+
+
+def _files(warehouse: Warehouse, table: Table) -> Iterable[Path]:
+    """The files of a table; the last key, where it has any, is in the name of the folder of each."""
+    depth = "/".join("*" for _ in table.keys)
+    return sorted((warehouse.tables / table.name).glob(f"{depth}/{FILE_NAME}" if depth else FILE_NAME))
+
+
+assert RUNS.keys[-1] == RUN_ID

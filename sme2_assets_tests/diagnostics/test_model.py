@@ -1,0 +1,267 @@
+"""A person brings a model: the template works as it is, and the check tells which step fails and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sme2_assets.cli import main
+from sme2_assets.diagnostics.model import STEPS, STEPS_OF_A_PROGRAM, check_variant
+from sme2_assets.diagnostics.steps import CheckStep
+from sme2_assets.errors import ExportError
+from sme2_assets.models.artifact import ExportedModel
+from sme2_assets.models.registry import Variant, model_spec, parse_variant
+from sme2_assets.models.template import template, write_template
+from sme2_assets.store import CHECKOUT, DAGSTER_YAML, Store
+from sme2_assets.targets.qemu import Qemu
+from sme2_assets_tests.test_docs import bash_commands
+
+NET = """
+import torch
+
+MODEL = {{"factory": "Net", "precisions": ["fp32"]}}
+{top}
+
+class Layers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return {result}
+
+
+class Net:
+    {attribute}
+
+    def get_eager_model(self):
+        return Layers()
+
+    def get_example_inputs(self):
+        return (torch.randn(1, 4),)
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path, artifacts_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """A data folder with an empty models folder; what is built and exported is shared."""
+    monkeypatch.setenv("SME2_DATA", str(tmp_path))
+    monkeypatch.delenv("SME2_MODELS", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "models").mkdir()
+    (tmp_path / "artifacts").symlink_to(artifacts_dir)
+    (tmp_path / "tools").symlink_to(artifacts_dir / "tools")
+    yield Store(tmp_path)
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def sme2(*words: str) -> Result:
+    return CliRunner().invoke(main, words)
+
+
+def write(
+    store: Store, name: str, *, result: str = "self.layer(x)", top: str = "", attribute: str = "pass"
+) -> None:
+    text = NET.format(result=result, top=top, attribute=attribute)
+    (store.root / "models" / f"{name}.py").write_text(text)
+
+
+def checked(store: Store, key: str) -> dict[str, CheckStep]:
+    check = check_variant(Variant(*key.rsplit("-", 1)), store, log=print)
+    return {step.name: step for step in check.steps}
+
+
+def test_onboarding_writes_a_model_that_is_listed_and_says_what_comes_next(store: Store) -> None:
+    done = sme2("onboard", "my_net")
+    assert done.exit_code == 0, done.output
+    path = store.root / "models" / "my_net.py"
+    assert str(path) in done.output
+    assert "sme2 check-model my_net" in done.output
+    assert "sme2 profile my_net" in done.output
+    spec = model_spec("my_net@size=32")
+    assert spec.place == str(path)
+    assert "my_net" in sme2("models").output
+
+
+def test_the_template_passes_every_step_as_it_is(store: Store, artifacts_dir: Path) -> None:
+    # Exports of its own: the template of this name is exported by other tests, too.
+    store.artifacts.unlink()
+    store.artifacts.mkdir()
+    (store.artifacts / "runners").symlink_to(artifacts_dir / "runners")
+    write_template("my_net")
+    steps = checked(store, "my_net-fp32")
+    assert list(steps) == list(STEPS)
+    assert {step.status for step in steps.values()} == {"passed"}
+    assert "parameters" in steps["eager run"].detail
+    assert "delegate call" in steps["lowering"].detail
+    assert "SQNR" in steps["numerics"].detail
+    assert "top-1 agreement 100%" in steps["numerics"].detail
+    again = checked(store, "my_net-fp32")
+    assert "passed before" in again["export"].detail
+
+
+@pytest.mark.parametrize("name", ["my_net", "2d-net", "a", "My_Net2"])
+def test_the_template_is_python_for_every_name(name: str) -> None:
+    compile(template(name), name, "exec")
+    assert "@NAME@" not in template(name)
+    assert "@CLASS@" not in template(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "../evil", "a/b", "a b", "a.b", "-a", "hf", "toy_cnn", "x-fp32", "ä", "a" * 300, "x\n"]
+)
+def test_a_name_that_cannot_be_or_is_taken_is_refused(store: Store, name: str) -> None:
+    with pytest.raises(ExportError):
+        write_template(name)
+    assert list((store.root / "models").iterdir()) == []
+
+
+def test_a_file_that_is_there_is_never_overwritten(store: Store) -> None:
+    path = store.root / "models" / "mine.py"
+    path.write_text("my work")
+    done = sme2("onboard", "mine")
+    assert done.exit_code == 1
+    assert path.read_text() == "my work"
+
+
+def test_a_template_in_a_folder_that_is_not_looked_at_says_so(store: Store, tmp_path: Path) -> None:
+    done = sme2("onboard", "mine", "--folder", str(tmp_path / "elsewhere"))
+    assert done.exit_code == 0
+    assert (tmp_path / "elsewhere" / "mine.py").is_file()
+    assert "SME2_MODELS" in done.output
+
+
+@pytest.mark.parametrize(
+    ("step", "model", "problem"),
+    [
+        ("import", {"top": "import no_such_package"}, "no_such_package"),
+        ("import", {"top": "1 / 0"}, "division by zero (mine.py"),
+        ("eager run", {"result": "self.layer(x[:, :2])"}, "mine.py"),
+        ("export", {"result": "x if x.sum() > 0 else -x"}, "x if x.sum() > 0"),
+        ("lowering", {"result": "torch.linalg.qr(x)[0]"}, "linalg_qr"),
+        ("run", {"result": "torch.fft.fft(x).real"}, "fft_r2c"),
+        ("numerics", {"attribute": "minimum_sqnr_db = {'fp32': 199.0}"}, "at least 199 dB"),
+    ],
+    ids=["missing package", "error in the file", "eager", "export", "lowering", "run", "numerics"],
+)
+def test_the_step_that_fails_is_named_with_cause_and_remedy(
+    store: Store, step: str, model: dict[str, str], problem: str
+) -> None:
+    write(store, "mine", **model)
+    steps = checked(store, "mine-fp32")
+    failed = steps[step]
+    assert failed.status == "failed", steps
+    assert problem in str(failed.problem)
+    assert failed.remedy
+    order = list(STEPS)
+    for name, found in steps.items():
+        if order.index(name) != order.index(step):
+            earlier = order.index(name) < order.index(step)
+            assert found.status == ("passed" if earlier else "not reached")
+
+
+def test_outputs_that_are_too_far_off_are_traced_to_the_first_operator(store: Store) -> None:
+    write(store, "mine", attribute="minimum_sqnr_db = {'fp16': 199.0}")
+    failed = checked(store, "mine-fp16")["numerics"]
+    assert failed.status == "failed"
+    assert "The first operator that is: aten.linear" in str(failed.problem)
+
+
+def test_a_program_as_it_is_is_read_and_run_and_has_nothing_to_compare_with(
+    store: Store, exported: Callable[[str], ExportedModel]
+) -> None:
+    (store.root / "models" / "given.pte").write_bytes(exported("toy_cnn-fp32").pte.read_bytes())
+    steps = checked(store, "given-as_is")
+    assert list(steps) == list(STEPS_OF_A_PROGRAM)
+    assert {step.status for step in steps.values()} == {"passed"}
+    assert "nothing to compare with" in steps["numerics"].detail
+
+
+def test_the_command_prints_each_step_and_fails_when_one_does(store: Store) -> None:
+    write(store, "mine", top="1 / 0")
+    done = sme2("check-model", "mine")
+    assert done.exit_code == 1
+    lines = done.output.splitlines()
+    assert any("find" in line and "passed" in line for line in lines)
+    assert any("import" in line and "FAILED" in line for line in lines)
+    assert any("numerics" in line and "not reached" in line for line in lines)
+    assert "What to do:" in done.output
+
+
+def test_the_command_gives_json_for_programs_and_the_exported_files(store: Store, tmp_path: Path) -> None:
+    write_template("my_net")
+    done = sme2("check-model", "my_net-fp32", "--json", "--output", str(tmp_path / "mine"))
+    assert done.exit_code == 0, done.output
+    [check] = json.loads(done.stdout)
+    assert (check["what"], check["ok"]) == ("my_net-fp32", True)
+    assert [step["name"] for step in check["steps"]] == list(STEPS)
+    assert all(step["seconds"] >= 0 for step in check["steps"])
+    names = ["my_net_xnnpack_fp32.pte", "my_net_xnnpack_fp32.pte.etrecord"]
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == names
+
+
+def test_a_model_that_is_not_there_is_an_error_of_its_own(store: Store) -> None:
+    done = sme2("check-model", "no_such_model_at_all")
+    assert done.exit_code == 1
+    assert "There is no model" in done.output
+
+
+def test_models_are_listed_by_source_and_broken_ones_with_their_cause(store: Store) -> None:
+    (store.root / "models" / "bad.py").write_text("class (")
+    listed = json.loads(sme2("models", "--json").stdout)
+    assert listed[0]["model"] == "toy_cnn"
+    assert listed[-1]["name"] == "bad"
+    assert "cannot be used: bad" in sme2("models").output
+    examples = json.loads(sme2("models", "--source", "executorch", "--json").stdout)
+    assert "executorch:resnet8" in [model["model"] for model in examples]
+    everything = sme2("models", "--all").output
+    assert "hf:bert" in everything
+    assert sme2("models", "--source", "timm").exit_code == 0
+    assert sme2("models", "--source", "nowhere").exit_code == 1
+
+
+def test_options_and_variants_of_a_brought_model_are_what_the_registry_says(store: Store) -> None:
+    write_template("my_net")
+    assert parse_variant("my_net@size=32-int8").key == "my_net.size_32-int8"
+
+
+@pytest.mark.slow
+def test_the_page_about_models_takes_a_real_model_through_as_it_is_written(
+    store: Store, emulator: Qemu
+) -> None:
+    page = CHECKOUT / "docs" / "models.md"
+    [network] = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    environment = {**os.environ, "SME2_DATA": str(store.root), "DAGSTER_HOME": str(store.dagster_home)}
+    store.dagster_home.mkdir()
+    shutil.copy(DAGSTER_YAML, store.dagster_home)
+    for command in bash_commands(page):
+        words = shlex.split(command)
+        assert words[0] == ".venv/bin/sme2"
+        done = subprocess.run(
+            [sys.executable, "-m", "sme2_assets.cli", *words[1:]],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, command + done.stdout + done.stderr
+        assert done.stdout.strip()
+        if words[1] == "onboard":
+            (store.root / "models" / f"{words[2]}.py").write_text(network)
+    newest = max(
+        (store.artifacts / "models" / "squeezenet-int8").glob("*/manifest.json"),
+        key=lambda path: path.stat().st_mtime,
+    )
+    # As torchvision counts them.
+    assert json.loads(newest.read_text())["parameters"] == 1_235_496

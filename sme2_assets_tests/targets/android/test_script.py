@@ -1,0 +1,24 @@
+"""The shell programs that are sent to devices."""
+
+from __future__ import annotations
+
+import subprocess
+from importlib import resources
+
+import pytest
+
+from sme2_assets.targets import android
+from sme2_assets.targets.android.script import shell_program
+
+PROGRAMS = sorted(path.name.removesuffix(".sh") for path in (resources.files(android) / "scripts").iterdir())
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_shell_program_is_one_and_has_no_line_ends_of_windows(name: str):
+    text = shell_program(name)
+    assert "\r" not in text
+    subprocess.run(["sh", "-n", "-c", text], check=True)
+
+
+def test_programs_are_joined_in_the_order_they_are_named():
+    assert shell_program("sessions", "clean") == shell_program("sessions") + shell_program("clean")

@@ -1,0 +1,288 @@
+"""Tables are made from run folders again: the same rows, whatever happened to the tables in the meantime."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.made.run_folder import MadeRun
+from sme2_assets.analysis import timeline as analysis_timeline
+from sme2_assets.cli import main
+from sme2_assets.diagnostics.doctor import examine
+from sme2_assets.evidence.foreign import Facts
+from sme2_assets.exchange.ingest import ingest_paths
+from sme2_assets.store import Store
+from sme2_assets.warehouse import Warehouse, history, ingest
+from sme2_assets.warehouse.rebuild import differences, merge, rebuild, runs_in_no_table, runs_in_tables, sync
+from sme2_assets_tests.evidence.old_data import RUN_OF_VERSION, unpack_old_data
+from sme2_assets_tests.exchange.kit_folder import write_kit_folder
+
+OFF = MadeRun(rounds=2, iterations=2)
+LATER = replace(OFF, session_id="20260102T000000-bbbbbb", started_at=OFF.started_at + timedelta(days=1))
+
+
+def quiet(message: str) -> None:
+    """Progress that nobody watches."""
+
+
+def write_pair(store: Store, off: MadeRun = OFF) -> None:
+    for run in (off, replace(off, sme2="on")):
+        run.write(store.runs)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder to be copied: two pairs on hardware, an emulated one, and two foreign runs."""
+    folder = tmp_path_factory.mktemp("measured")
+    store = Store(folder / "data")
+    for off in (OFF, LATER, replace(OFF, platform="emulated", fidelity="emulated", rounds=1)):
+        write_pair(store, off)
+    assert sync(store, quiet).refused == []
+    ingest_paths(store, [write_kit_folder(folder / "kit")], Facts())
+    return store.root
+
+
+@pytest.fixture
+def store(measured: Path, tmp_path: Path) -> Store:
+    return Store(Path(shutil.copytree(measured, tmp_path / "data", symlinks=True)))
+
+
+def assert_all_is_as_the_evidence_says(store: Store) -> None:
+    found, done = differences(store, quiet)
+    assert found == []
+    assert done.refused == []
+
+
+def test_the_data_folder_of_the_last_release_opens_and_a_rebuild_gives_its_rows(tmp_path: Path):
+    store = Store(unpack_old_data(tmp_path))
+    pair = {RUN_OF_VERSION[3], RUN_OF_VERSION[3].replace("sme2_on", "sme2_off")}
+    assert runs_in_tables(Warehouse(store.warehouse)) == pair
+    assert "2 run folders are in no table" in _doctor(store)
+    older = store.root / "older"
+    older.mkdir()
+    for version in (1, 2):
+        (store.runs / RUN_OF_VERSION[version]).rename(older / RUN_OF_VERSION[version])
+    assert_all_is_as_the_evidence_says(store)
+    # Those that the last release refused are taken in, too.
+    assert sorted(merge(store, older, quiet).taken) == [RUN_OF_VERSION[1], RUN_OF_VERSION[2]]
+    done = rebuild(store, quiet)
+    assert set(done.taken) == {*RUN_OF_VERSION.values(), *pair}
+    assert_all_is_as_the_evidence_says(store)
+    rows = Warehouse(store.warehouse).query("SELECT DISTINCT derivation FROM runs")
+    assert rows["derivation"].tolist() == [ingest.DERIVATION]
+
+
+def test_a_rebuild_gives_the_same_rows_of_every_table(store: Store):
+    before = {name: _rows(store, name) for name in ("runs", "timeline", "comparisons", "kernel_usage")}
+    done = rebuild(store, quiet)
+    assert len(done.taken) == 8
+    assert len(done.compared) == 3
+    assert {name: _rows(store, name) for name in before} == before
+    assert_all_is_as_the_evidence_says(store)
+    assert sorted(path.name for path in store.warehouse.iterdir() if path.is_dir()) == [
+        "snapshots",
+        "staging",
+        "tables",
+    ]
+
+
+def test_rows_that_somebody_changed_are_found_and_made_again(store: Store):
+    tables = Warehouse(store.warehouse).tables
+    [gone, copied] = sorted((tables / "timeline").glob("**/data.parquet"))[:2]
+    gone.write_bytes(copied.read_bytes())
+    shutil.rmtree(next(iter((tables / "comparisons").glob("*/*/*"))))
+    found, _ = differences(store, quiet)
+    assert {each.table for each in found} == {"timeline", "comparisons"}
+    assert next(each for each in found if each.table == "comparisons").only_stored == 0
+    rebuild(store, quiet)
+    assert_all_is_as_the_evidence_says(store)
+
+
+def test_a_rebuild_that_was_interrupted_goes_on_where_it_was(store: Store):
+    before = _rows(store, "runs")
+
+    def stop_at_the_fourth(message: str) -> None:
+        if message.startswith("4 of"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rebuild(store, stop_at_the_fourth)
+    assert _rows(store, "runs") == before, "until it has ended, the old tables stay"
+    told: list[str] = []
+    done = rebuild(store, told.append)
+    assert len(done.taken) == 8
+    assert told[0].startswith("1 of 5"), "three runs were done before"
+    assert_all_is_as_the_evidence_says(store)
+
+
+def test_a_crash_while_tables_are_replaced_loses_nothing(store: Store):
+    warehouse = Warehouse(store.warehouse)
+    warehouse.tables.rename(warehouse.root / "tables.replaced")
+    rebuild(store, quiet)
+    assert_all_is_as_the_evidence_says(store)
+
+
+def _newer_version(folder: Path) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 99}))
+
+
+def _damaged_file(folder: Path) -> None:
+    (folder / "round_00" / "etdump" / "trace.etdump").write_bytes(b"no trace")
+
+
+def _empty_folder(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said", "remedy"),
+    [
+        (_newer_version, "version 99", "Update sme2_assets."),
+        (_damaged_file, "its content changed", "Restore the folder from a copy"),
+        (_empty_folder, "manifest.json is missing", "Remove that folder"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_is_named_and_all_others_are_rebuilt(
+    store: Store, spoil: Callable[[Path], None], said: str, remedy: str
+):
+    spoil(store.run_dir(LATER.run_id))
+    done = rebuild(store, quiet)
+    [refused] = done.refused
+    assert refused.what == LATER.run_id
+    assert said in refused.error.what
+    assert remedy in str(refused.error.remedy)
+    assert len(done.taken) == 7
+    told = CliRunner().invoke(main, ["--data", str(store.root), "warehouse", "rebuild"])
+    assert told.exit_code == 1
+    assert f"{LATER.run_id} was left out" in told.output
+
+
+def test_a_run_that_is_in_no_table_is_found_and_taken_in(store: Store):
+    assert runs_in_no_table(store) == []
+    lost = replace(OFF, session_id="20260103T000000-cccccc")
+    write_pair(store, lost)
+    assert [path.name for path in runs_in_no_table(store)] == sorted(
+        [lost.run_id, replace(lost, sme2="on").run_id]
+    )
+    assert "2 run folders are in no table" in _doctor(store)
+    done = CliRunner().invoke(main, ["--data", str(store.root), "warehouse", "sync", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["compared"] == [lost.session_id]
+    assert runs_in_no_table(store) == []
+    assert "every run folder is in the tables" in _doctor(store)
+    assert_all_is_as_the_evidence_says(store)
+
+
+def test_another_lab_is_merged_by_its_run_folders(store: Store, tmp_path: Path):
+    theirs = Store(tmp_path / "theirs")
+    elsewhere = replace(OFF, device="another-cpu-ffffff", session_id="20260105T000000-dddddd")
+    write_pair(theirs, elsewhere)
+    shutil.copytree(store.run_dir(OFF.run_id), theirs.run_dir(OFF.run_id))
+    done = merge(store, theirs.root, quiet)
+    assert sorted(done.taken) == sorted([elsewhere.run_id, replace(elsewhere, sme2="on").run_id])
+    assert (done.already_there, done.compared) == ([OFF.run_id], [elsewhere.session_id])
+    devices = Warehouse(store.warehouse).query("SELECT DISTINCT device FROM latest_runs ORDER BY ALL")
+    assert devices["device"].tolist() == ["a-cpu-0a1b2c", "another-cpu-ffffff"]
+    assert_all_is_as_the_evidence_says(store)
+
+
+def test_two_folders_with_one_run_id_and_different_content_are_refused(store: Store, tmp_path: Path):
+    theirs = Store(tmp_path / "theirs")
+    replace(OFF, seed=7).write(theirs.runs)
+    before = _rows(store, "runs")
+    done = merge(store, theirs.root, quiet)
+    [refused] = done.refused
+    assert "same run id and different content" in refused.error.what
+    assert "find out which" in str(refused.error.remedy)
+    assert _rows(store, "runs") == before
+
+
+def test_a_folder_without_runs_is_not_merged(store: Store, tmp_path: Path):
+    (tmp_path / "kit").mkdir()
+    told = CliRunner().invoke(main, ["--data", str(store.root), "warehouse", "merge", str(tmp_path / "kit")])
+    assert told.exit_code == 1
+    assert "There is no run folder in" in told.output
+
+
+def test_a_data_folder_that_was_moved_or_copied_works_at_once(store: Store, tmp_path: Path):
+    count = "SELECT count(*) AS n, sum(duration_ns)::BIGINT AS ns FROM timeline"
+    before = Warehouse(store.warehouse).query(count).to_dict("records")
+    copied = Store(Path(shutil.copytree(store.root, tmp_path / "copied", symlinks=True)))
+    shutil.rmtree(store.root)
+    assert Warehouse(copied.warehouse).query(count).to_dict("records") == before
+    assert_all_is_as_the_evidence_says(copied)
+
+
+def test_a_log_that_was_added_to_a_run_survives_a_rebuild(store: Store, tmp_path: Path):
+    log = tmp_path / "xnnpack.log"
+    log.write_text("Using f32-gemm microkernel 'xnn_f32_gemm_minmax_ukernel_1x8__neonfma'.\n")
+    words = ["--data", str(store.root), "kernel-log", str(log), "--run", OFF.run_id]
+    told = CliRunner().invoke(main, words)
+    assert told.exit_code == 0, told.output
+    before = _rows(store, "registered_kernels")
+    rebuild(store, quiet)
+    assert _rows(store, "registered_kernels") == before
+
+
+def test_a_new_category_is_applied_to_history_and_makes_no_change_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store = Store(tmp_path / "data")
+
+    def night(number: int) -> None:
+        replace(
+            OFF,
+            session_id=f"202602{number:02d}T000000-eeeeee",
+            started_at=OFF.started_at + timedelta(days=30 + number),
+            seed=number,
+        ).write(store.runs)
+
+    for number in range(1, 8):
+        night(number)
+    sync(store, quiet)
+    warehouse = Warehouse(store.warehouse)
+    before = {key[-1]: len(rows) for key, rows in history.series_of(warehouse).items()}
+    assert before["CONV"] == before["latency"] == 7
+    # Of other code, a convolution is something else: its time moves from one category to another.
+    real = analysis_timeline.classify
+
+    def mended(name: str, *rest: Any, **known: Any) -> Any:
+        return real("Softmax (NC, F32) #1" if name.startswith("Convolution") else name, *rest, **known)
+
+    monkeypatch.setattr(analysis_timeline, "classify", mended)
+    newer = ingest.DERIVATION + 1
+    for module in ("ingest", "history", "rebuild"):
+        monkeypatch.setattr(f"sme2_assets.warehouse.{module}.DERIVATION", newer)
+    for number in range(8, 15):
+        night(number)
+    sync(store, quiet)
+    assert history.find_regressions(warehouse, tmp_path / "none").empty, "other code is no slow-down"
+    assert {len(rows) for key, rows in history.series_of(warehouse).items() if key[-1] != "latency"} == {7}
+    rebuild(store, quiet)
+    assert {len(rows) for rows in history.series_of(warehouse).values()} == {14}
+    assert history.find_regressions(warehouse, tmp_path / "none").empty
+
+
+def _doctor(store: Store) -> str:
+    """What the doctor says of the tables."""
+    with_tables = [step for step in examine(store).steps if step.name == "runs in the tables"]
+    return str(with_tables[0])
+
+
+def _rows(store: Store, name: str) -> list[tuple]:
+    with Warehouse(store.warehouse).connect() as connection:
+        columns = [
+            row[0] for row in connection.execute(f"DESCRIBE {name}").fetchall() if row[0] != "derivation"
+        ]
+        chosen = ", ".join(f'"{column}"' for column in columns)
+        return connection.execute(f"SELECT {chosen} FROM {name} ORDER BY ALL").fetchall()
