@@ -21,8 +21,8 @@ from sme2_assets.defs.assets import (
 )
 from sme2_assets.defs.assets.guide import guided
 from sme2_assets.defs.jobs import JOBS
-from sme2_assets.defs.nights import Nights, nightly_schedule
-from sme2_assets.defs.resources import Lab
+from sme2_assets.defs.nights import nightly_schedule
+from sme2_assets.defs.resources import Lab, Nights
 from sme2_assets.defs.sensors import SENSORS
 
 # What every night makes, and what is overdue without one. Dagster looks at the newest partition, so it tells

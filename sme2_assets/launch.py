@@ -7,28 +7,22 @@ is waited for but a device that is in use (targets/lease.py): a run of a process
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import dagster as dg
 
 from sme2_assets.definitions import build_definitions
 from sme2_assets.defs.failures import failure_of
 from sme2_assets.defs.jobs import compare_job, noise_job, profile_job
+from sme2_assets.defs.loggers import Log, progress_logger
 from sme2_assets.defs.partitions import MODEL_VARIANTS, pair_key, range_tags, run_key
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
-from sme2_assets.profiling.requests import LeftOut, ProfileRequest
+from sme2_assets.profiling.requests import LeftOut, ProfileRequest, causes_of
 from sme2_assets.store import Store, ready_dagster_home
-
-Log = Callable[[str], None]
-T = TypeVar("T")
-
-# How Dagster begins to say that a step is left out because another failed.
-SKIPPED = "Dependencies for step "
 
 
 @dataclass(frozen=True)
@@ -74,9 +68,8 @@ def profile(
     When nothing could be measured, that is an error. With `aa` each state is measured against itself
     instead, which gives the noise of the device. `tags` mark the runs.
     """
-    instance.add_dynamic_partitions(MODEL_VARIANTS, _distinct(request.variant for request in requests))
-    jobs = Jobs(lab, instance, log, tags)
-    measure = _measure_noise if aa else _measure
+    instance.add_dynamic_partitions(MODEL_VARIANTS, sorted({request.variant for request in requests}))
+    jobs, measure = Jobs(lab, instance, log, tags), _measure_noise if aa else _measure
     sessions: list[Measured] = []
     failures: dict[ProfileRequest, Sme2Error] = {}
     for request in requests:
@@ -88,26 +81,10 @@ def profile(
         except Sme2Error as error:
             failures[request] = error
             if len(failures) < len(requests):
-                log(str(_left_out({request: error})[0]))
+                log(str(causes_of({request: error})[0]))
     if failures and len(failures) == len(requests):
         raise next(iter(failures.values()))
-    return Profiled(sessions, _left_out(failures))
-
-
-def _left_out(failures: Mapping[ProfileRequest, Sme2Error]) -> list[LeftOut]:
-    """One entry for each cause, with all that it cost."""
-    by_cause: dict[str, list[ProfileRequest]] = {}
-    for request, error in failures.items():
-        by_cause.setdefault(str(error), []).append(request)
-    return [
-        LeftOut(
-            f"{', '.join(_distinct(request.variant for request in lost))} on "
-            f"{' and '.join(_distinct(request.platform for request in lost))}",
-            failures[lost[0]],
-            tuple(lost),
-        )
-        for lost in by_cause.values()
-    ]
+    return Profiled(sessions, causes_of(failures))
 
 
 def _measure(jobs: Jobs, request: ProfileRequest, settings: dict[str, Any]) -> list[Measured]:
@@ -143,18 +120,13 @@ def _facts_of(result: dg.ExecuteInProcessResult, asset: str) -> list[dict[str, o
     ]
 
 
-def _distinct(items: Iterable[T]) -> list[T]:
-    """Each item once, in the order of their first appearance."""
-    return list(dict.fromkeys(items))
-
-
 class Jobs:
     """Runs the jobs in this process, against a real instance."""
 
     def __init__(
         self, lab: Lab, instance: dg.DagsterInstance, log: Log, tags: Mapping[str, str] | None = None
     ) -> None:
-        self.definitions = build_definitions(lab, extra_loggers={"progress": _progress_logger(log)})
+        self.definitions = build_definitions(lab, extra_loggers={"progress": progress_logger(log)})
         self.instance = instance
         self.tags = dict(tags or {})
 
@@ -181,23 +153,3 @@ def _was_interrupted(result: dg.ExecuteInProcessResult) -> bool:
     errors = [event.step_failure_data.error for event in result.all_events if event.is_step_failure]
     names = {each.cls_name for error in errors if error for each in (error, error.cause) if each}
     return bool(names & {"DagsterExecutionInterruptedError", "KeyboardInterrupt"})
-
-
-def _progress_logger(log: Log) -> dg.LoggerDefinition:
-    """Passes on what assets say, without Dagster's own event messages."""
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            meta = getattr(record, "dagster_meta", {})
-            message = str(meta.get("orig_message", ""))
-            # That later steps do not run is no news to people: the error that ends the run is.
-            if meta.get("step_key") and not meta.get("dagster_event") and not message.startswith(SKIPPED):
-                log(message)
-
-    @dg.logger(None, description="Progress for the command line.")
-    def progress(_init_context: dg.InitLoggerContext) -> logging.Logger:
-        logger = logging.Logger("sme2", level=logging.INFO)
-        logger.addHandler(Handler())
-        return logger
-
-    return progress

@@ -102,7 +102,7 @@ def test_partition_keys_of_a_run_become_sessions():
 
 def test_a_new_model_becomes_a_partition():
     instance = dg.DagsterInstance.ephemeral()
-    from sme2_assets.defs.sensors import model_variants_sensor
+    from sme2_assets.defs.model_sensor import model_variants_sensor
 
     result = model_variants_sensor(dg.build_sensor_context(instance=instance))
     assert isinstance(result, dg.SensorResult)

@@ -8,9 +8,9 @@ import dagster as dg
 import pytest
 
 from sme2_assets.definitions import defs
+from sme2_assets.defs.model_sensor import MOST_EXPORTS_PER_TICK, model_variants_sensor
 from sme2_assets.defs.partitions import MODEL_VARIANTS
 from sme2_assets.defs.resources import Lab
-from sme2_assets.defs.sensors import MOST_EXPORTS_PER_TICK, model_variants_sensor
 from sme2_assets.models.template import template
 
 

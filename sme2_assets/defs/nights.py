@@ -6,12 +6,10 @@ Belongs here: when a night is, what runs it has, when it is over. Does not: what
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import islice, pairwise
-from typing import Any
+from itertools import islice
 from zoneinfo import ZoneInfo
 
 import dagster as dg
-from pydantic import Field
 
 from sme2_assets.defs import notify
 from sme2_assets.defs.jobs import noise_job, profile_job, regressions_job, summary_job
@@ -25,12 +23,11 @@ from sme2_assets.defs.partitions import (
     range_tags,
     run_key,
 )
-from sme2_assets.defs.resources import Lab
+from sme2_assets.defs.resources import Lab, Nights
 from sme2_assets.errors import Sme2Error
-from sme2_assets.models.registry import is_large, parse_variant, variants
-from sme2_assets.profiling.requests import ProfileRequest, Requests, requests_for_this_machine
+from sme2_assets.models.registry import variants
 from sme2_assets.report.night import night_folder
-from sme2_assets.targets import SME2_STATES, TargetKey
+from sme2_assets.targets import TargetKey
 from sme2_assets.targets.host import host_platform
 
 MAX_RETRIES = 2
@@ -41,48 +38,6 @@ COMPARISON_PATIENCE = timedelta(minutes=15)
 # How far back the sensor looks for nights without a summary.
 MEMORY = timedelta(days=7)
 ENDED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
-
-
-class Nights(dg.ConfigurableResource):
-    """When nights are, and what they measure. By default everything this machine gives, at 02:00 UTC."""
-
-    cron: str = "0 2 * * *"
-    # Of the cron fields and of a night's date.
-    time_zone: str = "UTC"
-    # Whether the schedule is on before anybody switches it on in the UI.
-    on: bool = False
-    # Empty: all that are registered, but for large ones.
-    variants: list[str] = Field(default_factory=list)
-    # Empty: all that this machine gives.
-    platforms: list[str] = Field(default_factory=list)
-    # What `etdump_traces` takes as configuration.
-    settings: dict[str, Any] = Field(default_factory=dict)
-
-    def requests(self, lab: Lab) -> Requests:
-        """The pairs of a night, and what is left out. An error where nothing can be measured."""
-        chosen = [parse_variant(name).key for name in self.variants] or [
-            it.key for it in variants() if not is_large(it.key)
-        ]
-        return requests_for_this_machine(lab.store, chosen, SME2_STATES, self.platforms)
-
-    def ticks(self, since: datetime, until: datetime) -> list[datetime]:
-        """When nights were due in between; the last of them, which is not over, is not among them."""
-        windows = dg.TimeWindowPartitionsDefinition(
-            start=since.astimezone(ZoneInfo(self.time_zone)),
-            fmt="%Y-%m-%dT%H:%M%z",
-            cron_schedule=self.cron,
-            timezone=self.time_zone,
-        )
-        return [datetime.fromisoformat(key) for key in windows.get_partition_keys(current_time=until)]
-
-    def freshness(self) -> dg.FreshnessPolicy:
-        """For what every night makes: overdue some hours after the longest pause between two nights."""
-        since = datetime(2026, 1, 1, tzinfo=UTC)
-        ticks = self.ticks(since, since + timedelta(weeks=9))
-        pause = max((later - earlier for earlier, later in pairwise(ticks)), default=timedelta(weeks=9))
-        return dg.FreshnessPolicy.time_window(
-            warn_window=pause + timedelta(hours=4), fail_window=pause + timedelta(hours=12)
-        )
 
 
 def nightly_schedule(when: Nights) -> dg.ScheduleDefinition:
@@ -110,7 +65,9 @@ def nightly_schedule(when: Nights) -> dg.ScheduleDefinition:
             notify.post(f"Night {night} measured nothing: {error}", lab.store, log=context.log.warning)
             yield dg.SkipReason(str(error))
             return
-        context.instance.add_dynamic_partitions(MODEL_VARIANTS, [request.variant for request in requests])
+        context.instance.add_dynamic_partitions(
+            MODEL_VARIANTS, sorted({request.variant for request in requests})
+        )
         for request in requests:
             keys = [run_key(request.variant, target) for target in request.targets]
             yield dg.RunRequest(
@@ -124,7 +81,7 @@ def nightly_schedule(when: Nights) -> dg.ScheduleDefinition:
 
 
 def _tags(night: str, lab: Lab, platform: str) -> dict[str, str]:
-    """What makes the queue, the retries and the monitoring of Dagster take care of a run."""
+    """For Dagster's queue, retries and monitoring."""
     return {
         NIGHT_TAG: night,
         DEVICE_TAG: lab.target(platform).device,
@@ -199,9 +156,9 @@ def _is_over(instance: dg.DagsterInstance, record: dg.RunRecord) -> bool:
         return False
     if run.tags.get("dagster/will_retry") == "true":
         return "dagster/auto_retry_run_id" in run.tags
-    if run.status != dg.DagsterRunStatus.SUCCESS or RANGE_START not in run.tags:
-        return True
-    if datetime.now(UTC).timestamp() - (record.end_time or 0) > COMPARISON_PATIENCE.total_seconds():
+    waited_s = datetime.now(UTC).timestamp() - (record.end_time or 0)
+    is_pair = run.status == dg.DagsterRunStatus.SUCCESS and RANGE_START in run.tags
+    if not is_pair or waited_s > COMPARISON_PATIENCE.total_seconds():
         return True
     variant, target = parse_run_key(run.tags[RANGE_START])
     compared = instance.fetch_materializations(
@@ -213,12 +170,3 @@ def _is_over(instance: dg.DagsterInstance, record: dg.RunRecord) -> bool:
         limit=1,
     )
     return bool(compared.records)
-
-
-def requested(record: dg.RunRecord) -> ProfileRequest | None:
-    """The pair that a run of a night was asked for; None where it is something else."""
-    tags = record.dagster_run.tags
-    if record.dagster_run.job_name != profile_job.name:
-        return None
-    variant, target = parse_run_key(tags.get(RANGE_START) or tags["dagster/partition"])
-    return ProfileRequest(variant, target.platform, SME2_STATES if RANGE_START in tags else (target.sme2,))

@@ -6,7 +6,7 @@ Belongs here: requests, and the platforms and states that are there to serve the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sme2_assets.errors import Sme2Error
@@ -144,3 +144,24 @@ def platforms_here(store: Store, states: tuple[str, ...], named: Sequence[str] =
         causes = " ".join(str(each) for each in left_out)
         raise Sme2Error(f"{what} can be measured here. {causes}".strip(), "Run `sme2 doctor`.")
     return Here(platforms, notes, left_out)
+
+
+def causes_of(failures: Mapping[ProfileRequest, Sme2Error]) -> list[LeftOut]:
+    """One entry for each cause, with all that it cost."""
+    by_cause: dict[str, list[ProfileRequest]] = {}
+    for request, error in failures.items():
+        by_cause.setdefault(str(error), []).append(request)
+    return [
+        LeftOut(
+            f"{', '.join(_distinct(request.variant for request in lost))} on "
+            f"{' and '.join(_distinct(request.platform for request in lost))}",
+            failures[lost[0]],
+            tuple(lost),
+        )
+        for lost in by_cause.values()
+    ]
+
+
+def _distinct(items: Iterable[str]) -> list[str]:
+    """Each item once, in the order of their first appearance."""
+    return list(dict.fromkeys(items))

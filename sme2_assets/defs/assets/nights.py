@@ -8,15 +8,17 @@ import dagster as dg
 from sme2_assets.defs import notify
 from sme2_assets.defs.assets.support import clear_failures
 from sme2_assets.defs.failures import events_of, failure_of
-from sme2_assets.defs.nights import Nights, requested, runs_of_night
-from sme2_assets.defs.partitions import NIGHT_TAG
-from sme2_assets.defs.resources import Lab
+from sme2_assets.defs.jobs import profile_job
+from sme2_assets.defs.nights import runs_of_night
+from sme2_assets.defs.partitions import NIGHT_TAG, RANGE_START, parse_run_key
+from sme2_assets.defs.resources import Lab, Nights
 from sme2_assets.errors import Sme2Error
 from sme2_assets.profiling.requests import ProfileRequest
 from sme2_assets.report.night import NightSummary, PairResult, night_folder, open_regressions
 from sme2_assets.report.night import nights as recorded
 from sme2_assets.report.tables import fidelity_note, speedup_text
 from sme2_assets.store import sha256_of_text
+from sme2_assets.targets import SME2_STATES
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, run_of_id
 
@@ -67,7 +69,7 @@ def summed_up(instance: dg.DagsterInstance, lab: Lab, nights: Nights, night: str
     others: dict[str, dg.RunRecord] = {}
     records = runs_of_night(instance, night)
     for record in records:
-        if (request := requested(record)) is not None:
+        if (request := _requested(record)) is not None:
             pairs.setdefault(request, []).append(record)
         elif record.dagster_run.is_finished:
             # The last attempt is the one that counts.
@@ -88,6 +90,15 @@ def summed_up(instance: dg.DagsterInstance, lab: Lab, nights: Nights, night: str
             if run.is_failure
         ],
     )
+
+
+def _requested(record: dg.RunRecord) -> ProfileRequest | None:
+    """The pair that a run of a night was asked for; None where it is something else."""
+    tags = record.dagster_run.tags
+    if record.dagster_run.job_name != profile_job.name:
+        return None
+    variant, target = parse_run_key(tags.get(RANGE_START) or tags["dagster/partition"])
+    return ProfileRequest(variant, target.platform, SME2_STATES if RANGE_START in tags else (target.sme2,))
 
 
 def _result_of(
