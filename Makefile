@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 DEMO   ?= toy_cnn
-# The set-up compiles nothing, so what is imported has to be kept compiled: else every process compiles it anew, and
-# takes three times as long.
+# The set-up compiles nothing, so what is imported has to be kept compiled: otherwise every process compiles it again,
+# and takes three times as long.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# An environment without this file is not ready: one that was interrupted is completed, or made anew.
+# An environment without this file is not ready: one that was interrupted is completed or replaced.
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is not installed"; \
 	  echo "  What to do: install Python 3.11 to 3.14, or name one: make setup PYTHON=/path/to/python3.12"; exit 1; } >&2
@@ -30,7 +30,7 @@ setup: $(VENV)/.ready ## Create the virtual environment and install everything
 emulator: setup ## Find or fetch QEMU >= 10.1, without root
 	@$(BIN)/sme2 emulator
 
-demo: setup ## Profile a model with SME2 on and off, show which operators it takes to the SME unit
+demo: setup ## Profile a model with SME2 on and off, show which operators run on the SME unit
 	@$(BIN)/sme2 demo $(DEMO)
 	@echo && echo "Next: 'make dev' opens the Dagster UI; '$(BIN)/sme2 sql \"SHOW TABLES\"' asks the warehouse."
 
@@ -78,15 +78,15 @@ trust: setup ## A/A and power of the measurement on this machine, about 15 minut
 models: $(VENV)/.ready-dev ## Every kind of model at every precision in one table, an hour or two
 	@$(BIN)/python -m benchmarks.models_bench
 
-constraints: setup ## Write constraints.txt anew, with the newest versions
+constraints: setup ## Rewrite constraints.txt with the newest versions
 	@$(BIN)/python -m tools.constraints
 
-resolve: $(VENV)/.ready-dev ## Whether every Python and architecture can have constraints.txt
+resolve: $(VENV)/.ready-dev ## Check that every Python and architecture can install constraints.txt
 	@$(BIN)/python -m tools.constraints --check
 
-docs: $(VENV)/.ready-dev ## The documents as web pages: site/docs/index.html
-	@rm -rf site
-	@$(BIN)/python docs/site.py site
+docs: $(VENV)/.ready-dev ## The documents as a web site with search: site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html; to search it: $(BIN)/python -m http.server --directory site"
 
-clean: ## Remove what can be made again; measurements stay
+clean: ## Remove everything that can be made again; measurements stay
 	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info data/artifacts data/tools data/current/runner data/current/model

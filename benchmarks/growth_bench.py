@@ -20,9 +20,9 @@ from typing import TypeVar
 import duckdb
 
 from benchmarks.etdump_bench import Table, progress
+from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.publish import FILE_NAME
-from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
 
 T = TypeVar("T")
 REPEAT = 5

@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
-from sme2_assets.launch import ProfileRequest, open_instance, profile
+from sme2_assets.launch import open_instance, profile
 from sme2_assets.models.artifact import ModelManifest, read_manifest
 from sme2_assets.models.registry import model_spec, requested
+from sme2_assets.profiling.requests import ProfileRequest
 from sme2_assets.report.tables import TextTable
-from sme2_assets.resources import Lab
 from sme2_assets.store import Store, default_data_root
 from sme2_assets.targets.host import host_platform
 

@@ -6,34 +6,51 @@ from collections.abc import Mapping
 
 import dagster as dg
 
-from sme2_assets import automation, checks
-from sme2_assets.assets import (
+from sme2_assets.defs import checks
+from sme2_assets.defs.assets import (
     comparison,
     history,
     kernels,
     models,
+    nights,
     noise,
     reports,
     runners,
     timeline,
     traces,
 )
-from sme2_assets.assets.guide import guided
-from sme2_assets.resources import Lab
+from sme2_assets.defs.assets.guide import guided
+from sme2_assets.defs.jobs import JOBS
+from sme2_assets.defs.nights import nightly_schedule
+from sme2_assets.defs.resources import Lab, Nights
+from sme2_assets.defs.sensors import SENSORS
 
-
-def _presented(spec: dg.AssetSpec) -> dg.AssetSpec:
-    """What the UI says of an asset besides its own words. What every night makes is overdue without one."""
-    spec = guided(spec)
-    if spec.key.to_user_string() in automation.NIGHT_FRESH_ASSETS:
-        return dg.apply_freshness_policy(spec, automation.NIGHT_FRESHNESS)
-    return spec
+# What every night makes, and what is overdue without one. Dagster looks at the newest partition, so it tells
+# that there was no night, and not that a pair is missing from one: that is in the night's summary.
+NIGHT_FRESH_ASSETS = ("etdump_traces", "timeline", "sme2_comparison")
 
 
 def build_definitions(
-    lab: Lab | None = None, extra_loggers: Mapping[str, dg.LoggerDefinition] | None = None
+    lab: Lab | None = None,
+    when: Nights | None = None,
+    docs_url: str | None = None,
+    extra_loggers: Mapping[str, dg.LoggerDefinition] | None = None,
 ) -> dg.Definitions:
-    """All definitions, over the default data folder or a given one."""
+    """All definitions, over the default data folder or a given one.
+
+    A deployment with nights of its own, or with its documents on the web, has a module of its own that calls
+    this: see docs/nightly.md.
+    """
+    when = when or Nights()
+    freshness = when.freshness()
+
+    def _presented(spec: dg.AssetSpec) -> dg.AssetSpec:
+        """What the UI says of an asset besides its own words."""
+        spec = guided(spec, docs_url)
+        if spec.key.to_user_string() in NIGHT_FRESH_ASSETS:
+            return dg.apply_freshness_policy(spec, freshness)
+        return spec
+
     return dg.Definitions(
         assets=dg.map_asset_specs(
             _presented,
@@ -49,6 +66,7 @@ def build_definitions(
                 reports.report,
                 reports.overview,
                 history.regressions,
+                nights.night_summary,
             ],
         ),
         asset_checks=[
@@ -61,10 +79,10 @@ def build_definitions(
             checks.source_pair_differs_in_sme_only,
             checks.sme2_kernels_in_binary,
         ],
-        jobs=automation.JOBS,
-        schedules=automation.SCHEDULES,
-        sensors=automation.SENSORS,
-        resources={"lab": lab or Lab()},
+        jobs=JOBS,
+        schedules=[nightly_schedule(when)],
+        sensors=SENSORS,
+        resources={"lab": lab or Lab(), "nights": when},
         executor=dg.in_process_executor,
         loggers={"console": dg.colored_console_logger, **(extra_loggers or {})},
     )

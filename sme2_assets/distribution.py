@@ -130,7 +130,7 @@ def cross_compiler_remedy() -> str:
     host = this_host()
     if host.family == "fedora":
         return (
-            f"No package of {host.name} serves: gcc-c++-aarch64-linux-gnu brings no C library. Unpack Arm's "
+            f"No package of {host.name} will do: gcc-c++-aarch64-linux-gnu brings no C library. Unpack Arm's "
             "GNU toolchain for aarch64-none-linux-gnu and put its bin folder on PATH, or work in a Debian "
             "container."
         )
@@ -142,7 +142,7 @@ def cross_compiler_remedy() -> str:
 def emulator_remedy(minimum: str, variable: str) -> str:
     newest = {
         "debian": ", of Debian's trixie-backports or later, of Ubuntu 25.10 or later",
-        "macos": ", on a Linux machine: QEMU's user mode is for Linux alone",
+        "macos": ", on a Linux machine: QEMU's user mode is only for Linux",
     }.get(this_host().family, ", where that is new enough")
     return (
         f"install QEMU >= {minimum} ({installing('emulator')}{newest}) and put qemu-aarch64 on PATH, or set "
@@ -172,7 +172,7 @@ def python_remedy(lowest: str) -> str:
         command = "`brew install python@3.12`, then `make setup PYTHON=python3.12`; or "
     return (
         command + "get one that needs no root, e.g. `uv python install 3.12`, and name it: "
-        f"`make setup PYTHON=/path/to/python3.12` ({lowest} is the oldest that serves)."
+        f"`make setup PYTHON=/path/to/python3.12` ({lowest} is the oldest that works)."
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import dagster as dg
 
 from sme2_assets.definitions import build_definitions, defs
-from sme2_assets.partitions import pair_partitions, run_partitions, sessions_in
+from sme2_assets.defs.partitions import pair_partitions, run_partitions, sessions_in
 
 SNAPSHOT = Path(__file__).with_name("asset_graph.json")
 
@@ -30,8 +30,8 @@ def asset_graph() -> dict[str, object]:
             "partitions_per_run": node.backfill_policy.max_partitions_per_run
             if node.backfill_policy
             else None,
-            "pools": sorted(node.pools or ()),
             "checks": sorted(check.name for check in node.check_keys),
+            "follows_by_itself": node.automation_condition is not None,
         }
     return {
         "assets": assets,
@@ -66,11 +66,12 @@ def test_the_definitions_load_without_torch():
     assert done.stdout.strip() == "[]"
 
 
-def test_every_asset_has_a_description_and_a_code_version():
+def test_every_asset_has_a_description_an_owner_and_a_code_version():
     graph = build_definitions().resolve_asset_graph()
     for key in graph.get_all_asset_keys():
         node = graph.get(key)
         assert node.description
+        assert node.owners
         assert node.code_version
         assert node.kinds
 
@@ -101,7 +102,7 @@ def test_partition_keys_of_a_run_become_sessions():
 
 def test_a_new_model_becomes_a_partition():
     instance = dg.DagsterInstance.ephemeral()
-    from sme2_assets.automation import model_variants_sensor
+    from sme2_assets.defs.model_sensor import model_variants_sensor
 
     result = model_variants_sensor(dg.build_sensor_context(instance=instance))
     assert isinstance(result, dg.SensorResult)

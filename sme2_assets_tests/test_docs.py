@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import pytest
 import yaml
 
 from sme2_assets.cli import main
+from sme2_assets.defs.assets.guide import GUIDES
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import CHECKOUT
 from sme2_assets_tests.skills import (
@@ -43,7 +47,7 @@ RUN_BY = {
     "make test": "the run that executes this test",
     "make lint": ".ci/run",
     "make check": "the workflow; its parts are make lint and some of make test",
-    "make docs": "test_the_web_pages_lead_to_one_another",
+    "make docs": "test_the_web_site_has_every_document_and_finds_it",
     "make bench": "test_make_targets_exist, and by hand: benchmarks assert nothing",
     "make models": "test_make_targets_exist, and by hand: it takes more than an hour",
 }
@@ -101,16 +105,77 @@ def test_every_document_can_be_reached_from_the_index():
     assert set(PAGES) <= reached
 
 
-def test_the_web_pages_lead_to_one_another(tmp_path: Path):
-    """Anchors too; what `make docs` runs."""
-    subprocess.run([sys.executable, DOCS / "site.py", tmp_path / "site"], check=True, capture_output=True)
-    made = {path: path.read_text() for path in (tmp_path / "site").rglob("*.html")}
-    assert len(made) == len(PAGES)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make docs` makes; --strict fails on a link, an anchor or a menu entry that leads nowhere."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
+        cwd=CHECKOUT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def address(page: Path) -> str:
+    """Where the site has a document: under the path of its file, to which assets link (guide.py)."""
+    path = page.relative_to(CHECKOUT)
+    return (path.with_name("index.html") if path.name == "README.md" else path / "index.html").as_posix()
+
+
+def test_the_web_site_has_every_document_and_finds_it(site: Path):
+    made = {str(path.relative_to(site)) for path in site.rglob("*.html")}
+    assert made == {"404.html", *map(address, PAGES)}
+    entries = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    assert {entry["location"].partition("#")[0] for entry in entries} == set(map(address, PAGES))
+
+
+def test_the_web_site_leads_from_one_page_to_the_next(site: Path):
+    """What the theme adds too, and where assets say to read on (guide.py)."""
+    made = {path: path.read_text() for path in site.rglob("index.html")}
     for page, text in made.items():
         for path, anchor in re.findall(r' (?:href|src)="(?![a-z]+:)([^"#]*)#?([^"]*)"', text):
             target = (page.parent / path).resolve() if path else page
-            assert target.is_file(), f"{page.name} leads to {path}"
-            assert not anchor or f' id="{anchor}"' in made[target], f"{page.name} leads to {path}#{anchor}"
+            assert target.is_file(), f"{page} leads to {path}"
+            assert not anchor or f' id="{anchor}"' in made[target], f"{page} leads to {path}#{anchor}"
+    for guide in GUIDES.values():
+        page = site / guide.page / "index.html"
+        assert f' id="{guide.anchor}"' in made[page], guide
+
+
+def test_the_web_site_fetches_nothing(site: Path):
+    for page in site.rglob("*.html"):
+        assert not re.findall(
+            r'<(?:script|img)[^>]* src="https?:|<link [^>]*stylesheet[^>]*https?:', page.read_text()
+        )
+
+
+def test_the_menu_of_the_web_site_follows_the_index():
+    """Sections and pages of docs/README.md in its order, under the names it gives them."""
+    menu = yaml.load((CHECKOUT / "mkdocs.yml").read_text(), Loader=yaml.BaseLoader)["nav"]
+    sections = {name: entries for part in menu for name, entries in part.items() if isinstance(entries, list)}
+    index = (DOCS / "README.md").read_text()
+    told: dict[str, list[tuple[str, str]]] = {}
+    for part in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
+        pages = [
+            (name, (DOCS / path).resolve()) for name, path in re.findall(r"\[([^]]+)\]\(([^)]+)\)", part)
+        ]
+        told[part.splitlines()[0]] = [(name, str(path.relative_to(CHECKOUT))) for name, path in pages]
+    # The playbooks have a section to themselves, with all of them.
+    told["By task"].remove(("Playbooks", "AGENTS.md"))
+    for section, pages in told.items():
+        assert [*pairs(sections[section])] == pages
+    assert [path for _, path in pairs(sections["Playbooks"])] == [
+        str(page.relative_to(CHECKOUT)) for page in (AGENTS, *(skill.page for skill in SKILLS))
+    ]
+
+
+def pairs(entries: list[dict[str, str]]) -> Iterator[tuple[str, str]]:
+    for entry in entries:
+        yield from entry.items()
 
 
 def test_pictures_are_small_and_shown():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from sme2_assets.assets.guide import GUIDES
 from sme2_assets.definitions import build_definitions
+from sme2_assets.defs.assets.guide import GUIDES
 from sme2_assets.report.glance import SHOWN_IN_PLACE, category_glance
 from sme2_assets.report.plots import COLOURS
 from sme2_assets.store import CHECKOUT

@@ -7,12 +7,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from sme2_assets import automation
-from sme2_assets.automation import model_variants_sensor
 from sme2_assets.definitions import defs
+from sme2_assets.defs.model_sensor import MOST_EXPORTS_PER_TICK, model_variants_sensor
+from sme2_assets.defs.partitions import MODEL_VARIANTS
+from sme2_assets.defs.resources import Lab
 from sme2_assets.models.template import template
-from sme2_assets.partitions import MODEL_VARIANTS
-from sme2_assets.resources import Lab
 
 
 class Daemon:
@@ -141,7 +140,7 @@ def test_many_models_at_once_are_exported_over_several_ticks(daemon: Daemon, fol
     for number in range(7):
         bring(folder, f"net{number}")
     ticks = [daemon.tick() for _ in range(4)]
-    assert [len(keys) for keys in ticks] == [automation.MOST_EXPORTS_PER_TICK, 10, 1, 0]
+    assert [len(keys) for keys in ticks] == [MOST_EXPORTS_PER_TICK, 10, 1, 0]
     assert len({key for keys in ticks for key in keys}) == 21
 
 

@@ -1,13 +1,15 @@
-"""Nights are real here: real runs of toy_cnn on this machine, a real instance, a real kill."""
+"""Nights are real here: real runs of toy_cnn on this machine, a real instance, a real daemon, a real kill."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,38 +18,47 @@ import dagster as dg
 import duckdb
 import pytest
 
-from sme2_assets import automation, launch
 from sme2_assets.definitions import build_definitions
-from sme2_assets.errors import ExportError, Sme2Error
-from sme2_assets.nightly import (
-    NightSummary,
-    PairResult,
-    newly_killed_nights,
-    night_folder,
-    nightly,
-    nights,
-    open_regressions,
+from sme2_assets.defs.assets.nights import summed_up
+from sme2_assets.defs.jobs import noise_job, profile_job, regressions_job, summary_job
+from sme2_assets.defs.nights import night_sensor, nightly_schedule
+from sme2_assets.defs.partitions import (
+    DEVICE_TAG,
+    MODEL_VARIANTS,
+    NIGHT_TAG,
+    RANGE_END,
+    RANGE_START,
+    range_tags,
 )
+from sme2_assets.defs.resources import Nights
+from sme2_assets.defs.sensors import failed_runs_sensor, problems_sensor
+from sme2_assets.errors import Sme2Error
+from sme2_assets.launch import Jobs
+from sme2_assets.report.night import NightSummary, night_folder, nights, open_regressions
 from sme2_assets.store import CHECKOUT, Store
+from sme2_assets.targets.base import Availability
 from sme2_assets.targets.host import host_platform
 from sme2_assets_tests.e2e.conftest import Workbench, make_data_folder
 from sme2_assets_tests.webhook import Webhook, webhook  # noqa: F401  (a fixture)
 
 QUICK = {"rounds": 1, "warmup": 0, "iterations": 1, "kernel_rounds": 0, "quiet_patience_s": 0}
 NATIVE = host_platform() or "linux"
+OTHER = "mac" if NATIVE == "linux" else "linux"
 GOOD, BAD = "toy_cnn-fp32", "toy_cnn-fp16"
+NIGHT = "2026-01-02"
+DUE = datetime(2026, 1, 2, 2, 0, tzinfo=UTC)
+
+
+# Dagster remembers the first instance that a process evaluates a schedule with, but does not keep it alive.
+KEPT: list[dg.DagsterInstance] = []
 
 
 @pytest.fixture
 def bench(tmp_path: Path, artifacts_dir: Path) -> Iterator[Workbench]:
     store = make_data_folder(tmp_path / "data", artifacts_dir)
     with dg.DagsterInstance.from_config(str(store.dagster_home)) as instance:
+        KEPT.append(instance)
         yield Workbench(store, instance)
-
-
-def a_night(bench: Workbench, *variants: str, **options: Any) -> NightSummary:
-    options = {"settings": QUICK, "retry_pause_s": 0, "platforms": [NATIVE], **options}
-    return nightly(bench.lab, bench.instance, log=print, variants=variants, **options)
 
 
 def messages(store: Store) -> list[str]:
@@ -55,202 +66,226 @@ def messages(store: Store) -> list[str]:
     return [json.loads(line)["text"] for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def past_night(store: Store, night: str, status: str, *pairs: PairResult) -> NightSummary:
-    summary = NightSummary(night, f"{night}T02:00:05+00:00", "here", status, pairs=list(pairs))
-    summary.write(night_folder(store))
-    return summary
-
-
-def test_one_failing_pair_does_not_stop_the_others(bench: Workbench):
-    tried: list[str] = []
-
-    def profile(lab, instance, requests, settings, log):
-        tried.append(requests[0].variant)
-        if requests[0].variant == BAD:
-            raise ExportError("The export failed.", "Mend the model.")
-        return launch.profile(lab, instance, requests, settings, log)
-
-    summary = a_night(bench, BAD, GOOD, profile=profile)
-    assert tried == [BAD, BAD, BAD, GOOD]
-    failed, measured = summary.pairs
-    assert (failed.status, failed.attempts) == ("failed", 3)
-    assert (failed.failure, failed.remedy) == ("The export failed.", "Mend the model.")
-    assert (measured.status, measured.attempts, measured.failure) == ("measured", 1, None)
-    assert measured.latency_ms["off"] > 0
-    assert measured.session_id == bench.warehouse.query("SELECT session_id FROM runs")["session_id"][0]
-    assert summary.status == "finished"
-    assert not summary.ok
-    assert nights(bench.store) == [summary]
-    page = (night_folder(bench.store) / f"{summary.night}.md").read_text()
-    for text in (page, summary.message()):
-        assert "The export failed. What to do: Mend the model." in text
-        assert "1 of 2 pairs measured, 1 failed" in text
-
-
-def test_a_pair_that_fails_once_is_measured_at_the_next_attempt(bench: Workbench):
-    attempts = iter([RuntimeError("the device was away"), None])
-
-    def profile(*arguments):
-        if error := next(attempts):
-            raise error
-        return launch.profile(*arguments)
-
-    follow_ups: list[str] = []
-    summary = a_night(bench, GOOD, profile=profile, afterwards=lambda: follow_ups.append("once"))
-    assert summary.ok
-    assert follow_ups == ["once"]
-    [pair] = summary.pairs
-    assert (pair.status, pair.attempts) == ("measured", 2)
-    assert pair.failure == "RuntimeError: the device was away"
-    assert "measured at attempt 2" in summary.markdown()
-
-
-def test_what_follows_the_pairs_cannot_cost_the_night(bench: Workbench):
-    def afterwards():
-        raise Sme2Error("No history.", "Measure more nights.")
-
-    summary = a_night(
-        bench, GOOD, profile=lambda *_: launch.Profiled([], []), retries=0, afterwards=afterwards
+def asked_for(bench: Workbench, when: Nights, due: datetime = DUE) -> dg.ScheduleExecutionData:
+    context = dg.build_schedule_context(
+        instance=bench.instance,
+        scheduled_execution_time=due,
+        repository_def=build_definitions(bench.lab, when).get_repository_def(),
+        resources={"lab": bench.lab, "nights": when},
     )
-    assert summary.status == "finished"
-    assert "No history. What to do: Measure more nights." in summary.message()
-    assert not summary.ok
+    return nightly_schedule(when).evaluate_tick(context)
 
 
-def test_a_machine_that_can_measure_nothing_leaves_a_record_that_says_so(bench: Workbench):
-    summary = a_night(bench, GOOD, platforms=["mac" if NATIVE == "linux" else "linux"])
-    assert not summary.ok
-    assert "can be measured here" in (summary.problem or "")
-    assert nights(bench.store) == [summary]
+def measured(bench: Workbench, variant: str, platform: str = NATIVE, night: str | None = NIGHT) -> None:
+    """A run of a night, in this process; it may fail."""
+    bench.instance.add_dynamic_partitions(MODEL_VARIANTS, [variant])
+    jobs = Jobs(bench.lab, bench.instance, print, {NIGHT_TAG: night} if night else None)
+    try:
+        jobs.run(profile_job.name, [f"{variant}|{platform}-sme2_off"], {"etdump_traces": {"config": QUICK}})
+    except Sme2Error as error:
+        print(error)
 
 
-ENDLESS_NIGHT = f"""
-import sys
-import dagster as dg
-from sme2_assets import launch
-from sme2_assets.nightly import nightly
-from sme2_assets.resources import Lab
+def ticked(bench: Workbench, when: Nights) -> list[dg.RunRequest]:
+    """What the sensor of the nights asks for."""
+    context = dg.build_sensor_context(instance=bench.instance, resources={"lab": bench.lab, "nights": when})
+    return [it for it in night_sensor(context) if isinstance(it, dg.RunRequest)]
 
-def profile(lab, instance, requests, settings, log):
-    if requests[0].variant == {BAD!r}:
-        settings = settings | {{"rounds": 100_000}}
-    return launch.profile(lab, instance, requests, settings, log)
 
-with dg.DagsterInstance.from_config(sys.argv[1] + "/dagster_home") as instance:
-    nightly(Lab(data_root=sys.argv[1]), instance, log=lambda line: print(line, flush=True), profile=profile,
-            variants=[{GOOD!r}, {BAD!r}, "toy_cnn-int8"], platforms=[{NATIVE!r}], settings={QUICK!r})
-"""
+def ended(bench: Workbench, when: Nights) -> list[str]:
+    """Runs what the sensor asks for until it asks for nothing more; gives the names of the jobs."""
+    run = []
+    while requests := ticked(bench, when):
+        for request in requests:
+            job = build_definitions(bench.lab, when).resolve_job_def(str(request.job_name))
+            job.execute_in_process(
+                instance=bench.instance,
+                partition_key=request.partition_key,
+                run_config=request.run_config,
+                tags=request.tags,
+                raise_on_error=False,
+            )
+            run.append(str(request.job_name))
+    return run
+
+
+def test_the_schedule_asks_for_one_run_for_each_pair(bench: Workbench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        "sme2_assets.targets.local.EmulatedTarget.availability", lambda self, sme2: Availability(True, "")
+    )
+    when = Nights(variants=[GOOD, BAD], platforms=["emulated", NATIVE], settings=QUICK)
+    requests = [it for it in asked_for(bench, when).run_requests or [] if "emulated" in str(it.run_key)]
+    assert [(it.tags[RANGE_START], it.tags[RANGE_END]) for it in requests] == [
+        (f"{variant}|emulated-sme2_off", f"{variant}|emulated-sme2_on") for variant in (GOOD, BAD)
+    ]
+    device = bench.lab.target("emulated").device
+    assert {(it.tags[NIGHT_TAG], it.tags[DEVICE_TAG]) for it in requests} == {(NIGHT, device)}
+    assert {it.tags["dagster/max_retries"] for it in requests} == {"2"}
+    assert len({it.run_key for it in requests}) == 2
+    assert {GOOD, BAD} <= set(bench.instance.get_dynamic_partitions(MODEL_VARIANTS))
+    assert all(it.run_config["ops"]["etdump_traces"]["config"]["rounds"] == 1 for it in requests)
+    assert nightly_schedule(when).job_name == "profile"
+
+
+def test_a_machine_that_can_measure_nothing_says_so(bench: Workbench):
+    data = asked_for(bench, Nights(variants=[GOOD], platforms=[OTHER]))
+    assert not data.run_requests
+    assert "can be measured here" in str(data.skip_message)
+    [text] = messages(bench.store)
+    assert text.startswith(f"Night {NIGHT} measured nothing: ")
+
+
+def test_a_night_that_is_still_running_is_not_joined_by_another(bench: Workbench):
+    job = build_definitions(bench.lab).resolve_job_def(profile_job.name)
+    run = bench.instance.create_run_for_job(job, tags={NIGHT_TAG: NIGHT}, status=dg.DagsterRunStatus.STARTED)
+    when = Nights(variants=[GOOD], platforms=[NATIVE])
+    assert asked_for(bench, when).skip_message == f"Night {NIGHT} is still running."
+    assert ticked(bench, when) == []
+    bench.instance.report_run_canceled(run)
+    [request] = asked_for(bench, when).run_requests or []
+    assert request.tags[NIGHT_TAG] == f"{NIGHT}-2", "the first of that date is not overwritten"
 
 
 @pytest.mark.slow
-def test_a_night_killed_while_measuring_is_reported_and_what_it_finished_is_kept(bench: Workbench):
-    process = subprocess.Popen(
-        [sys.executable, "-c", ENDLESS_NIGHT, str(bench.store.root)],
-        cwd=CHECKOUT,
-        stdout=subprocess.PIPE,
-        text=True,
+def test_a_night_is_summed_up_when_its_runs_have_ended_and_is_told_once(bench: Workbench, webhook: Webhook):  # noqa: F811
+    night_folder(bench.store).mkdir()
+    before = datetime.now(UTC) - timedelta(days=3)
+    earlier = NightSummary("2001-01-01", before.isoformat(), before.isoformat(), 1, "here", [], [], [], [])
+    earlier.write(night_folder(bench.store))
+    when = Nights(variants=[GOOD, BAD], platforms=[NATIVE], settings=QUICK)
+    measured(bench, GOOD)
+    measured(bench, BAD, OTHER)
+    [failed] = bench.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE]))
+    # As Dagster marks a run that it will try again, before it has.
+    bench.instance.add_run_tags(failed.run_id, {"dagster/will_retry": "true"})
+    assert ticked(bench, when) == [], "it will be tried again"
+    bench.instance.add_run_tags(failed.run_id, {"dagster/auto_retry_run_id": "another"})
+    measured(bench, BAD, OTHER)
+    after = [regressions_job.name, summary_job.name]
+    hardware = bench.lab.target(NATIVE).fidelity == "hardware"
+    assert ended(bench, when) == ([noise_job.name] if hardware else []) + after
+    [_, record] = nights(bench.store)
+    assert (record["night"], record["status"], record["ok"]) == (NIGHT, "finished", False)
+    good, bad = record["pairs"]
+    assert (good["status"], good["attempts"], good["failure"]) == ("measured", 1, None)
+    assert good["latency_ms"]["off"] > 0
+    assert good["session_id"] in bench.warehouse.query("SELECT session_id FROM runs")["session_id"].tolist()
+    assert (bad["status"], bad["attempts"]) == ("failed", 2)
+    assert "is not available here" in bad["failure"]
+    page = (night_folder(bench.store) / f"{NIGHT}.md").read_text()
+    [text] = webhook.texts
+    for shown in (page, text):
+        assert "1 of 2 pairs measured, 1 failed" in shown
+        assert "What to do: " in shown
+    missed = [note for note in record["notes"] if note.startswith("Nights missed: ")]
+    assert len(missed[0].split(",")) >= 2
+    assert messages(bench.store) == [text]
+    failed_runs_sensor(failure_context(failed.run_id, bench))
+    assert len(webhook.texts) == 1, "the night has told it"
+
+
+@pytest.mark.slow
+def test_a_pair_that_fails_once_is_measured_at_the_next_attempt(bench: Workbench):
+    measured(bench, GOOD)
+    job = build_definitions(bench.lab).resolve_job_def(profile_job.name)
+    failed = bench.instance.create_run_for_job(
+        job, tags={NIGHT_TAG: NIGHT, "dagster/partition": f"{GOOD}|{NATIVE}-sme2_off"}
     )
-    assert process.stdout is not None
-    try:
-        lines = iter(process.stdout.readline, "")
-        assert any(BAD in line and "round 3" in line for line in lines), "it ended before it was killed"
-        [running] = nights(bench.store)
-        assert running.status == "running"
-        assert newly_killed_nights(bench.store, bench.instance, print) == [], "it is alive"
-        with pytest.raises(Sme2Error, match="Another night is still running"):
-            a_night(bench, GOOD)
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-    started = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])
-    [orphan] = bench.instance.get_runs(started)
-
-    # The dead run holds the pool's one slot: were it not ended, this night would wait for ever.
-    second = a_night(bench, GOOD)
-    killed, newest = nights(bench.store)
-    assert (killed.night, killed.status) == (running.night, "killed")
-    assert [pair.status for pair in killed.pairs] == ["measured", "interrupted", "waiting"]
-    assert newest == second
-    assert second.ok
-    assert second.night != killed.night
-    assert f"Night {killed.night} was killed: 1 of 3 pairs were measured" in second.message()
-    sessions = set(bench.warehouse.query("SELECT session_id FROM runs")["session_id"])
-    assert sessions == {killed.pairs[0].session_id, second.pairs[0].session_id}
-    assert bench.instance.get_runs(started) == []
-    ended = bench.instance.get_run_by_id(orphan.run_id)
-    assert ended is not None
-    assert ended.status == dg.DagsterRunStatus.FAILURE
+    bench.instance.report_run_failed(failed, "the device was away")
+    measured(bench, GOOD)
+    summary = summed_up(bench.instance, bench.lab, Nights(variants=[GOOD], platforms=[NATIVE]), NIGHT)
+    [pair] = summary.pairs
+    assert summary.ok
+    assert (pair.status, pair.attempts) == ("measured", 3)
+    assert "the device was away" in str(pair.failure)
+    assert "measured at attempt 3" in summary.markdown()
 
 
-def test_a_night_that_is_stopped_says_so_at_once(bench: Workbench):
-    def stopped(*_):
-        raise KeyboardInterrupt
+def test_what_follows_the_pairs_cannot_cost_the_night(bench: Workbench):
+    job = build_definitions(bench.lab).resolve_job_def(regressions_job.name)
+    failed = bench.instance.create_run_for_job(job, tags={NIGHT_TAG: NIGHT})
+    bench.instance.report_run_failed(failed, "no history")
+    summary = summed_up(bench.instance, bench.lab, Nights(variants=[GOOD], platforms=[NATIVE]), NIGHT)
+    assert not summary.ok
+    assert "After the pairs: " in summary.message()
+    assert "no history" in summary.message()
 
-    with pytest.raises(KeyboardInterrupt):
-        a_night(bench, GOOD, profile=stopped)
-    [summary] = nights(bench.store)
-    assert (summary.status, summary.pairs[0].status) == ("killed", "interrupted")
+
+def test_a_night_whose_runs_were_stopped_was_killed(bench: Workbench):
+    job = build_definitions(bench.lab).resolve_job_def(profile_job.name)
+    tags = {NIGHT_TAG: NIGHT, "dagster/partition": f"{GOOD}|{NATIVE}-sme2_off"}
+    bench.instance.report_run_canceled(bench.instance.create_run_for_job(job, tags=tags))
+    summary = summed_up(bench.instance, bench.lab, Nights(variants=[GOOD], platforms=[NATIVE]), NIGHT)
+    assert (summary.status, summary.pairs[0].status) == ("killed", "stopped")
+    assert "killed after" in summary.headline
+    assert "0 of 1 pairs measured, 1 stopped" in summary.headline
+
+
+def test_a_summary_waits_for_the_comparison_of_a_pair(bench: Workbench):
+    job = build_definitions(bench.lab).resolve_job_def(profile_job.name)
+    keys = [f"{GOOD}|emulated-sme2_{sme2}" for sme2 in ("off", "on")]
+    tags = {NIGHT_TAG: NIGHT, **range_tags(keys)}
+    bench.instance.add_dynamic_partitions(MODEL_VARIANTS, [GOOD])
+    run = bench.instance.create_run_for_job(job, tags=tags, status=dg.DagsterRunStatus.STARTED)
+    for event_type in (dg.DagsterEventType.RUN_START, dg.DagsterEventType.RUN_SUCCESS):
+        bench.instance.report_dagster_event(dg.DagsterEvent(event_type.value, job.name), run.run_id)
+    assert ticked(bench, Nights()) == []
+    bench.instance.report_runless_asset_event(
+        dg.AssetMaterialization("sme2_comparison", partition=f"{GOOD}|emulated")
+    )
+    assert len(ticked(bench, Nights())) == 1
 
 
 def test_a_damaged_record_stops_no_night(bench: Workbench):
     night_folder(bench.store).mkdir()
     (night_folder(bench.store) / "2001-01-01.json").write_text("{")
     (night_folder(bench.store) / "2001-01-02.json").write_text("[]")
-    past_night(bench.store, "2001-01-03", "finished")
-    assert [summary.night for summary in nights(bench.store)] == ["2001-01-03"]
-
-
-def run_nightly_job(bench: Workbench, **config: Any) -> dg.ExecuteInProcessResult:
-    return automation.nightly_job.execute_in_process(
-        run_config={"ops": {"measure_night": {"config": {**QUICK, "platforms": [NATIVE], **config}}}},
-        resources={"lab": bench.lab},
-        instance=bench.instance,
-        raise_on_error=False,
+    NightSummary("2001-01-03", "2001-01-03T02:00:00+00:00", "", 1, "", [], [], [], []).write(
+        night_folder(bench.store)
     )
+    assert [record["night"] for record in nights(bench.store)] == ["2001-01-03"]
 
 
-@pytest.mark.slow
-def test_the_job_measures_tells_and_shows_its_summary(bench: Workbench, webhook: Webhook):  # noqa: F811
-    past_night(bench.store, "2001-01-01", "finished")
-    result = run_nightly_job(bench, variants=[GOOD])
-    assert result.success
-    [_, summary] = nights(bench.store)
-    assert summary.ok
-    assert bench.warehouse.query("SELECT variant FROM runs")["variant"].tolist()[0] == GOOD
-    assert webhook.texts == messages(bench.store) == [summary.message()]
-    assert any(note.startswith("Nights missed: 2001-01-02T02:00") for note in summary.notes)
-    [output] = [event for event in result.all_events if event.is_step_success or event.is_successful_output][
-        :1
-    ]
-    assert output.step_output_data.metadata["night"].value == summary.night
+def test_nights_are_due_when_their_cron_says_so():
+    at = Nights(cron="30 3 * * 1-5", time_zone="Asia/Tokyo")
+    since = datetime(2026, 1, 1, tzinfo=UTC)
+    assert [tick.isoformat() for tick in at.ticks(since, since + timedelta(days=5, hours=1))] == [
+        "2026-01-02T03:30:00+09:00",
+        "2026-01-05T03:30:00+09:00",
+    ], "over the weekend there is none, and the last one is not over"
+    policy: Any = at.freshness()
+    assert policy.fail_window.to_timedelta() == timedelta(days=3, hours=12)
+    daily: Any = Nights().freshness()
+    assert daily.fail_window.to_timedelta() == timedelta(hours=36)
 
 
-def test_an_unreachable_webhook_does_not_fail_the_night(bench: Workbench, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SME2_WEBHOOK_URL", "http://127.0.0.1:1/")
-    monkeypatch.setattr("sme2_assets.notify.PAUSE_S", 0)
-    assert run_nightly_job(bench, variants=[GOOD]).success
-    assert len(messages(bench.store)) == 1
+def test_the_definitions_depend_on_neither_environment_nor_clock():
+    code = (
+        "from sme2_assets.definitions import defs; s = defs.resolve_schedule_def('nightly_schedule'); "
+        "print(s.cron_schedule, s.execution_timezone, s.default_status.value)"
+    )
+    environment = {**os.environ, "SME2_NIGHTLY_CRON": "at two", "SME2_NIGHTLY_TIMEZONE": "Mars/Olympus"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=CHECKOUT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "0 2 * * * UTC STOPPED"
 
 
-def test_a_night_that_did_not_measure_everything_is_a_failed_run_that_is_told_once(
-    bench: Workbench,
-    webhook: Webhook,  # noqa: F811
-):
-    # Nothing is measured: that platform is not this machine's.
-    result = run_nightly_job(bench, variants=[GOOD], platforms=["mac" if NATIVE == "linux" else "linux"])
-    assert not result.success
-    assert len(webhook.texts) == 1
-    automation.failed_runs_sensor(failure_context(result, bench))
-    assert len(webhook.texts) == 1, "the night has told it"
-
-
-def failure_context(result: dg.ExecuteInProcessResult, bench: Workbench) -> dg.RunFailureSensorContext:
-    [failure] = [it for it in result.all_events if it.event_type == dg.DagsterEventType.RUN_FAILURE]
+def failure_context(run_id: str, bench: Workbench) -> dg.RunFailureSensorContext:
+    records = bench.instance.get_records_for_run(run_id).records
+    events = [record.event_log_entry.dagster_event for record in records]
+    [failure] = [it for it in events if it and it.event_type == dg.DagsterEventType.RUN_FAILURE]
+    run = bench.instance.get_run_by_id(run_id)
+    assert run is not None
     return dg.build_run_status_sensor_context(
         sensor_name="failed_runs_sensor",
         dagster_instance=bench.instance,
-        dagster_run=result.dagster_run,
+        dagster_run=run,
         dagster_event=failure,
         resources={"lab": bench.lab},
     ).for_run_failure()
@@ -266,17 +301,15 @@ def test_a_failed_run_is_posted_with_its_cause(bench: Workbench, webhook: Webhoo
         breaks()
 
     result = anything.execute_in_process(instance=bench.instance, raise_on_error=False)
-    automation.failed_runs_sensor(failure_context(result, bench))
+    failed_runs_sensor(failure_context(result.run_id, bench))
     [text] = webhook.texts
     assert f"Run {result.run_id[:8]} of anything failed" in text
-    assert "breaks: ValueError: the disk is full" in text
+    assert "breaks failed: ValueError: the disk is full" in text
 
 
-def tick(bench: Workbench, cursor: str | None, repository: dg.RepositoryDefinition) -> str | None:
-    context = dg.build_sensor_context(
-        instance=bench.instance, cursor=cursor, repository_def=repository, resources={"lab": bench.lab}
-    )
-    automation.problems_sensor(context)
+def tick(bench: Workbench, cursor: str | None) -> str | None:
+    context = dg.build_sensor_context(instance=bench.instance, cursor=cursor, resources={"lab": bench.lab})
+    problems_sensor(context)
     return context.cursor
 
 
@@ -293,15 +326,14 @@ def test_failed_checks_are_told_once_and_warnings_are_not(bench: Workbench, webh
         return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN)
 
     defs = dg.Definitions(assets=[thing], asset_checks=[holds, looks_odd])
-    repository = defs.get_repository_def()
     job = defs.resolve_implicit_global_asset_job_def()
     job.execute_in_process(instance=bench.instance)
-    cursor = tick(bench, None, repository)
+    cursor = tick(bench, None)
     assert webhook.texts == [], "the past is not news"
     job.execute_in_process(instance=bench.instance)
-    cursor = tick(bench, cursor, repository)
-    assert webhook.texts == ["Check holds of thing failed: it does not hold"]
-    tick(bench, cursor, repository)
+    cursor = tick(bench, cursor)
+    assert webhook.texts == ["The check holds of thing failed: it does not hold"]
+    tick(bench, cursor)
     assert len(webhook.texts) == 1
 
 
@@ -332,73 +364,124 @@ def test_an_open_regression_is_told_once_and_an_acknowledged_one_is_not(
     bench: Workbench,
     webhook: Webhook,  # noqa: F811
 ):
-    assert open_regressions(bench.warehouse) == []
+    assert open_regressions(bench.warehouse) == {}
     bench.warehouse.publish()
-    assert open_regressions(bench.warehouse) == []
-    repository = build_definitions(bench.lab).get_repository_def()
+    assert open_regressions(bench.warehouse) == {}
     publish_regressions(bench)
-    cursor = tick(bench, None, repository)
-    tick(bench, cursor, repository)
+    cursor = tick(bench, None)
+    tick(bench, cursor)
     [text] = webhook.texts
     assert "toy_cnn-fp32 on linux, a-cpu, SME2 off, threads 1, CONV: 10.0% slower since 2026-01-02" in text
     assert "toy_cnn-int8" not in text
-    assert [regression.p_value for regression in open_regressions(bench.warehouse)] == [None]
 
 
-def test_the_sensor_tells_of_a_night_that_was_killed(bench: Workbench, webhook: Webhook):  # noqa: F811
-    past_night(bench.store, "2026-01-01", "running", PairResult(GOOD, NATIVE, ["off"], status="running"))
-    repository = build_definitions(bench.lab).get_repository_def()
-    cursor = tick(bench, None, repository)
-    tick(bench, cursor, repository)
-    [text] = webhook.texts
-    assert "Night 2026-01-01 on here: killed, 0 of 1 pairs measured" in text
-    assert [night.status for night in nights(bench.store)] == ["killed"]
+DEPLOYMENT = """
+from sme2_assets.definitions import build_definitions
+from sme2_assets.defs.resources import Nights
 
-
-def test_the_schedule_asks_for_one_run_at_its_tick():
-    with dg.DagsterInstance.ephemeral() as instance:
-        context = dg.build_schedule_context(
-            instance=instance, scheduled_execution_time=datetime(2026, 1, 2, 2, 0, tzinfo=UTC)
-        )
-        data = automation.nightly_schedule.evaluate_tick(context)
-    assert [request.run_key for request in data.run_requests or []] == ["2026-01-02T02:00:00+00:00"]
-    assert automation.nightly_schedule.job_name == "nightly"
-
-
-SCHEDULE = """
-from sme2_assets.automation import NIGHT_FRESHNESS, SCHEDULES
-[schedule] = SCHEDULES
-hours = NIGHT_FRESHNESS.fail_window.to_timedelta().total_seconds() / 3600
-print(schedule.cron_schedule, schedule.execution_timezone, schedule.default_status.value, hours, sep=", ")
+defs = build_definitions(
+    when=Nights(
+        cron={cron!r}, on=True, variants={variants!r}, platforms=[{platform!r}], settings={settings!r}
+    )
+)
 """
 
 
-@pytest.mark.parametrize(
-    ("configured", "expected"),
-    [
-        ({}, "0 2 * * *, UTC, STOPPED, 36.0"),
-        (
-            {"SME2_NIGHTLY_CRON": "30 3 * * 1-5", "SME2_NIGHTLY_TIMEZONE": "Asia/Tokyo"},
-            "30 3 * * 1-5, Asia/Tokyo, RUNNING, 84.0",
-        ),
-        ({"SME2_NIGHTLY_CRON": "at two"}, "SME2_NIGHTLY_CRON ('at two'"),
-        ({"SME2_NIGHTLY_TIMEZONE": "Mars/Olympus"}, "SME2_NIGHTLY_TIMEZONE ('Mars/Olympus'"),
-    ],
-)
-def test_cron_and_time_zone_come_from_the_environment(configured: dict[str, str], expected: str):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SME2_NIGHTLY")}
-    done = subprocess.run(
-        [sys.executable, "-c", SCHEDULE],
-        cwd=CHECKOUT,
-        env=environment | configured,
-        capture_output=True,
-        text=True,
+def wait_for(answer: Callable[[], Any], patience_s: float = 240) -> Any:
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        if found := answer():
+            return found
+        time.sleep(0.5)
+    raise AssertionError("nothing happened")
+
+
+def process_of(instance: dg.DagsterInstance, run_id: str) -> int:
+    events = instance.get_records_for_run(run_id).records
+    said = " ".join(record.event_log_entry.message for record in events)
+    return int(re.findall(r"Started process for run \(pid: (\d+)\)", said)[0])
+
+
+def is_measuring(instance: dg.DagsterInstance, run_id: str) -> bool:
+    records = instance.get_records_for_run(run_id).records
+    return any("round 2" in record.event_log_entry.user_message for record in records)
+
+
+@pytest.mark.slow
+def test_dagster_s_daemon_runs_a_night_past_a_killed_command_line_and_a_killed_run(
+    bench: Workbench,
+    webhook: Webhook,  # noqa: F811
+    tmp_path: Path,
+):
+    """A process of `sme2 profile` is killed before the night, and a run of the night while it measures."""
+    started = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])
+    environment = {
+        **os.environ,
+        "SME2_DATA": str(bench.store.root),
+        "DAGSTER_HOME": str(bench.store.dagster_home),
+        "PYTHONPATH": str(CHECKOUT),
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "sme2_assets.cli",
+        "profile",
+        GOOD,
+        "--platform",
+        NATIVE,
+        "--sme2",
+        "off",
+    ]
+    with subprocess.Popen([*command, "--rounds", "100000"], env=environment) as process:
+        try:
+            wait_for(
+                lambda: any(
+                    is_measuring(bench.instance, it.run_id) for it in bench.instance.get_runs(started)
+                )
+            )
+        finally:
+            process.kill()
+    [orphan] = bench.instance.get_runs(started)
+    measured(bench, BAD, night=None)
+    assert [run.run_id for run in bench.instance.get_runs(started)] == [orphan.run_id], "the next one went on"
+
+    definitions = tmp_path / "deployment.py"
+    settings = {**QUICK, "rounds": 20}
+    soon = datetime.now(UTC) + timedelta(minutes=2)
+    definitions.write_text(
+        DEPLOYMENT.format(
+            cron=f"{soon.minute} {soon.hour} * * *",
+            variants=[GOOD, BAD],
+            platform=NATIVE,
+            settings=settings,
+        )
     )
-    assert expected in done.stdout + done.stderr
+    daemon = subprocess.Popen(
+        [Path(sys.executable).with_name("dagster-daemon"), "run", "-f", str(definitions)],
+        env=environment,
+        start_new_session=True,
+    )
+    try:
 
+        def measuring() -> str | None:
+            for run in bench.instance.get_runs(started):
+                if run.run_id != orphan.run_id and is_measuring(bench.instance, run.run_id):
+                    return run.run_id
+            return None
 
-def test_nights_without_a_schedule_between_them_were_not_missed(bench: Workbench):
-    now = datetime.now(UTC)
-    summary = past_night(bench.store, "2026-01-01", "finished")
-    replace(summary, started_at=(now - timedelta(hours=20)).isoformat()).write(night_folder(bench.store))
-    assert automation._missed_nights(bench.lab, now) == []
+        killed = wait_for(measuring)
+        assert len(bench.instance.get_runs(started)) == 2, "one run of the night at a time, and the dead one"
+        os.kill(process_of(bench.instance, killed), signal.SIGKILL)
+        [record] = wait_for(lambda: nights(bench.store), patience_s=500)
+    finally:
+        os.killpg(daemon.pid, signal.SIGTERM)
+        try:
+            daemon.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(daemon.pid, signal.SIGKILL)
+            daemon.wait()
+    assert record["ok"], record
+    assert sorted(pair["attempts"] for pair in record["pairs"]) == [1, 2]
+    [again] = [pair for pair in record["pairs"] if pair["attempts"] == 2]
+    assert again["failure"]
+    assert [text for text in webhook.texts if text.startswith(f"Night {record['night']} ")]

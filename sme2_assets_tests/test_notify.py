@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sme2_assets import notify
+from sme2_assets.defs import notify
 from sme2_assets.store import Store
 from sme2_assets_tests.webhook import Webhook, webhook  # noqa: F401  (a fixture)
 

@@ -111,3 +111,9 @@ def test_who_runs_the_tests_that_run_alone_imports_no_other_file(pytester: pytes
 @pytest.mark.parametrize("name", sorted({*SLOW, *SHARING, *LONGEST_FIRST}))
 def test_files_that_are_treated_apart_are_there(name: str):
     assert (TESTS / name).exists()
+
+
+@pytest.mark.parametrize("room", ["sme2_assets", "benchmarks", "tools"])
+def test_nothing_but_tests_imports_tests(room: str):
+    importing = re.compile(rf"^\s*(?:from|import) {TESTS.name}\b|[\"']{TESTS.name}\.", re.MULTILINE)
+    assert [path for path in (CHECKOUT / room).rglob("*.py") if importing.search(path.read_text())] == []

@@ -1,6 +1,6 @@
 """constraints.txt: the versions that set-up and tests install, and whether every Python can have them.
 
-    python -m tools.constraints           writes the file anew, from a fresh environment with newest versions
+    python -m tools.constraints           rewrites the file from a fresh environment with the newest versions
     python -m tools.constraints --check   resolves them for every Python and architecture of Linux
 
 The first is what `make constraints` runs, the second `make resolve`.

@@ -75,7 +75,7 @@ def require_system() -> None:
     if machine not in MACHINES.get(system, ()) or struct.calcsize("P") != 8:
         raise Stop(
             "ExecuTorch has no build for {} {}{}.".format(
-                system, machine, "" if struct.calcsize("P") == 8 else " with a Python of 32 bits"
+                system, machine, "" if struct.calcsize("P") == 8 else " with a 32-bit Python"
             ),
             "Use Linux on aarch64 or x86_64 (on Windows: in WSL), or macOS on Apple silicon.",
         )
@@ -123,7 +123,7 @@ def require_tools(with_venv: bool) -> None:
     given = shlex.split(os.environ.get("CXX", ""))
     if given and shutil.which(given[0]) is None:
         raise Stop(
-            f"The C++ compiler named by CXX is not there: {given[0]}.",
+            f"The C++ compiler named by CXX was not found: {given[0]}.",
             "Set CXX to a compiler, or unset it.",
         )
     if not given and not any(map(shutil.which, ("c++", "g++", "clang++"))):
@@ -156,7 +156,7 @@ def require_space(venv: Path, gib: float) -> None:
             raise Stop(
                 f"{free:.1f} GiB are free at {place}, and the set-up needs {wanted:.1f} GiB there.",
                 "Free some space"
-                + ("." if place == folder else ", or let TMPDIR name a folder on another disk."),
+                + ("." if place == folder else ", or set TMPDIR to a folder on another disk."),
             )
 
 
@@ -253,7 +253,7 @@ def offered_torch(venv: Path) -> str:
         told = re.findall(r"^ERROR: (.+?)\.?$", done.stdout, re.MULTILINE) or ["none is in its index"]
         raise Stop(
             f"pip finds no torch {pinned} for this machine and Python: {told[-1]}.",
-            "Check the network and pip's settings (proxy, index-url), which are told by "
+            "Check the network and pip's settings (proxy, index-url), which are shown by "
             f"`{_python(venv)} -m pip config list`; then the same command again.",
         )
     return pinned + "+cpu" if pinned + "+cpu" in offered else pinned

@@ -34,7 +34,7 @@ _BUILD_NEEDED = (
     "Use a runner built from source with XNNPACK's log compiled in at level info or more (XNN_LOG_LEVEL=4 as "
     "a compile definition of XNNPACK; as an environment variable it does nothing), and keep its whole "
     "standard error, or logcat on Android. The library of the installed wheel prints no such line; there the "
-    "kernels pass tells which kernels ran."
+    "kernels pass shows which kernels ran."
 )
 
 

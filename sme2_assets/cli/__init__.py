@@ -48,7 +48,7 @@ class _Group(click.Group):
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The data folder. Default: $SME2_DATA, else data/ of the checkout, else the user's own; "
+    help="The data folder. Default: $SME2_DATA, or data/ in the checkout, or the user's own; "
     f"here: {default_data_root()}",
 )
 @click.pass_context

@@ -30,11 +30,11 @@ Log = Callable[[str], None]
 @json_option
 @click.pass_obj
 def demo(store: Store, model: str, as_json: bool) -> None:
-    """Profile MODEL at all its precisions, and show what of it runs on the SME unit.
+    """Profile MODEL at all its precisions, and show what runs on the SME unit.
 
-    Fetches the emulator where there is none, measures on every platform that tells something about SME2 here,
-    and ends with one table, the one finding in it, and the report to read on. Exit code 1: something was left
-    out that should work.
+    Fetches the emulator if there is none, measures on every platform here that says something about SME2,
+    and ends with one table, the one finding in it, and the report to read next. Exit code 1: something that
+    should work was left out.
     """
     with progress_log() as log:
         run_ids, left_out = _measured(store, model, log)
@@ -52,7 +52,8 @@ def demo(store: Store, model: str, as_json: bool) -> None:
 def _measured(store: Store, model: str, log: Log) -> tuple[list[str], list[str]]:
     """The runs that were measured, and what was left out that should work."""
     from sme2_assets import launch
-    from sme2_assets.resources import Lab
+    from sme2_assets.defs.resources import Lab
+    from sme2_assets.profiling.requests import requests_for_this_machine
     from sme2_assets.targets import SME2_STATES
     from sme2_assets.targets.local import EmulatedTarget
 
@@ -62,7 +63,7 @@ def _measured(store: Store, model: str, log: Log) -> tuple[list[str], list[str]]
     except Sme2Error as error:
         # It is among what is left out, then, and everything else is measured.
         log(f"emulated: {error}")
-    wanted = launch.requests_for_this_machine(lab, variants_of(model), SME2_STATES)
+    wanted = requests_for_this_machine(store, variants_of(model), SME2_STATES)
     for note in wanted.notes:
         log(f"note: {note}")
     with launch.open_instance(store) as instance:

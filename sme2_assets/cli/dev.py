@@ -24,8 +24,13 @@ WORKSPACE = Path(__file__).parent.with_name("workspace.yaml")
 @click.option(
     "--port", type=click.IntRange(1, 65535), default=3000, show_default=True, help="The port there."
 )
+@click.option(
+    "--workspace",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path),
+    help="A workspace.yaml of your own, for definitions of your own.",
+)
 @click.pass_obj
-def dev(store: Store, host: str, port: int) -> None:
+def dev(store: Store, host: str, port: int, workspace: Path | None) -> None:
     """Open the Dagster UI: the same assets as a graph, with tables and pictures. Ctrl-C ends it."""
     _require_free(host, port)
     store.root.mkdir(parents=True, exist_ok=True)
@@ -34,7 +39,7 @@ def dev(store: Store, host: str, port: int) -> None:
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     text = f"{address} in a few seconds; the data folder is {store.root}"
     tell(text)
-    command = [sys.executable, "-m", "dagster", "dev", "--workspace", str(WORKSPACE)]
+    command = [sys.executable, "-m", "dagster_dg_cli.cli", "dev", "--workspace", str(workspace or WORKSPACE)]
     command += ["--host", host, "--port", str(port)]
     # Not from wherever this was typed: Dagster would take a pyproject.toml or .env there for its own.
     os.chdir(store.root)

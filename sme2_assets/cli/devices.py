@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--restore", is_flag=True, help="Put back power settings that a session which died has left.")
-@click.option("--clean", is_flag=True, help="Remove everything that sme2 has put onto the devices.")
+@click.option("--restore", is_flag=True, help="Restore power settings left behind by a session that died.")
+@click.option("--clean", is_flag=True, help="Remove everything that sme2 has put on the devices.")
 @click.option("--device", "serial", help="Only the device with this serial number.")
 @json_option
 @click.pass_obj
@@ -60,7 +60,7 @@ def _tidy(store: Store, serials: list[str], restore: bool, clean: bool) -> None:
             if restore:
                 waiting = power_journal(store.leases, target.device).is_file()
                 target.begin(store.leases, tell)
-                tell(f"{serial}: " + ("power settings are put back" if waiting else "nothing to put back"))
+                tell(f"{serial}: " + ("power settings are restored" if waiting else "nothing to restore"))
             if clean:
                 tell(f"{serial}: {target.clean() / 1e6:.1f} MB removed")
 
@@ -92,7 +92,7 @@ def _lines(report: DeviceReport) -> list[tuple[str, str]]:
     if report.facts is not None:
         lines.append(("health", "; ".join(report.health) or "nothing in the way of a measurement"))
     if report.restore_waits:
-        lines.append(("power", "settings of a session that died wait: run `sme2 devices --restore`"))
+        lines.append(("power", "settings of a session that died are waiting: run `sme2 devices --restore`"))
     return lines
 
 

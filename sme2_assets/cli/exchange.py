@@ -31,7 +31,9 @@ FORMAT_NAMES = ("csv", "parquet", "json", "markdown", "perfetto", "etdump")
 @click.option("--platform", "platform_name", type=click.Choice(PLATFORM_NAMES), help="Where they were made.")
 @click.option("--sme2", type=click.Choice(["on", "off"]), help="The SME2 state of all traces.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads of the runner.")
-@click.option("--warmup", type=click.IntRange(0), help="How many first inferences of each trace are warm-up.")
+@click.option(
+    "--warmup", type=click.IntRange(0), help="How many of the first inferences in each trace are warm-up."
+)
 @json_option
 @click.pass_obj
 def ingest(
@@ -44,11 +46,11 @@ def ingest(
     warmup: int | None,
     as_json: bool,
 ) -> None:
-    """Take ETDump files, or run folders of the public kit, into the warehouse as foreign runs.
+    """Import ETDump files, or run folders of the public kit, into the warehouse as foreign runs.
 
     Model, platform, SME2 state and threads come from the options, from the kit's manifest.json and from the
     names of files and folders, in this order; what none of them says stays unknown. Foreign runs can be
-    queried and exported. They were not measured as a pair, so they enter no comparison and no history.
+    queried and exported. They were not measured as a pair, so they are in no comparison and no history.
     A trace that was ingested before is replaced. The exit code is 1 if anything could not be ingested.
     """
     from sme2_assets.exchange.ingest import ingest_paths
@@ -107,15 +109,17 @@ def _print_ingested(done: Ingested) -> None:
     multiple=True,
     default=("all",),
     show_default=True,
-    help="Give it several times for several.",
+    help="Repeat it for several formats.",
 )
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The folder to write. Default: exports/RUN of the data folder. An earlier export is replaced.",
+    help="The folder to write. Default: exports/RUN in the data folder. An earlier export is replaced.",
 )
 @click.option("--model", help="With `latest`: of this model or variant.")
-@click.option("--platform", "platform_name", type=click.Choice(PLATFORM_NAMES), help="With `latest`: there.")
+@click.option(
+    "--platform", "platform_name", type=click.Choice(PLATFORM_NAMES), help="With `latest`: on this platform."
+)
 @click.option("--sme2", type=click.Choice(["on", "off"]), help="With `latest`: in this SME2 state.")
 @click.option(
     "--inferences",

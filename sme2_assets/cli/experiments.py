@@ -21,10 +21,10 @@ from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
 
 if TYPE_CHECKING:
+    from sme2_assets.defs.resources import Lab
     from sme2_assets.experiments.load import Loaded
     from sme2_assets.experiments.plan import Planned, Session, Shown
     from sme2_assets.experiments.run import Outcome
-    from sme2_assets.resources import Lab
     from sme2_assets.warehouse import Warehouse
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -38,7 +38,7 @@ platform_option = click.option(
 @click.argument("file", type=_FILE)
 @click.option("--dry-run", is_flag=True, help="Check everything and print what would be done; do nothing.")
 @platform_option
-@click.option("--rounds", type=click.IntRange(1), help="Exactly so many rounds, whatever FILE says: a try.")
+@click.option("--rounds", type=click.IntRange(1), help="Exactly this many rounds, whatever FILE says.")
 @json_option
 @click.pass_obj
 def run(
@@ -47,8 +47,8 @@ def run(
     """Measure what the experiment file FILE asks for, and show its comparisons.
 
     FILE is YAML or JSON (`sme2 config new` writes one), or a configuration of the public kit, which is
-    translated with a note on every change. Everything is checked before anything is measured. A session
-    that fails does not keep the others from being measured; the exit code is 0 if all of them were.
+    translated with a note on every change. Everything is checked before anything is measured. A session that
+    fails does not stop the others; the exit code is 0 if all of them were measured.
     """
     from sme2_assets import launch
     from sme2_assets.diagnostics.experiment import check_experiment, require
@@ -81,7 +81,7 @@ def run(
 
 @click.group()
 def config() -> None:
-    """Experiment files: write, check, and what may be in them."""
+    """Write and check experiment files, and see what may be in them."""
 
 
 @config.command()
@@ -90,7 +90,7 @@ def config() -> None:
 @json_option
 @click.pass_obj
 def check(store: Store, file: Path, platform_name: str | None, as_json: bool) -> None:
-    """Look at everything FILE needs, and do nothing else.
+    """Check everything FILE needs, and do nothing else.
 
     Schema, models, .pte files, platforms in the states asked for, devices, CPUs, build tools, disk. The exit
     code is 0 when `sme2 run` could begin.
@@ -125,7 +125,7 @@ def schema() -> None:
 @click.argument("name", required=False)
 @json_option
 def templates_command(name: str | None, as_json: bool) -> None:
-    """The templates there are; with NAME the text of one."""
+    """List the templates; with NAME, print one."""
     from sme2_assets.experiments.write import template, templates
 
     if name is not None:
@@ -149,17 +149,17 @@ def templates_command(name: str | None, as_json: bool) -> None:
 @click.option("--platform", "platforms", type=click.Choice([*PLATFORMS, "auto"]), multiple=True)
 @click.option("--sme2", type=click.Choice(["both", "on", "off"]), help="States of SME2 [both].")
 @click.option("--threads", type=click.IntRange(1), multiple=True, help="Threads of the runner [1].")
-@click.option("--rounds", type=click.IntRange(1), help="Exactly so many rounds.")
+@click.option("--rounds", type=click.IntRange(1), help="Exactly this many rounds.")
 @click.option("--budget", type=click.FloatRange(0), help="Seconds after which no round is added.")
 @click.option("--iterations", type=click.IntRange(1), help="Timed inferences per process.")
-@click.option("--warmup", type=click.IntRange(0), help="Exactly so many warm-ups.")
+@click.option("--warmup", type=click.IntRange(0), help="Exactly this many warm-ups.")
 @click.option("--device", help="Android: the serial of the device, or any.")
 @click.option("--cpus", help="CPUs to run on: a cluster, a list (0-3,7) or a mask (0xf0).")
-@click.option("--power", type=click.Choice(["boost", "app"]), help="Android: power mode meanwhile.")
+@click.option("--power", type=click.Choice(["boost", "app"]), help="Android: power mode during the session.")
 @click.option("--output", help="A folder for reports, relative to FILE.")
-@click.option("--template", "template_name", help="Begin with this template as it is.")
+@click.option("--template", "template_name", help="Start from this template, unchanged.")
 @click.option("--from", "kit_file", type=_FILE, help="A configuration of the public kit, to be translated.")
-@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.pass_obj
 def new(
     store: Store,
@@ -171,7 +171,7 @@ def new(
 ) -> None:
     """Write the experiment file FILE: asks on a terminal, takes options otherwise.
 
-    What an option says is not asked for. The file has a comment on every key.
+    It does not ask for what an option gives. The file has a comment on every key.
     """
     from sme2_assets.experiments.load import load, parsed
     from sme2_assets.experiments.write import experiment_of, template, write_new, yaml_text
@@ -179,7 +179,7 @@ def new(
     given = {key: value for key, value in answers.items() if value not in (None, ())}
     if (template_name or kit_file) and given:
         raise Sme2Error(
-            f"A template or another file is taken as it is, without {', '.join(sorted(given))}.",
+            f"A template or another file is used unchanged, without {', '.join(sorted(given))}.",
             "Edit the file afterwards.",
         )
     if template_name is not None:
@@ -212,9 +212,9 @@ def _prepared(
 ) -> tuple[Loaded, Planned, Lab]:
     from dataclasses import replace
 
+    from sme2_assets.defs.resources import Lab
     from sme2_assets.experiments.load import load
     from sme2_assets.experiments.plan import planned
-    from sme2_assets.resources import Lab
 
     lab = Lab(data_root=str(store.root))
     loaded = load(file, platform_name)
@@ -316,7 +316,7 @@ def _several(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 def _numbers(text: str) -> tuple[int, ...]:
     words = _words(text)
     if not words or not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise click.UsageError("Give whole numbers from 1 on, with commas between them.")
+        raise click.UsageError("Give whole numbers from 1 up, with commas between them.")
     return tuple(dict.fromkeys(map(int, words)))
 
 

@@ -19,7 +19,7 @@ from sme2_assets.store import Store
 @json_option
 @click.pass_obj
 def doctor(store: Store, as_json: bool) -> None:
-    """What is there, what is missing, and how to get it."""
+    """Show what is here, what is missing, and how to get it."""
     from sme2_assets.diagnostics.doctor import examine
 
     made = examine(store)
@@ -35,7 +35,7 @@ def doctor(store: Store, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def targets(store: Store, as_json: bool) -> None:
-    """The platforms with SME2 on and off: which this machine can give, and what the others need."""
+    """List the platforms with SME2 on and off: which this machine offers, and what the others need."""
     from sme2_assets.targets import TARGETS, open_target
 
     rows = []
@@ -57,7 +57,7 @@ def targets(store: Store, as_json: bool) -> None:
 def emulator(store: Store) -> None:
     """Find QEMU >= 10.1, or fetch it from the package mirror of this machine; no root needed.
 
-    On a host of another CPU than aarch64 also the compiler for its runner, which is tried.
+    On a host whose CPU is not aarch64, also find or fetch the compiler for its runner, and try it.
     """
     from sme2_assets.targets.local import EmulatedTarget
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     default="auto",
     show_default=True,
     help="Where to measure. auto: every platform that works here and says something about SME2, in the "
-    "states it can give.",
+    "states it offers.",
 )
 @click.option(
     "--sme2",
@@ -45,9 +45,11 @@ if TYPE_CHECKING:
 )
 @click.option("--runs", type=click.IntRange(1), help="Timed inferences per process [20; emulated 1].")
 @click.option(
-    "--warmup", type=click.IntRange(0), help="Exactly so many warm-ups [5 to 100, until steady; emulated 0]."
+    "--warmup",
+    type=click.IntRange(0),
+    help="Exactly this many warm-ups [5 to 100, until steady; emulated 0].",
 )
-@click.option("--rounds", type=click.IntRange(1), help="Exactly so many rounds [10 to 30; emulated 1].")
+@click.option("--rounds", type=click.IntRange(1), help="Exactly this many rounds [10 to 30; emulated 1].")
 @click.option("--budget", type=click.FloatRange(0), help="Seconds after which no round is added [120].")
 @click.option(
     "--runner",
@@ -63,7 +65,7 @@ if TYPE_CHECKING:
     type=click.Choice(["user-interactive", "user-initiated", "utility", "background"]),
     help="macOS: quality of service of the runner's threads, which decides the kind of core.",
 )
-@click.option("--power", type=click.Choice(["boost", "app"]), help="Android: power mode meanwhile.")
+@click.option("--power", type=click.Choice(["boost", "app"]), help="Android: power mode during the session.")
 @click.option("--aa", is_flag=True, help="Measure each state against itself: the noise of this machine.")
 @click.option("--operators", is_flag=True, help="Also print every operator.")
 @json_option
@@ -90,23 +92,24 @@ def profile(
     """Profile MODEL[-PRECISION] with SME2 on and off, and show the comparison.
 
     MODEL without a precision means all its precisions. Everything from the runner to the report is
-    materialised in Dagster; what is up to date is taken from the cache. What cannot be measured costs only
-    itself: the rest is measured, and the exit code is 1.
+    materialised in Dagster; what is up to date is taken from the cache. If something cannot be
+    measured, the rest still is, and the exit code is 1.
     """
     from sme2_assets import launch
-    from sme2_assets.resources import Lab
+    from sme2_assets.defs.resources import Lab
+    from sme2_assets.profiling.requests import requests_for, requests_for_this_machine
     from sme2_assets.targets import SME2_STATES
 
     lab = Lab(data_root=str(store.root))
     states = SME2_STATES if sme2 == "both" else (sme2,)
     if platform_name == "auto":
-        wanted = launch.requests_for_this_machine(lab, variants_of(model), states)
+        wanted = requests_for_this_machine(store, variants_of(model), states)
         if aa:
             # Emulated times mean nothing, so they have no noise either.
             timed = [request for request in wanted.requests if request.platform != "emulated"]
             wanted = replace(wanted, requests=timed, left_out=[])
     else:
-        wanted = launch.requests_for(lab, variants_of(model), platform_name, states, device)
+        wanted = requests_for(store, variants_of(model), platform_name, states, device)
     if not wanted.requests:
         raise Sme2Error(
             "Nothing here has times whose noise could be measured for SME2.",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--all", "everything", is_flag=True, help="Also what is built only when asked for.")
+@click.option("--all", "everything", is_flag=True, help="Also those that are built only when asked for.")
 @click.option("--source", "source_name", help="Only the models of this source, e.g. executorch or hf.")
 @json_option
 def models(everything: bool, source_name: str | None, as_json: bool) -> None:
@@ -51,7 +51,7 @@ def models(everything: bool, source_name: str | None, as_json: bool) -> None:
 @click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where to write it. Default: models/ of the data folder. Another one has to be in $SME2_MODELS.",
+    help="Where to write it. Default: models/ in the data folder. Any other must be in $SME2_MODELS.",
 )
 def onboard(name: str, folder: Path | None) -> None:
     """Write a commented, working model file NAME.py, to be filled with your model."""
@@ -64,7 +64,7 @@ def onboard(name: str, folder: Path | None) -> None:
         click.echo(f"It is not listed yet: put its folder into {FOLDERS_VARIABLE}, e.g.")
         click.echo(f"  export {FOLDERS_VARIABLE}={path.parent.resolve()}")
     click.echo("Next:")
-    click.echo("  1. Replace the network in it by yours.")
+    click.echo("  1. Replace the network in it with yours.")
     click.echo(f"  2. sme2 check-model {name}    goes through every step and says what is wrong")
     click.echo(f"  3. sme2 profile {name}        measures it with SME2 on and off")
 

@@ -51,7 +51,7 @@ def compare(store: Store, off_run: str, on_run: str, operators: bool, as_json: b
 @json_option
 @click.pass_obj
 def history(store: Store, model: str, platform_name: str | None, as_json: bool) -> None:
-    """The latency of MODEL[-PRECISION] over all its native runs, and where it became slower."""
+    """Show the latency of MODEL[-PRECISION] over all its native runs, and where it got slower."""
     from sme2_assets.report.tables import history_table, regression_table
     from sme2_assets.report.terminal import print_table
     from sme2_assets.warehouse import Warehouse
@@ -77,7 +77,7 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
     found = find_regressions(warehouse, store.root / "acknowledged.txt")
     found = found[found["variant"].isin(variants)]
     if found.empty:
-        out.print("No series became slower.")
+        out.print("No series got slower.")
     else:
         print_table(out, regression_table(found))
 
@@ -86,7 +86,7 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
 @click.argument("model", required=False)
 @click.option("--platform", "platform_name", type=click.Choice(PLATFORMS), help="Default: all.")
 @click.option(
-    "--all", "everything", is_flag=True, help="The overview, and every report that is not there yet."
+    "--all", "everything", is_flag=True, help="Write the overview, and every report that is missing."
 )
 @click.option(
     "--format",
@@ -94,7 +94,7 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
     type=click.Choice(["md", "html", "both"]),
     default="both",
     show_default=True,
-    help="Markdown with pictures beside it, one HTML file that needs nothing else, or both.",
+    help="Markdown with pictures next to it, one self-contained HTML file, or both.",
 )
 @click.option("--open", "opened", is_flag=True, help="Open the HTML page in the browser.")
 @json_option
@@ -196,7 +196,7 @@ def _overview(store: Store, formats: tuple[str, ...]) -> Written:
 @json_option
 @click.pass_obj
 def explain(store: Store, model: str, platform_name: str | None, as_json: bool) -> None:
-    """Why MODEL[-PRECISION] is as fast as it is: what to fix next, ranked by the time there is to win."""
+    """Say why MODEL[-PRECISION] is as fast as it is, and what to fix next, ranked by the time to gain."""
     from sme2_assets.report.explain import explain as explained
     from sme2_assets.report.insights import explanation_json, show_explanation
     from sme2_assets.warehouse import Warehouse

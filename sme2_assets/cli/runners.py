@@ -60,14 +60,14 @@ def build_runner(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Build the runner of the installed ExecuTorch, or with --checkout a pair of runners from sources.
+    """Build the runner of the installed ExecuTorch or, with --checkout, a pair of runners from sources.
 
-    The installed one serves both arms: SME2 is masked from the process for the arm without it. `sme2
-    profile` builds it by itself when it is not there.
+    The installed one serves both arms: for the arm without SME2, SME2 is masked from the process. `sme2
+    profile` builds it if it is missing.
 
-    From a checkout the runner is built twice, with SME2 and without. The two builds must differ in XNNPACK's
-    SME switches alone, and only the one with SME2 may hold SME kernels. Both are looked up in what was
-    built; otherwise the command fails and says what differs.
+    From a checkout the runner is built twice, with SME2 and without. The two builds may differ only in
+    XNNPACK's SME switches, and only the one with SME2 may contain SME kernels. Both are checked in what was
+    built; if either is not so, the command fails and says what differs.
     """
     if checkout is None:
         for option, given in (("--ndk", ndk), ("--trace", trace), ("--dry-run", dry_run)):

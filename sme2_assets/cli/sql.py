@@ -58,7 +58,7 @@ docs/warehouse.md has twenty questions with their queries."""
     "--format",
     "file_format",
     type=click.Choice(FORMATS),
-    help="How to give the rows. Default: what the name of --output says, else a table.",
+    help="How to write the rows. Default: by the name of --output, otherwise a table.",
 )
 @click.option(
     "-o",
@@ -86,7 +86,7 @@ def sql(
     memory: str,
     as_json: bool,
 ) -> None:
-    """Ask the warehouse in SQL: QUERY, a file, standard input, or a shell when there is none of them.
+    """Query the warehouse in SQL: QUERY, a file, standard input, or a shell if none is given.
 
     Reads only, and only the warehouse. E.g.: sme2 sql "SELECT * FROM sme2_comparison"
     """
@@ -139,10 +139,10 @@ def _chosen_format(file_format: str | None, output: Path | None, as_json: bool) 
     if file_format is None and output is not None:
         file_format = output.suffix.lower().removeprefix(".")
         if file_format not in FORMATS:
-            raise click.UsageError(f"The name of {output} says no format: add --format csv, json or parquet.")
+            raise click.UsageError(f"The name {output} gives no format: add --format csv, json or parquet.")
     chosen = file_format or "table"
     if chosen == "parquet" and output is None:
-        raise click.UsageError("Parquet is no text: name a file with --output.")
+        raise click.UsageError("Parquet is not text: name a file with --output.")
     if chosen == "table" and output is not None:
         raise click.UsageError("A table is for reading: write csv, json or parquet to a file.")
     return chosen
@@ -226,9 +226,7 @@ def _stopped_by_ctrl_c() -> Iterator[None]:
 def _shell(console: Console, rows_shown: int) -> None:
     """Reads queries until the end. What goes wrong ends a query, never the shell."""
     history = _load_history()
-    out.print(
-        "The warehouse, for reading. .help tells what can be typed, .tables what is there.", style="dim"
-    )
+    out.print("The warehouse, read-only. .help shows what you can type, .tables what is there.", style="dim")
     typed: list[str] = []
     try:
         while True:
@@ -297,7 +295,7 @@ def _leaves(console: Console, line: str) -> bool:
     elif command == ".help":
         click.echo(HELP)
     else:
-        _complain(f"{command} is not known here; .help tells what is.")
+        _complain(f"{command} is not known here; .help shows what is.")
     return False
 
 

@@ -46,11 +46,10 @@ def validate(store: Store, things: tuple[str, ...], as_json: bool) -> None:
 @json_option
 @click.pass_context
 def smoke(context: click.Context, emulated: bool, as_json: bool) -> None:
-    """The whole way once, in a minute or two: doctor, runner, export, run, analyse, files, validate.
+    """Try everything once, in a minute or two: doctor, runner, export, run, analyse, files, validate.
 
-    It has a data folder of its own, which is removed: only the cache of runners and models is shared with
-    yours. What it measures is far too little for a verdict. With `sme2 --data FOLDER smoke` everything is
-    kept in FOLDER.
+    It uses its own data folder, which it removes; only the cache of runners and models is shared with yours.
+    What it measures is far too little for a verdict. `sme2 --data FOLDER smoke` keeps everything in FOLDER.
     """
     from sme2_assets.diagnostics.smoke import smoke as smoked
 
@@ -67,6 +66,6 @@ def smoke(context: click.Context, emulated: bool, as_json: bool) -> None:
     if as_json:
         print_json(result.as_json())
     elif result.ok:
-        out.print(f"Everything works. {result.seconds:.0f} s in all.", highlight=False)
+        out.print(f"Everything works. {result.seconds:.0f} s in total.", highlight=False)
     if not result.ok:
         sys.exit(1)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def warehouse() -> None:
-    """Make the tables from the run folders again, or take in runs of other data folders.
+    """Rebuild the tables from the run folders, or add runs from other data folders.
 
     Run folders are the evidence; nothing here changes them.
     """
@@ -28,7 +28,7 @@ def warehouse() -> None:
 
 @warehouse.command()
 @click.option(
-    "--check", is_flag=True, help="Change nothing: tell whether the tables are what a rebuild gives."
+    "--check", is_flag=True, help="Change nothing: say whether the tables are what a rebuild gives."
 )
 @json_option
 @click.pass_obj
@@ -36,7 +36,7 @@ def rebuild(store: Store, check: bool, as_json: bool) -> None:
     """Make every table again, from all run folders.
 
     Needed after an update that changes what rows say, for instance the category of an operator: `sme2 doctor`
-    tells. A rebuild that is interrupted goes on where it was; until it has ended, the old tables stay. A
+    says so. An interrupted rebuild continues where it stopped; until it is done, the old tables stay. A
     folder that cannot be read is named and left out, and the exit code is 1.
     """
     from sme2_assets.warehouse.rebuild import differences
@@ -69,7 +69,7 @@ def rebuild(store: Store, check: bool, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def sync(store: Store, as_json: bool) -> None:
-    """Take in the run folders that are in no table, and compare the pairs that nobody compared.
+    """Add the run folders that are in no table, and compare the pairs that have not been compared.
 
     A run is in no table when what follows its measurement failed or was stopped.
     """
@@ -85,9 +85,9 @@ def sync(store: Store, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def merge(store: Store, folder: Path, as_json: bool) -> None:
-    """Copy the run folders of another data folder DIR here, and take them in.
+    """Copy the run folders of another data folder DIR here, and add them.
 
-    Runs that are here already are left alone. Two folders with one run id and different content are refused.
+    Runs that are already here are left alone. Two folders with one run id and different content are refused.
     """
     from sme2_assets.warehouse.rebuild import merge as merged
 
@@ -113,9 +113,9 @@ def _show(done: Derived, as_json: bool) -> None:
     if as_json:
         print_json(_facts(done))
     else:
-        there = f", {len(done.already_there)} were here already" if done.already_there else ""
+        there = f", {len(done.already_there)} were already here" if done.already_there else ""
         out.print(
-            f"{len(done.taken)} runs taken in, {len(done.compared)} pairs compared{there}.", highlight=False
+            f"{len(done.taken)} runs added, {len(done.compared)} pairs compared{there}.", highlight=False
         )
         _show_refused(done)
     if done.refused:

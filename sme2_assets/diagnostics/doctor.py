@@ -62,12 +62,12 @@ def _tables(store: Store) -> str:
     if missing := runs_in_no_table(store):
         raise Sme2Error(
             f"{len(missing)} run folders are in no table, e.g. {missing[0].name}.",
-            "Run `sme2 warehouse sync`, which takes them in.",
+            "Run `sme2 warehouse sync`, which adds them.",
         )
     if other := runs_of_other_code(store):
         raise Sme2Error(
             f"The rows of {other} runs were made by the code of another release.",
-            "Run `sme2 warehouse rebuild`, which makes them again by this one.",
+            "Run `sme2 warehouse rebuild`, which makes them again with this one.",
         )
     return "every run folder is in the tables"
 

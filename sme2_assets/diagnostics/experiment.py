@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 
+from sme2_assets.defs.resources import Lab
 from sme2_assets.diagnostics.doctor import check_build_tools, check_disk, existing
 from sme2_assets.diagnostics.steps import Checkup, detail_of
 from sme2_assets.errors import Sme2Error
 from sme2_assets.experiments.load import Loaded
 from sme2_assets.experiments.plan import Planned
 from sme2_assets.experiments.problems import place_text
-from sme2_assets.resources import Lab
 
 
 def check_experiment(loaded: Loaded, plan: Planned, lab: Lab) -> Checkup:

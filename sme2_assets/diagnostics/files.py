@@ -62,10 +62,10 @@ def validate_program(path: Path) -> Checkup:
 def validate_experiment(path: Path, store: Store) -> Checkup:
     """What `sme2 config check` looks at."""
     # Only when such a file is given: models and devices are behind it.
+    from sme2_assets.defs.resources import Lab
     from sme2_assets.diagnostics.experiment import check_experiment
     from sme2_assets.experiments.load import load
     from sme2_assets.experiments.plan import planned
-    from sme2_assets.resources import Lab
 
     made = Checkup(str(path), "experiment file")
     with made.step("content"):

@@ -48,11 +48,11 @@ def smoke(
 def _take_steps(made: Checkup, store: Store, own: Store, native: bool, emulated: bool, log: Log) -> None:
     # Only here: what is behind them takes seconds to import, and `sme2 --help` must not wait for it.
     from sme2_assets import launch
+    from sme2_assets.defs.resources import Lab
     from sme2_assets.diagnostics.doctor import examine
     from sme2_assets.diagnostics.validation import validate
     from sme2_assets.exchange.export import FORMATS, export_run
     from sme2_assets.models.export import export_variant
-    from sme2_assets.resources import Lab
     from sme2_assets.warehouse.read import run_of_id
 
     lab = Lab(data_root=str(own.root))

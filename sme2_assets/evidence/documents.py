@@ -96,14 +96,14 @@ class Document(Part):
                 "Update sme2_assets.",
             )
         if type(version) is not int or not (version == cls.VERSION or version in cls.UPGRADES):
-            raise EvidenceError(f"{source} cannot be believed: schema is {version!r}.", cls.REMEDY)
+            raise EvidenceError(f"{source} is not valid: schema is {version!r}.", cls.REMEDY)
         fields = {name: value for name, value in content.items() if name != "schema"}
         try:
             for earlier in range(version, cls.VERSION):
                 fields = cls.UPGRADES[earlier](fields)
             return cls.model_validate(fields)
         except (ValidationError, KeyError, TypeError, AttributeError) as error:
-            raise EvidenceError(f"{source} cannot be believed: {first_fault(error)}.", cls.REMEDY) from error
+            raise EvidenceError(f"{source} is not valid: {first_fault(error)}.", cls.REMEDY) from error
 
     def to_json(self) -> str:
         """Strict JSON: NaN and infinity are defects of the caller, not values."""

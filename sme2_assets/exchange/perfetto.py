@@ -163,7 +163,7 @@ def _nesting_faults(events: list[dict[str, Any]]) -> Iterator[str]:
     last = 0.0
     for event in events:
         if event["ts"] < last:
-            yield f"{event['name']!r} at {event['ts']} stands behind what is later"
+            yield f"{event['name']!r} at {event['ts']} comes after what is later"
         last = event["ts"]
         if event["ph"] == "B":
             opened.append(event["name"])

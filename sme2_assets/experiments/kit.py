@@ -176,8 +176,7 @@ class _Translation:
             "and SME2 is masked for off",
             "runs is the timed inferences of one process; processes are repeated in rounds, of which the "
             "kit has one",
-            "warmup happens in the measured process; the kit's was in a process of its own and warmed "
-            "nothing",
+            "warmup happens in the measured process; the kit's was in a separate process and warmed nothing",
         ]
         return document
 
@@ -247,8 +246,8 @@ class _Translation:
             )
         if experiment.mode == "xnntrace":
             self.notes.append(
-                f"mode xnntrace of {experiment.name} becomes the kernels pass: kernels are sampled at work, "
-                "where the kit's log tells only which were registered"
+                f"mode xnntrace of {experiment.name} becomes the kernels pass: kernels are sampled as they "
+                "run, while the kit's log only lists which were registered"
             )
         if len(self.problems) > count:
             return None
@@ -269,7 +268,7 @@ class _Translation:
     def _one_of(self, experiment: KitExperiment, place: Place, key: str, other: str, default: Any) -> Any:
         given = [getattr(experiment, name) for name in (key, other) if getattr(experiment, name) is not None]
         if len(given) == 2 and given[0] != given[1]:
-            self._problem((*place, other), f"says something else than {key}.", "Leave one of them.")
+            self._problem((*place, other), f"contradicts {key}.", "Leave one of them.")
         return given[0] if given else default
 
     def _platform_of(self, experiment: KitExperiment, place: Place) -> str | None:
@@ -286,10 +285,10 @@ class _Translation:
             return meant[0]
         self._problem(
             place,
-            f"neither the name {experiment.name!r} nor its runner_path tells the platform."
+            f"neither the name {experiment.name!r} nor its runner_path names the platform."
             if not meant
-            else f"the name {experiment.name!r} and its runner_path tell different platforms.",
-            "Say it with --platform.",
+            else f"the name {experiment.name!r} and its runner_path name different platforms.",
+            "Give it with --platform.",
         )
         return None
 
@@ -306,7 +305,7 @@ class _Translation:
         if by_name is None and by_path is None:
             self._problem(
                 place,
-                f"neither the name {experiment.name!r} nor the runner_path {runner!r} tells whether SME2 is "
+                f"neither the name {experiment.name!r} nor the runner_path {runner!r} says whether SME2 is "
                 "on or off.",
                 "Put sme2_on or sme2_off into the name.",
             )
@@ -319,7 +318,7 @@ class _Translation:
         # taskset, to which the kit hands it, reads hexadecimal with and without 0x.
         if not re.fullmatch(r"(0[xX])?[0-9a-fA-F]{1,64}", mask) or int(mask, 16) == 0:
             self._problem(
-                (*place, "cpu_affinity"), f"{mask!r} is no mask of CPUs.", "Write it like '0x80' for CPU 7."
+                (*place, "cpu_affinity"), f"{mask!r} is not a CPU mask.", "Write it like '0x80' for CPU 7."
             )
             return None
         if platform not in ("android", "linux"):

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import ExportError, Sme2Error
 from sme2_assets.experiments.load import Loaded
 from sme2_assets.experiments.problems import Place, Problem, line_of
 from sme2_assets.experiments.schema import AUTO, Comparison, Entry, Platform
-from sme2_assets.launch import ProfileRequest, platforms_here
 from sme2_assets.models.registry import Variant, catalogue, model_spec, requested
 from sme2_assets.models.sources.pte import SUFFIX, program_at
 from sme2_assets.models.spec import AS_IS, ModelSpec
 from sme2_assets.profiling.plan import Plan, plan_for
-from sme2_assets.resources import Lab
+from sme2_assets.profiling.requests import ProfileRequest, platforms_here
 from sme2_assets.targets import SME2_STATES
 
 # What an entry says about times, which mean nothing where a CPU is emulated.
@@ -156,7 +156,7 @@ def _require_free_name(spec: ModelSpec, path: Path) -> None:
     for other in catalogue().specs:
         if other.name == spec.name and Path(other.place).resolve() != path.resolve():
             raise ExportError(
-                f"{path.name} would be the model {spec.name!r}, and there is one already: {other.place}.",
+                f"{path.name} would be the model {spec.name!r}, and there is already one: {other.place}.",
                 "Rename the .pte.",
             )
 
@@ -222,7 +222,7 @@ class _Planner:
         if platform.name != AUTO:
             return [(platform.name, states)]
         try:
-            here = platforms_here(self.lab, states)
+            here = platforms_here(self.lab.store, states)
         except Sme2Error as error:
             self._problem((*place, "platforms"), error)
             return []

@@ -51,7 +51,7 @@ class ExperimentError(Sme2Error):
         count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
         super().__init__(
             f"{name} has {count}; nothing was measured.\n{listed}",
-            "Correct the file; docs/experiments.md tells what may be in it.",
+            "Correct the file; docs/experiments.md says what may be in it.",
         )
 
 

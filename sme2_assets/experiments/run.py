@@ -17,11 +17,11 @@ from typing import Any
 import dagster as dg
 
 from sme2_assets import launch
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.exchange.export import export_run
 from sme2_assets.experiments.plan import Session
 from sme2_assets.report.files import report_folder
-from sme2_assets.resources import Lab
 from sme2_assets.store import Store, write_json
 from sme2_assets.warehouse.read import run_of_id
 

@@ -65,7 +65,7 @@ def _needed_passes(passes: list[str]) -> list[str]:
     for needed in ("latency", "etdump"):
         if needed not in passes:
             raise ValueError(
-                f"leaves out {needed}: latency and etdump are always made, because no result is shown "
+                f"leaves out {needed}: latency and etdump always run, because no result is shown "
                 "unless its operators were seen and add up. Only kernels may be left out."
             )
     return passes
@@ -118,10 +118,10 @@ class Platform(_Strict):
     ] = Field(
         default=None,
         description="CPUs to run on: a cluster (prime, performance, efficiency), a list such as 0-3,7, or a "
-        "mask such as '0xf0'. Default: as the system likes.",
+        "mask such as '0xf0'. Default: up to the system.",
     )
     power: Literal["boost", "app"] | None = Field(
-        default=None, description="Android: power mode of the device meanwhile. Default: as it is."
+        default=None, description="Android: power mode of the device during the session. Default: unchanged."
     )
 
     @model_validator(mode="after")
@@ -192,11 +192,11 @@ class Settings(_Strict):
         ]
         | None
     ) = Field(
-        default=None, description="Threads of the runner; each number is a session of its own. Default: 1."
+        default=None, description="Threads of the runner; each number is a separate session. Default: 1."
     )
     rounds: Annotated[int, Field(ge=1, le=1000)] | None = Field(
         default=None,
-        description="Exactly so many rounds. Default: 10 to 30 on hardware, as needed; 1 emulated.",
+        description="Exactly this many rounds. Default: 10 to 30 on hardware, as needed; 1 emulated.",
     )
     budget_s: Annotated[float, Field(ge=0, le=86400)] | None = Field(
         default=None, description="When to stop adding rounds, in seconds. Default: 120 on hardware."
@@ -206,7 +206,7 @@ class Settings(_Strict):
     )
     warmup: Annotated[int, Field(ge=0, le=100000)] | None = Field(
         default=None,
-        description="Exactly so many warm-ups per process. Default: 5 to 100 on hardware, until steady; 0 "
+        description="Exactly this many warm-ups per process. Default: 5 to 100 on hardware, until steady; 0 "
         "emulated.",
     )
     passes: (
@@ -221,7 +221,7 @@ class Settings(_Strict):
     ) = Field(
         default=None,
         description="latency: inference times, no tracer. etdump: operator times. kernels: which kernels "
-        "ran, by sampling. The first two are always made. Default: all three.",
+        "ran, by sampling. The first two always run. Default: all three.",
     )
     timeout_s: Annotated[float, Field(gt=0, le=86400)] | None = Field(
         default=None, description="Limit for one runner process, in seconds. Default: 600 on hardware."
@@ -245,7 +245,7 @@ class Comparison(_Strict):
 
     model: Text | None = Field(default=None, description="Variants of this model, as under models.")
     platform: PlatformName | None = Field(default=None, description="Only on this platform.")
-    threads: Threads | None = Field(default=None, description="Only with so many threads.")
+    threads: Threads | None = Field(default=None, description="Only with this many threads.")
     label: Text | None = Field(default=None, description="What the comparison is called where it is shown.")
 
 
@@ -267,7 +267,7 @@ class Experiment(Settings):
         default=None, description="For people."
     )
     entries: Annotated[list[Entry], Field(min_length=1, max_length=200)] | None = Field(
-        default=None, description="Parts with settings of their own."
+        default=None, description="Parts with their own settings."
     )
     comparisons: Annotated[list[Comparison], Field(min_length=1, max_length=200)] | None = Field(
         default=None,

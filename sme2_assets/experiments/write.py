@@ -84,7 +84,7 @@ def experiment_of(answers: Mapping[str, Any]) -> dict[str, Any]:
     for key in asked:
         if not any(isinstance(it, dict) and key in it for it in chosen):
             raise Sme2Error(
-                f"{key} was given, and none of {', '.join(document['platforms'])} has such a thing.",
+                f"{key} was given, but none of {', '.join(document['platforms'])} has such a thing.",
                 f"Leave {key} out, or give --platform android.",
             )
     return {**document, "platforms": chosen}
@@ -95,7 +95,7 @@ def write_new(path: Path, text: str, *, force: bool) -> None:
     if path.suffix.lower() not in (".yaml", ".yml"):
         raise Sme2Error(f"{path.name} would not be read as YAML.", "Name it *.yaml.")
     if path.is_dir() or (path.exists() and not force):
-        raise Sme2Error(f"{path} is there already.", "Give another name, or --force to replace it.")
+        raise Sme2Error(f"{path} already exists.", "Give another name, or --force to replace it.")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise Sme2Error(f"{path.parent} is not a folder that can be written to.", "Make it first.")
     write_text_atomically(path, text)

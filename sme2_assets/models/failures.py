@@ -78,7 +78,7 @@ def load_failure(log: str, operators: ProgramOperators) -> ExportError | None:
         wanted.append(f"{name} (in {where})" if where else name)
     return ExportError(
         f"The runner has no kernel for {', '.join(wanted)}",
-        "compute it otherwise, or take it out with a hook `substitute(model)` or `wrap(model)`",
+        "compute it another way, or remove it with a hook `substitute(model)` or `wrap(model)`",
     )
 
 
@@ -91,7 +91,7 @@ def _remedy(error: BaseException, cause: Cause) -> str:
         )
     if "Core ATen" in text or "out variants" in text:
         return (
-            f"ExecuTorch has no kernel for {cause.operator or 'this operator'}: compute it otherwise, or "
+            f"ExecuTorch has no kernel for {cause.operator or 'this operator'}: compute it another way, or "
             "take it out with a hook `substitute(model)` or `wrap(model)`"
         )
     if "constraint" in text.lower() or "dynamic" in text.lower():

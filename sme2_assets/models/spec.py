@@ -74,7 +74,7 @@ class ModelOption:
             return _parse_value(text, self.kind)
         except ValueError:
             raise ExportError(
-                f"{text!r} is no {self.kind} value for the option {self.name} of {owner}",
+                f"{text!r} is not a valid {self.kind} for the option {self.name} of {owner}",
                 f"write it like the default, {owner}@{self}"
                 if self.default is not None
                 else f"write {self.name}=<{self.kind}>",
@@ -239,7 +239,7 @@ def split_text(text: str) -> tuple[str, dict[str, str]]:
         option, equals, value = part.partition("=")
         if not equals or not _OPTION_NAME.fullmatch(option) or not value.isprintable():
             raise ExportError(
-                f"{part!r} in {text!r} is no option",
+                f"{part!r} in {text!r} is not an option",
                 "write options as name@option=value,option=value; `sme2 models` lists them",
             )
         if option in options:
@@ -258,7 +258,7 @@ def split_key(key: str, prefixes: Sequence[str]) -> tuple[str, dict[str, str]]:
         option, underscore, value = part.rpartition("_")
         if not underscore or not _OPTION_NAME.fullmatch(option):
             raise ExportError(
-                f"{part!r} in {key!r} is no option",
+                f"{part!r} in {key!r} is not an option",
                 "write options as name@option=value, in keys as name.option_value",
             )
         options[option] = _unescape(value)

@@ -22,10 +22,10 @@ def write_template(name: str, folder: Path | None = None) -> Path:
     owners = {spec.name: f"{spec.source} ({spec.place})" for spec in found.specs}
     owners |= {problem.name: f"{problem.source} ({problem.place})" for problem in found.problems}
     if name in owners:
-        raise ExportError(f"There is a model {name!r} already: {owners[name]}", "choose another name")
+        raise ExportError(f"There is already a model {name!r}: {owners[name]}", "choose another name")
     path = (folder or default_folder()) / f"{name}.py"
     if path.exists():
-        raise ExportError(f"{path} is there already", "choose another name, or edit that file")
+        raise ExportError(f"{path} already exists", "choose another name, or edit that file")
     write_text_atomically(path, template(name))
     return path
 

@@ -143,18 +143,18 @@ def _believe(result: RunnerResult, arm: Arm, bench: Bench, pass_kind: str, itera
     plan = bench.plan
     if bench.cpus and result.cpus != parse_cpu_list(bench.cpus):
         raise RunnerError(
-            f"The runner was to run on CPUs {bench.cpus}, but reports {result.cpus}.",
+            f"The runner should have run on CPUs {bench.cpus}, but reports {result.cpus}.",
             "Choose CPUs that the device lets a program have, or leave `cpus` empty.",
         )
     if result.cpu.sme2_usable != (arm.spec.sme2 == "on"):
         raise RunnerError(
-            f"The runner was to run with SME2 {arm.spec.sme2}, but reports SME2 usable: "
+            f"The runner should have run with SME2 {arm.spec.sme2}, but reports SME2 usable: "
             f"{result.cpu.sme2_usable}.",
             "Run `sme2 doctor`; on a CPU without SME2 only sme2_off can be measured.",
         )
     if plan.qos and result.qos != plan.qos:
         raise RunnerError(
-            f"The runner was to run with the quality of service {plan.qos}, but reports {result.qos}.",
+            f"The runner should have run with the quality of service {plan.qos}, but reports {result.qos}.",
             "Leave `qos` empty.",
         )
     asked = (pass_kind, plan.threads, iterations, arm.spec.slowdown_percent)

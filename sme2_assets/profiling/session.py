@@ -245,5 +245,5 @@ def _enough(arms: list[Arm], plan: Plan, rounds: int, spent_s: float) -> tuple[b
             return True, f": the interval is {width:.1%} wide, narrow enough"
         if spent_s >= plan.budget_s:
             return True, f": the interval is {width:.1%} wide, the budget of {plan.budget_s:.0f} s is spent"
-        return False, f": the interval is {width:.1%} wide, going on"
+        return False, f": the interval is {width:.1%} wide, continuing"
     return spent_s >= plan.budget_s, ""

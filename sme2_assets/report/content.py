@@ -316,7 +316,7 @@ def _categories(subject: _Subject) -> Section:
 
             blocks.append(Picture("speedups", "Speedup of the model and of each category.", draw))
     if subject.timed:
-        bounds = "" if subject.reference else ", and what could be won at most if it took no time"
+        bounds = "" if subject.reference else ", and the most that could be gained if it took no time"
         blocks += [Text(f"What each part takes{bounds}:"), Grid(headroom_table(subject.explanation))]
     return Section("Categories", blocks)
 

@@ -22,7 +22,7 @@ from sme2_assets.report.terminal import print_table
 FEWEST_ROUNDS = 3
 # Operators below this rank are a long tail; the view bottlenecks has them all.
 BOTTLENECKS_SHOWN = 15
-WINS_NOTE = "Time to win is an upper bound, the thing's whole time; wins overlap and do not add up."
+WINS_NOTE = "Time to gain is an upper bound, the thing's whole time; gains overlap and do not add up."
 _BASIS = {
     "measured": "measured",
     "emulated": "kernels seen under emulation",
@@ -37,10 +37,10 @@ _NEXT_STEPS = {
     "portable_cost": "The table of delegation has the reason for each. Change the line it comes from so that "
     "XNNPACK takes it.",
     "layout_changes": "Merge or remove them in the lines they come from, or keep one memory format there.",
-    "delegate_overhead": "Bring what stands between delegates into them, so that there are fewer calls.",
+    "delegate_overhead": "Move what is between delegates into them, so that there are fewer calls.",
     "framework_overhead": "Nothing in the model: it matters only where an inference is very short.",
-    "amdahl_compute": "For more than that, look at what is no CONV or GEMM.",
-    "amdahl_data_movement": "Decide by it whether work on layouts is worth while.",
+    "amdahl_compute": "For more than that, look at what is neither CONV nor GEMM.",
+    "amdahl_data_movement": "Use it to decide whether work on layouts is worthwhile.",
     "projection": "Measure on a device with SME2.",
 }
 _MISSED_NEXT_STEPS = {
@@ -291,8 +291,8 @@ def _subject(explanation: Explanation) -> str:
         return note
     sme2 = explanation.subject.run["sme2"]
     if explanation.baseline is not None:
-        return "About the arm with SME2 on: what is left to win."
-    return f"SME2 {sme2} alone was measured: where its time goes, and what is to be expected."
+        return "About the arm with SME2 on: what is left to gain."
+    return f"SME2 {sme2} alone was measured: where its time goes, and what to expect."
 
 
 def _common(explanation: Explanation) -> str:

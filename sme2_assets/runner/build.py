@@ -186,7 +186,7 @@ def find_compiler() -> tuple[str, ...]:
         command = tuple(shlex.split(given))
         if shutil.which(command[0]) is None:
             raise BuildError(
-                f"The C++ compiler named by CXX is not there: {given}", "Set CXX to a compiler, or unset it."
+                f"The C++ compiler named by CXX was not found: {given}", "Set CXX to a compiler, or unset it."
             )
         return command
     for name in ("c++", "g++", "clang++"):
@@ -228,7 +228,7 @@ def find_cmake_version(cmake: Path) -> str:
     line = first_line([str(cmake), "--version"])
     match = re.search(r"(\d+)\.(\d+)(?:\.\d+)?", line)
     if match is None:
-        raise BuildError(f"{cmake} does not tell its version: {line!r}", "Install a working CMake.")
+        raise BuildError(f"{cmake} does not say its version: {line!r}", "Install a working CMake.")
     if (int(match[1]), int(match[2])) < MINIMUM_CMAKE:
         wanted = ".".join(map(str, MINIMUM_CMAKE))
         raise BuildError(

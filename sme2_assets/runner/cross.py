@@ -140,7 +140,7 @@ def _unpack_wheel(wheel: Path, version: str, destination: Path) -> None:
                 file.write_bytes(content)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise BuildError(
-            f"{wheel.name} is damaged: {error}", "Try again; if it stays so, clear pip's cache."
+            f"{wheel.name} is damaged: {error}", "Try again; if that does not help, clear pip's cache."
         ) from error
     (destination / "RECORD").write_bytes(record)
 

@@ -64,7 +64,7 @@ def read_cpu_facts(text: str) -> CpuFacts:
         return CpuFacts.model_validate_json(text)
     except ValidationError as error:
         raise RunnerError(
-            f"The runner's answer to --cpu cannot be believed: {first_fault(error)}.",
+            f"The runner's answer to --cpu is not valid: {first_fault(error)}.",
             "Build the runner again.",
         ) from error
 

@@ -484,7 +484,7 @@ def source_pair(store: Store, platform: str, *, trace: bool = False) -> SourcePa
         listed = "\n".join(f"  {fault}" for fault in faults[:20])
         more = f"\n  and {len(faults) - 20} more" if len(faults) > 20 else ""
         raise BuildError(
-            f"The two runners for {platform} are no pair: they differ in more than the SME switches."
+            f"The two runners for {platform} are not a pair: they differ in more than the SME switches."
             f"\n{listed}{more}",
             build + ", without a change of the checkout or of tools in between.",
         )

@@ -148,7 +148,7 @@ def _checkout_problems(request: SourceRequest) -> list[BuildProblem]:
         found.append(
             BuildProblem(
                 f"The checkout's folder is named {request.checkout.resolve().name!r}",
-                "Its CMake project takes no other name than `executorch`: rename the folder.",
+                "Its CMake project accepts no name but `executorch`: rename the folder.",
             )
         )
     if state.missing_submodules:

@@ -102,7 +102,7 @@ def compiler_availability(tools: Path) -> Availability:
         if not fault:
             return Availability(True, f"{_PACKAGE}, fetched before and tried")
         return Availability(False, f"{_does_not_work(fault)}.{behind}", cross_compiler_remedy())
-    what = f"no compiler for aarch64 Linux is there, which its runner is built with.{behind}"
+    what = f"there is no compiler for aarch64 Linux, which its runner is built with.{behind}"
     if all(shutil.which(program) for program in PROGRAMS):
         return Availability(False, what, "Run `sme2 emulator`, which fetches one without root (65 MB).")
     return Availability(False, what, cross_compiler_remedy())

@@ -200,7 +200,7 @@ def open_console(
             )
         except duckdb.ParserException as error:
             raise WarehouseError(
-                f"{limits.memory!r} is no amount of memory.", "Write it like 500MB or 4GB."
+                f"{limits.memory!r} is not an amount of memory.", "Write it like 500MB or 4GB."
             ) from error
         try:
             yield Console(connection, limits)

@@ -60,7 +60,7 @@ JOIN candidates AS lender
     AND lender.sme2 = 'on' AND lender.fidelity = 'emulated'
 WHERE NOT alone.both_arms
 QUALIFY row_number() OVER (PARTITION BY alone.run_id ORDER BY lender.started_at DESC, lender.run_id DESC) = 1;
-COMMENT ON VIEW emulated_twin IS 'For a run with SME2 off alone: the emulated run of the same program with SME2 on, which shows the kernels that SME2 hardware would take.';
+COMMENT ON VIEW emulated_twin IS 'For a run with only SME2 off: the emulated run of the same program with SME2 on, which shows the kernels that SME2 hardware would take.';
 COMMENT ON COLUMN emulated_twin.evidence_run_id IS 'The emulated run with SME2 on.';
 
 -- Why a convolution or a matrix product is not on the SME unit. `by_fact` reasons hold whatever the
@@ -190,7 +190,7 @@ SELECT
     CASE WHEN fidelity = 'hardware' THEN mean_ns END AS mean_ns,
     CASE WHEN fidelity = 'hardware' THEN share END AS share
 FROM missed;
-COMMENT ON VIEW missed_sme2 IS 'Convolutions and matrix products that no evidence shows on the SME unit, with the reason. Of a session with both arms, those of the arm with SME2 on; of SME2 off alone, what is to be expected; of a reference, none.';
+COMMENT ON VIEW missed_sme2 IS 'Convolutions and matrix products that no evidence shows on the SME unit, with the reason. For a session with both arms, those of the arm with SME2 on; for SME2 off alone, what to expect; for a reference, none.';
 COMMENT ON COLUMN missed_sme2.reason IS 'depthwise, data type, shape, not delegated, quantisation scheme or unknown.';
 COMMENT ON COLUMN missed_sme2.because IS 'The reason in a sentence.';
 COMMENT ON COLUMN missed_sme2.basis IS 'observed (this run had SME2 on), emulated (it had not; an emulated run of the same model file shows it), or predicted (from the operator''s type alone).';
@@ -201,7 +201,7 @@ COMMENT ON COLUMN missed_sme2.sme_samples IS 'Those in SME or SME2 kernels that 
 COMMENT ON COLUMN missed_sme2.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN missed_sme2.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN missed_sme2.median_ns IS 'Median over rounds of the per-process medians; NULL when emulated.';
-COMMENT ON COLUMN missed_sme2.mean_ns IS 'Mean time: all that an SME2 kernel could win at most. NULL when emulated.';
+COMMENT ON COLUMN missed_sme2.mean_ns IS 'Mean time: the most that an SME2 kernel could gain. NULL when emulated.';
 COMMENT ON COLUMN missed_sme2.share IS 'Mean time over mean Method::execute; NULL when emulated.';
 
 CREATE VIEW module_summary AS
@@ -259,7 +259,7 @@ COMMENT ON VIEW module_summary IS 'Time by module of the model, at every level o
 COMMENT ON COLUMN module_summary.depth IS 'Level: 0 is the whole inference, 1 its parts.';
 COMMENT ON COLUMN module_summary.module IS 'Path of the module; (top level) for the model''s own forward, (unattributed) for operators without a place in the model, such as inserted transposes, (overhead) for what is no operator. Empty at depth 0.';
 COMMENT ON COLUMN module_summary.parent IS 'The module one level up; NULL at depth 0.';
-COMMENT ON COLUMN module_summary.module_type IS 'Class of the module; NULL where it has no operator of its own.';
+COMMENT ON COLUMN module_summary.module_type IS 'Class of the module; NULL if it has no operators itself.';
 COMMENT ON COLUMN module_summary.operators IS 'Operators in the module and below it.';
 COMMENT ON COLUMN module_summary.own_operators IS 'Operators of the module itself.';
 COMMENT ON COLUMN module_summary.matrix_operators IS 'CONV and GEMM operators in the module and below it.';
@@ -299,7 +299,7 @@ SELECT
     inference_ns / nullif(without_data_movement_ns, 0) AS without_data_movement_speedup
 FROM timed
 JOIN runs USING (run_id);
-COMMENT ON VIEW headroom IS 'What each run could win at most: the time of its parts, and the ceilings by Amdahl''s law if a part took no time. Traced times; NULL when emulated. A reference has no ceilings.';
+COMMENT ON VIEW headroom IS 'The most each run could gain: the time of its parts, and the ceilings by Amdahl''s law if a part took no time. Traced times; NULL when emulated. A reference has no ceilings.';
 COMMENT ON COLUMN headroom.rounds IS 'Rounds: the n of the means.';
 COMMENT ON COLUMN headroom.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN headroom.operators IS 'Operators of one inference.';

@@ -58,8 +58,8 @@ DEVICE = (
     Column(
         "device",
         "VARCHAR",
-        "The one machine it ran on: a host by its CPU and six digits of its own (or SME2_DEVICE), a phone by "
-        "a hash of its serial number.",
+        "The one machine it ran on: a host by its CPU and six identifying digits (or SME2_DEVICE), a phone "
+        "by a hash of its serial number.",
     ),
     Column(
         "arch",
@@ -94,9 +94,9 @@ RUNS = Table(
             "experiment",
             "VARCHAR",
             "sme2: the arms differ in SME2. aa: both arms are the same, to learn the noise. foreign: a trace "
-            "that was brought by `sme2 ingest`; what nobody told of it is NULL, and it enters no verdict.",
+            "imported by `sme2 ingest`; what is not known about it is NULL, and it is in no verdict.",
         ),
-        Column("source", "VARCHAR", "The file that a foreign run was read from; NULL for runs of our own."),
+        Column("source", "VARCHAR", "The file that a foreign run was read from; NULL for our own runs."),
         Column("arm", "VARCHAR", "The arm of the session: off or on; a or b in an A/A session."),
         Column("paired", "BOOLEAN", "Whether both arms were measured interleaved in this session."),
         *IDENTITY,
@@ -131,7 +131,7 @@ RUNS = Table(
         Column("compiler", "VARCHAR", "Compiler of the runner."),
         *DEVICE,
         Column("device_model", "VARCHAR", "What the device calls itself; NULL for a host."),
-        Column("soc", "VARCHAR", "System on chip of the device; NULL where it is not told."),
+        Column("soc", "VARCHAR", "System on chip of the device; NULL where it is not known."),
         Column("kernel", "VARCHAR", "Kernel of the operating system."),
         Column("memory_bytes", "BIGINT", "Memory of the machine."),
         Column("cpu", "VARCHAR", "CPU of the machine, or of the emulator."),
@@ -157,7 +157,7 @@ RUNS = Table(
             "derivation",
             "INTEGER",
             "Version of the code that made the rows of this run; NULL before there were versions. "
-            "`sme2 warehouse rebuild` makes all rows by the present one.",
+            "`sme2 warehouse rebuild` makes all rows with the present one.",
         ),
     ),
 )
@@ -420,7 +420,7 @@ COMPARISONS = Table(
 # Runs come first: publishing restricts the others to the runs it found.
 REGRESSIONS = Table(
     "regressions",
-    "Slow-downs in the history of a series, found by change-point detection; made anew by its asset.",
+    "Slow-downs in the history of a series, found by change-point detection; rewritten by its asset.",
     (),
     (
         VARIANT,
@@ -435,7 +435,7 @@ REGRESSIONS = Table(
         Column("run_id", "VARCHAR", "That run."),
         Column("before_ns", "DOUBLE", "Median before the change."),
         Column("after_ns", "DOUBLE", "Median from the change on."),
-        Column("ratio", "DOUBLE", "after / before: above 1 it became slower."),
+        Column("ratio", "DOUBLE", "after / before: above 1 it got slower."),
         Column("p_value", "DOUBLE", "Permutation test of the change point."),
         Column("acknowledged", "BOOLEAN", "Whether a person has listed it in data/acknowledged.txt."),
     ),

@@ -68,7 +68,7 @@ SELECT
     avg(duration_ns) AS mean_ns
 FROM per_inference
 GROUP BY run_id, round, category;
-COMMENT ON TABLE category_rounds IS 'Time of each category in each process of the etdump pass; Overhead is no operator category.';
+COMMENT ON TABLE category_rounds IS 'Time of each category in each process of the etdump pass; Overhead is not an operator category.';
 COMMENT ON COLUMN category_rounds.operators IS 'Operators of the category in one inference.';
 COMMENT ON COLUMN category_rounds.sme2_operators IS 'Those with SME2 evidence.';
 COMMENT ON COLUMN category_rounds.unknown_operators IS 'Those the categoriser does not know (Other only).';
@@ -166,7 +166,7 @@ FROM judged_samples
 GROUP BY
     run_id, kind, backend, delegate, position,
     coalesce(symbol, library || '+0x' || lower(hex(function_offset)), 'unknown address');
-COMMENT ON TABLE function_samples IS 'Samples of each operator of each run, and of what is no operator, by function: kernel_usage without the operators'' names.';
+COMMENT ON TABLE function_samples IS 'Samples of each operator of each run, and of what is not an operator, by function: kernel_usage without the operators'' names.';
 COMMENT ON COLUMN function_samples.kernel IS 'Name of the function, or its library and offset when it has no exported name.';
 COMMENT ON COLUMN function_samples.named IS 'Whether the library exports its name.';
 COMMENT ON COLUMN function_samples.sme_samples IS 'Those on SME, as in judged_samples.';

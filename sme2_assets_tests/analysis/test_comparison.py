@@ -104,6 +104,7 @@ def assert_counts_add_up(rows: pd.DataFrame) -> None:
         ("runner_pair", "runners"),
         ("cpus", "CPUs"),
         ("power_mode", "power modes"),
+        ("method", "methods"),
         ("pte_sha256", "model files"),
         ("variant", "models"),
         ("device", "devices"),

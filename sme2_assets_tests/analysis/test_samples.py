@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.made.build_trace import Block, Profile
+from benchmarks.made.traces import Delegate, Portable, inference, sound, trace
 from sme2_assets.analysis.samples import (
     KERNEL_SAMPLE_COLUMNS,
     SAMPLE_KINDS,
@@ -30,8 +32,6 @@ from sme2_assets.evidence.samples import NO_WORD, Samples
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.recording import write_samples
-from sme2_assets_tests.analysis.traces import Delegate, Portable, inference, sound, trace
-from sme2_assets_tests.etdump.build_trace import Block, Profile
 
 CONV = "Convolution (NHWC, F32) IGEMM #1"
 ADD = "Add (ND) #1"

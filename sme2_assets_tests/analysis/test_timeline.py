@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.made.build_trace import Block, Profile
+from benchmarks.made.traces import Call, Delegate, Portable, inference, sound, trace
 from sme2_assets.analysis.timeline import execute_durations, timeline_rows
 from sme2_assets.errors import TraceError
 from sme2_assets.etdump import read_etdump
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary
-from sme2_assets_tests.analysis.traces import Call, Delegate, Portable, inference, sound, trace
-from sme2_assets_tests.etdump.build_trace import Block, Profile
 
 CONV = "Convolution (NHWC, F32) IGEMM #1"
 SME2_CONV = "Convolution (NHWC, PF32) IGEMM #1"

@@ -10,8 +10,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from sme2_assets.launch import ProfileRequest, profile
-from sme2_assets.resources import Lab
+from sme2_assets.defs.resources import Lab
+from sme2_assets.launch import profile
+from sme2_assets.profiling.requests import ProfileRequest
 from sme2_assets.store import DAGSTER_YAML, Store
 from sme2_assets.warehouse import Warehouse
 

@@ -8,10 +8,12 @@ import dagster as dg
 import pandas as pd
 import pytest
 
+from sme2_assets.defs.jobs import RUN_ASSETS, compare_job, profile_job, regressions_job
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.device import native_fidelity
 from sme2_assets.evidence.folder import RunFolder
-from sme2_assets.launch import PAIR_ASSETS, RUN_ASSETS, ProfileRequest, _Launcher, profile
+from sme2_assets.launch import Jobs, profile
+from sme2_assets.profiling.requests import ProfileRequest
 from sme2_assets.targets.host import host_arch, host_has_sme2, host_platform
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets.warehouse import Warehouse
@@ -216,17 +218,17 @@ def test_a_baseline_is_never_compared_with_an_older_run(workbench: Workbench):
     if host is None:
         pytest.skip("no native platform on this host")
     workbench.profile("toy_cnn-fp32", host, "off", rounds=1, warmup=0, iterations=1, kernel_rounds=0)
-    launcher = _Launcher(workbench.lab, workbench.instance, print, "test")
-    with pytest.raises(Sme2Error, match="no run of toy_cnn-fp32") as caught:
-        launcher.materialise(PAIR_ASSETS, [f"toy_cnn-fp32|{host}"])
+    jobs = Jobs(workbench.lab, workbench.instance, print)
+    with pytest.raises(Sme2Error, match=r"has not been materialised|cannot be compared") as caught:
+        jobs.run(compare_job.name, [f"toy_cnn-fp32|{host}"])
     assert "sme2 profile" in str(caught.value)
 
 
 @native_without_sme2
 def test_sme2_on_without_sme2_fails_with_what_is_missing_and_leaves_nothing(workbench: Workbench):
-    launcher = _Launcher(workbench.lab, workbench.instance, print, "test")
+    jobs = Jobs(workbench.lab, workbench.instance, print)
     with pytest.raises(Sme2Error, match="has no SME2") as caught:
-        launcher.materialise(RUN_ASSETS, ["toy_cnn-fp32|linux-sme2_on"])
+        jobs.run(profile_job.name, ["toy_cnn-fp32|linux-sme2_on"])
     assert "emulated" in str(caught.value.remedy)
     assert "toy_cnn-fp32|linux-sme2_on" not in workbench.materialisations("etdump_traces")
     assert workbench.warehouse.query("SELECT * FROM runs WHERE target = 'linux-sme2_on'").empty
@@ -270,18 +272,18 @@ def test_a_slow_down_in_the_history_fails_the_check_until_it_is_acknowledged(wor
     host = host_platform()
     if host is None:
         pytest.skip("no native platform on this host")
-    launcher = _Launcher(workbench.lab, workbench.instance, print, "test")
-    launcher.materialise(["regressions"], [])
+    jobs = Jobs(workbench.lab, workbench.instance, print)
+    jobs.run(regressions_job.name)
     assert workbench.warehouse.query("SELECT * FROM regressions").empty
     add_nights(workbench.warehouse, host, nights=16, slower_from=8, factor=1.5)
-    launcher.materialise(["regressions"], [])
+    jobs.run(regressions_job.name)
     found = workbench.warehouse.query("SELECT * FROM regressions WHERE category = 'latency'")
     assert found["ratio"].item() == pytest.approx(1.5, rel=0.05)
     assert found["run_id"].item() == "night-08"
     assert not _newest_check(workbench, "regressions", "no_regression").passed
     listed = workbench.warehouse.query("SELECT DISTINCT run_id FROM regressions")["run_id"]
     (workbench.store.root / "acknowledged.txt").write_text("\n".join(listed) + "  # a known change\n")
-    launcher.materialise(["regressions"], [])
+    jobs.run(regressions_job.name)
     assert workbench.warehouse.query("SELECT * FROM regressions WHERE NOT acknowledged").empty
     assert _newest_check(workbench, "regressions", "no_regression").passed
 

@@ -11,9 +11,10 @@ import pytest
 from filelock import FileLock
 
 from sme2_assets.etdump import Events, read_etdump
+from sme2_assets.store import CHECKOUT
 
 INFERENCES = 5
-PROGRAM = Path(__file__).with_name("real_trace.py")
+PROGRAM = CHECKOUT / "benchmarks" / "made" / "real_trace.py"
 
 
 @pytest.fixture(scope="session")
@@ -34,10 +35,10 @@ def real_trace(artifacts_dir: Path) -> Path:
     with FileLock(path.with_suffix(".lock")):
         if not path.exists():
             made = path.with_suffix(".part")
-            command = [sys.executable, "-m", f"sme2_assets_tests.etdump.{PROGRAM.stem}", str(made)]
+            command = [sys.executable, "-m", "benchmarks.made.real_trace", str(made)]
             run = subprocess.run(
                 [*command, "--inferences", str(INFERENCES)],
-                cwd=Path(__file__).parents[2],
+                cwd=CHECKOUT,
                 capture_output=True,
                 text=True,
                 check=False,

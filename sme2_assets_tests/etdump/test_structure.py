@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.made.build_trace import Allocation, Block, Debug, Nothing, Profile, build_trace
 from sme2_assets.errors import TraceError
 from sme2_assets.etdump import EventKind, Events, read_etdump, reader
-from sme2_assets_tests.etdump.build_trace import Allocation, Block, Debug, Nothing, Profile, build_trace
 from sme2_assets_tests.etdump.conftest import INFERENCES
 
 PARENT_KIND = {

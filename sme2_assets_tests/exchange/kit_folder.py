@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from sme2_assets_tests.analysis.traces import LOADING, Delegate, Portable, inference
-from sme2_assets_tests.etdump.build_trace import Block, build_trace
+from benchmarks.made.build_trace import Block, build_trace
+from benchmarks.made.traces import LOADING, Delegate, Portable, inference
 
 
 def blocks(convolution_us: int, inferences: int = 3) -> list[Block]:

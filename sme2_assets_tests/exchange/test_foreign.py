@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.made.run_folder import MadeRun
 from sme2_assets.cli import main
 from sme2_assets.cli.exchange import PLATFORM_NAMES
 from sme2_assets.errors import Sme2Error
@@ -26,7 +27,6 @@ from sme2_assets.warehouse.schema import TABLES
 from sme2_assets_tests.exchange.kit_folder import trace, write_kit_folder
 from sme2_assets_tests.exchange.measured_pair import EMULATED, LINUX, make_pair
 from sme2_assets_tests.warehouse.newest import newest_run
-from sme2_assets_tests.warehouse.run_folder import MadeRun
 
 # What a foreign run says of itself, and nothing else.
 TOLD = {

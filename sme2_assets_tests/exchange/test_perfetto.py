@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from benchmarks.made.traces import Delegate, inference, trace_bytes
 from sme2_assets.evidence.foreign import Facts
 from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.exchange.ingest import ingest_paths
@@ -17,7 +18,6 @@ from sme2_assets.exchange.perfetto import faults_of_trace, trace_of_runs
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import run_of_id
-from sme2_assets_tests.analysis.traces import Delegate, inference, trace_bytes
 from sme2_assets_tests.exchange.measured_pair import Exported
 from sme2_assets_tests.warehouse.conftest import real_run, real_warehouse
 
@@ -178,7 +178,7 @@ def test_the_checker_of_traces_sees_what_perfetto_would_misplace(document: Trace
 
     assert "is the innermost one" in " ".join(with_fault({"ph": "E"}, "operator"))
     assert "is the innermost one" in " ".join(with_fault({"name": "Method::init"}, "call"))
-    assert "stands behind what is later" in " ".join(with_fault({"ts": 1e6}, "operator"))
+    assert "comes after what is later" in " ".join(with_fault({"ts": 1e6}, "operator"))
     assert "without a time" in with_fault({"ts": None}, "operator")[0]
     assert "without thread" in with_fault({"tid": "main"}, "operator")[0]
     assert "no known kind" in with_fault({"ph": "X"}, "operator")[0]

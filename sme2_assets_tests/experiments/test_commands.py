@@ -63,7 +63,7 @@ def test_a_new_file_has_what_the_options_said_and_passes_the_check(tmp_path: Pat
 def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path):
     (tmp_path / "n.yaml").write_text("precious")
     done = sme2("config", "new", "n.yaml", "--model", "toy_cnn", code=1)
-    assert "is there already" in done.stderr
+    assert "already exists" in done.stderr
     assert (tmp_path / "n.yaml").read_text() == "precious"
     sme2("config", "new", "n.yaml", "--model", "toy_cnn", "--force")
     assert load(tmp_path / "n.yaml").experiment.models == ["toy_cnn"]
@@ -75,7 +75,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path):
         (["--model", "toy_cn"], "did you mean 'toy_cnn'"),
         ([], "Give --model"),
         (["--model", "toy_cnn", "--platform", "mac", "--power", "boost"], "Leave power out"),
-        (["--model", "toy_cnn", "--template", "quick"], "taken as it is"),
+        (["--model", "toy_cnn", "--template", "quick"], "used unchanged"),
         (["--template", "quik"], "did you mean 'quick'"),
     ],
 )
@@ -146,4 +146,4 @@ def test_on_a_terminal_it_asks_and_asks_again_after_a_mistake(tmp_path: Path):
     assert (experiment.precisions, experiment.sme2, experiment.threads) == (["fp32", "int8"], "off", [1, 2])
     assert [platform.name for platform in experiment.platforms or ()] == ["emulated"]
     assert "choose from fp32, fp16, int8, all" in seen
-    assert "Give whole numbers from 1 on" in seen
+    assert "Give whole numbers from 1 up" in seen

@@ -82,7 +82,7 @@ def test_the_other_spellings_and_the_kits_defaults_are_known(tmp_path: Path):
     found = entry(loaded(tmp_path, document))
     assert (found["iterations"], found["threads"]) == (7, [4])
     document["experiments"][0]["runs"] = 8
-    assert "experiments[0].num_runs: says something else than runs" in complaints(tmp_path, document)
+    assert "experiments[0].num_runs: contradicts runs" in complaints(tmp_path, document)
 
 
 def test_a_trace_becomes_the_kernels_pass_of_the_same_session(tmp_path: Path):
@@ -98,7 +98,7 @@ def test_a_trace_becomes_the_kernels_pass_of_the_same_session(tmp_path: Path):
     found = loaded(tmp_path, document)
     assert len(found.experiment.entries or ()) == 1, "what is asked for twice is measured once"
     assert (entry(found)["iterations"], entry(found)["passes"]) == (10, ["latency", "etdump", "kernels"])
-    assert any("sampled at work" in note for note in found.notes)
+    assert any("sampled as they run" in note for note in found.notes)
 
 
 def test_the_exported_file_is_found_as_the_kit_finds_it(tmp_path: Path):
@@ -128,7 +128,7 @@ def test_masks_become_cpus_and_arguments_without_meaning_are_listed(tmp_path: Pa
     on_mac = loaded(tmp_path, kit("mac", cpu_affinity="80"))
     assert entry(on_mac)["platforms"] == [{"name": "mac"}]
     assert any("cpu_affinity 80" in note and "left out" in note for note in on_mac.notes)
-    assert "no mask of CPUs" in complaints(tmp_path, kit("android", cpu_affinity="cpu7"))
+    assert "is not a CPU mask" in complaints(tmp_path, kit("android", cpu_affinity="cpu7"))
 
 
 def test_another_platform_is_used_only_when_it_is_asked_for(tmp_path: Path):
@@ -158,11 +158,11 @@ def test_the_state_is_told_by_name_or_runner(tmp_path: Path, name: str, runner: 
 def test_what_tells_no_state_no_platform_or_two_is_an_error(tmp_path: Path):
     document = kit()
     document["experiments"] = [{"name": "mac_run", "runner_path": "mine/executor_runner"}]
-    assert "tells whether SME2 is on or off" in complaints(tmp_path, document)
+    assert "says whether SME2 is on or off" in complaints(tmp_path, document)
     document["experiments"] = [{"name": "mac_sme2_on", "runner_path": "mac-arm64-sme2-off/executor_runner"}]
     assert "says SME2 on, the runner_path" in complaints(tmp_path, document)
     document["experiments"] = [{"name": "sme2_on", "runner_path": "mine/executor_runner"}]
-    assert "tells the platform. Say it with --platform" in complaints(tmp_path, document)
+    assert "names the platform. Give it with --platform" in complaints(tmp_path, document)
     assert entry(loaded(tmp_path, document, "linux"))["platforms"] == [{"name": "linux"}]
 
 

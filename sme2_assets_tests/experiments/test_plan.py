@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sme2_assets.defs.resources import Lab
 from sme2_assets.diagnostics.experiment import check_experiment, require
 from sme2_assets.errors import Sme2Error
 from sme2_assets.experiments.load import Loaded, parsed
@@ -17,7 +18,6 @@ from sme2_assets.experiments.plan import Planned, planned, work_of
 from sme2_assets.experiments.run import link_program
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.models.registry import model_spec
-from sme2_assets.resources import Lab
 from sme2_assets.targets.host import host_has_sme2, host_platform
 
 
@@ -128,7 +128,7 @@ def test_a_file_that_is_no_program_is_told(lab: Lab):
     folder = lab.store.root.parent
     (folder / "words.pte").write_bytes(b"x" * 100)
     plan = planned(of({"models": "words.pte", "platforms": "linux"}, folder), lab)
-    assert "is no ExecuTorch program" in str(plan.problems[0])
+    assert "is not an ExecuTorch program" in str(plan.problems[0])
 
 
 def test_a_program_is_known_by_its_name_and_never_mistaken_for_another(
@@ -149,8 +149,8 @@ def test_a_program_is_known_by_its_name_and_never_mistaken_for_another(
     other.mkdir()
     (other / "mine.pte").write_bytes(pte.read_bytes())
     for text, problem in (
-        ("elsewhere/mine.pte", "there is one already"),
-        ("toy_cnn.pte", "there is one already"),
+        ("elsewhere/mine.pte", "there is already one"),
+        ("toy_cnn.pte", "there is already one"),
     ):
         (folder / "toy_cnn.pte").write_bytes(pte.read_bytes())
         [found] = planned(of({"models": text, "platforms": "linux"}, folder), lab).problems

@@ -232,7 +232,7 @@ def test_a_file_that_is_not_what_was_written_is_refused_with_its_reason(
 def test_a_file_that_is_no_json_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "operators.json"
     path.write_bytes(content)
-    with pytest.raises(EvidenceError, match=r"not a JSON document|cannot be believed"):
+    with pytest.raises(EvidenceError, match=r"not a JSON document|is not valid"):
         ProgramOperators.read(path)
 
 

@@ -78,5 +78,5 @@ def test_what_was_left_out_comes_first(report: DelegationReport) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 9, "rows": []}', '{"schema": 1, "rows": [{"a": 1}]}'])
 def test_a_report_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "delegation.json").write_text(text)
-    with pytest.raises(EvidenceError, match=r"delegation\.json (cannot be believed|is not|has version 9)"):
+    with pytest.raises(EvidenceError, match=r"delegation\.json (is not|has version 9)"):
         DelegationReport.read(tmp_path / "delegation.json")

@@ -378,7 +378,7 @@ def test_a_pte_in_the_folder_is_a_model_with_one_variant(
 def test_a_file_that_is_no_program_is_listed_with_its_error(folder: Path, content: bytes) -> None:
     (folder / "given.pte").write_bytes(content)
     assert brought() == []
-    assert "no ExecuTorch program" in problem("given").problem
+    assert "not an ExecuTorch program" in problem("given").problem
 
 
 def test_a_program_and_a_python_file_of_one_name_are_a_conflict(

@@ -9,16 +9,14 @@ import dagster as dg
 import pytest
 from click.testing import CliRunner, Result
 
-from sme2_assets.assets.reports import overview
+from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.cli import main
-from sme2_assets.definitions import defs
-from sme2_assets.partitions import pair_key
+from sme2_assets.defs.assets.reports import overview
+from sme2_assets.defs.resources import Lab
 from sme2_assets.report.overview import overview_document, overview_rows
-from sme2_assets.resources import Lab
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.report.hostile import parsed
-from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
 
 VARIANT = "toy_cnn-fp32"
 
@@ -98,17 +96,3 @@ def test_the_overview_asset_shows_what_it_wrote(store: Store):
     [event] = made.asset_materializations_for_node("overview")
     assert event.metadata["html"].value == str(store.reports / "index.html")
     assert "1 faster" in str(event.metadata["overview"].value)
-
-
-def test_a_new_report_makes_the_overview_anew_and_nothing_else_does():
-    instance = dg.DagsterInstance.ephemeral()
-    instance.add_dynamic_partitions("model_variants", [VARIANT])
-    first = dg.evaluate_automation_conditions(defs, instance)
-    assert first.total_requested == 0
-    instance.report_runless_asset_event(
-        dg.AssetMaterialization("report", partition=pair_key(VARIANT, "linux"))
-    )
-    second = dg.evaluate_automation_conditions(defs, instance, cursor=first.cursor)
-    assert second.get_num_requested(dg.AssetKey("overview")) == second.total_requested == 1
-    third = dg.evaluate_automation_conditions(defs, instance, cursor=second.cursor)
-    assert third.total_requested == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.errors import WarehouseError
 from sme2_assets.report.content import session_document
 from sme2_assets.report.document import Document, Picture, Section
@@ -17,7 +18,6 @@ from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.report.test_tables import TIME
 from sme2_assets_tests.warehouse.newest import compare_newest, newest_session
-from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
 
 VARIANT = "toy_cnn-fp32"
 # Shapes, and functions by their offset.

@@ -142,7 +142,7 @@ def test_a_result_that_does_not_add_up_is_refused(tmp_path, path, value):
     for step in path[:-1]:
         target = target[step]
     target[path[-1]] = value
-    with pytest.raises(EvidenceError, match="cannot be believed"):
+    with pytest.raises(EvidenceError, match="is not valid"):
         RunnerResult.read(written(tmp_path, document))
 
 
@@ -173,7 +173,7 @@ def test_the_samples_of_a_kernels_pass_are_read(tmp_path):
     ],
 )
 def test_samples_that_do_not_add_up_are_refused(tmp_path, change):
-    with pytest.raises(EvidenceError, match="cannot be believed"):
+    with pytest.raises(EvidenceError, match="is not valid"):
         RunnerResult.read(written(tmp_path, {**SAMPLED, **change}))
 
 
@@ -219,7 +219,7 @@ def test_a_result_stored_before_the_runner_told_its_cpus_is_still_read(tmp_path)
     ],
 )
 def test_conditions_that_do_not_add_up_are_refused(tmp_path, change):
-    with pytest.raises(EvidenceError, match="cannot be believed"):
+    with pytest.raises(EvidenceError, match="is not valid"):
         RunnerResult.read(written(tmp_path, {**PLACED, **change}))
 
 

@@ -25,14 +25,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from sme2_assets import checks
 from sme2_assets.analysis.registered import registered_kernels
-from sme2_assets.assets import runners
-from sme2_assets.assets.traces import runners_of_session
 from sme2_assets.cli.runners import build_runner
+from sme2_assets.defs import checks
+from sme2_assets.defs.assets import runners
+from sme2_assets.defs.partitions import range_tags
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import BuildError
-from sme2_assets.launch import RANGE_END, RANGE_START
-from sme2_assets.resources import Lab
 from sme2_assets.runner import source_build, source_request
 from sme2_assets.runner.build import NATIVE_DIR, RunnerBinary, load_runner
 from sme2_assets.runner.build_record import BuildRecord, Tree, differences, is_sme_source, pair_difference
@@ -124,8 +123,7 @@ def test_the_two_arms_differ_in_the_sme_switches_alone(built: Built):
     }
     pair = source_pair(store, "linux")
     assert (pair.on.path, pair.off.path) == (arms["on"].path, arms["off"].path)
-    taken = runners_of_session(store, "linux", ["off", "on"], "source")
-    assert {sme2: runner.sha256 for sme2, runner in taken.items()} == {
+    assert {sme2: pair.of(sme2).sha256 for sme2 in ("off", "on")} == {
         sme2: runner.sha256 for sme2, runner in arms.items()
     }
 
@@ -216,7 +214,7 @@ def test_a_pair_of_which_one_had_other_flags_is_refused(
     assert other.pair != arms["on"].pair
     source_build.remember(store, request, "on", other)
     try:
-        with pytest.raises(BuildError, match="no pair") as caught:
+        with pytest.raises(BuildError, match="not a pair") as caught:
             source_pair(store, "linux")
     finally:
         source_build.remember(store, request, "on", arms["on"])
@@ -364,7 +362,7 @@ def test_the_asset_builds_the_pair_and_its_checks_look_into_it(
         done = dg.materialize(
             assets,
             resources={"lab": Lab(data_root=str(store.root))},
-            tags={RANGE_START: keys[0], RANGE_END: keys[-1]},
+            tags=range_tags(keys),
             run_config={"ops": {"source_runner": {"config": {"checkout": str(checkout)}}}},
             raise_on_error=False,
         )
@@ -423,7 +421,7 @@ def test_each_obstacle_is_named_with_its_remedy(checkout: Path, tmp_path: Path):
     assert "submodule update --init --recursive" in said(request)
 
     renamed = checkout.rename(tmp_path / "et")
-    assert "no other name than `executorch`" in said(replace(request, checkout=renamed))
+    assert "no name but `executorch`" in said(replace(request, checkout=renamed))
     (renamed / "CMakeLists.txt").unlink()
     assert "no CMakeLists.txt" in said(replace(request, checkout=renamed))
     plain = tmp_path / "plain"

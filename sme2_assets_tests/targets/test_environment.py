@@ -316,16 +316,16 @@ def test_heat_has_a_patience_of_its_own_and_is_told_apart_from_noise():
 def test_a_hot_battery_is_waited_for_and_a_low_one_is_flagged():
     hot = replace(QUIET, battery=Battery(80, 43.0, "usb"))
     flags, lines, slept_s = _gate([hot], 12)
-    assert flags == ["hot: the battery has 43.0 °C, 40 °C or more slow a device"]
+    assert flags == ["hot: the battery is at 43.0 °C, and 40 °C or more slows a device"]
     assert slept_s == 12
     assert "cool down" in lines[0]
     low = replace(QUIET, battery=Battery(9, 30.0, "no"))
-    assert _gate([low]) == (["battery: 9 % are left, and systems save power then"], [], 0)
+    assert _gate([low]) == (["battery: 9 % is left, and systems then save power"], [], 0)
     assert _gate([replace(QUIET, battery=Battery(None, None, None))]) == ([], [], 0)
 
 
 def test_a_capped_frequency_is_flagged_but_not_waited_for():
-    assert _gate([CAPPED]) == (["capped: a CPU may reach 60% of its maximum frequency only"], [], 0)
+    assert _gate([CAPPED]) == (["capped: a CPU may reach only 60% of its maximum frequency"], [], 0)
 
 
 def test_busy_time_that_no_process_explains_is_flagged_too():

@@ -13,11 +13,11 @@ import duckdb
 import pandas as pd
 import pytest
 
+from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import kernel_rows_of_run, rows_of_run, write_kernels, write_run
 from sme2_assets.warehouse.publish import FILE_NAME
 from sme2_assets_tests.warehouse.newest import compare_newest
-from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
 from sme2_assets_tests.warehouse.test_publish import RELATIONS
 
 STEPS = 14

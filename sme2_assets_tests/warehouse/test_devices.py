@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.comparisons import device_noise_floor
@@ -17,7 +18,6 @@ from sme2_assets.warehouse.history import find_regressions, series_of
 from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.schema import COMPARISONS
 from sme2_assets_tests.warehouse.newest import compare_newest
-from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest
 
 HERE = MadeRun(rounds=1, iterations=1)
 ELSEWHERE: dict[str, dict[str, Any]] = {

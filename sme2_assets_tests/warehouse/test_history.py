@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmarks.made.run_folder import MadeRun
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.history import find_regressions, series_of
 from sme2_assets.warehouse.schema import TIMELINE
-from sme2_assets_tests.warehouse.run_folder import MadeRun
 from sme2_assets_tests.warehouse.test_compare import write
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.made.run_folder import MadeRun, ingest, run_with_trace, vouch_for_what_is_there
+from benchmarks.made.traces import Delegate, inference, trace_bytes
 from sme2_assets.errors import EvidenceError, Sme2Error, TraceError
 from sme2_assets.evidence.device import native_fidelity
 from sme2_assets.evidence.manifest import Manifest
@@ -15,9 +17,7 @@ from sme2_assets.store import Store
 from sme2_assets.targets.host import host_arch, host_device
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import rows_of_run
-from sme2_assets_tests.analysis.traces import Delegate, inference, trace_bytes
 from sme2_assets_tests.warehouse.newest import newest_run
-from sme2_assets_tests.warehouse.run_folder import MadeRun, ingest, run_with_trace, vouch_for_what_is_there
 
 TRACE = Path("round_01/etdump/trace.etdump")
 

@@ -8,6 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from benchmarks.made.run_folder import (
+    SME2_KERNEL,
+    MadeRun,
+    ingest,
+    vouch_for_what_is_there,
+)
 from sme2_assets.errors import EvidenceError, Sme2Error, TraceError
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import attribution_faults, executed_kernel_faults
@@ -22,12 +28,6 @@ from sme2_assets.warehouse.ingest import (
 )
 from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.schema import KERNEL_SAMPLES, OPERATORS
-from sme2_assets_tests.warehouse.run_folder import (
-    SME2_KERNEL,
-    MadeRun,
-    ingest,
-    vouch_for_what_is_there,
-)
 
 REGISTERED = "Using sme2 PF32 GEMM microkernel 'xnn_pf32_gemm_minmax_ukernel_32x32__neonsme2'\n"
 

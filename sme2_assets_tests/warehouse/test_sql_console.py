@@ -167,7 +167,7 @@ def test_a_query_beyond_its_memory_says_so(paired: Warehouse):
     ):
         console.ask("SELECT string_agg(range::VARCHAR) FROM range(30000000)")
     with (
-        pytest.raises(WarehouseError, match="no amount of memory"),
+        pytest.raises(WarehouseError, match="not an amount of memory"),
         open_console(paired, Limits(memory="lots")),
     ):
         pass
@@ -241,7 +241,7 @@ def test_a_file_is_written_whole_or_not_at_all(data: Path, tmp_path: Path):
     assert list(tmp_path.iterdir()) == [kept]
     assert "no folder" in sme2(data, "sql", "SELECT 1", "-o", str(tmp_path / "not" / "there.csv")).stderr
     assert "--output" in sme2(data, "sql", "SELECT 1", "--format", "parquet").stderr
-    assert "says no format" in sme2(data, "sql", "SELECT 1", "-o", str(tmp_path / "rows.xlsx")).stderr
+    assert "gives no format" in sme2(data, "sql", "SELECT 1", "-o", str(tmp_path / "rows.xlsx")).stderr
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def _not_the_cause(operator: Row, subject: ArmRows) -> str:
         return "It is not a missed kernel: it has one of SME2. "
     missed = same_operator(subject.missed_sme2, operator)
     if missed is not None:
-        return f"A CPU with SME2 does not help it as it is: {missed['reason']}. "
+        return f"A CPU with SME2 does not help as it stands: {missed['reason']}. "
     if subject.evidence_run_id is not None:
         return "It is not out of SME2's reach: it has an SME2 kernel under emulation. "
     return "Whether SME2 would take it is not shown. "

@@ -63,7 +63,7 @@ def _spec(path: Path) -> ModelSpec:
         head = handle.read(8)
     if not _IDENTIFIER.fullmatch(head[4:]) or path.stat().st_size < _SMALLEST:
         raise ExportError(
-            f"{path.name} is no ExecuTorch program: a .pte has 'ET12' or the like at byte 4",
+            f"{path.name} is not an ExecuTorch program: a .pte has 'ET12' or similar at byte 4",
             "export the model again, and copy the whole file",
         )
     etrecord = path.with_suffix(".etrecord")

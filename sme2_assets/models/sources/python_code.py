@@ -96,7 +96,7 @@ def _parse(path: Path) -> ast.Module:
     except SyntaxError as error:
         line = f", line {error.lineno}" if error.lineno else ""
         raise ExportError(
-            f"{path.name}{line} is not Python: {error.msg}", "correct the file; the models are listed anew"
+            f"{path.name}{line} is not Python: {error.msg}", "correct the file; then list the models again"
         ) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise ExportError(f"{path.name} cannot be read as Python ({error})", "correct the file") from None
@@ -129,7 +129,7 @@ def _declared_model(module: ast.Module, entry: dict[Any, Any], default_name: str
     unknown = [key for key in entry if key not in _KEYS]
     if unknown:
         raise ExportError(
-            f"{DECLARATION} has the key {unknown[0]!r}, which nobody reads",
+            f"{DECLARATION} has the key {unknown[0]!r}, which is not known",
             f"its keys are {', '.join(_KEYS)}",
         )
     name = _text_of(entry, "name", default_name)

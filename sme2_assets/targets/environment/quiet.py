@@ -90,7 +90,9 @@ def heat_flags(snapshot: Snapshot) -> list[str]:
         flags.append(f"hot: {snapshot.temperature_c:.0f} °C")
     battery_c = snapshot.battery.temperature_c if snapshot.battery else None
     if battery_c is not None and battery_c >= HOT_BATTERY_C:
-        flags.append(f"hot: the battery has {battery_c:.1f} °C, {HOT_BATTERY_C:.0f} °C or more slow a device")
+        flags.append(
+            f"hot: the battery is at {battery_c:.1f} °C, and {HOT_BATTERY_C:.0f} °C or more slows a device"
+        )
     return flags
 
 
@@ -99,14 +101,14 @@ def battery_flags(snapshot: Snapshot) -> list[str]:
     level = snapshot.battery.level_percent if snapshot.battery else None
     if level is None or level > LOW_BATTERY_PERCENT:
         return []
-    return [f"battery: {level} % are left, and systems save power then"]
+    return [f"battery: {level} % is left, and systems then save power"]
 
 
 def cap_flags(snapshot: Snapshot) -> list[str]:
     """Whether the CPU may not reach its maximum frequency (by choice, to save power, or because of heat)."""
     if snapshot.frequency_cap is None or snapshot.frequency_cap >= 0.99:
         return []
-    return [f"capped: a CPU may reach {snapshot.frequency_cap:.0%} of its maximum frequency only"]
+    return [f"capped: a CPU may reach only {snapshot.frequency_cap:.0%} of its maximum frequency"]
 
 
 def disturbances_between(before: Snapshot, after: Snapshot, *, limit_load: float) -> list[str]:

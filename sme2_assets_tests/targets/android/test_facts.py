@@ -79,7 +79,7 @@ def test_a_snapshot_of_a_device_has_its_load_and_its_heat(android_userland):
     android_userland.dump("battery", BATTERY.replace("312", "425"))
     assert heat_flags(device_snapshot(device, 0)) == [
         "hot: Android reports thermal status 2 (moderate)",
-        "hot: the battery has 42.5 °C, 40 °C or more slow a device",
+        "hot: the battery is at 42.5 °C, and 40 °C or more slows a device",
     ]
 
 

@@ -52,7 +52,7 @@ def test_what_sme2_put_onto_a_device_can_be_removed(
         workspace.put(tmp_path / "model")
     assert "MB removed" in _sme2(tmp_path, "devices --clean").stderr
     assert not list(Path(loopback_device.root).iterdir())
-    assert "nothing to put back" in _sme2(tmp_path, "devices --restore").stderr
+    assert "nothing to restore" in _sme2(tmp_path, "devices --restore").stderr
     assert "knows no device 'NOPE'" in _sme2(tmp_path, "devices --device NOPE").stderr
 
 

@@ -6,7 +6,7 @@ The views are made by nobody: they are there as soon as their rows are.
 import dagster as dg
 import pandas as pd
 
-from sme2_assets.assets.support import plotted
+from sme2_assets.defs.assets.support import plotted
 from sme2_assets.report.glance import category_glance
 from sme2_assets.report.kernels import kernel_table, unit_table
 from sme2_assets.report.tables import TextTable, category_table, fidelity_note, latency_table, operator_table

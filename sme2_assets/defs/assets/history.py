@@ -4,10 +4,10 @@ from itertools import islice
 
 import dagster as dg
 
-from sme2_assets.assets.support import clear_failures
+from sme2_assets.defs.assets.support import clear_failures
+from sme2_assets.defs.resources import Lab
 from sme2_assets.report.plots import data_uri_markdown, history_picture
 from sme2_assets.report.tables import regression_table
-from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
 from sme2_assets.warehouse.history import SERIES, find_regressions, series_of
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol, TypeVar
 
 import dagster as dg
 
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
-from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
 from sme2_assets.targets.host import host_device
 from sme2_assets.targets.lease import lease
@@ -18,6 +18,7 @@ from sme2_assets.warehouse.ingest import KernelRows, RunRows
 Rows = TypeVar("Rows", RunRows, KernelRows)
 # Materialisations of one partition that other runs may have made while this one was under way.
 RECENT = 20
+DATA_VERSION_TAG = "dagster/data_version"
 
 
 @contextmanager
@@ -38,10 +39,7 @@ def clear_failures() -> Iterator[None]:
 
 @contextmanager
 def host_cpu(lab: Lab, log: Callable[[str], None]) -> Iterator[None]:
-    """Keeps this host's CPU for work that would disturb a measurement on it.
-
-    The pool alone does not: it may have several slots, so that several devices are measured at once.
-    """
+    """Keeps this host's CPU for work that would disturb a measurement on it."""
     with lease(lab.store.leases, host_device(), log=log):
         yield
 
@@ -83,6 +81,26 @@ def materialised(context: InRun, asset: str, key: str, name: str) -> str:
 def runs_of(context: InRun, asset: str, keys: Iterable[str]) -> dict[str, str]:
     """The run id that an upstream asset made of each partition."""
     return {key: materialised(context, asset, key, "run_id") for key in keys}
+
+
+def tell_made(
+    context: dg.AssetExecutionContext,
+    asset: str,
+    key: str,
+    version: str,
+    metadata: Callable[[], dict[str, Any]],
+) -> None:
+    """Tells Dagster of an upstream asset that a step made sure of, unless this version of it is known."""
+    known = context.instance.fetch_materializations(
+        dg.AssetRecordsFilter(asset_key=dg.AssetKey(asset), asset_partitions=[key]), limit=1
+    ).records
+    made = known[0].asset_materialization if known else None
+    if made is None or (made.tags or {}).get(DATA_VERSION_TAG) != version:
+        context.log_event(
+            dg.AssetMaterialization(
+                asset, partition=key, metadata=metadata(), tags={DATA_VERSION_TAG: version}
+            )
+        )
 
 
 def store_runs(

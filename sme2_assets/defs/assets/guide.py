@@ -1,16 +1,16 @@
 """Where the documentation of each asset is, and what it takes to make it.
 
 The pages are files of this repository. Their path and section are shown with the asset; where a team serves
-them, SME2_DOCS_URL makes links of them.
+them, `build_definitions(docs_url=...)` makes links of them.
 """
 
-import os
 import re
 from dataclasses import dataclass
 
 import dagster as dg
 
-DOCS_URL_VARIABLE = "SME2_DOCS_URL"
+# Who is asked about an asset, as Dagster names a team.
+OWNER = "team:sme2_assets"
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,18 @@ GUIDES = {
     "report": Guide("docs/reports.md", "What a page says", "seconds", "warehouse"),
     "overview": Guide("docs/reports.md", "The overview", "seconds", "warehouse"),
     "regressions": Guide("docs/nightly.md", "What it leaves", "seconds", "warehouse"),
+    "night_summary": Guide("docs/nightly.md", "What it leaves", "seconds", "warehouse"),
 }
 
 
-def guided(spec: dg.AssetSpec) -> dg.AssetSpec:
-    """The asset with where to read on, and with tags to choose by, e.g. `tag:takes=seconds`."""
+def guided(spec: dg.AssetSpec, docs_url: str | None = None) -> dg.AssetSpec:
+    """The asset with its owner, where to read on, and with tags to choose by, e.g. `tag:takes=seconds`."""
     guide = GUIDES.get(spec.key.to_user_string())
     if guide is None:
         return spec
-    read_on = f"Read on: {guide.link(os.environ.get(DOCS_URL_VARIABLE))}."
+    read_on = f"Read on: {guide.link(docs_url)}."
     return spec.replace_attributes(
         description=f"{spec.description}\n\n{read_on}",
+        owners=[OWNER],
         tags={**spec.tags, "takes": guide.takes, "occupies": guide.occupies},
     )

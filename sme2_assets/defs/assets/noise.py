@@ -3,15 +3,15 @@
 import dagster as dg
 import pandas as pd
 
-from sme2_assets.assets.support import clear_failures, plotted
-from sme2_assets.assets.traces import ProfileConfig, inputs_of_session
+from sme2_assets.defs.assets.support import clear_failures, plotted
+from sme2_assets.defs.assets.traces import ProfileConfig, inputs_of_session
+from sme2_assets.defs.partitions import parse_run_key, run_partitions
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
-from sme2_assets.partitions import BUSY_POOL, parse_run_key, run_partitions
 from sme2_assets.profiling.arms import aa_arms
 from sme2_assets.profiling.plan import plan_for
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.report.tables import speedup_text
-from sme2_assets.resources import Lab
 from sme2_assets.warehouse.comparisons import compare_session, device_noise_floor
 from sme2_assets.warehouse.ingest import rows_of_run, write_run
 from sme2_assets.warehouse.read import run_of_id
@@ -21,10 +21,9 @@ from sme2_assets.warehouse.read import run_of_id
     deps=["runner_binary", "source_runner", "exported_model"],
     partitions_def=run_partitions,
     backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),
-    group_name="measure",
+    group_name="noise",
     kinds={"executorch", "duckdb"},
     code_version="1",
-    pool=BUSY_POOL,
 )
 def aa_noise(context: dg.AssetExecutionContext, config: ProfileConfig, lab: Lab) -> dg.MaterializeResult:
     """An A/A session: both arms run the same binary, model and SME2 state, so every difference is noise.
@@ -41,7 +40,7 @@ def aa_noise(context: dg.AssetExecutionContext, config: ProfileConfig, lab: Lab)
                 f"{key} has no noise to measure: emulated times mean nothing.",
                 "Measure the noise of a native target, e.g. linux-sme2_off.",
             )
-        model, runners = inputs_of_session(lab.store, variant, key.platform, [key.sme2], config.runner)
+        model, runners = inputs_of_session(context, lab, variant, key.platform, [key.sme2], config.runner)
         # Nothing is learnt of noise from samples.
         plan = plan_for(target.fidelity, **{**config.plan_wishes(), "kernel_rounds": 0})
         manifests = measure_session(

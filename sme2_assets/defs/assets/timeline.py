@@ -5,11 +5,11 @@ from typing import Any
 import dagster as dg
 
 from sme2_assets.analysis.insights.insight import device_text
-from sme2_assets.assets.summaries import run_metadata
-from sme2_assets.assets.support import store_runs
-from sme2_assets.partitions import pair_per_run, run_partitions
+from sme2_assets.defs.assets.summaries import run_metadata
+from sme2_assets.defs.assets.support import store_runs
+from sme2_assets.defs.partitions import pair_per_run, run_partitions
+from sme2_assets.defs.resources import Lab
 from sme2_assets.report.tables import TextTable
-from sme2_assets.resources import Lab
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import RunRows, rows_of_run, write_run
 from sme2_assets.warehouse.read import run_of_id
@@ -19,7 +19,7 @@ from sme2_assets.warehouse.read import run_of_id
     deps=["etdump_traces"],
     partitions_def=run_partitions,
     backfill_policy=pair_per_run,
-    group_name="warehouse",
+    group_name="measure",
     kinds={"parquet", "duckdb"},
     code_version="2",
 )

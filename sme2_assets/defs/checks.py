@@ -7,16 +7,16 @@ from typing import Any
 
 import dagster as dg
 
-from sme2_assets.assets.support import materialised, runs_of
-from sme2_assets.errors import Sme2Error
-from sme2_assets.evidence.folder import RunFolder
-from sme2_assets.partitions import (
+from sme2_assets.defs.assets.support import materialised, runs_of
+from sme2_assets.defs.partitions import (
     pair_partitions,
     run_partitions,
     target_partitions,
 )
+from sme2_assets.defs.resources import Lab
+from sme2_assets.errors import Sme2Error
+from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.report.tables import arm_text
-from sme2_assets.resources import Lab
 from sme2_assets.runner.source_build import current_source_runner, kernel_fault, record_faults
 from sme2_assets.targets import SME2_STATES, TargetKey
 from sme2_assets.warehouse import Warehouse

@@ -34,10 +34,7 @@ def post(
     attempts: int = ATTEMPTS,
     pause_s: float = PAUSE_S,
 ) -> bool:
-    """Sends `{"text": message}` to `$SME2_WEBHOOK_URL` and appends it to the file.
-
-    True when the hook took it.
-    """
+    """Sends `{"text": message}` to `$SME2_WEBHOOK_URL` and keeps it; True when the hook took it."""
     url = os.environ.get(WEBHOOK_VARIABLE, "").strip()
     trouble = (
         _deliver(url, message, timeout_s, attempts, pause_s) if url else f"{WEBHOOK_VARIABLE} is not set"
@@ -50,14 +47,14 @@ def post(
 
 def _deliver(url: str, message: str, timeout_s: float, attempts: int, pause_s: float) -> str | None:
     """What went wrong at the last attempt, or None. Never names the URL: it often holds a secret."""
-    if not _is_web_address(url):
-        return f"{WEBHOOK_VARIABLE} is not an http or https address"
     body = json.dumps({"text": message}).encode()
     trouble = "no attempt was made"
     for attempt in range(attempts):
         if attempt:
             time.sleep(pause_s)
         try:
+            if urlsplit(url).scheme not in ("http", "https"):
+                raise ValueError("not of the web")
             request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
             with _opener.open(request, timeout=timeout_s):
                 return None
@@ -66,20 +63,11 @@ def _deliver(url: str, message: str, timeout_s: float, attempts: int, pause_s: f
             trouble = f"it answered {error.code}"
             if error.code < 500 and error.code != 429:
                 break
-        except urllib.error.URLError as error:
-            trouble = f"it could not be reached ({type(error.reason).__name__})"
         except (OSError, HTTPException) as error:
-            trouble = f"it could not be reached ({type(error).__name__})"
+            trouble = f"it could not be reached ({type(getattr(error, 'reason', error)).__name__})"
         except ValueError:
             return f"{WEBHOOK_VARIABLE} is not an http or https address"
     return trouble
-
-
-def _is_web_address(url: str) -> bool:
-    try:
-        return urlsplit(url).scheme in ("http", "https")
-    except ValueError:
-        return False
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

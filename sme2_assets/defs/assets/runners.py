@@ -1,10 +1,14 @@
 """The runner binary of each target."""
 
+from collections.abc import Callable
+from typing import Any
+
 import dagster as dg
 
-from sme2_assets.assets.support import clear_failures, host_cpu
-from sme2_assets.partitions import BUSY_POOL, pair_per_run, target_partitions
-from sme2_assets.resources import Lab
+from sme2_assets.defs.assets.support import clear_failures, host_cpu
+from sme2_assets.defs.partitions import pair_per_run, target_partitions
+from sme2_assets.defs.resources import Lab
+from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.bundle import runner_for
 from sme2_assets.runner.source_build import build_source_runner, remember
 from sme2_assets.runner.source_request import SourceRequest
@@ -18,7 +22,6 @@ from sme2_assets.targets import TargetKey
     group_name="build",
     kinds={"cplusplus", "executorch"},
     code_version="1",
-    pool=BUSY_POOL,
 )
 def runner_binary(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """The native `sme2_runner`, built from the ExecuTorch wheel's C++ SDK.
@@ -31,22 +34,31 @@ def runner_binary(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materialize
         # Any device of a platform will do: all of them are given the same binary.
         for target in targets:
             lab.target(target.platform, "any").require(target.sme2)
-        with host_cpu(lab, context.log.info):
-            for target in targets:
-                binary = runner_for(lab.target(target.platform, "any"), lab.store, log=context.log.info)
-                lab.store.set_current("runner", str(target), binary.path.parent.name)
+        binaries = [current_runner(lab, target, context.log.info) for target in targets]
     return dg.MaterializeResult(
-        metadata={
-            "path": dg.MetadataValue.path(str(binary.path)),
-            "sha256": binary.sha256,
-            "executorch": binary.executorch_version,
-            "compiler": binary.compiler,
-            "cmake": binary.cmake_version,
-            "build seconds": binary.build_seconds,
-            "from cache": binary.cached,
-        },
-        data_version=dg.DataVersion(binary.sha256[:16]),
+        metadata=runner_metadata(binaries[-1]), data_version=dg.DataVersion(binaries[-1].sha256[:16])
     )
+
+
+def current_runner(lab: Lab, target: TargetKey, log: Callable[[str], None]) -> RunnerBinary:
+    """The runner as its source is now; one that is built already is taken as it is."""
+    with host_cpu(lab, log):
+        binary = runner_for(lab.target(target.platform, "any"), lab.store, log=log)
+        lab.store.set_current("runner", str(target), binary.path.parent.name)
+    return binary
+
+
+def runner_metadata(binary: RunnerBinary) -> dict[str, Any]:
+    """What the UI shows of a runner."""
+    return {
+        "path": dg.MetadataValue.path(str(binary.path)),
+        "sha256": binary.sha256,
+        "executorch": binary.executorch_version,
+        "compiler": binary.compiler,
+        "cmake": binary.cmake_version,
+        "build seconds": binary.build_seconds,
+        "from cache": binary.cached,
+    }
 
 
 class SourceBuildConfig(dg.Config):
@@ -66,7 +78,6 @@ class SourceBuildConfig(dg.Config):
     group_name="build",
     kinds={"cplusplus", "executorch"},
     code_version="1",
-    pool=BUSY_POOL,
 )
 def source_runner(
     context: dg.AssetExecutionContext, config: SourceBuildConfig, lab: Lab

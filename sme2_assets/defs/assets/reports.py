@@ -2,14 +2,16 @@
 
 import dagster as dg
 
-from sme2_assets.assets.support import clear_failures, materialised
-from sme2_assets.partitions import pair_partitions
+from sme2_assets.defs.assets.support import clear_failures, materialised
+from sme2_assets.defs.partitions import pair_partitions
+from sme2_assets.defs.resources import Lab
 from sme2_assets.report.files import write_overview, write_session_report
 from sme2_assets.report.markdown import markdown_of
-from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
 
 
+# A report follows its comparison, in the same run where both are asked for. Neither condition here looks at
+# runs in progress: one whose process was killed would be in progress for ever.
 @dg.asset(
     deps=["sme2_comparison"],
     partitions_def=pair_partitions,
@@ -17,6 +19,7 @@ from sme2_assets.store import sha256_of_text
     group_name="results",
     kinds={"markdown", "html"},
     code_version="2",
+    automation_condition=dg.AutomationCondition.any_deps_updated(),
 )
 def report(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """The comparison to read: `report.html`, one file that needs no network, and `report.md` with pictures.
@@ -43,14 +46,20 @@ def report(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     )
 
 
-# Any new report makes the overview old. It takes what is there: most pairs are never measured, so waiting for
-# all of them, as `eager` does, would be waiting for ever.
+# Any new report makes the overview old, and so do those that were there before anybody looked. It takes what
+# is there: most pairs are never measured, so waiting for all of them, as `eager` does, would be for ever.
+overview_is_old = dg.AutomationCondition.any_deps_updated() | (
+    dg.AutomationCondition.missing()
+    & dg.AutomationCondition.any_deps_match(~dg.AutomationCondition.missing())
+).newly_true().with_label("there are reports and no overview")
+
+
 @dg.asset(
     deps=[dg.AssetDep("report", partition_mapping=dg.AllPartitionMapping())],
     group_name="results",
     kinds={"markdown", "html"},
     code_version="1",
-    automation_condition=dg.AutomationCondition.any_deps_updated() & ~dg.AutomationCondition.in_progress(),
+    automation_condition=overview_is_old,
 )
 def overview(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """All models on all platforms, one row each: `data/reports/index.html` and `index.md`.

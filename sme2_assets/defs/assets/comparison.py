@@ -3,19 +3,34 @@
 import dagster as dg
 import pandas as pd
 
-from sme2_assets.assets.support import clear_failures, plotted, runs_of
-from sme2_assets.partitions import both_states, pair_partitions, parse_pair_key, run_key
+from sme2_assets.defs.assets.support import clear_failures, plotted, runs_of
+from sme2_assets.defs.partitions import ALONE_TAG, both_states, pair_partitions, parse_pair_key, run_key
+from sme2_assets.defs.resources import Lab
+from sme2_assets.errors import Sme2Error
 from sme2_assets.report.explain import explain
 from sme2_assets.report.glance import category_glance
 from sme2_assets.report.insights import insight_table
 from sme2_assets.report.module_plots import module_picture
 from sme2_assets.report.plots import category_picture, data_uri_markdown
 from sme2_assets.report.tables import comparison_table, device_cell, speedup_text
-from sme2_assets.resources import Lab
 from sme2_assets.store import sha256_of_text
 from sme2_assets.targets import SME2_STATES, TargetKey
+from sme2_assets.warehouse.checks import executed_kernel_faults
 from sme2_assets.warehouse.comparisons import compare_pair
-from sme2_assets.warehouse.read import rows_of_view
+from sme2_assets.warehouse.read import rows_of_view, run_of_id
+
+# `eager` would ask for a comparison when one state alone was measured, and would wait for ever for a run
+# whose process was killed. This asks when the last asset of a run is there, and only where the newest run of
+# each state measured both. A condition on deps holds when any partition of a dep matches, so that all do is
+# said by a double negation; `executed_with_tags` would look at the last partition of an asset alone.
+_alone = dg.AutomationCondition.any_new_update_has_run_tags(
+    tag_keys={ALONE_TAG}
+) | dg.AutomationCondition.any_new_update_has_run_tags(tag_keys={"dagster/partition"})
+_with_the_other = (dg.AutomationCondition.newly_updated() & ~_alone).since(_alone)
+_last_of_a_run = dg.AssetSelection.assets("kernel_samples")
+measured_together = dg.AutomationCondition.any_deps_updated().allow(_last_of_a_run).since_last_handled() & (
+    ~dg.AutomationCondition.any_deps_match(~_with_the_other).allow(_last_of_a_run)
+).with_label("both states were measured together")
 
 
 @dg.asset(
@@ -30,6 +45,7 @@ from sme2_assets.warehouse.read import rows_of_view
     group_name="results",
     kinds={"duckdb"},
     code_version="1",
+    automation_condition=measured_together,
 )
 def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """Table `comparisons`, view `sme2_comparison`: speedup, interval and verdict; which operators took SME2.
@@ -41,7 +57,14 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
     keys = [run_key(variant, TargetKey(platform_name, sme2)) for sme2 in SME2_STATES]
     warehouse = lab.warehouse
     with clear_failures():
-        rows = compare_pair(warehouse, *runs_of(context, "timeline", keys).values())
+        run_ids = runs_of(context, "timeline", keys).values()
+        for run_id in run_ids:
+            # The check of `kernel_samples` ends the run that measured, but not what follows by itself.
+            if fault := executed_kernel_faults(warehouse, run_of_id(warehouse, run_id)):
+                raise Sme2Error(
+                    f"{run_id} is not compared: {fault}", "See the check sme2_kernels_executed in the UI."
+                )
+        rows = compare_pair(warehouse, *run_ids)
         warehouse.publish()
         categories = pd.concat(
             [

@@ -1,14 +1,17 @@
 """The exported model of each variant."""
 
+from collections.abc import Callable
+from typing import Any
+
 import dagster as dg
 
-from sme2_assets.assets.support import clear_failures, host_cpu, plotted
+from sme2_assets.defs.assets.support import clear_failures, host_cpu, plotted
+from sme2_assets.defs.partitions import model_partitions
+from sme2_assets.defs.resources import Lab
 from sme2_assets.evidence.delegation import DelegationReport
-from sme2_assets.models.artifact import ModelManifest, TensorFacts, read_manifest
-from sme2_assets.partitions import BUSY_POOL, model_partitions
+from sme2_assets.models.artifact import ExportedModel, ModelManifest, TensorFacts, read_manifest
 from sme2_assets.report.models import delegation_table
 from sme2_assets.report.tables import TextTable
-from sme2_assets.resources import Lab
 
 
 @dg.asset(
@@ -17,7 +20,6 @@ from sme2_assets.resources import Lab
     group_name="build",
     kinds={"pytorch", "executorch"},
     code_version="1",
-    pool=BUSY_POOL,
 )
 def exported_model(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """A model at one precision as a `.pte` with XNNPACK delegation, its ETRecord, inputs and eager outputs.
@@ -26,35 +28,45 @@ def exported_model(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materializ
     same model, options and versions are not exported again. How near the outputs come to the eager ones is
     known once it runs: see `etdump_traces`.
     """
+    with clear_failures():
+        exported = current_export(lab, context.partition_key, context.log.info)
+    return dg.MaterializeResult(
+        metadata=model_metadata(exported), data_version=dg.DataVersion(exported.pte_sha256[:16])
+    )
+
+
+def current_export(lab: Lab, variant: str, log: Callable[[str], None]) -> ExportedModel:
+    """The export of the model as its code is now; one that is there already is taken as it is."""
     # Imported here: exporting needs torch, loading the definitions must not.
     from sme2_assets.models.export import export_variant
 
-    variant = context.partition_key
-    with clear_failures(), host_cpu(lab, context.log.info):
-        exported = export_variant(variant, lab.store.artifacts, log=context.log.info)
-        manifest = read_manifest(exported.manifest)
-        delegation = DelegationReport.read(exported.delegation)
+    with host_cpu(lab, log):
+        exported = export_variant(variant, lab.store.artifacts, log=log)
         lab.store.set_current("model", variant, exported.directory.name)
+    return exported
+
+
+def model_metadata(exported: ExportedModel) -> dict[str, Any]:
+    """What the UI shows of an export."""
+    manifest = read_manifest(exported.manifest)
+    delegation = DelegationReport.read(exported.delegation)
     operators, share = manifest.operators, manifest.delegated_share
-    return dg.MaterializeResult(
-        metadata={
-            "model": dg.MetadataValue.md(_model_table(manifest).markdown()),
-            "outside of XNNPACK": dg.MetadataValue.md(_outside_text(delegation)),
-            "delegation": dg.MetadataValue.md(delegation_table(delegation).markdown()),
-            # Numbers on their own, so that the UI plots them over the exports.
-            "size MB": plotted(exported.pte.stat().st_size / 1e6),
-            **({} if share is None else {"delegated share": plotted(share)}),
-            "delegates": operators.delegates,
-            "portable operators": operators.portable_total,
-            "export seconds": plotted(manifest.export_seconds),
-            "export peak memory MB": plotted(manifest.export_peak_memory_bytes / 1e6),
-            "from cache": exported.cached,
-            "versions": dg.MetadataValue.json(manifest.versions),
-            "sha256": exported.pte_sha256,
-            "path": dg.MetadataValue.path(str(exported.pte)),
-        },
-        data_version=dg.DataVersion(exported.pte_sha256[:16]),
-    )
+    return {
+        "model": dg.MetadataValue.md(_model_table(manifest).markdown()),
+        "outside of XNNPACK": dg.MetadataValue.md(_outside_text(delegation)),
+        "delegation": dg.MetadataValue.md(delegation_table(delegation).markdown()),
+        # Numbers on their own, so that the UI plots them over the exports.
+        "size MB": plotted(exported.pte.stat().st_size / 1e6),
+        **({} if share is None else {"delegated share": plotted(share)}),
+        "delegates": operators.delegates,
+        "portable operators": operators.portable_total,
+        "export seconds": plotted(manifest.export_seconds),
+        "export peak memory MB": plotted(manifest.export_peak_memory_bytes / 1e6),
+        "from cache": exported.cached,
+        "versions": dg.MetadataValue.json(manifest.versions),
+        "sha256": exported.pte_sha256,
+        "path": dg.MetadataValue.path(str(exported.pte)),
+    }
 
 
 def _model_table(manifest: ModelManifest) -> TextTable:

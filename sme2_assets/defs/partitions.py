@@ -7,7 +7,7 @@ target. The two states of a platform are adjacent, off before on: a pair is a pa
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import dagster as dg
 
@@ -38,8 +38,14 @@ both_states = dg.MultiPartitionMapping(
     }
 )
 
-# The pool of everything that keeps a device or this host busy.
-BUSY_POOL = "host_cpu"
+# Of a run: the first and the last key of a range of partitions, such as both states of a platform.
+RANGE_START = "dagster/asset_partition_range_start"
+RANGE_END = "dagster/asset_partition_range_end"
+# Given to a run that measured a state without the other one: what it measured is not to be compared.
+ALONE_TAG = "sme2/alone"
+# Of a run that belongs to a night: which one, and the device it keeps busy.
+NIGHT_TAG = "sme2/night"
+DEVICE_TAG = "sme2/device"
 
 # Two partitions a run: both states of a platform, when both are asked for.
 pair_per_run = dg.BackfillPolicy.multi_run(max_partitions_per_run=2)
@@ -51,6 +57,11 @@ def run_key(variant: str, target: TargetKey) -> str:
 
 def pair_key(variant: str, platform: str) -> str:
     return dg.MultiPartitionKey({"model": variant, "platform": platform})
+
+
+def range_tags(keys: Sequence[str]) -> dict[str, str]:
+    """What makes several partitions one run."""
+    return {RANGE_START: keys[0], RANGE_END: keys[-1]}
 
 
 def parse_run_key(key: str) -> tuple[str, TargetKey]:

@@ -1,22 +1,32 @@
 """The measurement itself: raw evidence of one profile run per partition."""
 
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal
 
 import dagster as dg
 from pydantic import Field
 
-from sme2_assets.assets.support import clear_failures, plotted
+from sme2_assets.defs.assets.models import current_export, model_metadata
+from sme2_assets.defs.assets.runners import current_runner, runner_metadata
+from sme2_assets.defs.assets.support import clear_failures, plotted, tell_made
+from sme2_assets.defs.partitions import (
+    ALONE_TAG,
+    RANGE_END,
+    pair_per_run,
+    run_key,
+    run_partitions,
+    sessions_in,
+)
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.manifest import Info, Manifest
-from sme2_assets.models.artifact import ExportedModel, load_exported
-from sme2_assets.partitions import BUSY_POOL, pair_per_run, run_key, run_partitions, sessions_in
+from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import sme2_arms
 from sme2_assets.profiling.plan import plan_for
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.report.tables import TextTable
-from sme2_assets.resources import Lab
-from sme2_assets.runner.build import RunnerBinary, load_runner
+from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.source_build import source_pair
 from sme2_assets.store import Store, sha256_of_text
 from sme2_assets.targets import TargetKey
@@ -84,7 +94,6 @@ class ProfileConfig(dg.Config):
     group_name="measure",
     kinds={"executorch"},
     code_version="1",
-    pool=BUSY_POOL,
 )
 def etdump_traces(context: dg.AssetExecutionContext, config: ProfileConfig, lab: Lab) -> dg.MaterializeResult:
     """Latency results, ETDump traces, outputs and logs of a model on a target, with their manifest.
@@ -95,11 +104,17 @@ def etdump_traces(context: dg.AssetExecutionContext, config: ProfileConfig, lab:
     store = lab.store
     manifests: list[Manifest] = []
     with clear_failures():
+        if (last := context.run.tags.get(RANGE_END)) and last not in context.partition_keys:
+            # https://github.com/dagster-io/dagster/issues/28861
+            raise Sme2Error(
+                "Dagster hands a run only the first of its partitions when it is launched from a job's page.",
+                "Launch it from the page of the asset group `measure`: see docs/architecture.md.",
+            )
         for (variant, platform_name), states in sessions_in(context.partition_keys).items():
             target = lab.target(platform_name, config.device)
             for sme2 in states:
                 target.require(sme2)
-            model, runners = inputs_of_session(store, variant, platform_name, states, config.runner)
+            model, runners = inputs_of_session(context, lab, variant, platform_name, states, config.runner)
             manifests += measure_session(
                 store,
                 target,
@@ -109,6 +124,9 @@ def etdump_traces(context: dg.AssetExecutionContext, config: ProfileConfig, lab:
                 plan_for(target.fidelity, paired=len(states) == 2, **config.plan_wishes()),
                 log=context.log.info,
             )
+    if alone := [manifest.run_id for manifest in manifests if not manifest.paired]:
+        # Keeps `sme2_comparison` from following.
+        context.instance.add_run_tags(context.run.run_id, {ALONE_TAG: ", ".join(alone)})
     for manifest in manifests:
         identity = manifest.identity
         context.add_asset_metadata(
@@ -121,34 +139,30 @@ def etdump_traces(context: dg.AssetExecutionContext, config: ProfileConfig, lab:
 
 
 def inputs_of_session(
-    store: Store, variant: str, platform_name: str, states: list[str], kind: str
+    context: dg.AssetExecutionContext,
+    lab: Lab,
+    variant: str,
+    platform_name: str,
+    states: list[str],
+    kind: str,
 ) -> tuple[ExportedModel, dict[str, RunnerBinary]]:
-    """The current model file of a session, and the runner of each state, from the wheel or from source."""
-    model_key = store.require_current("model", variant, "exported_model")
-    model = load_exported(store.artifacts / "models" / variant / model_key)
-    return model, runners_of_session(store, platform_name, states, kind)
+    """The model file of a session, and the runner of each state, from the wheel or from source.
 
-
-def runners_of_session(
-    store: Store, platform_name: str, states: list[str], kind: str
-) -> dict[str, RunnerBinary]:
-    """The runner of each state. Arms whose binaries differ in more than SME are no experiment."""
+    What is missing or out of date is made here, so that one run is enough for whoever asks for a
+    measurement, and a broken export is the failure of the runs that need it. It is told as a
+    materialisation of the asset it belongs to. Both arms take the same runner of the wheel.
+    """
+    model = current_export(lab, variant, context.log.info)
+    tell_made(context, "exported_model", variant, model.pte_sha256[:16], lambda: model_metadata(model))
     if kind == "source":
-        pair = source_pair(store, platform_name)
-        return {sme2: pair.of(sme2) for sme2 in states}
-    targets = {sme2: TargetKey(platform_name, sme2) for sme2 in states}
-    runners = {
-        sme2: load_runner(
-            store.artifacts / "runners" / store.require_current("runner", str(target), "runner_binary")
-        )
-        for sme2, target in targets.items()
-    }
-    if len({runner.sha256 for runner in runners.values()}) != 1:
-        raise Sme2Error(
-            f"{' and '.join(map(str, targets.values()))} have different runner binaries.",
-            "Materialise runner_binary for both of them.",
-        )
-    return runners
+        pair = source_pair(lab.store, platform_name)
+        return model, {sme2: pair.of(sme2) for sme2 in states}
+    runners = {}
+    for sme2 in states:
+        target = TargetKey(platform_name, sme2)
+        binary = runners[sme2] = current_runner(lab, target, context.log.info)
+        tell_made(context, "runner_binary", str(target), binary.sha256[:16], partial(runner_metadata, binary))
+    return model, runners
 
 
 def _run_metadata(store: Store, manifest: Manifest) -> dict[str, dg.MetadataValue]:

@@ -1,0 +1,175 @@
+"""What came of a night."""
+
+import platform as host
+from datetime import UTC, datetime
+
+import dagster as dg
+
+from sme2_assets.defs import notify
+from sme2_assets.defs.assets.support import clear_failures
+from sme2_assets.defs.failures import events_of, failure_of
+from sme2_assets.defs.jobs import profile_job
+from sme2_assets.defs.nights import runs_of_night
+from sme2_assets.defs.partitions import NIGHT_TAG, RANGE_START, parse_run_key
+from sme2_assets.defs.resources import Lab, Nights
+from sme2_assets.errors import Sme2Error
+from sme2_assets.profiling.requests import ProfileRequest
+from sme2_assets.report.night import NightSummary, PairResult, night_folder, open_regressions
+from sme2_assets.report.night import nights as recorded
+from sme2_assets.report.tables import fidelity_note, speedup_text
+from sme2_assets.store import sha256_of_text
+from sme2_assets.targets import SME2_STATES
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, run_of_id
+
+STATUS = {dg.DagsterRunStatus.SUCCESS: "measured", dg.DagsterRunStatus.CANCELED: "stopped"}
+
+
+@dg.asset(
+    deps=[
+        dg.AssetDep("timeline", partition_mapping=dg.AllPartitionMapping()),
+        dg.AssetDep("sme2_comparison", partition_mapping=dg.AllPartitionMapping()),
+        "regressions",
+    ],
+    group_name="results",
+    kinds={"markdown"},
+    code_version="1",
+)
+def night_summary(context: dg.AssetExecutionContext, lab: Lab, nights: Nights) -> dg.MaterializeResult:
+    """What came of a night: `data/nightly/<night>.json` and `.md`, and a message that people get.
+
+    Every pair with its status, verdict, speedup, attempts; failures with what to do; regressions; what was
+    left out and why. `night_sensor` asks for it when all runs of a night have ended.
+    """
+    night = context.run.tags.get(NIGHT_TAG)
+    with clear_failures():
+        if night is None:
+            raise Sme2Error(
+                "There is no night to sum up: this run belongs to none.",
+                "Leave it to `night_sensor`, which asks for it after a night, with the night as its tag.",
+            )
+        summary = summed_up(context.instance, lab, nights, night)
+        summary.write(night_folder(lab.store))
+    notify.post(summary.message(), lab.store, log=context.log.warning)
+    return dg.MaterializeResult(
+        metadata={
+            "night": night,
+            "summary": dg.MetadataValue.md(summary.markdown()),
+            "pairs measured": len(summary.having("measured")),
+            "pairs failed": len(summary.having("failed")),
+            "path": dg.MetadataValue.path(str(night_folder(lab.store) / f"{night}.md")),
+        },
+        data_version=dg.DataVersion(sha256_of_text(summary.markdown())[:16]),
+    )
+
+
+def summed_up(instance: dg.DagsterInstance, lab: Lab, nights: Nights, night: str) -> NightSummary:
+    """The night as its runs and the warehouse tell it."""
+    pairs: dict[ProfileRequest, list[dg.RunRecord]] = {}
+    others: dict[str, dg.RunRecord] = {}
+    records = runs_of_night(instance, night)
+    for record in records:
+        if (request := _requested(record)) is not None:
+            pairs.setdefault(request, []).append(record)
+        elif record.dagster_run.is_finished:
+            # The last attempt is the one that counts.
+            others[record.dagster_run.job_name] = record
+    started, now = min(record.create_timestamp for record in records), datetime.now(UTC)
+    return NightSummary(
+        night,
+        started.isoformat(),
+        now.isoformat(),
+        round((now - started).total_seconds(), 1),
+        host.node(),
+        [_result_of(instance, lab.warehouse, request, of) for request, of in pairs.items()],
+        list(open_regressions(lab.warehouse).values()),
+        [*_missed(lab, nights, started), *_left_out(lab, nights)],
+        [
+            f"After the pairs: {failure_of(events_of(instance, run.run_id), run.run_id)}"
+            for run in (record.dagster_run for record in others.values())
+            if run.is_failure
+        ],
+    )
+
+
+def _requested(record: dg.RunRecord) -> ProfileRequest | None:
+    """The pair that a run of a night was asked for; None where it is something else."""
+    tags = record.dagster_run.tags
+    if record.dagster_run.job_name != profile_job.name:
+        return None
+    variant, target = parse_run_key(tags.get(RANGE_START) or tags["dagster/partition"])
+    return ProfileRequest(variant, target.platform, SME2_STATES if RANGE_START in tags else (target.sme2,))
+
+
+def _result_of(
+    instance: dg.DagsterInstance, warehouse: Warehouse, request: ProfileRequest, attempts: list[dg.RunRecord]
+) -> PairResult:
+    last = attempts[-1]
+    pair = PairResult(
+        request.variant,
+        request.platform,
+        list(request.states),
+        STATUS.get(last.dagster_run.status, "failed"),
+        len(attempts),
+        round(sum((it.end_time or 0) - (it.start_time or it.end_time or 0) for it in attempts), 1),
+    )
+    failed = [record.dagster_run.run_id for record in attempts if record.dagster_run.is_failure]
+    if failed:
+        error = failure_of(events_of(instance, failed[-1]), failed[-1])
+        pair.failure, pair.remedy = error.what, error.remedy
+    if pair.status == "measured":
+        try:
+            _take_result(pair, warehouse, _run_ids(instance, attempts))
+        except Sme2Error as error:
+            pair.status, pair.failure, pair.remedy = "failed", error.what, error.remedy
+    return pair
+
+
+def _run_ids(instance: dg.DagsterInstance, attempts: list[dg.RunRecord]) -> list[str]:
+    """The profile runs of a pair, SME2 off first. An attempt that began later than measuring made none."""
+    for record in reversed(attempts):
+        made = [
+            event.step_materialization_data.materialization
+            for event in events_of(instance, record.dagster_run.run_id)
+            if event.is_step_materialization and event.asset_key == dg.AssetKey("etdump_traces")
+        ]
+        if made:
+            return sorted(str(each.metadata["run_id"].value) for each in made)
+    raise Sme2Error("Its runs measured nothing.", "See them in the UI (`sme2 dev`).")
+
+
+def _take_result(pair: PairResult, warehouse: Warehouse, run_ids: list[str]) -> None:
+    """What the warehouse has of a session; a run that left no rows there is a failure."""
+    runs = [run_of_id(warehouse, run_id) for run_id in run_ids]
+    pair.session_id = runs[0]["session_id"]
+    for run in runs:
+        if run["fidelity"] != "emulated":
+            [latency] = rows_of_view(warehouse, "latency_summary", run["run_id"]).to_dict("records")
+            pair.latency_ms[run["sme2"]] = round(float(latency["median_ns"]) / 1e6, 6)
+    if len(runs) < 2:
+        alone = f"SME2 {pair.states[0]} alone: a baseline, nothing to compare."
+        pair.reason = fidelity_note(runs[0]) or alone
+        return
+    rows = comparison_of_session(warehouse, runs[0]["session_id"])
+    if rows.empty:
+        raise Sme2Error(
+            "It was measured, but not compared.", "See sme2_comparison of this pair in the UI (`sme2 dev`)."
+        )
+    row = rows[rows["level"] == "model"].iloc[0].to_dict()
+    pair.verdict, pair.reason, pair.speedup = row["verdict"], row["reason"], speedup_text(row)
+
+
+def _missed(lab: Lab, nights: Nights, started: datetime) -> list[str]:
+    """Nights that were due since the last one began."""
+    before = [datetime.fromisoformat(record["started_at"]) for record in recorded(lab.store)]
+    last = max((moment for moment in before if moment < started), default=started)
+    missed = [tick.isoformat(timespec="minutes") for tick in nights.ticks(last, started)]
+    return [f"Nights missed: {', '.join(missed)}"] if missed else []
+
+
+def _left_out(lab: Lab, nights: Nights) -> list[str]:
+    try:
+        wanted = nights.requests(lab)
+    except Sme2Error as error:
+        return [str(error)]
+    return [*wanted.notes, *map(str, wanted.left_out)]

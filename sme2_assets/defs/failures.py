@@ -1,0 +1,50 @@
+"""Why a Dagster run failed, in words for people: the same for the command line, messages and summaries."""
+
+from collections.abc import Iterable
+
+import dagster as dg
+
+from sme2_assets.errors import Sme2Error
+
+
+def failed_checks(events: Iterable[dg.DagsterEvent]) -> list[str]:
+    """What the checks of a run found; those that only warn are left to the UI."""
+    found = []
+    for event in events:
+        if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            check = event.asset_check_evaluation_data
+            if not check.passed and check.severity == dg.AssetCheckSeverity.ERROR:
+                asset = check.asset_key.to_user_string()
+                found.append(f"The check {check.check_name} of {asset} failed: {check.description}")
+    return found
+
+
+def failure_of(events: Iterable[dg.DagsterEvent], run_id: str) -> Sme2Error:
+    """The failed step's own words; a defect of ours keeps its class and stack in the run's log."""
+    events = list(events)
+    for event in events:
+        if event.is_step_failure:
+            data = event.step_failure_data
+            if data.user_failure_data is not None:
+                said = {label: value.value for label, value in data.user_failure_data.metadata.items()}
+                what = said.get("what happened", data.user_failure_data.description)
+                remedy = said.get("what to do")
+                return Sme2Error(f"{event.step_key}: {what}", str(remedy) if remedy else None)
+            if data.error is not None:
+                cause = data.error.cause or data.error
+                return Sme2Error(
+                    f"{event.step_key} failed: {cause.message.strip()}",
+                    f"See run {run_id} in the UI (`sme2 dev`) for the whole log.",
+                )
+    for check in failed_checks(events):
+        return Sme2Error(
+            check, "See the asset's page in the UI (`sme2 dev`) and docs/architecture.md for its meaning."
+        )
+    ended = [event.message for event in events if event.is_run_failure and event.message]
+    return Sme2Error(f"Run {run_id} failed: {' '.join(ended)}".rstrip(": "), "See it in the UI (`sme2 dev`).")
+
+
+def events_of(instance: dg.DagsterInstance, run_id: str) -> list[dg.DagsterEvent]:
+    """What Dagster kept of a run."""
+    entries = (record.event_log_entry for record in instance.get_records_for_run(run_id).records)
+    return [entry.dagster_event for entry in entries if entry.dagster_event is not None]

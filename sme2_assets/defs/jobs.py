@@ -1,0 +1,36 @@
+"""The jobs: what the UI, the nights and the command line run, under names that people recognise."""
+
+import dagster as dg
+
+RUN_ASSETS = ("etdump_traces", "timeline", "kernel_samples")
+PAIR_ASSETS = ("sme2_comparison", "report")
+
+profile_job = dg.define_asset_job(
+    "profile",
+    dg.AssetSelection.assets(*RUN_ASSETS),
+    description="Measures a model on a target: what nights and the command line run. In the UI, materialise "
+    "the asset group `measure` instead, and choose both SME2 states of a platform: they are measured as one "
+    "session, and the comparison, the report and the overview follow by themselves.",
+)
+compare_job = dg.define_asset_job(
+    "compare",
+    dg.AssetSelection.assets(*PAIR_ASSETS),
+    description="Compares the states of a pair and writes its report. It follows `profile` by itself.",
+)
+noise_job = dg.define_asset_job(
+    "noise",
+    dg.AssetSelection.assets("aa_noise"),
+    description="Measures a target against itself: the noise of the device.",
+)
+regressions_job = dg.define_asset_job(
+    "look_for_regressions",
+    dg.AssetSelection.assets("regressions"),
+    description="Looks for slow-downs in the whole history. Runs after a night.",
+)
+summary_job = dg.define_asset_job(
+    "sum_up_night",
+    dg.AssetSelection.assets("night_summary"),
+    description="Sums up a night and tells people. Runs after everything else of the night.",
+)
+
+JOBS = [profile_job, compare_job, noise_job, regressions_job, summary_job]

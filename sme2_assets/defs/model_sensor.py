@@ -1,0 +1,68 @@
+"""Models become partitions by themselves, and what somebody brings is exported."""
+
+import json
+import time
+
+import dagster as dg
+
+from sme2_assets.defs.partitions import MODEL_VARIANTS, model_partitions
+from sme2_assets.errors import Sme2Error
+from sme2_assets.models.registry import arrivals, is_known, variants
+from sme2_assets.store import sha256_of_text
+
+# A whole folder of models that is dropped at once arrives over several ticks.
+MOST_EXPORTS_PER_TICK = 10
+
+
+@dg.sensor(
+    asset_selection=[dg.AssetKey("exported_model")],
+    minimum_interval_seconds=30,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+)
+def model_variants_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+    """Makes every registered model variant a partition, and takes away those whose model is gone.
+
+    What somebody brought (a file in a models folder, an installed package) is exported on arrival and
+    whenever its code changes; what comes with this package is exported when it is first profiled. What was
+    measured stays in the warehouse when a partition goes.
+    """
+    known = context.instance.get_dynamic_partitions(MODEL_VARIANTS)
+    registered = [variant.key for variant in variants()]
+    new = [key for key in registered if key not in known]
+    # Those that are not registered may have been asked for: a model of another source, or options.
+    gone = [key for key in known if key not in registered and not is_known(key)]
+    exports, cursor = _exports_to_ask_for(context)
+    context.update_cursor(cursor)
+    if gone:
+        context.log.info(f"No longer partitions, for their models are gone: {', '.join(gone)}")
+    if not (new or gone or exports):
+        return dg.SkipReason("The partitions are the registered model variants already.")
+    requests: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
+    if new:
+        requests.append(model_partitions.build_add_request(new))
+    if gone:
+        requests.append(model_partitions.build_delete_request(gone))
+    return dg.SensorResult(run_requests=exports, dynamic_partitions_requests=requests)
+
+
+def _exports_to_ask_for(context: dg.SensorEvaluationContext) -> tuple[list[dg.RunRequest], str]:
+    """Runs for variants that are new or changed, some at a time, and the cursor that remembers them."""
+    asked: dict[str, str] = json.loads(context.cursor) if context.cursor else {}
+    wanted = {}
+    for variant, spec in arrivals():
+        try:
+            wanted[variant.key] = sha256_of_text(json.dumps(spec.identity(), sort_keys=True))[:16]
+        except (OSError, Sme2Error) as error:
+            context.log.warning(f"{variant} is not exported now: {error}")
+    fresh = [key for key, identity in wanted.items() if asked.get(key) != identity][:MOST_EXPORTS_PER_TICK]
+    runs = [
+        dg.RunRequest(
+            # The moment is part of it: a file that is changed and changed back is exported again.
+            run_key=f"{key}:{wanted[key]}:{time.time_ns()}",
+            partition_key=key,
+            asset_selection=[dg.AssetKey("exported_model")],
+        )
+        for key in fresh
+    ]
+    remembered = {key: asked[key] for key in wanted if key in asked} | {key: wanted[key] for key in fresh}
+    return runs, json.dumps(remembered)

@@ -1,0 +1,167 @@
+"""What can be measured on this machine, and what somebody who asks for a model gets measured.
+
+Belongs here: requests, and the platforms and states that are there to serve them. Does not: running them
+(launch, the schedule of the nights).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sme2_assets.errors import Sme2Error
+from sme2_assets.models.registry import is_large
+from sme2_assets.store import Store
+from sme2_assets.targets import PLATFORMS, SME2_STATES, TargetKey, open_target
+from sme2_assets.targets.host import host_platform
+
+
+@dataclass(frozen=True)
+class ProfileRequest:
+    """A model on a platform in one or both SME2 states."""
+
+    variant: str
+    platform: str
+    states: tuple[str, ...]
+
+    @property
+    def targets(self) -> list[TargetKey]:
+        return [TargetKey(self.platform, sme2) for sme2 in self.states]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Something that should have been measured and was not, and why."""
+
+    what: str
+    error: Sme2Error
+    requests: tuple[ProfileRequest, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.what} was left out: {self.error}"
+
+
+@dataclass(frozen=True)
+class Here:
+    """What this machine can measure: each platform with the states it can give.
+
+    `notes` tell what it cannot give by its nature, such as SME2 without the CPU for it; `left_out` what it
+    could give if something were mended.
+    """
+
+    platforms: dict[str, tuple[str, ...]]
+    notes: list[str]
+    left_out: list[LeftOut]
+
+
+@dataclass(frozen=True)
+class Requests:
+    """What to measure, what is not measured by nature, and what is not because something is broken."""
+
+    requests: list[ProfileRequest]
+    notes: list[str]
+    left_out: list[LeftOut]
+
+
+def requests_for(
+    store: Store,
+    variants: Sequence[str],
+    platform_name: str,
+    states: tuple[str, ...],
+    device: str | None = None,
+) -> Requests:
+    """A platform asked for by name must be able to give every state asked for.
+
+    A reference has no SME2 states, so the pair that is asked for by default is one run.
+    """
+    target = open_target(platform_name, store, device)
+    notes = []
+    if target.fidelity == "reference" and states == SME2_STATES:
+        states = ("off",)
+        notes.append(f"{platform_name} is a reference here: {target.availability('on').detail}")
+    for sme2 in states:
+        target.require(sme2)
+    return Requests([ProfileRequest(variant, platform_name, states) for variant in variants], notes, [])
+
+
+def requests_for_this_machine(
+    store: Store, variants: Sequence[str], states: tuple[str, ...], named: Sequence[str] = ()
+) -> Requests:
+    """Every platform that tells something about SME2, in the states it can give here.
+
+    Where platforms are named, these alone, a reference too.
+    """
+    here = platforms_here(store, states, named)
+    notes = list(here.notes)
+    requests: list[ProfileRequest] = []
+    for name, given in here.platforms.items():
+        for variant in variants:
+            if name == "emulated" and is_large(variant):
+                notes.append(
+                    f"{variant} on emulated is left out: it would take minutes. "
+                    "Ask for it with --platform emulated."
+                )
+            else:
+                requests.append(ProfileRequest(variant, name, given))
+    if not requests:
+        raise Sme2Error(
+            f"Here {', '.join(variants)} can only be emulated, which would take minutes.",
+            "Ask for it with --platform emulated.",
+        )
+    return Requests(requests, notes, here.left_out)
+
+
+def platforms_here(store: Store, states: tuple[str, ...], named: Sequence[str] = ()) -> Here:
+    """Each platform that can be measured here and says something about SME2, with the states it can give.
+
+    Where platforms are named, these alone, a reference too.
+    """
+    platforms: dict[str, tuple[str, ...]] = {}
+    notes: list[str] = []
+    left_out: list[LeftOut] = []
+    for name in named or PLATFORMS:
+        target = open_target(name, store)
+        availability = {sme2: target.availability(sme2) for sme2 in states}
+        given = tuple(sme2 for sme2 in states if availability[sme2].ok)
+        missing = {sme2: it for sme2, it in availability.items() if not it.ok}
+        if target.fidelity == "reference" and name not in named:
+            if given:
+                notes.append(
+                    f"{name} is left out: {availability[given[0]].detail}. Ask for it with --platform {name}."
+                )
+        elif given:
+            platforms[name] = given
+            notes += [
+                f"{name} with SME2 {sme2} is left out: {it.detail} {it.remedy or ''}".strip()
+                for sme2, it in missing.items()
+            ]
+        # A platform of another operating system is nothing a person would expect here.
+        elif name == "emulated" and host_platform() == "linux":
+            it = next(iter(missing.values()))
+            left_out.append(LeftOut(name, Sme2Error(it.detail, it.remedy)))
+    if not platforms:
+        what = f"None of the platforms {', '.join(named)}" if named else "No platform"
+        causes = " ".join(str(each) for each in left_out)
+        raise Sme2Error(f"{what} can be measured here. {causes}".strip(), "Run `sme2 doctor`.")
+    return Here(platforms, notes, left_out)
+
+
+def causes_of(failures: Mapping[ProfileRequest, Sme2Error]) -> list[LeftOut]:
+    """One entry for each cause, with all that it cost."""
+    by_cause: dict[str, list[ProfileRequest]] = {}
+    for request, error in failures.items():
+        by_cause.setdefault(str(error), []).append(request)
+    return [
+        LeftOut(
+            f"{', '.join(_distinct(request.variant for request in lost))} on "
+            f"{' and '.join(_distinct(request.platform for request in lost))}",
+            failures[lost[0]],
+            tuple(lost),
+        )
+        for lost in by_cause.values()
+    ]
+
+
+def _distinct(items: Iterable[str]) -> list[str]:
+    """Each item once, in the order of their first appearance."""
+    return list(dict.fromkeys(items))

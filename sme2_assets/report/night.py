@@ -1,0 +1,182 @@
+"""The record of a night and how it reads: as JSON, as Markdown, as a message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sme2_assets.report.tables import TextTable, arm_text
+from sme2_assets.store import Store, write_json, write_text_atomically
+from sme2_assets.warehouse import Warehouse
+
+
+@dataclass
+class PairResult:
+    """One model variant on one platform. Emulated pairs have no times."""
+
+    variant: str
+    platform: str
+    states: list[str]
+    status: str
+    """measured, failed, or stopped."""
+    attempts: int
+    seconds: float
+    session_id: str | None = None
+    verdict: str | None = None
+    """None where one state was measured alone."""
+    reason: str | None = None
+    speedup: str | None = None
+    """With its interval and n."""
+    latency_ms: dict[str, float] = field(default_factory=dict)
+    """Median per SME2 state, from the pass without tracer."""
+    failure: str | None = None
+    """What the last failed attempt said, also when a later one succeeded."""
+    remedy: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.variant} on {self.platform}"
+
+    @property
+    def failure_text(self) -> str:
+        recovered = f" (measured at attempt {self.attempts})" if self.status == "measured" else ""
+        return f"{self.name}{recovered}: {self.failure} What to do: {self.remedy or 'See the run in the UI.'}"
+
+
+@dataclass
+class NightSummary:
+    """What came of a night."""
+
+    night: str
+    started_at: str
+    finished_at: str
+    seconds: float
+    machine: str
+    pairs: list[PairResult]
+    regressions: list[str]
+    """Not acknowledged ones, as the warehouse showed them at the end of the night."""
+    notes: list[str]
+    """What was left out and why; nights before that were missed."""
+    problems: list[str]
+    """What failed besides the pairs: the noise of the machine, the search for slow-downs."""
+
+    @property
+    def status(self) -> str:
+        """finished, or killed when somebody stopped some of its runs."""
+        return "killed" if self.having("stopped") else "finished"
+
+    @property
+    def ok(self) -> bool:
+        """Every pair measured. Says nothing about regressions."""
+        return len(self.having("measured")) == len(self.pairs) and not self.problems
+
+    def having(self, status: str) -> list[PairResult]:
+        return [pair for pair in self.pairs if pair.status == status]
+
+    @property
+    def headline(self) -> str:
+        counts = [f"{len(self.having('measured'))} of {len(self.pairs)} pairs measured"]
+        counts += [f"{len(of)} {word}" for word in ("failed", "stopped") if (of := self.having(word))]
+        return f"Night {self.night} on {self.machine}: {self.status} after {_duration(self.seconds)}, " + (
+            ", ".join(counts)
+        )
+
+    def write(self, folder: Path) -> None:
+        write_text_atomically(folder / f"{self.night}.md", self.markdown())
+        write_json(folder / f"{self.night}.json", {**asdict(self), "status": self.status, "ok": self.ok})
+
+    def message(self) -> str:
+        """The night in a few lines, for a chat."""
+        lines = [self.headline]
+        lines += [f"- failed: {pair.failure_text}" for pair in self.having("failed")]
+        lines += [
+            f"- {pair.verdict}: {pair.name}, {pair.speedup}"
+            for pair in self.having("measured")
+            if pair.verdict in ("faster", "slower")
+        ]
+        lines += [f"- regression: {regression}" for regression in self.regressions]
+        lines += [f"- {note}" for note in [*self.problems, *self.notes]]
+        return "\n".join([*lines, f"Summary: nightly/{self.night}.md in the data folder"])
+
+    def markdown(self) -> str:
+        headings = ["model", "platform", "SME2", "status", "verdict", "speedup", "median ms", "attempts", "s"]
+        rows = [
+            [
+                pair.variant,
+                pair.platform,
+                ", ".join(pair.states),
+                pair.status,
+                pair.verdict,
+                pair.speedup,
+                ", ".join(f"{sme2} {value:.3f}" for sme2, value in pair.latency_ms.items()) or None,
+                pair.attempts,
+                f"{pair.seconds:.1f}",
+            ]
+            for pair in self.pairs
+        ]
+        sections = {
+            "Failures": [*(pair.failure_text for pair in self.pairs if pair.failure), *self.problems],
+            "Why": [f"{pair.name}: {pair.reason}" for pair in self.pairs if pair.reason],
+            "Regressions": self.regressions,
+            "Notes": self.notes,
+        }
+        parts = [f"# {self.headline}", f"{self.started_at} to {self.finished_at}"]
+        parts += [TextTable.of(headings, rows).markdown()]
+        parts += [_section(title, items) for title, items in sections.items() if items]
+        return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def night_folder(store: Store) -> Path:
+    return store.root / "nightly"
+
+
+def nights(store: Store) -> list[dict[str, Any]]:
+    """The records of all nights, oldest first. A file that is no record is passed over."""
+    found = []
+    for path in night_folder(store).glob("*.json"):
+        try:
+            record = json.loads(path.read_text())
+            found.append((record["started_at"], record))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return [record for _, record in sorted(found, key=lambda each: each[0])]
+
+
+def open_regressions(warehouse: Warehouse) -> dict[str, str]:
+    """Regressions that nobody has acknowledged, by what tells them apart, the worst first."""
+    if not warehouse.link.exists():
+        return {}
+    if warehouse.query("SELECT 1 FROM information_schema.tables WHERE table_name = 'regressions'").empty:
+        return {}
+    rows = warehouse.query(
+        "SELECT * FROM regressions WHERE NOT coalesce(acknowledged, false) ORDER BY ratio DESC"
+    )
+    rows = rows.astype(object).where(rows.notna(), None)
+    return {_identity(row): _regression_text(row) for row in rows.to_dict("records")}
+
+
+def _identity(row: dict[str, Any]) -> str:
+    names = ("variant", "platform", "device", "arch", "threads", "sme2", "category")
+    return "|".join([*(str(row[name] or "") for name in names), str(row["night"])[:10]])
+
+
+def _regression_text(row: dict[str, Any]) -> str:
+    chance = "" if row["p_value"] is None else f", p = {row['p_value']:.2g}"
+    return (
+        f"{row['variant']} on {row['platform']}, {row['device']}, {arm_text(row)}, threads {row['threads']}, "
+        f"{row['category'] or 'whole model'}: {row['ratio'] - 1:.1%} slower since {str(row['night'])[:10]} "
+        f"({row['before_ns'] / 1e6:.3f} -> {row['after_ns'] / 1e6:.3f} ms{chance})"
+    )
+
+
+def _section(title: str, items: Sequence[str]) -> str:
+    return f"## {title}\n\n" + "\n".join(f"- {' '.join(item.split())}" for item in items)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
