@@ -17,6 +17,7 @@ import pytest
 
 from benchmarks.made.run_folder import MadeRun
 from sme2_assets.definitions import build_definitions
+from sme2_assets.defs.nights import Nights
 from sme2_assets.defs.resources import Lab
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
@@ -96,7 +97,7 @@ def reads(tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.Monk
                 selection=[name],
                 partition_key=key,
                 instance=instance,
-                resources={"lab": lab},
+                resources={"lab": lab, "nights": Nights()},
             )
             assert done.success
         found[name] = watch

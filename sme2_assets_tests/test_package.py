@@ -27,7 +27,7 @@ from sme2_assets.store import CHECKOUT
 from sme2_assets.targets.qemu import Qemu
 
 PATIENCE_S = 300
-GUARDS = "{ instance { runQueuingSupported info poolConfig { defaultPoolLimit poolGranularity } } }"
+GUARDS = "{ instance { runQueuingSupported info } }"
 LOCATIONS = """
 { workspaceOrError { ... on Workspace { locationEntries {
   name loadStatus locationOrLoadError { __typename ... on PythonError { message } }
@@ -37,9 +37,9 @@ INSTANCE = """
 from sme2_assets.launch import open_instance
 from sme2_assets.store import Store, default_data_root
 with open_instance(Store(default_data_root())) as instance:
-    pool = instance.get_concurrency_config().pool_config
-    monitoring = instance.run_monitoring_enabled, instance.get_settings("run_monitoring")
-    print(pool.default_pool_limit, pool.pool_granularity.value, instance.telemetry_enabled, *monitoring)
+    limits = instance.get_concurrency_config().run_queue_config.tag_concurrency_limits
+    print(*(limit["key"] for limit in limits), *(limit["limit"] for limit in limits))
+    print(instance.run_retries_enabled, instance.run_monitoring_enabled, instance.telemetry_enabled)
 """
 
 
@@ -155,8 +155,7 @@ def test_doctor_finds_everything_and_says_where_data_go(desk: Desk):
 def test_a_new_instance_has_the_guards(desk: Desk):
     done = desk.run("python", "-c", INSTANCE)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("1 op False True "), done.stdout
-    assert "'free_slots_after_run_end_seconds': 30" in done.stdout
+    assert done.stdout.splitlines() == ["sme2/device dagster/backfill 1 1", "True True False"]
 
 
 @pytest.fixture
@@ -210,8 +209,9 @@ def test_dev_opens_the_ui_with_the_guards_and_says_when_its_port_is_taken(desk: 
     assert (location["name"], location["loadStatus"]) == ("sme2_assets", "LOADED")
     assert location["locationOrLoadError"]["__typename"] == "RepositoryLocation", location
     instance = ask(ui, GUARDS)["instance"]
-    assert instance["poolConfig"] == {"defaultPoolLimit": 1, "poolGranularity": "op"}
-    assert "free_slots_after_run_end_seconds: 30" in instance["info"]
+    assert instance["runQueuingSupported"]
+    for guard in ("key: sme2/device", "run_retries:\n  enabled: true", "run_monitoring:\n  enabled: true"):
+        assert guard in instance["info"]
     port = ui.rsplit(":", 1)[1]
     again = desk.run("sme2", "dev", "--port", port)
     assert again.returncode == 1
