@@ -210,7 +210,7 @@ def test_dev_opens_the_ui_with_the_guards_and_says_when_its_port_is_taken(desk: 
     assert location["locationOrLoadError"]["__typename"] == "RepositoryLocation", location
     instance = ask(ui, GUARDS)["instance"]
     assert instance["runQueuingSupported"]
-    for guard in ("key: sme2/device", "run_retries:\n  enabled: true", "run_monitoring:\n  enabled: true"):
+    for guard in ("key: sme2/device", "run_retries:\n  enabled: true", "max_runtime_seconds: 86400"):
         assert guard in instance["info"]
     port = ui.rsplit(":", 1)[1]
     again = desk.run("sme2", "dev", "--port", port)
