@@ -34,13 +34,13 @@ class SampledFunction(Part):
     """None where the library does not export it."""
 
 
-class _Clock(Part):
+class SamplerClock(Part):
     trace_ns: Count
     monotonic_ns: Count
     lag_ns: Count
 
 
-class _Columns(Part):
+class SampleColumns(Part):
     """Of equal length, one entry per sample."""
 
     time_ns: list[Count]
@@ -50,7 +50,9 @@ class _Columns(Part):
     word: list[Word | None]
 
 
-class _SamplesFile(Document):
+class SamplerDocument(Document):
+    """What the runner's recording and the samples file made of it have in common."""
+
     VERSION: ClassVar[int] = 1
     REMEDY: ClassVar[str] = (
         "Run the kernels pass again; if it persists, the runner and this package do not match."
@@ -60,10 +62,13 @@ class _SamplesFile(Document):
     period_ns: Count
     dropped: Count
     missed: Count
-    clock: _Clock
+    clock: SamplerClock
     threads: tuple[SampledThread, ...]
+
+
+class SamplesFile(SamplerDocument):
     functions: tuple[SampledFunction, ...]
-    samples: _Columns
+    samples: SampleColumns
 
     @model_validator(mode="after")
     def _columns_fit(self) -> Self:
@@ -109,7 +114,7 @@ class Samples:
     @classmethod
     def read(cls, path: Path) -> Samples:
         """The samples of a file that the runner wrote."""
-        file = _SamplesFile.read(path)
+        file = SamplesFile.read(path)
         clock, columns = file.clock, file.samples
         words = [NO_WORD if word is None else word for word in columns.word]
         return cls(

@@ -13,16 +13,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Self
 
 from pydantic import Field, StrictStr, model_validator
 
-from sme2_assets.evidence.documents import Count, Document, Part
-from sme2_assets.evidence.samples import SampledThread, Word
+from sme2_assets.evidence.documents import Count, Part
+from sme2_assets.evidence.samples import SampleColumns, SampledFunction, SamplerDocument, SamplesFile, Word
 from sme2_assets.runner.symbols import BinaryImage, image_of, read_image
-
-SAMPLES_SCHEMA = 1
-_HEADER = {"arch", "period_ns", "dropped", "missed", "clock", "threads"}
 
 Log = Callable[[str], None]
 
@@ -54,18 +51,7 @@ class _Columns(Part):
     place: list[Count]
 
 
-class _Recording(Document):
-    VERSION: ClassVar[int] = 1
-    REMEDY: ClassVar[str] = (
-        "Run the kernels pass again; if it persists, the runner and this package do not match."
-    )
-
-    arch: StrictStr
-    period_ns: Count
-    dropped: Count
-    missed: Count
-    clock: dict[str, Count]
-    threads: tuple[SampledThread, ...]
+class _Recording(SamplerDocument):
     modules: tuple[_Module, ...]
     places: _Places
     samples: _Columns
@@ -89,11 +75,13 @@ def write_samples(recording: Path, samples: Path, folders: Iterable[Path], log: 
 
     A module is looked for at its own path, and by its name in `folders`: where it ran may be another machine.
     """
-    content = _named(_Recording.read(recording), list(folders), log)
-    samples.write_text(json.dumps(content) + "\n", encoding="utf-8")
+    named = _named(_Recording.read(recording), list(folders), log)
+    # In one line: an indented column would have a line for each sample.
+    content = json.dumps({"schema": named.VERSION, **named.as_json()})
+    samples.write_text(content + "\n", encoding="utf-8")
 
 
-def _named(recording: _Recording, folders: Sequence[Path], log: Log) -> dict[str, Any]:
+def _named(recording: _Recording, folders: Sequence[Path], log: Log) -> SamplesFile:
     modules, samples = recording.modules, recording.samples
     addresses, words = recording.places.address, recording.places.word
     places = list(zip(recording.places.module, addresses, words, strict=True))
@@ -108,20 +96,20 @@ def _named(recording: _Recording, folders: Sequence[Path], log: Log) -> dict[str
         start, symbol = (address, None) if image is None else image.function_at(address)
         function = (None if module is None else modules[module].name, start, symbol)
         function_of_place.append(functions.setdefault(function, len(functions)))
-    return {
-        "schema": SAMPLES_SCHEMA,
-        **recording.model_dump(mode="json", include=_HEADER),
-        "functions": [
-            {"library": library, "offset": offset, "symbol": symbol} for library, offset, symbol in functions
-        ],
-        "samples": {
-            "time_ns": samples.time_ns,
-            "thread": samples.thread,
-            "function": [function_of_place[place] for place in samples.place],
-            "address": [addresses[place] for place in samples.place],
-            "word": [words[place] for place in samples.place],
-        },
-    }
+    return SamplesFile(
+        **{name: getattr(recording, name) for name in SamplerDocument.model_fields},
+        functions=tuple(
+            SampledFunction(library=library, offset=offset, symbol=symbol)
+            for library, offset, symbol in functions
+        ),
+        samples=SampleColumns(
+            time_ns=samples.time_ns,
+            thread=samples.thread,
+            function=[function_of_place[place] for place in samples.place],
+            address=[addresses[place] for place in samples.place],
+            word=[words[place] for place in samples.place],
+        ),
+    )
 
 
 def _image_of(

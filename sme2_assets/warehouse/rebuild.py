@@ -155,8 +155,12 @@ def rebuild(store: Store, log: Log) -> Derived:
     for leftover in (replaced, made.root, made.link):
         shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink(missing_ok=True)
     # What was measured while this was under way is in the tables that were replaced.
-    if late := runs_in_no_table(store):
-        done.taken += [path.name for path in late if path.name in sync(store, log).taken]
+    refused = {each.what for each in done.refused}
+    if any(path.name not in refused for path in runs_in_no_table(store)):
+        late = sync(store, log)
+        done.taken += late.taken
+        done.compared += late.compared
+        done.refused += [each for each in late.refused if each.what not in refused]
     return done
 
 

@@ -123,6 +123,19 @@ def test_a_rebuild_that_was_interrupted_goes_on_where_it_was(store: Store):
     assert_all_is_as_the_evidence_says(store)
 
 
+def test_what_is_measured_while_a_rebuild_is_under_way_is_taken_in_too(store: Store):
+    late = replace(OFF, session_id="20260104T000000-ffffff")
+
+    def measure_at_the_end(message: str) -> None:
+        if message == "publishing":
+            write_pair(store, late)
+
+    done = rebuild(store, measure_at_the_end)
+    assert {late.run_id, replace(late, sme2="on").run_id} <= set(done.taken)
+    assert late.session_id in done.compared
+    assert_all_is_as_the_evidence_says(store)
+
+
 def test_a_crash_while_tables_are_replaced_loses_nothing(store: Store):
     warehouse = Warehouse(store.warehouse)
     warehouse.tables.rename(warehouse.root / "tables.replaced")
