@@ -92,7 +92,9 @@ def test_what_makes_no_sense_is_refused(store: Store, words: tuple[str, ...]):
 
 
 def test_the_overview_asset_shows_what_it_wrote(store: Store):
-    made = dg.materialize([overview], resources={"lab": Lab(data_root=str(store.root))})
-    [event] = made.asset_materializations_for_node("overview")
+    with dg.instance_for_test() as instance:
+        lab = Lab(data_root=str(store.root))
+        made = dg.materialize([overview], resources={"lab": lab}, instance=instance)
+        [event] = made.asset_materializations_for_node("overview")
     assert event.metadata["html"].value == str(store.reports / "index.html")
     assert "1 faster" in str(event.metadata["overview"].value)

@@ -56,7 +56,7 @@ class InRun(Protocol):
     def instance(self) -> dg.DagsterInstance: ...
 
     @property
-    def run_id(self) -> str: ...
+    def run(self) -> dg.DagsterRun: ...
 
 
 def materialised(context: InRun, asset: str, key: str, name: str) -> str:
@@ -67,7 +67,7 @@ def materialised(context: InRun, asset: str, key: str, name: str) -> str:
     records = context.instance.fetch_materializations(
         dg.AssetRecordsFilter(asset_key=dg.AssetKey(asset), asset_partitions=[key]), limit=RECENT
     ).records
-    own = [record for record in records if record.run_id == context.run_id]
+    own = [record for record in records if record.run_id == context.run.run_id]
     for record in own or records:
         made = record.asset_materialization
         if made is not None and name in made.metadata:
