@@ -21,6 +21,7 @@ from sme2_assets.analysis.statistics import (
     paired_speedup,
     speedup_verdict,
 )
+from sme2_assets.analysis.unit import ON, UNKNOWN
 from sme2_assets.evidence.numerics import AS_IS
 
 _TIMES = (
@@ -34,13 +35,19 @@ _TIMES = (
     "p_adjusted",
     "minimal_detectable_effect",
 )
-_COUNTS = ("operators", "sme2_operators_off", "sme2_operators_on")
+_COUNTS = (
+    *("operators", "matrix_operators"),
+    *("sme2_operators_off", "sme2_operators_on", "sme2_operators_unknown"),
+)
 _FACTS = ("category", *KEYS, "on_position", "op_type", "off_name", "on_name", *_COUNTS)
 
 
 @dataclass(frozen=True)
 class ArmRounds:
-    """One arm's rows: its `runs` row and its rows of the `*_rounds` views."""
+    """One arm's rows: its `runs` row and its rows of the `*_rounds` views.
+
+    Those of operators have `on_sme_unit` of operator_facts beside them.
+    """
 
     run: dict[str, Any]
     latency_rounds: pd.DataFrame
@@ -158,8 +165,10 @@ def _operator_pairs(off: ArmRounds, on: ArmRounds) -> Iterator[tuple[dict[str, A
                 off_name=off_name,
                 on_name=on_name,
                 operators=1,
-                sme2_operators_off=int((group["sme2_evidence_off"] == "name").any()),
-                sme2_operators_on=int((group["sme2_evidence_on"] == "name").any()),
+                matrix_operators=int(group["on_sme_unit_on"].notna().any()),
+                sme2_operators_off=int((group["on_sme_unit_off"] == ON).any()),
+                sme2_operators_on=int((group["on_sme_unit_on"] == ON).any()),
+                sme2_operators_unknown=int((group["on_sme_unit_on"] == UNKNOWN).any()),
             ),
             group.assign(why_alone=pair.why_alone),
         )

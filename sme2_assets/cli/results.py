@@ -33,11 +33,12 @@ def compare(store: Store, off_run: str, on_run: str, operators: bool, as_json: b
     from sme2_assets.warehouse import Warehouse
     from sme2_assets.warehouse.comparisons import compare_runs
 
-    rows = compare_runs(Warehouse(store.warehouse), off_run, on_run)
+    warehouse = Warehouse(store.warehouse)
+    rows = compare_runs(warehouse, off_run, on_run)
     if as_json:
         click.echo(rows.to_json(orient="records", date_format="iso", indent=2))
         return
-    show_comparison_rows(out, rows, operators)
+    show_comparison_rows(out, warehouse, rows, operators)
 
 
 @click.command()

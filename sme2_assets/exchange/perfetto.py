@@ -41,7 +41,17 @@ FIRST_SAMPLE_TRACK = 10
 DELEGATE_OVERHEAD, FRAMEWORK_OVERHEAD = "Delegate overhead", "Framework overhead"
 # What an operator's slice tells, from the view operator_facts.
 _FACTS = (
-    *("category", "op_type", "data_type", "sme2_evidence", "module", "module_type", "source", "code"),
+    *(
+        "category",
+        "op_type",
+        "data_type",
+        "on_sme_unit",
+        "sme2_evidence",
+        "module",
+        "module_type",
+        "source",
+        "code",
+    ),
     *("node_kind", "input_shape", "output_shape", "kernel_size", "macs", "samples", "sme_samples"),
 )
 

@@ -7,9 +7,15 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
+import pandas as pd
+
+from sme2_assets.analysis.samples import kernel_sample_rows
+from sme2_assets.analysis.timeline import timeline_rows
+from sme2_assets.analysis.unit import ENOUGH_SAMPLES, unsettled
 from sme2_assets.errors import RunnerError, Sme2Error
-from sme2_assets.evidence.folder import LOG_FILE, TRACE_FILE
+from sme2_assets.evidence.folder import LOG_FILE, TRACE_FILE, RunProcess
 from sme2_assets.evidence.manifest import Process
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.evidence.result import RESULT_FILE, TRACED_PASSES, RunnerResult
@@ -65,13 +71,51 @@ class Bench:
 
 
 def run_pass(bench: Bench, arm: Arm, round_index: int, order_index: int, pass_kind: str) -> RunnerResult:
+    """One pass of a round. The last one that samples goes on until all that can be told is told.
+
+    With SME2 on, each convolution and matrix product is to be seen on the SME unit or off it. Where samples
+    and name leave that open, the pass is made again with more inferences, until the plan's limit.
+    """
+    plan = bench.plan
+    iterations = plan.iterations_of(pass_kind, arm.inference_ns())
+    while True:
+        result = _run_process(bench, arm, round_index, order_index, pass_kind, iterations)
+        if pass_kind != "kernels" or arm.spec.sme2 != "on" or round_index + 1 < plan.kernel_rounds:
+            return result
+        open_ones = _unsettled(arm)
+        if open_ones.empty:
+            return result
+        factor = ENOUGH_SAMPLES / max(int(open_ones["telling_samples"].min()), 1)
+        more = plan.more_iterations(iterations, median(result.iteration_ns), factor)
+        what = f"{len(open_ones)} operators have too few samples to tell whether they run on the SME unit"
+        if more is None or more <= iterations:
+            bench.log(f"{what}: they stay unknown after {iterations} sampled inferences, the limit.")
+            return result
+        bench.log(f"{what}: sampling {more} inferences instead of {iterations}.")
+        arm.forget_last_pass()
+        iterations = more
+
+
+def _unsettled(arm: Arm) -> pd.DataFrame:
+    """The operators of the arm of which its samples do not tell yet where they run."""
+    sampled = [
+        RunProcess(arm.directory / process.directory, process)
+        for process in arm.processes
+        if process.pass_kind == "kernels"
+    ]
+    samples = [kernel_sample_rows(each.samples, each.events, len(each.result.warmup_ns)) for each in sampled]
+    return unsettled(timeline_rows(sampled[-1].events, 0), pd.concat(samples))
+
+
+def _run_process(
+    bench: Bench, arm: Arm, round_index: int, order_index: int, pass_kind: str, iterations: int
+) -> RunnerResult:
     """One runner process: run it, believe nothing that does not fit, keep its files."""
     workspace, model, plan = bench.workspace, bench.model, bench.plan
     environ = {"SME2_RUNNER_SME2": arm.spec.sme2}
     if pass_kind == "kernels":
         environ |= bench.target.sampling_environment
     name = f"{arm.spec.label}_{round_index:02d}_{pass_kind}"
-    iterations = plan.iterations_of(pass_kind, arm.inference_ns())
     command = [
         *workspace.install(bench.runners[arm.spec.sme2].program),
         "--model",

@@ -15,6 +15,8 @@ PASSES = ("latency", "etdump", "kernels")
 
 # A tiny model would otherwise be traced for hundreds of thousands of inferences to fill the second.
 MOST_SAMPLED_ITERATIONS = 2000
+# The same where it has to be sampled for longer, because samples do not tell yet where operators run.
+MOST_ITERATIONS_FOR_EVIDENCE = 20_000
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,9 @@ class Plan:
     kernel_rounds: int = 2
     # What one process of the kernels pass samples, in seconds of inferences.
     kernel_sampling_s: float = 1.0
+    # What it samples at most, where a convolution or matrix product has too few samples to tell whether it
+    # runs on the SME unit; after that it stays unknown.
+    kernel_limit_s: float = 10.0
     # Warm-up of the kernels pass where the others have less: a first inference does lazy work inside its
     # delegate calls, and its operators do not stand where the trace says.
     kernel_warmup: int = 0
@@ -85,6 +90,16 @@ class Plan:
         wanted = math.ceil(self.kernel_sampling_s * 1e9 / max(inference_ns, 1))
         return min(max(self.iterations, wanted), MOST_SAMPLED_ITERATIONS)
 
+    def more_iterations(self, iterations: int, inference_ns: float, factor: float) -> int | None:
+        """How often to run the model when so many inferences gave too few samples by this factor.
+
+        None where the limit is reached.
+        """
+        most = min(int(self.kernel_limit_s * 1e9 / max(inference_ns, 1)), MOST_ITERATIONS_FOR_EVIDENCE)
+        # A little more than needed: samples fall by chance.
+        wanted = math.ceil(1.5 * factor * iterations)
+        return min(wanted, most) if iterations < most else None
+
     def warmup_of(self, pass_kind: str) -> tuple[int, int]:
         """Warm-up inferences of a process: at least, and at most."""
         least = max(self.warmup, self.kernel_warmup) if pass_kind == "kernels" else self.warmup
@@ -104,6 +119,7 @@ EMULATED_PLAN = Plan(
     iterations=1,
     kernel_rounds=1,
     kernel_sampling_s=0.5,
+    kernel_limit_s=20.0,
     kernel_warmup=1,
     timeout_s=1800.0,
     quiet_patience_s=0.0,

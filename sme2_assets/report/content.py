@@ -30,7 +30,7 @@ from sme2_assets.report.document import (
 )
 from sme2_assets.report.explain import Explanation, explain
 from sme2_assets.report.insights import headroom_table, insight_sections, missed_section, module_table
-from sme2_assets.report.kernels import executed_text, kernel_table, unit_table
+from sme2_assets.report.kernels import kernel_table, sampled_text, unit_table
 from sme2_assets.report.models import delegation_cost_table, numerics_table
 from sme2_assets.report.module_plots import module_figure, roofline_figure
 from sme2_assets.report.operators import operators_of_arm, operators_of_pair
@@ -47,6 +47,7 @@ from sme2_assets.report.tables import (
     provenance_table,
     speedup_text,
 )
+from sme2_assets.report.unit_use import count_text, unit_counts, unit_sentence
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.comparisons import aa_sessions_like, device_noise_floor
 from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, runs_of_session
@@ -93,6 +94,11 @@ class _Subject:
     def usage(self) -> dict[str, pd.DataFrame]:
         """Rows of `kernel_usage` of each arm."""
         return {run["sme2"]: rows_of_view(self.warehouse, "kernel_usage", run["run_id"]) for run in self.runs}
+
+    @cached_property
+    def unit(self) -> dict[str, Any]:
+        """Rows of `unit_use` by run."""
+        return unit_counts(self.warehouse, self.run_ids)
 
     def rows(self, view: str) -> pd.DataFrame:
         """The rows of a view of one run each, of all arms."""
@@ -145,13 +151,14 @@ def _pair_verdict(subject: _Subject) -> Verdict:
     facts = [
         ("fidelity", model["fidelity"]),
         ("device", device_text(subject.runs[0])),
-        ("with an SME2 kernel by name", _sme2_operators(model)),
-        ("sampled", executed_text(subject.rows("operator_facts"))),
+        ("on the SME unit", _on_unit(subject)),
+        ("sampled", sampled_text(subject.rows("operator_facts"))),
         ("numerics", _numerics_text(subject.runs)),
     ]
     if not subject.timed:
-        figure = f"{model['sme2_operators_on']} of {model['operators']}"
-        note = "operators take an SME2 kernel with SME2 on"
+        counts = subject.unit.get(subject.runs[-1]["run_id"])
+        figure = count_text(counts) if counts else None
+        note = f"on the SME unit with SME2 on: {unit_sentence(counts)}"
         return Verdict(model["verdict"], "emulated", model["reason"], figure, note, facts=tuple(facts))
     facts[2:2] = _statistics(model)
     tone: Tone = TONES.get(model["verdict"], "open")
@@ -192,7 +199,8 @@ def _baseline_verdict(subject: _Subject) -> Verdict:
     [run] = subject.runs
     facts = [("fidelity", run["fidelity"]), ("device", device_text(run))]
     if not subject.reference:
-        facts.append(("sampled", executed_text(subject.rows("operator_facts"))))
+        facts.append(("on the SME unit", _on_unit(subject)))
+        facts.append(("sampled", sampled_text(subject.rows("operator_facts"))))
     facts.append(("numerics", _numerics_text(subject.runs)))
     figure = note = None
     if subject.timed:
@@ -213,10 +221,10 @@ def _baseline_verdict(subject: _Subject) -> Verdict:
     )
 
 
-def _sme2_operators(model: dict[Any, Any]) -> str:
-    return (
-        f"{model['sme2_operators_on']} of {model['operators']} operators with SME2 on, "
-        f"{model['sme2_operators_off']} with it off"
+def _on_unit(subject: _Subject) -> str:
+    """How much is on the SME unit, arm by arm."""
+    return "; ".join(
+        f"{arm_text(run)}: {unit_sentence(subject.unit.get(run['run_id']))}" for run in reversed(subject.runs)
     )
 
 
@@ -299,7 +307,7 @@ def _categories(subject: _Subject) -> Section:
     caption = (
         "Mean time per inference by category."
         if subject.timed
-        else "Operators per inference by category; hatched: with an SME2 kernel."
+        else "Operators per inference by category; hatched: on the SME unit."
     )
     blocks: list[Block] = [
         *(_not_comparable(subject) if subject.timed else []),

@@ -13,9 +13,10 @@ from rich.console import Console
 
 from sme2_assets.analysis.insights.insight import Insight
 from sme2_assets.analysis.statistics import MIN_ROUNDS
+from sme2_assets.analysis.unit import OFF, UNKNOWN
 from sme2_assets.report.document import Block, Finding, Grid, Section, Text
 from sme2_assets.report.explain import Explanation
-from sme2_assets.report.tables import TextTable, arm_text, fidelity_note, of_sme2
+from sme2_assets.report.tables import TextTable, arm_text, fidelity_note, of_sme2, on_unit_cell, unit_cell
 from sme2_assets.report.terminal import print_table
 
 # With fewer rounds a measurement is an anecdote.
@@ -49,7 +50,8 @@ _MISSED_NEXT_STEPS = {
     "quantisation scheme": "Export the model in another precision (int8, fp32) and compare.",
     "data type": "Export the model in another precision (int8, fp32) and compare.",
     "shape": "Compare its shape with those of its kind that took SME2 kernels; more channels may do.",
-    "unknown": "Profile it with more rounds: samples show which kernel ran.",
+    "unexplained": 'Look up the functions it was sampled in: `sme2 sql "FROM kernel_usage"`.',
+    "unknown": "Profile it for longer or on a quieter machine: samples show which kernel ran.",
 }
 
 Record = Mapping[Hashable, Any]
@@ -103,7 +105,7 @@ def bottleneck_table(bottlenecks: pd.DataFrame, most: int = BOTTLENECKS_SHOWN) -
             "category",
             "module",
             "source",
-            "SME2",
+            "SME unit",
             "mean ms",
             "share",
             "cumulative",
@@ -116,7 +118,7 @@ def bottleneck_table(bottlenecks: pd.DataFrame, most: int = BOTTLENECKS_SHOWN) -
                 row["category"],
                 row["module"],
                 row["source"],
-                row["sme2_evidence"],
+                unit_cell(row),
                 _ms_text(row["mean_ns"]),
                 _percent_text(row["share"]),
                 _percent_text(row["cumulative_share"]),
@@ -126,7 +128,7 @@ def bottleneck_table(bottlenecks: pd.DataFrame, most: int = BOTTLENECKS_SHOWN) -
         ],
     )
     timed = _without_times(table, bottlenecks, "rank", "mean ms", "share", "cumulative", "GFLOP/s")
-    return of_sme2(timed, bottlenecks, "SME2")
+    return of_sme2(timed, bottlenecks, "SME unit")
 
 
 def module_table(modules: pd.DataFrame, deepest: int = 2) -> TextTable:
@@ -137,7 +139,7 @@ def module_table(modules: pd.DataFrame, deepest: int = 2) -> TextTable:
             "type",
             "operators",
             "CONV and GEMM",
-            "with SME2 kernel",
+            "on the SME unit",
             "multiply-accumulates",
             "mean ms",
             "share",
@@ -149,7 +151,7 @@ def module_table(modules: pd.DataFrame, deepest: int = 2) -> TextTable:
                 row["module_type"],
                 row["operators"],
                 row["matrix_operators"],
-                row["sme2_operators"],
+                on_unit_cell(row),
                 None if pd.isna(row["macs"]) else f"{int(row['macs']):,}",
                 _ms_text(row["mean_ns"]),
                 _percent_text(row["share"]),
@@ -158,7 +160,7 @@ def module_table(modules: pd.DataFrame, deepest: int = 2) -> TextTable:
             for row in _as_tree(modules[modules["depth"] <= deepest])
         ],
     )
-    return of_sme2(_without_times(table, modules, "mean ms", "share", "GFLOP/s"), modules, "with SME2 kernel")
+    return of_sme2(_without_times(table, modules, "mean ms", "share", "GFLOP/s"), modules, "on the SME unit")
 
 
 def headroom_table(explanation: Explanation) -> TextTable:
@@ -198,18 +200,29 @@ def insight_sections(explanation: Explanation) -> list[Section]:
 
 
 def missed_section(explanation: Explanation) -> Section:
-    """CONV and GEMM without an SME2 kernel, and why; or that there is none. Not for a reference."""
-    missed = explanation.subject.missed_sme2
-    if missed.empty:
-        nothing = (
-            "Every CONV and GEMM operator has an SME2 kernel."
-            if explanation.subject.run["sme2"] == "on"
-            else "Nothing shows or predicts that one would stay without an SME2 kernel."
+    """CONV and GEMM off the SME unit, and why, then those of which it is unknown. Not for a reference."""
+    subject = explanation.subject
+    blocks: list[Block] = []
+    for _, missed in _missed_groups(subject.missed_sme2):
+        said = missed.groupby("reason", sort=True)["because"].agg(
+            lambda texts: " ".join(dict.fromkeys(texts))
         )
-        return Section("CONV and GEMM without SME2", [Text(nothing)])
-    said = missed.groupby("reason", sort=True)["because"].agg(lambda texts: " ".join(dict.fromkeys(texts)))
-    reasons = [Text(f"{reason}: {because}") for reason, because in said.items()]
-    return Section("CONV and GEMM without SME2", [*reasons, Grid(missed_table(missed))])
+        blocks += [Text(f"{reason}: {because}") for reason, because in said.items()]
+        blocks.append(Grid(missed_table(missed)))
+    if subject.matrix.empty:
+        blocks.append(Text("The model has no CONV or GEMM operator."))
+    elif not blocks:
+        nothing = "Nothing shows or predicts that a CONV or GEMM operator would stay off the SME unit."
+        on = subject.run["sme2"] == "on"
+        blocks.append(Text("Every CONV and GEMM operator is on the SME unit." if on else nothing))
+    return Section("CONV and GEMM not on the SME unit", blocks)
+
+
+def _missed_groups(missed: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Those that are off the unit, and those of which it is unknown, each with a heading."""
+    headings = {OFF: "CONV and GEMM off the SME unit", UNKNOWN: "CONV and GEMM of which it is unknown"}
+    groups = [(text, missed[missed["on_sme_unit"] == state]) for state, text in headings.items()]
+    return [(text, rows) for text, rows in groups if not rows.empty]
 
 
 def next_step(insight: Insight) -> str:
@@ -265,9 +278,9 @@ def show_explanation(out: Console, explanation: Explanation) -> None:
         for label, text in finding_points(insight, explanation):
             _say(out, f"   {label.lower()}: {text}", style="dim" if label == "Evidence" else None)
     out.print()
-    if not explanation.subject.missed_sme2.empty:
-        _say(out, "CONV and GEMM without SME2", style="bold")
-        print_table(out, missed_table(explanation.subject.missed_sme2))
+    for heading, missed in _missed_groups(explanation.subject.missed_sme2):
+        _say(out, heading, style="bold")
+        print_table(out, missed_table(missed))
     _say(out, "Bottlenecks" if explanation.subject.timed else "Operators", style="bold")
     print_table(out, bottleneck_table(explanation.subject.bottlenecks))
     _say(out, "Modules", style="bold")

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 # What a module's CONV and GEMM ran on. The colours are those of the categories' palette.
 MODULE_COLOURS = {
-    "all CONV and GEMM with SME2 kernel": "#0072B2",
+    "all CONV and GEMM on the SME unit": "#0072B2",
     "some of them": "#56B4E9",
     "none of them": "#E69F00",
+    "unknown": "#CC79A7",
     "no CONV or GEMM": "#009E73",
     "no module": "#999999",
 }
@@ -208,10 +209,10 @@ def _kind(box: dict[str, Any]) -> str:
         return "no module"
     if not box["matrix_operators"]:
         return "no CONV or GEMM"
-    if not box["sme2_operators"]:
-        return "none of them"
-    taken_by_all = box["sme2_operators"] >= box["matrix_operators"]
-    return "all CONV and GEMM with SME2 kernel" if taken_by_all else "some of them"
+    if box["sme2_operators"]:
+        taken_by_all = box["sme2_operators"] >= box["matrix_operators"]
+        return "all CONV and GEMM on the SME unit" if taken_by_all else "some of them"
+    return "unknown" if box["sme2_unknown_operators"] else "none of them"
 
 
 def _off_kind(box: dict[str, Any]) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pandas as pd
 
+from sme2_assets.analysis.unit import ON
+
 Record = Mapping[Hashable, Any]
 
 EMULATED_NOTE = "Emulated: kernels and outputs are real, times mean nothing and are not shown."
@@ -95,9 +97,9 @@ def latency_table(summaries: pd.DataFrame) -> TextTable:
 
 
 def operator_table(operators: pd.DataFrame) -> TextTable:
-    """Rows of `operator_summary` of one run."""
+    """Rows of `operator_facts` of one run."""
     table = TextTable.of(
-        ["delegate", "position", "operator", "category", "backend", "SME2 kernel", "median ms", "share"],
+        ["delegate", "position", "operator", "category", "backend", "SME unit", "median ms", "share"],
         [
             [
                 row["delegate"],
@@ -105,32 +107,32 @@ def operator_table(operators: pd.DataFrame) -> TextTable:
                 row["name"],
                 row["category"] + ("" if row["known"] else " (unknown operator)"),
                 row["backend"],
-                "yes" if row["sme2_evidence"] == "name" else "",
+                unit_cell(row),
                 _ms(row, "median_ns"),
                 _percent(row, "share"),
             ]
             for row in operators.to_dict("records")
         ],
     )
-    return of_sme2(real_times(table, operators, "median ms", "share"), operators, "SME2 kernel")
+    return of_sme2(real_times(table, operators, "median ms", "share"), operators, "SME unit")
 
 
 def category_table(categories: pd.DataFrame) -> TextTable:
     """Rows of `category_summary` of one run."""
     table = TextTable.of(
-        ["category", "operators", "with SME2 kernel", "mean ms", "share"],
+        ["category", "operators", "on the SME unit", "mean ms", "share"],
         [
             [
                 row["category"],
                 row["operators"],
-                row["sme2_operators"],
+                on_unit_cell(row),
                 _ms(row, "mean_ns"),
                 _percent(row, "share"),
             ]
             for row in _meaningful(categories).to_dict("records")
         ],
     )
-    return of_sme2(real_times(table, categories, "mean ms", "share"), categories, "with SME2 kernel")
+    return of_sme2(real_times(table, categories, "mean ms", "share"), categories, "on the SME unit")
 
 
 def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
@@ -148,12 +150,12 @@ def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
         },
     }[level]
     table = TextTable.of(
-        [*what, "SME2 kernels off", "SME2 kernels on", "off ms", "on ms", "speedup", "verdict"],
+        [*what, "SME unit off", "SME unit on", "off ms", "on ms", "speedup", "verdict"],
         [
             [
                 *(value(row) for value in what.values()),
                 row["sme2_operators_off"],
-                row["sme2_operators_on"],
+                on_unit_cell(row, "sme2_operators_on", "sme2_operators_unknown"),
                 _ms(row, "off_ns"),
                 _ms(row, "on_ns"),
                 speedup_text(row),
@@ -165,16 +167,23 @@ def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
     return real_times(table, comparison, "off ms", "on ms", "speedup", "verdict")
 
 
-def missed_text(comparison: pd.DataFrame) -> str:
-    """CONV and GEMM operators without an SME2 kernel when SME2 is on, counted by kind; empty for none."""
-    missed = comparison[
-        (comparison["level"] == "operator")
-        & comparison["category"].isin(["CONV", "GEMM"])
-        & (comparison["sme2_operators_on"] == 0)
-        & comparison["on_name"].notna()
-    ]
-    kinds = missed["on_name"].str.replace(r" #\d+$", "", regex=True).value_counts(sort=False)
-    return ", ".join(f"{count}x {kind}" for kind, count in kinds.items())
+def unit_cell(row: Record) -> str | None:
+    """Where an operator runs: `on`, `on (by name)`, `off` or `unknown`; nothing where it is not asked."""
+    if pd.isna(row["on_sme_unit"]):
+        return None
+    by_name = row["on_sme_unit"] == ON and row["sme2_evidence"] == "name"
+    return f"{row['on_sme_unit']} (by name)" if by_name else str(row["on_sme_unit"])
+
+
+def on_unit_cell(
+    row: Record, on: str = "sme2_operators", unknown: str = "sme2_unknown_operators"
+) -> str | None:
+    """How many operators are on the unit, and of how many it is unknown: `3` or `3, 2 unknown`."""
+    if pd.isna(row[on]):
+        return None
+    # Comparisons from before there was such a count have none.
+    without = pd.isna(row[unknown]) or not row[unknown]
+    return f"{int(row[on])}" if without else f"{int(row[on])}, {int(row[unknown])} unknown"
 
 
 def history_table(history: pd.DataFrame) -> TextTable:

@@ -6,13 +6,12 @@ from typing import Any
 
 from sme2_assets.analysis.comparison import why_not_a_pair, why_outputs_differ
 from sme2_assets.analysis.conservation import CLOCK_NS
+from sme2_assets.analysis.unit import ENOUGH_SAMPLES
 from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.store import Warehouse
 
 # Medians of rounds that scatter more than this make intervals too wide to be of use.
 MOST_ROUND_CV = 0.05
-# Samples that cannot belong to a neighbour; with so many an SME2 kernel would have been met.
-ENOUGH_SAMPLES = 10
 # Twenty ticks of the sampler's timer.
 LONG_ENOUGH_NS = 10_000_000
 # Share of operators with a place in the model, below which reports by module mislead.
@@ -73,7 +72,7 @@ def conservation_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None
 
 
 def sme2_evidence_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
-    """SME2 kernels by name where there must be none, or none where there must be some.
+    """SME2 kernels by name where there must be none, or nothing that shows one where there must be some.
 
     A model need not have any: depthwise convolutions have no such kernel, nor do some data types. QP8 is the
     name of kernels with and without SME2, so only samples can tell there.
@@ -86,12 +85,13 @@ def sme2_evidence_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | Non
         return f"SME2 is off, but these operators have SME2 kernels: {', '.join(operators)}"
     if run["sme2"] == "on" and operators.empty:
         eligible = warehouse.query(
-            "SELECT name FROM missed_sme2 WHERE run_id = ? AND reason = 'unknown' "
-            "AND NOT contains(coalesce(data_type, ''), 'QP8') ORDER BY name",
+            "SELECT name, on_sme_unit FROM operator_facts WHERE run_id = ? AND on_sme_unit IS NOT NULL "
+            "AND (on_sme_unit = 'on' OR sme2_obstacle IS NULL AND element IS DISTINCT FROM 'QP8') "
+            "ORDER BY name",
             [run["run_id"]],
-        )["name"]
-        if len(eligible):
-            return f"SME2 is on, but no operator has an SME2 kernel, not even {', '.join(eligible)}"
+        )
+        if len(eligible) and (eligible["on_sme_unit"] != "on").all():
+            return f"SME2 is on, but nothing shows an SME2 kernel, not even in {', '.join(eligible['name'])}"
     return None
 
 
@@ -101,8 +101,8 @@ def executed_kernel_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | N
     An operator whose name implies an SME2 kernel must have been seen in one once it has enough samples.
     """
     operators = warehouse.query(
-        "SELECT name, category, sme2_evidence, samples, near_boundary_samples, sme_samples "
-        "FROM operator_facts WHERE run_id = ?",
+        "SELECT name, sme2_evidence, on_sme_unit, samples - near_boundary_samples AS certain_samples "
+        "FROM operator_facts WHERE run_id = ? AND on_sme_unit IS NOT NULL",
         [run["run_id"]],
     )
     sampled = warehouse.query(
@@ -116,16 +116,12 @@ def executed_kernel_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | N
     if run["sme2"] == "off":
         count = sampled["sme_samples"]
         return f"SME2 is off, but {count} samples are in SME kernels" if count else None
-    promised = operators[
-        operators["category"].isin(["CONV", "GEMM"]) & operators["sme2_evidence"].isin(["executed", "name"])
-    ]
-    unseen = promised[
-        (promised["sme2_evidence"] == "name")
-        & (promised["samples"] - promised["near_boundary_samples"] >= ENOUGH_SAMPLES)
-    ]
-    if not unseen.empty:
-        return f"these names imply SME2, but no sample shows it: {', '.join(unseen['name'])}"
-    if len(promised) and not (promised["sme2_evidence"] == "executed").any():
+    promised = operators[operators["sme2_evidence"].isin(["executed", "name"])]
+    at_odds = promised[promised["on_sme_unit"] == "unknown"]
+    if not at_odds.empty:
+        return f"these names imply SME2, but no sample shows it: {', '.join(at_odds['name'])}"
+    seen = (promised["sme2_evidence"] == "executed").any()
+    if not seen and promised["certain_samples"].sum() >= ENOUGH_SAMPLES:
         return f"{len(promised)} operators have SME2 names, but no sample is in an SME kernel"
     return None
 

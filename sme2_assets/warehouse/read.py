@@ -18,6 +18,7 @@ RUN_VIEWS = (
     "operator_summary",
     "category_summary",
     "operator_facts",
+    "unit_use",
     "kernel_usage",
     "attribution_coverage",
 )
@@ -71,6 +72,13 @@ def arm(warehouse: Warehouse, run: dict[str, Any]) -> ArmRounds:
         view: warehouse.query(f"SELECT * EXCLUDE (run_id) FROM {view} WHERE run_id = ?", [run["run_id"]])
         for view in ("latency_rounds", "category_rounds", "operator_rounds")
     }
+    units = warehouse.query(
+        "SELECT backend, delegate, position, on_sme_unit FROM operator_facts WHERE run_id = ?",
+        [run["run_id"]],
+    )
+    frames["operator_rounds"] = frames["operator_rounds"].merge(
+        units, on=["backend", "delegate", "position"], how="left", validate="many_to_one"
+    )
     return ArmRounds(run, **frames)
 
 

@@ -388,8 +388,10 @@ COMPARISONS = Table(
             "on_name", "VARCHAR", "Name of the operator with SME2 on; another kernel often has another name."
         ),
         Column("operators", "INTEGER", "Operators in the row."),
-        Column("sme2_operators_off", "INTEGER", "Operators with SME2 evidence when off; must be 0."),
-        Column("sme2_operators_on", "INTEGER", "Operators with SME2 evidence when on."),
+        Column("matrix_operators", "INTEGER", "Convolutions and matrix products with SME2 on."),
+        Column("sme2_operators_off", "INTEGER", "Those on the SME unit with SME2 off; must be 0."),
+        Column("sme2_operators_on", "INTEGER", "Those on the SME unit with SME2 on, as in operator_facts."),
+        Column("sme2_operators_unknown", "INTEGER", "Those of which it is unknown with SME2 on."),
         Column(
             "off_ns",
             "DOUBLE",

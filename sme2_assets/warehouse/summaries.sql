@@ -52,7 +52,6 @@ WITH per_inference AS (
         coalesce(category, 'Overhead') AS category,
         sum(duration_ns) AS duration_ns,
         count(*) FILTER (kind = 'operator') AS operators,
-        count(*) FILTER (kind = 'operator' AND sme2_evidence <> 'none') AS sme2_operators,
         count(*) FILTER (kind = 'operator' AND NOT known) AS unknown_operators
     FROM timeline
     WHERE NOT is_warmup
@@ -61,7 +60,6 @@ WITH per_inference AS (
 SELECT
     run_id, round, category,
     max(operators)::INTEGER AS operators,
-    max(sme2_operators)::INTEGER AS sme2_operators,
     max(unknown_operators)::INTEGER AS unknown_operators,
     count(*)::INTEGER AS inferences,
     median(duration_ns) AS median_ns,
@@ -70,7 +68,6 @@ FROM per_inference
 GROUP BY run_id, round, category;
 COMMENT ON TABLE category_rounds IS 'Time of each category in each process of the etdump pass; Overhead is not an operator category.';
 COMMENT ON COLUMN category_rounds.operators IS 'Operators of the category in one inference.';
-COMMENT ON COLUMN category_rounds.sme2_operators IS 'Those with SME2 evidence.';
 COMMENT ON COLUMN category_rounds.unknown_operators IS 'Those the categoriser does not know (Other only).';
 COMMENT ON COLUMN category_rounds.inferences IS 'Timed inferences.';
 COMMENT ON COLUMN category_rounds.median_ns IS 'Median over the inferences of the process.';
@@ -112,13 +109,12 @@ COMMENT ON COLUMN part_rounds.delegate_calls IS 'Delegate calls of one inference
 COMMENT ON COLUMN part_rounds.operators IS 'Operators of one inference.';
 COMMENT ON COLUMN part_rounds.portable_operators IS 'Those outside delegates.';
 
--- The one definition of a sample on SME: the kernel's name says so, or the instruction is one of SME's own.
--- Functions that only answer questions (role query) carry the name of an instruction set and use none.
 CREATE VIEW judged_samples AS
-SELECT *, coalesce((isa IN ('sme', 'sme2') AND role IN ('compute', 'pack')) OR unit = 'SME', false) AS is_sme
+SELECT *, {{IS_SME}} AS is_sme, {{IS_TELLING}} AS is_telling
 FROM kernel_samples;
-COMMENT ON VIEW judged_samples IS 'The rows of kernel_samples, and whether they are on SME.';
+COMMENT ON VIEW judged_samples IS 'The rows of kernel_samples, and what they tell of the unit.';
 COMMENT ON COLUMN judged_samples.is_sme IS 'In an SME or SME2 kernel that computes or packs, or on an instruction of SME''s own.';
+COMMENT ON COLUMN judged_samples.is_telling IS 'On SME, or in another kernel that computes. What waits, packs or keeps books tells nothing of the unit.';
 
 -- Emulated shares weigh each instruction by what it costs the emulator: they tell which units were used,
 -- and not for how long. Where no instruction could be told, as on another instruction set, shares are NULL.
@@ -128,6 +124,7 @@ SELECT
     sum(samples)::BIGINT AS samples,
     sum(near_boundary_samples)::BIGINT AS near_boundary_samples,
     coalesce(sum(samples) FILTER (is_sme), 0)::BIGINT AS sme_samples,
+    coalesce(sum(samples - near_boundary_samples) FILTER (is_telling), 0)::BIGINT AS telling_samples,
     coalesce(sum(samples - near_boundary_samples) FILTER (is_sme), 0)::BIGINT AS certain_sme_samples,
     sum(samples * (nullif(unit, 'unknown') = 'SME')::INTEGER) / sum(samples) AS sme_unit_share,
     sum(samples * (nullif(unit, 'unknown') = 'SVE')::INTEGER) / sum(samples) AS sve_unit_share,
@@ -138,7 +135,8 @@ WHERE kind = 'operator'
 GROUP BY run_id, backend, delegate, position;
 COMMENT ON TABLE operator_samples IS 'Samples of each operator of each run, and the units they were on.';
 COMMENT ON COLUMN operator_samples.sme_samples IS 'Samples in SME or SME2 kernels (compute or pack), or on an SME instruction.';
-COMMENT ON COLUMN operator_samples.certain_sme_samples IS 'Those that cannot belong to a neighbouring operator.';
+COMMENT ON COLUMN operator_samples.telling_samples IS 'Samples in kernels that compute, on SME or not, away from the border to another operator. Threads that wait are not among them.';
+COMMENT ON COLUMN operator_samples.certain_sme_samples IS 'Telling samples on SME.';
 COMMENT ON COLUMN operator_samples.sme_unit_share IS 'Share of samples on an instruction of the SME encoding space.';
 COMMENT ON COLUMN operator_samples.sve_unit_share IS 'Share of samples on an SVE instruction; SME kernels use them too, in streaming mode.';
 COMMENT ON COLUMN operator_samples.simd_unit_share IS 'Share of samples on a SIMD or floating-point instruction.';

@@ -125,6 +125,9 @@ COMMENT ON COLUMN operator_summary.median_ns IS 'Median over rounds of the per-p
 COMMENT ON COLUMN operator_summary.mean_ns IS 'Mean; means of all rows and the overhead add up to the inference.';
 COMMENT ON COLUMN operator_summary.share IS 'Mean time over mean Method::execute.';
 
+-- `sme2_obstacle` are reasons that hold whatever the machine: no kernel of the library fits. Which packed type
+-- (PF32, PF16, PQS8) exists for which operator is that of the library's symbols.
+-- Not materialised, so that a query for one run reads no other.
 CREATE VIEW operator_facts AS
 WITH registered AS (
     SELECT
@@ -134,41 +137,88 @@ WITH registered AS (
     FROM registered_kernels
     WHERE isa IN ('sme', 'sme2')
     GROUP BY run_id
+),
+known AS NOT MATERIALIZED (
+    SELECT
+        summary.*,
+        operators.* EXCLUDE (variant, target, run_id, backend, delegate, position),
+        coalesce(sampled.samples, 0) AS samples,
+        coalesce(sampled.near_boundary_samples, 0) AS near_boundary_samples,
+        coalesce(sampled.telling_samples, 0) AS telling_samples,
+        coalesce(sampled.certain_sme_samples, 0) AS certain_sme_samples,
+        CASE WHEN summary.fidelity IS DISTINCT FROM 'reference' THEN coalesce(sampled.sme_samples, 0) END AS sme_samples,
+        sampled.sme_unit_share, sampled.sve_unit_share, sampled.simd_unit_share, sampled.load_store_share,
+        coalesce(summary.sme2_evidence = 'name', false) AS named,
+        string_split(replace(coalesce(summary.data_type, ''), ' ', ''), ',') AS types,
+        -- The element type that decides which packed kernel there could be.
+        CASE
+            WHEN list_has_any(types, ['QP8']) THEN 'QP8'
+            WHEN list_has_any(types, ['QS8', 'QC8', 'PQS8']) THEN 'int8'
+            WHEN list_has_any(types, ['F16', 'PF16']) THEN 'F16'
+            WHEN list_has_any(types, ['F32', 'PF32']) THEN 'F32'
+        END AS element
+    FROM operator_summary AS summary
+    LEFT JOIN operators
+        ON operators.run_id = summary.run_id AND operators.backend = summary.backend
+        AND operators.delegate IS NOT DISTINCT FROM summary.delegate AND operators.position = summary.position
+    LEFT JOIN operator_samples AS sampled
+        ON sampled.run_id = summary.run_id AND sampled.backend = summary.backend
+        AND sampled.delegate IS NOT DISTINCT FROM summary.delegate AND sampled.position = summary.position
+),
+judged AS NOT MATERIALIZED (
+    SELECT
+        *,
+        CASE
+            WHEN fidelity = 'reference' OR category NOT IN ('CONV', 'GEMM') THEN NULL
+            WHEN backend = 'portable' THEN 'not delegated'
+            -- What other delegates compute with is not known.
+            WHEN backend <> 'xnnpack' THEN NULL
+            WHEN regexp_matches(name, '\b(DWConv|VMulCAddC)\b') THEN 'depthwise'
+            -- Shapes inside XNNPACK have the channels last.
+            WHEN groups > 1 AND groups = TRY_CAST(string_split(input_shape, 'x')[-1] AS INTEGER) THEN 'depthwise'
+            -- With one input channel its only group is a channel, and the exporter takes it for depthwise.
+            WHEN node_kind = 'XNNDepthwiseConv2d' AND groups = 1 THEN 'shape'
+            WHEN list_has_any(types, ['QB4W', 'QU8', 'QDU8']) THEN 'quantisation scheme'
+            -- Weights alone are quantised.
+            WHEN types[1] IN ('F32', 'F16') AND list_has_any(types, ['QC8W', 'QC4W', 'QC2W'])
+                THEN 'quantisation scheme'
+            -- An arm without SME2 cannot tell: with it, the same operator may be QP8, which has SME2 kernels.
+            WHEN sme2 = 'on' AND list_has_any(types, ['QD8']) THEN 'quantisation scheme'
+            WHEN op_type = 'Deconvolution' AND element IN ('F32', 'F16') THEN 'data type'
+            WHEN list_has_any(types, ['BF16']) THEN 'data type'
+            -- A 1x1 convolution. A linear layer of the same name has a kernel, so without a node only a
+            -- run with SME2 on can tell.
+            WHEN op_type = 'Fully Connected' AND element = 'F16' AND coalesce(node_kind LIKE '%Conv%', sme2 = 'on')
+                THEN 'data type'
+        END AS sme2_obstacle,
+        -- Where the packed name stands for some of a kind, it is missing for others because their kernel is another.
+        sme2_obstacle IS NOT NULL
+            OR coalesce(element <> 'QP8' AND bool_or(named) OVER (PARTITION BY run_id, op_type, element), false) AS no_kernel
+    FROM known
 )
 SELECT
-    summary.* EXCLUDE (sme2_evidence),
-    operators.* EXCLUDE (variant, target, run_id, backend, delegate, position),
+    judged.* EXCLUDE (sme2_evidence, named, types, no_kernel),
     CASE
-        WHEN summary.fidelity = 'reference' THEN NULL
-        -- A sample's clock is read a moment after its program counter, and a busy machine makes that moment
-        -- long: a few samples prove an operator only when its name says the same.
-        WHEN sampled.certain_sme_samples > 0 AND summary.sme2_evidence = 'name' THEN 'executed'
-        WHEN sampled.certain_sme_samples >= 5 AND sampled.certain_sme_samples >= 0.5 * sampled.samples THEN 'executed'
-        WHEN summary.sme2_evidence = 'name' THEN 'name'
-        WHEN summary.backend = 'xnnpack' AND (
-            (summary.category = 'CONV' AND (registered.conv OR registered.gemm))
-            OR (summary.category = 'GEMM' AND registered.gemm)
+        WHEN fidelity = 'reference' THEN NULL
+        WHEN {{EXECUTED}} THEN 'executed'
+        WHEN named THEN 'name'
+        WHEN backend = 'xnnpack' AND (
+            (category = 'CONV' AND (registered.conv OR registered.gemm)) OR (category = 'GEMM' AND registered.gemm)
         ) THEN 'registered'
         ELSE 'none'
     END AS sme2_evidence,
-    coalesce(sampled.samples, 0) AS samples,
-    coalesce(sampled.near_boundary_samples, 0) AS near_boundary_samples,
-    CASE WHEN summary.fidelity IS DISTINCT FROM 'reference' THEN coalesce(sampled.sme_samples, 0) END AS sme_samples,
-    sampled.sme_unit_share, sampled.sve_unit_share, sampled.simd_unit_share, sampled.load_store_share,
+    {{UNIT_STATE}} AS on_sme_unit,
     -- Two operations per multiply-accumulate, over nanoseconds: GFLOP/s.
     -- XNNPACK floors its times to whole microseconds: below five of them a rate would be off by a fifth or more.
-    CASE WHEN summary.fidelity <> 'emulated' AND (summary.backend = 'portable' OR summary.median_ns >= 5000)
-        THEN 2 * operators.macs / nullif(summary.median_ns, 0) END AS gflops
-FROM operator_summary AS summary
-LEFT JOIN operators
-    ON operators.run_id = summary.run_id AND operators.backend = summary.backend
-    AND operators.delegate IS NOT DISTINCT FROM summary.delegate AND operators.position = summary.position
-LEFT JOIN operator_samples AS sampled
-    ON sampled.run_id = summary.run_id AND sampled.backend = summary.backend
-    AND sampled.delegate IS NOT DISTINCT FROM summary.delegate AND sampled.position = summary.position
-LEFT JOIN registered ON registered.run_id = summary.run_id;
+    CASE WHEN fidelity <> 'emulated' AND (backend = 'portable' OR median_ns >= 5000)
+        THEN 2 * macs / nullif(median_ns, 0) END AS gflops
+FROM judged
+LEFT JOIN registered ON registered.run_id = judged.run_id;
 COMMENT ON VIEW operator_facts IS 'All that is known of each operator of each run: time, source, work, and the evidence of its kernel.';
 COMMENT ON COLUMN operator_facts.sme2_evidence IS 'executed (sampled in an SME kernel), name (its name implies one), registered (the log offered one for this kind of operator) or none. NULL on a reference, which says nothing about SME2.';
+COMMENT ON COLUMN operator_facts.on_sme_unit IS 'Whether a convolution or matrix product runs on the SME unit: on, off or unknown. From its samples in kernels that compute where there are enough, else from its name, else from its type (sme2_obstacle, or SME2 taken away). NULL for all other operators and on a reference.';
+COMMENT ON COLUMN operator_facts.element IS 'What is multiplied, whatever its packing: F32, F16, int8 or QP8 (quantised while it runs).';
+COMMENT ON COLUMN operator_facts.sme2_obstacle IS 'Why no SME2 kernel of the library fits a convolution or matrix product: not delegated, depthwise, shape, quantisation scheme or data type. NULL where nothing stands in the way.';
 COMMENT ON COLUMN operator_facts.samples IS 'Samples attributed to the operator, all threads.';
 COMMENT ON COLUMN operator_facts.sme_samples IS 'Those in SME or SME2 kernels, or on an SME instruction; NULL on a reference.';
 COMMENT ON COLUMN operator_facts.gflops IS 'Achieved 10^9 operations per second, two per multiply-accumulate; NULL when emulated, not counted, or too short for XNNPACK''s whole microseconds.';
@@ -270,32 +320,69 @@ WITH categories AS (
     SELECT
         run_id, category,
         max(operators)::INTEGER AS operators,
-        max(sme2_operators)::INTEGER AS sme2_operators,
         max(unknown_operators)::INTEGER AS unknown_operators,
         count(*)::INTEGER AS rounds,
         median(median_ns) AS median_ns,
         avg(mean_ns) AS mean_ns
     FROM category_rounds
     GROUP BY run_id, category
+),
+placed AS NOT MATERIALIZED (
+    SELECT
+        run_id, category,
+        count(*) FILTER (on_sme_unit = 'on')::INTEGER AS sme2_operators,
+        count(*) FILTER (on_sme_unit = 'unknown')::INTEGER AS sme2_unknown_operators
+    FROM operator_facts
+    GROUP BY run_id, category
 )
 SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
     runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
     categories.category, categories.operators,
-    CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN categories.sme2_operators END AS sme2_operators,
+    CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN coalesce(placed.sme2_operators, 0) END AS sme2_operators,
+    CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN coalesce(placed.sme2_unknown_operators, 0) END
+        AS sme2_unknown_operators,
     categories.unknown_operators,
     categories.rounds, categories.median_ns, categories.mean_ns,
     categories.mean_ns / nullif(sum(categories.mean_ns) OVER (PARTITION BY runs.run_id), 0) AS share
 FROM categories
-JOIN runs USING (run_id);
+JOIN runs USING (run_id)
+LEFT JOIN placed ON placed.run_id = categories.run_id AND placed.category = categories.category;
 COMMENT ON VIEW category_summary IS 'Time of each operator category of each run, and of the overhead.';
 COMMENT ON COLUMN category_summary.category IS 'CONV, GEMM, Data Movement, Elementwise, Other; Overhead is delegate and framework overhead.';
 COMMENT ON COLUMN category_summary.operators IS 'Operators of the category in one inference.';
-COMMENT ON COLUMN category_summary.sme2_operators IS 'Those with SME2 evidence; NULL on a reference, which says nothing about SME2.';
+COMMENT ON COLUMN category_summary.sme2_operators IS 'Convolutions and matrix products on the SME unit, as in operator_facts; NULL on a reference, which says nothing about SME2.';
+COMMENT ON COLUMN category_summary.sme2_unknown_operators IS 'Those of which it is unknown whether they are; NULL on a reference.';
 COMMENT ON COLUMN category_summary.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN category_summary.median_ns IS 'Median over rounds of the per-process medians.';
 COMMENT ON COLUMN category_summary.mean_ns IS 'Mean time per inference; the rows of a run add up to the inference.';
 COMMENT ON COLUMN category_summary.share IS 'Mean time over the sum of the run''s rows.';
+
+CREATE VIEW unit_use AS
+SELECT
+    run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at,
+    count(*)::INTEGER AS matrix_operators,
+    count(*) FILTER (on_sme_unit = 'on')::INTEGER AS on_unit,
+    count(*) FILTER (on_sme_unit = 'off')::INTEGER AS off_unit,
+    count(*) FILTER (on_sme_unit = 'unknown')::INTEGER AS unknown,
+    count(*) FILTER (on_sme_unit = 'on' AND sme2_evidence <> 'executed')::INTEGER AS by_name_alone,
+    count(*) FILTER (macs IS NULL)::INTEGER AS uncounted,
+    sum(macs)::BIGINT AS macs,
+    coalesce(sum(macs) FILTER (on_sme_unit = 'on'), 0) / nullif(sum(macs), 0) AS macs_on_unit,
+    coalesce(sum(macs) FILTER (on_sme_unit <> 'off'), 0) / nullif(sum(macs), 0) AS macs_on_unit_at_most
+FROM operator_facts
+WHERE on_sme_unit IS NOT NULL
+GROUP BY ALL;
+COMMENT ON VIEW unit_use IS 'How much of each run is on the SME unit: the one count of it. A run without convolutions and matrix products has no row, nor has a reference.';
+COMMENT ON COLUMN unit_use.matrix_operators IS 'Convolutions and matrix products of one inference.';
+COMMENT ON COLUMN unit_use.on_unit IS 'Those on the SME unit, as in operator_facts.';
+COMMENT ON COLUMN unit_use.off_unit IS 'Those that are not.';
+COMMENT ON COLUMN unit_use.unknown IS 'Those of which nothing tells.';
+COMMENT ON COLUMN unit_use.by_name_alone IS 'Those on the unit that too few samples show there; their names say it.';
+COMMENT ON COLUMN unit_use.uncounted IS 'Those whose multiply-accumulates are not counted.';
+COMMENT ON COLUMN unit_use.macs IS 'Multiply-accumulates of those that are counted.';
+COMMENT ON COLUMN unit_use.macs_on_unit IS 'Share of these on the SME unit.';
+COMMENT ON COLUMN unit_use.macs_on_unit_at_most IS 'The same if all that is unknown is on it, too.';
 
 CREATE VIEW sme2_comparison AS
 SELECT *
@@ -326,7 +413,7 @@ SELECT
 FROM (
     SELECT run_id, 'latency' AS category, median_ns FROM latency_summary
     UNION ALL
-    SELECT run_id, category, median_ns FROM category_summary
+    SELECT run_id, category, median(median_ns) AS median_ns FROM category_rounds GROUP BY run_id, category
 ) AS series
 JOIN runs USING (run_id)
 WHERE runs.fidelity <> 'emulated' AND runs.experiment = 'sme2';

@@ -40,6 +40,12 @@ def run(sme2: str, **differing: Any) -> dict[str, Any]:
     }
 
 
+def _unit(kind: str, name: str) -> str | None:
+    if kind not in ("Convolution", "Fully Connected"):
+        return None
+    return "on" if "PF32" in name else "unknown" if "QP8" in name else "off"
+
+
 def operator(position: float, name: str, us: float, **differing: Any) -> dict[str, Any]:
     kind = name.split(" (")[0]
     return {
@@ -49,7 +55,7 @@ def operator(position: float, name: str, us: float, **differing: Any) -> dict[st
         "name": name,
         "op_type": kind,
         "category": {"Convolution": "CONV", "Fully Connected": "GEMM"}.get(kind, "Data Movement"),
-        "sme2_evidence": "name" if "PF32" in name else "none",
+        "on_sme_unit": _unit(kind, name),
         "us": us,
         **differing,
     }
@@ -92,7 +98,9 @@ def at(rows: pd.DataFrame, level: str, **wanted: Any) -> dict[str, Any]:
 
 
 def assert_counts_add_up(rows: pd.DataFrame) -> None:
-    for count in ("operators", "sme2_operators_off", "sme2_operators_on"):
+    counts = [name for name in rows if name == "operators" or "_operators" in name]
+    assert len(counts) == 5
+    for count in counts:
         by_level = rows.groupby("level")[count].sum()
         assert by_level["operator"] == by_level["category"] == by_level["model"], count
 
@@ -150,7 +158,9 @@ def test_counts_add_up_from_operators_to_categories_to_model():
     rows = compare(arm("off", OFF), arm("on", ON))
     assert_counts_add_up(rows)
     model = at(rows, "model")
-    assert (model["operators"], model["sme2_operators_off"], model["sme2_operators_on"]) == (3, 0, 2)
+    assert (model["operators"], model["matrix_operators"]) == (3, 2)
+    assert (model["sme2_operators_off"], model["sme2_operators_on"]) == (0, 2)
+    assert model["sme2_operators_unknown"] == 0
     assert at(rows, "category", category="Overhead")["operators"] == 0
 
 

@@ -64,3 +64,16 @@ def test_the_kernels_pass_warms_up_where_the_others_do_not():
     assert plan.warmup_of("etdump") == (0, 0)
     assert plan.warmup_of("kernels") == (1, 1)
     assert plan_for("hardware").warmup_of("kernels") == plan_for("hardware").warmup_of("latency") == (5, 100)
+
+
+@given(
+    iterations=st.integers(1, 40_000),
+    inference_ns=st.floats(1e3, 1e11),
+    factor=st.floats(0.1, 1000),
+)
+def test_sampling_goes_on_for_longer_and_never_beyond_its_limit(iterations, inference_ns, factor):
+    plan = plan_for("hardware")
+    more = plan.more_iterations(iterations, inference_ns, factor)
+    most = min(plan.kernel_limit_s * 1e9 / inference_ns, 20_000)
+    assert (more is None) == (iterations >= int(most))
+    assert more is None or more <= most

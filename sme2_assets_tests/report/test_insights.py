@@ -81,7 +81,7 @@ def test_bottlenecks_come_by_rank_and_no_more_than_asked_for():
     assert [row[0] for row in table.rows] == ["1", "2", "3"]
     first = dict(zip(table.header, table.rows[0], strict=True))
     assert first["operator"] == "Convolution (NHWC, PF32) IGEMM #1"
-    assert (first["module"], first["source"], first["SME2"]) == ("features.0.conv", "model.py:10", "executed")
+    assert (first["module"], first["source"], first["SME unit"]) == ("features.0.conv", "model.py:10", "on")
     assert (first["mean ms"], first["GFLOP/s"]) == ("0.200", "90.0")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from sme2_assets.analysis.insights.insight import ArmRows, Insight
 from sme2_assets.analysis.insights.values import ceiling_text, ms, names_in
+from sme2_assets.analysis.unit import UNKNOWN
 
 # How much faster CONV and GEMM become on SME2, as published for CPUs that have it.
 PUBLISHED_SPEEDUPS = (3.0, 15.0)
@@ -49,6 +50,8 @@ def projection(subject: ArmRows) -> Iterator[Insight]:
         why = f"those that take SME2 kernels in the emulated run {subject.evidence_run_id}"
     else:
         why = "all but those whose type has no SME2 kernel; no run with SME2 on shows the others"
+    if unknown := int((subject.missed_sme2["on_sme_unit"] == UNKNOWN).sum()):
+        why += f"; {unknown} of which it is unknown are left out"
     slowest, fastest = PUBLISHED_SPEEDUPS
     yield subject.insight(
         "projection",

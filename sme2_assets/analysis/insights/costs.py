@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from sme2_assets.analysis.insights.insight import MATRIX, PROOF, ArmRows, Insight, Row
+from sme2_assets.analysis.insights.insight import MATRIX, ArmRows, Insight, Row
 from sme2_assets.analysis.insights.operators import operator_rows, same_operator
 from sme2_assets.analysis.insights.values import counted, ms, place_of, shortened
 from sme2_assets.analysis.pairing import Place, operator_pairs
 from sme2_assets.analysis.pairing import place_of as place_in_run
+from sme2_assets.analysis.unit import ON, UNKNOWN
 
 HEAVY_SHARE = 0.05
 
@@ -58,9 +59,11 @@ def _not_the_cause(operator: Row, subject: ArmRows) -> str:
         return ""
     if operator["category"] not in MATRIX:
         return f"It is {operator['category']}: no SME2 kernel would change it. "
-    if operator["sme2_evidence"] in PROOF:
+    if operator["on_sme_unit"] == ON:
         return "It is not a missed kernel: it has one of SME2. "
     missed = same_operator(subject.missed_sme2, operator)
+    if missed is not None and missed["on_sme_unit"] == UNKNOWN:
+        return "Whether it runs on the SME unit is unknown. "
     if missed is not None:
         return f"A CPU with SME2 does not help as it stands: {missed['reason']}. "
     if subject.evidence_run_id is not None:

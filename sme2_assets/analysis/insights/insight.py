@@ -12,8 +12,6 @@ from sme2_assets.analysis.insights.values import names_in
 Basis = Literal["measured", "emulated", "predicted", "projection"]
 
 MATRIX = ("CONV", "GEMM")
-# What proves an SME2 kernel; a registered kernel may never have run.
-PROOF = ("executed", "name")
 
 Row = dict[str, Any]
 
@@ -68,10 +66,9 @@ class ArmRows:
     def matrix(self) -> pd.DataFrame:
         return self.bottlenecks[self.bottlenecks["category"].isin(MATRIX)]
 
-    @property
-    def proven(self) -> pd.DataFrame:
-        """CONV and GEMM operators that are known to have taken an SME2 kernel."""
-        return self.matrix[self.matrix["sme2_evidence"].isin(PROOF)]
+    def matrix_on(self, *states: str) -> pd.DataFrame:
+        """CONV and GEMM operators by where they run: on the SME unit, off it, or unknown."""
+        return self.matrix[self.matrix["on_sme_unit"].isin(states)]
 
     def share_of(self, duration_ns: float | None) -> float | None:
         inference_ns = self.headroom["inference_ns"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from sme2_assets.analysis.insights.insight import PROOF, ArmRows, Insight, Row
+from sme2_assets.analysis.insights.insight import ArmRows, Insight, Row
 from sme2_assets.analysis.insights.values import ceiling_text, ms
+from sme2_assets.analysis.unit import ON, UNKNOWN
 
 
 def time_shift(off: ArmRows, on: ArmRows) -> Insight:
@@ -67,20 +68,21 @@ def kernel_shift(off: ArmRows, on: ArmRows) -> Insight:
         for sme2, groups in counts.items():
             members = groups.get_group(name) if name in groups.groups else on.bottlenecks.iloc[:0]
             row[f"{sme2}_operators"] = len(members)
-            row[f"{sme2}_sme2_operators"] = int(members["sme2_evidence"].isin(PROOF).sum())
+            row[f"{sme2}_sme2_operators"] = int((members["on_sme_unit"] == ON).sum())
             row[f"{sme2}_samples"] = int(members["samples"].sum())
             row[f"{sme2}_sme_samples"] = int(members["sme_samples"].sum())
         rows.append(row)
-    taken = len(on.proven)
+    taken, unknown = len(on.matrix_on(ON)), len(on.matrix_on(UNKNOWN))
     return Insight(
         "bottleneck_shift",
-        f"{taken} of {len(on.matrix)} CONV and GEMM operators take SME2 kernels with SME2 on, "
-        f"{len(off.proven)} with it off",
+        f"{taken} of {len(on.matrix)} CONV and GEMM operators are on the SME unit with SME2 on"
+        + (f" ({unknown} unknown)" if unknown else "")
+        + f", {len(off.matrix_on(ON))} with it off",
         "Emulated: which kernels run is real. How far the bottleneck moves in time needs SME2 hardware.",
         (off.measurement(), on.measurement(), *_kernel_evidence(off), *_kernel_evidence(on)),
         "Nothing about time: no speedup follows from this."
-        if taken
-        else "No operator takes an SME2 kernel, so SME2 cannot change the time of this model.",
+        if taken or unknown
+        else "That SME2 speeds up CONV or GEMM of this model: none of them is on the SME unit.",
         None,
         None,
         "emulated",

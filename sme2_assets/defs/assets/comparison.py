@@ -108,8 +108,9 @@ def _numbers(model: pd.Series) -> dict[str, dg.MetadataValue]:
         **{f"latency {arm} ms": _milliseconds(model[f"{arm}_ns"]) for arm in ("off", "on")},
     }
     counts = {
-        "operators in all": model["operators"],
-        "SME2 operators with SME2 on": model["sme2_operators_on"],
+        "CONV and GEMM in all": model["matrix_operators"],
+        "CONV and GEMM on the SME unit": model["sme2_operators_on"],
+        "CONV and GEMM unit unknown": model["sme2_operators_unknown"],
     }
     return {
         **{name: plotted(value) for name, value in times.items() if value is not None and pd.notna(value)},

@@ -18,18 +18,23 @@ SLOWEST_SHOWN = 5
 
 
 def run_metadata(warehouse: Warehouse, run_id: str) -> Metadata:
-    """Latency, operators and categories of a run."""
+    """Latency, operators and categories of a run. Where they run is told with its samples."""
     return {
         **_category_metadata(rows_of_view(warehouse, "category_summary", run_id)),
         **_latency_metadata(rows_of_view(warehouse, "latency_summary", run_id)),
-        **_operator_metadata(rows_of_view(warehouse, "operator_summary", run_id)),
+        **_operator_metadata(rows_of_view(warehouse, "operator_facts", run_id)),
     }
 
 
 def kernel_metadata(warehouse: Warehouse, run_id: str) -> Metadata:
-    """The functions and units that each operator of a run was sampled in; nothing where none was."""
+    """How much of a run is on the SME unit; the functions and units that each operator was sampled in."""
     rows = rows_of_view(warehouse, "kernel_usage", run_id)
-    return {} if rows.empty else _kernel_metadata(rows)
+    names = {"on_unit": "on the SME unit", "off_unit": "off it", "unknown": "unknown"}
+    return {
+        f"CONV and GEMM {text}": dg.MetadataValue.int(int(use[name]))
+        for use in rows_of_view(warehouse, "unit_use", run_id).to_dict("records")
+        for name, text in names.items()
+    } | ({} if rows.empty else _kernel_metadata(rows))
 
 
 def _table(table: TextTable, rows: pd.DataFrame) -> dg.MetadataValue:
@@ -66,11 +71,9 @@ def _operator_metadata(rows: pd.DataFrame) -> Metadata:
     metadata: Metadata = {}
     if not _is_emulated(rows):
         slowest = rows.sort_values("median_ns", ascending=False).head(SLOWEST_SHOWN)
-        metadata["slowest operators"] = _table(operator_table(slowest), rows)
-    if _speaks_of_sme2(rows):
-        metadata["SME2 operators"] = dg.MetadataValue.int(int((rows["sme2_evidence"] == "name").sum()))
+        metadata["slowest operators"] = _table(operator_table(slowest).without("SME unit"), rows)
     return metadata | {
-        "operators": _table(operator_table(rows), rows),
+        "operators": _table(operator_table(rows).without("SME unit"), rows),
         "unknown operators": dg.MetadataValue.int(int((~rows["known"]).sum())),
     }
 
@@ -78,8 +81,8 @@ def _operator_metadata(rows: pd.DataFrame) -> Metadata:
 def _category_metadata(rows: pd.DataFrame) -> Metadata:
     """Bars that are seen without a click; the picture proper is that of the comparison, with both arms."""
     metadata: Metadata = {
-        "at a glance": dg.MetadataValue.md(category_glance(rows)),
-        "categories": _table(category_table(rows), rows),
+        "at a glance": dg.MetadataValue.md(category_glance(rows.assign(sme2_operators=None))),
+        "categories": _table(category_table(rows).without("on the SME unit"), rows),
     }
     if _is_emulated(rows):
         return metadata
