@@ -85,7 +85,9 @@ def run_pass(bench: Bench, arm: Arm, round_index: int, order_index: int, pass_ki
         open_ones = _unsettled(arm)
         if open_ones.empty:
             return result
-        factor = ENOUGH_SAMPLES / max(int(open_ones["telling_samples"].min()), 1)
+        # Samples of all rounds add up, but only this one can be made longer.
+        made = sum(len(each.iteration_ns) for each in arm.results if each.pass_kind == "kernels")
+        factor = ENOUGH_SAMPLES / max(int(open_ones["telling_samples"].min()), 1) * made / iterations
         more = plan.more_iterations(iterations, median(result.iteration_ns), factor)
         what = f"{len(open_ones)} operators have too few samples to tell whether they run on the SME unit"
         if more is None or more <= iterations:

@@ -234,6 +234,8 @@ def next_step(insight: Insight) -> str:
 
 def confidence(insight: Insight, explanation: Explanation) -> str:
     """How sure it is, and why."""
+    if insight.kind == "missed_sme2" and insight.title.endswith(f": {UNKNOWN}"):
+        return "none: that it is not known is all that is said"
     if insight.basis == "projection":
         return "low: arithmetic on published factors, no measurement"
     if insight.basis == "predicted":

@@ -149,7 +149,7 @@ def unit_table(used: Sequence[UnitUse], speedups: Mapping[str, str]) -> TextTabl
             "precision",
             "platform",
             "matrix operators on the SME unit",
-            "of the work",
+            "multiply-accumulates",
             "not on it, or unknown",
             "speedup",
         ],

@@ -18,7 +18,7 @@ SELECT
     END::INTEGER AS rank,
     execution_order, backend, delegate, position, name, op_type, data_type, category,
     attribution, node_kind, edge_ops, module, module_type, source, code, input_shape, output_shape, macs,
-    on_sme_unit, sme2_evidence, samples, sme_samples, rounds, inferences,
+    on_sme_unit, sme2_evidence, samples, telling_samples, certain_sme_samples, rounds, inferences,
     CASE WHEN fidelity <> 'emulated' THEN median_ns END AS median_ns,
     CASE WHEN fidelity <> 'emulated' THEN mean_ns END AS mean_ns,
     CASE WHEN fidelity <> 'emulated' THEN share END AS share,
@@ -35,7 +35,8 @@ COMMENT ON COLUMN bottlenecks.rank IS '1 for the operator that takes most time; 
 COMMENT ON COLUMN bottlenecks.on_sme_unit IS 'on, off or unknown, as in operator_facts.';
 COMMENT ON COLUMN bottlenecks.sme2_evidence IS 'executed, name, registered or none, as in operator_facts.';
 COMMENT ON COLUMN bottlenecks.samples IS 'Samples attributed to the operator, all threads.';
-COMMENT ON COLUMN bottlenecks.sme_samples IS 'Those in SME or SME2 kernels, or on an SME instruction.';
+COMMENT ON COLUMN bottlenecks.telling_samples IS 'Those in kernels that compute, as in operator_facts.';
+COMMENT ON COLUMN bottlenecks.certain_sme_samples IS 'Those of them on SME.';
 COMMENT ON COLUMN bottlenecks.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN bottlenecks.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN bottlenecks.median_ns IS 'Median over rounds of the per-process medians; NULL when emulated.';

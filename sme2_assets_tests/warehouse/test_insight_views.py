@@ -339,4 +339,4 @@ def test_a_model_that_no_sme2_kernel_fits_is_not_at_fault_for_having_none(made: 
     runs = {name: runs_of(name)[0] for name in ("sampled", "registered")}
     faults = {name: sme2_evidence_faults(made, run_of_id(made, run.run_id)) for name, run in runs.items()}
     assert faults["sampled"] is None, "QP8 says nothing by name"
-    assert "not even Fully Connected (NC, F32) GEMM #1" in (faults["registered"] or "")
+    assert "not even in Fully Connected (NC, F32) GEMM #1" in (faults["registered"] or "")

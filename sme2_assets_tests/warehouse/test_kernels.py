@@ -115,7 +115,11 @@ def tampered(folder: Path, sme2: str, tamper: Tamper) -> tuple[Warehouse, dict[s
         ("off", lambda samples: samples.assign(isa="sme2", role="compute"), "samples are in SME kernels"),
         ("off", lambda samples: samples.assign(unit="SME"), "samples are in SME kernels"),
         ("on", lambda samples: samples.assign(isa="neon", unit="SIMD/FP"), "no sample shows it"),
-        ("on", lambda samples: samples.assign(isa="sme2", role="query", unit="other"), "no sample shows it"),
+        (
+            "on",
+            lambda samples: samples.assign(isa="sme2", role="query", unit="other"),
+            "no sample is in an SME",
+        ),
         ("on", lambda samples: samples.head(0), "nothing was sampled"),
     ],
     ids=["sme kernels when off", "sme instructions when off", "neon when on", "queries only", "no samples"],

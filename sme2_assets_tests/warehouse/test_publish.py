@@ -23,6 +23,7 @@ VIEWS = {
     "operator_summary",
     "category_summary",
     "sme2_comparison",
+    "unit_use",
     "aa_sessions",
     "history",
     "judged_samples",

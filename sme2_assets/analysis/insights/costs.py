@@ -11,7 +11,7 @@ from sme2_assets.analysis.insights.operators import operator_rows, same_operator
 from sme2_assets.analysis.insights.values import counted, ms, place_of, shortened
 from sme2_assets.analysis.pairing import Place, operator_pairs
 from sme2_assets.analysis.pairing import place_of as place_in_run
-from sme2_assets.analysis.unit import ON, UNKNOWN
+from sme2_assets.analysis.unit import OFF, ON, UNKNOWN
 
 HEAVY_SHARE = 0.05
 
@@ -75,8 +75,11 @@ def _evidence_text(operator: Row) -> str:
     if operator["category"] not in MATRIX:
         return ""
     if operator["sme2_evidence"] == "executed":
-        return f"{operator['sme_samples']} of {operator['samples']} samples in SME kernels"
-    return f"evidence of an SME2 kernel: {operator['sme2_evidence']}"
+        told, sme = operator["telling_samples"], operator["certain_sme_samples"]
+        return f"{sme} of {told} samples in SME kernels"
+    return {ON: "on the SME unit by its name", OFF: "off the SME unit"}.get(
+        operator["on_sme_unit"], "unknown whether on the SME unit"
+    )
 
 
 def portable_cost(subject: ArmRows) -> Iterator[Insight]:

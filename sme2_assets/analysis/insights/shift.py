@@ -69,8 +69,8 @@ def kernel_shift(off: ArmRows, on: ArmRows) -> Insight:
             members = groups.get_group(name) if name in groups.groups else on.bottlenecks.iloc[:0]
             row[f"{sme2}_operators"] = len(members)
             row[f"{sme2}_sme2_operators"] = int((members["on_sme_unit"] == ON).sum())
-            row[f"{sme2}_samples"] = int(members["samples"].sum())
-            row[f"{sme2}_sme_samples"] = int(members["sme_samples"].sum())
+            row[f"{sme2}_samples"] = int(members["telling_samples"].sum())
+            row[f"{sme2}_sme_samples"] = int(members["certain_sme_samples"].sum())
         rows.append(row)
     taken, unknown = len(on.matrix_on(ON)), len(on.matrix_on(UNKNOWN))
     return Insight(
@@ -91,11 +91,11 @@ def kernel_shift(off: ArmRows, on: ArmRows) -> Insight:
 
 
 def _kernel_evidence(arm: ArmRows) -> tuple[str, ...]:
-    """Samples of CONV and GEMM in SME kernels, where any were taken."""
-    samples, sme = int(arm.matrix["samples"].sum()), int(arm.matrix["sme_samples"].sum())
-    if not samples:
+    """Samples of CONV and GEMM in SME kernels, where any tell which kernel it was."""
+    told, sme = (int(arm.matrix[name].sum()) for name in ("telling_samples", "certain_sme_samples"))
+    if not told:
         return ()
-    return (f"SME2 {arm.run['sme2']}: {sme} of {samples} samples of CONV and GEMM are in SME kernels",)
+    return (f"SME2 {arm.run['sme2']}: {sme} of the {told} samples in kernels that compute them are on SME",)
 
 
 def _value(frame: pd.DataFrame, name: str, column: str) -> float:
