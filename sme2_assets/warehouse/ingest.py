@@ -39,8 +39,10 @@ from sme2_assets.warehouse.store import Warehouse
 
 # The version of the code that makes rows of evidence. A change of what any row says, such as another
 # category of an operator, is a new version; `sme2 warehouse rebuild` then applies it to history.
-DERIVATION = 2
+DERIVATION = 3
 ANNOTATION = "xnnpack.log"
+# What columns of times are called where an emulator took them.
+EMULATED_TIMES = {"duration_ns": "emulated_ns", "execute_ns": "emulated_execute_ns"}
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ def rows_of_run(run_dir: Path) -> RunRows:
     for column in ("model", "precision", "platform", "sme2", "threads"):
         timeline[column] = _constant(getattr(identity, column), len(timeline))
     timeline["fidelity"] = _constant(manifest.context.fidelity, len(timeline))
+    timeline["emulated_ns"] = None
     return RunRows(
         manifest,
         pd.DataFrame([_run_row(manifest, results)]),
@@ -154,13 +157,22 @@ def registered_rows_of_log(path: Path) -> pd.DataFrame:
 def write_run(warehouse: Warehouse, rows: RunRows) -> None:
     """Stores a run. The `runs` row comes last: before it, no query sees the run's other rows as a run."""
     keys = keys_of(rows.manifest)
-    warehouse.write(TIMELINE, rows.timeline, keys)
-    warehouse.write(INFERENCES, rows.inferences, keys)
+    fidelity = rows.manifest.context.fidelity
+    warehouse.write(TIMELINE, with_named_times(rows.timeline, fidelity), keys)
+    warehouse.write(INFERENCES, with_named_times(rows.inferences, fidelity), keys)
     warehouse.write(OPERATORS, rows.operators, keys)
     warehouse.write(DELEGATION, rows.delegation, keys)
     warehouse.write(NUMERICS, rows.numerics, keys)
     warehouse.write(ENVIRONMENT, rows.environment, keys)
     warehouse.write(RUNS, rows.runs, keys)
+
+
+def with_named_times(rows: pd.DataFrame, fidelity: str | None) -> pd.DataFrame:
+    """The rows as they are stored: times of the emulator have names of their own, so that no sum, median or
+    share of times can have one in it."""
+    if fidelity != "emulated":
+        return rows
+    return rows.rename(columns={**EMULATED_TIMES, **{to: of for of, to in EMULATED_TIMES.items()}})
 
 
 def write_kernels(warehouse: Warehouse, rows: KernelRows) -> None:
@@ -237,6 +249,8 @@ def _inference_rows(result: RunnerResult, execute_ns: np.ndarray | None) -> pd.D
             "execute_ns": pd.array(
                 execute_ns if execute_ns is not None else [None] * len(durations), dtype="Int64"
             ),
+            "emulated_ns": None,
+            "emulated_execute_ns": None,
         }
     )
 
@@ -334,7 +348,9 @@ def _run_row(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
         "flags": info.flags,
         "load_before": context.load_before,
         "load_after": context.load_after,
-        "load_ns": int(statistics.median(result.load_ns for result in latency)),
+        "load_ns": None
+        if context.fidelity == "emulated"
+        else int(statistics.median(result.load_ns for result in latency)),
         "peak_memory_bytes": max(result.peak_memory_bytes for result in latency),
         "samples": sum(result.samples.count for result in results if result.samples),
         "samples_dropped": sum(result.samples.dropped for result in results if result.samples),

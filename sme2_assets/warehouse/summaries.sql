@@ -81,11 +81,11 @@ WITH per_inference AS (
     SELECT
         run_id, round, iteration,
         sum(duration_ns) AS inference_ns,
-        coalesce(sum(duration_ns) FILTER (category IN ('CONV', 'GEMM')), 0) AS compute_ns,
-        coalesce(sum(duration_ns) FILTER (category = 'Data Movement'), 0) AS data_movement_ns,
-        coalesce(sum(duration_ns) FILTER (kind = 'operator' AND backend = 'portable'), 0) AS portable_ns,
-        coalesce(sum(duration_ns) FILTER (kind = 'delegate_overhead'), 0) AS delegate_overhead_ns,
-        coalesce(sum(duration_ns) FILTER (kind = 'framework_overhead'), 0) AS framework_overhead_ns,
+        coalesce(sum(duration_ns) FILTER (category IN ('CONV', 'GEMM')), 0 * inference_ns) AS compute_ns,
+        coalesce(sum(duration_ns) FILTER (category = 'Data Movement'), 0 * inference_ns) AS data_movement_ns,
+        coalesce(sum(duration_ns) FILTER (kind = 'operator' AND backend = 'portable'), 0 * inference_ns) AS portable_ns,
+        coalesce(sum(duration_ns) FILTER (kind = 'delegate_overhead'), 0 * inference_ns) AS delegate_overhead_ns,
+        coalesce(sum(duration_ns) FILTER (kind = 'framework_overhead'), 0 * inference_ns) AS framework_overhead_ns,
         count(*) FILTER (kind = 'delegate_overhead') AS delegate_calls,
         count(*) FILTER (kind = 'operator') AS operators,
         count(*) FILTER (kind = 'operator' AND backend = 'portable') AS portable_operators

@@ -211,8 +211,8 @@ CREATE VIEW delegation_report AS
 WITH inside AS (
     SELECT
         run_id,
-        sum(CASE WHEN fidelity <> 'emulated' THEN mean_ns END) AS mean_ns,
-        sum(CASE WHEN fidelity <> 'emulated' THEN share END) AS share
+        sum(mean_ns) AS mean_ns,
+        sum(share) AS share
     FROM operator_facts
     WHERE backend <> 'portable'
     GROUP BY run_id
@@ -226,8 +226,8 @@ delegated AS (
 SELECT
     delegation.run_id, false AS delegated, delegation.operator, delegation.module, delegation.source,
     delegation.reason, delegation.count,
-    sum(CASE WHEN facts.fidelity <> 'emulated' THEN facts.mean_ns END) AS mean_ns,
-    sum(CASE WHEN facts.fidelity <> 'emulated' THEN facts.share END) AS share
+    sum(facts.mean_ns) AS mean_ns,
+    sum(facts.share) AS share
 FROM delegation
 LEFT JOIN operator_facts AS facts
     ON facts.run_id = delegation.run_id AND facts.backend = 'portable'
@@ -253,9 +253,8 @@ SELECT
     count(*)::INTEGER AS operators,
     count(*) FILTER (attribution IN ('exact', 'aligned', 'inserted'))::INTEGER AS attributed_operators,
     count(*) FILTER (attribution IN ('exact', 'aligned', 'inserted')) / count(*) AS row_coverage,
-    CASE WHEN fidelity <> 'emulated' THEN
-        coalesce(sum(mean_ns) FILTER (attribution IN ('exact', 'aligned', 'inserted')), 0) / nullif(sum(mean_ns), 0)
-    END AS time_coverage
+    coalesce(sum(mean_ns) FILTER (attribution IN ('exact', 'aligned', 'inserted')), 0) / nullif(sum(mean_ns), 0)
+        AS time_coverage
 FROM operator_facts
 GROUP BY
     run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at;
