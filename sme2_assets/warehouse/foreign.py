@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sme2_assets.analysis.paths import Paths
 from sme2_assets.analysis.timeline import execute_durations, timeline_rows
 from sme2_assets.etdump import read_etdump
 from sme2_assets.evidence.folder import ForeignFolder
@@ -37,6 +38,7 @@ def rows_of_foreign(folder: ForeignFolder) -> ForeignRows:
     warmup = facts.warmup or 0
     events = read_etdump(folder.trace)
     execute_ns = execute_durations(events)
+    paths = len(Paths.of(events).signatures)
     timeline = timeline_rows(events, warmup).assign(**{"pass": "etdump", "round": 0})
     for column in ("model", "precision", "platform", "sme2", "threads"):
         timeline[column] = getattr(facts, column)
@@ -44,7 +46,7 @@ def rows_of_foreign(folder: ForeignFolder) -> ForeignRows:
     timeline["emulated_ns"] = None
     return ForeignRows(
         statement,
-        pd.DataFrame([_run_row(statement, len(execute_ns) - warmup)]),
+        pd.DataFrame([_run_row(statement, len(execute_ns) - warmup, paths)]),
         _inference_rows(execute_ns, warmup),
         timeline,
         registered_rows(folder.log),
@@ -89,7 +91,7 @@ def _inference_rows(execute_ns: np.ndarray, warmup: int) -> pd.DataFrame:
     )
 
 
-def _run_row(statement: ForeignStatement, iterations: int) -> dict[str, Any]:
+def _run_row(statement: ForeignStatement, iterations: int, paths: int) -> dict[str, Any]:
     facts = statement.facts
     known = {
         # A session of its own: no other run was measured with it.
@@ -107,6 +109,7 @@ def _run_row(statement: ForeignStatement, iterations: int) -> dict[str, Any]:
         "rounds": 1,
         "warmup": facts.warmup,
         "iterations": iterations,
+        "paths": paths,
         "samples": 0,
         "samples_dropped": 0,
         "derivation": DERIVATION,

@@ -12,6 +12,7 @@ import pandas as pd
 from pandas.api.types import union_categoricals
 
 from sme2_assets.analysis.attribution import align
+from sme2_assets.analysis.paths import Paths
 from sme2_assets.analysis.registered import registered_kernels, require_registered
 from sme2_assets.analysis.samples import kernel_sample_rows
 from sme2_assets.analysis.timeline import execute_durations, timeline_rows
@@ -82,12 +83,13 @@ def rows_of_run(run_dir: Path) -> RunRows:
     """Reads a run folder. A file that is not the one that was measured is an error, not a row."""
     folder = _trusted(run_dir)
     manifest, program = folder.manifest, folder.operators()
-    inferences, timelines, results = [], [], []
+    inferences, timelines, results, paths = [], [], [], []
     for process in folder.processes():
         result = process.result
         execute_ns = None
         if process.is_traced:
             execute_ns = execute_durations(process.events)
+            paths.append(Paths.of(process.events).signatures)
             # The trace of the kernels pass only tells what was sampled: its times are disturbed.
             if process.facts.pass_kind == "etdump":
                 rows = timeline_rows(process.events, len(result.warmup_ns))
@@ -100,12 +102,13 @@ def rows_of_run(run_dir: Path) -> RunRows:
         timeline[column] = _constant(getattr(identity, column), len(timeline))
     timeline["fidelity"] = _constant(manifest.context.fidelity, len(timeline))
     timeline["emulated_ns"] = None
+    taken = _taken_paths(run_dir, paths)
     return RunRows(
         manifest,
-        pd.DataFrame([_run_row(manifest, results)]),
+        pd.DataFrame([_run_row(manifest, results, taken)]),
         pd.concat(inferences, ignore_index=True),
         timeline,
-        _operator_rows(program, timeline),
+        _operator_rows(program, timeline, taken),
         _delegation_rows(folder),
         _frame(NUMERICS, manifest.info.agreements),
         _frame(ENVIRONMENT, [_environment_row(moment) for moment in manifest.info.environment]),
@@ -219,9 +222,12 @@ def _with_backends(rows: pd.DataFrame, program: ProgramOperators | None, process
     return rows.assign(backend=backends.fillna(rows["backend"].astype(object)).astype("category"))
 
 
-def _operator_rows(program: ProgramOperators | None, timeline: pd.DataFrame) -> pd.DataFrame:
-    """What each operator is; none where the run does not tell, because the model came without."""
-    if program is None:
+def _operator_rows(program: ProgramOperators | None, timeline: pd.DataFrame, paths: int) -> pd.DataFrame:
+    """What each operator is; none where the run does not tell.
+
+    Either the model came without, or it is not known which of its operators a sequence took.
+    """
+    if program is None or paths != 1:
         return _frame(OPERATORS, [])
     operators = timeline[timeline["kind"] == "operator"]
     distinct = operators.drop_duplicates(["backend", "delegate", "position"])
@@ -298,7 +304,22 @@ def _environment_row(moment: Moment) -> dict[str, Any]:
     }
 
 
-def _run_row(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
+def _taken_paths(run_dir: Path, of_processes: list[tuple[str, ...]]) -> int:
+    """How many operator sequences the inferences of a run took.
+
+    Processes may end after fewer of them, but in all of them the first ones are the same: their places are
+    numbered by them.
+    """
+    longest = max(of_processes, key=len, default=())
+    if any(paths != longest[: len(paths)] for paths in of_processes):
+        raise EvidenceError(
+            f"The processes of {run_dir} took different operator sequences through the same program.",
+            "Its control flow depends on more than its inputs: profile each way as a program of its own.",
+        )
+    return len(longest)
+
+
+def _run_row(manifest: Manifest, results: list[RunnerResult], paths: int) -> dict[str, Any]:
     identity, context, info = manifest.identity, manifest.context, manifest.info
     latency = [result for result in results if result.pass_kind == "latency"]
     return {
@@ -318,6 +339,7 @@ def _run_row(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
         "rounds": len({process.round for process in info.processes}),
         "warmup": info.plan["warmup"],
         "iterations": info.plan["iterations"],
+        "paths": paths,
         "seed": info.seed,
         "pte_sha256": identity.pte_sha256,
         "runner_sha256": identity.runner_sha256,

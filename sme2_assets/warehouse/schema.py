@@ -109,6 +109,12 @@ RUNS = Table(
         Column("rounds", "INTEGER", "Rounds measured."),
         Column("warmup", "INTEGER", "Warm-up inferences per process, at least; more until steady."),
         Column("iterations", "INTEGER", "Timed inferences per process."),
+        Column(
+            "paths",
+            "INTEGER",
+            "Operator sequences that its traced inferences took: more than one for several methods in a "
+            "trace, or branches. Each has its own delegate calls and positions. NULL: not counted yet.",
+        ),
         Column("seed", "BIGINT", "Seed of the arm order."),
         Column("pte_sha256", "VARCHAR", "Hash of the model file."),
         Column("runner_sha256", "VARCHAR", "Hash of the runner binary."),
@@ -194,7 +200,12 @@ TIMELINE = Table(
         *IDENTITY,
         *PROCESS,
         Column("kind", "VARCHAR", "operator, delegate_overhead or framework_overhead."),
-        Column("delegate", "INTEGER", "Delegate call within the inference, from 0; NULL outside delegates."),
+        Column(
+            "delegate",
+            "INTEGER",
+            "Delegate call within the inference, from 0; those of another operator sequence follow. NULL "
+            "outside delegates.",
+        ),
         Column(
             "position",
             "INTEGER",
