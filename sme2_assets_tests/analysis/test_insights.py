@@ -63,7 +63,7 @@ def test_the_shift_is_in_milliseconds_and_shares_of_both_arms():
     for arm in ("off", "on"):
         assert sum(row[f"{arm}_share"] for row in shift.rows) == pytest.approx(1)
     assert shift.title.startswith("CONV stays the largest part")
-    assert "SME2 on: 76 of 110 samples of CONV and GEMM are in SME kernels" in shift.evidence
+    assert "SME2 on: 76 of the 110 samples in kernels that compute CONV and GEMM are on SME" in shift.evidence
     assert shift.win_ns is None
 
 

@@ -95,7 +95,8 @@ def _kernel_evidence(arm: ArmRows) -> tuple[str, ...]:
     told, sme = (int(arm.matrix[name].sum()) for name in ("telling_samples", "certain_sme_samples"))
     if not told:
         return ()
-    return (f"SME2 {arm.run['sme2']}: {sme} of the {told} samples in kernels that compute them are on SME",)
+    what = f"{sme} of the {told} samples in kernels that compute CONV and GEMM are on SME"
+    return (f"SME2 {arm.run['sme2']}: {what}",)
 
 
 def _value(frame: pd.DataFrame, name: str, column: str) -> float:
