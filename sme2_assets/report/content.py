@@ -47,7 +47,7 @@ from sme2_assets.report.tables import (
     provenance_table,
     speedup_text,
 )
-from sme2_assets.report.unit_use import count_text, unit_counts, unit_sentence
+from sme2_assets.report.unit_use import count_text, unit_counts, unit_sentence, work_text
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.comparisons import aa_sessions_like, device_noise_floor
 from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, runs_of_session
@@ -158,7 +158,8 @@ def _pair_verdict(subject: _Subject) -> Verdict:
     if not subject.timed:
         counts = subject.unit.get(subject.runs[-1]["run_id"])
         figure = count_text(counts) if counts else None
-        note = f"on the SME unit with SME2 on: {unit_sentence(counts)}"
+        what = "convolutions and matrix products on the SME unit with SME2 on"
+        note = ", ".join(filter(None, (what, work_text(counts)))) if counts else None
         return Verdict(model["verdict"], "emulated", model["reason"], figure, note, facts=tuple(facts))
     facts[2:2] = _statistics(model)
     tone: Tone = TONES.get(model["verdict"], "open")
