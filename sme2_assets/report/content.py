@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from sme2_assets.analysis.insights.insight import device_text
-from sme2_assets.analysis.statistics import MIN_AA_SESSIONS, PRACTICAL_RATIO
+from sme2_assets.analysis.statistics import MIN_AA_SESSIONS, threshold_of
 from sme2_assets.errors import WarehouseError
 from sme2_assets.report.document import (
     Block,
@@ -44,6 +44,7 @@ from sme2_assets.report.tables import (
     fidelity_note,
     latency_table,
     noise_table,
+    placebo_text,
     provenance_table,
     speedup_text,
 )
@@ -51,7 +52,12 @@ from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.comparisons import aa_sessions_like, device_noise_floor
 from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, runs_of_session
 
-TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "no difference": "same"}
+TONES: dict[str, Tone] = {
+    "faster": "good",
+    "slower": "bad",
+    "no difference": "same",
+    "too small to count": "same",
+}
 # Of the A/A sessions of a device; the view aa_sessions has them all.
 NOISE_SHOWN = 10
 
@@ -182,6 +188,10 @@ def _statistics(model: dict[Any, Any]) -> list[tuple[str, str]]:
     effect = model["minimal_detectable_effect"]
     if not pd.isna(effect):
         told.append(("these rounds would have shown", f"a ratio of {effect:.3f} or more (80 % power)"))
+    if placebo := placebo_text(model):
+        told.append(("placebo", placebo))
+    if not pd.isna(model["confidence"]):
+        told.append(("confidence", f"{model['confidence']}: {model['confidence_reason']}"))
     return told
 
 
@@ -323,7 +333,7 @@ def _categories(subject: _Subject) -> Section:
 
 def _threshold(model: dict[Any, Any]) -> float:
     floor = model["noise_floor"]
-    return PRACTICAL_RATIO if pd.isna(floor) else max(PRACTICAL_RATIO, float(floor))
+    return threshold_of(None if pd.isna(floor) else float(floor))
 
 
 def _operators(subject: _Subject) -> Section:
@@ -416,19 +426,20 @@ def _noise(subject: _Subject) -> Section:
 
 def _floor_text(subject: _Subject) -> str:
     run = subject.runs[0]
-    floor = (
-        subject.model["noise_floor"] if len(subject.runs) == 2 else device_noise_floor(subject.warehouse, run)
-    )
+    pair = subject.model if len(subject.runs) == 2 else None
+    floor = device_noise_floor(subject.warehouse, run) if pair is None else pair["aa_noise_floor"]
     if floor is None or pd.isna(floor):
-        return (
+        floor = None
+        said = (
             f"The noise floor of this device is not known: it takes {MIN_AA_SESSIONS} A/A sessions "
-            f"(sme2 profile {run['variant']} --aa). A difference below {PRACTICAL_RATIO - 1:.0%} counts as "
-            "none."
+            f"(sme2 profile {run['variant']} --aa)."
         )
-    return (
-        f"Identical arms reach a ratio of {floor:.3f} on this device (its noise floor, from A/A sessions): "
-        "no smaller difference counts."
-    )
+    else:
+        said = f"Identical arms reach a ratio of {floor:.3f} on this device, its noise floor by A/A sessions."
+    if pair is not None and (placebo := placebo_text(pair)):
+        said += f" {placebo}."
+    threshold = threshold_of(floor) if pair is None else _threshold(pair)
+    return f"{said} No difference of less than {threshold - 1:.1%} counts."
 
 
 def _flags_text(runs: Sequence[dict[Any, Any]]) -> str:

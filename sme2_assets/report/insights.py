@@ -11,15 +11,13 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
+from sme2_assets.analysis.confidence import Confidence, confidence
 from sme2_assets.analysis.insights.insight import Insight
-from sme2_assets.analysis.statistics import MIN_ROUNDS
 from sme2_assets.report.document import Block, Finding, Grid, Section, Text
 from sme2_assets.report.explain import Explanation
 from sme2_assets.report.tables import TextTable, arm_text, fidelity_note, of_sme2
 from sme2_assets.report.terminal import print_table
 
-# With fewer rounds a measurement is an anecdote.
-FEWEST_ROUNDS = 3
 # Operators below this rank are a long tail; the view bottlenecks has them all.
 BOTTLENECKS_SHOWN = 15
 WINS_NOTE = "Time to gain is an upper bound, the thing's whole time; gains overlap and do not add up."
@@ -107,7 +105,7 @@ def bottleneck_table(bottlenecks: pd.DataFrame, most: int = BOTTLENECKS_SHOWN) -
             "mean ms",
             "share",
             "cumulative",
-            "GFLOP/s",
+            "rate",
         ],
         [
             [
@@ -120,12 +118,12 @@ def bottleneck_table(bottlenecks: pd.DataFrame, most: int = BOTTLENECKS_SHOWN) -
                 _ms_text(row["mean_ns"]),
                 _percent_text(row["share"]),
                 _percent_text(row["cumulative_share"]),
-                _rate_text(row["gflops"]),
+                _rate_text(row),
             ]
             for row in ordered.to_dict("records")
         ],
     )
-    timed = _without_times(table, bottlenecks, "rank", "mean ms", "share", "cumulative", "GFLOP/s")
+    timed = _without_times(table, bottlenecks, "rank", "mean ms", "share", "cumulative", "rate")
     return of_sme2(timed, bottlenecks, "SME2")
 
 
@@ -141,7 +139,7 @@ def module_table(modules: pd.DataFrame, deepest: int = 2) -> TextTable:
             "multiply-accumulates",
             "mean ms",
             "share",
-            "GFLOP/s",
+            "rate",
         ],
         [
             [
@@ -153,12 +151,12 @@ def module_table(modules: pd.DataFrame, deepest: int = 2) -> TextTable:
                 None if pd.isna(row["macs"]) else f"{int(row['macs']):,}",
                 _ms_text(row["mean_ns"]),
                 _percent_text(row["share"]),
-                _rate_text(row["gflops"]),
+                _rate_text(row),
             ]
             for row in _as_tree(modules[modules["depth"] <= deepest])
         ],
     )
-    return of_sme2(_without_times(table, modules, "mean ms", "share", "GFLOP/s"), modules, "with SME2 kernel")
+    return of_sme2(_without_times(table, modules, "mean ms", "share", "rate"), modules, "with SME2 kernel")
 
 
 def headroom_table(explanation: Explanation) -> TextTable:
@@ -219,34 +217,19 @@ def next_step(insight: Insight) -> str:
     return _NEXT_STEPS[insight.kind]
 
 
-def confidence(insight: Insight, explanation: Explanation) -> str:
-    """How sure it is, and why."""
-    if insight.basis == "projection":
-        return "low: arithmetic on published factors, no measurement"
-    if insight.basis == "predicted":
-        return "medium: from the operator's type alone; no run with SME2 on shows it"
-    if insight.basis == "emulated":
-        return "high for which kernels run, which were seen to run; none for time"
-    rounds = int(explanation.subject.headroom["rounds"])
-    counted = f"{rounds} round{'s' if rounds != 1 else ''}"
-    if rounds < FEWEST_ROUNDS:
-        return f"low: measured in {counted} only, where one disturbance decides"
-    doubts = [f"{counted} are few"] if rounds < MIN_ROUNDS else []
-    flags = explanation.subject.run.get("flags")
-    if flags is not None and len(flags):
-        doubts.append("the machine was not quiet")
-    if doubts:
-        return f"medium: measured, but {' and '.join(doubts)}"
-    return f"high: measured in {counted} on a quiet machine"
-
-
 def finding_points(insight: Insight, explanation: Explanation) -> tuple[tuple[str, str], ...]:
     return (
         ("Next", next_step(insight)),
         ("Rules out", insight.rules_out),
-        ("Confidence", f"{confidence(insight, explanation)}."),
+        ("Confidence", f"{_confidence(insight, explanation)}."),
         ("Evidence", f"{_evidence(insight, _common(explanation))}."),
     )
+
+
+def _confidence(insight: Insight, explanation: Explanation) -> Confidence:
+    """How sure it is. Only the shift is about both arms."""
+    arms = explanation.arms if insight.kind == "bottleneck_shift" else [explanation.subject]
+    return confidence(insight.basis, [arm.conditions for arm in arms])
 
 
 def show_explanation(out: Console, explanation: Explanation) -> None:
@@ -345,8 +328,8 @@ def _percent_text(value: float | None) -> str | None:
     return None if value is None or pd.isna(value) else f"{value:.1%}"
 
 
-def _rate_text(value: float | None) -> str | None:
-    return None if value is None or pd.isna(value) else f"{value:.1f}"
+def _rate_text(row: Record) -> str | None:
+    return None if pd.isna(row["gops"]) else f"{row['gops']:.1f} {row['rate_unit']}"
 
 
 def _ceiling_text(value: float | None) -> str | None:

@@ -120,7 +120,8 @@ def speedup_figure(
     for place, row in enumerate(rows.to_dict("records")):
         colour = INK if row["level"] == "model" else COLOURS.get(str(row["category"]), COLOURS["Other"])
         axes.plot([row["speedup_low"], row["speedup_high"]], [place, place], color=colour, linewidth=2.2)
-        axes.plot(row["speedup"], place, marker="o", markersize=7, color=colour)
+        if not pd.isna(row["speedup"]):
+            axes.plot(row["speedup"], place, marker="o", markersize=7, color=colour)
     axes.set_yticks(range(len(rows)), names)
     axes.invert_yaxis()
     axes.set_xlabel("speedup with 95 % interval; above 1, SME2 is faster")

@@ -323,12 +323,27 @@ def regression_table(found: pd.DataFrame) -> TextTable:
 
 
 def speedup_text(row: Record) -> str:
-    """`2.31x (2.28 to 2.35, n=6)`: a number shown to a person carries its interval and its n."""
-    if pd.isna(row["speedup"]):
-        return "-"
+    """`2.31x (2.28 to 2.35, n=6)`: a number shown to a person carries its interval and its n.
+
+    Where whole microseconds leave no number, what they leave: `1.50x to 2.33x (n=6)`.
+    """
     low, high = row["speedup_low"], row["speedup_high"]
+    if pd.isna(row["speedup"]):
+        return "-" if pd.isna(low) else f"{low:.2f}x to {high:.2f}x (n={int(row['n'])})"
     interval = "no interval" if pd.isna(low) else f"{low:.2f} to {high:.2f}"
     return f"{row['speedup']:.2f}x ({interval}, n={int(row['n'])})"
+
+
+def placebo_text(model: Record) -> str | None:
+    """What the operators with the same kernel in both arms show; None where there is none."""
+    if pd.isna(model["placebo_ratio"]):
+        return None
+    low, high = model["placebo_low"], model["placebo_high"]
+    interval = "" if pd.isna(low) else f" ({low:.3f} to {high:.3f})"
+    operators = int(model["placebo_operators"])
+    counted = f"{operators} operator has" if operators == 1 else f"{operators} operators have"
+    ratio = f"{model['placebo_ratio']:.3f}{interval}"
+    return f"{counted} the same kernel in both arms, and together a ratio of {ratio}"
 
 
 def _meaningful(rows: pd.DataFrame) -> pd.DataFrame:

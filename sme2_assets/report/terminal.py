@@ -20,6 +20,7 @@ from sme2_assets.report.tables import (
     fidelity_note,
     latency_table,
     missed_text,
+    placebo_text,
     speedup_text,
 )
 from sme2_assets.warehouse import Warehouse
@@ -52,6 +53,10 @@ def show_comparison_rows(
     out.print(model["reason"], markup=False)
     if model["fidelity"] == "hardware":
         out.print(f"speedup (off / on): {speedup_text(model)} on {device_cell(model)}", highlight=False)
+        if not pd.isna(model["confidence"]):
+            out.print(f"confidence: {model['confidence']}: {model['confidence_reason']}", highlight=False)
+        if placebo := placebo_text(model):
+            out.print(f"placebo: {placebo}", highlight=False)
     out.print(
         f"operators with an SME2 kernel: {model['sme2_operators_on']} of {model['operators']} with SME2 on, "
         f"{model['sme2_operators_off']} with it off"

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from sme2_assets.analysis.comparison import why_not_a_pair, why_outputs_differ
+from sme2_assets.analysis.confidence import noise
 from sme2_assets.analysis.conservation import CLOCK_NS
-from sme2_assets.warehouse.read import run_of_id
+from sme2_assets.warehouse.read import conditions, run_of_id
 from sme2_assets.warehouse.store import Warehouse
 
-# Medians of rounds that scatter more than this make intervals too wide to be of use.
-MOST_ROUND_CV = 0.05
 # Samples that cannot belong to a neighbour; with so many an SME2 kernel would have been met.
 ENOUGH_SAMPLES = 10
 # Twenty ticks of the sampler's timer.
@@ -161,15 +160,8 @@ def unknown_operators(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
 
 
 def noise_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
-    """Rounds that scatter, or a machine that was busy: emulated times have neither."""
-    if run["fidelity"] == "emulated":
-        return None
-    summary = warehouse.query("SELECT round_cv FROM latency_summary WHERE run_id = ?", [run["run_id"]])
-    scatter = summary["round_cv"].iloc[0]
-    faults = list(run["flags"])
-    if scatter is not None and scatter > MOST_ROUND_CV:
-        faults.append(f"the round medians scatter by {scatter:.1%}, more than {MOST_ROUND_CV:.0%}")
-    return "; ".join(faults) or None
+    """Rounds that scatter, or a machine that was busy."""
+    return "; ".join(noise(conditions(warehouse, run))) or None
 
 
 def pair_faults(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> str | None:

@@ -39,7 +39,7 @@ from sme2_assets.warehouse.store import Warehouse
 
 # The version of the code that makes rows of evidence. A change of what any row says, such as another
 # category of an operator, is a new version; `sme2 warehouse rebuild` then applies it to history.
-DERIVATION = 2
+DERIVATION = 3
 ANNOTATION = "xnnpack.log"
 
 

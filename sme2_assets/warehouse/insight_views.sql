@@ -14,34 +14,37 @@ WITH ordered AS (
 SELECT
     run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at,
     CASE WHEN fidelity <> 'emulated' THEN
-        row_number() OVER (PARTITION BY run_id ORDER BY mean_ns DESC, execution_order)
+        row_number() OVER (PARTITION BY run_id ORDER BY median_ns DESC, mean_ns DESC, execution_order)
     END::INTEGER AS rank,
     execution_order, backend, delegate, position, name, op_type, data_type, category,
     attribution, node_kind, edge_ops, module, module_type, source, code, input_shape, output_shape, macs,
     sme2_evidence, samples, sme_samples, rounds, inferences,
     CASE WHEN fidelity <> 'emulated' THEN median_ns END AS median_ns,
     CASE WHEN fidelity <> 'emulated' THEN mean_ns END AS mean_ns,
+    CASE WHEN fidelity <> 'emulated' THEN mean_most_ns END AS mean_most_ns,
     CASE WHEN fidelity <> 'emulated' THEN share END AS share,
     CASE WHEN fidelity <> 'emulated' THEN
         sum(share) OVER (
-            PARTITION BY run_id ORDER BY mean_ns DESC, execution_order
+            PARTITION BY run_id ORDER BY median_ns DESC, mean_ns DESC, execution_order
             ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
         )
     END AS cumulative_share,
-    gflops
+    gops, rate_unit
 FROM ordered;
 COMMENT ON VIEW bottlenecks IS 'The operators of each run with their rank by time, and with their order in the inference.';
-COMMENT ON COLUMN bottlenecks.rank IS '1 for the operator that takes most time; NULL when emulated.';
+COMMENT ON COLUMN bottlenecks.rank IS '1 for the operator with the largest median, which one disturbed round does not decide; NULL when emulated.';
 COMMENT ON COLUMN bottlenecks.sme2_evidence IS 'executed, name, registered or none, as in operator_facts.';
 COMMENT ON COLUMN bottlenecks.samples IS 'Samples attributed to the operator, all threads.';
 COMMENT ON COLUMN bottlenecks.sme_samples IS 'Those in SME or SME2 kernels, or on an SME instruction.';
 COMMENT ON COLUMN bottlenecks.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN bottlenecks.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN bottlenecks.median_ns IS 'Median over rounds of the per-process medians; NULL when emulated.';
-COMMENT ON COLUMN bottlenecks.mean_ns IS 'Mean time; NULL when emulated.';
+COMMENT ON COLUMN bottlenecks.mean_ns IS 'Mean time without disturbed rounds; NULL when emulated.';
+COMMENT ON COLUMN bottlenecks.mean_most_ns IS 'The most the mean can be, as in operator_summary; NULL when emulated.';
 COMMENT ON COLUMN bottlenecks.share IS 'Mean time over mean Method::execute; NULL when emulated.';
 COMMENT ON COLUMN bottlenecks.cumulative_share IS 'Share of this operator and all of a smaller rank; NULL when emulated.';
-COMMENT ON COLUMN bottlenecks.gflops IS 'Achieved 10^9 operations per second, two per multiply-accumulate; NULL when emulated, not counted, or too short for XNNPACK''s whole microseconds.';
+COMMENT ON COLUMN bottlenecks.gops IS 'Achieved 10^9 operations per second, as in operator_facts.';
+COMMENT ON COLUMN bottlenecks.rate_unit IS 'GOP/s where the operator multiplies integers, otherwise GFLOP/s; NULL without a rate.';
 
 -- A run without SME2 borrows the evidence of the newest emulated run with SME2 that has the same model
 -- file, the same library and the same operators in the same places.
@@ -207,7 +210,7 @@ COMMENT ON COLUMN missed_sme2.share IS 'Mean time over mean Method::execute; NUL
 CREATE VIEW module_summary AS
 WITH placed AS (
     SELECT
-        run_id, category, execution_order, macs, mean_ns, sme2_evidence, module_type,
+        run_id, category, execution_order, macs, mean_ns, mean_most_ns, data_type, sme2_evidence, module_type,
         CASE
             WHEN module <> '' THEN string_split(module, '.')
             -- Of the model's own forward: it has a line, but no module below the model.
@@ -235,6 +238,8 @@ modules AS (
         count(category) FILTER (sme2_evidence IN ('executed', 'name')) AS sme2_operators,
         sum(macs)::BIGINT AS macs,
         sum(mean_ns) AS mean_ns,
+        sum(coalesce(mean_most_ns, mean_ns)) AS mean_most_ns,
+        bool_or(macs > 0 AND regexp_matches(coalesce(data_type, ''), '^P?Q')) AS integers,
         CASE WHEN sum(mean_ns) IS NOT NULL THEN coalesce(sum(mean_ns) FILTER (depth = len(path)), 0) END AS own_ns
     FROM levels
     GROUP BY run_id, depth, array_to_string(path[:depth], '.')
@@ -251,8 +256,9 @@ SELECT
     modules.first_operator, modules.macs, modules.mean_ns, modules.own_ns,
     -- By the column that is shown: then a query for one run reads no other.
     modules.mean_ns / nullif(max(modules.mean_ns) FILTER (depth = 0) OVER (PARTITION BY runs.run_id), 0) AS share,
-    -- As in operator_facts: five microseconds for each operator, or flooring takes more than a fifth.
-    CASE WHEN modules.mean_ns >= 5000 * modules.operators THEN 2 * modules.macs / nullif(modules.mean_ns, 0) END AS gflops
+    -- As in operator_facts.
+    CASE WHEN modules.mean_most_ns <= 1.2 * modules.mean_ns THEN 2 * modules.macs / nullif(modules.mean_ns, 0) END AS gops,
+    CASE WHEN gops IS NOT NULL THEN if(modules.integers, 'GOP/s', 'GFLOP/s') END AS rate_unit
 FROM modules
 JOIN runs USING (run_id);
 COMMENT ON VIEW module_summary IS 'Time by module of the model, at every level of its hierarchy. The rows of one depth add up to their parents'' own time and theirs; the own times of all rows add up to the inference.';
@@ -269,21 +275,26 @@ COMMENT ON COLUMN module_summary.macs IS 'Multiply-accumulates of one inference,
 COMMENT ON COLUMN module_summary.mean_ns IS 'Mean time of the module and all below it; NULL when emulated.';
 COMMENT ON COLUMN module_summary.own_ns IS 'Mean time of the module''s own operators; NULL when emulated.';
 COMMENT ON COLUMN module_summary.share IS 'Mean time over mean Method::execute; NULL when emulated.';
-COMMENT ON COLUMN module_summary.gflops IS '10^9 operations per second, two per multiply-accumulate, over all time of the module; NULL when emulated, or too short for XNNPACK''s whole microseconds.';
+COMMENT ON COLUMN module_summary.gops IS '10^9 operations per second, two per multiply-accumulate, over all time of the module; NULL when emulated, or too short for XNNPACK''s whole microseconds.';
+COMMENT ON COLUMN module_summary.rate_unit IS 'GOP/s where any of it multiplies integers, otherwise GFLOP/s; NULL without a rate.';
 
 CREATE VIEW headroom AS
 WITH per_run AS (
     SELECT
         run_id, count(*)::INTEGER AS rounds, sum(inferences)::INTEGER AS inferences,
-        avg(COLUMNS('_ns$')),
+        count(*) FILTER (disturbed)::INTEGER AS disturbed_rounds,
+        stddev_samp(inference_ns) / nullif(avg(inference_ns), 0) AS round_cv,
+        avg(COLUMNS('_ns$')) FILTER (NOT disturbed),
         max(delegate_calls)::INTEGER AS delegate_calls, max(operators)::INTEGER AS operators,
         max(portable_operators)::INTEGER AS portable_operators
     FROM part_rounds
+    JOIN traced_rounds USING (run_id, round)
     GROUP BY run_id
 ),
 timed AS (
     SELECT
-        per_run.run_id, rounds, inferences, delegate_calls, operators, portable_operators,
+        per_run.run_id, rounds, inferences, disturbed_rounds, delegate_calls, operators, portable_operators,
+        CASE WHEN runs.fidelity <> 'emulated' THEN round_cv END AS round_cv,
         CASE WHEN runs.fidelity <> 'emulated' THEN COLUMNS('_ns$') END
     FROM (SELECT * FROM per_run) AS per_run
     JOIN (SELECT run_id, fidelity FROM runs) AS runs USING (run_id)
@@ -291,25 +302,32 @@ timed AS (
 SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
     runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
-    timed.rounds, timed.inferences, timed.operators, timed.portable_operators, timed.delegate_calls,
-    inference_ns, compute_ns, data_movement_ns, portable_ns, delegate_overhead_ns, framework_overhead_ns,
-    CASE WHEN runs.fidelity = 'hardware' THEN inference_ns - compute_ns END AS without_compute_ns,
+    timed.rounds, timed.disturbed_rounds, timed.round_cv,
+    timed.inferences, timed.operators, timed.portable_operators, timed.delegate_calls,
+    inference_ns, compute_ns, compute_most_ns, data_movement_ns, data_movement_most_ns, portable_ns,
+    delegate_overhead_ns, framework_overhead_ns,
+    -- A ceiling holds whatever XNNPACK's whole microseconds hide.
+    CASE WHEN runs.fidelity = 'hardware' THEN inference_ns - compute_most_ns END AS without_compute_ns,
     inference_ns / nullif(without_compute_ns, 0) AS without_compute_speedup,
-    CASE WHEN runs.fidelity = 'hardware' THEN inference_ns - data_movement_ns END AS without_data_movement_ns,
+    CASE WHEN runs.fidelity = 'hardware' THEN inference_ns - data_movement_most_ns END AS without_data_movement_ns,
     inference_ns / nullif(without_data_movement_ns, 0) AS without_data_movement_speedup
 FROM timed
 JOIN runs USING (run_id);
 COMMENT ON VIEW headroom IS 'The most each run could gain: the time of its parts, and the ceilings by Amdahl''s law if a part took no time. Traced times; NULL when emulated. A reference has no ceilings.';
-COMMENT ON COLUMN headroom.rounds IS 'Rounds: the n of the means.';
+COMMENT ON COLUMN headroom.rounds IS 'Rounds; disturbed ones are not in the means.';
+COMMENT ON COLUMN headroom.disturbed_rounds IS 'Rounds that the means leave out, as in traced_rounds.';
+COMMENT ON COLUMN headroom.round_cv IS 'Standard deviation of the mean inference of the rounds over its mean, disturbed ones included; NULL with one round, and when emulated.';
 COMMENT ON COLUMN headroom.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN headroom.operators IS 'Operators of one inference.';
 COMMENT ON COLUMN headroom.inference_ns IS 'Mean Method::execute with tracer.';
 COMMENT ON COLUMN headroom.compute_ns IS 'Mean time of CONV and GEMM.';
+COMMENT ON COLUMN headroom.compute_most_ns IS 'The most that can be: XNNPACK hides up to a microsecond of each operator.';
 COMMENT ON COLUMN headroom.data_movement_ns IS 'Mean time of Data Movement.';
+COMMENT ON COLUMN headroom.data_movement_most_ns IS 'The most that can be.';
 COMMENT ON COLUMN headroom.portable_ns IS 'Mean time of operators outside delegates, whatever their category.';
 COMMENT ON COLUMN headroom.delegate_overhead_ns IS 'Mean time of delegate calls beyond their operators. XNNPACK reports whole microseconds, so up to one per operator is rounding.';
 COMMENT ON COLUMN headroom.framework_overhead_ns IS 'Mean time of Method::execute beyond delegate calls and portable operators.';
-COMMENT ON COLUMN headroom.without_compute_ns IS 'The inference if CONV and GEMM took no time.';
-COMMENT ON COLUMN headroom.without_compute_speedup IS 'What that would bring: the ceiling of every faster kernel for them.';
-COMMENT ON COLUMN headroom.without_data_movement_ns IS 'The inference if Data Movement took no time.';
-COMMENT ON COLUMN headroom.without_data_movement_speedup IS 'What that would bring.';
+COMMENT ON COLUMN headroom.without_compute_ns IS 'The inference if CONV and GEMM took no time: so much at least.';
+COMMENT ON COLUMN headroom.without_compute_speedup IS 'What that would bring at most: the ceiling of every faster kernel for them.';
+COMMENT ON COLUMN headroom.without_data_movement_ns IS 'The inference if Data Movement took no time: so much at least.';
+COMMENT ON COLUMN headroom.without_data_movement_speedup IS 'What that would bring at most.';

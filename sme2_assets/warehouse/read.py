@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from sme2_assets.analysis.comparison import ArmRounds
+from sme2_assets.analysis.confidence import Conditions, conditions_of
 from sme2_assets.errors import WarehouseError
 from sme2_assets.warehouse.store import Warehouse
 
@@ -69,9 +70,27 @@ def arm(warehouse: Warehouse, run: dict[str, Any]) -> ArmRounds:
     """One arm's rows for a comparison."""
     frames = {
         view: warehouse.query(f"SELECT * EXCLUDE (run_id) FROM {view} WHERE run_id = ?", [run["run_id"]])
-        for view in ("latency_rounds", "category_rounds", "operator_rounds")
+        for view in ("latency_rounds", "category_rounds")
     }
-    return ArmRounds(run, **frames)
+    # Whether an operator was sampled on SME, where it cannot have been a neighbour.
+    operators = warehouse.query(
+        "SELECT rounds.* EXCLUDE (run_id), coalesce(certain_sme_samples, 0) > 0 AS on_sme "
+        "FROM operator_rounds AS rounds LEFT JOIN operator_samples AS sampled "
+        "ON sampled.run_id = rounds.run_id AND sampled.backend = rounds.backend "
+        "AND sampled.delegate IS NOT DISTINCT FROM rounds.delegate AND sampled.position = rounds.position "
+        "WHERE rounds.run_id = ?",
+        [run["run_id"]],
+    )
+    return ArmRounds(run, **frames, operator_rounds=operators, conditions=conditions(warehouse, run))
+
+
+def conditions(warehouse: Warehouse, run: dict[Any, Any]) -> Conditions:
+    """What a run was measured under."""
+    latency, headroom = (
+        warehouse.query(f"SELECT * FROM {view} WHERE run_id = ?", [run["run_id"]]).to_dict("records")
+        for view in ("latency_summary", "headroom")
+    )
+    return conditions_of(run, *(rows[0] if rows else {} for rows in (latency, headroom)))
 
 
 def comparison_of_session(warehouse: Warehouse, session_id: str) -> pd.DataFrame:

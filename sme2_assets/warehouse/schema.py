@@ -399,20 +399,64 @@ COMPARISONS = Table(
         Column(
             "speedup",
             "DOUBLE",
-            "off / on over paired rounds; above 1 SME2 is faster. NULL when not comparable.",
+            "off / on over paired rounds; above 1 SME2 is faster. NULL when not comparable, and where "
+            "XNNPACK's whole microseconds leave it open by a factor of more than 1.25.",
         ),
-        Column("speedup_low", "DOUBLE", "Lower end of its 95 % interval."),
-        Column("speedup_high", "DOUBLE", "Upper end of its 95 % interval."),
+        Column("speedup_low", "DOUBLE", "Lower end of its 95 % interval, whatever the clock hides."),
+        Column("speedup_high", "DOUBLE", "Upper end of its 95 % interval, whatever the clock hides."),
+        Column(
+            "bound_low",
+            "DOUBLE",
+            "The least that the speedup of these very rounds can be, however XNNPACK floored their times; "
+            "the speedup itself where the clock is exact.",
+        ),
+        Column("bound_high", "DOUBLE", "The most that it can be."),
         Column("n", "INTEGER", "Paired rounds the speedup rests on."),
         Column("p_value", "DOUBLE", "Exact signed-rank test over the rounds; NULL with too few."),
         Column("p_adjusted", "DOUBLE", "The same, adjusted for how many are compared at this level."),
         Column(
             "minimal_detectable_effect",
             "DOUBLE",
-            "The smallest ratio that these rounds would have shown with 80 % power; NULL with too few.",
+            "The smallest ratio that these rounds would have shown with 80 % power, noise floor and clock "
+            "considered; NULL with too few.",
         ),
-        Column("noise_floor", "DOUBLE", "Ratio that identical arms reach here; NULL when not known."),
-        Column("verdict", "VARCHAR", "faster, slower, no difference, insufficient data, or not comparable."),
+        Column("slow_rounds_off", "INTEGER", "Rounds with SME2 off that form a slow mode of their own."),
+        Column("slow_rounds_on", "INTEGER", "The same with SME2 on."),
+        Column(
+            "noise_floor",
+            "DOUBLE",
+            "Ratio below which a difference is noise: the largest of aa_noise_floor, what the placebo "
+            "operators together differ by, and, but for the whole model, placebo_scatter. NULL without any.",
+        ),
+        Column("aa_noise_floor", "DOUBLE", "Ratio that A/A sessions reach here; NULL with too few of them."),
+        Column(
+            "placebo",
+            "BOOLEAN",
+            "Whether the operator has the same kernel in both arms, and is long enough to tell a bias.",
+        ),
+        Column("placebo_operators", "INTEGER", "Such operators of the session; NULL when not comparable."),
+        Column(
+            "placebo_ratio", "DOUBLE", "off / on of their time together, which is 1 but for bias and noise."
+        ),
+        Column("placebo_low", "DOUBLE", "Lower end of its 95 % interval."),
+        Column("placebo_high", "DOUBLE", "Upper end of its 95 % interval."),
+        Column(
+            "placebo_scatter",
+            "DOUBLE",
+            "Ratio that 95 % of them stay within, each for itself; NULL below ten.",
+        ),
+        Column(
+            "confidence",
+            "VARCHAR",
+            "high, medium or low: how far the times of the session can be relied on, whatever the verdict. "
+            "NULL where they do not compare.",
+        ),
+        Column("confidence_reason", "VARCHAR", "Why, in a clause."),
+        Column(
+            "verdict",
+            "VARCHAR",
+            "faster, slower, no difference, too small to count, insufficient data, or not comparable.",
+        ),
         Column("reason", "VARCHAR", "Why the verdict, in a sentence."),
     ),
 )

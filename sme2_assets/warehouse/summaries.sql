@@ -3,6 +3,23 @@
 -- empty, where the published file is made, and of new runs, from `timeline` and `kernel_samples` with only
 -- the rows of these. So nothing here may look beyond one run.
 
+-- XNNPACK floors each of its times to a whole microsecond. In a call that hides at most one microsecond per row,
+-- and together no more than the call, whose time is exact, took beyond its rows. Where those exceed the call
+-- (a clock of whole microseconds), the call says nothing.
+CREATE VIEW delegate_calls AS
+SELECT
+    run_id, round, iteration, delegate,
+    sum(duration_ns) FILTER (kind = 'delegate_overhead') AS beyond_ns,
+    1000 * count(*) FILTER (kind = 'operator' AND backend = 'xnnpack') AS floored_ns,
+    CASE WHEN beyond_ns >= 0 THEN least(floored_ns, beyond_ns) ELSE floored_ns END AS hidden_ns
+FROM timeline
+WHERE delegate IS NOT NULL
+GROUP BY run_id, round, iteration, delegate;
+COMMENT ON VIEW delegate_calls IS 'What XNNPACK''s whole microseconds can hide of the rows of each delegate call.';
+COMMENT ON COLUMN delegate_calls.beyond_ns IS 'What the call took beyond what its rows report.';
+COMMENT ON COLUMN delegate_calls.floored_ns IS 'A microsecond for each row that XNNPACK floored.';
+COMMENT ON COLUMN delegate_calls.hidden_ns IS 'The most that its rows can have taken beyond what they report.';
+
 CREATE TABLE operator_rounds AS
 SELECT
     run_id, round, backend, delegate, position,
@@ -14,13 +31,18 @@ SELECT
     any_value(sme2_evidence) AS sme2_evidence,
     count(*)::INTEGER AS inferences,
     median(duration_ns) AS median_ns,
-    avg(duration_ns) AS mean_ns
+    avg(duration_ns) AS mean_ns,
+    median(duration_ns + if(backend = 'xnnpack', least(1000, hidden_ns), 0)) AS most_ns,
+    avg(duration_ns + if(backend = 'xnnpack', least(1000, hidden_ns), 0)) AS mean_most_ns
 FROM timeline
+LEFT JOIN delegate_calls USING (run_id, round, iteration, delegate)
 WHERE kind = 'operator' AND NOT is_warmup
 GROUP BY run_id, round, backend, delegate, position;
 COMMENT ON TABLE operator_rounds IS 'Time of each operator in each process of the etdump pass.';
 COMMENT ON COLUMN operator_rounds.median_ns IS 'Median over the inferences of the process.';
 COMMENT ON COLUMN operator_rounds.mean_ns IS 'Mean over the inferences of the process; means add up.';
+COMMENT ON COLUMN operator_rounds.most_ns IS 'The most the median can be; the median itself is the least. The same for an exact clock.';
+COMMENT ON COLUMN operator_rounds.mean_most_ns IS 'The most the mean can be; the mean itself is the least.';
 COMMENT ON COLUMN operator_rounds.inferences IS 'Timed inferences.';
 
 CREATE TABLE operator_order AS
@@ -46,17 +68,33 @@ COMMENT ON COLUMN programs.program IS 'Hash of their types and places: runs of t
 
 -- Overhead is kept as a row of its own, so that the rows of a run add up to the inference.
 CREATE TABLE category_rounds AS
-WITH per_inference AS (
+WITH per_call AS (
     SELECT
-        run_id, round, iteration,
+        run_id, round, iteration, delegate,
         coalesce(category, 'Overhead') AS category,
         sum(duration_ns) AS duration_ns,
         count(*) FILTER (kind = 'operator') AS operators,
         count(*) FILTER (kind = 'operator' AND sme2_evidence <> 'none') AS sme2_operators,
-        count(*) FILTER (kind = 'operator' AND NOT known) AS unknown_operators
+        count(*) FILTER (kind = 'operator' AND NOT known) AS unknown_operators,
+        coalesce(any_value(hidden_ns), 0) AS hidden_in_call_ns,
+        least(1000 * count(*) FILTER (kind = 'operator' AND backend = 'xnnpack'), hidden_in_call_ns) AS hidden_ns
     FROM timeline
+    LEFT JOIN delegate_calls USING (run_id, round, iteration, delegate)
     WHERE NOT is_warmup
-    GROUP BY run_id, round, iteration, coalesce(category, 'Overhead')
+    GROUP BY run_id, round, iteration, delegate, coalesce(category, 'Overhead')
+),
+per_inference AS (
+    SELECT
+        run_id, round, iteration, category,
+        sum(duration_ns) AS duration_ns,
+        -- What the rows of a call hide is counted as its overhead.
+        sum(duration_ns - if(category = 'Overhead', hidden_in_call_ns, 0)) AS least_ns,
+        sum(duration_ns + hidden_ns) AS most_ns,
+        sum(operators) AS operators,
+        sum(sme2_operators) AS sme2_operators,
+        sum(unknown_operators) AS unknown_operators
+    FROM per_call
+    GROUP BY run_id, round, iteration, category
 )
 SELECT
     run_id, round, category,
@@ -65,7 +103,9 @@ SELECT
     max(unknown_operators)::INTEGER AS unknown_operators,
     count(*)::INTEGER AS inferences,
     median(duration_ns) AS median_ns,
-    avg(duration_ns) AS mean_ns
+    avg(duration_ns) AS mean_ns,
+    median(least_ns) AS least_ns,
+    median(most_ns) AS most_ns
 FROM per_inference
 GROUP BY run_id, round, category;
 COMMENT ON TABLE category_rounds IS 'Time of each category in each process of the etdump pass; Overhead is not an operator category.';
@@ -75,14 +115,22 @@ COMMENT ON COLUMN category_rounds.unknown_operators IS 'Those the categoriser do
 COMMENT ON COLUMN category_rounds.inferences IS 'Timed inferences.';
 COMMENT ON COLUMN category_rounds.median_ns IS 'Median over the inferences of the process.';
 COMMENT ON COLUMN category_rounds.mean_ns IS 'Mean over the inferences of the process; means add up.';
+COMMENT ON COLUMN category_rounds.least_ns IS 'The least the median can be: less than it for Overhead, which holds what the operators hide.';
+COMMENT ON COLUMN category_rounds.most_ns IS 'The most the median can be: XNNPACK hides up to a microsecond of each operator.';
 
 CREATE TABLE part_rounds AS
-WITH per_inference AS (
+WITH per_call AS (
     SELECT
-        run_id, round, iteration,
+        run_id, round, iteration, delegate,
         sum(duration_ns) AS inference_ns,
         coalesce(sum(duration_ns) FILTER (category IN ('CONV', 'GEMM')), 0) AS compute_ns,
+        compute_ns + coalesce(least(
+            1000 * count(*) FILTER (category IN ('CONV', 'GEMM') AND backend = 'xnnpack'), any_value(hidden_ns)
+        ), 0) AS compute_most_ns,
         coalesce(sum(duration_ns) FILTER (category = 'Data Movement'), 0) AS data_movement_ns,
+        data_movement_ns + coalesce(least(
+            1000 * count(*) FILTER (category = 'Data Movement' AND backend = 'xnnpack'), any_value(hidden_ns)
+        ), 0) AS data_movement_most_ns,
         coalesce(sum(duration_ns) FILTER (kind = 'operator' AND backend = 'portable'), 0) AS portable_ns,
         coalesce(sum(duration_ns) FILTER (kind = 'delegate_overhead'), 0) AS delegate_overhead_ns,
         coalesce(sum(duration_ns) FILTER (kind = 'framework_overhead'), 0) AS framework_overhead_ns,
@@ -90,7 +138,14 @@ WITH per_inference AS (
         count(*) FILTER (kind = 'operator') AS operators,
         count(*) FILTER (kind = 'operator' AND backend = 'portable') AS portable_operators
     FROM timeline
+    LEFT JOIN delegate_calls USING (run_id, round, iteration, delegate)
     WHERE NOT is_warmup
+    GROUP BY run_id, round, iteration, delegate
+),
+per_inference AS (
+    SELECT
+        run_id, round, sum(COLUMNS('_ns$|_calls$|operators$'))
+    FROM per_call
     GROUP BY run_id, round, iteration
 )
 SELECT
@@ -104,7 +159,9 @@ COMMENT ON TABLE part_rounds IS 'Mean time of the parts of an inference in each 
 COMMENT ON COLUMN part_rounds.inferences IS 'Timed inferences.';
 COMMENT ON COLUMN part_rounds.inference_ns IS 'Method::execute with tracer.';
 COMMENT ON COLUMN part_rounds.compute_ns IS 'CONV and GEMM.';
+COMMENT ON COLUMN part_rounds.compute_most_ns IS 'The most that CONV and GEMM can be: XNNPACK hides up to a microsecond of each operator.';
 COMMENT ON COLUMN part_rounds.data_movement_ns IS 'Data Movement.';
+COMMENT ON COLUMN part_rounds.data_movement_most_ns IS 'The most that Data Movement can be.';
 COMMENT ON COLUMN part_rounds.portable_ns IS 'Operators outside delegates, whatever their category.';
 COMMENT ON COLUMN part_rounds.delegate_overhead_ns IS 'Delegate calls beyond their operators.';
 COMMENT ON COLUMN part_rounds.framework_overhead_ns IS 'Method::execute beyond delegate calls and portable operators.';

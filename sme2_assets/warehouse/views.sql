@@ -83,11 +83,30 @@ COMMENT ON COLUMN latency_summary.sampler_overhead IS 'Median inference with tra
 COMMENT ON COLUMN latency_summary.load_ns IS 'Model load time, median.';
 COMMENT ON COLUMN latency_summary.peak_memory_bytes IS 'Peak memory, largest process.';
 
+-- Means add up, and one disturbed round decides them: they leave such rounds out, by the same rule in every arm.
+-- Speedups leave none out: they rest on medians, over all pairs of rounds.
+CREATE VIEW traced_rounds AS
+WITH timed AS (
+    SELECT
+        run_id, round,
+        inference_ns / nullif(median(inference_ns) OVER (PARTITION BY run_id), 0) AS deviation,
+        deviation NOT BETWEEN 1 / 1.25 AND 1.25 AS odd
+    FROM part_rounds
+)
+SELECT
+    run_id, round, deviation,
+    odd AND 2 * count(*) FILTER (odd) OVER (PARTITION BY run_id) < count(*) OVER (PARTITION BY run_id) AS disturbed
+FROM timed;
+COMMENT ON VIEW traced_rounds IS 'The rounds of the etdump pass, and which of them are disturbed: means, shares and ranks leave those out.';
+COMMENT ON COLUMN traced_rounds.deviation IS 'Mean inference of the round over that of the run''s middle round.';
+COMMENT ON COLUMN traced_rounds.disturbed IS 'Whether that is a factor of more than 1.25, in either direction. Where half of the rounds would be, none is: then it is no exception.';
+
 CREATE VIEW operator_summary AS
 WITH execute AS (
     SELECT run_id, avg(execute_ns) AS mean_ns
     FROM inferences
-    WHERE pass = 'etdump' AND NOT is_warmup
+    JOIN traced_rounds USING (run_id, round)
+    WHERE pass = 'etdump' AND NOT is_warmup AND NOT disturbed
     GROUP BY run_id
 ),
 operators AS (
@@ -102,8 +121,10 @@ operators AS (
         count(*)::INTEGER AS rounds,
         sum(inferences)::INTEGER AS inferences,
         median(median_ns) AS median_ns,
-        avg(mean_ns) AS mean_ns
+        avg(mean_ns) FILTER (NOT disturbed) AS mean_ns,
+        avg(mean_most_ns) FILTER (NOT disturbed) AS mean_most_ns
     FROM operator_rounds
+    JOIN traced_rounds USING (run_id, round)
     GROUP BY run_id, backend, delegate, position
 )
 SELECT
@@ -112,7 +133,7 @@ SELECT
     operators.delegate, operators.position, operators.name, operators.op_type, operators.data_type,
     operators.category, operators.known, operators.backend,
     CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN operators.sme2_evidence END AS sme2_evidence,
-    operators.rounds, operators.inferences, operators.median_ns, operators.mean_ns,
+    operators.rounds, operators.inferences, operators.median_ns, operators.mean_ns, operators.mean_most_ns,
     operators.mean_ns / nullif(execute.mean_ns, 0) AS share
 FROM operators
 JOIN runs USING (run_id)
@@ -122,7 +143,8 @@ COMMENT ON COLUMN operator_summary.sme2_evidence IS 'By name alone. name: the op
 COMMENT ON COLUMN operator_summary.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN operator_summary.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN operator_summary.median_ns IS 'Median over rounds of the per-process medians.';
-COMMENT ON COLUMN operator_summary.mean_ns IS 'Mean; means of all rows and the overhead add up to the inference.';
+COMMENT ON COLUMN operator_summary.mean_ns IS 'Mean without disturbed rounds; means of all rows and the overhead add up to the inference.';
+COMMENT ON COLUMN operator_summary.mean_most_ns IS 'The most the mean can be: XNNPACK hides up to a microsecond of each of its operators. The same as the mean elsewhere.';
 COMMENT ON COLUMN operator_summary.share IS 'Mean time over mean Method::execute.';
 
 CREATE VIEW operator_facts AS
@@ -155,10 +177,12 @@ SELECT
     coalesce(sampled.near_boundary_samples, 0) AS near_boundary_samples,
     CASE WHEN summary.fidelity IS DISTINCT FROM 'reference' THEN coalesce(sampled.sme_samples, 0) END AS sme_samples,
     sampled.sme_unit_share, sampled.sve_unit_share, sampled.simd_unit_share, sampled.load_store_share,
-    -- Two operations per multiply-accumulate, over nanoseconds: GFLOP/s.
-    -- XNNPACK floors its times to whole microseconds: below five of them a rate would be off by a fifth or more.
-    CASE WHEN summary.fidelity <> 'emulated' AND (summary.backend = 'portable' OR summary.median_ns >= 5000)
-        THEN 2 * operators.macs / nullif(summary.median_ns, 0) END AS gflops
+    -- Two operations per multiply-accumulate, over the mean that is shown beside it. No rate where XNNPACK's whole
+    -- microseconds hide more than a fifth.
+    CASE WHEN summary.fidelity <> 'emulated' AND summary.mean_most_ns <= 1.2 * summary.mean_ns
+        THEN 2 * operators.macs / nullif(summary.mean_ns, 0) END AS gops,
+    CASE WHEN gops IS NOT NULL THEN if(regexp_matches(coalesce(summary.data_type, ''), '^P?Q'), 'GOP/s', 'GFLOP/s')
+    END AS rate_unit
 FROM operator_summary AS summary
 LEFT JOIN operators
     ON operators.run_id = summary.run_id AND operators.backend = summary.backend
@@ -171,11 +195,13 @@ COMMENT ON VIEW operator_facts IS 'All that is known of each operator of each ru
 COMMENT ON COLUMN operator_facts.sme2_evidence IS 'executed (sampled in an SME kernel), name (its name implies one), registered (the log offered one for this kind of operator) or none. NULL on a reference, which says nothing about SME2.';
 COMMENT ON COLUMN operator_facts.samples IS 'Samples attributed to the operator, all threads.';
 COMMENT ON COLUMN operator_facts.sme_samples IS 'Those in SME or SME2 kernels, or on an SME instruction; NULL on a reference.';
-COMMENT ON COLUMN operator_facts.gflops IS 'Achieved 10^9 operations per second, two per multiply-accumulate; NULL when emulated, not counted, or too short for XNNPACK''s whole microseconds.';
+COMMENT ON COLUMN operator_facts.gops IS 'Achieved 10^9 operations per second, two per multiply-accumulate, over the mean time; NULL when emulated, not counted, or too short for XNNPACK''s whole microseconds.';
+COMMENT ON COLUMN operator_facts.rate_unit IS 'GOP/s where the operator multiplies integers, otherwise GFLOP/s; NULL without a rate.';
 COMMENT ON COLUMN operator_facts.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN operator_facts.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN operator_facts.median_ns IS 'Median over rounds of the per-process medians.';
-COMMENT ON COLUMN operator_facts.mean_ns IS 'Mean; means of all rows and the overhead add up to the inference.';
+COMMENT ON COLUMN operator_facts.mean_ns IS 'Mean without disturbed rounds; means of all rows and the overhead add up to the inference.';
+COMMENT ON COLUMN operator_facts.mean_most_ns IS 'The most the mean can be, as in operator_summary.';
 COMMENT ON COLUMN operator_facts.share IS 'Mean time over mean Method::execute.';
 COMMENT ON COLUMN operator_facts.sve_unit_share IS 'Share of samples on an SVE instruction.';
 
@@ -274,8 +300,9 @@ WITH categories AS (
         max(unknown_operators)::INTEGER AS unknown_operators,
         count(*)::INTEGER AS rounds,
         median(median_ns) AS median_ns,
-        avg(mean_ns) AS mean_ns
+        avg(mean_ns) FILTER (NOT disturbed) AS mean_ns
     FROM category_rounds
+    JOIN traced_rounds USING (run_id, round)
     GROUP BY run_id, category
 )
 SELECT
@@ -294,7 +321,7 @@ COMMENT ON COLUMN category_summary.operators IS 'Operators of the category in on
 COMMENT ON COLUMN category_summary.sme2_operators IS 'Those with SME2 evidence; NULL on a reference, which says nothing about SME2.';
 COMMENT ON COLUMN category_summary.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN category_summary.median_ns IS 'Median over rounds of the per-process medians.';
-COMMENT ON COLUMN category_summary.mean_ns IS 'Mean time per inference; the rows of a run add up to the inference.';
+COMMENT ON COLUMN category_summary.mean_ns IS 'Mean time per inference without disturbed rounds; the rows of a run add up to the inference.';
 COMMENT ON COLUMN category_summary.share IS 'Mean time over the sum of the run''s rows.';
 
 CREATE VIEW sme2_comparison AS
@@ -313,7 +340,7 @@ SELECT
     exp(abs(ln(speedup))) AS deviation
 FROM comparisons
 WHERE experiment = 'aa' AND level = 'model' AND speedup IS NOT NULL;
-COMMENT ON VIEW aa_sessions IS 'What identical arms gave: every deviation from 1 is noise, every verdict but no difference an error.';
+COMMENT ON VIEW aa_sessions IS 'What identical arms gave: every deviation from 1 is noise, every verdict of faster or slower an error.';
 COMMENT ON COLUMN aa_sessions.deviation IS 'The speedup or its reciprocal, whichever is above 1.';
 
 -- One point per run: what change points are looked for in, and what a plot of the nights shows.

@@ -139,7 +139,8 @@ def test_ceilings_are_in_milliseconds_and_as_a_factor():
     explanation = explained("made-fp32", "linux")
     inference_ns = OperatorRun(cnn("on")).inference_ns
     [compute] = of_kind(explanation, "amdahl_compute")
-    left_ns = inference_ns - 400_000
+    # Each of the three may have taken a microsecond more than XNNPACK says.
+    left_ns = inference_ns - 403_000
     assert f"{left_ns / 1e6:.3f} ms would be left, {inference_ns / left_ns:.2f}x at most" in compute.title
     [movement] = of_kind(explanation, "amdahl_data_movement")
     assert movement.win_share == pytest.approx(60_000 / inference_ns)

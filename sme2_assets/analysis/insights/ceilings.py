@@ -25,7 +25,8 @@ def ceilings(subject: ArmRows) -> Iterator[Insight]:
         speedup = ceiling_text(headroom[f"without_{column}_speedup"])
         yield subject.insight(
             kind,
-            f"Ceiling: if {name} took no time, {ms(rest_ns):.3f} ms would be left, {speedup} at most",
+            f"Ceiling: if {name} took no time, at least {ms(rest_ns):.3f} ms would be left, "
+            f"{speedup} at most",
             f"{name} {'take' if kind == 'amdahl_compute' else 'takes'} {ms(win_ns):.3f} of "
             f"{ms(headroom['inference_ns']):.3f} ms (Amdahl's law).",
             f"More than {speedup} from {remedy}.",

@@ -22,9 +22,9 @@ def heavy_operators(subject: ArmRows, baseline: ArmRows | None) -> Iterator[Insi
     off_of = _with_sme2_off(baseline, operators)
     for operator in heavy.to_dict("records"):
         facts = [place_of(operator)]
-        if not pd.isna(operator["gflops"]):
+        if not pd.isna(operator["gops"]):
             work = f"{operator['macs'] / 1e6:.1f} million multiply-accumulates"
-            facts.append(f"{work} at {operator['gflops']:.1f} GFLOP/s")
+            facts.append(f"{work} at {operator['gops']:.1f} {operator['rate_unit']}")
         off = off_of.get(place_in_run(operator))
         if off is not None:
             facts.append(f"{ms(off['mean_ns']):.3f} ms with SME2 off")
@@ -105,10 +105,10 @@ def overheads(subject: ArmRows) -> Iterator[Insight]:
         rounding_ns = min(1000.0 * delegated, delegate_ns)
         yield subject.insight(
             "delegate_overhead",
-            f"{calls} delegate {'call costs' if calls == 1 else 'calls cost'} {ms(delegate_ns):.3f} ms "
-            "beyond their operators",
-            f"{ms(delegate_ns / calls):.3f} ms per call: entering, leaving, and what XNNPACK does between "
-            "operators.",
+            f"{calls} delegate {'call costs' if calls == 1 else 'calls cost'} at most "
+            f"{ms(delegate_ns):.3f} ms beyond their operators",
+            f"At most {ms(delegate_ns / calls):.3f} ms per call: entering, leaving, and what XNNPACK does "
+            "between operators.",
             f"XNNPACK floors its times, so up to {ms(rounding_ns):.3f} ms of it may be its operators' own "
             f"({delegated} operators, a microsecond each).",
             win_ns=delegate_ns,
