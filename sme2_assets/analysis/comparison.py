@@ -137,7 +137,7 @@ def compare(off: ArmRounds, on: ArmRounds, noise_floor: float | None = None) -> 
     for level in ("model", "category", "operator"):
         floors = [noise_floor or 1.0, placebo.deviation, (level != "model" and placebo.scatter) or 1.0]
         floor = max(floors) if noise_floor is not None or max(floors) > 1 else None
-        _judge([row for row in rows if row["level"] == level], floor, bias)
+        _judge([row for row in rows if row["level"] == level], off.run["experiment"], floor, bias)
     frame = pd.DataFrame(rows)
     frame["placebo_operators"] = placebo.operators if reason is None else None
     for column, name in (("ratio", "placebo_ratio"), ("low", "placebo_low"), ("high", "placebo_high")):
@@ -261,7 +261,7 @@ def _timed(pair: pd.DataFrame, reason: str | None) -> dict[str, Any]:
     return {**row, "times": (off, on)}
 
 
-def _judge(rows: list[dict[str, Any]], noise_floor: float | None, bias: str | None) -> None:
+def _judge(rows: list[dict[str, Any]], experiment: str, noise_floor: float | None, bias: str | None) -> None:
     """Gives the rows of one level their verdicts, with false discoveries under control across them."""
     judged = [(row, *row.pop("times")) for row in rows if "times" in row]
     estimates = [bounded_speedup(off, on) for _, off, on in judged]
@@ -286,8 +286,9 @@ def _judge(rows: list[dict[str, Any]], noise_floor: float | None, bias: str | No
             "slow_rounds_off": len(modes[0]),
             "slow_rounds_on": len(modes[1]),
         }
-        # In the same rounds of both arms a slow mode is the machine's, and pairs take it out.
-        mixed = modes[0] != modes[1]
+        # In the same rounds of both arms a slow mode is the machine's, and pairs take it out. Between
+        # identical arms it is the very noise that is looked for.
+        mixed = modes[0] != modes[1] and experiment == "sme2"
         if mixed:
             reason += f" {_modes_text(off, on, modes)}"
         if bias is not None:

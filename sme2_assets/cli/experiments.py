@@ -404,7 +404,7 @@ def _verdict(warehouse: Warehouse, outcome: Outcome) -> dict[str, Any] | None:
     if outcome.session_id is None or not outcome.session.paired:
         return None
     rows = comparison_of_session(warehouse, outcome.session_id)
-    told = ["verdict", "reason", "speedup", "speedup_low", "speedup_high"]
+    told = ["verdict", "reason", "speedup", "speedup_low", "speedup_high", "confidence"]
     return json.loads(rows[rows["level"] == "model"][told].to_json(orient="records"))[0]
 
 

@@ -340,7 +340,8 @@ def _verdict(comparison: pd.DataFrame) -> dict[str, Any] | None:
     if whole.empty:
         return None
     columns = ["off_run_id", "on_run_id", "verdict", "reason", "speedup", "speedup_low", "speedup_high"]
-    return json.loads(whole[[*columns, "n", "p_value", "fidelity"]].to_json(orient="records"))[0]
+    columns += ["n", "p_value", "fidelity", "confidence", "confidence_reason"]
+    return json.loads(whole[columns].to_json(orient="records"))[0]
 
 
 def _verdict_lines(verdict: dict[str, Any] | None) -> list[str]:

@@ -324,7 +324,14 @@ def _categories(subject: _Subject) -> Section:
             def draw(width: float) -> Any:
                 return speedup_figure(subject.compared, threshold, name, width)
 
-            blocks.append(Picture("speedups", "Speedup of the model and of each category.", draw))
+            blocks.append(
+                Picture(
+                    "speedups",
+                    "Speedup of the model and of each category. Without a point: whole microseconds "
+                    "of XNNPACK leave no number.",
+                    draw,
+                )
+            )
     if subject.timed:
         bounds = "" if subject.reference else ", and the most that could be gained if it took no time"
         blocks += [Text(f"What each part takes{bounds}:"), Grid(headroom_table(subject.explanation))]

@@ -20,7 +20,10 @@ from sme2_assets.report.terminal import print_table
 
 # Operators below this rank are a long tail; the view bottlenecks has them all.
 BOTTLENECKS_SHOWN = 15
-WINS_NOTE = "Time to gain is an upper bound, the thing's whole time; gains overlap and do not add up."
+WINS_NOTE = (
+    "Time to gain is an upper bound, the thing's whole time as reported (XNNPACK floors each operator to a "
+    "microsecond); gains overlap and do not add up."
+)
 _BASIS = {
     "measured": "measured",
     "emulated": "kernels seen under emulation",

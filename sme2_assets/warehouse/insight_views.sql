@@ -204,7 +204,7 @@ COMMENT ON COLUMN missed_sme2.sme_samples IS 'Those in SME or SME2 kernels that 
 COMMENT ON COLUMN missed_sme2.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN missed_sme2.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN missed_sme2.median_ns IS 'Median over rounds of the per-process medians; NULL when emulated.';
-COMMENT ON COLUMN missed_sme2.mean_ns IS 'Mean time: the most that an SME2 kernel could gain. NULL when emulated.';
+COMMENT ON COLUMN missed_sme2.mean_ns IS 'Mean time as reported: the most that an SME2 kernel could gain, but for up to a microsecond that XNNPACK hides. NULL when emulated.';
 COMMENT ON COLUMN missed_sme2.share IS 'Mean time over mean Method::execute; NULL when emulated.';
 
 CREATE VIEW module_summary AS

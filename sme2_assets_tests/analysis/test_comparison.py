@@ -394,3 +394,12 @@ def test_placebos_are_only_of_sme2_hardware_pairs():
 def test_the_smallest_effect_that_shows_has_the_noise_floor_in_it():
     model = at(compare(arm("off", OFF), arm("on", ON), noise_floor=1.124), "model")
     assert model["minimal_detectable_effect"] >= 1.124
+
+
+def test_a_slow_mode_of_identical_arms_stays_in_the_noise_they_are_measured_for():
+    same = {"experiment": "aa"}
+    slow = arm("off", OFF, arm="b", **same)
+    slow.latency_rounds.loc[[1, 4], "median_ns"] *= 1.5
+    model = at(compare(arm("off", OFF, arm="a", **same), slow), "model")
+    assert (model["slow_rounds_off"], model["slow_rounds_on"]) == (0, 2)
+    assert model["speedup"] < 1

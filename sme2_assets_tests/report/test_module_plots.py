@@ -69,6 +69,6 @@ def test_the_roofline_shows_both_arms(tmp_path):
 def test_there_is_no_roofline_of_emulated_times_or_without_counted_work():
     assert roofline_picture(rows("bottlenecks", "emulated", "on"), "a title") is None
     measured = rows("bottlenecks", "linux", "on")
-    assert roofline_picture(measured.assign(gflops=np.nan), "a title") is None
+    assert roofline_picture(measured.assign(gops=np.nan), "a title") is None
     mixed = pd.concat([measured, rows("bottlenecks", "emulated", "off")])
     assert roofline_picture(mixed, "a title") is None

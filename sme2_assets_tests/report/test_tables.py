@@ -80,6 +80,8 @@ def compared_row(**values: object) -> pd.DataFrame:
         "off_ns": None,
         "on_ns": None,
         "speedup": None,
+        "speedup_low": None,
+        "speedup_high": None,
         "verdict": "not comparable",
     }
     return pd.DataFrame([{**row, **values}])
