@@ -10,14 +10,17 @@ CREATE VIEW delegate_calls AS
 SELECT
     run_id, round, iteration, delegate,
     sum(duration_ns) FILTER (kind = 'delegate_overhead') AS beyond_ns,
-    1000 * count(*) FILTER (kind = 'operator' AND backend = 'xnnpack') AS floored_ns,
-    CASE WHEN beyond_ns >= 0 THEN least(floored_ns, beyond_ns) ELSE floored_ns END AS hidden_ns
+    count(*) FILTER (kind = 'operator' AND backend = 'xnnpack') AS floored_rows,
+    CASE
+        WHEN beyond_ns >= 0 THEN least(1000 * floored_rows, beyond_ns)
+        WHEN beyond_ns < 0 THEN 1000 * floored_rows
+    END AS hidden_ns
 FROM timeline
 WHERE delegate IS NOT NULL
 GROUP BY run_id, round, iteration, delegate;
 COMMENT ON VIEW delegate_calls IS 'What XNNPACK''s whole microseconds can hide of the rows of each delegate call.';
 COMMENT ON COLUMN delegate_calls.beyond_ns IS 'What the call took beyond what its rows report.';
-COMMENT ON COLUMN delegate_calls.floored_ns IS 'A microsecond for each row that XNNPACK floored.';
+COMMENT ON COLUMN delegate_calls.floored_rows IS 'Its rows that XNNPACK floored.';
 COMMENT ON COLUMN delegate_calls.hidden_ns IS 'The most that its rows can have taken beyond what they report.';
 
 CREATE TABLE operator_rounds AS
@@ -39,11 +42,11 @@ LEFT JOIN delegate_calls USING (run_id, round, iteration, delegate)
 WHERE kind = 'operator' AND NOT is_warmup
 GROUP BY run_id, round, backend, delegate, position;
 COMMENT ON TABLE operator_rounds IS 'Time of each operator in each process of the etdump pass.';
-COMMENT ON COLUMN operator_rounds.median_ns IS 'Median over the inferences of the process.';
-COMMENT ON COLUMN operator_rounds.mean_ns IS 'Mean over the inferences of the process; means add up.';
+COMMENT ON COLUMN operator_rounds.median_ns IS 'Median over the inferences of the process that ran it.';
+COMMENT ON COLUMN operator_rounds.mean_ns IS 'Mean over those inferences.';
 COMMENT ON COLUMN operator_rounds.most_ns IS 'The most the median can be; the median itself is the least. The same for an exact clock.';
 COMMENT ON COLUMN operator_rounds.mean_most_ns IS 'The most the mean can be; the mean itself is the least.';
-COMMENT ON COLUMN operator_rounds.inferences IS 'Timed inferences.';
+COMMENT ON COLUMN operator_rounds.inferences IS 'Timed inferences that ran it.';
 
 CREATE TABLE operator_order AS
 SELECT
@@ -95,6 +98,13 @@ per_inference AS (
         sum(unknown_operators) AS unknown_operators
     FROM per_call
     GROUP BY run_id, round, iteration, category
+),
+-- Not every inference has every category where they took several operator sequences.
+processes AS (
+    SELECT run_id, round, count(DISTINCT iteration) AS inferences
+    FROM timeline
+    WHERE NOT is_warmup
+    GROUP BY run_id, round
 )
 SELECT
     run_id, round, category,
@@ -103,18 +113,19 @@ SELECT
     max(unknown_operators)::INTEGER AS unknown_operators,
     count(*)::INTEGER AS inferences,
     median(duration_ns) AS median_ns,
-    avg(duration_ns) AS mean_ns,
+    sum(duration_ns) / any_value(processes.inferences) AS mean_ns,
     median(least_ns) AS least_ns,
     median(most_ns) AS most_ns
 FROM per_inference
+JOIN processes USING (run_id, round)
 GROUP BY run_id, round, category;
 COMMENT ON TABLE category_rounds IS 'Time of each category in each process of the etdump pass; Overhead is not an operator category.';
 COMMENT ON COLUMN category_rounds.operators IS 'Operators of the category in one inference.';
 COMMENT ON COLUMN category_rounds.sme2_operators IS 'Those with SME2 evidence.';
 COMMENT ON COLUMN category_rounds.unknown_operators IS 'Those the categoriser does not know (Other only).';
-COMMENT ON COLUMN category_rounds.inferences IS 'Timed inferences.';
-COMMENT ON COLUMN category_rounds.median_ns IS 'Median over the inferences of the process.';
-COMMENT ON COLUMN category_rounds.mean_ns IS 'Mean over the inferences of the process; means add up.';
+COMMENT ON COLUMN category_rounds.inferences IS 'Timed inferences that have an operator of the category.';
+COMMENT ON COLUMN category_rounds.median_ns IS 'Median over those inferences.';
+COMMENT ON COLUMN category_rounds.mean_ns IS 'Mean over all timed inferences of the process; means add up.';
 COMMENT ON COLUMN category_rounds.least_ns IS 'The least the median can be: less than it for Overhead, which holds what the operators hide.';
 COMMENT ON COLUMN category_rounds.most_ns IS 'The most the median can be: XNNPACK hides up to a microsecond of each operator.';
 
@@ -123,17 +134,17 @@ WITH per_call AS (
     SELECT
         run_id, round, iteration, delegate,
         sum(duration_ns) AS inference_ns,
-        coalesce(sum(duration_ns) FILTER (category IN ('CONV', 'GEMM')), 0) AS compute_ns,
+        coalesce(sum(duration_ns) FILTER (category IN ('CONV', 'GEMM')), 0 * inference_ns) AS compute_ns,
         compute_ns + coalesce(least(
             1000 * count(*) FILTER (category IN ('CONV', 'GEMM') AND backend = 'xnnpack'), any_value(hidden_ns)
         ), 0) AS compute_most_ns,
-        coalesce(sum(duration_ns) FILTER (category = 'Data Movement'), 0) AS data_movement_ns,
+        coalesce(sum(duration_ns) FILTER (category = 'Data Movement'), 0 * inference_ns) AS data_movement_ns,
         data_movement_ns + coalesce(least(
             1000 * count(*) FILTER (category = 'Data Movement' AND backend = 'xnnpack'), any_value(hidden_ns)
         ), 0) AS data_movement_most_ns,
-        coalesce(sum(duration_ns) FILTER (kind = 'operator' AND backend = 'portable'), 0) AS portable_ns,
-        coalesce(sum(duration_ns) FILTER (kind = 'delegate_overhead'), 0) AS delegate_overhead_ns,
-        coalesce(sum(duration_ns) FILTER (kind = 'framework_overhead'), 0) AS framework_overhead_ns,
+        coalesce(sum(duration_ns) FILTER (kind = 'operator' AND backend = 'portable'), 0 * inference_ns) AS portable_ns,
+        coalesce(sum(duration_ns) FILTER (kind = 'delegate_overhead'), 0 * inference_ns) AS delegate_overhead_ns,
+        coalesce(sum(duration_ns) FILTER (kind = 'framework_overhead'), 0 * inference_ns) AS framework_overhead_ns,
         count(*) FILTER (kind = 'delegate_overhead') AS delegate_calls,
         count(*) FILTER (kind = 'operator') AS operators,
         count(*) FILTER (kind = 'operator' AND backend = 'portable') AS portable_operators
