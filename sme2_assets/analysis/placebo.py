@@ -45,8 +45,8 @@ class Placebo:
         if self.joint.low <= threshold and self.joint.high >= 1 / threshold:
             return None
         return (
-            f"{self.operators} operators have the same kernel in both arms, and yet they take "
-            f"{self.joint.ratio:.3f} times as long with SME2 off as with it on (95 % interval "
+            f"{self.operators} operator{' has' if self.operators == 1 else 's have'} the same kernel in both "
+            f"arms, and yet {self.joint.ratio:.3f} times the time with SME2 off (95 % interval "
             f"{self.joint.low:.3f} to {self.joint.high:.3f}): the arms differ in something else than SME2, "
             f"by more than {threshold - 1:.1%}."
         )

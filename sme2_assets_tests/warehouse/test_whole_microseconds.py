@@ -27,6 +27,7 @@ from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.comparisons import compare_pair
 from sme2_assets.warehouse.publish import SUMMARIES_FILE, _rows, _sql
 from sme2_assets.warehouse.schema import KERNEL_SAMPLES, TIMELINE
+from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, source
 
 GEMM = "Fully Connected (NC, {}) GEMM"
 
@@ -206,6 +207,29 @@ def test_a_rate_is_of_the_time_that_stands_beside_it_and_names_what_it_counts(
     assert set(facts["rate_unit"]) == {"GFLOP/s"}
 
 
+@pytest.mark.parametrize(
+    ("types", "unit"),
+    [
+        ("F32", "GFLOP/s"),
+        ("PF16", "GFLOP/s"),
+        ("F32, QC8W", "GFLOP/s"),
+        ("QS8, QC8W", "GOP/s"),
+        ("PQS8, QC8W", "GOP/s"),
+        ("QP8, F32, QC8W", "GOP/s"),
+        ("QD8, F32, QC4W", "GOP/s"),
+    ],
+)
+def test_products_of_integers_have_another_unit(types: str, unit: str, warehouse: Warehouse):
+    facts = source("head", "XNNFullyConnected", macs=9_400_000)
+    OperatorRun([Op(f"Fully Connected (NC, {types}) GEMM #1", 66, 0, facts)]).write(warehouse)
+    warehouse.publish()
+    for view in ("operator_facts", "bottlenecks"):
+        [row] = warehouse.query(f"FROM {view}").to_dict("records")
+        assert (row["gops"], row["rate_unit"]) == (pytest.approx(2 * 9_400_000 / 66_000), unit)
+    module = warehouse.query("FROM module_summary WHERE module = 'head'").iloc[0]
+    assert (module["gops"], module["rate_unit"]) == (pytest.approx(2 * 9_400_000 / 66_000), unit)
+
+
 def test_one_disturbed_round_decides_no_rank_and_no_mean(warehouse: Warehouse, tmp_path: Path):
     operators = [TrueOperator(GEMM, 300_000, 300_000), TrueOperator("Softmax (NC, F32)", 100_000, 100_000)]
     compared(warehouse, tmp_path, operators, pace=(1, 1, 40, 1, 1, 1, 1, 1, 1, 1))
@@ -250,7 +274,7 @@ def test_a_bias_in_operators_with_the_same_kernel_leaves_no_verdict(warehouse: W
     assert rows["speedup"].isna().all()
     model = rows[rows["level"] == "model"].iloc[0]
     assert model["placebo_low"] > 1.02
-    assert "3 operators have the same kernel in both arms, and yet they take 1.08" in model["reason"]
+    assert "3 operators have the same kernel in both arms, and yet 1.08" in model["reason"]
     assert model["confidence"] == "low"
     said = report_of(warehouse)
     assert "differ in something else than SME2" in said
