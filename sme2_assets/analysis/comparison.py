@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from sme2_assets.analysis.pairing import KEYS, ONE_ARM, Place, operator_pairs, place_of
+from sme2_assets.analysis.passes import passes_fault
 from sme2_assets.analysis.statistics import (
     Speedup,
     adjusted_p_values,
@@ -81,6 +82,9 @@ def why_times_do_not_compare(off: dict[str, Any], on: dict[str, Any]) -> str | N
         return "Emulated times mean nothing; which kernels ran and what they computed is real."
     if off["fidelity"] == "reference" and off["experiment"] == "sme2":
         return f"Times on {off['arch']} say nothing about SME2."
+    for run in (off, on):
+        if fault := passes_fault(run):
+            return f"With SME2 {run['sme2']}: {fault}"
     return why_outputs_differ(off, on)
 
 

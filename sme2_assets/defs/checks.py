@@ -26,6 +26,7 @@ from sme2_assets.warehouse.checks import (
     executed_kernel_faults,
     noise_faults,
     pair_faults,
+    passes_faults,
     sme2_evidence_faults,
     unknown_operators,
 )
@@ -108,7 +109,7 @@ def _warm_up(lab: Lab, run_id: str) -> Fault:
     info = RunFolder.open(lab.store.run_dir(run_id)).manifest.info
     if info.steady is not False:
         return None
-    return f"not steady after {info.plan['warmup_cap']} warm-up inferences"
+    return "the speed of a process was still changing when its warm-up ended"
 
 
 def _in_warehouse(find: Callable[[Warehouse, dict[str, Any]], Fault]) -> FindFault:
@@ -168,6 +169,13 @@ of_timeline = _checks_of(
         "The rounds of a native run agree with one another, and the machine was left alone.",
         _in_warehouse(noise_faults),
         "The rounds agree, and the machine was quiet.",
+    ),
+    _RunCheck(
+        "passes_agree",
+        "Tracing and sampling cost time: no traced or sampled inferences of a native run are faster than "
+        "untraced ones.",
+        _in_warehouse(passes_faults),
+        "The passes tell the same speed, as far as their rounds can tell.",
     ),
 )
 of_kernels = _checks_of(

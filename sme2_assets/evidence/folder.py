@@ -43,14 +43,14 @@ class RunProcess:
 
     @cached_property
     def events(self) -> Events:
-        """The trace, which must hold every inference that the runner made."""
+        """The trace, which must hold every inference that the runner traced."""
         path = self.folder / TRACE_FILE
         events = read_etdump(path)
         traced = int(np.count_nonzero(events.kind == EventKind.METHOD_EXECUTE))
-        made = len(self.result.warmup_ns) + len(self.result.iteration_ns)
+        made = self.result.traced_warmup + len(self.result.iteration_ns)
         if traced != made:
             raise EvidenceError(
-                f"{path} holds {traced} inferences, the runner made {made}.",
+                f"{path} holds {traced} inferences, the runner traced {made}.",
                 "The trace is incomplete: measure again, with fewer iterations if it happens again.",
             )
         return events

@@ -193,7 +193,7 @@ def _processes(run: dict[str, Any], folder: Path) -> list[_Process]:
     if (folder / FOREIGN_FILE).is_file():
         return [_Process(0, "etdump", folder, 0 if pd.isna(run["warmup"]) else int(run["warmup"]))]
     return [
-        _Process(each.facts.round, each.facts.pass_kind, each.folder, len(each.result.warmup_ns))
+        _Process(each.facts.round, each.facts.pass_kind, each.folder, each.result.traced_warmup)
         for each in RunFolder.open(folder).processes(*TRACED_PASSES)
     ]
 

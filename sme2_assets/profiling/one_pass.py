@@ -17,7 +17,7 @@ from sme2_assets.evidence.samples import SAMPLES_FILE
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.models.failures import load_failure
 from sme2_assets.profiling.arms import Arm, round_name
-from sme2_assets.profiling.plan import Plan
+from sme2_assets.profiling.plan import Lengths, Pace, Plan
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.failures import runner_failure
 from sme2_assets.runner.recording import write_samples
@@ -64,14 +64,16 @@ class Bench:
         self.__enter__()
 
 
-def run_pass(bench: Bench, arm: Arm, round_index: int, order_index: int, pass_kind: str) -> RunnerResult:
+def run_pass(
+    bench: Bench, arm: Arm, round_index: int, order_index: int, pass_kind: str, pace: Pace
+) -> RunnerResult:
     """One runner process: run it, believe nothing that does not fit, keep its files."""
     workspace, model, plan = bench.workspace, bench.model, bench.plan
     environ = {"SME2_RUNNER_SME2": arm.spec.sme2}
     if pass_kind == "kernels":
         environ |= bench.target.sampling_environment
     name = f"{arm.spec.label}_{round_index:02d}_{pass_kind}"
-    iterations = plan.iterations_of(pass_kind, arm.inference_ns())
+    lengths = plan.lengths_of(pass_kind, arm.inference_ns(), pace)
     command = [
         *workspace.install(bench.runners[arm.spec.sme2].program),
         "--model",
@@ -84,10 +86,7 @@ def run_pass(bench: Bench, arm: Arm, round_index: int, order_index: int, pass_ki
         command += ["--cpus", bench.cpus]
     if plan.qos:
         command += ["--qos", plan.qos]
-    warmup, warmup_cap = plan.warmup_of(pass_kind)
-    command += ["--warmup", str(warmup), "--iterations", str(iterations)]
-    if warmup_cap > warmup:
-        command += ["--warmup-cap", str(warmup_cap)]
+    command += lengths.flags()
     command += ["--result", workspace.path(f"{name}.json"), "--outputs", workspace.path(f"{name}_outputs")]
     if pass_kind in TRACED_PASSES:
         command += ["--etdump", workspace.path(f"{name}.etdump")]
@@ -110,7 +109,7 @@ def run_pass(bench: Bench, arm: Arm, round_index: int, order_index: int, pass_ki
     if pass_kind == "kernels":
         _keep_samples(bench, arm, f"{name}.recording.json", directory)
     result = RunnerResult.read(directory / RESULT_FILE)
-    _believe(result, arm, bench, pass_kind, iterations)
+    _believe(result, arm, bench, pass_kind, lengths)
     arm.results.append(result)
     arm.processes.append(
         Process(
@@ -138,7 +137,7 @@ def _keep_samples(bench: Bench, arm: Arm, name: str, directory: Path) -> None:
         )
 
 
-def _believe(result: RunnerResult, arm: Arm, bench: Bench, pass_kind: str, iterations: int) -> None:
+def _believe(result: RunnerResult, arm: Arm, bench: Bench, pass_kind: str, lengths: Lengths) -> None:
     """The result must be of this arm and this plan: SME2 really on, or really taken away."""
     plan = bench.plan
     if bench.cpus and result.cpus != parse_cpu_list(bench.cpus):
@@ -157,12 +156,13 @@ def _believe(result: RunnerResult, arm: Arm, bench: Bench, pass_kind: str, itera
             f"The runner should have run with the quality of service {plan.qos}, but reports {result.qos}.",
             "Leave `qos` empty.",
         )
-    asked = (pass_kind, plan.threads, iterations, arm.spec.slowdown_percent)
-    given = (result.pass_kind, result.threads, len(result.iteration_ns), result.slowdown_percent)
-    least, most = plan.warmup_of(pass_kind)
-    if asked != given or not least <= len(result.warmup_ns) <= most:
+    asked = (pass_kind, plan.threads, arm.spec.slowdown_percent)
+    given = (result.pass_kind, result.threads, result.slowdown_percent)
+    if asked != given or not lengths.fit(result):
         raise RunnerError(
-            f"The runner was asked for {asked} and reports {given} after {len(result.warmup_ns)} warm-ups.",
+            f"The runner was asked for {asked} and {lengths}, and reports {given} with "
+            f"{result.warmup_iterations} warm-ups in {result.warmup_wall_ns} ns and {result.iterations} "
+            f"timed inferences in {result.timed_wall_ns} ns.",
             "Rebuild the runner.",
         )
 

@@ -215,16 +215,21 @@ class _Rounds:
     def _results(self, index: int, order: list[str]) -> Iterator[RunnerResult]:
         """The passes of a round: arm after arm, or pass after pass with all arms at once."""
         passes = self.bench.plan.passes_of_round(index)
+
+        def run(order_index: int, label: str, pass_kind: str) -> RunnerResult:
+            pace = self.bench.plan.pace_of([arm.results for arm in self.arms.values()])
+            return run_pass(self.bench, self.arms[label], index, order_index, pass_kind, pace)
+
         if not self.bench.target.arms_at_once:
             for order_index, label in enumerate(order):
                 for pass_kind in passes:
-                    yield run_pass(self.bench, self.arms[label], index, order_index, pass_kind)
+                    yield run(order_index, label, pass_kind)
             return
         for pass_kind in passes:
             # A failure is raised when the others of its pass have ended, too: no process is left behind.
             with ThreadPoolExecutor(len(order)) as side_by_side:
                 running = [
-                    side_by_side.submit(run_pass, self.bench, self.arms[label], index, order_index, pass_kind)
+                    side_by_side.submit(run, order_index, label, pass_kind)
                     for order_index, label in enumerate(order)
                 ]
             yield from (each.result() for each in running)

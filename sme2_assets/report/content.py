@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from sme2_assets.analysis.insights.insight import device_text
+from sme2_assets.analysis.passes import passes_fault
 from sme2_assets.analysis.statistics import MIN_AA_SESSIONS, PRACTICAL_RATIO
 from sme2_assets.errors import WarehouseError
 from sme2_assets.report.document import (
@@ -195,7 +196,10 @@ def _baseline_verdict(subject: _Subject) -> Verdict:
         facts.append(("sampled", executed_text(subject.rows("operator_facts"))))
     facts.append(("numerics", _numerics_text(subject.runs)))
     figure = note = None
-    if subject.timed:
+    reason = fidelity_note(run) if subject.reference else _ALONE
+    if fault := passes_fault(run):
+        reason = f"{reason} {fault}"
+    elif subject.timed:
         latency = rows_of_view(subject.warehouse, "latency_summary", run["run_id"]).iloc[0]
         figure = f"{latency['median_ns'] / 1e6:.3f} ms"
         note = (
@@ -205,7 +209,7 @@ def _baseline_verdict(subject: _Subject) -> Verdict:
     return Verdict(
         arm_text(run) if subject.reference else f"baseline, {arm_text(run)}",
         "open" if subject.timed else "emulated",
-        fidelity_note(run) if subject.reference else _ALONE,
+        reason,
         figure,
         note,
         judged=False,
@@ -249,8 +253,8 @@ def _measured(subject: _Subject) -> Section:
         Text(
             f"{run['variant']} on {where}, {device_cell(run)}, {run['os']}, with "
             f"{_counted(run['threads'], 'thread')}, on {run['started_at']:%Y-%m-%d %H:%M %Z}: "
-            f"{_counted(run['rounds'], 'round')} of {_counted(run['iterations'], 'timed inference')} "
-            "per process and arm."
+            f"{_counted(run['rounds'], 'round')} of "
+            f"{_length(run, 'iterations', 'timed_s', 'timed inference')} per process and arm."
         ),
         Grid(provenance_table(pd.DataFrame(subject.runs))),
     ]
@@ -453,7 +457,8 @@ def _reproduction(subject: _Subject) -> Section:
         "--sme2": arm,
         "--threads": run["threads"],
         "--rounds": run["rounds"],
-        "--runs": run["iterations"],
+        # Without a time it was exactly so many; otherwise the default says how many and for how long.
+        "--runs": None if (run["timed_s"] or 0) > 0 else run["iterations"],
         "--qos" if run["platform"] == "mac" else "--cpus": run["cpus"],
         "--power": run["power_mode"],
     }
@@ -467,12 +472,19 @@ def _reproduction(subject: _Subject) -> Section:
     lines.append(shlex.join(["sme2", "explain", variant, "--platform", platform]))
     said = (
         f"Made with ExecuTorch {run['executorch_version']} and {run['compiler']}; plan: "
-        f"{_counted(run['rounds'], 'round')}, at least {run['warmup']} warm-up and "
-        f"{_counted(run['iterations'], 'timed inference')} per process; seed of the arms' order "
+        f"{_counted(run['rounds'], 'round')}, {_length(run, 'warmup', 'warmup_s', 'warm-up inference')} and "
+        f"{_length(run, 'iterations', 'timed_s', 'timed inference')} per process; seed of the arms' order "
         f"{run['seed']}. Hashes of model file, runner and outputs are under What was measured: the same "
         "hashes are the same experiment."
     )
     return Section("Do it again", [Text(said), Commands(tuple(lines))])
+
+
+def _length(run: dict[Any, Any], count: str, seconds: str, thing: str) -> str:
+    """How long a process was at least, by inferences and by the clock."""
+    if pd.isna(run[seconds]) or run[seconds] == 0:
+        return _counted(run[count], thing)
+    return f"at least {_counted(run[count], thing)} and {run[seconds]:g} s"
 
 
 def _counted(number: Any, thing: str) -> str:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sme2_assets.analysis.insights.insight import device_text
+from sme2_assets.analysis.passes import passes_fault
 from sme2_assets.report.kernels import executed_text
 from sme2_assets.report.tables import (
     TextTable,
@@ -69,6 +70,9 @@ def show_arm(out: Console, warehouse: Warehouse, run: dict[str, Any]) -> None:
     alone = f"{arm_text(run)} alone: a baseline, with nothing to compare it with."
     out.print(fidelity_note(run) or alone, style="bold")
     out.print(f"on {device_text(run)}", highlight=False, markup=False)
+    if fault := passes_fault(run):
+        out.print(fault, markup=False, highlight=False, soft_wrap=True)
+        return
     for view, table in (("latency_summary", latency_table), ("category_summary", category_table)):
         print_table(out, table(rows_of_view(warehouse, view, run["run_id"])))
 

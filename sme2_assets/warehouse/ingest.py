@@ -12,6 +12,7 @@ import pandas as pd
 from pandas.api.types import union_categoricals
 
 from sme2_assets.analysis.attribution import align
+from sme2_assets.analysis.passes import PassesVerdict, reconcile
 from sme2_assets.analysis.registered import registered_kernels, require_registered
 from sme2_assets.analysis.samples import kernel_sample_rows
 from sme2_assets.analysis.timeline import execute_durations, timeline_rows
@@ -39,7 +40,7 @@ from sme2_assets.warehouse.store import Warehouse
 
 # The version of the code that makes rows of evidence. A change of what any row says, such as another
 # category of an operator, is a new version; `sme2 warehouse rebuild` then applies it to history.
-DERIVATION = 2
+DERIVATION = 3
 ANNOTATION = "xnnpack.log"
 
 
@@ -88,7 +89,7 @@ def rows_of_run(run_dir: Path) -> RunRows:
             execute_ns = execute_durations(process.events)
             # The trace of the kernels pass only tells what was sampled: its times are disturbed.
             if process.facts.pass_kind == "etdump":
-                rows = timeline_rows(process.events, len(result.warmup_ns))
+                rows = timeline_rows(process.events, result.traced_warmup)
                 timelines.append(_of_process(_with_backends(rows, program, process), process.facts))
         inferences.append(_of_process(_inference_rows(result, execute_ns), process.facts))
         results.append(result)
@@ -105,7 +106,7 @@ def rows_of_run(run_dir: Path) -> RunRows:
         _operator_rows(program, timeline),
         _delegation_rows(folder),
         _frame(NUMERICS, manifest.info.agreements),
-        _frame(ENVIRONMENT, [_environment_row(moment) for moment in manifest.info.environment]),
+        _frame(ENVIRONMENT, _environment_rows(manifest.info.environment)),
     )
 
 
@@ -118,7 +119,7 @@ def kernel_rows_of_run(run_dir: Path, annotation: Path | None = None) -> KernelR
     program = folder.operators()
     sampled = []
     for process in folder.processes("kernels"):
-        rows = kernel_sample_rows(process.samples, process.events, len(process.result.warmup_ns))
+        rows = kernel_sample_rows(process.samples, process.events, process.result.traced_warmup)
         sampled.append(_with_backends(rows, program, process).assign(round=process.facts.round))
     return KernelRows(
         folder.manifest,
@@ -228,17 +229,24 @@ def _frame(table: Table, rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _inference_rows(result: RunnerResult, execute_ns: np.ndarray | None) -> pd.DataFrame:
-    durations = [*result.warmup_ns, *result.iteration_ns]
-    return pd.DataFrame(
+    untraced = result.traced_warmup - result.warmup_iterations
+    warmup = np.arange(untraced, result.traced_warmup, result.warmup_stride)
+    iteration = np.concatenate([warmup, result.traced_warmup + np.arange(result.iterations)])
+    rows = pd.DataFrame(
         {
-            "iteration": np.arange(len(durations)),
-            "is_warmup": np.arange(len(durations)) < len(result.warmup_ns),
-            "duration_ns": np.array(durations, dtype=np.int64),
-            "execute_ns": pd.array(
-                execute_ns if execute_ns is not None else [None] * len(durations), dtype="Int64"
+            "iteration": iteration,
+            "is_warmup": iteration < result.traced_warmup,
+            "duration_ns": np.array([*result.warmup_ns, *result.iteration_ns], dtype=np.int64),
+            "cycles": pd.array(
+                [None] * len(warmup) + list(result.iteration_cycles or [None] * result.iterations),
+                dtype="Int64",
             ),
+            "execute_ns": pd.array([None] * len(iteration), dtype="Int64"),
         }
     )
+    if execute_ns is not None:
+        rows.loc[iteration >= 0, "execute_ns"] = execute_ns
+    return rows
 
 
 def _of_process(rows: pd.DataFrame, process: Process) -> pd.DataFrame:
@@ -268,8 +276,16 @@ def _constant(value: Any, length: int) -> Any:
     )
 
 
-def _environment_row(moment: Moment) -> dict[str, Any]:
+def _environment_rows(moments: list[Moment]) -> list[dict[str, Any]]:
+    before = {moment.round: moment for moment in moments if moment.moment == "before"}
+    return [_environment_row(moment, before.get(moment.round, moment)) for moment in moments]
+
+
+def _environment_row(moment: Moment, before: Moment) -> dict[str, Any]:
     snapshot = moment.snapshot
+    stolen_s = [
+        each.snapshot.get("counters", {}).get("stolen_s") for each in (before, moment) if moment is not before
+    ]
     frequencies = snapshot["cpu_frequency_khz"]
     return {
         "round": moment.round,
@@ -280,7 +296,22 @@ def _environment_row(moment: Moment) -> dict[str, Any]:
         "governor": snapshot["governor"],
         "temperature_c": snapshot["temperature_c"],
         "heavy_processes": [f"{name}: {share:.2f}" for name, share in snapshot["heavy_processes"]],
+        "stolen_s": max(stolen_s[1] - stolen_s[0], 0.0) if stolen_s and None not in stolen_s else None,
         "flags": moment.flags,
+    }
+
+
+def _passes(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
+    """What the passes say together; nothing of emulated times."""
+    medians: dict[str, dict[int, float]] = {}
+    if manifest.context.fidelity != "emulated":
+        for process, result in zip(manifest.info.processes, results, strict=True):
+            median_ns = statistics.median(result.iteration_ns)
+            medians.setdefault(result.pass_kind, {})[process.round] = median_ns
+    verdict = reconcile(medians) if medians else PassesVerdict(None, None)
+    return {
+        f"passes_{name}" if name in ("agree", "reason") else name: value
+        for name, value in vars(verdict).items()
     }
 
 
@@ -303,7 +334,9 @@ def _run_row(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
         "finished_at": pd.Timestamp(info.finished_at),
         "rounds": len({process.round for process in info.processes}),
         "warmup": info.plan["warmup"],
+        "warmup_s": info.plan.get("warmup_s"),
         "iterations": info.plan["iterations"],
+        "timed_s": info.plan.get("timed_s"),
         "seed": info.seed,
         "pte_sha256": identity.pte_sha256,
         "runner_sha256": identity.runner_sha256,
@@ -331,6 +364,7 @@ def _run_row(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
         "cpu_features_masked": context.cpu["features_masked"],
         "sme_vector_bits": context.cpu["sme_vector_bits"],
         "steady": info.steady,
+        **_passes(manifest, results),
         "flags": info.flags,
         "load_before": context.load_before,
         "load_after": context.load_after,

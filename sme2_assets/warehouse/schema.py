@@ -80,7 +80,12 @@ SETTING = (
 PROCESS = (
     Column("pass", "VARCHAR", "latency (no tracer attached), etdump (operator times) or kernels (sampled)."),
     Column("round", "INTEGER", "Round of the session, from 0: one fresh process per arm and pass."),
-    Column("iteration", "INTEGER", "Inference within the process, from 0, warm-up included."),
+    Column(
+        "iteration",
+        "INTEGER",
+        "Inference within the process, as in its trace, from 0. Warm-up that is not traced is below 0, and "
+        "of a long one only every so many inferences are there.",
+    ),
     Column("is_warmup", "BOOLEAN", "Whether the inference was warm-up; summaries leave it out."),
 )
 
@@ -103,8 +108,14 @@ RUNS = Table(
         Column("started_at", "TIMESTAMPTZ", "Start of the session."),
         Column("finished_at", "TIMESTAMPTZ", "End of the session."),
         Column("rounds", "INTEGER", "Rounds measured."),
-        Column("warmup", "INTEGER", "Warm-up inferences per process, at least; more until steady."),
-        Column("iterations", "INTEGER", "Timed inferences per process."),
+        Column("warmup", "INTEGER", "Warm-up inferences per process, at least."),
+        Column(
+            "warmup_s",
+            "DOUBLE",
+            "Wall time of a warm-up, at least; 0: exactly so many inferences. NULL before it was by time.",
+        ),
+        Column("iterations", "INTEGER", "Timed inferences per process, at least."),
+        Column("timed_s", "DOUBLE", "Wall time of the timed part, likewise."),
         Column("seed", "BIGINT", "Seed of the arm order."),
         Column("pte_sha256", "VARCHAR", "Hash of the model file."),
         Column("runner_sha256", "VARCHAR", "Hash of the runner binary."),
@@ -144,8 +155,24 @@ RUNS = Table(
         Column(
             "steady",
             "BOOLEAN",
-            "Whether every process ended its warm-up on a steady series; NULL for a fixed warm-up.",
+            "Whether every process ended its warm-up steady; NULL for a fixed number of inferences.",
         ),
+        Column(
+            "passes_agree",
+            "BOOLEAN",
+            "Whether untraced, traced and sampled inferences tell the same speed. false: a dearer pass was "
+            "faster than a cheaper one, so no time of the run is a headline. NULL where it cannot be told.",
+        ),
+        Column("passes_reason", "VARCHAR", "Why they do not agree, or why that cannot be told."),
+        Column(
+            "tracer_overhead",
+            "DOUBLE",
+            "What the tracer costs: inference with it over without it, minus 1, over paired rounds. NULL "
+            "when emulated.",
+        ),
+        Column("tracer_overhead_low", "DOUBLE", "Lower end of its 95 % interval; NULL with too few rounds."),
+        Column("tracer_overhead_high", "DOUBLE", "Upper end of it."),
+        Column("sampler_overhead", "DOUBLE", "The same for tracer and sampler together."),
         Column("flags", "VARCHAR[]", "What was wrong with the machine around a round, e.g. busy."),
         Column("load_before", "DOUBLE", "One-minute load average before the session."),
         Column("load_after", "DOUBLE", "One-minute load average after the session."),
@@ -169,6 +196,12 @@ INFERENCES = Table(
     (
         *PROCESS,
         Column("duration_ns", "BIGINT", "Inference time by the runner's own clock."),
+        Column(
+            "cycles",
+            "BIGINT",
+            "CPU cycles of the measuring thread in the inference, outside the kernel; NULL where the system "
+            "does not count them, and for warm-up.",
+        ),
         Column(
             "execute_ns",
             "BIGINT",
@@ -340,6 +373,12 @@ ENVIRONMENT = Table(
         Column("governor", "VARCHAR", "Frequency governor; NULL where it cannot be read."),
         Column("temperature_c", "DOUBLE", "Hottest readable sensor; NULL where none can be read."),
         Column("heavy_processes", "VARCHAR[]", "Other processes that used much CPU, with their cores."),
+        Column(
+            "stolen_s",
+            "DOUBLE",
+            "CPU seconds that the hypervisor gave to others during the round; NULL before it, and where "
+            "they are not counted.",
+        ),
         Column("flags", "VARCHAR[]", "What was wrong, after waiting for it to pass."),
     ),
 )

@@ -43,32 +43,17 @@ rounds AS (
         stddev_samp(median_ns) / nullif(avg(median_ns), 0) AS round_cv
     FROM latency_rounds
     GROUP BY run_id
-),
-traced AS (
-    SELECT run_id, median(duration_ns) AS traced_ns
-    FROM inferences
-    WHERE pass = 'etdump' AND NOT is_warmup
-    GROUP BY run_id
-),
-sampled AS (
-    SELECT run_id, median(duration_ns) AS sampled_ns
-    FROM inferences
-    WHERE pass = 'kernels' AND NOT is_warmup
-    GROUP BY run_id
 )
 SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
     runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
     rounds.rounds, rounds.inferences, rounds.median_ns, spread.min_ns, spread.p05_ns, spread.p95_ns, spread.max_ns,
     rounds.round_cv,
-    traced.traced_ns / nullif(rounds.median_ns, 0) - 1 AS tracer_overhead,
-    sampled.sampled_ns / nullif(rounds.median_ns, 0) - 1 AS sampler_overhead,
+    runs.passes_agree, runs.passes_reason, runs.tracer_overhead, runs.sampler_overhead,
     runs.load_ns, runs.peak_memory_bytes
 FROM runs
 JOIN rounds USING (run_id)
-JOIN spread USING (run_id)
-LEFT JOIN traced USING (run_id)
-LEFT JOIN sampled USING (run_id);
+JOIN spread USING (run_id);
 COMMENT ON VIEW latency_summary IS 'Inference latency of each run, from the pass without tracer.';
 COMMENT ON COLUMN latency_summary.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN latency_summary.inferences IS 'Timed inferences of all rounds.';
@@ -78,8 +63,6 @@ COMMENT ON COLUMN latency_summary.p05_ns IS '5 % quantile over all inferences.';
 COMMENT ON COLUMN latency_summary.p95_ns IS '95 % quantile over all inferences.';
 COMMENT ON COLUMN latency_summary.max_ns IS 'Slowest inference.';
 COMMENT ON COLUMN latency_summary.round_cv IS 'Standard deviation of the round medians over their mean; NULL with one round.';
-COMMENT ON COLUMN latency_summary.tracer_overhead IS 'Median inference with tracer over without, minus 1.';
-COMMENT ON COLUMN latency_summary.sampler_overhead IS 'Median inference with tracer and sampler over without, minus 1.';
 COMMENT ON COLUMN latency_summary.load_ns IS 'Model load time, median.';
 COMMENT ON COLUMN latency_summary.peak_memory_bytes IS 'Peak memory, largest process.';
 

@@ -6,6 +6,7 @@ The views are made by nobody: they are there as soon as their rows are.
 import dagster as dg
 import pandas as pd
 
+from sme2_assets.analysis.passes import passes_fault
 from sme2_assets.defs.assets.support import plotted
 from sme2_assets.report.glance import category_glance
 from sme2_assets.report.kernels import kernel_table, unit_table
@@ -51,6 +52,8 @@ def _latency_metadata(rows: pd.DataFrame) -> Metadata:
         return {}
     metadata: Metadata = {"latency": _table(latency_table(rows), rows)}
     run = rows.iloc[0]
+    if fault := passes_fault(run):
+        metadata["no headline"] = dg.MetadataValue.text(fault)
     numbers = {
         "median ms": run["median_ns"] / 1e6,
         "95 % ms": run["p95_ns"] / 1e6,

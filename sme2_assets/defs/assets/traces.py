@@ -45,10 +45,12 @@ class ProfileConfig(dg.Config):
     )
     warmup: int | None = Field(
         None,
-        description="Exactly so many warm-ups. Default: 5 to 100 on hardware, until steady; 0 emulated.",
+        description="Exactly so many warm-ups. Default: at least 10 and 0.3 s on hardware; 0 emulated.",
     )
     iterations: int | None = Field(
-        None, description="Timed inferences per process (20 on hardware, 1 emulated)."
+        None,
+        description="Exactly so many timed inferences per process. Default: at least 10 and 0.2 s on "
+        "hardware; 1 emulated.",
     )
     kernel_rounds: int | None = Field(
         None,
