@@ -31,7 +31,13 @@ from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store, new_directory
 from sme2_assets.targets.base import Target
 from sme2_assets.targets.clusters import Cluster, cpu_list
-from sme2_assets.targets.environment.quiet import disturbances_between, wait_until_quiet
+from sme2_assets.targets.environment.quiet import (
+    busy_flags,
+    disturbances_between,
+    heat_flags,
+    wait_until_quiet,
+)
+from sme2_assets.targets.environment.snapshot import Snapshot
 from sme2_assets.targets.heat import throttling_flags
 
 Log = Callable[[str], None]
@@ -142,6 +148,8 @@ class _Rounds:
     clusters: tuple[Cluster, ...]
     quiet_patience_s: float
     cool_patience_s: float
+    # The machine after the last round, when nothing had disturbed that: the next begins at once.
+    undisturbed: Snapshot | None = None
 
     def measure(self, seed: int) -> list[Moment]:
         """Round after round until the plan is fulfilled; gives the machine's state around each."""
@@ -190,7 +198,7 @@ class _Rounds:
             patience_s=self.quiet_patience_s,
             cool_patience_s=self.cool_patience_s,
             log=self.bench.log,
-            take=target.snapshot,
+            take=self._look,
         )
         if flags:
             waited_s = time.monotonic() - asked
@@ -202,6 +210,7 @@ class _Rounds:
         # The counters since `before` tell what disturbed the round; nothing more needs sampling.
         after = target.snapshot(sample_s=0)
         disturbed = disturbances_between(before, after, limit_load=QUIET_CORES)
+        self.undisturbed = None if disturbed or busy_flags(after, QUIET_CORES) or heat_flags(after) else after
         return (
             Moment(round=index, moment="before", snapshot=before.as_json(), flags=flags),
             Moment(
@@ -211,6 +220,11 @@ class _Rounds:
                 flags=[*disturbed, *dict.fromkeys(slowed)],
             ),
         )
+
+    def _look(self) -> Snapshot:
+        """The machine as it is; as it just was, where nothing was wrong with it."""
+        seen, self.undisturbed = self.undisturbed, None
+        return seen or self.bench.target.snapshot()
 
     def _results(self, index: int, order: list[str]) -> Iterator[RunnerResult]:
         """The passes of a round: arm after arm, or pass after pass with all arms at once."""

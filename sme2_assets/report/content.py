@@ -196,9 +196,9 @@ def _baseline_verdict(subject: _Subject) -> Verdict:
         facts.append(("sampled", executed_text(subject.rows("operator_facts"))))
     facts.append(("numerics", _numerics_text(subject.runs)))
     figure = note = None
-    reason = fidelity_note(run) if subject.reference else _ALONE
+    sentence = (fidelity_note(run) or "") if subject.reference else _ALONE
     if fault := passes_fault(run):
-        reason = f"{reason} {fault}"
+        sentence = f"{sentence} {fault}"
     elif subject.timed:
         latency = rows_of_view(subject.warehouse, "latency_summary", run["run_id"]).iloc[0]
         figure = f"{latency['median_ns'] / 1e6:.3f} ms"
@@ -209,7 +209,7 @@ def _baseline_verdict(subject: _Subject) -> Verdict:
     return Verdict(
         arm_text(run) if subject.reference else f"baseline, {arm_text(run)}",
         "open" if subject.timed else "emulated",
-        reason,
+        sentence,
         figure,
         note,
         judged=False,

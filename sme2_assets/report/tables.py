@@ -85,13 +85,19 @@ def latency_table(summaries: pd.DataFrame) -> TextTable:
                 _ms(row, "p95_ns"),
                 row["rounds"],
                 _percent(row, "round_cv"),
-                _percent(row, "tracer_overhead"),
+                _tracer_cost(row),
                 _ms(row, "load_ns"),
             ]
             for row in summaries.to_dict("records")
         ],
     )
     return of_sme2(table, summaries, "SME2")
+
+
+def _tracer_cost(row: Record) -> str:
+    """With its interval, where there is one: noise below zero would otherwise read like a gain."""
+    cost, low, high = (_percent(row, f"tracer_overhead{end}") for end in ("", "_low", "_high"))
+    return cost if "-" in (cost, low, high) else f"{cost} ({low} to {high})"
 
 
 def operator_table(operators: pd.DataFrame) -> TextTable:

@@ -49,7 +49,8 @@ SELECT
     runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
     rounds.rounds, rounds.inferences, rounds.median_ns, spread.min_ns, spread.p05_ns, spread.p95_ns, spread.max_ns,
     rounds.round_cv,
-    runs.passes_agree, runs.passes_reason, runs.tracer_overhead, runs.sampler_overhead,
+    runs.passes_agree, runs.passes_reason, runs.tracer_overhead, runs.tracer_overhead_low, runs.tracer_overhead_high,
+    runs.sampler_overhead,
     runs.load_ns, runs.peak_memory_bytes
 FROM runs
 JOIN rounds USING (run_id)
