@@ -96,7 +96,7 @@ class Info(Part):
     # Outputs of this arm against the other's; None when it was measured alone.
     arms_sqnr_db: Number | None
     output_sha256: Text
-    # Whether every process ended its warm-up on a steady series; None when warm-up was of fixed length.
+    # Whether nearly every process ended its warm-up steady; None when warm-up was a number of inferences.
     steady: Flag | None
     processes: list[Process]
     environment: list[Moment]

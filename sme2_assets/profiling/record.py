@@ -20,6 +20,8 @@ from sme2_assets.profiling.arms import Arm
 from sme2_assets.profiling.plan import Plan
 from sme2_assets.store import sha256_of_file
 
+LEAST_STEADY_SHARE = 0.9
+
 
 def cpu_of(arm: Arm) -> dict[str, object]:
     """The CPU facts of the arm, which every process of it must report alike."""
@@ -65,7 +67,7 @@ def info_of(
         sqnr_threshold_db=exported.tolerance.minimum_db if agreements else min(MINIMUM_SQNR_DB.values()),
         arms_sqnr_db=arms_sqnr_db,
         output_sha256=hashes.pop(),
-        steady=_all_steady(arm.results),
+        steady=ended_steady(arm.results),
         processes=arm.processes,
         environment=environment,
         file_sha256={
@@ -99,7 +101,10 @@ def _hash_of(arrays: list[np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def _all_steady(results: list[RunnerResult]) -> bool | None:
-    """None when no process was asked to warm up until it is steady."""
+def ended_steady(results: list[RunnerResult]) -> bool | None:
+    """Whether nearly every warm-up ended steady; None when none was judged.
+
+    A clock that still rises does so in every process; one process in ten may have been disturbed.
+    """
     judged = [result.steady for result in results if result.steady is not None]
-    return all(judged) if judged else None
+    return sum(judged) >= LEAST_STEADY_SHARE * len(judged) if judged else None

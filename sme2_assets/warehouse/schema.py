@@ -165,7 +165,7 @@ RUNS = Table(
         Column(
             "steady",
             "BOOLEAN",
-            "Whether every process ended its warm-up steady; NULL for a fixed number of inferences.",
+            "Whether nine of ten processes ended their warm-up steady; NULL for a fixed number of them.",
         ),
         Column(
             "passes_agree",

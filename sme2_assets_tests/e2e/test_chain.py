@@ -31,10 +31,11 @@ RUN_CHECKS = {
     "sme2_kernels_executed",
     "noise_within_bounds",
     "warm_up_steady",
+    "passes_agree",
     "arms_are_one_pair",
 }
 # These warn, and may do so on any machine that is busy with something else.
-ABOUT_THE_MACHINE = {"noise_within_bounds", "warm_up_steady"}
+ABOUT_THE_MACHINE = {"noise_within_bounds", "warm_up_steady", "passes_agree"}
 native_without_sme2 = pytest.mark.skipif(
     host_platform() != "linux" or host_has_sme2(), reason="needs a Linux host without SME2"
 )

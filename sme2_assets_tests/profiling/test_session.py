@@ -13,9 +13,11 @@ import pytest
 from sme2_assets.errors import EvidenceError, RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.evidence.manifest import Manifest
+from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import aa_arms, same_runner, sme2_arms
 from sme2_assets.profiling.plan import Plan, plan_for
+from sme2_assets.profiling.record import ended_steady
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store, sha256_of_file
@@ -261,6 +263,22 @@ def test_rounds_are_added_until_the_interval_is_narrow(store, model, runner_bina
         store, NativeTarget(HOST), model, same_runner(runner_binary), aa_arms("off"), broke, log=print
     )
     assert len(first.info.environment) == 2 * 6, "a budget of nothing still buys the least number"
+
+
+@pytest.mark.parametrize(
+    ("steady", "outcome"),
+    [
+        ([], None),
+        ([None, None], None),
+        ([True, None], True),
+        ([False], False),
+        ([True] * 9 + [False], True),
+        ([True] * 8 + [False] * 2, False),
+        ([False] * 20, False),
+    ],
+)
+def test_one_disturbed_process_in_ten_does_not_make_a_run_unsteady(steady, outcome):
+    assert ended_steady([RunnerResult.model_construct(steady=each) for each in steady]) is outcome
 
 
 def test_a_process_warms_up_and_is_timed_for_a_while(store, model, runner_binary):
