@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from sme2_assets.profiling.session import measure_session
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store, sha256_of_file
 from sme2_assets.targets.base import Availability
+from sme2_assets.targets.environment.processes import Counters
+from sme2_assets.targets.environment.snapshot import Snapshot, take_snapshot
 from sme2_assets.targets.host import host_has_sme2, host_platform
 from sme2_assets.targets.local import NativeTarget
 
@@ -289,3 +292,40 @@ def test_a_process_warms_up_and_is_timed_for_a_while(store, model, runner_binary
         assert process.result.warmup_wall_ns >= 50_000_000
         if process.facts.pass_kind != "kernels":
             assert process.result.timed_wall_ns >= 20_000_000 or process.result.iterations == 200
+
+
+class WatchedTarget(NativeTarget):
+    """This host as if it were left alone, but that a hypervisor steals `stolen_s` of every second."""
+
+    def __init__(self, stolen_s: float) -> None:
+        super().__init__(HOST)
+        self.stolen_s = stolen_s
+        self.looks: list[float] = []
+
+    def snapshot(self, sample_s: float = 0.2) -> Snapshot:
+        self.looks.append(sample_s)
+        now_s = time.monotonic()
+        counters = Counters(clock_s=now_s, stolen_s=self.stolen_s * now_s)
+        seen = take_snapshot(sample_s=0)
+        quiet = {
+            "other_cores": 0.0,
+            "heavy_processes": [],
+            "temperature_c": None,
+            "throttled": [],
+            "battery": None,
+        }
+        return replace(seen, counters=counters, **quiet)
+
+
+@pytest.mark.parametrize(("stolen_s", "looks"), [(0.0, 1), (0.5, 3)])
+def test_a_round_that_nothing_disturbed_is_followed_by_the_next_at_once(
+    store, model, runner_binary, stolen_s, looks
+):
+    target = WatchedTarget(stolen_s)
+    plan = replace(SHORT, rounds=3, max_rounds=3, kernel_rounds=0)
+    [manifest] = measure_session(
+        store, target, model, same_runner(runner_binary), sme2_arms(["off"]), plan, log=print
+    )
+    assert (target.looks.count(0.2), target.looks.count(0)) == (looks, 3)
+    assert bool(manifest.info.flags) is (stolen_s > 0)
+    assert len(manifest.info.environment) == 6, "each round has the machine before and after it all the same"
