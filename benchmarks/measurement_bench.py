@@ -82,7 +82,7 @@ class Bench:
         # Arm b is the slowed one: b / a is above 1 when the slow-down shows.
         speedup = paired_speedup(second, first)
         inference_ns = sum(
-            sum(result.warmup_ns) + sum(result.iteration_ns) for arm in results for result in arm
+            (result.warmup_wall_ns or 0) + (result.timed_wall_ns or 0) for arm in results for result in arm
         )
         return Session(
             variant, speedup, speedup_verdict(speedup)[0], second[0] / first[0], seconds, inference_ns / 1e9

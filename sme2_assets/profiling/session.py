@@ -224,7 +224,11 @@ class _Rounds:
     def _look(self) -> Snapshot:
         """The machine as it is; as it just was, where nothing was wrong with it."""
         seen, self.undisturbed = self.undisturbed, None
-        return seen or self.bench.target.snapshot()
+        if seen is not None:
+            return seen
+        # Where nobody is waited for, a long look is idle time: the counters tell all of the round afterwards.
+        patient = self.quiet_patience_s > 0
+        return self.bench.target.snapshot() if patient else self.bench.target.snapshot(sample_s=0)
 
     def _results(self, index: int, order: list[str]) -> Iterator[RunnerResult]:
         """The passes of a round: arm after arm, or pass after pass with all arms at once."""

@@ -322,7 +322,7 @@ def test_a_round_that_nothing_disturbed_is_followed_by_the_next_at_once(
     store, model, runner_binary, stolen_s, looks
 ):
     target = WatchedTarget(stolen_s)
-    plan = replace(SHORT, rounds=3, max_rounds=3, kernel_rounds=0)
+    plan = replace(SHORT, rounds=3, max_rounds=3, kernel_rounds=0, quiet_patience_s=5.0)
     [manifest] = measure_session(
         store, target, model, same_runner(runner_binary), sme2_arms(["off"]), plan, log=print
     )
