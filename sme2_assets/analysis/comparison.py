@@ -87,15 +87,20 @@ def why_times_do_not_compare(off: dict[str, Any], on: dict[str, Any]) -> str | N
 def why_outputs_differ(off: dict[str, Any], on: dict[str, Any]) -> str | None:
     """How the outputs of an arm are wrong, or those of the two arms different, or None."""
     for run in (off, on):
-        # Written so that an unknown SQNR (NaN) does not pass.
-        # A finished program has no eager model: only its arms are compared. For any other model an
-        # unknown SQNR (NaN) does not pass.
-        if run["precision"] != AS_IS and not run["sqnr_db"] >= run["sqnr_threshold_db"]:
-            return (
-                f"With SME2 {run['sme2']} the outputs are wrong: {run['sqnr_db']:.1f} dB against eager, "
-                f"{run['sqnr_threshold_db']:.1f} dB needed."
-            )
-    if not on["arms_sqnr_db"] >= on["sqnr_threshold_db"]:
+        # Written so that an unknown SQNR (NaN) does not pass. A finished program has no eager model: only its
+        # arms are compared.
+        if run["precision"] == AS_IS:
+            continue
+        if run["sqnr_db"] >= run["sqnr_threshold_db"]:
+            fault = run["eager_fault"]
+        else:
+            fault = f"{run['sqnr_db']:.1f} dB, {run['sqnr_threshold_db']:g} dB needed"
+        if isinstance(fault, str):
+            return f"With SME2 {run['sme2']} the outputs are wrong: against eager, {fault}."
+    if isinstance(on["arms_fault"], str):
+        return f"The arms do not compute the same: {on['arms_fault']}."
+    # In runs from before the arms had bounds of their own.
+    if pd.isna(on["arms_values"]) and not on["arms_sqnr_db"] >= on["sqnr_threshold_db"]:
         return (
             f"The outputs of the arms differ: {on['arms_sqnr_db']:.1f} dB, "
             f"{on['sqnr_threshold_db']:.1f} dB needed."

@@ -85,12 +85,9 @@ def _outputs(lab: Lab, run_id: str) -> Fault:
     manifest = RunFolder.open(lab.store.run_dir(run_id)).manifest
     info = manifest.info
     # A finished program has no eager model; its arms are compared with each other.
-    if info.sqnr_db is None or info.sqnr_db >= info.sqnr_threshold_db:
+    if info.wrong is None:
         return None
-    return (
-        f"{info.sqnr_db:.1f} dB against eager, {info.sqnr_threshold_db:.1f} dB needed"
-        f"{_divergence_text(manifest.identity.variant)}"
-    )
+    return f"against eager: {info.wrong}{_divergence_text(manifest.identity.variant)}"
 
 
 def _divergence_text(variant: str) -> str:

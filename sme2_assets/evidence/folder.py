@@ -11,6 +11,7 @@ import numpy as np
 
 from sme2_assets.errors import EvidenceError
 from sme2_assets.etdump import EventKind, Events, read_etdump
+from sme2_assets.evidence.arms import ARMS_FILE, ArmsNumerics
 from sme2_assets.evidence.delegation import DELEGATION_FILE, DelegationReport
 from sme2_assets.evidence.foreign import FOREIGN_FILE, ForeignStatement
 from sme2_assets.evidence.manifest import MANIFEST_FILE, Manifest, Process
@@ -122,6 +123,11 @@ class RunFolder:
     def delegation(self) -> DelegationReport | None:
         path = self.path / DELEGATION_FILE
         return DelegationReport.read(path) if path.is_file() else None
+
+    def arms(self) -> ArmsNumerics | None:
+        """What the arms were compared in; None for one arm, and before they had bounds of their own."""
+        path = self.path / ARMS_FILE
+        return ArmsNumerics.read(path) if path.is_file() else None
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,20 @@ class Bench:
         self.__enter__()
 
 
+def runner_command(bench: Bench, arm: Arm, program: Path) -> list[str]:
+    """The arm's runner with a program and the model's inputs, placed as the plan asks."""
+    workspace, plan = bench.workspace, bench.plan
+    command = [*workspace.install(bench.runners[arm.spec.sme2].program), "--model", workspace.put(program)]
+    for path in bench.model.inputs:
+        command += ["--input", workspace.put(path)]
+    command += ["--threads", str(plan.threads)]
+    if bench.cpus:
+        command += ["--cpus", bench.cpus]
+    if plan.qos:
+        command += ["--qos", plan.qos]
+    return command
+
+
 def run_pass(bench: Bench, arm: Arm, round_index: int, order_index: int, pass_kind: str) -> RunnerResult:
     """One runner process: run it, believe nothing that does not fit, keep its files."""
     workspace, model, plan = bench.workspace, bench.model, bench.plan
@@ -72,18 +86,7 @@ def run_pass(bench: Bench, arm: Arm, round_index: int, order_index: int, pass_ki
         environ |= bench.target.sampling_environment
     name = f"{arm.spec.label}_{round_index:02d}_{pass_kind}"
     iterations = plan.iterations_of(pass_kind, arm.inference_ns())
-    command = [
-        *workspace.install(bench.runners[arm.spec.sme2].program),
-        "--model",
-        workspace.put(model.pte),
-    ]
-    for path in model.inputs:
-        command += ["--input", workspace.put(path)]
-    command += ["--pass", pass_kind, "--threads", str(plan.threads)]
-    if bench.cpus:
-        command += ["--cpus", bench.cpus]
-    if plan.qos:
-        command += ["--qos", plan.qos]
+    command = [*runner_command(bench, arm, model.pte), "--pass", pass_kind]
     warmup, warmup_cap = plan.warmup_of(pass_kind)
     command += ["--warmup", str(warmup), "--iterations", str(iterations)]
     if warmup_cap > warmup:

@@ -6,17 +6,18 @@ import hashlib
 import json
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 
 import numpy as np
 
 import sme2_assets
 from sme2_assets.errors import RunnerError
+from sme2_assets.evidence.arms import ArmsNumerics
 from sme2_assets.evidence.manifest import Info, Moment
-from sme2_assets.evidence.numerics import MINIMUM_SQNR_DB, compare_outputs, worst_agreement, worst_sqnr_db
+from sme2_assets.evidence.numerics import MINIMUM_SQNR_DB, compare_outputs, first_fault, worst_agreement
 from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.profiling.arms import Arm
+from sme2_assets.profiling.between_arms import outputs_of
 from sme2_assets.profiling.plan import Plan
 from sme2_assets.store import sha256_of_file
 
@@ -40,9 +41,9 @@ def info_of(
     started: datetime,
     finished: datetime,
     environment: list[Moment],
-    arms_sqnr_db: float | None,
+    between: ArmsNumerics | None,
 ) -> Info:
-    outputs = [_outputs(arm.directory / process.directory) for process in arm.processes]
+    outputs = [outputs_of(arm.directory / process.directory / "outputs") for process in arm.processes]
     hashes = {_hash_of(arrays) for arrays in outputs}
     if len(hashes) != 1:
         raise RunnerError(
@@ -63,7 +64,8 @@ def info_of(
         agreements=[asdict(agreement) for agreement in agreements],
         sqnr_db=worst.sqnr_db if worst else None,
         sqnr_threshold_db=exported.tolerance.minimum_db if agreements else min(MINIMUM_SQNR_DB.values()),
-        arms_sqnr_db=arms_sqnr_db,
+        eager_fault=first_fault(agreements, exported.tolerance.minimum_db, exact=not exported.tolerance.own),
+        arms_sqnr_db=None if between is None else between.sqnr_db,
         output_sha256=hashes.pop(),
         steady=_all_steady(arm.results),
         processes=arm.processes,
@@ -74,21 +76,6 @@ def info_of(
             if path.is_file()
         },
     )
-
-
-def arms_sqnr_db(arms: list[Arm]) -> float | None:
-    """How near the arms' outputs are to each other; None for one arm."""
-    if len(arms) < 2:
-        return None
-    first, second = (_outputs(arm.directory / arm.processes[0].directory) for arm in arms)
-    return worst_sqnr_db(first, second)
-
-
-def _outputs(directory: Path) -> list[np.ndarray]:
-    files = sorted(
-        (directory / "outputs").glob("output_*.npy"), key=lambda path: int(path.stem.split("_")[1])
-    )
-    return [np.load(path, allow_pickle=False) for path in files]
 
 
 def _hash_of(arrays: list[np.ndarray]) -> str:

@@ -18,15 +18,17 @@ from datetime import UTC, datetime
 
 from sme2_assets.analysis.statistics import paired_speedup
 from sme2_assets.errors import ConnectionLost, Sme2Error
+from sme2_assets.evidence.arms import ARMS_FILE
 from sme2_assets.evidence.delegation import DELEGATION_FILE
 from sme2_assets.evidence.manifest import Context, Identity, Manifest, Moment
 from sme2_assets.evidence.operators import OPERATORS_FILE
 from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import Arm, ArmSpec
+from sme2_assets.profiling.between_arms import compare_pair
 from sme2_assets.profiling.one_pass import Bench, run_pass
 from sme2_assets.profiling.plan import Plan, arm_orders
-from sme2_assets.profiling.record import arms_sqnr_db, cpu_of, info_of
+from sme2_assets.profiling.record import cpu_of, info_of
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store, new_directory
 from sme2_assets.targets.base import Target
@@ -77,10 +79,12 @@ def measure_session(
         patience_s = (plan.quiet_patience_s, plan.cool_patience_s)
         with bench:
             environment = _Rounds(bench, arms, machine.clusters, *patience_s).measure(seed)
+            between = compare_pair(bench, list(arms.values()))
         finished = datetime.now(UTC)
-        between_arms_db = arms_sqnr_db(list(arms.values()))
         manifests = []
         for arm in arms.values():
+            if between is not None:
+                (arm.directory / ARMS_FILE).write_text(between.to_json(), encoding="utf-8")
             runner = runners[arm.spec.sme2]
             manifest = Manifest(
                 run_id=arm.run_id,
@@ -111,7 +115,7 @@ def measure_session(
                     load_before=environment[0].snapshot["load_1m"],
                     load_after=environment[-1].snapshot["load_1m"],
                 ),
-                info=info_of(arm, model, plan, seed, started, finished, environment, between_arms_db),
+                info=info_of(arm, model, plan, seed, started, finished, environment, between),
             )
             manifest.write(arm.directory)
             manifests.append(manifest)

@@ -31,7 +31,7 @@ from sme2_assets.report.document import (
 from sme2_assets.report.explain import Explanation, explain
 from sme2_assets.report.insights import headroom_table, insight_sections, missed_section, module_table
 from sme2_assets.report.kernels import executed_text, kernel_table, unit_table
-from sme2_assets.report.models import delegation_cost_table, numerics_table
+from sme2_assets.report.models import arms_table, delegation_cost_table, numerics_table
 from sme2_assets.report.module_plots import module_figure, roofline_figure
 from sme2_assets.report.operators import operators_of_arm, operators_of_pair
 from sme2_assets.report.plots import category_figure, latency_figure, speedup_figure
@@ -54,6 +54,8 @@ from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, runs
 TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "no difference": "same"}
 # Of the A/A sessions of a device; the view aa_sessions has them all.
 NOISE_SHOWN = 10
+# Of the values in which the arms are compared; the table arms_numerics has them all.
+MOST_VALUES = 10
 
 
 @dataclass
@@ -227,15 +229,27 @@ def _numerics_text(runs: Sequence[dict[Any, Any]]) -> str:
         if pd.isna(run["sqnr_db"]):
             said.append(f"{arm_text(run)}: no eager model to compare with")
             continue
-        right = "right" if run["sqnr_db"] >= run["sqnr_threshold_db"] else "WRONG"
+        fault = run["eager_fault"]
+        right = run["sqnr_db"] >= run["sqnr_threshold_db"] and pd.isna(fault)
         said.append(
-            f"{arm_text(run)}: {right}, {run['sqnr_db']:.1f} dB against eager "
-            f"({run['sqnr_threshold_db']:.0f} dB needed)"
+            f"{arm_text(run)}: {'right' if right else 'WRONG'}, {run['sqnr_db']:.1f} dB against eager "
+            f"({run['sqnr_threshold_db']:.0f} dB needed{'' if pd.isna(fault) else f'; {fault}'})"
         )
-    between = runs[-1]["arms_sqnr_db"]
-    if len(runs) == 2 and not pd.isna(between):
-        said.append(f"the arms against each other: {between:.1f} dB")
+    if len(runs) == 2 and not pd.isna(runs[-1]["arms_sqnr_db"]):
+        said.append(_between_arms_text(runs[-1]))
     return "; ".join(said)
+
+
+def _between_arms_text(run: dict[Any, Any]) -> str:
+    between = f"the arms against each other: {run['arms_sqnr_db']:.1f} dB"
+    if pd.isna(run["arms_values"]):
+        return f"{between}, not compared by a bound of their own"
+    if not pd.isna(run["arms_fault"]):
+        return f"{between}, WRONG: {run['arms_fault']}"
+    values = f"{between}, {_counted(int(run['arms_values']), 'value')} compared"
+    if run["arms_of_bound"] == 0:
+        return f"{values}, all equal to the bit"
+    return f"{values}, at most {run['arms_of_bound']:.2g} of what rounding allows"
 
 
 def _measured(subject: _Subject) -> Section:
@@ -390,10 +404,19 @@ def _numerics(subject: _Subject) -> Section:
         "WHERE list_contains(?, run_id) ORDER BY sme2, output",
         [subject.run_ids],
     )
-    said = Text(f"{_numerics_text(subject.runs)}.")
+    shown: list[Block] = [Text(f"{_numerics_text(subject.runs)}.")]
     if rows.empty:
-        return Section("Numerics", [said, Text("There is no eager model to compare the outputs with.")])
-    return Section("Numerics", [said, Grid(numerics_table(rows))])
+        shown.append(Text("There is no eager model to compare the outputs with."))
+    else:
+        shown.append(Grid(numerics_table(rows)))
+    arms = subject.warehouse.query(
+        "SELECT * FROM arms_numerics WHERE run_id = ? ORDER BY of_bound DESC, name LIMIT ?",
+        [subject.run_ids[-1], MOST_VALUES],
+    )
+    if not arms.empty:
+        shown.append(Text("The values in which the arms are nearest to their bound:"))
+        shown.append(Grid(arms_table(arms)))
+    return Section("Numerics", shown)
 
 
 def _noise(subject: _Subject) -> Section:

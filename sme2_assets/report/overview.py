@@ -37,6 +37,7 @@ WITH sessions AS (
         string_agg(sme2, ' and ' ORDER BY sme2) AS arms,
         arg_max(run_id, sme2) AS subject_run_id,
         min(sqnr_db - sqnr_threshold_db) AS margin_db,
+        coalesce(any_value(arms_fault), any_value(eager_fault)) AS fault,
         min(sqnr_db) AS sqnr_db
     FROM runs
     WHERE list_contains(?, session_id)
@@ -135,9 +136,10 @@ def _slowest_text(row: Record) -> str:
 
 
 def _numerics_text(row: Record) -> str:
+    wrong = not pd.isna(row["fault"]) or row["margin_db"] < 0
     if pd.isna(row["margin_db"]):
-        return "no eager model"
-    return f"{'right' if row['margin_db'] >= 0 else 'WRONG'}, {row['sqnr_db']:.0f} dB"
+        return "WRONG, the arms differ" if wrong else "no eager model"
+    return f"{'WRONG' if wrong else 'right'}, {row['sqnr_db']:.0f} dB"
 
 
 def _counts_text(rows: pd.DataFrame) -> str:

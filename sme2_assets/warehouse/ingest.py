@@ -16,6 +16,7 @@ from sme2_assets.analysis.registered import registered_kernels, require_register
 from sme2_assets.analysis.samples import kernel_sample_rows
 from sme2_assets.analysis.timeline import execute_durations, timeline_rows
 from sme2_assets.errors import EvidenceError
+from sme2_assets.evidence.arms import ArmsNumerics
 from sme2_assets.evidence.folder import RunFolder, RunProcess
 from sme2_assets.evidence.manifest import Manifest, Moment, Process
 from sme2_assets.evidence.operators import ProgramOperators
@@ -24,6 +25,7 @@ from sme2_assets.store import Store, safe_name, write_text_atomically
 from sme2_assets.targets.keys import TargetKey
 from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.schema import (
+    ARMS_NUMERICS,
     DELEGATION,
     ENVIRONMENT,
     INFERENCES,
@@ -39,7 +41,7 @@ from sme2_assets.warehouse.store import Warehouse
 
 # The version of the code that makes rows of evidence. A change of what any row says, such as another
 # category of an operator, is a new version; `sme2 warehouse rebuild` then applies it to history.
-DERIVATION = 2
+DERIVATION = 3
 ANNOTATION = "xnnpack.log"
 
 
@@ -54,6 +56,7 @@ class RunRows:
     operators: pd.DataFrame
     delegation: pd.DataFrame
     numerics: pd.DataFrame
+    arms_numerics: pd.DataFrame
     environment: pd.DataFrame
 
 
@@ -79,7 +82,7 @@ def keys_of(manifest: Manifest) -> dict[str, str]:
 def rows_of_run(run_dir: Path) -> RunRows:
     """Reads a run folder. A file that is not the one that was measured is an error, not a row."""
     folder = _trusted(run_dir)
-    manifest, program = folder.manifest, folder.operators()
+    manifest, program, arms = folder.manifest, folder.operators(), folder.arms()
     inferences, timelines, results = [], [], []
     for process in folder.processes():
         result = process.result
@@ -99,12 +102,13 @@ def rows_of_run(run_dir: Path) -> RunRows:
     timeline["fidelity"] = _constant(manifest.context.fidelity, len(timeline))
     return RunRows(
         manifest,
-        pd.DataFrame([_run_row(manifest, results)]),
+        pd.DataFrame([_run_row(manifest, results, arms)]),
         pd.concat(inferences, ignore_index=True),
         timeline,
         _operator_rows(program, timeline),
         _delegation_rows(folder),
         _frame(NUMERICS, manifest.info.agreements),
+        _frame(ARMS_NUMERICS, [value.as_json() for value in arms.values] if arms else []),
         _frame(ENVIRONMENT, [_environment_row(moment) for moment in manifest.info.environment]),
     )
 
@@ -159,6 +163,7 @@ def write_run(warehouse: Warehouse, rows: RunRows) -> None:
     warehouse.write(OPERATORS, rows.operators, keys)
     warehouse.write(DELEGATION, rows.delegation, keys)
     warehouse.write(NUMERICS, rows.numerics, keys)
+    warehouse.write(ARMS_NUMERICS, rows.arms_numerics, keys)
     warehouse.write(ENVIRONMENT, rows.environment, keys)
     warehouse.write(RUNS, rows.runs, keys)
 
@@ -284,7 +289,7 @@ def _environment_row(moment: Moment) -> dict[str, Any]:
     }
 
 
-def _run_row(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
+def _run_row(manifest: Manifest, results: list[RunnerResult], arms: ArmsNumerics | None) -> dict[str, Any]:
     identity, context, info = manifest.identity, manifest.context, manifest.info
     latency = [result for result in results if result.pass_kind == "latency"]
     return {
@@ -314,7 +319,11 @@ def _run_row(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
         "output_sha256": info.output_sha256,
         "sqnr_db": info.sqnr_db,
         "sqnr_threshold_db": info.sqnr_threshold_db,
+        "eager_fault": info.eager_fault,
         "arms_sqnr_db": info.arms_sqnr_db,
+        "arms_values": len(arms.values) if arms else None,
+        "arms_of_bound": max((value.of_bound for value in arms.values), default=0.0) if arms else None,
+        "arms_fault": arms.fault if arms else None,
         "executorch_version": info.versions.get("executorch"),
         "compiler": info.versions.get("compiler"),
         "device": context.device,

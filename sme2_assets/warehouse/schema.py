@@ -124,9 +124,22 @@ RUNS = Table(
         Column(
             "sqnr_threshold_db",
             "DOUBLE",
-            "What the precision must reach, against eager and between the arms.",
+            "What the precision must reach against eager.",
         ),
+        Column("eager_fault", "VARCHAR", "Why an output is not the eager model's; NULL where all are."),
         Column("arms_sqnr_db", "DOUBLE", "Outputs of the arms against each other, in dB; NULL when alone."),
+        Column(
+            "arms_values",
+            "INTEGER",
+            "Values in which the arms were compared by their own bounds: outputs, and values between. NULL "
+            "when alone, and for runs from before there were such bounds.",
+        ),
+        Column(
+            "arms_of_bound",
+            "DOUBLE",
+            "Their largest error as a share of its bound; above 1 is a fault.",
+        ),
+        Column("arms_fault", "VARCHAR", "The first value in which the arms differ; NULL where none does."),
         Column("executorch_version", "VARCHAR", "Version of the ExecuTorch runtime in the runner."),
         Column("compiler", "VARCHAR", "Compiler of the runner."),
         *DEVICE,
@@ -275,6 +288,29 @@ NUMERICS = Table(
         Column("cosine", "DOUBLE", "Cosine of the angle between the two; NULL where it has no meaning."),
         Column("equal_share", "DOUBLE", "Share of elements that are exactly the same."),
         Column("top1_agreement", "DOUBLE", "Share of rows with the same largest element; classifiers only."),
+        Column("worst_part_db", "DOUBLE", "The ratio of the worst channel or row; NULL for integers."),
+        Column("correlation", "DOUBLE", "Of what varies in both; NULL where nothing does."),
+    ),
+)
+
+ARMS_NUMERICS = Table(
+    "arms_numerics",
+    "The arms of a pair against each other, value by value: outputs, and what each matrix operator gives.",
+    (VARIANT, TARGET, RUN_ID),
+    (
+        Column("name", "VARCHAR", "The output, or the operator whose result it is."),
+        Column("operator", "VARCHAR", "The operator as torch.export calls it; empty for an output."),
+        Column("module", "VARCHAR", "The module that it belongs to."),
+        Column("kind", "VARCHAR", "Which bound holds: fp32, fp16, static, dynamic or unknown."),
+        Column("elements", "BIGINT", "Elements that were compared."),
+        Column("equal_share", "DOUBLE", "Share of elements that are exactly the same."),
+        Column("largest_error", "DOUBLE", "Largest difference; in steps for 8-bit values."),
+        Column(
+            "of_bound",
+            "DOUBLE",
+            "The largest error as a share of its bound; above 1 is a fault.",
+        ),
+        Column("fault", "VARCHAR", "How the arms differ; NULL where they agree."),
     ),
 )
 
@@ -448,6 +484,7 @@ TABLES = (
     OPERATORS,
     DELEGATION,
     NUMERICS,
+    ARMS_NUMERICS,
     KERNEL_SAMPLES,
     REGISTERED_KERNELS,
     ENVIRONMENT,

@@ -35,7 +35,10 @@ def run(sme2: str, **differing: Any) -> dict[str, Any]:
         "method": "forward",
         "sqnr_db": 90.0,
         "sqnr_threshold_db": 40.0,
+        "eager_fault": None,
         "arms_sqnr_db": 90.0,
+        "arms_values": 9,
+        "arms_fault": None,
         **differing,
     }
 
@@ -306,9 +309,19 @@ def test_identical_arms_are_a_pair_and_their_order_does_not_matter_to_sme2():
 
 
 @pytest.mark.parametrize("sqnr_db", [39.9, -200.0, math.nan])
-def test_arms_whose_outputs_differ_give_no_speedup(sqnr_db: float):
-    reason = why_times_do_not_compare(run("off"), run("on", arms_sqnr_db=sqnr_db))
+def test_arms_of_an_old_run_whose_outputs_differ_give_no_speedup(sqnr_db: float):
+    reason = why_times_do_not_compare(run("off"), run("on", arms_sqnr_db=sqnr_db, arms_values=None))
     assert "outputs of the arms differ" in str(reason)
+
+
+def test_arms_that_differ_beyond_rounding_give_no_speedup_however_good_the_average():
+    differing = run("on", arms_sqnr_db=70.0, arms_fault="conv2d_3 (features.1) differs: in channel 15")
+    assert "conv2d_3 (features.1) differs" in str(why_times_do_not_compare(run("off"), differing))
+
+
+def test_one_wrong_channel_against_eager_gives_no_speedup():
+    wrong = run("off", eager_fault="output 0: one channel or row has 0.0 dB")
+    assert "With SME2 off the outputs are wrong" in str(why_times_do_not_compare(wrong, run("on")))
 
 
 def test_what_identical_arms_reach_is_not_called_a_difference():

@@ -221,4 +221,4 @@ def _power_text(mode: str, power: dict[str, Any]) -> str:
 def _agreement_text(info: Info) -> str:
     if info.sqnr_db is None:
         return "no eager model to compare with"
-    return f"{info.sqnr_db:.1f} dB (needed: {info.sqnr_threshold_db:.0f} dB)"
+    return info.wrong or f"{info.sqnr_db:.1f} dB (needed: {info.sqnr_threshold_db:.0f} dB)"
