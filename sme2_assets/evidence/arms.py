@@ -28,10 +28,12 @@ Kind = Literal["fp32", "fp16", "static", "dynamic", "unknown"]
 
 # Half the distance of two numbers around 1: what one rounding changes at most, relatively.
 UNIT = {"fp32": 2.0**-24, "fp16": 2.0**-11}
-# One of 127 steps; how far a value moves when one activation is rounded the other way.
+# One of 127 steps: how far an activation moves that is rounded the other way.
 STEP = 1 / 127
 # Rounding n times is a random walk of sqrt(n) units. These are multiples of that.
 WHOLE, PART, ELEMENT = 2.0, 4.0, 16.0
+# The same in steps, and what is telling. An unknown program may be fp16 as well.
+IN_STEPS = {"dynamic": (0.5, 1.0, 4.0, 4.0), "unknown": (8.0, 16.0, 64.0, 16.0)}
 # Of a part that stands out of the rounding by this much, at least half must be there.
 TELLING, HALF = 4.0, 0.5
 # 8-bit values that may be one step apart: some, in case of ties, and this share.
@@ -194,7 +196,7 @@ def _bound(value: ComparedValue, left: npt.NDArray) -> _Bound:
         whole = _rms(left)
         step = STEP * float(np.max(np.abs(left))) / whole if whole else 0.0
         return _Bound(step, step, step, TELLING * step)
-    return _Bound(STEP, 2 * STEP, 8 * STEP, TELLING * STEP)
+    return _Bound(*(STEP * steps for steps in IN_STEPS[value.kind]))
 
 
 def _shares(differing: npt.NDArray) -> Iterator[tuple[float, str]]:

@@ -33,7 +33,7 @@ from sme2_assets.models.progress import Progress
 from sme2_assets.models.provenance import operator_name
 from sme2_assets.models.quantise import CALIBRATION_BATCHES, quantise
 from sme2_assets.models.spec import SEED, EagerModel, ModelSpec
-from sme2_assets.models.taps import tapped_program
+from sme2_assets.models.taps import describe_taps, tapped_program
 
 _MODEL_REMEDY = "correct the model or its example inputs: it must run in plain PyTorch first"
 
@@ -159,8 +159,10 @@ def lower_tapped_program(
     from executorch.exir import to_edge_transform_and_lower
 
     with progress.step("lowering once more, with taps", "lower"):
-        tapped, taps = tapped_program(exported_program, inputs, precision)
+        graph_module = exported_program.module()
+        layers, taps = describe_taps(graph_module, inputs, precision)
         try:
+            tapped = tapped_program(graph_module, layers, inputs)
             edge = to_edge_transform_and_lower(tapped, partitioner=[XnnpackPartitioner()])
             return taps, bytes(edge.to_executorch().buffer)
         except Exception as error:

@@ -91,14 +91,21 @@ def compared_outputs(graph_module: Any, precision: str, outputs: list[Any]) -> l
     ]
 
 
-def tapped_program(exported_program: Any, inputs: ModelInputs, precision: str) -> tuple[Any, Taps]:
-    """The program with its taps, not lowered yet, and what its outputs are. Its inputs are the same, flat."""
+def describe_taps(graph_module: Any, inputs: ModelInputs, precision: str) -> tuple[list[Layer], Taps]:
+    """The operators whose values can be shown, and what the outputs of a program that shows them are."""
     import torch
 
-    graph_module = exported_program.module()
-    layers = layers_of(graph_module, precision)
-    kept, left_out = affordable(layers)
-    flat = ModelInputs(tuple(torch.utils._pytree.tree_leaves((inputs.args, inputs.kwargs))), {})
+    kept, left_out = affordable(layers_of(graph_module, precision))
+    with torch.no_grad():
+        outputs = flat_tensors(inputs.call(graph_module))
+    values = [*compared_outputs(graph_module, precision, outputs), *(layer.value for layer in kept)]
+    names = [layer.value.name for layer in left_out]
+    return kept, Taps(outputs=len(outputs), values=values, left_out=names)
+
+
+def tapped_program(graph_module: Any, layers: list[Layer], inputs: ModelInputs) -> Any:
+    """The program with those values as further outputs, not lowered yet. Its inputs are the same, flat."""
+    import torch
 
     class Tapped(torch.nn.Module):
         def __init__(self) -> None:
@@ -108,13 +115,10 @@ def tapped_program(exported_program: Any, inputs: ModelInputs, precision: str) -
         def forward(self, *values: Any) -> tuple[Any, ...]:
             seen: dict[Any, Any] = {}
             outputs = watched(self.inner, values, lambda node, value: seen.setdefault(node, value))
-            return (*flat_tensors(outputs), *(seen[layer.tap] for layer in kept))
+            return (*flat_tensors(outputs), *(seen[layer.tap] for layer in layers))
 
-    with torch.no_grad():
-        outputs = flat_tensors(inputs.call(graph_module))
-    values = [*compared_outputs(graph_module, precision, outputs), *(layer.value for layer in kept)]
-    taps = Taps(outputs=len(outputs), values=values, left_out=[layer.value.name for layer in left_out])
-    return exported_graph(Tapped(), flat), taps
+    flat = torch.utils._pytree.tree_leaves((inputs.args, inputs.kwargs))
+    return exported_graph(Tapped(), ModelInputs(tuple(flat), {}))
 
 
 def watched(graph_module: Any, values: tuple[Any, ...], see: See) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sme2_assets.analysis.comparison import why_outputs_differ
 from sme2_assets.errors import EvidenceError, RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.evidence.manifest import Manifest
@@ -22,6 +23,7 @@ from sme2_assets.store import Store, sha256_of_file
 from sme2_assets.targets.base import Availability
 from sme2_assets.targets.host import host_has_sme2, host_platform
 from sme2_assets.targets.local import NativeTarget
+from sme2_assets.warehouse.ingest import rows_of_run
 
 HOST = host_platform() or ""
 SHORT = plan_for(
@@ -243,6 +245,45 @@ def test_identical_arms_are_interleaved_and_never_current(store, model, runner_b
     ]
     assert sorted(orders) == [[0, 1], [1, 0]], "each arm begins once"
     assert manifests[0].info.arms_sqnr_db == 200.0, "identical arms give identical outputs"
+    compared = [RunFolder.verified(store.run_dir(manifest.run_id)).arms() for manifest in manifests]
+    assert compared[0] == compared[1]
+    assert compared[0].fault is None
+    assert compared[0].same_outputs, "the program with taps computes what the measured one does"
+    assert {value.equal_share for value in compared[0].values} == {1.0}
+    assert len(compared[0].values) == 1 + 8, "the output, seven convolutions and a linear layer"
+
+
+def test_a_fault_between_that_the_outputs_hide_is_found(store, model, faulty_runner):
+    # The last kilobyte of what the second convolution gives becomes zero in one arm, the outputs stay right.
+    wrong = faulty_runner(
+        '"$real" "$@" || exit; case "$*" in */b_tapped_outputs*) '
+        'file=$(echo "$*" | sed "s/.*--outputs \\([^ ]*\\).*/\\1/")/output_2.npy; '
+        'blocks=$(($(stat -c %s "$file") / 1024)); '
+        'dd if=/dev/zero of="$file" bs=1024 count=1 seek=$((blocks - 1)) conv=notrunc;; esac'
+    )
+    [first, second] = measure_session(
+        store, NativeTarget(HOST), model, same_runner(wrong), aa_arms("off"), SHORT, log=print
+    )
+    arms = RunFolder.verified(store.run_dir(second.run_id)).arms()
+    assert first.info.output_sha256 == second.info.output_sha256
+    assert [value.name for value in arms.values if value.fault] == ["conv2d_1"]
+    assert "conv2d_1 (expand.0.0)" in str(arms.fault)
+    run = rows_of_run(store.run_dir(second.run_id)).runs.iloc[0].to_dict()
+    assert run["arms_fault"] == arms.fault
+    assert "expand.0.0" in str(why_outputs_differ(run, run))
+
+
+def test_a_program_with_taps_that_fails_costs_the_values_between_and_not_the_session(
+    store, model, faulty_runner
+):
+    failing = faulty_runner('case "$*" in *tapped.pte*) exit 5;; esac; exec "$real" "$@"')
+    [_, second] = measure_session(
+        store, NativeTarget(HOST), model, same_runner(failing), aa_arms("off"), SHORT, log=print
+    )
+    arms = RunFolder.verified(store.run_dir(second.run_id)).arms()
+    assert [value.name for value in arms.values] == ["output 0"]
+    assert "program with taps failed" in str(arms.only_outputs)
+    assert len(arms.left_out) == 8
 
 
 def test_rounds_are_added_until_the_interval_is_narrow(store, model, runner_binary):
