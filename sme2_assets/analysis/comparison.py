@@ -94,9 +94,9 @@ def why_outputs_differ(off: dict[str, Any], on: dict[str, Any]) -> str | None:
         if run["sqnr_db"] >= run["sqnr_threshold_db"]:
             fault = run["eager_fault"]
         else:
-            fault = f"{run['sqnr_db']:.1f} dB, {run['sqnr_threshold_db']:g} dB needed"
+            fault = f"{run['sqnr_db']:.1f} dB against eager, {run['sqnr_threshold_db']:g} dB needed"
         if isinstance(fault, str):
-            return f"With SME2 {run['sme2']} the outputs are wrong: against eager, {fault}."
+            return f"With SME2 {run['sme2']} the outputs are wrong: {fault}."
     if isinstance(on["arms_fault"], str):
         return f"The arms do not compute the same: {on['arms_fault']}."
     # In runs from before the arms had bounds of their own.

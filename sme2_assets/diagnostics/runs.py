@@ -74,7 +74,7 @@ def _check_run_metrics(step: CheckStep, manifest: Manifest, inferences: pd.DataF
     info = manifest.info
     require(
         info.wrong is None,
-        f"The outputs are not the eager model's: {info.wrong}.",
+        f"The outputs are wrong: {info.wrong}, against eager.",
         "Look at the numerics of the run: another precision may be needed.",
     )
     timed = inferences[(inferences["pass"] == "latency") & ~inferences["is_warmup"]]
