@@ -52,7 +52,7 @@ class Agreement:
         """Why the output is not the model's, or None. `exact`: integers and booleans must be the same."""
         what = f"output {self.output}"
         if self.sqnr_db < minimum_sqnr_db:
-            return f"{what}: {self.sqnr_db:.1f} dB, {minimum_sqnr_db:g} dB needed"
+            return f"{what}: {self.sqnr_db:.1f} dB, at least {minimum_sqnr_db:g} dB needed"
         part_bound_db = max(minimum_sqnr_db - PART_ALLOWANCE_DB, PART_LEAST_DB)
         if self.worst_part_db is None:
             if exact and self.equal_share < 1:

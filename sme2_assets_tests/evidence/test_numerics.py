@@ -85,7 +85,7 @@ def test_one_output_is_told_by_ratio_error_angle_and_equality():
     assert agreement.equal_share == pytest.approx(100 / 101)
     assert agreement.top1_agreement is None
     assert agreement.fault(20.0) is None
-    assert "30 dB needed" in str(agreement.fault(30.0))
+    assert "at least 30 dB" in str(agreement.fault(30.0))
 
 
 def test_identical_outputs_agree_in_everything():
