@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from sme2_assets.cli.support import json_option, out, print_json, progress, say
+from sme2_assets.cli.support import json_option, out, print_json, progress, tell
 
 # The share of faults that must be caught.
 LEAST = 0.95
@@ -49,7 +49,7 @@ def mutate(models: tuple[str, ...], outputs: bool, results: Path | None, as_json
         _print(scores)
     low = [score["variant"] for score in scores if score["caught"] < LEAST * score["faults"]]
     if low:
-        say(f"Less than {LEAST:.0%} caught: {', '.join(low)}", "red")
+        tell(f"Less than {LEAST:.0%} caught: {', '.join(low)}", "red")
         sys.exit(1)
 
 
