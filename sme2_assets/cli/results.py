@@ -55,7 +55,7 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
     from sme2_assets.report.tables import history_table, regression_table
     from sme2_assets.report.terminal import print_table
     from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.history import find_regressions
+    from sme2_assets.warehouse.history import find_regressions, no_slow_down_text
 
     warehouse = Warehouse(store.warehouse)
     variants = variants_of(model)
@@ -77,7 +77,7 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
     found = find_regressions(warehouse, store.root / "acknowledged.txt")
     found = found[found["variant"].isin(variants)]
     if found.empty:
-        out.print("No series got slower.")
+        out.print(no_slow_down_text(warehouse, variants))
     else:
         print_table(out, regression_table(found))
 

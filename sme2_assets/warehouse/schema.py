@@ -436,7 +436,11 @@ REGRESSIONS = Table(
         Column("before_ns", "DOUBLE", "Median before the change."),
         Column("after_ns", "DOUBLE", "Median from the change on."),
         Column("ratio", "DOUBLE", "after / before: above 1 it got slower."),
-        Column("p_value", "DOUBLE", "Permutation test of the change point."),
+        Column(
+            "p_value",
+            "DOUBLE",
+            "Chance of such a step where nights carry over to the next and nothing changes.",
+        ),
         Column("acknowledged", "BOOLEAN", "Whether a person has listed it in data/acknowledged.txt."),
     ),
 )
