@@ -48,6 +48,7 @@ from sme2_assets.report.tables import (
     speedup_text,
 )
 from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.blind import blind_rates_text
 from sme2_assets.warehouse.comparisons import aa_sessions_like, device_noise_floor
 from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, runs_of_session
 
@@ -149,6 +150,8 @@ def _pair_verdict(subject: _Subject) -> Verdict:
         ("sampled", executed_text(subject.rows("operator_facts"))),
         ("numerics", _numerics_text(subject.runs)),
     ]
+    if subject.timed and (rates := blind_rates_text(subject.warehouse, subject.runs[0])):
+        facts.append(("blind trials on this device", rates))
     if not subject.timed:
         figure = f"{model['sme2_operators_on']} of {model['operators']}"
         note = "operators take an SME2 kernel with SME2 on"
@@ -404,6 +407,13 @@ def _noise(subject: _Subject) -> Section:
     sessions = aa_sessions_like(subject.warehouse, subject.runs[0]).head(NOISE_SHOWN)
     if not sessions.empty:
         blocks.append(Grid(noise_table(sessions)))
+    if not blind_rates_text(subject.warehouse, subject.runs[0]):
+        blocks.append(
+            Text(
+                "How often verdicts miss or invent a difference on this device is not known: "
+                "there were no blind trials on it (make trust)."
+            )
+        )
     blocks.append(Text(_flags_text(subject.runs)))
     # Both arms of a round meet the same machine.
     environment = subject.warehouse.query(

@@ -445,6 +445,34 @@ REGRESSIONS = Table(
     ),
 )
 
+BLIND_TRIALS = Table(
+    "blind_trials",
+    "Identical arms, the second slowed down by a size that the verdict was not told: is it found?",
+    (),
+    (
+        Column("session_id", "VARCHAR", "The session of the trial; its runs are in no other table."),
+        VARIANT,
+        Column("platform", "VARCHAR", "Where it ran."),
+        Column("sme2", "VARCHAR", "The state of both arms."),
+        *DEVICE,
+        Column("fidelity", "VARCHAR", "hardware or reference, as in runs."),
+        Column("threads", "INTEGER", "Threads of the runner's pool."),
+        Column("cpus", "VARCHAR", "CPUs the runner was bound to, as in runs."),
+        Column("power_mode", "VARCHAR", "Power mode of the device, as in runs."),
+        Column("started_at", "TIMESTAMPTZ", "Start of the session."),
+        Column("seconds", "DOUBLE", "What the session took."),
+        Column("inference_seconds", "DOUBLE", "What of that was inferences of both arms, warm-up included."),
+        Column("ratio", "DOUBLE", "Time of the second arm over that of the first; above 1 it is slower."),
+        Column("ratio_low", "DOUBLE", "Lower end of its 95 % interval; NULL with too few rounds."),
+        Column("ratio_high", "DOUBLE", "Upper end of its 95 % interval."),
+        Column("single_process_ratio", "DOUBLE", "The same ratio from one process of each arm, the first."),
+        Column("n", "INTEGER", "Paired rounds."),
+        Column("noise_floor", "DOUBLE", "Ratio that identical arms reach here; NULL when not known."),
+        Column("verdict", "VARCHAR", "What was said of the second arm, before the truth was read."),
+        Column("dose_percent", "DOUBLE", "The truth: how much slower the second arm was made; 0: a placebo."),
+    ),
+)
+
 TABLES = (
     RUNS,
     INFERENCES,
@@ -457,4 +485,5 @@ TABLES = (
     ENVIRONMENT,
     COMPARISONS,
     REGRESSIONS,
+    BLIND_TRIALS,
 )

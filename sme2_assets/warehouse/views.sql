@@ -316,6 +316,22 @@ WHERE experiment = 'aa' AND level = 'model' AND speedup IS NOT NULL;
 COMMENT ON VIEW aa_sessions IS 'What identical arms gave: every deviation from 1 is noise, every verdict but no difference an error.';
 COMMENT ON COLUMN aa_sessions.deviation IS 'The speedup or its reciprocal, whichever is above 1.';
 
+CREATE VIEW blind_rates AS
+SELECT
+    platform, device, arch, fidelity, threads, cpus, power_mode, dose_percent,
+    count(*) AS trials,
+    count(*) FILTER (verdict = 'slower') AS slower,
+    count(*) FILTER (verdict IN ('slower', 'faster')) AS different,
+    median(ratio) AS median_ratio
+FROM blind_trials
+GROUP BY ALL
+ORDER BY ALL;
+COMMENT ON VIEW blind_rates IS 'How often a hidden slow-down of each size was found on a device: its power. With a dose of 0, how often identical arms were called different: its false alarms.';
+COMMENT ON COLUMN blind_rates.trials IS 'Blind trials of this dose.';
+COMMENT ON COLUMN blind_rates.slower IS 'Those whose verdict was that the second arm is slower.';
+COMMENT ON COLUMN blind_rates.different IS 'Those whose verdict was any difference; with a dose of 0 each is a false alarm.';
+COMMENT ON COLUMN blind_rates.median_ratio IS 'Median of the estimated ratios; a dose of 5 % should give 1.05.';
+
 -- One point per run: what change points are looked for in, and what a plot of the nights shows.
 CREATE VIEW history AS
 SELECT

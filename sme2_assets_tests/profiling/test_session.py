@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from sme2_assets.errors import EvidenceError, RunnerError, Sme2Error, TargetUnavailable
+from sme2_assets.evidence.blind import Trial, revealed
 from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import aa_arms, same_runner, sme2_arms
+from sme2_assets.profiling.blind import blind_trial
 from sme2_assets.profiling.plan import Plan, plan_for
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.runner.build import RunnerBinary
@@ -270,3 +272,15 @@ def test_a_warm_up_goes_on_until_it_is_steady_or_capped(store, model, runner_bin
     hopeless = replace(plan, warmup_cap=3)
     [manifest] = measure(store, model, runner_binary, hopeless)
     assert manifest.info.steady is False, "three inferences are too few to call anything steady"
+
+
+def test_a_blind_trial_keeps_the_times_and_apart_from_them_the_truth(store, model, runner_binary):
+    plan = replace(SHORT, passes=("latency",))
+    made = blind_trial(store, NativeTarget(HOST), model, runner_binary, 400.0, plan, log=print)
+    assert finished_runs(store) == []
+    folder = store.blind / made.session_id
+    assert Trial.read(folder / "trial.json") == made
+    assert "400" not in {str(value) for value in made.as_json().values()}
+    assert revealed(folder, made).dose_percent == 400.0
+    assert len(made.a_ns) == len(made.b_ns) == 2
+    assert 0 < made.inference_seconds < made.seconds
