@@ -24,6 +24,7 @@ VIEWS = {
     "category_summary",
     "sme2_comparison",
     "aa_sessions",
+    "blind_rates",
     "history",
     "judged_samples",
     "delegation_report",
