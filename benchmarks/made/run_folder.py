@@ -111,6 +111,7 @@ class MadeRun:
     runner_sha256: str = "b" * 64
     started_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     seed: int = 1
+    sampled: bool = True
 
     def __post_init__(self) -> None:
         # A session is of one model on one platform.
@@ -127,7 +128,8 @@ class MadeRun:
         noise = random.Random(f"{self.seed}{self.sme2}")
         processes = []
         for round_index in range(self.rounds):
-            for pass_kind in ("latency", "etdump", "kernels") if round_index == 0 else ("latency", "etdump"):
+            sampled = ("kernels",) if self.sampled and round_index == 0 else ()
+            for pass_kind in ("latency", "etdump", *sampled):
                 directory = f"round_{round_index:02d}/{pass_kind}"
                 self._write_process(folder / directory, pass_kind, noise)
                 processes.append(
@@ -326,7 +328,7 @@ def vouch_for_what_is_there(folder: Path) -> None:
 def run_with_trace(runs: Path, trace: Path) -> Path:
     """A run folder of one round whose trace is the given one."""
     execute_ns = execute_durations(read_etdump(trace)).tolist()
-    folder = MadeRun(rounds=1, warmup=0, iterations=len(execute_ns)).write(runs)
+    folder = MadeRun(rounds=1, warmup=0, iterations=len(execute_ns), sampled=False).write(runs)
     directory = folder / "round_00" / "etdump"
     shutil.copyfile(trace, directory / "trace.etdump")
     result = json.loads((directory / "result.json").read_text())

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from sme2_assets.analysis.kernel_names import parse_kernel
+from sme2_assets.analysis.paths import Paths
 from sme2_assets.analysis.timeline import BACKENDS, FRAMEWORK, KINDS, PORTABLE, timeline_rows
 from sme2_assets.etdump import EventKind, Events
 from sme2_assets.evidence.samples import Int64s, SampledFunction, Samples
@@ -178,7 +179,7 @@ class _Intervals:
         called = np.flatnonzero(events.kind == EventKind.DELEGATE_CALL)
         called = called[inference_of_block[events.block[called]] >= 0]
         called_inference = inference_of_block[events.block[called]]
-        called_delegate = events.delegate_call[called].astype(np.int64)
+        called_delegate = events.delegate_call[called] + Paths.of(events).first_delegate[called_inference]
 
         # Calls stand in the order of inference and delegate, so the call of an operator can be looked up.
         width = int(called_delegate.max(initial=0)) + 1

@@ -10,6 +10,7 @@ import pandas as pd
 
 from sme2_assets.analysis.categories import Backend, classify, is_xnnpack_name
 from sme2_assets.analysis.conservation import require_conserved
+from sme2_assets.analysis.paths import Paths
 from sme2_assets.errors import TraceError
 from sme2_assets.etdump import EventKind, Events
 
@@ -45,7 +46,8 @@ def timeline_rows(events: Events, warmup: int) -> pd.DataFrame:
     calls and portable kernels is framework overhead. XNNPACK rounds its operators to microseconds,
     so a delegate's overhead can come out slightly negative; it is kept as it is, because then the
     rows add up exactly. A trace whose events cannot be parts of one another is refused. A delegate's row that
-    is not XNNPACK's is of an `other delegate`, and nothing is concluded from its name.
+    is not XNNPACK's is of an `other delegate`, and nothing is concluded from its name. Inferences of several
+    operator sequences have places of their own for each (`paths`).
     """
     require_conserved(events)
     executes = np.flatnonzero(events.kind == EventKind.METHOD_EXECUTE)
@@ -77,6 +79,11 @@ def timeline_rows(events: Events, warmup: int) -> pd.DataFrame:
     framework_overhead = execute_ns - accounted
 
     start_of_inference = events.start_ns[executes]
+    paths = Paths.of(events)
+
+    def call_numbers(rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+        return events.delegate_call[rows] + paths.first_delegate[inference[rows]]
+
     operators = np.concatenate([delegate_ops, portable_ops])
     rows = pd.DataFrame(
         {
@@ -96,14 +103,14 @@ def timeline_rows(events: Events, warmup: int) -> pd.DataFrame:
                 ]
             ),
             "delegate": _nullable(
-                events.delegate_call[delegate_ops],
+                call_numbers(delegate_ops),
                 np.full(len(portable_ops), -1),
-                events.delegate_call[delegate_calls],
+                call_numbers(delegate_calls),
                 np.full(len(executes), -1),
             ),
             "position": _nullable(
                 events.position[delegate_ops],
-                _ordinal_within(inference[portable_ops]),
+                _ordinal_within(inference[portable_ops]) + paths.first_portable[inference[portable_ops]],
                 np.full(len(delegate_calls) + len(executes), -1),
             ),
             "start_ns": _nullable(

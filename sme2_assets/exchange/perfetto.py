@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from sme2_assets.analysis.paths import Paths
 from sme2_assets.analysis.samples import attribute_samples
 from sme2_assets.errors import Sme2Error
 from sme2_assets.etdump import EventKind, Events, read_etdump
@@ -210,10 +211,11 @@ def _operator_facts(warehouse: Warehouse, run_id: str) -> Facts:
 def _shown_process(process: _Process, facts: Facts, most: int) -> _Shown:
     events = read_etdump(process.directory / TRACE_FILE)
     blocks = events.execute_blocks()[process.warmup :][:most]
+    paths = Paths.of(events)
     slices = [
         drawn
-        for number, block in enumerate(blocks.tolist())
-        for drawn in _inference_slices(events, block, process.warmup + number, facts)
+        for iteration, block in enumerate(blocks.tolist(), process.warmup)
+        for drawn in _inference_slices(events, block, iteration, paths, facts)
     ]
     if not slices:
         raise Sme2Error(f"{process.directory / TRACE_FILE} contains no timed inference.", "Measure again.")
@@ -226,7 +228,9 @@ def _shown_process(process: _Process, facts: Facts, most: int) -> _Shown:
     return _Shown(process, start, end, slices, threads, samples)
 
 
-def _inference_slices(events: Events, block: int, iteration: int, facts: Facts) -> Iterator[_Slice]:
+def _inference_slices(
+    events: Events, block: int, iteration: int, paths: Paths, facts: Facts
+) -> Iterator[_Slice]:
     """Method::execute and all inside it, outer slices before inner ones."""
     children: dict[int, list[int]] = {}
     parents = events.parent_rows()
@@ -242,12 +246,16 @@ def _inference_slices(events: Events, block: int, iteration: int, facts: Facts) 
         if events.kind[row] == EventKind.NATIVE_CALL
         or (events.kind[row] == EventKind.OPERATOR_CALL and row not in children)
     ]
-    ordinals = {row: ordinal for ordinal, row in enumerate(portable)}
+    places = {row: (-1, place) for place, row in enumerate(portable, int(paths.first_portable[iteration]))}
+    for row in rows:
+        if events.delegate_call[row] >= 0:
+            delegate = int(events.delegate_call[row] + paths.first_delegate[iteration])
+            places[row] = (delegate, int(events.position[row]))
     start, end = int(events.start_ns[execute]), int(events.end_ns[execute])
     yield _Slice(
         "Method::execute", "inference", start, end, {"iteration": iteration, "duration_ns": end - start}, 0
     )
-    yield from _inside(events, execute, start, end, 1, children, ordinals, facts)
+    yield from _inside(events, execute, start, end, 1, children, places, facts)
 
 
 def _inside(
@@ -257,7 +265,7 @@ def _inside(
     end: int,
     depth: int,
     children: dict[int, list[int]],
-    ordinals: dict[int, int],
+    places: dict[int, tuple[int, int]],
     facts: Facts,
 ) -> Iterator[_Slice]:
     """The slices inside a call: its parts, and overhead wherever there is none.
@@ -282,7 +290,7 @@ def _inside(
         args: dict[str, Any] = {"duration_ns": ended - began}
         if last - first != ended - began:
             args["cut"] = True
-        yield from _call(events, row, first, last, depth, args, children, ordinals, facts)
+        yield from _call(events, row, first, last, depth, args, children, places, facts)
         now = last
     yield from gap(end)
 
@@ -295,23 +303,19 @@ def _call(
     depth: int,
     args: dict[str, Any],
     children: dict[int, list[int]],
-    ordinals: dict[int, int],
+    places: dict[int, tuple[int, int]],
     facts: Facts,
 ) -> Iterator[_Slice]:
     name = events.names[int(events.name[row])]
-    delegate = int(events.delegate_call[row])
-    if row in ordinals:
-        place = (-1, ordinals[row])
-    elif events.kind[row] == EventKind.DELEGATE_OP:
-        place = (delegate, int(events.position[row]))
-    else:
-        if events.kind[row] == EventKind.DELEGATE_CALL:
-            args["delegate"] = delegate
+    if events.kind[row] == EventKind.DELEGATE_CALL or row not in places:
+        if row in places:
+            args["delegate"] = places[row][0]
         yield _Slice(name, "call", start, end, args, depth)
-        yield from _inside(events, row, start, end, depth + 1, children, ordinals, facts)
+        yield from _inside(events, row, start, end, depth + 1, children, places, facts)
         return
-    placed = {"position": place[1]} | ({"delegate": delegate} if delegate >= 0 else {})
-    yield _Slice(name, "operator", start, end, {**args, **placed, **facts.get(place, {})}, depth)
+    delegate, position = places[row]
+    placed = {"position": position} | ({"delegate": delegate} if delegate >= 0 else {})
+    yield _Slice(name, "operator", start, end, {**args, **placed, **facts.get(places[row], {})}, depth)
 
 
 def _sample_slices(

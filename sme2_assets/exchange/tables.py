@@ -38,12 +38,14 @@ def timeline_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> 
     """Every timed inference: one row for the whole (Method::execute), then rows that add up to it."""
     rows = warehouse.query(
         "SELECT round, iteration, kind, backend, delegate, position, name, op_type, data_type, category, "
-        "sme2_evidence, fidelity, start_ns, duration_ns FROM timeline WHERE run_id = ? AND NOT is_warmup",
+        "sme2_evidence, fidelity, start_ns, duration_ns, emulated_ns FROM timeline "
+        "WHERE run_id = ? AND NOT is_warmup",
         [run["run_id"]],
     )
     inferences = _inferences(warehouse, run["run_id"])
     whole = inferences.assign(kind="inference", backend="framework", name=EXECUTE, start_ns=0)
-    whole = whole.rename(columns={"execute_ns": "duration_ns"}).assign(fidelity=run["fidelity"])
+    whole = whole.rename(columns={"execute_ns": "duration_ns", "emulated_execute_ns": "emulated_ns"})
+    whole["fidelity"] = run["fidelity"]
     rows = pd.concat([whole.drop(columns="run_index"), rows], ignore_index=True)
     rows = rows.merge(inferences, on=["round", "iteration"], validate="many_to_one")
     rows["node_id"] = _node_ids(rows)
@@ -66,7 +68,7 @@ def timeline_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> 
     ours = rows[
         [
             *("round", "iteration", "kind", "delegate", "position", "op_type", "data_type", "category"),
-            *("sme2_evidence", "duration_ns", "fidelity"),
+            *("sme2_evidence", "duration_ns", "emulated_ns", "fidelity"),
         ]
     ]
     return pd.concat([made, ours], axis=1).sort_values(["run_index", "node_id"], ignore_index=True)
@@ -84,9 +86,9 @@ def operator_stats_table(warehouse: Warehouse, run: dict[str, Any], model_id: st
     grouped = facts.groupby(["type", "backend"], sort=False, observed=True)
     made = grouped.agg(
         count=("mean_ns", "size"),
-        total_ns=("mean_ns", "sum"),
+        total_ns=("mean_ns", _sum),
         avg_ns=("mean_ns", "mean"),
-        share=("share", "sum"),
+        share=("share", _sum),
         category=("category", "first"),
         sme2_operators=("sme2_evidence", lambda evidence: int(evidence.isin(["executed", "name"]).sum())),
     ).reset_index()
@@ -195,7 +197,7 @@ def _sampled_kernels(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
 def _inferences(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
     """The timed inferences of the etdump pass, numbered over all rounds as the kit numbers its runs."""
     return warehouse.query(
-        "SELECT round, iteration, execute_ns, "
+        "SELECT round, iteration, execute_ns, emulated_execute_ns, "
         "(row_number() OVER (ORDER BY round, iteration) - 1)::INTEGER AS run_index "
         "FROM inferences WHERE run_id = ? AND pass = 'etdump' AND NOT is_warmup ORDER BY run_index",
         [run_id],
@@ -210,6 +212,11 @@ def _node_ids(rows: pd.DataFrame) -> pd.Series:
     things = things.sort_values(["rank", "start_ns", "delegate", "position"], ignore_index=True)
     things["node_id"] = things.index
     return rows.merge(things[[*_NODE, "node_id"]], on=_NODE, how="left", validate="many_to_one")["node_id"]
+
+
+def _sum(values: pd.Series) -> float:
+    """The sum; unknown, and not nothing, where no value is known."""
+    return float(values.sum(min_count=1))
 
 
 def _backend_names(backends: pd.Series) -> pd.Series:

@@ -241,6 +241,13 @@ def _numerics_text(runs: Sequence[dict[Any, Any]]) -> str:
     return "; ".join(said)
 
 
+_SEVERAL_PATHS = (
+    "The inferences of this run took {} different operator sequences: several methods, or branches. Times of "
+    "the whole inference and of categories are over all of them; those of an operator are over the "
+    "inferences that ran it."
+)
+
+
 def _measured(subject: _Subject) -> Section:
     run = subject.runs[0]
     where = run["emulator"] or " ".join(
@@ -248,6 +255,8 @@ def _measured(subject: _Subject) -> Section:
     )
     note = fidelity_note(run)
     blocks: list[Block] = [Text(note, note=True)] if note else []
+    if not pd.isna(run["paths"]) and run["paths"] > 1:
+        blocks.append(Text(_SEVERAL_PATHS.format(run["paths"]), note=True))
     blocks += [
         Text(
             f"{run['variant']} on {where}, {device_cell(run)}, {run['os']}, with "

@@ -21,7 +21,7 @@ _ORDER = {
     "bottlenecks": "rank, execution_order",
     "missed_sme2": "reason, delegate NULLS LAST, position",
     "module_summary": "depth, first_operator NULLS LAST, module",
-    "category_summary": "mean_ns DESC",
+    "category_summary": "mean_ns DESC NULLS LAST, category",
     "headroom": "run_id",
 }
 

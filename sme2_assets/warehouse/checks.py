@@ -34,7 +34,8 @@ def conservation_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None
                 lag(start_ns + duration_ns) OVER (
                     PARTITION BY round, iteration, kind = 'operator' ORDER BY start_ns, duration_ns, position
                 ) AS previous_end_ns
-            FROM timeline WHERE run_id = $run_id
+            FROM (SELECT * REPLACE (coalesce(duration_ns, emulated_ns) AS duration_ns) FROM timeline)
+            WHERE run_id = $run_id
         ), summed AS (
             SELECT round, iteration, sum(duration_ns) AS total_ns,
                 count(*) - count(DISTINCT (kind, backend, delegate, position)) AS rows_twice,
@@ -44,7 +45,8 @@ def conservation_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None
                 min(duration_ns) FILTER (kind = 'framework_overhead') AS framework_overhead_ns
             FROM rows GROUP BY round, iteration
         ), traced AS (
-            SELECT round, iteration, execute_ns, duration_ns
+            SELECT round, iteration, coalesce(execute_ns, emulated_execute_ns) AS execute_ns,
+                coalesce(duration_ns, emulated_ns) AS duration_ns
             FROM inferences WHERE run_id = $run_id AND pass = 'etdump'
         )
         SELECT *
@@ -133,7 +135,7 @@ def executed_kernel_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | N
 def _why_no_samples(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
     """None for a run without kernels pass, or with one that was over before the timer could tick."""
     time_ns = warehouse.query(
-        "SELECT coalesce(sum(duration_ns), 0) AS ns FROM inferences "
+        "SELECT coalesce(sum(coalesce(duration_ns, emulated_ns)), 0) AS ns FROM inferences "
         "WHERE run_id = ? AND pass = 'kernels' AND NOT is_warmup",
         [run["run_id"]],
     )["ns"].iloc[0]

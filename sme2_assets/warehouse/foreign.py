@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sme2_assets.analysis.paths import Paths
 from sme2_assets.analysis.timeline import execute_durations, timeline_rows
 from sme2_assets.etdump import read_etdump
 from sme2_assets.evidence.folder import ForeignFolder
 from sme2_assets.evidence.foreign import FOREIGN, Facts, ForeignStatement
-from sme2_assets.warehouse.ingest import DERIVATION, registered_rows
+from sme2_assets.warehouse.ingest import DERIVATION, registered_rows, with_named_times
 from sme2_assets.warehouse.schema import INFERENCES, REGISTERED_KERNELS, RUNS, TIMELINE
 from sme2_assets.warehouse.store import Warehouse
 
@@ -37,13 +38,15 @@ def rows_of_foreign(folder: ForeignFolder) -> ForeignRows:
     warmup = facts.warmup or 0
     events = read_etdump(folder.trace)
     execute_ns = execute_durations(events)
+    paths = len(Paths.of(events).signatures)
     timeline = timeline_rows(events, warmup).assign(**{"pass": "etdump", "round": 0})
     for column in ("model", "precision", "platform", "sme2", "threads"):
         timeline[column] = getattr(facts, column)
     timeline["fidelity"] = _fidelity(facts)
+    timeline["emulated_ns"] = None
     return ForeignRows(
         statement,
-        pd.DataFrame([_run_row(statement, len(execute_ns) - warmup)]),
+        pd.DataFrame([_run_row(statement, len(execute_ns) - warmup, paths)]),
         _inference_rows(execute_ns, warmup),
         timeline,
         registered_rows(folder.log),
@@ -53,10 +56,11 @@ def rows_of_foreign(folder: ForeignFolder) -> ForeignRows:
 def write_foreign(warehouse: Warehouse, rows: ForeignRows) -> None:
     """Stores a foreign run, in place of what was said of the same trace before."""
     facts = rows.statement.facts
+    fidelity = _fidelity(facts)
     keys = {"variant": facts.variant, "target": facts.target, "run_id": rows.statement.run_id}
     for table, frame in (
-        (TIMELINE, rows.timeline),
-        (INFERENCES, rows.inferences),
+        (TIMELINE, with_named_times(rows.timeline, fidelity)),
+        (INFERENCES, with_named_times(rows.inferences, fidelity)),
         (REGISTERED_KERNELS, rows.registered),
         # Last: before it, no query sees the others as rows of a run.
         (RUNS, rows.runs),
@@ -81,11 +85,13 @@ def _inference_rows(execute_ns: np.ndarray, warmup: int) -> pd.DataFrame:
             # The runner's own clock is not in a trace.
             "duration_ns": None,
             "execute_ns": execute_ns,
+            "emulated_ns": None,
+            "emulated_execute_ns": None,
         }
     )
 
 
-def _run_row(statement: ForeignStatement, iterations: int) -> dict[str, Any]:
+def _run_row(statement: ForeignStatement, iterations: int, paths: int) -> dict[str, Any]:
     facts = statement.facts
     known = {
         # A session of its own: no other run was measured with it.
@@ -103,6 +109,7 @@ def _run_row(statement: ForeignStatement, iterations: int) -> dict[str, Any]:
         "rounds": 1,
         "warmup": facts.warmup,
         "iterations": iterations,
+        "paths": paths,
         "samples": 0,
         "samples_dropped": 0,
         "derivation": DERIVATION,

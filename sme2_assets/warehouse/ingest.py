@@ -12,6 +12,7 @@ import pandas as pd
 from pandas.api.types import union_categoricals
 
 from sme2_assets.analysis.attribution import align
+from sme2_assets.analysis.paths import Paths
 from sme2_assets.analysis.registered import registered_kernels, require_registered
 from sme2_assets.analysis.samples import kernel_sample_rows
 from sme2_assets.analysis.timeline import execute_durations, timeline_rows
@@ -39,8 +40,10 @@ from sme2_assets.warehouse.store import Warehouse
 
 # The version of the code that makes rows of evidence. A change of what any row says, such as another
 # category of an operator, is a new version; `sme2 warehouse rebuild` then applies it to history.
-DERIVATION = 2
+DERIVATION = 3
 ANNOTATION = "xnnpack.log"
+# What columns of times are called where an emulator took them.
+EMULATED_TIMES = {"duration_ns": "emulated_ns", "execute_ns": "emulated_execute_ns"}
 
 
 @dataclass(frozen=True)
@@ -80,12 +83,13 @@ def rows_of_run(run_dir: Path) -> RunRows:
     """Reads a run folder. A file that is not the one that was measured is an error, not a row."""
     folder = _trusted(run_dir)
     manifest, program = folder.manifest, folder.operators()
-    inferences, timelines, results = [], [], []
+    inferences, timelines, results, paths = [], [], [], []
     for process in folder.processes():
         result = process.result
         execute_ns = None
         if process.is_traced:
             execute_ns = execute_durations(process.events)
+            paths.append(Paths.of(process.events).signatures)
             # The trace of the kernels pass only tells what was sampled: its times are disturbed.
             if process.facts.pass_kind == "etdump":
                 rows = timeline_rows(process.events, len(result.warmup_ns))
@@ -97,12 +101,14 @@ def rows_of_run(run_dir: Path) -> RunRows:
     for column in ("model", "precision", "platform", "sme2", "threads"):
         timeline[column] = _constant(getattr(identity, column), len(timeline))
     timeline["fidelity"] = _constant(manifest.context.fidelity, len(timeline))
+    timeline["emulated_ns"] = None
+    taken = _taken_paths(run_dir, paths)
     return RunRows(
         manifest,
-        pd.DataFrame([_run_row(manifest, results)]),
+        pd.DataFrame([_run_row(manifest, results, taken)]),
         pd.concat(inferences, ignore_index=True),
         timeline,
-        _operator_rows(program, timeline),
+        _operator_rows(program, timeline, taken),
         _delegation_rows(folder),
         _frame(NUMERICS, manifest.info.agreements),
         _frame(ENVIRONMENT, [_environment_row(moment) for moment in manifest.info.environment]),
@@ -154,13 +160,22 @@ def registered_rows_of_log(path: Path) -> pd.DataFrame:
 def write_run(warehouse: Warehouse, rows: RunRows) -> None:
     """Stores a run. The `runs` row comes last: before it, no query sees the run's other rows as a run."""
     keys = keys_of(rows.manifest)
-    warehouse.write(TIMELINE, rows.timeline, keys)
-    warehouse.write(INFERENCES, rows.inferences, keys)
+    fidelity = rows.manifest.context.fidelity
+    warehouse.write(TIMELINE, with_named_times(rows.timeline, fidelity), keys)
+    warehouse.write(INFERENCES, with_named_times(rows.inferences, fidelity), keys)
     warehouse.write(OPERATORS, rows.operators, keys)
     warehouse.write(DELEGATION, rows.delegation, keys)
     warehouse.write(NUMERICS, rows.numerics, keys)
     warehouse.write(ENVIRONMENT, rows.environment, keys)
     warehouse.write(RUNS, rows.runs, keys)
+
+
+def with_named_times(rows: pd.DataFrame, fidelity: str | None) -> pd.DataFrame:
+    """The rows as they are stored: times of the emulator have names of their own, so that no sum, median or
+    share of times can have one in it."""
+    if fidelity != "emulated":
+        return rows
+    return rows.rename(columns={**EMULATED_TIMES, **{to: of for of, to in EMULATED_TIMES.items()}})
 
 
 def write_kernels(warehouse: Warehouse, rows: KernelRows) -> None:
@@ -207,9 +222,12 @@ def _with_backends(rows: pd.DataFrame, program: ProgramOperators | None, process
     return rows.assign(backend=backends.fillna(rows["backend"].astype(object)).astype("category"))
 
 
-def _operator_rows(program: ProgramOperators | None, timeline: pd.DataFrame) -> pd.DataFrame:
-    """What each operator is; none where the run does not tell, because the model came without."""
-    if program is None:
+def _operator_rows(program: ProgramOperators | None, timeline: pd.DataFrame, paths: int) -> pd.DataFrame:
+    """What each operator is; none where the run does not tell.
+
+    Either the model came without, or it is not known which of its operators a sequence took.
+    """
+    if program is None or paths != 1:
         return _frame(OPERATORS, [])
     operators = timeline[timeline["kind"] == "operator"]
     distinct = operators.drop_duplicates(["backend", "delegate", "position"])
@@ -237,6 +255,8 @@ def _inference_rows(result: RunnerResult, execute_ns: np.ndarray | None) -> pd.D
             "execute_ns": pd.array(
                 execute_ns if execute_ns is not None else [None] * len(durations), dtype="Int64"
             ),
+            "emulated_ns": None,
+            "emulated_execute_ns": None,
         }
     )
 
@@ -284,7 +304,22 @@ def _environment_row(moment: Moment) -> dict[str, Any]:
     }
 
 
-def _run_row(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
+def _taken_paths(run_dir: Path, of_processes: list[tuple[str, ...]]) -> int:
+    """How many operator sequences the inferences of a run took.
+
+    Processes may end after fewer of them, but in all of them the first ones are the same: their places are
+    numbered by them.
+    """
+    longest = max(of_processes, key=len, default=())
+    if any(paths != longest[: len(paths)] for paths in of_processes):
+        raise EvidenceError(
+            f"The processes of {run_dir} took different operator sequences through the same program.",
+            "Its control flow depends on more than its inputs: profile each way as a program of its own.",
+        )
+    return len(longest)
+
+
+def _run_row(manifest: Manifest, results: list[RunnerResult], paths: int) -> dict[str, Any]:
     identity, context, info = manifest.identity, manifest.context, manifest.info
     latency = [result for result in results if result.pass_kind == "latency"]
     return {
@@ -304,6 +339,7 @@ def _run_row(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
         "rounds": len({process.round for process in info.processes}),
         "warmup": info.plan["warmup"],
         "iterations": info.plan["iterations"],
+        "paths": paths,
         "seed": info.seed,
         "pte_sha256": identity.pte_sha256,
         "runner_sha256": identity.runner_sha256,
@@ -334,7 +370,9 @@ def _run_row(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
         "flags": info.flags,
         "load_before": context.load_before,
         "load_after": context.load_after,
-        "load_ns": int(statistics.median(result.load_ns for result in latency)),
+        "load_ns": None
+        if context.fidelity == "emulated"
+        else int(statistics.median(result.load_ns for result in latency)),
         "peak_memory_bytes": max(result.peak_memory_bytes for result in latency),
         "samples": sum(result.samples.count for result in results if result.samples),
         "samples_dropped": sum(result.samples.dropped for result in results if result.samples),

@@ -1,5 +1,5 @@
 -- What can be won, and where: the views behind the insights. Read after views.sql.
--- Emulated rows keep their kernels and their place; their times are NULL, because they mean nothing. A reference
+-- Emulated rows keep their kernels and their place; their times are NULL from the start. A reference
 -- keeps its times; it has no missed SME2 and no ceilings, because it says nothing about SME2.
 
 CREATE VIEW bottlenecks AS
@@ -13,21 +13,17 @@ WITH ordered AS (
 )
 SELECT
     run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at,
-    CASE WHEN fidelity <> 'emulated' THEN
+    CASE WHEN mean_ns IS NOT NULL THEN
         row_number() OVER (PARTITION BY run_id ORDER BY mean_ns DESC, execution_order)
     END::INTEGER AS rank,
     execution_order, backend, delegate, position, name, op_type, data_type, category,
     attribution, node_kind, edge_ops, module, module_type, source, code, input_shape, output_shape, macs,
     sme2_evidence, samples, sme_samples, rounds, inferences,
-    CASE WHEN fidelity <> 'emulated' THEN median_ns END AS median_ns,
-    CASE WHEN fidelity <> 'emulated' THEN mean_ns END AS mean_ns,
-    CASE WHEN fidelity <> 'emulated' THEN share END AS share,
-    CASE WHEN fidelity <> 'emulated' THEN
-        sum(share) OVER (
-            PARTITION BY run_id ORDER BY mean_ns DESC, execution_order
-            ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-        )
-    END AS cumulative_share,
+    median_ns, mean_ns, share,
+    sum(share) OVER (
+        PARTITION BY run_id ORDER BY mean_ns DESC, execution_order
+        ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+    ) AS cumulative_share,
     gflops
 FROM ordered;
 COMMENT ON VIEW bottlenecks IS 'The operators of each run with their rank by time, and with their order in the inference.';
@@ -216,7 +212,7 @@ WITH placed AS (
         END AS path
     FROM bottlenecks
     UNION ALL BY NAME
-    SELECT run_id, CASE WHEN fidelity <> 'emulated' THEN mean_ns END AS mean_ns, ['(overhead)'] AS path
+    SELECT run_id, mean_ns, ['(overhead)'] AS path
     FROM category_summary
     WHERE category = 'Overhead'
 ),
@@ -280,24 +276,17 @@ WITH per_run AS (
         max(portable_operators)::INTEGER AS portable_operators
     FROM part_rounds
     GROUP BY run_id
-),
-timed AS (
-    SELECT
-        per_run.run_id, rounds, inferences, delegate_calls, operators, portable_operators,
-        CASE WHEN runs.fidelity <> 'emulated' THEN COLUMNS('_ns$') END
-    FROM (SELECT * FROM per_run) AS per_run
-    JOIN (SELECT run_id, fidelity FROM runs) AS runs USING (run_id)
 )
 SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
     runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
-    timed.rounds, timed.inferences, timed.operators, timed.portable_operators, timed.delegate_calls,
+    per_run.rounds, per_run.inferences, per_run.operators, portable_operators, delegate_calls,
     inference_ns, compute_ns, data_movement_ns, portable_ns, delegate_overhead_ns, framework_overhead_ns,
     CASE WHEN runs.fidelity = 'hardware' THEN inference_ns - compute_ns END AS without_compute_ns,
     inference_ns / nullif(without_compute_ns, 0) AS without_compute_speedup,
     CASE WHEN runs.fidelity = 'hardware' THEN inference_ns - data_movement_ns END AS without_data_movement_ns,
     inference_ns / nullif(without_data_movement_ns, 0) AS without_data_movement_speedup
-FROM timed
+FROM per_run
 JOIN runs USING (run_id);
 COMMENT ON VIEW headroom IS 'The most each run could gain: the time of its parts, and the ceilings by Amdahl''s law if a part took no time. Traced times; NULL when emulated. A reference has no ceilings.';
 COMMENT ON COLUMN headroom.rounds IS 'Rounds: the n of the means.';

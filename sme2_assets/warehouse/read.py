@@ -55,7 +55,7 @@ def rows_of_view(warehouse: Warehouse, view: str, run_id: str) -> pd.DataFrame:
     order = {
         "operator_summary": "delegate NULLS LAST, position",
         "operator_facts": "delegate NULLS LAST, position",
-        "category_summary": "mean_ns DESC",
+        "category_summary": "mean_ns DESC NULLS LAST, category",
         "kernel_usage": "delegate NULLS LAST, position, samples DESC",
     }
     if view not in RUN_VIEWS:

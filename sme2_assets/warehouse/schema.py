@@ -84,6 +84,10 @@ PROCESS = (
     Column("is_warmup", "BOOLEAN", "Whether the inference was warm-up; summaries leave it out."),
 )
 
+EMULATED_NS = Column(
+    "emulated_ns", "BIGINT", "duration_ns of an emulated run: what the emulator took. It means nothing."
+)
+
 RUNS = Table(
     "runs",
     "One row per profile run: what was measured, where, and what it rests on.",
@@ -105,6 +109,12 @@ RUNS = Table(
         Column("rounds", "INTEGER", "Rounds measured."),
         Column("warmup", "INTEGER", "Warm-up inferences per process, at least; more until steady."),
         Column("iterations", "INTEGER", "Timed inferences per process."),
+        Column(
+            "paths",
+            "INTEGER",
+            "Operator sequences that its traced inferences took: more than one for several methods in a "
+            "trace, or branches. Each has its own delegate calls and positions. NULL: not counted yet.",
+        ),
         Column("seed", "BIGINT", "Seed of the arm order."),
         Column("pte_sha256", "VARCHAR", "Hash of the model file."),
         Column("runner_sha256", "VARCHAR", "Hash of the runner binary."),
@@ -149,7 +159,9 @@ RUNS = Table(
         Column("flags", "VARCHAR[]", "What was wrong with the machine around a round, e.g. busy."),
         Column("load_before", "DOUBLE", "One-minute load average before the session."),
         Column("load_after", "DOUBLE", "One-minute load average after the session."),
-        Column("load_ns", "BIGINT", "Model load time, median over the latency processes."),
+        Column(
+            "load_ns", "BIGINT", "Model load time, median over the latency processes; NULL when emulated."
+        ),
         Column("peak_memory_bytes", "BIGINT", "Peak memory of a latency process, largest."),
         Column("samples", "BIGINT", "Samples of the kernels pass; 0 when there was none."),
         Column("samples_dropped", "BIGINT", "Samples that found the runner's buffer full."),
@@ -168,12 +180,15 @@ INFERENCES = Table(
     (VARIANT, TARGET, RUN_ID),
     (
         *PROCESS,
-        Column("duration_ns", "BIGINT", "Inference time by the runner's own clock."),
+        Column("duration_ns", "BIGINT", "Inference time by the runner's own clock; NULL when emulated."),
         Column(
             "execute_ns",
             "BIGINT",
-            "Method::execute by the tracer; NULL in the latency pass. Timeline rows add up to it exactly.",
+            "Method::execute by the tracer; NULL in the latency pass and when emulated. Timeline rows add up "
+            "to it exactly.",
         ),
+        EMULATED_NS,
+        Column("emulated_execute_ns", "BIGINT", "execute_ns of an emulated run. It means nothing."),
     ),
 )
 
@@ -185,7 +200,12 @@ TIMELINE = Table(
         *IDENTITY,
         *PROCESS,
         Column("kind", "VARCHAR", "operator, delegate_overhead or framework_overhead."),
-        Column("delegate", "INTEGER", "Delegate call within the inference, from 0; NULL outside delegates."),
+        Column(
+            "delegate",
+            "INTEGER",
+            "Delegate call within the inference, from 0; those of another operator sequence follow. NULL "
+            "outside delegates.",
+        ),
         Column(
             "position",
             "INTEGER",
@@ -205,9 +225,11 @@ TIMELINE = Table(
         Column(
             "start_ns",
             "BIGINT",
-            "Start since Method::execute; back to back for XNNPACK operators. NULL for overhead.",
+            "Start since Method::execute; back to back for XNNPACK operators. NULL for overhead. "
+            "Of an emulated run it gives the order alone.",
         ),
-        Column("duration_ns", "BIGINT", "Time. XNNPACK reports whole microseconds."),
+        Column("duration_ns", "BIGINT", "Time; NULL when emulated. XNNPACK reports whole microseconds."),
+        EMULATED_NS,
         Column(
             "sme2_evidence",
             "VARCHAR",

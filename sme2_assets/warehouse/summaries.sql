@@ -19,9 +19,9 @@ FROM timeline
 WHERE kind = 'operator' AND NOT is_warmup
 GROUP BY run_id, round, backend, delegate, position;
 COMMENT ON TABLE operator_rounds IS 'Time of each operator in each process of the etdump pass.';
-COMMENT ON COLUMN operator_rounds.median_ns IS 'Median over the inferences of the process.';
-COMMENT ON COLUMN operator_rounds.mean_ns IS 'Mean over the inferences of the process; means add up.';
-COMMENT ON COLUMN operator_rounds.inferences IS 'Timed inferences.';
+COMMENT ON COLUMN operator_rounds.median_ns IS 'Median over the inferences of the process that ran it.';
+COMMENT ON COLUMN operator_rounds.mean_ns IS 'Mean over those inferences.';
+COMMENT ON COLUMN operator_rounds.inferences IS 'Timed inferences that ran it.';
 
 CREATE TABLE operator_order AS
 SELECT
@@ -57,6 +57,13 @@ WITH per_inference AS (
     FROM timeline
     WHERE NOT is_warmup
     GROUP BY run_id, round, iteration, coalesce(category, 'Overhead')
+),
+-- Not every inference has every category where they took several operator sequences.
+processes AS (
+    SELECT run_id, round, count(DISTINCT iteration) AS inferences
+    FROM timeline
+    WHERE NOT is_warmup
+    GROUP BY run_id, round
 )
 SELECT
     run_id, round, category,
@@ -65,27 +72,28 @@ SELECT
     max(unknown_operators)::INTEGER AS unknown_operators,
     count(*)::INTEGER AS inferences,
     median(duration_ns) AS median_ns,
-    avg(duration_ns) AS mean_ns
+    sum(duration_ns) / any_value(processes.inferences) AS mean_ns
 FROM per_inference
+JOIN processes USING (run_id, round)
 GROUP BY run_id, round, category;
 COMMENT ON TABLE category_rounds IS 'Time of each category in each process of the etdump pass; Overhead is not an operator category.';
 COMMENT ON COLUMN category_rounds.operators IS 'Operators of the category in one inference.';
 COMMENT ON COLUMN category_rounds.sme2_operators IS 'Those with SME2 evidence.';
 COMMENT ON COLUMN category_rounds.unknown_operators IS 'Those the categoriser does not know (Other only).';
-COMMENT ON COLUMN category_rounds.inferences IS 'Timed inferences.';
-COMMENT ON COLUMN category_rounds.median_ns IS 'Median over the inferences of the process.';
-COMMENT ON COLUMN category_rounds.mean_ns IS 'Mean over the inferences of the process; means add up.';
+COMMENT ON COLUMN category_rounds.inferences IS 'Timed inferences that have an operator of the category.';
+COMMENT ON COLUMN category_rounds.median_ns IS 'Median over those inferences.';
+COMMENT ON COLUMN category_rounds.mean_ns IS 'Mean over all timed inferences of the process; means add up.';
 
 CREATE TABLE part_rounds AS
 WITH per_inference AS (
     SELECT
         run_id, round, iteration,
         sum(duration_ns) AS inference_ns,
-        coalesce(sum(duration_ns) FILTER (category IN ('CONV', 'GEMM')), 0) AS compute_ns,
-        coalesce(sum(duration_ns) FILTER (category = 'Data Movement'), 0) AS data_movement_ns,
-        coalesce(sum(duration_ns) FILTER (kind = 'operator' AND backend = 'portable'), 0) AS portable_ns,
-        coalesce(sum(duration_ns) FILTER (kind = 'delegate_overhead'), 0) AS delegate_overhead_ns,
-        coalesce(sum(duration_ns) FILTER (kind = 'framework_overhead'), 0) AS framework_overhead_ns,
+        coalesce(sum(duration_ns) FILTER (category IN ('CONV', 'GEMM')), 0 * inference_ns) AS compute_ns,
+        coalesce(sum(duration_ns) FILTER (category = 'Data Movement'), 0 * inference_ns) AS data_movement_ns,
+        coalesce(sum(duration_ns) FILTER (kind = 'operator' AND backend = 'portable'), 0 * inference_ns) AS portable_ns,
+        coalesce(sum(duration_ns) FILTER (kind = 'delegate_overhead'), 0 * inference_ns) AS delegate_overhead_ns,
+        coalesce(sum(duration_ns) FILTER (kind = 'framework_overhead'), 0 * inference_ns) AS framework_overhead_ns,
         count(*) FILTER (kind = 'delegate_overhead') AS delegate_calls,
         count(*) FILTER (kind = 'operator') AS operators,
         count(*) FILTER (kind = 'operator' AND backend = 'portable') AS portable_operators

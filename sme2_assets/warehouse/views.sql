@@ -85,7 +85,7 @@ COMMENT ON COLUMN latency_summary.peak_memory_bytes IS 'Peak memory, largest pro
 
 CREATE VIEW operator_summary AS
 WITH execute AS (
-    SELECT run_id, avg(execute_ns) AS mean_ns
+    SELECT run_id, sum(execute_ns) AS total_ns
     FROM inferences
     WHERE pass = 'etdump' AND NOT is_warmup
     GROUP BY run_id
@@ -102,7 +102,8 @@ operators AS (
         count(*)::INTEGER AS rounds,
         sum(inferences)::INTEGER AS inferences,
         median(median_ns) AS median_ns,
-        avg(mean_ns) AS mean_ns
+        avg(mean_ns) AS mean_ns,
+        sum(mean_ns * inferences) AS total_ns
     FROM operator_rounds
     GROUP BY run_id, backend, delegate, position
 )
@@ -113,7 +114,7 @@ SELECT
     operators.category, operators.known, operators.backend,
     CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN operators.sme2_evidence END AS sme2_evidence,
     operators.rounds, operators.inferences, operators.median_ns, operators.mean_ns,
-    operators.mean_ns / nullif(execute.mean_ns, 0) AS share
+    operators.total_ns / nullif(execute.total_ns, 0) AS share
 FROM operators
 JOIN runs USING (run_id)
 JOIN execute USING (run_id);
@@ -122,8 +123,8 @@ COMMENT ON COLUMN operator_summary.sme2_evidence IS 'By name alone. name: the op
 COMMENT ON COLUMN operator_summary.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN operator_summary.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN operator_summary.median_ns IS 'Median over rounds of the per-process medians.';
-COMMENT ON COLUMN operator_summary.mean_ns IS 'Mean; means of all rows and the overhead add up to the inference.';
-COMMENT ON COLUMN operator_summary.share IS 'Mean time over mean Method::execute.';
+COMMENT ON COLUMN operator_summary.mean_ns IS 'Mean over the inferences that ran it; where all did, the means of all rows and the overhead add up to the inference.';
+COMMENT ON COLUMN operator_summary.share IS 'Its time in all timed inferences over that of Method::execute.';
 
 CREATE VIEW operator_facts AS
 WITH registered AS (
@@ -175,8 +176,8 @@ COMMENT ON COLUMN operator_facts.gflops IS 'Achieved 10^9 operations per second,
 COMMENT ON COLUMN operator_facts.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN operator_facts.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN operator_facts.median_ns IS 'Median over rounds of the per-process medians.';
-COMMENT ON COLUMN operator_facts.mean_ns IS 'Mean; means of all rows and the overhead add up to the inference.';
-COMMENT ON COLUMN operator_facts.share IS 'Mean time over mean Method::execute.';
+COMMENT ON COLUMN operator_facts.mean_ns IS 'Mean over the inferences that ran it; where all did, the means of all rows and the overhead add up to the inference.';
+COMMENT ON COLUMN operator_facts.share IS 'Its time in all timed inferences over that of Method::execute.';
 COMMENT ON COLUMN operator_facts.sve_unit_share IS 'Share of samples on an SVE instruction.';
 
 CREATE VIEW kernel_usage AS
@@ -211,8 +212,8 @@ CREATE VIEW delegation_report AS
 WITH inside AS (
     SELECT
         run_id,
-        sum(CASE WHEN fidelity <> 'emulated' THEN mean_ns END) AS mean_ns,
-        sum(CASE WHEN fidelity <> 'emulated' THEN share END) AS share
+        sum(mean_ns) AS mean_ns,
+        sum(share) AS share
     FROM operator_facts
     WHERE backend <> 'portable'
     GROUP BY run_id
@@ -226,8 +227,8 @@ delegated AS (
 SELECT
     delegation.run_id, false AS delegated, delegation.operator, delegation.module, delegation.source,
     delegation.reason, delegation.count,
-    sum(CASE WHEN facts.fidelity <> 'emulated' THEN facts.mean_ns END) AS mean_ns,
-    sum(CASE WHEN facts.fidelity <> 'emulated' THEN facts.share END) AS share
+    sum(facts.mean_ns) AS mean_ns,
+    sum(facts.share) AS share
 FROM delegation
 LEFT JOIN operator_facts AS facts
     ON facts.run_id = delegation.run_id AND facts.backend = 'portable'
@@ -253,9 +254,8 @@ SELECT
     count(*)::INTEGER AS operators,
     count(*) FILTER (attribution IN ('exact', 'aligned', 'inserted'))::INTEGER AS attributed_operators,
     count(*) FILTER (attribution IN ('exact', 'aligned', 'inserted')) / count(*) AS row_coverage,
-    CASE WHEN fidelity <> 'emulated' THEN
-        coalesce(sum(mean_ns) FILTER (attribution IN ('exact', 'aligned', 'inserted')), 0) / nullif(sum(mean_ns), 0)
-    END AS time_coverage
+    coalesce(sum(mean_ns) FILTER (attribution IN ('exact', 'aligned', 'inserted')), 0) / nullif(sum(mean_ns), 0)
+        AS time_coverage
 FROM operator_facts
 GROUP BY
     run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import duckdb
@@ -227,12 +228,19 @@ def test_a_foreign_run_is_exported_but_is_never_the_latest(tmp_path: Path):
     assert "It supports no verdict" in summary
 
 
-def test_summaries_of_an_emulated_pair_have_no_times(tmp_path: Path):
+def test_an_export_of_an_emulated_pair_has_no_times(tmp_path: Path):
     store = Store(tmp_path)
     make_pair(store, EMULATED, rounds=1)
     run = find_run(Warehouse(store.warehouse), "latest", "toy_cnn-fp32", "emulated", "on")
-    files = export_run(store, run, ["json", "markdown"], tmp_path / "out")
+    files = export_run(store, run, ["csv", "json", "markdown"], tmp_path / "out")
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    tables = {path.stem: pd.read_csv(path) for path in files if path.suffix == ".csv"}
+    assert len(tables) == 14
+    raw = {"emulated_ns", "start_us"}
+    for name, table in tables.items():
+        times = [column for column in table if re.search("_(ns|ms|us)$|^pct_total$|^share$|gflops", column)]
+        assert table[[column for column in times if column not in raw]].isna().all(axis=None), name
+    assert tables["toy_cnn_xnnpack_fp32_emulated_sme2_on_t1_exec_run0_timeline"]["emulated_ns"].notna().all()
     assert all(result["metrics"]["median_ms"] is None for result in metrics["results"])
     assert [result["metrics"]["sme2_kernel_rows"] for result in metrics["results"]] == [1, 0]
     [text] = [path.read_text() for path in files if path.suffix == ".md"]

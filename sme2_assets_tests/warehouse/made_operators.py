@@ -19,6 +19,7 @@ import pandas as pd
 from sme2_assets.analysis.categories import classify
 from sme2_assets.report.explain import Explanation, explain
 from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.ingest import with_named_times
 from sme2_assets.warehouse.schema import INFERENCES, KERNEL_SAMPLES, OPERATORS, RUNS, TIMELINE, Table
 from sme2_assets_tests.warehouse.newest import newest_session
 
@@ -96,8 +97,8 @@ class OperatorRun:
             for kind in ("latency", "etdump")
             for r, i in processes
         ]
-        _write(warehouse, TIMELINE, timeline, keys)
-        _write(warehouse, INFERENCES, inferences, keys)
+        _write(warehouse, TIMELINE, timeline, keys, self.fidelity)
+        _write(warehouse, INFERENCES, inferences, keys, self.fidelity)
         _write(warehouse, OPERATORS, [row for row in self._operator_rows() if "attribution" in row], keys)
         _write(warehouse, KERNEL_SAMPLES, self._sample_rows(), keys)
         _write(warehouse, RUNS, [self._run()], keys)
@@ -198,12 +199,19 @@ class OperatorRun:
         ]
 
 
-def _write(warehouse: Warehouse, table: Table, rows: list[dict[str, Any]], keys: dict[str, str]) -> None:
+def _write(
+    warehouse: Warehouse,
+    table: Table,
+    rows: list[dict[str, Any]],
+    keys: dict[str, str],
+    fidelity: str | None = None,
+) -> None:
     if not rows:
         return
     columns = [column.name for column in table.columns]
     # As objects: whole columns of nothing, and columns with gaps, keep what they hold.
-    warehouse.write(table, pd.DataFrame(rows, columns=columns, dtype=object), keys)
+    frame = pd.DataFrame(rows, columns=columns, dtype=object)
+    warehouse.write(table, with_named_times(frame, fidelity), keys)
 
 
 def source(module: str | None, kind: str, line: int = 1, **facts: Any) -> dict[str, Any]:

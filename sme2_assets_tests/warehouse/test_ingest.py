@@ -132,17 +132,32 @@ def test_a_folder_without_manifest_is_no_run(warehouse: Warehouse, folder: Path)
 
 
 def test_rounds_whose_names_differ_are_stacked_without_loss(tmp_path: Path):
+    """The second process went on to another branch."""
+    folder = MadeRun(rounds=2, sampled=False).write(tmp_path)
+    usual, branch = (
+        inference([Delegate([(name, 5000)], 6000)], 7000) for name in ("Add (ND) #1", "Frobnicate (NC) #1")
+    )
+    (folder / "round_00/etdump/trace.etdump").write_bytes(trace_bytes(*[usual] * 4))
+    (folder / TRACE).write_bytes(trace_bytes(usual, *[branch] * 3))
+    vouch_for_what_is_there(folder)
+    rows = rows_of_run(folder)
+    timeline = rows.timeline
+    assert rows.runs["paths"].tolist() == [2]
+    names = timeline.groupby("round", observed=True)["name"].unique()
+    assert "Frobnicate (NC) #1" not in set(names[0])
+    assert {"Add (ND) #1", "Frobnicate (NC) #1"} < set(names[1])
+    # Text columns stay codes: as Python strings a long trace would take many times the memory.
+    assert timeline["name"].dtype == "category"
+    assert int((~timeline["known"]).sum()) == 3
+
+
+def test_processes_that_ran_different_operators_are_not_one_run(tmp_path: Path):
     folder = MadeRun(rounds=2).write(tmp_path)
     blocks = [inference([Delegate([("Frobnicate (NC) #1", 5000)], 6000)], 7000) for _ in range(4)]
     (folder / TRACE).write_bytes(trace_bytes(*blocks))
     vouch_for_what_is_there(folder)
-    timeline = rows_of_run(folder).timeline
-    names = timeline.groupby("round", observed=True)["name"].unique()
-    assert "Frobnicate (NC) #1" not in set(names[0])
-    assert set(names[1]) == {"Frobnicate (NC) #1", "Delegate overhead", "Framework overhead"}
-    # Text columns stay codes: as Python strings a long trace would take many times the memory.
-    assert timeline["name"].dtype == "category"
-    assert int((~timeline["known"]).sum()) == 4
+    with pytest.raises(EvidenceError, match="different operator sequences"):
+        rows_of_run(folder)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ def inferences(count: int, duration_ns: int = 5) -> pd.DataFrame:
             "is_warmup": False,
             "duration_ns": duration_ns,
             "execute_ns": None,
+            "emulated_ns": None,
+            "emulated_execute_ns": None,
         }
     )
 
