@@ -21,7 +21,8 @@ from rich.table import Table
 
 from sme2_assets.analysis.statistics import PRACTICAL_RATIO
 from sme2_assets.models.export import export_variant
-from sme2_assets.profiling.blind import blind_trial
+from sme2_assets.profiling.arms import same_runner
+from sme2_assets.profiling.blind import DOSES_PERCENT, blind_trial
 from sme2_assets.profiling.plan import HARDWARE_PLAN
 from sme2_assets.runner.build import build_runner
 from sme2_assets.store import Store, default_data_root
@@ -32,9 +33,6 @@ from sme2_assets.warehouse.blind import write_blind_trials
 
 VARIANTS = ("toy_cnn-fp32", "toy_cnn-int8", "mobilenet_v3_small-fp32")
 PLAN = replace(HARDWARE_PLAN, passes=("latency",), quiet_patience_s=0.0)
-
-
-DOSES_PERCENT = (2.0, 3.0, 5.0, 10.0)
 
 
 def identical_arms(trials: pd.DataFrame) -> Table:
@@ -88,7 +86,7 @@ def main() -> int:
     out = Console(width=110)
     store = Store(default_data_root())
     target = NativeTarget(host_platform() or "linux")
-    runner = build_runner(store.artifacts, log=progress)
+    runners = same_runner(build_runner(store.artifacts, log=progress))
     models = {variant: export_variant(variant, store.artifacts, log=progress) for variant in VARIANTS}
     doses = [0.0] * options.aa + [dose for dose in DOSES_PERCENT for _ in range(options.power)]
     schedule = [(variant, dose) for variant in VARIANTS for dose in doses]
@@ -96,7 +94,7 @@ def main() -> int:
     made = set()
     for number, (variant, dose) in enumerate(schedule, start=1):
         made.add(
-            blind_trial(store, target, models[variant], runner, dose, PLAN, lambda line: None).session_id
+            blind_trial(store, target, models[variant], runners, dose, PLAN, lambda line: None).session_id
         )
         progress(f"blind trial {number} of {len(schedule)}")
     warehouse = Warehouse(store.warehouse)

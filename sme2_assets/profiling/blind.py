@@ -5,26 +5,34 @@ from __future__ import annotations
 import secrets
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 
 from sme2_assets.evidence.blind import Trial, Truth, write_trial
 from sme2_assets.evidence.result import RESULT_FILE, RunnerResult
 from sme2_assets.models.artifact import ExportedModel
-from sme2_assets.profiling.arms import aa_arms, same_runner
+from sme2_assets.profiling.arms import aa_arms
 from sme2_assets.profiling.plan import Plan
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store, sha256_of_text
 from sme2_assets.targets.base import Target
 
+# Besides 0, the placebo.
+DOSES_PERCENT = (2.0, 3.0, 5.0, 10.0)
+
+
+def drawn_dose() -> float:
+    """Every second one is a placebo."""
+    return secrets.choice((0.0, secrets.choice(DOSES_PERCENT)))
+
 
 def blind_trial(
     store: Store,
     target: Target,
     model: ExportedModel,
-    runner: RunnerBinary,
+    runners: Mapping[str, RunnerBinary],
     dose_percent: float,
     plan: Plan,
     log: Callable[[str], None],
@@ -41,9 +49,7 @@ def blind_trial(
         # The device is leased from everybody who uses the real data folder.
         store.leases.mkdir(parents=True, exist_ok=True)
         scratch.leases.symlink_to(store.leases.resolve())
-        manifests = measure_session(
-            scratch, target, model, same_runner(runner), aa_arms(sme2, dose_percent), plan, log
-        )
+        manifests = measure_session(scratch, target, model, runners, aa_arms(sme2, dose_percent), plan, log)
         results = [
             [
                 RunnerResult.read(scratch.run_dir(manifest.run_id) / process.directory / RESULT_FILE)

@@ -56,6 +56,7 @@ def _judged(warehouse: Warehouse, trial: Trial) -> dict[str, Any]:
 def blind_rates_text(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
     """What blind trials found on the run's device, set as it was; None where there were none."""
     values = ["" if pd.isna(run[name]) else run[name] for name in _LIKE]
+    values[_LIKE.index("threads")] = int(run["threads"])
     rates = warehouse.query(
         "SELECT dose_percent, sum(trials) AS trials, sum(slower) AS slower, sum(different) AS different "
         f"FROM blind_rates WHERE {' AND '.join(f'{name} = ?' for name in _LIKE)} "

@@ -276,7 +276,7 @@ def test_a_warm_up_goes_on_until_it_is_steady_or_capped(store, model, runner_bin
 
 def test_a_blind_trial_keeps_the_times_and_apart_from_them_the_truth(store, model, runner_binary):
     plan = replace(SHORT, passes=("latency",))
-    made = blind_trial(store, NativeTarget(HOST), model, runner_binary, 400.0, plan, log=print)
+    made = blind_trial(store, NativeTarget(HOST), model, same_runner(runner_binary), 400.0, plan, log=print)
     assert finished_runs(store) == []
     folder = store.blind / made.session_id
     assert Trial.read(folder / "trial.json") == made

@@ -97,7 +97,7 @@ def test_rates_are_counted_by_size_and_the_estimates_are_those_of_the_sizes(stor
     assert rates["trials"].tolist() == [10, 10]
     assert rates["slower"].tolist() == [0, 10]
     assert rates["different"].tolist() == [0, 10]
-    run = {"device": MADE.device, "arch": MADE.arch, "threads": 1, "cpus": "", "power_mode": None}
+    run = {"device": MADE.device, "arch": MADE.arch, "threads": np.int32(1), "cpus": "", "power_mode": None}
     assert (
         blind_rates_text(warehouse, run)
         == "hidden slow-downs were found: of 5 % in 10 of 10; false alarms: 0 of 10"

@@ -1,5 +1,6 @@
 """The measurement itself: raw evidence of one profile run per partition."""
 
+from dataclasses import fields
 from datetime import datetime
 from functools import partial
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.manifest import Info, Manifest
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import sme2_arms
-from sme2_assets.profiling.plan import plan_for
+from sme2_assets.profiling.plan import Plan, plan_for
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.report.tables import TextTable
 from sme2_assets.runner.build import RunnerBinary
@@ -83,8 +84,8 @@ class ProfileConfig(dg.Config):
     )
 
     def plan_wishes(self) -> dict[str, Any]:
-        """What is said here of the plan: all but where to measure."""
-        return self.model_dump(exclude={"device", "runner"})
+        """What is said here of the plan."""
+        return self.model_dump(include={field.name for field in fields(Plan)})
 
 
 @dg.asset(
