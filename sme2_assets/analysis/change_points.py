@@ -45,6 +45,8 @@ DRAWS = 9_999
 # Beyond the most extreme share of the draws the tail is taken to fall with the square of the statistic, as F
 # does with the fewest nights; with more it falls faster, so p-values are too large rather than too small.
 _TAIL = 0.001
+# No model of chance is good enough to tell less; it finds one true step among tens of thousands of series.
+_LEAST_P = 1e-6
 # The estimate of r is too small, as two means were taken out, and it is uncertain. Among what keeps the rate
 # of false alarms, this correction, over the number of nights, finds most steps (chosen by simulation).
 _CARRIED_BIAS = 20
@@ -246,7 +248,7 @@ def _p_value(statistic: float, length: int, draws: int) -> float:
     if as_extreme >= kept:
         return (as_extreme + 1) / (done + 1)
     edge = float(np.partition(np.concatenate(largest), -kept)[-kept])
-    return (kept + 1) / (done + 1) * (edge / statistic) ** 2
+    return max(_LEAST_P, (kept + 1) / (done + 1) * (edge / statistic) ** 2)
 
 
 @lru_cache(maxsize=16_384)  # of 2 kB each
