@@ -81,7 +81,7 @@ def _agreement(store: Store, manifest: Manifest) -> list[object]:
     for process in manifest.info.processes:
         if process.pass_kind == "kernels":
             directory = store.run_dir(manifest.run_id) / process.directory
-            warmup = len(RunnerResult.read(directory / RESULT_FILE).warmup_ns)
+            warmup = RunnerResult.read(directory / RESULT_FILE).traced_warmup
             events = read_etdump(directory / TRACE_FILE)
             sampled.append(kernel_sample_rows(Samples.read(directory / SAMPLES_FILE), events, warmup))
             timed.append(timeline_rows(events, warmup))

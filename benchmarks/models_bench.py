@@ -158,7 +158,7 @@ def _emulated(lab: Lab, variant: str) -> list[object]:
     )
     if matrix.empty:
         return [None, None, None]
-    taken = matrix["sme2_evidence"].isin(["executed", "name"]).sum()
+    taken = (matrix["on_sme_unit"] == "on").sum()
     samples = matrix["samples"].sum()
     share = f"{matrix['sme_samples'].sum() / samples:.0%}" if samples else None
     return [f"{taken} of {len(matrix)}", share, _missed(lab, matrix)]

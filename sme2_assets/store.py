@@ -76,6 +76,11 @@ class Store:
         return self.root / "dagster_home"
 
     @property
+    def blind(self) -> Path:
+        """Blind trials: what was observed, and the truth apart from it."""
+        return self.root / "blind"
+
+    @property
     def reports(self) -> Path:
         return self.root / "reports"
 

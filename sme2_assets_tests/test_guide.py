@@ -45,6 +45,7 @@ def test_a_picture_is_small_enough_to_be_seen_without_a_click(fidelity: str):
             # Overhead is no operator.
             "operators": 0 if category == "Overhead" else 100 + place,
             "sme2_operators": 0 if category == "Overhead" or sme2 == "off" else 50,
+            "sme2_unknown_operators": 1,
             "fidelity": fidelity,
         }
         for sme2 in ("off", "on")

@@ -11,16 +11,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from sme2_assets.analysis.confidence import Conditions, confidence
 from sme2_assets.analysis.pairing import KEYS, ONE_ARM, Place, operator_pairs, place_of
+from sme2_assets.analysis.passes import passes_fault
+from sme2_assets.analysis.placebo import Placebo, is_placebo, placebo_of, times_of
 from sme2_assets.analysis.statistics import (
-    Speedup,
+    MOST_RESOLUTION,
+    Times,
     adjusted_p_values,
+    bounded_speedup,
     minimal_detectable_effect,
-    paired_speedup,
+    slow_rounds,
     speedup_verdict,
+    threshold_of,
 )
+from sme2_assets.analysis.unit import ON, UNKNOWN
 from sme2_assets.evidence.numerics import AS_IS
 
 _TIMES = (
@@ -29,23 +37,39 @@ _TIMES = (
     "speedup",
     "speedup_low",
     "speedup_high",
+    "bound_low",
+    "bound_high",
     "n",
     "p_value",
     "p_adjusted",
     "minimal_detectable_effect",
+    "slow_rounds_off",
+    "slow_rounds_on",
 )
-_COUNTS = ("operators", "sme2_operators_off", "sme2_operators_on")
-_FACTS = ("category", *KEYS, "on_position", "op_type", "off_name", "on_name", *_COUNTS)
+_COUNTS = (
+    *("operators", "matrix_operators"),
+    *("sme2_operators_off", "sme2_operators_on", "sme2_operators_unknown"),
+)
+# What is not said where a ratio would mislead.
+_RATIO = ("speedup", "speedup_low", "speedup_high", "bound_low", "bound_high", "p_value", "p_adjusted")
+_FACTS = ("category", *KEYS, "on_position", "op_type", "off_name", "on_name", "placebo", *_COUNTS)
+_BELOW_THE_CLOCK = "Below the clock's resolution: XNNPACK's whole microseconds can hide all of the time."
 
 
 @dataclass(frozen=True)
 class ArmRounds:
-    """One arm's rows: its `runs` row and its rows of the `*_rounds` views."""
+    """One arm's rows: its `runs` row and its rows of the `*_rounds` views.
+
+    Those of operators have `on_sme_unit` of operator_facts beside them. Times of a clock that floors have
+    columns `least_ns` and `most_ns` beside `median_ns`, as far as they differ from it. `conditions` is what
+    the arm was measured under, where that is known.
+    """
 
     run: dict[str, Any]
     latency_rounds: pd.DataFrame
     category_rounds: pd.DataFrame
     operator_rounds: pd.DataFrame
+    conditions: Conditions | None = None
 
 
 def why_not_a_pair(off: dict[str, Any], on: dict[str, Any]) -> str | None:
@@ -81,21 +105,29 @@ def why_times_do_not_compare(off: dict[str, Any], on: dict[str, Any]) -> str | N
         return "Emulated times mean nothing; which kernels ran and what they computed is real."
     if off["fidelity"] == "reference" and off["experiment"] == "sme2":
         return f"Times on {off['arch']} say nothing about SME2."
+    for run in (off, on):
+        if fault := passes_fault(run):
+            return f"With SME2 {run['sme2']}: {fault}"
     return why_outputs_differ(off, on)
 
 
 def why_outputs_differ(off: dict[str, Any], on: dict[str, Any]) -> str | None:
     """How the outputs of an arm are wrong, or those of the two arms different, or None."""
     for run in (off, on):
-        # Written so that an unknown SQNR (NaN) does not pass.
-        # A finished program has no eager model: only its arms are compared. For any other model an
-        # unknown SQNR (NaN) does not pass.
-        if run["precision"] != AS_IS and not run["sqnr_db"] >= run["sqnr_threshold_db"]:
-            return (
-                f"With SME2 {run['sme2']} the outputs are wrong: {run['sqnr_db']:.1f} dB against eager, "
-                f"{run['sqnr_threshold_db']:.1f} dB needed."
-            )
-    if not on["arms_sqnr_db"] >= on["sqnr_threshold_db"]:
+        # Written so that an unknown SQNR (NaN) does not pass. A finished program has no eager model: only its
+        # arms are compared.
+        if run["precision"] == AS_IS:
+            continue
+        if run["sqnr_db"] >= run["sqnr_threshold_db"]:
+            fault = run["eager_fault"]
+        else:
+            fault = f"{run['sqnr_db']:.1f} dB against eager, {run['sqnr_threshold_db']:g} dB needed"
+        if isinstance(fault, str):
+            return f"With SME2 {run['sme2']} the outputs are wrong: {fault}."
+    if isinstance(on["arms_fault"], str):
+        return f"The arms do not compute the same: {on['arms_fault']}."
+    # In runs from before the arms had bounds of their own.
+    if pd.isna(on["arms_values"]) and not on["arms_sqnr_db"] >= on["sqnr_threshold_db"]:
         return (
             f"The outputs of the arms differ: {on['arms_sqnr_db']:.1f} dB, "
             f"{on['sqnr_threshold_db']:.1f} dB needed."
@@ -106,14 +138,27 @@ def why_outputs_differ(off: dict[str, Any], on: dict[str, Any]) -> str | None:
 def compare(off: ArmRounds, on: ArmRounds, noise_floor: float | None = None) -> pd.DataFrame:
     """The comparison of a true pair (see `why_not_a_pair`): model, categories, operators.
 
-    `noise_floor` is the ratio that identical arms reach on this device: what stays below it is noise.
+    `noise_floor` is the ratio that identical arms reach on this device: what stays below it is noise. What
+    the placebo operators of the session differ by is noise too; a bias in them leaves no verdict.
     """
     reason = why_times_do_not_compare(off.run, on.run)
-    rows = [{**facts, **_timed(pair, reason)} for facts, pair in _pairs(off, on)]
+    pairs = list(_pairs(off, on))
+    placebo = Placebo()
+    if reason is None and (off.run["fidelity"], off.run["experiment"]) == ("hardware", "sme2"):
+        placebo = placebo_of([pair for facts, pair in pairs if facts["placebo"]])
+    bias = placebo.bias(noise_floor)
+    rows = [{**facts, **_timed(pair, reason)} for facts, pair in pairs]
     for level in ("model", "category", "operator"):
-        _judge([row for row in rows if row["level"] == level], noise_floor)
+        floors = [noise_floor or 1.0, placebo.deviation, (level != "model" and placebo.scatter) or 1.0]
+        floor = max(floors) if noise_floor is not None or max(floors) > 1 else None
+        _judge([row for row in rows if row["level"] == level], off.run["experiment"], floor, bias)
     frame = pd.DataFrame(rows)
-    frame["noise_floor"] = noise_floor
+    frame["placebo_operators"] = placebo.operators if reason is None else None
+    for column, name in (("ratio", "placebo_ratio"), ("low", "placebo_low"), ("high", "placebo_high")):
+        frame[name] = None if placebo.joint is None else getattr(placebo.joint, column)
+    frame["placebo_scatter"] = placebo.scatter
+    frame["aa_noise_floor"] = noise_floor
+    frame["confidence"], frame["confidence_reason"] = _confidence(off, on, rows, reason, bias)
     for column in (
         *("variant", "platform", "session_id", "experiment", "model", "precision"),
         *("device", "arch", "threads", "cpus", "power_mode", "method", "fidelity"),
@@ -122,6 +167,19 @@ def compare(off: ArmRounds, on: ArmRounds, noise_floor: float | None = None) -> 
     frame["off_run_id"] = off.run["run_id"]
     frame["on_run_id"] = on.run["run_id"]
     return frame
+
+
+def _confidence(
+    off: ArmRounds, on: ArmRounds, rows: list[dict[str, Any]], reason: str | None, bias: str | None
+) -> tuple[str | None, str | None]:
+    """How far the times of the session can be relied on; nothing where they do not compare."""
+    if reason is not None or off.conditions is None or on.conditions is None:
+        return None, None
+    against = [] if bias is None else ["operators with the same kernel in both arms differ"]
+    slow = [arm.run["arm"] for arm, name in ((off, "off"), (on, "on")) if rows[0][f"slow_rounds_{name}"]]
+    against += [f"some rounds are a slow mode ({arm})" for arm in slow]
+    found = confidence("measured", [off.conditions, on.conditions], against)
+    return found.level, found.why
 
 
 def _pairs(off: ArmRounds, on: ArmRounds) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
@@ -157,9 +215,12 @@ def _operator_pairs(off: ArmRounds, on: ArmRounds) -> Iterator[tuple[dict[str, A
                 op_type=_first(group[f"op_type_{arm}"]),
                 off_name=off_name,
                 on_name=on_name,
+                placebo=is_placebo(group),
                 operators=1,
-                sme2_operators_off=int((group["sme2_evidence_off"] == "name").any()),
-                sme2_operators_on=int((group["sme2_evidence_on"] == "name").any()),
+                matrix_operators=int(group["on_sme_unit_on"].notna().any()),
+                sme2_operators_off=int((group["on_sme_unit_off"] == ON).any()),
+                sme2_operators_on=int((group["on_sme_unit_on"] == ON).any()),
+                sme2_operators_unknown=int((group["on_sme_unit_on"] == UNKNOWN).any()),
             ),
             group.assign(why_alone=pair.why_alone),
         )
@@ -200,39 +261,90 @@ def _why_not_one_thing(pair: pd.DataFrame) -> str | None:
 
 
 def _timed(pair: pd.DataFrame, reason: str | None) -> dict[str, Any]:
-    """Times, speedup and verdict of one pair of series; nothing but the reason when times do not compare."""
+    """Times and speedup of one pair of series; nothing but the reason when times do not compare."""
     reason = reason or _why_not_one_thing(pair)
     if reason is not None:
         return {**dict.fromkeys(_TIMES), "verdict": "not comparable", "reason": reason}
-    off_ns, on_ns = pair["median_ns_off"], pair["median_ns_on"]
-    times = {"off_ns": float(off_ns.median()), "on_ns": float(on_ns.median()), "n": len(pair)}
-    if (off_ns <= 0).any() or (on_ns <= 0).any():
-        # XNNPACK reports whole microseconds: an operator of 0 us has no ratio.
-        return {
-            **dict.fromkeys(_TIMES),
-            **times,
-            "verdict": "insufficient data",
-            "reason": "The time is below the resolution of the trace (1 us for XNNPACK operators).",
-        }
-    estimate = paired_speedup(off_ns.tolist(), on_ns.tolist())
-    return {
+    off, on = times_of(pair, "off"), times_of(pair, "on")
+    row = {
         **dict.fromkeys(_TIMES),
-        **times,
-        "speedup": estimate.ratio,
-        "speedup_low": estimate.low,
-        "speedup_high": estimate.high,
-        "p_value": estimate.p_value,
-        "minimal_detectable_effect": minimal_detectable_effect(off_ns.tolist(), on_ns.tolist()),
+        "off_ns": float(pair["median_ns_off"].median()),
+        "on_ns": float(pair["median_ns_on"].median()),
+        "n": len(pair),
     }
+    if min(*off.least_ns, *on.least_ns) <= 0:
+        return {**row, "verdict": "insufficient data", "reason": _BELOW_THE_CLOCK}
+    return {**row, "times": (off, on)}
 
 
-def _judge(rows: list[dict[str, Any]], noise_floor: float | None) -> None:
+def _judge(rows: list[dict[str, Any]], experiment: str, noise_floor: float | None, bias: str | None) -> None:
     """Gives the rows of one level their verdicts, with false discoveries under control across them."""
-    open_rows = [row for row in rows if "verdict" not in row]
-    adjusted = adjusted_p_values([row["p_value"] for row in open_rows])
-    for row, p_adjusted in zip(open_rows, adjusted, strict=True):
-        estimate = Speedup(row["speedup"], row["speedup_low"], row["speedup_high"], row["n"], row["p_value"])
-        row["p_adjusted"] = p_adjusted
-        row["verdict"], row["reason"] = speedup_verdict(
-            estimate, noise_floor=noise_floor, adjusted_p=p_adjusted
-        )
+    judged = [(row, *row.pop("times")) for row in rows if "times" in row]
+    estimates = [bounded_speedup(off, on) for _, off, on in judged]
+    adjusted = adjusted_p_values([estimate.p_value for estimate in estimates])
+    for row in rows:
+        row["noise_floor"] = noise_floor
+    for (row, off, on), estimate, p_adjusted in zip(judged, estimates, adjusted, strict=True):
+        least, most = estimate.bounds or (estimate.ratio, estimate.ratio)
+        verdict, reason = speedup_verdict(estimate, noise_floor=noise_floor, adjusted_p=p_adjusted)
+        modes = slow_rounds(off), slow_rounds(on)
+        row |= {
+            "speedup": estimate.ratio if estimate.resolution <= MOST_RESOLUTION else None,
+            "speedup_low": estimate.low,
+            "speedup_high": estimate.high,
+            "bound_low": least,
+            "bound_high": most,
+            "p_value": estimate.p_value,
+            "p_adjusted": p_adjusted,
+            "minimal_detectable_effect": minimal_detectable_effect(
+                _middle(off), _middle(on), noise_floor=noise_floor, resolution=estimate.resolution
+            ),
+            "slow_rounds_off": len(modes[0]),
+            "slow_rounds_on": len(modes[1]),
+        }
+        # In the same rounds of both arms a slow mode is the machine's, and pairs take it out. Between
+        # identical arms it is the very noise that is looked for.
+        mixed = modes[0] != modes[1] and experiment == "sme2"
+        if mixed:
+            reason += f" {_modes_text(off, on, modes)}"
+        if bias is not None:
+            verdict, reason = "not comparable", bias
+        elif mixed and not _holds_between_modes(verdict, off, on, modes, threshold_of(noise_floor)):
+            verdict = "insufficient data"
+            reason = f"{_modes_text(off, on, modes)} A ratio would mix two states of the machine."
+        row |= {"verdict": verdict, "reason": reason}
+        if bias is not None or (mixed and verdict == "insufficient data"):
+            row |= dict.fromkeys(_RATIO)
+
+
+def _middle(times: Times) -> np.ndarray:
+    return np.sqrt(np.multiply(times.least_ns, times.most_ns))
+
+
+def _by_mode(times: Times, slow: list[int]) -> tuple[float, float]:
+    """The median of an arm's ordinary and of its slow rounds; the same without a slow mode."""
+    middle = _middle(times)
+    ordinary = np.delete(middle, slow)
+    return float(np.median(ordinary)), float(np.median(middle[slow] if slow else ordinary))
+
+
+def _holds_between_modes(
+    verdict: str, off: Times, on: Times, modes: tuple[list[int], list[int]], threshold: float
+) -> bool:
+    """Whether the verdict is true of whichever modes the two arms happen to be in."""
+    (off_fast, off_slow), (on_fast, on_slow) = _by_mode(off, modes[0]), _by_mode(on, modes[1])
+    if verdict == "faster":
+        return off_fast / on_slow >= threshold
+    return verdict == "slower" and off_slow / on_fast <= 1 / threshold
+
+
+def _modes_text(off: Times, on: Times, modes: tuple[list[int], list[int]]) -> str:
+    said = []
+    for arm, times, slow in (("off", off, modes[0]), ("on", on, modes[1])):
+        fast_ns, slow_ns = _by_mode(times, slow)
+        if slow:
+            said.append(
+                f"{len(slow)} of {len(times.least_ns)} rounds with SME2 {arm} are a slow mode, "
+                f"{slow_ns / fast_ns:.2f} times as long as the others."
+            )
+    return " ".join(said)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,10 @@ POWER = 0.80
 PRACTICAL_RATIO = 1.02
 # Below ten A/A sessions their largest deviation says little about the next one (see `noise_floor`).
 MIN_AA_SESSIONS = 10
+# A ratio that a clock leaves open by a larger factor has no estimate, only bounds.
+MOST_RESOLUTION = 1.25
+# What makes slow rounds a mode of their own (see `slow_rounds`).
+SLOW_SHARE, SLOW_RATIO, SLOW_GAP = 0.25, 1.05, 4.0
 
 # Fixed, so that the same rounds always give the same interval, and swapped arms its reciprocal.
 _SEED = 20_240_229
@@ -38,7 +43,9 @@ _LARGE_N = 100
 class Speedup:
     """off / on with its 95 % interval and the p-value of "no difference".
 
-    `low`, `high` and `p_value` are None when there are too few rounds (n) to tell.
+    `low`, `high` and `p_value` are None when there are too few rounds (n) to tell. Where a clock floors,
+    `bounds` hold what exact times would have given for `ratio`, whatever was hidden; `ratio` is their middle,
+    and the interval and the p-value are those of the worst case. None: the times are exact.
     """
 
     ratio: float
@@ -46,6 +53,26 @@ class Speedup:
     high: float | None
     n: int
     p_value: float | None
+    bounds: tuple[float, float] | None = None
+
+    @property
+    def resolution(self) -> float:
+        """The factor by which the clock alone leaves the ratio open; 1 for exact times."""
+        return 1.0 if self.bounds is None else self.bounds[1] / self.bounds[0]
+
+    @property
+    def nearest(self) -> float:
+        """What is nearest to 1 of all that the ratio may be."""
+        least, most = self.bounds or (self.ratio, self.ratio)
+        return min(max(1.0, least), most)
+
+
+@dataclass(frozen=True)
+class Times:
+    """One time per round, each at least `least_ns` and at most `most_ns`; the same for an exact clock."""
+
+    least_ns: Floats
+    most_ns: Floats
 
 
 def paired_speedup(off_ns: Sequence[float], on_ns: Sequence[float]) -> Speedup:
@@ -59,39 +86,83 @@ def paired_speedup(off_ns: Sequence[float], on_ns: Sequence[float]) -> Speedup:
     rounds, the basic one in up to 17 %, the widened one alone in 6 %; with the rank interval as a floor it
     is at most 5 % for every n, because the signed-rank test is exact.
 
-    The p-value is that of the signed-rank test, exact also with ties (XNNPACK's whole microseconds).
+    The p-value is that of the signed-rank test, exact also with ties.
 
     Robust against a few disturbed rounds, and symmetric: swapping the arms gives the reciprocal. It assumes
     that rounds are independent and that, were the arms equal, a round would favour either alike. It cannot
     see a bias that all rounds share, such as a machine that throttles whenever one arm runs.
     """
-    differences = _log_ratios(off_ns, on_ns)
+    return bounded_speedup(exactly(off_ns), exactly(on_ns))
+
+
+def exactly(times_ns: Sequence[float] | Floats) -> Times:
+    """Times of an exact clock."""
+    times = np.asarray(times_ns, dtype=float)
+    return Times(times, times)
+
+
+def bounded_speedup(off: Times, on: Times, *, interval: bool = True) -> Speedup:
+    """The same of times that are only known to lie between two bounds.
+
+    Estimate and both ends of the interval grow with every d. So those of the smallest and of the largest d
+    that the times allow hold those of the exact times, however the hidden parts are spread: nothing is
+    assumed of them, and the interval covers at least as often as that of exact times. Without `interval`
+    there is only the estimate, which takes a hundredth of the time.
+    """
+    lowest, highest = _log_ratios(off.least_ns, on.most_ns), _log_ratios(off.most_ns, on.least_ns)
+    if (lowest > highest).any():
+        raise ValueError("a time is at least more than it is at most")
+    exact = bool((lowest == highest).all())
+    below = _estimated(lowest, interval)
+    above = below if exact else _estimated(highest, interval)
+    bounds = None if exact else (math.exp(below.estimate), math.exp(above.estimate))
+    n = len(lowest)
+    ratio = math.exp((below.estimate + above.estimate) / 2)
+    if below.low is None or above.high is None:
+        return Speedup(ratio, None, None, n, None, bounds)
+    # Whether the rank sum is above or below its middle: where the clock does not tell, nothing is shown.
+    told = exact or below.estimate > 0 or above.estimate < 0
+    p_value = max(below.p_value, above.p_value) if told else 1.0
+    return Speedup(ratio, math.exp(below.low), math.exp(above.high), n, p_value, bounds)
+
+
+class _Estimate(NamedTuple):
+    """Of log ratios; None where there are too few."""
+
+    estimate: float
+    low: float | None = None
+    high: float | None = None
+    p_value: float = 1.0
+
+
+def _estimated(differences: Floats, interval: bool) -> _Estimate:
     n = len(differences)
     averages = np.sort(_walsh_averages(differences))
     estimate = float(np.median(averages))
-    if n < MIN_ROUNDS:
-        return Speedup(math.exp(estimate), None, None, n, None)
+    if n < MIN_ROUNDS or not interval:
+        return _Estimate(estimate)
     cut = _signed_rank_cut(n)
     low, high = float(averages[cut]), float(averages[-1 - cut])
     if n <= _LARGE_N:
         bootstrap_low, bootstrap_high = _bootstrap_interval(differences)
         low, high = min(low, bootstrap_low), max(high, bootstrap_high)
-    return Speedup(math.exp(estimate), math.exp(low), math.exp(high), n, _signed_rank_p(differences))
+    return _Estimate(estimate, low, high, _signed_rank_p(differences))
 
 
 def speedup_verdict(
     speedup: Speedup, *, noise_floor: float | None = None, adjusted_p: float | None = None
 ) -> tuple[str, str]:
-    """`faster`, `slower`, `no difference` or `insufficient data`, and why.
+    """`faster`, `slower`, `no difference`, `too small to count` or `insufficient data`, and why.
 
     `faster` and `slower` need all three: the interval excludes 1, p is at most 5 % (`adjusted_p` instead of
-    the p-value where many things are compared at once, see `adjusted_p_values`), and the ratio is at least
-    as far from 1 as the larger of PRACTICAL_RATIO and `noise_floor` (a ratio of at least 1: what identical
-    arms have been seen to differ by on this platform, see `noise_floor`).
+    the p-value where many things are compared at once, see `adjusted_p_values`), and the ratio, whatever the
+    clock hides, is at least as far from 1 as the larger of PRACTICAL_RATIO and `noise_floor` (a ratio of at
+    least 1: what identical arms have been seen to differ by on this platform, see `noise_floor`).
 
     `no difference` means that a difference beyond that threshold is ruled out, not that none was found. With
-    a high noise floor it rules out little: the reason names the threshold. Where neither can be shown, the
-    data are insufficient, which says nothing about the arms.
+    a high noise floor it rules out little: the reason names the threshold. Where the interval excludes 1 all
+    the same, the difference is `too small to count`. Where nothing can be shown, the data are insufficient,
+    which says nothing about the arms.
     """
     if noise_floor is not None and not 1 <= noise_floor < math.inf:
         raise ValueError(f"a noise floor is a ratio of at least 1, not {noise_floor}")
@@ -101,27 +172,73 @@ def speedup_verdict(
             f"{speedup.n} paired rounds; at least {MIN_ROUNDS} are needed for a 95 % interval.",
         )
     interval = f"the 95 % interval {speedup.low:.3f} to {speedup.high:.3f} over {speedup.n} paired rounds"
-    threshold = _threshold(noise_floor)
+    threshold = threshold_of(noise_floor)
     limit = f"{threshold - 1:.1%}" + ("" if threshold == PRACTICAL_RATIO else " (the noise floor)")
     failed = _why_no_difference_is_shown(speedup, threshold, limit, adjusted_p)
+    side = "above" if speedup.ratio > 1 else "below"
     if not failed:
         p = _effective_p(speedup, adjusted_p)
-        verdict, side = ("faster", "above") if speedup.ratio > 1 else ("slower", "below")
+        verdict = "faster" if speedup.ratio > 1 else "slower"
         return (
             verdict,
             f"SME2 on is {verdict}: {interval} lies {side} 1, p = {p:.2g}, the difference is beyond {limit}.",
         )
     if speedup.low >= 1 / threshold and speedup.high <= threshold:
-        return "no difference", f"{interval} rules out a difference of more than {limit}."
+        if speedup.low <= 1 <= speedup.high:
+            return "no difference", f"{interval} rules out a difference of more than {limit}."
+        small = (
+            "it is of no practical interest"
+            if threshold == PRACTICAL_RATIO
+            else "identical arms differ by as much"
+        )
+        return "too small to count", f"{interval} lies {side} 1, but within {limit}: {small}."
     return (
         "insufficient data",
         f"{interval} does not rule out a difference of {limit}, nor is one shown: "
-        f"{'; '.join(failed)}. Measure more rounds.",
+        f"{'; '.join(failed)}. {_remedy(speedup, threshold)}",
     )
 
 
+def _remedy(speedup: Speedup, threshold: float) -> str:
+    least, most = speedup.bounds or (speedup.ratio, speedup.ratio)
+    if speedup.resolution > threshold or least < 1 < most:
+        return (
+            f"XNNPACK's whole microseconds alone leave the ratio between {least:.2f} and {most:.2f}: "
+            "more rounds do not help."
+        )
+    return "Measure more rounds."
+
+
+def slow_rounds(times: Times) -> list[int]:
+    """The rounds of a slow mode, such as a clock that some processes never get; none for an arm without one.
+
+    A mode is at least a quarter of the rounds, and two of them, at either side of a gap that is at least
+    5 % of the time and four times the standard deviation within the two groups. Of rounds with one mode less
+    than 3 % are called so (7 % for six rounds that scatter by 10 %). It cannot tell why; and where the
+    scatter is as large as the modes are apart, it sees none.
+    """
+    least, most = _positive(times.least_ns), _positive(times.most_ns)
+    n = len(least)
+    fewest = max(2, math.ceil(SLOW_SHARE * n))
+    order = np.argsort(least, kind="stable")
+    middles = (np.log(least) + np.log(most))[order] / 2
+    found, widest = [], 0.0
+    for split in range(fewest, n - fewest + 1):
+        # What the clock hides makes no gap.
+        gap = math.log(least[order[split]]) - math.log(most[order[:split]].max())
+        groups = middles[:split], middles[split:]
+        within = math.sqrt(sum(float(((group - group.mean()) ** 2).sum()) for group in groups) / (n - 2))
+        if gap >= max(math.log(SLOW_RATIO), SLOW_GAP * within) and gap > widest:
+            found, widest = sorted(order[split:].tolist()), gap
+    return found
+
+
 def minimal_detectable_effect(
-    off_ns: Sequence[float], on_ns: Sequence[float], *, noise_floor: float | None = None
+    off_ns: Sequence[float] | Floats,
+    on_ns: Sequence[float] | Floats,
+    *,
+    noise_floor: float | None = None,
+    resolution: float = 1.0,
 ) -> float | None:
     """The smallest ratio above 1 that as many rounds of this noise would call `faster` with 80 % power.
 
@@ -129,6 +246,7 @@ def minimal_detectable_effect(
     and again. A true log ratio D shows in a draw when D + L > 0, L being the lower end of the draw's exact
     rank interval, and D + H >= log(threshold), H being its Hodges-Lehmann estimate. So the answer is
     exp(80 % quantile over the draws of max(-L, log(threshold) - H)), never below the verdict's threshold.
+    What the clock leaves open of the ratio (`resolution`, a factor) may all be on the wrong side.
 
     It is an estimate and hangs on which disturbed rounds happened to be among the n: with six or ten rounds
     it is easily two or three times too small or too large. It speaks of the next session under the same
@@ -148,8 +266,8 @@ def minimal_detectable_effect(
     drawn = residuals[random.integers(0, n, shape)] * random.choice([-1.0, 1.0], shape)
     averages = np.sort(_walsh_averages(drawn), axis=-1) * math.sqrt(drawn_n / n)
     lowest, estimate = averages[:, _signed_rank_cut(drawn_n)], np.median(averages, axis=-1)
-    needed = np.maximum(-lowest, math.log(_threshold(noise_floor)) - estimate)
-    return max(_threshold(noise_floor), float(np.exp(np.quantile(needed, POWER))))
+    needed = np.maximum(-lowest, math.log(threshold_of(noise_floor)) - estimate)
+    return max(threshold_of(noise_floor), float(np.exp(np.quantile(needed, POWER)))) * resolution
 
 
 def adjusted_p_values(p_values: Sequence[float | None]) -> list[float | None]:
@@ -183,29 +301,8 @@ def noise_floor(aa_speedups: Sequence[float]) -> float | None:
     return float(np.exp(np.quantile(np.abs(np.log(ratios)), CONFIDENCE, method="weibull")))
 
 
-def coefficient_of_variation(values: Sequence[float]) -> float | None:
-    """Standard deviation / mean, of two or more positive values; None below two.
-
-    It tells how much the values scatter, not why, and a single outlier can make all of it.
-    """
-    observed = _positive(values)
-    if len(observed) < 2:
-        return None
-    return float(np.std(observed, ddof=1) / np.mean(observed))
-
-
-def quantiles(values: Sequence[float], probabilities: Sequence[float]) -> list[float]:
-    """The quantiles, interpolated between the observed values; of no values there are none: ValueError.
-
-    They describe these values. With m of them a quantile beyond 1 - 1/m is hardly more than the largest.
-    """
-    observed = np.asarray(values, dtype=float)
-    if observed.ndim != 1 or not len(observed) or not np.isfinite(observed).all():
-        raise ValueError("quantiles need at least one value, and finite ones")
-    return [float(quantile) for quantile in np.quantile(observed, probabilities)]
-
-
-def _threshold(noise_floor: float | None) -> float:
+def threshold_of(noise_floor: float | None) -> float:
+    """The ratio that a difference must reach to count."""
     return max(PRACTICAL_RATIO, noise_floor or 1.0)
 
 
@@ -228,23 +325,24 @@ def _why_no_difference_is_shown(
     elif p > SIGNIFICANCE:
         among = "" if adjusted_p is None else " after false-discovery control"
         failed.append(f"p = {p:.2g}{among} is above {SIGNIFICANCE}")
-    if 1 / threshold < speedup.ratio < threshold:
-        failed.append(f"the estimate {speedup.ratio:.3f} is within {limit} of 1")
+    if 1 / threshold < speedup.nearest < threshold:
+        is_near = f"{speedup.nearest:.3f} is" if speedup.bounds is None else f"may be {speedup.nearest:.3f},"
+        failed.append(f"the estimate {is_near} within {limit} of 1")
     return failed
 
 
-def _positive(values: Sequence[float]) -> Floats:
+def _positive(values: Sequence[float] | Floats) -> Floats:
     observed = np.asarray(values, dtype=float)
     if observed.ndim != 1 or not (np.isfinite(observed).all() and (observed > 0).all()):
         raise ValueError("not all are positive finite numbers")
     return observed
 
 
-def _log_ratios(off_ns: Sequence[float], on_ns: Sequence[float]) -> Floats:
+def _log_ratios(off_ns: Sequence[float] | Floats, on_ns: Sequence[float] | Floats) -> Floats:
     off, on = np.asarray(off_ns, dtype=float), np.asarray(on_ns, dtype=float)
     if off.ndim != 1 or off.shape != on.shape or not len(off):
         raise ValueError(f"not paired rounds: {off.shape} and {on.shape}")
-    return np.log(_positive(off)) - np.log(_positive(on))  # type: ignore[arg-type]
+    return np.log(_positive(off)) - np.log(_positive(on))
 
 
 def _walsh_averages(values: Floats) -> Floats:

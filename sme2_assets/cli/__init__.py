@@ -22,6 +22,7 @@ from sme2_assets.cli.experiments import config, run
 from sme2_assets.cli.machine import doctor, emulator, targets
 from sme2_assets.cli.measure import profile
 from sme2_assets.cli.models import check_model, models, onboard
+from sme2_assets.cli.mutate import mutate
 from sme2_assets.cli.results import compare, explain, history, kernel_log, report
 from sme2_assets.cli.runners import build_runner
 from sme2_assets.cli.sql import sql
@@ -66,7 +67,7 @@ COMMANDS = (
     *(models, onboard, check_model),
     *(dev, profile, run, config),
     *(compare, explain, history, report, sql, warehouse, kernel_log),
-    *(ingest, export_, validate, smoke),
+    *(ingest, export_, validate, smoke, mutate),
 )
 for command in COMMANDS:
     main.add_command(command)

@@ -394,7 +394,7 @@ def _print_comparison(warehouse: Warehouse, outcome: Outcome, label: str | None,
     title = f"{label}: {outcome.session.title}" if label else outcome.session.title
     say(f"== {title} ==", "bold")
     assert outcome.session_id is not None
-    show_comparison_rows(out, comparison_of_session(warehouse, outcome.session_id), operators)
+    show_comparison_rows(out, warehouse, comparison_of_session(warehouse, outcome.session_id), operators)
 
 
 def _verdict(warehouse: Warehouse, outcome: Outcome) -> dict[str, Any] | None:
@@ -404,7 +404,7 @@ def _verdict(warehouse: Warehouse, outcome: Outcome) -> dict[str, Any] | None:
     if outcome.session_id is None or not outcome.session.paired:
         return None
     rows = comparison_of_session(warehouse, outcome.session_id)
-    told = ["verdict", "reason", "speedup", "speedup_low", "speedup_high"]
+    told = ["verdict", "reason", "speedup", "speedup_low", "speedup_high", "confidence"]
     return json.loads(rows[rows["level"] == "model"][told].to_json(orient="records"))[0]
 
 

@@ -43,11 +43,15 @@ if TYPE_CHECKING:
 @click.option(
     "--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of the runner."
 )
-@click.option("--runs", type=click.IntRange(1), help="Timed inferences per process [20; emulated 1].")
+@click.option(
+    "--runs",
+    type=click.IntRange(1),
+    help="Exactly this many timed inferences per process [at least 10 and 0.2 s; emulated 1].",
+)
 @click.option(
     "--warmup",
     type=click.IntRange(0),
-    help="Exactly this many warm-ups [5 to 100, until steady; emulated 0].",
+    help="Exactly this many warm-ups [at least 10 and 0.3 s; emulated 0].",
 )
 @click.option("--rounds", type=click.IntRange(1), help="Exactly this many rounds [10 to 30; emulated 1].")
 @click.option("--budget", type=click.FloatRange(0), help="Seconds after which no round is added [120].")

@@ -33,11 +33,12 @@ def compare(store: Store, off_run: str, on_run: str, operators: bool, as_json: b
     from sme2_assets.warehouse import Warehouse
     from sme2_assets.warehouse.comparisons import compare_runs
 
-    rows = compare_runs(Warehouse(store.warehouse), off_run, on_run)
+    warehouse = Warehouse(store.warehouse)
+    rows = compare_runs(warehouse, off_run, on_run)
     if as_json:
         click.echo(rows.to_json(orient="records", date_format="iso", indent=2))
         return
-    show_comparison_rows(out, rows, operators)
+    show_comparison_rows(out, warehouse, rows, operators)
 
 
 @click.command()
@@ -55,7 +56,7 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
     from sme2_assets.report.tables import history_table, regression_table
     from sme2_assets.report.terminal import print_table
     from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.history import find_regressions
+    from sme2_assets.warehouse.history import find_regressions, no_slow_down_text
 
     warehouse = Warehouse(store.warehouse)
     variants = variants_of(model)
@@ -77,7 +78,7 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
     found = find_regressions(warehouse, store.root / "acknowledged.txt")
     found = found[found["variant"].isin(variants)]
     if found.empty:
-        out.print("No series got slower.")
+        out.print(no_slow_down_text(warehouse, variants))
     else:
         print_table(out, regression_table(found))
 

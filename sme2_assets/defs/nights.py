@@ -142,7 +142,9 @@ def _what_follows(night: str, lab: Lab, nights: Nights) -> Iterator[dg.RunReques
             run_key=f"{night} {noise_job.name}",
             job_name=noise_job.name,
             partition_key=run_key(variant, TargetKey(native, "off")),
-            run_config={"ops": {"aa_noise": {"config": nights.settings}}},
+            run_config={
+                "ops": {"aa_noise": {"config": {**nights.settings, "blind_trials": nights.blind_trials}}}
+            },
             tags=_tags(night, lab, native),
         )
     for job in (regressions_job, summary_job):

@@ -49,6 +49,8 @@ class Nights(dg.ConfigurableResource):
     platforms: list[str] = Field(default_factory=list)
     # What `etdump_traces` takes as configuration.
     settings: dict[str, Any] = Field(default_factory=dict)
+    # Sessions with a hidden slow-down after the noise of the machine (docs/measuring.md).
+    blind_trials: int = 0
 
     def requests(self, lab: Lab) -> Requests:
         """The pairs of a night, and what is left out. An error where nothing can be measured."""

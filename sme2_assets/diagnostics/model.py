@@ -15,7 +15,7 @@ import numpy as np
 
 from sme2_assets.diagnostics.steps import CheckStep, Checkup
 from sme2_assets.errors import ExportError, Sme2Error
-from sme2_assets.evidence.numerics import compare_outputs, worst_agreement
+from sme2_assets.evidence.numerics import compare_outputs, first_fault, worst_agreement
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.models.artifact import ExportedModel, read_manifest
@@ -181,17 +181,17 @@ def _compare(
             step.detail = "the program came without an eager model: there is nothing to compare with"
             return
         expected = [np.load(path, allow_pickle=False) for path in exported.expected_outputs]
-        worst = worst_agreement(compare_outputs(expected, outputs, classifier=manifest.is_classifier))
+        agreements = compare_outputs(expected, outputs, classifier=manifest.is_classifier)
+        worst = worst_agreement(agreements)
         if worst is None:
             raise ExportError("The model has no outputs", "return a tensor from its forward()")
         bound = manifest.tolerance.minimum_db
         step.detail = f"SQNR {worst.sqnr_db:.1f} dB (at least {bound:g})"
         if worst.top1_agreement is not None:
             step.detail += f", top-1 agreement {worst.top1_agreement:.0%}"
-        if not worst.passes(bound):
+        if fault := first_fault(agreements, bound, exact=not manifest.tolerance.own):
             raise ExportError(
-                f"Output {worst.output} is too far from the eager model: SQNR {worst.sqnr_db:.1f} dB, "
-                f"at least {bound:g} dB is expected at {manifest.precision}"
+                f"The outputs at {manifest.precision} are too far from the eager model's: {fault}"
                 f"{_where_it_begins(spec, manifest.precision, bound, log)}",
                 _numerics_remedy(manifest.precision),
             )

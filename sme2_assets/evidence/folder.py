@@ -11,6 +11,7 @@ import numpy as np
 
 from sme2_assets.errors import EvidenceError
 from sme2_assets.etdump import EventKind, Events, read_etdump
+from sme2_assets.evidence.arms import ARMS_FILE, ArmsNumerics
 from sme2_assets.evidence.delegation import DELEGATION_FILE, DelegationReport
 from sme2_assets.evidence.foreign import FOREIGN_FILE, ForeignStatement
 from sme2_assets.evidence.manifest import MANIFEST_FILE, Manifest, Process
@@ -43,14 +44,14 @@ class RunProcess:
 
     @cached_property
     def events(self) -> Events:
-        """The trace, which must hold every inference that the runner made."""
+        """The trace, which must hold every inference that the runner traced."""
         path = self.folder / TRACE_FILE
         events = read_etdump(path)
         traced = int(np.count_nonzero(events.kind == EventKind.METHOD_EXECUTE))
-        made = len(self.result.warmup_ns) + len(self.result.iteration_ns)
+        made = self.result.traced_warmup + len(self.result.iteration_ns)
         if traced != made:
             raise EvidenceError(
-                f"{path} holds {traced} inferences, the runner made {made}.",
+                f"{path} holds {traced} inferences, the runner traced {made}.",
                 "The trace is incomplete: measure again, with fewer iterations if it happens again.",
             )
         return events
@@ -122,6 +123,11 @@ class RunFolder:
     def delegation(self) -> DelegationReport | None:
         path = self.path / DELEGATION_FILE
         return DelegationReport.read(path) if path.is_file() else None
+
+    def arms(self) -> ArmsNumerics | None:
+        """What the arms were compared in; None for one arm, and before they had bounds of their own."""
+        path = self.path / ARMS_FILE
+        return ArmsNumerics.read(path) if path.is_file() else None
 
 
 @dataclass(frozen=True)

@@ -90,17 +90,26 @@ class Info(Part):
     versions: dict[str, StrictStr]
     # Each output against the eager model's, as analysis.numerics.Agreement; empty without such a model.
     agreements: list[dict[str, Any]]
-    # The worst of them; None without an eager model. The threshold also holds between the arms.
+    # The worst of them; None without an eager model.
     sqnr_db: Number | None
     sqnr_threshold_db: Number
+    # Why an output is not the eager model's; None where all are, and in runs that were judged by SQNR alone.
+    eager_fault: StrictStr | None = None
     # Outputs of this arm against the other's; None when it was measured alone.
     arms_sqnr_db: Number | None
     output_sha256: Text
-    # Whether every process ended its warm-up on a steady series; None when warm-up was of fixed length.
+    # Whether nearly every process ended its warm-up steady; None when warm-up was a number of inferences.
     steady: Flag | None
     processes: list[Process]
     environment: list[Moment]
     file_sha256: dict[PathInside, Text]
+
+    @property
+    def wrong(self) -> str | None:
+        """Why the outputs are not the eager model's, or None."""
+        if self.eager_fault or self.sqnr_db is None or self.sqnr_db >= self.sqnr_threshold_db:
+            return self.eager_fault
+        return f"{self.sqnr_db:.1f} dB, {self.sqnr_threshold_db:g} dB needed"
 
     @property
     def flags(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""How near two outputs are.
+"""How near the outputs are to the eager model's; `evidence.arms` has the bounds between the arms.
 
 Floating point outputs are compared as signals; integers and booleans are indices, tokens or masks, of
 which one that is not the same is wholly wrong. Both end in decibels, so that one bound serves a model.
@@ -17,10 +17,16 @@ AS_IS = "as_is"
 # What identical outputs are given: a finite number, because infinity is not JSON.
 IDENTICAL_SQNR_DB = 200.0
 
-# Decibels below which an output is not the model's, some way under what the built-in models reach.
-# Shifting the channels of any one layer of the eager models falls below the fp32 bound. The other bounds
-# are coarser: in mobilenet_v3_small, fp16's misses 5 and int8's 17 of the 18 squeeze-and-excite layers.
+# Decibels below which an output is not the model's, some way under what the built-in models reach. They say
+# what a precision costs; a wrong kernel is found by comparing the arms, whose bounds are far narrower.
 MINIMUM_SQNR_DB = {"fp32": 80.0, "fp16": 30.0, "int8": 12.0, "int8_dynamic": 20.0, "int4": 8.0}
+
+# By how much one channel or row may be farther off than the whole, and what it must reach in any case.
+PART_ALLOWANCE_DB, PART_LEAST_DB = 10.0, 1.0
+# Fewer elements are no part: one logit of many may be far off at 8 bits, and still be the model's.
+LEAST_PART = 16
+# Of the output with the expected one, means taken away: below it, what varies is not the model's.
+LEAST_CORRELATION = 0.5
 
 
 @dataclass(frozen=True)
@@ -37,9 +43,25 @@ class Agreement:
     """Elements that are exactly the same."""
     top1_agreement: float | None = None
     """Rows (all but the last dimension) whose largest element is at the same place; classifiers only."""
+    worst_part_db: float | None = None
+    """The ratio of the worst channel or row, to its own power or the average one's; floating point only."""
+    correlation: float | None = None
+    """Of the two, all elements; None where nothing varies in the expected one."""
 
-    def passes(self, minimum_sqnr_db: float) -> bool:
-        return self.sqnr_db >= minimum_sqnr_db
+    def fault(self, minimum_sqnr_db: float, *, exact: bool = False) -> str | None:
+        """Why the output is not the model's, or None. `exact`: integers and booleans must be the same."""
+        what = f"output {self.output}"
+        if self.sqnr_db < minimum_sqnr_db:
+            return f"{what}: {self.sqnr_db:.1f} dB, at least {minimum_sqnr_db:g} dB needed"
+        part_bound_db = max(minimum_sqnr_db - PART_ALLOWANCE_DB, PART_LEAST_DB)
+        if self.worst_part_db is None:
+            if exact and self.equal_share < 1:
+                return f"{what}: {1 - self.equal_share:.2%} of its integers or booleans are wrong"
+        elif self.worst_part_db < part_bound_db:
+            return f"{what}: one channel or row has {self.worst_part_db:.1f} dB, {part_bound_db:g} dB needed"
+        if self.correlation is not None and self.correlation < LEAST_CORRELATION:
+            return f"{what}: what varies correlates by {self.correlation:.2f}, {LEAST_CORRELATION:g} needed"
+        return None
 
 
 def compare_outputs(
@@ -58,6 +80,12 @@ def compare_outputs(
 def worst_agreement(agreements: Sequence[Agreement]) -> Agreement | None:
     """The one with the smallest ratio; None without outputs."""
     return min(agreements, key=lambda agreement: agreement.sqnr_db, default=None)
+
+
+def first_fault(agreements: Sequence[Agreement], minimum_sqnr_db: float, *, exact: bool) -> str | None:
+    """Of the outputs, the first that is not the model's."""
+    faults = (agreement.fault(minimum_sqnr_db, exact=exact) for agreement in agreements)
+    return next((fault for fault in faults if fault), None)
 
 
 def worst_sqnr_db(references: Sequence[npt.NDArray], actuals: Sequence[npt.NDArray]) -> float:
@@ -94,7 +122,9 @@ def _agreement(index: int, expected: npt.NDArray, given: npt.NDArray, *, classif
     if not np.issubdtype(expected.dtype, np.floating):
         difference = np.abs(given.astype(np.float64) - expected.astype(np.float64))
         error = float(np.max(difference, initial=0.0))
-        return Agreement(index, equal_share_db(share), error, None, share)
+        return Agreement(
+            index, equal_share_db(share), error, None, share, correlation=_correlation(expected, given)
+        )
     left, right = expected.astype(np.float64).ravel(), given.astype(np.float64).ravel()
     finite = bool(np.isfinite(left).all() and np.isfinite(right).all())
     return Agreement(
@@ -104,6 +134,8 @@ def _agreement(index: int, expected: npt.NDArray, given: npt.NDArray, *, classif
         cosine=_cosine(left, right) if finite else None,
         equal_share=share,
         top1_agreement=_top1_agreement(expected, given) if classifier else None,
+        worst_part_db=_worst_part_db(expected, given) if finite else -IDENTICAL_SQNR_DB,
+        correlation=_correlation(expected, given) if finite else None,
     )
 
 
@@ -119,6 +151,43 @@ def _cosine(left: npt.NDArray, right: npt.NDArray) -> float | None:
     left, right = left / left_scale, right / right_scale
     cosine = float(left @ right) / float(np.linalg.norm(left) * np.linalg.norm(right))
     return float(np.clip(cosine, -1.0, 1.0))
+
+
+def as_matrix(array: npt.NDArray, channel_axis: int) -> npt.NDArray:
+    """Rows are places, columns are channels."""
+    if array.ndim == 0:
+        return array.reshape(1, 1)
+    return np.moveaxis(array, channel_axis, -1).reshape(-1, array.shape[channel_axis])
+
+
+def output_channel_axis(array: npt.NDArray) -> int:
+    """Images have their channels before their places, all else has them last."""
+    return 1 if array.ndim > 3 else -1
+
+
+def _worst_part_db(expected: npt.NDArray, given: npt.NDArray) -> float:
+    axis = output_channel_axis(expected)
+    signal = as_matrix(expected.astype(np.float64), axis)
+    noise = as_matrix(given.astype(np.float64), axis) - signal
+    average = float(np.mean(signal**2)) if signal.size else 0.0
+    ratios = [
+        _ratio_db(max(float(power), average), float(wrong))
+        for along in (0, 1)
+        if signal.shape[along] >= LEAST_PART
+        for power, wrong in zip(np.mean(signal**2, axis=along), np.mean(noise**2, axis=along), strict=True)
+    ]
+    return min(ratios, default=IDENTICAL_SQNR_DB)
+
+
+def _correlation(expected: npt.NDArray, given: npt.NDArray) -> float | None:
+    if not expected.size:
+        return None
+    left, right = expected.astype(np.float64).ravel(), given.astype(np.float64).ravel()
+    left, right = left - left.mean(), right - right.mean()
+    # Less than rounding in fp32: nothing varies.
+    if np.std(left) <= 1e-6 * np.max(np.abs(expected.astype(np.float64))):
+        return None
+    return _cosine(left, right) or 0.0
 
 
 def _top1_agreement(expected: npt.NDArray, given: npt.NDArray) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -93,11 +93,19 @@ class Conditions(Part):
     temperature_c: Annotated[Number, Field(ge=-40, le=150)] | None
 
 
+def _warm_up_by_time(v1: dict[str, Any]) -> dict[str, Any]:
+    """Version 2 warms up and measures for a wall time; before, all of a warm-up was kept and traced."""
+    unknown = {"warmup_wall_ns": None, "timed_wall_ns": None, "iteration_cycles": None}
+    return {**v1, "warmup_stride": 1, "warmup_traced": True, **unknown}
+
+
 class RunnerResult(Document):
     """One run of the runner: one process, one pass.
 
-    `steady` tells how warm-up ended: True when its times had settled, False when it reached its cap before,
-    None when its length was fixed, so that nobody looked. Times with a `slowdown_percent` above 0 were made
+    `warmup_ns` has every `warmup_stride`-th of the warm-up inferences, `iteration_ns` every timed one, and
+    `iteration_cycles` the CPU cycles of the measuring thread in each (None where they are not counted).
+    `steady` tells how warm-up ended: whether its times had settled, None when its length was a number of
+    inferences, so that nobody looked. Times with a `slowdown_percent` above 0 were made
     longer on purpose and measure no model. `cpus` are those on which the process was allowed (None where the
     system does not tell, as on macOS), `qos` is macOS's quality of service of its threads. `conditions` were
     read between inferences, the first after warm-up.
@@ -105,17 +113,23 @@ class RunnerResult(Document):
     Fields with a default came later: results that were stored before the runner told them stay readable.
     """
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
+    UPGRADES: ClassVar = {1: _warm_up_by_time}
     REMEDY: ClassVar[str] = "Look at the runner's log; if the file is damaged, measure again."
 
     pass_kind: Annotated[PassKind, Field(alias="pass")]
     method: Text
     threads: Positive
     warmup_iterations: Count
+    warmup_stride: Positive
+    warmup_wall_ns: Count | None
+    warmup_traced: Flag
     iterations: Positive
+    timed_wall_ns: Count | None
     load_ns: Count
     warmup_ns: tuple[Count, ...]
     iteration_ns: tuple[Count, ...]
+    iteration_cycles: tuple[Positive | None, ...] | None
     peak_memory_bytes: Positive
     cpu: CpuFacts
     etdump: EtdumpFact | None
@@ -131,12 +145,13 @@ class RunnerResult(Document):
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
-        for name, durations, made in (
-            ("warmup_ns", self.warmup_ns, self.warmup_iterations),
+        for name, values, made in (
+            ("warmup_ns", self.warmup_ns, -(-self.warmup_iterations // self.warmup_stride)),
             ("iteration_ns", self.iteration_ns, self.iterations),
+            ("iteration_cycles", self.iteration_cycles, self.iterations),
         ):
-            if len(durations) != made:
-                raise ValueError(f"{name} has {len(durations)} values where {made} inferences ran")
+            if values is not None and len(values) != made:
+                raise ValueError(f"{name} has {len(values)} values where {made} inferences ran")
         if self.steady and self.warmup_iterations < LEAST_STEADY_WARMUP:
             raise ValueError(f"steady after {self.warmup_iterations} warm-up inferences, too few to tell")
         for name, fact, passes in (
@@ -149,3 +164,8 @@ class RunnerResult(Document):
         if self.cpus is not None and (not self.cpus or list(self.cpus) != sorted(set(self.cpus))):
             raise ValueError("cpus is not a list of CPUs in ascending order")
         return self
+
+    @property
+    def traced_warmup(self) -> int:
+        """How many inferences at the beginning of the trace are warm-up."""
+        return self.warmup_iterations if self.warmup_traced else 0

@@ -42,7 +42,17 @@ FIRST_SAMPLE_TRACK = 10
 DELEGATE_OVERHEAD, FRAMEWORK_OVERHEAD = "Delegate overhead", "Framework overhead"
 # What an operator's slice tells, from the view operator_facts.
 _FACTS = (
-    *("category", "op_type", "data_type", "sme2_evidence", "module", "module_type", "source", "code"),
+    *(
+        "category",
+        "op_type",
+        "data_type",
+        "on_sme_unit",
+        "sme2_evidence",
+        "module",
+        "module_type",
+        "source",
+        "code",
+    ),
     *("node_kind", "input_shape", "output_shape", "kernel_size", "macs", "samples", "sme_samples"),
 )
 
@@ -194,7 +204,7 @@ def _processes(run: dict[str, Any], folder: Path) -> list[_Process]:
     if (folder / FOREIGN_FILE).is_file():
         return [_Process(0, "etdump", folder, 0 if pd.isna(run["warmup"]) else int(run["warmup"]))]
     return [
-        _Process(each.facts.round, each.facts.pass_kind, each.folder, len(each.result.warmup_ns))
+        _Process(each.facts.round, each.facts.pass_kind, each.folder, each.result.traced_warmup)
         for each in RunFolder.open(folder).processes(*TRACED_PASSES)
     ]
 

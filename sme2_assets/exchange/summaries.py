@@ -326,9 +326,20 @@ def _categories(warehouse: Warehouse, arm: ExportedArm) -> dict[str, Any]:
         "categories_ms": {} if arm.emulated else _by_category(rows, rows["mean_ns"] / 1e6),
         "categories_pct": {} if arm.emulated else _by_category(rows, 100 * rows["share"]),
         "sme2_operators": _by_category(rows.dropna(subset="sme2_operators"), rows["sme2_operators"].dropna()),
+        "sme_unit": _unit_use(warehouse, arm),
         "csv_timeline": arm.files.get("timeline_all"),
         "csv_stats": arm.files.get("stats"),
     }
+
+
+def _unit_use(warehouse: Warehouse, arm: ExportedArm) -> dict[str, Any] | None:
+    """How much of the run is on the SME unit, as in the view unit_use; None where that is not asked."""
+    rows = rows_of_view(warehouse, "unit_use", arm.run["run_id"])
+    names = (
+        *("matrix_operators", "on_unit", "off_unit", "unknown", "by_name_alone", "uncounted"),
+        *("macs", "macs_on_unit", "macs_on_unit_at_most"),
+    )
+    return None if rows.empty else {name: _known(rows[name].iloc[0]) for name in names}
 
 
 def _by_category(rows: pd.DataFrame, values: pd.Series) -> dict[str, Any]:
@@ -340,7 +351,8 @@ def _verdict(comparison: pd.DataFrame) -> dict[str, Any] | None:
     if whole.empty:
         return None
     columns = ["off_run_id", "on_run_id", "verdict", "reason", "speedup", "speedup_low", "speedup_high"]
-    return json.loads(whole[[*columns, "n", "p_value", "fidelity"]].to_json(orient="records"))[0]
+    columns += ["n", "p_value", "fidelity", "confidence", "confidence_reason"]
+    return json.loads(whole[columns].to_json(orient="records"))[0]
 
 
 def _verdict_lines(verdict: dict[str, Any] | None) -> list[str]:
@@ -356,13 +368,13 @@ def _verdict_lines(verdict: dict[str, Any] | None) -> list[str]:
 
 
 def _category_lines(rows: pd.DataFrame, emulated: bool) -> list[str]:
-    lines = ["| Category | Operators | With SME2 kernel | Mean (ms) | Share |", "|---|---|---|---|---|"]
+    lines = ["| Category | Operators | On the SME unit | Mean (ms) | Share |", "|---|---|---|---|---|"]
     for _, row in rows.iterrows():
         time = "-" if emulated else f"{row['mean_ms']:.4f}"
         share = "-" if emulated else f"{row['pct_total']:.1f} %"
-        lines.append(
-            f"| {row['category']} | {row['operators']} | {row['sme2_operators']} | {time} | {share} |"
-        )
+        told, unknown = _known(row["sme2_operators"]), _known(row["sme2_unknown_operators"])
+        on_unit = "-" if told is None else f"{told}, {unknown} unknown" if unknown else str(told)
+        lines.append(f"| {row['category']} | {row['operators']} | {on_unit} | {time} | {share} |")
     return lines
 
 

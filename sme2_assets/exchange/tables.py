@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from sme2_assets.analysis.unit import ON, UNKNOWN
 from sme2_assets.warehouse.read import rows_of_view
 from sme2_assets.warehouse.store import Warehouse
 
@@ -38,10 +39,14 @@ def timeline_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> 
     """Every timed inference: one row for the whole (Method::execute), then rows that add up to it."""
     rows = warehouse.query(
         "SELECT round, iteration, kind, backend, delegate, position, name, op_type, data_type, category, "
-        "sme2_evidence, fidelity, start_ns, duration_ns, emulated_ns FROM timeline "
+        "fidelity, start_ns, duration_ns, emulated_ns FROM timeline "
         "WHERE run_id = ? AND NOT is_warmup",
         [run["run_id"]],
     )
+    units = rows_of_view(warehouse, "operator_facts", run["run_id"])[
+        [*_NODE[1:], "on_sme_unit", "sme2_evidence"]
+    ]
+    rows = rows.merge(units.assign(kind="operator"), on=_NODE, how="left", validate="many_to_one")
     inferences = _inferences(warehouse, run["run_id"])
     whole = inferences.assign(kind="inference", backend="framework", name=EXECUTE, start_ns=0)
     whole = whole.rename(columns={"execute_ns": "duration_ns", "emulated_execute_ns": "emulated_ns"})
@@ -68,7 +73,7 @@ def timeline_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> 
     ours = rows[
         [
             *("round", "iteration", "kind", "delegate", "position", "op_type", "data_type", "category"),
-            *("sme2_evidence", "duration_ns", "emulated_ns", "fidelity"),
+            *("on_sme_unit", "sme2_evidence", "duration_ns", "emulated_ns", "fidelity"),
         ]
     ]
     return pd.concat([made, ours], axis=1).sort_values(["run_index", "node_id"], ignore_index=True)
@@ -90,7 +95,8 @@ def operator_stats_table(warehouse: Warehouse, run: dict[str, Any], model_id: st
         avg_ns=("mean_ns", "mean"),
         share=("share", _sum),
         category=("category", "first"),
-        sme2_operators=("sme2_evidence", lambda evidence: int(evidence.isin(["executed", "name"]).sum())),
+        sme2_operators=("on_sme_unit", lambda units: int((units == ON).sum())),
+        sme2_unknown_operators=("on_sme_unit", lambda units: int((units == UNKNOWN).sum())),
     ).reset_index()
     table = pd.DataFrame(
         {
@@ -104,6 +110,7 @@ def operator_stats_table(warehouse: Warehouse, run: dict[str, Any], model_id: st
             "pct_total": 100 * made["share"],
             "category": made["category"],
             "sme2_operators": made["sme2_operators"],
+            "sme2_unknown_operators": made["sme2_unknown_operators"],
             "fidelity": run["fidelity"],
         }
     )
@@ -118,7 +125,14 @@ def operators_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) ->
 def category_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> pd.DataFrame:
     """Every category, as in the view category_summary."""
     rows = rows_of_view(warehouse, "category_summary", run["run_id"])
-    columns = ["category", "operators", "sme2_operators", "unknown_operators", "rounds"]
+    columns = [
+        "category",
+        "operators",
+        "sme2_operators",
+        "sme2_unknown_operators",
+        "unknown_operators",
+        "rounds",
+    ]
     table = rows[columns].assign(
         model_id=model_id,
         median_ms=rows["median_ns"] / 1e6,

@@ -202,11 +202,13 @@ class Settings(_Strict):
         default=None, description="When to stop adding rounds, in seconds. Default: 120 on hardware."
     )
     iterations: Annotated[int, Field(ge=1, le=100000)] | None = Field(
-        default=None, description="Timed inferences per process. Default: 20 on hardware, 1 emulated."
+        default=None,
+        description="Exactly this many timed inferences per process. Default: at least 10 and 0.2 s on "
+        "hardware; 1 emulated.",
     )
     warmup: Annotated[int, Field(ge=0, le=100000)] | None = Field(
         default=None,
-        description="Exactly this many warm-ups per process. Default: 5 to 100 on hardware, until steady; 0 "
+        description="Exactly this many warm-ups per process. Default: at least 10 and 0.3 s on hardware; 0 "
         "emulated.",
     )
     passes: (

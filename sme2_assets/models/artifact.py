@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sme2_assets.errors import ExportError
+from sme2_assets.evidence.arms import TAPS_FILE
 from sme2_assets.store import sha256_of_file
 
 SCHEMA = 2
@@ -23,6 +24,8 @@ OPERATORS = "operators.json"
 """What the program consists of and which source asked for it: see `sme2_assets.evidence.operators`."""
 DELEGATION = "delegation.json"
 """Which operators were delegated, which not and why: see `sme2_assets.models.delegation`."""
+TAPPED_PTE = "tapped.pte"
+"""The program with the values between as outputs, which `taps.json` names: see `sme2_assets.models.taps`."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,10 @@ class ExportedModel:
     manifest: Path
     pte_sha256: str
     cached: bool
+    taps: Path | None = None
+    """What the arms are compared in; None for a program that somebody else exported."""
+    tapped_pte: Path | None = None
+    """None where the values between cannot be had: then the arms are compared in their outputs."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,8 @@ class Tolerance:
     metric: str
     minimum_db: float
     """As low as the ratio gets where there is nothing to compare with."""
+    own: bool = False
+    """Whether the model sets it. Otherwise integers and booleans must be the expected ones, all of them."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +175,8 @@ def load_exported(directory: Path) -> ExportedModel:
         manifest=directory / MANIFEST,
         pte_sha256=manifest.files[PTE].sha256,
         cached=True,
+        taps=directory / TAPS_FILE if TAPS_FILE in manifest.files else None,
+        tapped_pte=directory / TAPPED_PTE if TAPPED_PTE in manifest.files else None,
     )
 
 

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sme2_assets.errors import ExportError
+from sme2_assets.evidence.arms import TAPS_FILE, Taps
 from sme2_assets.evidence.delegation import DelegationReport
 from sme2_assets.evidence.numerics import IDENTICAL_SQNR_DB, MINIMUM_SQNR_DB
 from sme2_assets.evidence.operators import ProgramOperators
@@ -39,6 +40,7 @@ from sme2_assets.models.artifact import (
     OPERATORS,
     PTE,
     SCHEMA,
+    TAPPED_PTE,
     ExportedModel,
     ModelManifest,
     OperatorCounts,
@@ -51,7 +53,13 @@ from sme2_assets.models.attribution import describe_program
 from sme2_assets.models.delegation import described_delegation
 from sme2_assets.models.existing import operator_counts, read_program
 from sme2_assets.models.inputs import input_array, tensor_array
-from sme2_assets.models.lowering import build_model, export_program, lower_program, one_thread
+from sme2_assets.models.lowering import (
+    build_model,
+    export_program,
+    lower_program,
+    lower_tapped_program,
+    one_thread,
+)
 from sme2_assets.models.progress import OnStage, Progress
 from sme2_assets.models.quantise import SCHEMES
 from sme2_assets.models.registry import SEED, ModelSpec, Variant, model_spec, parse_variant
@@ -82,6 +90,7 @@ _EXPORT_CODE = (
     "sme2_assets.evidence.operators",
     "sme2_assets.models.provenance",
     "sme2_assets.models.quantise",
+    "sme2_assets.models.taps",
 )
 _STAGING_PREFIX = ".exporting-"
 _STALE_SECONDS = 24 * 3600
@@ -103,7 +112,9 @@ class _Content:
     parameters: int | None
     macs: int | None
     is_classifier: bool
-    minimum_sqnr_db: float
+    tolerance: Tolerance
+    taps: Taps | None = None
+    tapped_pte: bytes | None = None
 
 
 def export_variant(variant_key: str, artifacts: Path, *, log: Log) -> ExportedModel:
@@ -207,7 +218,7 @@ def _fill(staging: Path, spec: ModelSpec, variant: Variant, key: str, progress: 
         inputs=inputs,
         outputs=outputs,
         expected=EXPECTED if content.expected is not None else NOT_EXPECTED,
-        tolerance=Tolerance("sqnr_db", content.minimum_sqnr_db),
+        tolerance=content.tolerance,
         operators=content.operators,
         delegated_share=content.delegation.delegated_share,
         options=_options(variant),
@@ -226,6 +237,7 @@ def _lowered(spec: ModelSpec, variant: Variant, progress: Progress) -> _Content:
     exported_program, inputs = export_program(built, variant.precision, progress)
     program = lower_program(exported_program, inputs, progress)
     pte = bytes(program.executorch.buffer)
+    taps, tapped_pte = lower_tapped_program(exported_program, inputs, variant.precision, progress)
     return _Content(
         pte=pte,
         save_etrecord=program.executorch.get_etrecord().save,
@@ -238,7 +250,9 @@ def _lowered(spec: ModelSpec, variant: Variant, progress: Progress) -> _Content:
         parameters=built.parameters,
         macs=built.macs,
         is_classifier=built.is_classifier,
-        minimum_sqnr_db=built.minimum_sqnr_db,
+        tolerance=Tolerance("sqnr_db", built.minimum_sqnr_db, built.has_own_bound),
+        taps=taps,
+        tapped_pte=tapped_pte,
     )
 
 
@@ -262,7 +276,7 @@ def _existing(spec: ModelSpec, progress: Progress) -> _Content:
         parameters=None,
         macs=None,
         is_classifier=False,
-        minimum_sqnr_db=-IDENTICAL_SQNR_DB,
+        tolerance=Tolerance("sqnr_db", -IDENTICAL_SQNR_DB),
     )
 
 
@@ -272,6 +286,10 @@ def _write_files(content: _Content, staging: Path) -> tuple[list[TensorFacts], l
         content.save_etrecord(str(staging / ETRECORD))
     (staging / OPERATORS).write_text(content.described.to_json(), encoding="utf-8")
     (staging / DELEGATION).write_text(content.delegation.to_json(), encoding="utf-8")
+    if content.taps is not None:
+        (staging / TAPS_FILE).write_text(content.taps.to_json(), encoding="utf-8")
+    if content.tapped_pte is not None:
+        (staging / TAPPED_PTE).write_bytes(content.tapped_pte)
     inputs = []
     for name, array in zip(_save(staging, "input", content.inputs), content.inputs, strict=True):
         inputs.append(TensorFacts(name, str(array.dtype), list(array.shape)))

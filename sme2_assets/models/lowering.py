@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sme2_assets.errors import ExportError
+from sme2_assets.evidence.arms import Taps
 from sme2_assets.evidence.delegation import DelegationReport
 from sme2_assets.evidence.numerics import MINIMUM_SQNR_DB
 from sme2_assets.models.artifact import OperatorCounts
@@ -32,6 +33,7 @@ from sme2_assets.models.progress import Progress
 from sme2_assets.models.provenance import operator_name
 from sme2_assets.models.quantise import CALIBRATION_BATCHES, quantise
 from sme2_assets.models.spec import SEED, EagerModel, ModelSpec
+from sme2_assets.models.taps import describe_taps, tapped_program
 
 _MODEL_REMEDY = "correct the model or its example inputs: it must run in plain PyTorch first"
 
@@ -49,6 +51,7 @@ class BuiltModel:
     macs: int
     is_classifier: bool
     minimum_sqnr_db: float
+    has_own_bound: bool
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,7 @@ def build_model(spec: ModelSpec, precision: str, progress: Progress) -> BuiltMod
         macs=macs,
         is_classifier=bool(getattr(eager, "is_classifier", False)),
         minimum_sqnr_db=float(own_bounds.get(precision, MINIMUM_SQNR_DB[precision])),
+        has_own_bound=precision in own_bounds,
     )
 
 
@@ -145,6 +149,27 @@ def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress
         executorch = edge.to_executorch()
     delegates, portable = called_operators(executorch.executorch_program)
     return LoweredProgram(executorch, flat, outputs, OperatorCounts(delegates, delegated, portable), report)
+
+
+def lower_tapped_program(
+    exported_program: Any, inputs: ModelInputs, precision: str, progress: Progress
+) -> tuple[Taps, bytes | None]:
+    """The program with the values between as outputs, as bytes; None where it cannot be lowered."""
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import to_edge_transform_and_lower
+
+    with progress.step("lowering once more, with taps", "lower"):
+        graph_module = exported_program.module()
+        layers, taps = describe_taps(graph_module, inputs, precision)
+        try:
+            tapped = tapped_program(graph_module, layers, inputs)
+            edge = to_edge_transform_and_lower(tapped, partitioner=[XnnpackPartitioner()])
+            return taps, bytes(edge.to_executorch().buffer)
+        except Exception as error:
+            # The program itself is fine: it only cannot be looked into.
+            why = (str(error).splitlines() or [""])[0]
+            progress.say(f"the values between are not compared, the program with taps does not lower: {why}")
+            return taps.without_taps(f"the program with taps does not lower: {why}"), None
 
 
 def called_operators(program: Any) -> tuple[int, dict[str, int]]:

@@ -58,6 +58,11 @@ class Arm:
         """About what one inference takes, from whatever has been measured; infinite before that."""
         return min((median(result.iteration_ns) for result in self.results), default=math.inf)
 
+    def forget_last_pass(self) -> None:
+        """Drops the last process, which is to be made again."""
+        self.results.pop()
+        shutil.rmtree(self.directory / self.processes.pop().directory)
+
     def forget_round(self, index: int) -> None:
         """Drops what was measured of a round that was not finished."""
         whole = sum(process.round < index for process in self.processes)

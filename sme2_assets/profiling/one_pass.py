@@ -5,11 +5,17 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 
+import pandas as pd
+
+from sme2_assets.analysis.samples import kernel_sample_rows
+from sme2_assets.analysis.timeline import timeline_rows
+from sme2_assets.analysis.unit import ENOUGH_SAMPLES, unsettled
 from sme2_assets.errors import RunnerError, Sme2Error
-from sme2_assets.evidence.folder import LOG_FILE, TRACE_FILE
+from sme2_assets.evidence.folder import LOG_FILE, TRACE_FILE, RunProcess
 from sme2_assets.evidence.manifest import Process
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.evidence.result import RESULT_FILE, TRACED_PASSES, RunnerResult
@@ -17,7 +23,7 @@ from sme2_assets.evidence.samples import SAMPLES_FILE
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.models.failures import load_failure
 from sme2_assets.profiling.arms import Arm, round_name
-from sme2_assets.profiling.plan import Plan
+from sme2_assets.profiling.plan import Lengths, Pace, Plan
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.failures import runner_failure
 from sme2_assets.runner.recording import write_samples
@@ -64,30 +70,72 @@ class Bench:
         self.__enter__()
 
 
-def run_pass(bench: Bench, arm: Arm, round_index: int, order_index: int, pass_kind: str) -> RunnerResult:
+def runner_command(bench: Bench, arm: Arm, program: Path) -> list[str]:
+    """The arm's runner with a program and the model's inputs, placed as the plan asks."""
+    workspace, plan = bench.workspace, bench.plan
+    command = [*workspace.install(bench.runners[arm.spec.sme2].program), "--model", workspace.put(program)]
+    for path in bench.model.inputs:
+        command += ["--input", workspace.put(path)]
+    command += ["--threads", str(plan.threads)]
+    if bench.cpus:
+        command += ["--cpus", bench.cpus]
+    if plan.qos:
+        command += ["--qos", plan.qos]
+    return command
+
+
+def run_pass(
+    bench: Bench, arm: Arm, round_index: int, order_index: int, pass_kind: str, pace: Pace
+) -> RunnerResult:
+    """One pass of a round. The last one that samples goes on until all that can be told is told.
+
+    With SME2 on, each convolution and matrix product is to be seen on the SME unit or off it. Where samples
+    and name leave that open, the pass is made again with more inferences, until the plan's limit.
+    """
+    plan = bench.plan
+    lengths = plan.lengths_of(pass_kind, arm.inference_ns(), pace)
+    while True:
+        result = _run_process(bench, arm, round_index, order_index, pass_kind, lengths)
+        if pass_kind != "kernels" or arm.spec.sme2 != "on" or round_index + 1 < plan.kernel_rounds:
+            return result
+        open_ones = _unsettled(arm)
+        if open_ones.empty:
+            return result
+        # Samples of all rounds add up, but only this one can be made longer.
+        iterations = lengths.iterations
+        made = sum(each.iterations for each in arm.results if each.pass_kind == "kernels")
+        factor = ENOUGH_SAMPLES / max(int(open_ones["telling_samples"].min()), 1) * made / iterations
+        more = plan.more_iterations(iterations, median(result.iteration_ns), factor)
+        what = f"{len(open_ones)} operators have too few samples to tell whether they run on the SME unit"
+        if more is None or more <= iterations:
+            bench.log(f"{what}: they stay unknown after {iterations} sampled inferences, the limit.")
+            return result
+        bench.log(f"{what}: sampling {more} inferences instead of {iterations}.")
+        arm.forget_last_pass()
+        lengths = replace(lengths, iterations=more, iterations_cap=max(more, lengths.iterations_cap))
+
+
+def _unsettled(arm: Arm) -> pd.DataFrame:
+    """The operators of the arm of which its samples do not tell yet where they run."""
+    sampled = [
+        RunProcess(arm.directory / process.directory, process)
+        for process in arm.processes
+        if process.pass_kind == "kernels"
+    ]
+    samples = [kernel_sample_rows(each.samples, each.events, each.result.traced_warmup) for each in sampled]
+    return unsettled(timeline_rows(sampled[-1].events, 0), pd.concat(samples))
+
+
+def _run_process(
+    bench: Bench, arm: Arm, round_index: int, order_index: int, pass_kind: str, lengths: Lengths
+) -> RunnerResult:
     """One runner process: run it, believe nothing that does not fit, keep its files."""
     workspace, model, plan = bench.workspace, bench.model, bench.plan
     environ = {"SME2_RUNNER_SME2": arm.spec.sme2}
     if pass_kind == "kernels":
         environ |= bench.target.sampling_environment
     name = f"{arm.spec.label}_{round_index:02d}_{pass_kind}"
-    iterations = plan.iterations_of(pass_kind, arm.inference_ns())
-    command = [
-        *workspace.install(bench.runners[arm.spec.sme2].program),
-        "--model",
-        workspace.put(model.pte),
-    ]
-    for path in model.inputs:
-        command += ["--input", workspace.put(path)]
-    command += ["--pass", pass_kind, "--threads", str(plan.threads)]
-    if bench.cpus:
-        command += ["--cpus", bench.cpus]
-    if plan.qos:
-        command += ["--qos", plan.qos]
-    warmup, warmup_cap = plan.warmup_of(pass_kind)
-    command += ["--warmup", str(warmup), "--iterations", str(iterations)]
-    if warmup_cap > warmup:
-        command += ["--warmup-cap", str(warmup_cap)]
+    command = [*runner_command(bench, arm, model.pte), "--pass", pass_kind, *lengths.flags()]
     command += ["--result", workspace.path(f"{name}.json"), "--outputs", workspace.path(f"{name}_outputs")]
     if pass_kind in TRACED_PASSES:
         command += ["--etdump", workspace.path(f"{name}.etdump")]
@@ -110,7 +158,7 @@ def run_pass(bench: Bench, arm: Arm, round_index: int, order_index: int, pass_ki
     if pass_kind == "kernels":
         _keep_samples(bench, arm, f"{name}.recording.json", directory)
     result = RunnerResult.read(directory / RESULT_FILE)
-    _believe(result, arm, bench, pass_kind, iterations)
+    _believe(result, arm, bench, pass_kind, lengths)
     arm.results.append(result)
     arm.processes.append(
         Process(
@@ -138,7 +186,7 @@ def _keep_samples(bench: Bench, arm: Arm, name: str, directory: Path) -> None:
         )
 
 
-def _believe(result: RunnerResult, arm: Arm, bench: Bench, pass_kind: str, iterations: int) -> None:
+def _believe(result: RunnerResult, arm: Arm, bench: Bench, pass_kind: str, lengths: Lengths) -> None:
     """The result must be of this arm and this plan: SME2 really on, or really taken away."""
     plan = bench.plan
     if bench.cpus and result.cpus != parse_cpu_list(bench.cpus):
@@ -157,12 +205,13 @@ def _believe(result: RunnerResult, arm: Arm, bench: Bench, pass_kind: str, itera
             f"The runner should have run with the quality of service {plan.qos}, but reports {result.qos}.",
             "Leave `qos` empty.",
         )
-    asked = (pass_kind, plan.threads, iterations, arm.spec.slowdown_percent)
-    given = (result.pass_kind, result.threads, len(result.iteration_ns), result.slowdown_percent)
-    least, most = plan.warmup_of(pass_kind)
-    if asked != given or not least <= len(result.warmup_ns) <= most:
+    asked = (pass_kind, plan.threads, arm.spec.slowdown_percent)
+    given = (result.pass_kind, result.threads, result.slowdown_percent)
+    if asked != given or not lengths.fit(result):
         raise RunnerError(
-            f"The runner was asked for {asked} and reports {given} after {len(result.warmup_ns)} warm-ups.",
+            f"The runner was asked for {asked} and {lengths}, and reports {given} with "
+            f"{result.warmup_iterations} warm-ups in {result.warmup_wall_ns} ns and {result.iterations} "
+            f"timed inferences in {result.timed_wall_ns} ns.",
             "Rebuild the runner.",
         )
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.device import Fidelity
+from sme2_assets.evidence.result import RunnerResult
 
 # Each pass disturbs the others, so each is a process of its own.
 PASSES = ("latency", "etdump", "kernels")
@@ -15,11 +18,68 @@ PASSES = ("latency", "etdump", "kernels")
 
 # A tiny model would otherwise be traced for hundreds of thousands of inferences to fill the second.
 MOST_SAMPLED_ITERATIONS = 2000
+# The same where it has to be sampled for longer, because samples do not tell yet where operators run.
+MOST_ITERATIONS_FOR_EVIDENCE = 20_000
+# Nor do more than these say more: they only make evidence and trace long.
+MOST_TIMED_ITERATIONS = 5000
+MOST_TRACED_ITERATIONS = 200
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long one process warms up and is timed: for so many inferences and so many milliseconds at least.
+
+    With 0 milliseconds it is exactly so many inferences; the cap is for short ones.
+    """
+
+    warmup: int
+    warmup_ms: int
+    iterations: int
+    iterations_cap: int
+    timed_ms: int
+
+    def flags(self) -> list[str]:
+        """For the runner."""
+        return [
+            *("--warmup", str(self.warmup), "--warmup-ms", str(self.warmup_ms)),
+            *("--iterations", str(self.iterations), "--iterations-cap", str(self.iterations_cap)),
+            *("--timed-ms", str(self.timed_ms)),
+        ]
+
+    def fit(self, result: RunnerResult) -> bool:
+        """Whether the process was as long as it was asked to be."""
+        warm = result.warmup_iterations >= self.warmup
+        timed = self.iterations <= result.iterations <= self.iterations_cap
+        if self.warmup_ms:
+            warm &= (result.warmup_wall_ns or 0) >= self.warmup_ms * 1_000_000
+        else:
+            warm &= result.warmup_iterations == self.warmup
+        if self.timed_ms and result.iterations < self.iterations_cap:
+            timed &= (result.timed_wall_ns or 0) >= self.timed_ms * 1_000_000
+        elif not self.timed_ms:
+            timed &= result.iterations == self.iterations
+        return warm and timed
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The time that the slowest arm of a session needs for the least number of inferences.
+
+    All arms take that time, where it is more than the plan's: otherwise the faster one would again be timed
+    earlier. 0 where time and not number decides, and before anything is known.
+    """
+
+    warmup_ns: float = 0.0
+    timed_ns: float = 0.0
 
 
 @dataclass(frozen=True)
 class Plan:
     """Rounds of fresh processes; in each, per arm and pass, warm-up and timed inferences.
+
+    A process warms up for `warmup` inferences and `warmup_s` seconds at least, and is timed for `iterations`
+    and `timed_s`. Wall time comes first: a clock that ramps up is then at the same point in both arms,
+    whichever is faster.
 
     A pair is measured for `rounds` rounds at least, then on until the interval of its speedup is
     narrower than `interval_width` (its ends differ by that share), `max_rounds` are made, or `budget_s`
@@ -32,14 +92,18 @@ class Plan:
     max_rounds: int = 30
     interval_width: float = 0.02
     budget_s: float = 120.0
-    warmup: int = 5
-    warmup_cap: int = 100
-    iterations: int = 20
+    warmup: int = 10
+    warmup_s: float = 0.3
+    iterations: int = 10
+    timed_s: float = 0.2
     timeout_s: float = 600.0
     # The kernels pass is made in the first rounds only: samples add up, and more of them say no more.
     kernel_rounds: int = 2
     # What one process of the kernels pass samples, in seconds of inferences.
     kernel_sampling_s: float = 1.0
+    # What it samples at most, where a convolution or matrix product has too few samples to tell whether it
+    # runs on the SME unit; after that it stays unknown.
+    kernel_limit_s: float = 10.0
     # Warm-up of the kernels pass where the others have less: a first inference does lazy work inside its
     # delegate calls, and its operators do not stand where the trace says.
     kernel_warmup: int = 0
@@ -63,16 +127,14 @@ class Plan:
                 raise Sme2Error(
                     f"{name} must be at least 1, not {getattr(self, name)}.", f"Give a larger {name}."
                 )
-        if self.warmup < 0 or self.timeout_s <= 0 or self.kernel_rounds < 0 or self.kernel_sampling_s <= 0:
+        if min(self.warmup, self.warmup_s, self.timed_s, self.kernel_rounds) < 0:
             raise Sme2Error(
-                "warmup and kernel_rounds must be >= 0, timeout_s and kernel_sampling_s > 0.",
-                "Correct the run configuration.",
+                "warmup, warmup_s, timed_s and kernel_rounds must be >= 0.", "Correct the run configuration."
             )
-        if self.max_rounds < self.rounds or self.warmup_cap < self.warmup:
-            raise Sme2Error(
-                "max_rounds must be at least rounds, and warmup_cap at least warmup.",
-                "Correct the run configuration.",
-            )
+        if self.timeout_s <= 0 or self.kernel_sampling_s <= 0:
+            raise Sme2Error("timeout_s and kernel_sampling_s must be > 0.", "Correct the run configuration.")
+        if self.max_rounds < self.rounds:
+            raise Sme2Error("max_rounds must be at least rounds.", "Correct the run configuration.")
 
     def passes_of_round(self, index: int) -> list[str]:
         """The passes of a round, in order."""
@@ -85,10 +147,46 @@ class Plan:
         wanted = math.ceil(self.kernel_sampling_s * 1e9 / max(inference_ns, 1))
         return min(max(self.iterations, wanted), MOST_SAMPLED_ITERATIONS)
 
-    def warmup_of(self, pass_kind: str) -> tuple[int, int]:
-        """Warm-up inferences of a process: at least, and at most."""
-        least = max(self.warmup, self.kernel_warmup) if pass_kind == "kernels" else self.warmup
-        return least, max(least, self.warmup_cap)
+    def more_iterations(self, iterations: int, inference_ns: float, factor: float) -> int | None:
+        """How often to run the model when so many inferences gave too few samples by this factor.
+
+        None where the limit is reached.
+        """
+        most = min(int(self.kernel_limit_s * 1e9 / max(inference_ns, 1)), MOST_ITERATIONS_FOR_EVIDENCE)
+        # A little more than needed: samples fall by chance.
+        wanted = math.ceil(1.5 * factor * iterations)
+        return min(wanted, most) if iterations < most else None
+
+    def lengths_of(self, pass_kind: str, inference_ns: float, pace: Pace) -> Lengths:
+        """How long a process lasts whose inference takes about so long, in a session of that pace."""
+        sampled = pass_kind == "kernels"
+        iterations = self.iterations_of(pass_kind, inference_ns)
+        most = MOST_TIMED_ITERATIONS if pass_kind == "latency" else MOST_TRACED_ITERATIONS
+        return Lengths(
+            warmup=max(self.warmup, self.kernel_warmup) if sampled else self.warmup,
+            warmup_ms=math.ceil(max(1e3 * self.warmup_s, pace.warmup_ns / 1e6)) if self.warmup_s else 0,
+            iterations=iterations,
+            iterations_cap=max(iterations, most),
+            timed_ms=math.ceil(max(1e3 * self.timed_s, pace.timed_ns / 1e6))
+            if self.timed_s and not sampled
+            else 0,
+        )
+
+    def pace_of(self, arms: Iterable[Sequence[RunnerResult]]) -> Pace:
+        """The pace of a session, from the results of its arms so far."""
+        timed = [[result for result in results if result.pass_kind != "kernels"] for results in arms]
+        return Pace(
+            _slowest_ns(timed, lambda it: (it.warmup_iterations, it.warmup_wall_ns), self.warmup),
+            _slowest_ns(timed, lambda it: (it.iterations, it.timed_wall_ns), self.iterations),
+        )
+
+
+def _slowest_ns(
+    arms: Iterable[Sequence[RunnerResult]], part: Callable[[RunnerResult], tuple[int, int | None]], least: int
+) -> float:
+    """What the least number of inferences took in the slowest arm, where it took longer than asked for."""
+    walls = [[wall_ns or 0 for made, wall_ns in map(part, results) if made == least] for results in arms]
+    return max((median(each) for each in walls if each), default=0.0)
 
 
 # Ten rounds: an exact rank test can reach 5 % from six on, but not for one operator among many.
@@ -100,10 +198,12 @@ EMULATED_PLAN = Plan(
     rounds=1,
     max_rounds=1,
     warmup=0,
-    warmup_cap=0,
+    warmup_s=0.0,
     iterations=1,
+    timed_s=0.0,
     kernel_rounds=1,
     kernel_sampling_s=0.5,
+    kernel_limit_s=20.0,
     kernel_warmup=1,
     timeout_s=1800.0,
     quiet_patience_s=0.0,
@@ -114,13 +214,16 @@ EMULATED_PLAN = Plan(
 def plan_for(fidelity: Fidelity, *, paired: bool = True, **wishes: int | float | str | None) -> Plan:
     """The default plan with what was asked for instead (None: the default).
 
-    A number of rounds or of warm-ups that was asked for is exact, unless its limit was asked for too.
+    A number of rounds, warm-ups or iterations that was asked for is exact, unless their limit or time was
+    asked for too.
     """
     base = EMULATED_PLAN if fidelity == "emulated" else HARDWARE_PLAN if paired else BASELINE_PLAN
     given = {name: value for name, value in wishes.items() if value is not None}
-    for exact, limit in (("rounds", "max_rounds"), ("warmup", "warmup_cap")):
+    if "rounds" in given:
+        given.setdefault("max_rounds", given["rounds"])
+    for exact, time in (("warmup", "warmup_s"), ("iterations", "timed_s")):
         if exact in given:
-            given.setdefault(limit, given[exact])
+            given.setdefault(time, 0.0)
     return replace(base, **given)  # type: ignore[arg-type]
 
 

@@ -6,19 +6,22 @@ import hashlib
 import json
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 
 import numpy as np
 
 import sme2_assets
 from sme2_assets.errors import RunnerError
+from sme2_assets.evidence.arms import ArmsNumerics
 from sme2_assets.evidence.manifest import Info, Moment
-from sme2_assets.evidence.numerics import MINIMUM_SQNR_DB, compare_outputs, worst_agreement, worst_sqnr_db
+from sme2_assets.evidence.numerics import MINIMUM_SQNR_DB, compare_outputs, first_fault, worst_agreement
 from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.profiling.arms import Arm
+from sme2_assets.profiling.between_arms import outputs_of
 from sme2_assets.profiling.plan import Plan
 from sme2_assets.store import sha256_of_file
+
+LEAST_STEADY_SHARE = 0.9
 
 
 def cpu_of(arm: Arm) -> dict[str, object]:
@@ -40,9 +43,9 @@ def info_of(
     started: datetime,
     finished: datetime,
     environment: list[Moment],
-    arms_sqnr_db: float | None,
+    between: ArmsNumerics | None,
 ) -> Info:
-    outputs = [_outputs(arm.directory / process.directory) for process in arm.processes]
+    outputs = [outputs_of(arm.directory / process.directory / "outputs") for process in arm.processes]
     hashes = {_hash_of(arrays) for arrays in outputs}
     if len(hashes) != 1:
         raise RunnerError(
@@ -63,9 +66,10 @@ def info_of(
         agreements=[asdict(agreement) for agreement in agreements],
         sqnr_db=worst.sqnr_db if worst else None,
         sqnr_threshold_db=exported.tolerance.minimum_db if agreements else min(MINIMUM_SQNR_DB.values()),
-        arms_sqnr_db=arms_sqnr_db,
+        eager_fault=first_fault(agreements, exported.tolerance.minimum_db, exact=not exported.tolerance.own),
+        arms_sqnr_db=None if between is None else between.sqnr_db,
         output_sha256=hashes.pop(),
-        steady=_all_steady(arm.results),
+        steady=ended_steady(arm.results),
         processes=arm.processes,
         environment=environment,
         file_sha256={
@@ -76,21 +80,6 @@ def info_of(
     )
 
 
-def arms_sqnr_db(arms: list[Arm]) -> float | None:
-    """How near the arms' outputs are to each other; None for one arm."""
-    if len(arms) < 2:
-        return None
-    first, second = (_outputs(arm.directory / arm.processes[0].directory) for arm in arms)
-    return worst_sqnr_db(first, second)
-
-
-def _outputs(directory: Path) -> list[np.ndarray]:
-    files = sorted(
-        (directory / "outputs").glob("output_*.npy"), key=lambda path: int(path.stem.split("_")[1])
-    )
-    return [np.load(path, allow_pickle=False) for path in files]
-
-
 def _hash_of(arrays: list[np.ndarray]) -> str:
     digest = hashlib.sha256()
     for array in arrays:
@@ -99,7 +88,10 @@ def _hash_of(arrays: list[np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def _all_steady(results: list[RunnerResult]) -> bool | None:
-    """None when no process was asked to warm up until it is steady."""
+def ended_steady(results: list[RunnerResult]) -> bool | None:
+    """Whether nearly every warm-up ended steady; None when none was judged.
+
+    A clock that still rises does so in every process; one process in ten may have been disturbed.
+    """
     judged = [result.steady for result in results if result.steady is not None]
-    return all(judged) if judged else None
+    return sum(judged) >= LEAST_STEADY_SHARE * len(judged) if judged else None

@@ -18,20 +18,28 @@ from datetime import UTC, datetime
 
 from sme2_assets.analysis.statistics import paired_speedup
 from sme2_assets.errors import ConnectionLost, Sme2Error
+from sme2_assets.evidence.arms import ARMS_FILE
 from sme2_assets.evidence.delegation import DELEGATION_FILE
 from sme2_assets.evidence.manifest import Context, Identity, Manifest, Moment
 from sme2_assets.evidence.operators import OPERATORS_FILE
 from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import Arm, ArmSpec
+from sme2_assets.profiling.between_arms import compare_pair
 from sme2_assets.profiling.one_pass import Bench, run_pass
 from sme2_assets.profiling.plan import Plan, arm_orders
-from sme2_assets.profiling.record import arms_sqnr_db, cpu_of, info_of
+from sme2_assets.profiling.record import cpu_of, info_of
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store, new_directory
 from sme2_assets.targets.base import Target
 from sme2_assets.targets.clusters import Cluster, cpu_list
-from sme2_assets.targets.environment.quiet import disturbances_between, wait_until_quiet
+from sme2_assets.targets.environment.quiet import (
+    busy_flags,
+    disturbances_between,
+    heat_flags,
+    wait_until_quiet,
+)
+from sme2_assets.targets.environment.snapshot import Snapshot
 from sme2_assets.targets.heat import throttling_flags
 
 Log = Callable[[str], None]
@@ -77,10 +85,12 @@ def measure_session(
         patience_s = (plan.quiet_patience_s, plan.cool_patience_s)
         with bench:
             environment = _Rounds(bench, arms, machine.clusters, *patience_s).measure(seed)
+            between = compare_pair(bench, list(arms.values()))
         finished = datetime.now(UTC)
-        between_arms_db = arms_sqnr_db(list(arms.values()))
         manifests = []
         for arm in arms.values():
+            if between is not None:
+                (arm.directory / ARMS_FILE).write_text(between.to_json(), encoding="utf-8")
             runner = runners[arm.spec.sme2]
             manifest = Manifest(
                 run_id=arm.run_id,
@@ -111,7 +121,7 @@ def measure_session(
                     load_before=environment[0].snapshot["load_1m"],
                     load_after=environment[-1].snapshot["load_1m"],
                 ),
-                info=info_of(arm, model, plan, seed, started, finished, environment, between_arms_db),
+                info=info_of(arm, model, plan, seed, started, finished, environment, between),
             )
             manifest.write(arm.directory)
             manifests.append(manifest)
@@ -142,6 +152,8 @@ class _Rounds:
     clusters: tuple[Cluster, ...]
     quiet_patience_s: float
     cool_patience_s: float
+    # The machine after the last round, when nothing had disturbed that: the next begins at once.
+    undisturbed: Snapshot | None = None
 
     def measure(self, seed: int) -> list[Moment]:
         """Round after round until the plan is fulfilled; gives the machine's state around each."""
@@ -190,7 +202,7 @@ class _Rounds:
             patience_s=self.quiet_patience_s,
             cool_patience_s=self.cool_patience_s,
             log=self.bench.log,
-            take=target.snapshot,
+            take=self._look,
         )
         if flags:
             waited_s = time.monotonic() - asked
@@ -202,6 +214,7 @@ class _Rounds:
         # The counters since `before` tell what disturbed the round; nothing more needs sampling.
         after = target.snapshot(sample_s=0)
         disturbed = disturbances_between(before, after, limit_load=QUIET_CORES)
+        self.undisturbed = None if disturbed or busy_flags(after, QUIET_CORES) or heat_flags(after) else after
         return (
             Moment(round=index, moment="before", snapshot=before.as_json(), flags=flags),
             Moment(
@@ -212,19 +225,33 @@ class _Rounds:
             ),
         )
 
+    def _look(self) -> Snapshot:
+        """The machine as it is; as it just was, where nothing was wrong with it."""
+        seen, self.undisturbed = self.undisturbed, None
+        if seen is not None:
+            return seen
+        # Where nobody is waited for, a long look is idle time: the counters tell all of the round afterwards.
+        patient = self.quiet_patience_s > 0
+        return self.bench.target.snapshot() if patient else self.bench.target.snapshot(sample_s=0)
+
     def _results(self, index: int, order: list[str]) -> Iterator[RunnerResult]:
         """The passes of a round: arm after arm, or pass after pass with all arms at once."""
         passes = self.bench.plan.passes_of_round(index)
+
+        def run(order_index: int, label: str, pass_kind: str) -> RunnerResult:
+            pace = self.bench.plan.pace_of([arm.results for arm in self.arms.values()])
+            return run_pass(self.bench, self.arms[label], index, order_index, pass_kind, pace)
+
         if not self.bench.target.arms_at_once:
             for order_index, label in enumerate(order):
                 for pass_kind in passes:
-                    yield run_pass(self.bench, self.arms[label], index, order_index, pass_kind)
+                    yield run(order_index, label, pass_kind)
             return
         for pass_kind in passes:
             # A failure is raised when the others of its pass have ended, too: no process is left behind.
             with ThreadPoolExecutor(len(order)) as side_by_side:
                 running = [
-                    side_by_side.submit(run_pass, self.bench, self.arms[label], index, order_index, pass_kind)
+                    side_by_side.submit(run, order_index, label, pass_kind)
                     for order_index, label in enumerate(order)
                 ]
             yield from (each.result() for each in running)

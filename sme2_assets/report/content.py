@@ -15,8 +15,10 @@ from typing import Any
 import pandas as pd
 
 from sme2_assets.analysis.insights.insight import device_text
-from sme2_assets.analysis.statistics import MIN_AA_SESSIONS, PRACTICAL_RATIO
+from sme2_assets.analysis.passes import passes_fault
+from sme2_assets.analysis.statistics import MIN_AA_SESSIONS, threshold_of
 from sme2_assets.errors import WarehouseError
+from sme2_assets.report import claims
 from sme2_assets.report.document import (
     Block,
     Commands,
@@ -30,8 +32,8 @@ from sme2_assets.report.document import (
 )
 from sme2_assets.report.explain import Explanation, explain
 from sme2_assets.report.insights import headroom_table, insight_sections, missed_section, module_table
-from sme2_assets.report.kernels import executed_text, kernel_table, unit_table
-from sme2_assets.report.models import delegation_cost_table, numerics_table
+from sme2_assets.report.kernels import kernel_table, sampled_text, unit_table
+from sme2_assets.report.models import arms_table, delegation_cost_table, numerics_table
 from sme2_assets.report.module_plots import module_figure, roofline_figure
 from sme2_assets.report.operators import operators_of_arm, operators_of_pair
 from sme2_assets.report.plots import category_figure, latency_figure, speedup_figure
@@ -44,16 +46,26 @@ from sme2_assets.report.tables import (
     fidelity_note,
     latency_table,
     noise_table,
+    placebo_text,
     provenance_table,
     speedup_text,
 )
+from sme2_assets.report.unit_use import count_text, unit_counts, unit_sentence, work_text
 from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.blind import blind_rates_text
 from sme2_assets.warehouse.comparisons import aa_sessions_like, device_noise_floor
 from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, runs_of_session
 
-TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "no difference": "same"}
+TONES: dict[str, Tone] = {
+    "faster": "good",
+    "slower": "bad",
+    "no difference": "same",
+    "too small to count": "same",
+}
 # Of the A/A sessions of a device; the view aa_sessions has them all.
 NOISE_SHOWN = 10
+# Of the values in which the arms are compared; the table arms_numerics has them all.
+MOST_VALUES = 10
 
 
 @dataclass
@@ -93,6 +105,11 @@ class _Subject:
     def usage(self) -> dict[str, pd.DataFrame]:
         """Rows of `kernel_usage` of each arm."""
         return {run["sme2"]: rows_of_view(self.warehouse, "kernel_usage", run["run_id"]) for run in self.runs}
+
+    @cached_property
+    def unit(self) -> dict[str, Any]:
+        """Rows of `unit_use` by run."""
+        return unit_counts(self.warehouse, self.run_ids)
 
     def rows(self, view: str) -> pd.DataFrame:
         """The rows of a view of one run each, of all arms."""
@@ -145,29 +162,39 @@ def _pair_verdict(subject: _Subject) -> Verdict:
     facts = [
         ("fidelity", model["fidelity"]),
         ("device", device_text(subject.runs[0])),
-        ("with an SME2 kernel by name", _sme2_operators(model)),
-        ("sampled", executed_text(subject.rows("operator_facts"))),
+        ("on the SME unit", _on_unit(subject)),
+        ("sampled", sampled_text(subject.rows("operator_facts"))),
         ("numerics", _numerics_text(subject.runs)),
     ]
+    if subject.timed and (rates := blind_rates_text(subject.warehouse, subject.runs[0])):
+        facts.append(("blind trials on this device", rates))
     if not subject.timed:
-        figure = f"{model['sme2_operators_on']} of {model['operators']}"
-        note = "operators take an SME2 kernel with SME2 on"
-        return Verdict(model["verdict"], "emulated", model["reason"], figure, note, facts=tuple(facts))
+        counts = subject.unit.get(subject.runs[-1]["run_id"])
+        figure = count_text(counts) if counts else None
+        what = "convolutions and matrix products on the SME unit with SME2 on"
+        note = ", ".join(filter(None, (what, work_text(counts)))) if counts else None
+        return Verdict(_said_verdict(model), "emulated", model["reason"], figure, note, facts=tuple(facts))
     facts[2:2] = _statistics(model)
     tone: Tone = TONES.get(model["verdict"], "open")
     if pd.isna(model["speedup_low"]):
         # A ratio without an interval shows nothing yet: it stands among the facts, and not large above them.
         if not pd.isna(model["speedup"]):
             facts.insert(2, ("ratio so far (off / on)", speedup_text(model)))
-        return Verdict(model["verdict"], tone, model["reason"], facts=tuple(facts))
+        return Verdict(_said_verdict(model), tone, model["reason"], facts=tuple(facts))
     return Verdict(
-        model["verdict"],
+        _said_verdict(model),
         tone,
         model["reason"],
         f"{model['speedup']:.2f}x",
-        f"Speedup (off / on): {speedup_text(model)}.",
+        claims.SPEEDUP.say(
+            session_id=model["session_id"], text=speedup_text(model), speedup=model["speedup"]
+        ),
         facts=tuple(facts),
     )
+
+
+def _said_verdict(model: dict[Any, Any]) -> str:
+    return claims.VERDICT.say(session_id=model["session_id"], verdict=model["verdict"])
 
 
 def _statistics(model: dict[Any, Any]) -> list[tuple[str, str]]:
@@ -182,30 +209,38 @@ def _statistics(model: dict[Any, Any]) -> list[tuple[str, str]]:
     effect = model["minimal_detectable_effect"]
     if not pd.isna(effect):
         told.append(("these rounds would have shown", f"a ratio of {effect:.3f} or more (80 % power)"))
+    if placebo := placebo_text(model):
+        told.append(("placebo", placebo))
+    if not pd.isna(model["confidence"]):
+        told.append(("confidence", f"{model['confidence']}: {model['confidence_reason']}"))
     return told
-
-
-_ALONE = "This arm was measured alone, so there is nothing to compare it with, and no speedup."
 
 
 def _baseline_verdict(subject: _Subject) -> Verdict:
     [run] = subject.runs
     facts = [("fidelity", run["fidelity"]), ("device", device_text(run))]
     if not subject.reference:
-        facts.append(("sampled", executed_text(subject.rows("operator_facts"))))
+        facts.append(("on the SME unit", _on_unit(subject)))
+        facts.append(("sampled", sampled_text(subject.rows("operator_facts"))))
     facts.append(("numerics", _numerics_text(subject.runs)))
     figure = note = None
-    if subject.timed:
+    alone = claims.ALONE.say(session_id=run["session_id"])
+    sentence = (fidelity_note(run) or "") if subject.reference else alone
+    if fault := passes_fault(run):
+        sentence = f"{sentence} {fault}"
+    elif subject.timed:
         latency = rows_of_view(subject.warehouse, "latency_summary", run["run_id"]).iloc[0]
         figure = f"{latency['median_ns'] / 1e6:.3f} ms"
-        note = (
-            f"median inference; 5 % to 95 %: {latency['p05_ns'] / 1e6:.3f} to "
-            f"{latency['p95_ns'] / 1e6:.3f} ms; n={int(latency['rounds'])} rounds"
+        note = claims.LATENCY.say(
+            run_id=run["run_id"],
+            low=latency["p05_ns"] / 1e6,
+            high=latency["p95_ns"] / 1e6,
+            rounds=int(latency["rounds"]),
         )
     return Verdict(
         arm_text(run) if subject.reference else f"baseline, {arm_text(run)}",
         "open" if subject.timed else "emulated",
-        fidelity_note(run) if subject.reference else _ALONE,
+        sentence,
         figure,
         note,
         judged=False,
@@ -213,10 +248,10 @@ def _baseline_verdict(subject: _Subject) -> Verdict:
     )
 
 
-def _sme2_operators(model: dict[Any, Any]) -> str:
-    return (
-        f"{model['sme2_operators_on']} of {model['operators']} operators with SME2 on, "
-        f"{model['sme2_operators_off']} with it off"
+def _on_unit(subject: _Subject) -> str:
+    """How much is on the SME unit, arm by arm."""
+    return "; ".join(
+        f"{arm_text(run)}: {unit_sentence(subject.unit.get(run['run_id']))}" for run in reversed(subject.runs)
     )
 
 
@@ -227,15 +262,27 @@ def _numerics_text(runs: Sequence[dict[Any, Any]]) -> str:
         if pd.isna(run["sqnr_db"]):
             said.append(f"{arm_text(run)}: no eager model to compare with")
             continue
-        right = "right" if run["sqnr_db"] >= run["sqnr_threshold_db"] else "WRONG"
+        fault = run["eager_fault"]
+        right = run["sqnr_db"] >= run["sqnr_threshold_db"] and pd.isna(fault)
         said.append(
-            f"{arm_text(run)}: {right}, {run['sqnr_db']:.1f} dB against eager "
-            f"({run['sqnr_threshold_db']:.0f} dB needed)"
+            f"{arm_text(run)}: {'right' if right else 'WRONG'}, {run['sqnr_db']:.1f} dB against eager "
+            f"({run['sqnr_threshold_db']:.0f} dB needed{'' if pd.isna(fault) else f'; {fault}'})"
         )
-    between = runs[-1]["arms_sqnr_db"]
-    if len(runs) == 2 and not pd.isna(between):
-        said.append(f"the arms against each other: {between:.1f} dB")
+    if len(runs) == 2 and not pd.isna(runs[-1]["arms_sqnr_db"]):
+        said.append(_between_arms_text(runs[-1]))
     return "; ".join(said)
+
+
+def _between_arms_text(run: dict[Any, Any]) -> str:
+    between = f"the arms against each other: {run['arms_sqnr_db']:.1f} dB"
+    if pd.isna(run["arms_values"]):
+        return f"{between}, not compared by a bound of their own"
+    if not pd.isna(run["arms_fault"]):
+        return f"{between}, WRONG: {run['arms_fault']}"
+    values = f"{between}, {_counted(int(run['arms_values']), 'value')} compared"
+    if run["arms_of_bound"] == 0:
+        return f"{values}, all equal to the bit"
+    return f"{values}, at most {run['arms_of_bound']:.2g} of what rounding allows"
 
 
 _SEVERAL_PATHS = (
@@ -258,8 +305,8 @@ def _measured(subject: _Subject) -> Section:
         Text(
             f"{run['variant']} on {where}, {device_cell(run)}, {run['os']}, with "
             f"{_counted(run['threads'], 'thread')}, on {run['started_at']:%Y-%m-%d %H:%M %Z}: "
-            f"{_counted(run['rounds'], 'round')} of {_counted(run['iterations'], 'timed inference')} "
-            "per process and arm."
+            f"{_counted(run['rounds'], 'round')} of "
+            f"{_length(run, 'iterations', 'timed_s', 'timed inference')} per process and arm."
         ),
         Grid(provenance_table(pd.DataFrame(subject.runs))),
     ]
@@ -308,7 +355,7 @@ def _categories(subject: _Subject) -> Section:
     caption = (
         "Mean time per inference by category."
         if subject.timed
-        else "Operators per inference by category; hatched: with an SME2 kernel."
+        else "Operators per inference by category; hatched: on the SME unit."
     )
     blocks: list[Block] = [
         *(_not_comparable(subject) if subject.timed else []),
@@ -323,7 +370,14 @@ def _categories(subject: _Subject) -> Section:
             def draw(width: float) -> Any:
                 return speedup_figure(subject.compared, threshold, name, width)
 
-            blocks.append(Picture("speedups", "Speedup of the model and of each category.", draw))
+            blocks.append(
+                Picture(
+                    "speedups",
+                    "Speedup of the model and of each category. Without a point: whole microseconds "
+                    "of XNNPACK leave no number.",
+                    draw,
+                )
+            )
     if subject.timed:
         bounds = "" if subject.reference else ", and the most that could be gained if it took no time"
         blocks += [Text(f"What each part takes{bounds}:"), Grid(headroom_table(subject.explanation))]
@@ -332,7 +386,7 @@ def _categories(subject: _Subject) -> Section:
 
 def _threshold(model: dict[Any, Any]) -> float:
     floor = model["noise_floor"]
-    return PRACTICAL_RATIO if pd.isna(floor) else max(PRACTICAL_RATIO, float(floor))
+    return threshold_of(None if pd.isna(floor) else float(floor))
 
 
 def _operators(subject: _Subject) -> Section:
@@ -399,10 +453,19 @@ def _numerics(subject: _Subject) -> Section:
         "WHERE list_contains(?, run_id) ORDER BY sme2, output",
         [subject.run_ids],
     )
-    said = Text(f"{_numerics_text(subject.runs)}.")
+    shown: list[Block] = [Text(f"{_numerics_text(subject.runs)}.")]
     if rows.empty:
-        return Section("Numerics", [said, Text("There is no eager model to compare the outputs with.")])
-    return Section("Numerics", [said, Grid(numerics_table(rows))])
+        shown.append(Text("There is no eager model to compare the outputs with."))
+    else:
+        shown.append(Grid(numerics_table(rows)))
+    arms = subject.warehouse.query(
+        "SELECT * FROM arms_numerics WHERE run_id = ? ORDER BY of_bound DESC, name LIMIT ?",
+        [subject.run_ids[-1], MOST_VALUES],
+    )
+    if not arms.empty:
+        shown.append(Text("The values in which the arms are nearest to their bound:"))
+        shown.append(Grid(arms_table(arms)))
+    return Section("Numerics", shown)
 
 
 def _noise(subject: _Subject) -> Section:
@@ -413,6 +476,13 @@ def _noise(subject: _Subject) -> Section:
     sessions = aa_sessions_like(subject.warehouse, subject.runs[0]).head(NOISE_SHOWN)
     if not sessions.empty:
         blocks.append(Grid(noise_table(sessions)))
+    if not blind_rates_text(subject.warehouse, subject.runs[0]):
+        blocks.append(
+            Text(
+                "How often verdicts miss or invent a difference on this device is not known: "
+                "there were no blind trials on it (make trust)."
+            )
+        )
     blocks.append(Text(_flags_text(subject.runs)))
     # Both arms of a round meet the same machine.
     environment = subject.warehouse.query(
@@ -425,19 +495,19 @@ def _noise(subject: _Subject) -> Section:
 
 def _floor_text(subject: _Subject) -> str:
     run = subject.runs[0]
-    floor = (
-        subject.model["noise_floor"] if len(subject.runs) == 2 else device_noise_floor(subject.warehouse, run)
-    )
+    pair = subject.model if len(subject.runs) == 2 else None
+    floor = device_noise_floor(subject.warehouse, run) if pair is None else pair["aa_noise_floor"]
     if floor is None or pd.isna(floor):
-        return (
-            f"The noise floor of this device is not known: it takes {MIN_AA_SESSIONS} A/A sessions "
-            f"(sme2 profile {run['variant']} --aa). A difference below {PRACTICAL_RATIO - 1:.0%} counts as "
-            "none."
+        floor = None
+        said = claims.FLOOR_UNKNOWN.say(
+            run_id=run["run_id"], sessions=MIN_AA_SESSIONS, variant=run["variant"]
         )
-    return (
-        f"Identical arms reach a ratio of {floor:.3f} on this device (its noise floor, from A/A sessions): "
-        "no smaller difference counts."
-    )
+    else:
+        said = claims.FLOOR.say(run_id=run["run_id"], floor=floor)
+    if pair is not None and (placebo := placebo_text(pair)):
+        said += f" {placebo}."
+    threshold = threshold_of(floor) if pair is None else _threshold(pair)
+    return f"{said} No difference of less than {threshold - 1:.1%} counts."
 
 
 def _flags_text(runs: Sequence[dict[Any, Any]]) -> str:
@@ -462,7 +532,8 @@ def _reproduction(subject: _Subject) -> Section:
         "--sme2": arm,
         "--threads": run["threads"],
         "--rounds": run["rounds"],
-        "--runs": run["iterations"],
+        # Without a time it was exactly so many; otherwise the default says how many and for how long.
+        "--runs": None if (run["timed_s"] or 0) > 0 else run["iterations"],
         "--qos" if run["platform"] == "mac" else "--cpus": run["cpus"],
         "--power": run["power_mode"],
     }
@@ -476,12 +547,19 @@ def _reproduction(subject: _Subject) -> Section:
     lines.append(shlex.join(["sme2", "explain", variant, "--platform", platform]))
     said = (
         f"Made with ExecuTorch {run['executorch_version']} and {run['compiler']}; plan: "
-        f"{_counted(run['rounds'], 'round')}, at least {run['warmup']} warm-up and "
-        f"{_counted(run['iterations'], 'timed inference')} per process; seed of the arms' order "
+        f"{_counted(run['rounds'], 'round')}, {_length(run, 'warmup', 'warmup_s', 'warm-up inference')} and "
+        f"{_length(run, 'iterations', 'timed_s', 'timed inference')} per process; seed of the arms' order "
         f"{run['seed']}. Hashes of model file, runner and outputs are under What was measured: the same "
         "hashes are the same experiment."
     )
     return Section("Do it again", [Text(said), Commands(tuple(lines))])
+
+
+def _length(run: dict[Any, Any], count: str, seconds: str, thing: str) -> str:
+    """How long a process was at least, by inferences and by the clock."""
+    if pd.isna(run[seconds]) or run[seconds] == 0:
+        return _counted(run[count], thing)
+    return f"at least {_counted(run[count], thing)} and {run[seconds]:g} s"
 
 
 def _counted(number: Any, thing: str) -> str:

@@ -23,6 +23,7 @@ _ORDER = {
     "module_summary": "depth, first_operator NULLS LAST, module",
     "category_summary": "mean_ns DESC NULLS LAST, category",
     "headroom": "run_id",
+    "latency_summary": "run_id",
 }
 
 
@@ -80,6 +81,7 @@ def _arm_rows(warehouse: Warehouse, run: dict[Any, Any]) -> ArmRows:
         _rows(warehouse, "missed_sme2", run_id),
         headroom.iloc[0].to_dict(),
         None if twin.empty else str(twin["evidence_run_id"].iloc[0]),
+        next(iter(_rows(warehouse, "latency_summary", run_id).to_dict("records")), {}),
     )
 
 

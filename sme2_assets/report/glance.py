@@ -10,7 +10,7 @@ import base64
 
 import pandas as pd
 
-from sme2_assets.report.plots import COLOURS
+from sme2_assets.report.plots import COLOURS, unknown_note
 
 # What Dagster's UI shows in its place is shorter than this.
 SHOWN_IN_PLACE = 1000
@@ -19,11 +19,12 @@ WIDTH, HEIGHT, LABEL = 420, 16, 24
 
 def category_glance(categories: pd.DataFrame) -> str:
     """A stacked bar of each arm. Measured natively: time by category. Under emulation: operators by category,
-    those with an SME2 kernel in full colour.
+    those on the SME unit in full colour, all where `sme2_operators` is not told.
 
     `categories` has the columns of the view category_summary, of one or both arms.
     """
     measured = not (categories["fidelity"] == "emulated").any()
+    told = not measured and categories["sme2_operators"].notna().any()
     reference = (categories["fidelity"] == "reference").any()
     arms = [arm for arm in ("off", "on") if arm in set(categories["sme2"])]
     column = "mean_ns" if measured else "operators"
@@ -39,7 +40,7 @@ def category_glance(categories: pd.DataFrame) -> str:
         for arm in arms:
             row = rows.get((arm, category), {column: 0, "sme2_operators": 0})
             value = max(float(row[column]), 0.0)
-            bright = value if measured else float(row["sme2_operators"])
+            bright = float(row["sme2_operators"]) if told else value
             start = left[arm]
             for place, part in enumerate((bright, value - bright)):
                 width = part / longest * (WIDTH - LABEL)
@@ -53,7 +54,9 @@ def category_glance(categories: pd.DataFrame) -> str:
             bunch += [f"<path stroke='{colour}' d='{path}'/>"] if path else []
     if faded:
         bars += ["<g opacity='.3'>", *faded, "</g>"]
-    what = "time by category" if measured else "operators by category, SME2 in full colour"
+    what = "time by category" if measured else "operators by category"
+    if told:
+        what += f", in full colour on the SME unit{unknown_note(categories)}"
     pictures = [_svg_markdown(bars + kept, len(arms), what) for kept in (words, [])]
     return next((picture for picture in pictures if len(picture) < SHOWN_IN_PLACE), pictures[-1])
 

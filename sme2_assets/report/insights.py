@@ -11,18 +11,20 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
+from sme2_assets.analysis.confidence import Confidence, confidence
 from sme2_assets.analysis.insights.insight import Insight
-from sme2_assets.analysis.statistics import MIN_ROUNDS
+from sme2_assets.analysis.unit import OFF, UNKNOWN
 from sme2_assets.report.document import Block, Finding, Grid, Section, Text
 from sme2_assets.report.explain import Explanation
-from sme2_assets.report.tables import TextTable, arm_text, fidelity_note, of_sme2
+from sme2_assets.report.tables import TextTable, arm_text, fidelity_note, of_sme2, on_unit_cell, unit_cell
 from sme2_assets.report.terminal import print_table
 
-# With fewer rounds a measurement is an anecdote.
-FEWEST_ROUNDS = 3
 # Operators below this rank are a long tail; the view bottlenecks has them all.
 BOTTLENECKS_SHOWN = 15
-WINS_NOTE = "Time to gain is an upper bound, the thing's whole time; gains overlap and do not add up."
+WINS_NOTE = (
+    "Time to gain is an upper bound, the thing's whole time as reported (XNNPACK floors each operator to a "
+    "microsecond); gains overlap and do not add up."
+)
 _BASIS = {
     "measured": "measured",
     "emulated": "kernels seen under emulation",
@@ -49,7 +51,8 @@ _MISSED_NEXT_STEPS = {
     "quantisation scheme": "Export the model in another precision (int8, fp32) and compare.",
     "data type": "Export the model in another precision (int8, fp32) and compare.",
     "shape": "Compare its shape with those of its kind that took SME2 kernels; more channels may do.",
-    "unknown": "Profile it with more rounds: samples show which kernel ran.",
+    "unexplained": 'Look up the functions it was sampled in: `sme2 sql "FROM kernel_usage"`.',
+    "unknown": "Profile it for longer or on a quieter machine: samples show which kernel ran.",
 }
 
 Record = Mapping[Hashable, Any]
@@ -103,11 +106,11 @@ def bottleneck_table(bottlenecks: pd.DataFrame, most: int = BOTTLENECKS_SHOWN) -
             "category",
             "module",
             "source",
-            "SME2",
+            "SME unit",
             "mean ms",
             "share",
             "cumulative",
-            "GFLOP/s",
+            "rate",
         ],
         [
             [
@@ -116,17 +119,17 @@ def bottleneck_table(bottlenecks: pd.DataFrame, most: int = BOTTLENECKS_SHOWN) -
                 row["category"],
                 row["module"],
                 row["source"],
-                row["sme2_evidence"],
+                unit_cell(row),
                 _ms_text(row["mean_ns"]),
                 _percent_text(row["share"]),
                 _percent_text(row["cumulative_share"]),
-                _rate_text(row["gflops"]),
+                _rate_text(row),
             ]
             for row in ordered.to_dict("records")
         ],
     )
-    timed = _without_times(table, bottlenecks, "rank", "mean ms", "share", "cumulative", "GFLOP/s")
-    return of_sme2(timed, bottlenecks, "SME2")
+    timed = _without_times(table, bottlenecks, "rank", "mean ms", "share", "cumulative", "rate")
+    return of_sme2(timed, bottlenecks, "SME unit")
 
 
 def module_table(modules: pd.DataFrame, deepest: int = 2) -> TextTable:
@@ -137,11 +140,11 @@ def module_table(modules: pd.DataFrame, deepest: int = 2) -> TextTable:
             "type",
             "operators",
             "CONV and GEMM",
-            "with SME2 kernel",
+            "on the SME unit",
             "multiply-accumulates",
             "mean ms",
             "share",
-            "GFLOP/s",
+            "rate",
         ],
         [
             [
@@ -149,16 +152,16 @@ def module_table(modules: pd.DataFrame, deepest: int = 2) -> TextTable:
                 row["module_type"],
                 row["operators"],
                 row["matrix_operators"],
-                row["sme2_operators"],
+                on_unit_cell(row),
                 None if pd.isna(row["macs"]) else f"{int(row['macs']):,}",
                 _ms_text(row["mean_ns"]),
                 _percent_text(row["share"]),
-                _rate_text(row["gflops"]),
+                _rate_text(row),
             ]
             for row in _as_tree(modules[modules["depth"] <= deepest])
         ],
     )
-    return of_sme2(_without_times(table, modules, "mean ms", "share", "GFLOP/s"), modules, "with SME2 kernel")
+    return of_sme2(_without_times(table, modules, "mean ms", "share", "rate"), modules, "on the SME unit")
 
 
 def headroom_table(explanation: Explanation) -> TextTable:
@@ -198,18 +201,29 @@ def insight_sections(explanation: Explanation) -> list[Section]:
 
 
 def missed_section(explanation: Explanation) -> Section:
-    """CONV and GEMM without an SME2 kernel, and why; or that there is none. Not for a reference."""
-    missed = explanation.subject.missed_sme2
-    if missed.empty:
-        nothing = (
-            "Every CONV and GEMM operator has an SME2 kernel."
-            if explanation.subject.run["sme2"] == "on"
-            else "Nothing shows or predicts that one would stay without an SME2 kernel."
+    """CONV and GEMM off the SME unit, and why, then those of which it is unknown. Not for a reference."""
+    subject = explanation.subject
+    blocks: list[Block] = []
+    for _, missed in _missed_groups(subject.missed_sme2):
+        said = missed.groupby("reason", sort=True)["because"].agg(
+            lambda texts: " ".join(dict.fromkeys(texts))
         )
-        return Section("CONV and GEMM without SME2", [Text(nothing)])
-    said = missed.groupby("reason", sort=True)["because"].agg(lambda texts: " ".join(dict.fromkeys(texts)))
-    reasons = [Text(f"{reason}: {because}") for reason, because in said.items()]
-    return Section("CONV and GEMM without SME2", [*reasons, Grid(missed_table(missed))])
+        blocks += [Text(f"{reason}: {because}") for reason, because in said.items()]
+        blocks.append(Grid(missed_table(missed)))
+    if subject.matrix.empty:
+        blocks.append(Text("The model has no CONV or GEMM operator."))
+    elif not blocks:
+        nothing = "Nothing shows or predicts that a CONV or GEMM operator would stay off the SME unit."
+        on = subject.run["sme2"] == "on"
+        blocks.append(Text("Every CONV and GEMM operator is on the SME unit." if on else nothing))
+    return Section("CONV and GEMM not on the SME unit", blocks)
+
+
+def _missed_groups(missed: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Those that are off the unit, and those of which it is unknown, each with a heading."""
+    headings = {OFF: "CONV and GEMM off the SME unit", UNKNOWN: "CONV and GEMM of which it is unknown"}
+    groups = [(text, missed[missed["on_sme_unit"] == state]) for state, text in headings.items()]
+    return [(text, rows) for text, rows in groups if not rows.empty]
 
 
 def next_step(insight: Insight) -> str:
@@ -219,34 +233,21 @@ def next_step(insight: Insight) -> str:
     return _NEXT_STEPS[insight.kind]
 
 
-def confidence(insight: Insight, explanation: Explanation) -> str:
-    """How sure it is, and why."""
-    if insight.basis == "projection":
-        return "low: arithmetic on published factors, no measurement"
-    if insight.basis == "predicted":
-        return "medium: from the operator's type alone; no run with SME2 on shows it"
-    if insight.basis == "emulated":
-        return "high for which kernels run, which were seen to run; none for time"
-    rounds = int(explanation.subject.headroom["rounds"])
-    counted = f"{rounds} round{'s' if rounds != 1 else ''}"
-    if rounds < FEWEST_ROUNDS:
-        return f"low: measured in {counted} only, where one disturbance decides"
-    doubts = [f"{counted} are few"] if rounds < MIN_ROUNDS else []
-    flags = explanation.subject.run.get("flags")
-    if flags is not None and len(flags):
-        doubts.append("the machine was not quiet")
-    if doubts:
-        return f"medium: measured, but {' and '.join(doubts)}"
-    return f"high: measured in {counted} on a quiet machine"
-
-
 def finding_points(insight: Insight, explanation: Explanation) -> tuple[tuple[str, str], ...]:
     return (
         ("Next", next_step(insight)),
         ("Rules out", insight.rules_out),
-        ("Confidence", f"{confidence(insight, explanation)}."),
+        ("Confidence", f"{_confidence(insight, explanation)}."),
         ("Evidence", f"{_evidence(insight, _common(explanation))}."),
     )
+
+
+def _confidence(insight: Insight, explanation: Explanation) -> Confidence:
+    """How sure it is. Only the shift is about both arms."""
+    if insight.kind == "missed_sme2" and insight.title.endswith(f": {UNKNOWN}"):
+        return Confidence("none", "that it is not known is all that is said")
+    arms = explanation.arms if insight.kind == "bottleneck_shift" else [explanation.subject]
+    return confidence(insight.basis, [arm.conditions for arm in arms])
 
 
 def show_explanation(out: Console, explanation: Explanation) -> None:
@@ -265,9 +266,9 @@ def show_explanation(out: Console, explanation: Explanation) -> None:
         for label, text in finding_points(insight, explanation):
             _say(out, f"   {label.lower()}: {text}", style="dim" if label == "Evidence" else None)
     out.print()
-    if not explanation.subject.missed_sme2.empty:
-        _say(out, "CONV and GEMM without SME2", style="bold")
-        print_table(out, missed_table(explanation.subject.missed_sme2))
+    for heading, missed in _missed_groups(explanation.subject.missed_sme2):
+        _say(out, heading, style="bold")
+        print_table(out, missed_table(missed))
     _say(out, "Bottlenecks" if explanation.subject.timed else "Operators", style="bold")
     print_table(out, bottleneck_table(explanation.subject.bottlenecks))
     _say(out, "Modules", style="bold")
@@ -345,8 +346,8 @@ def _percent_text(value: float | None) -> str | None:
     return None if value is None or pd.isna(value) else f"{value:.1%}"
 
 
-def _rate_text(value: float | None) -> str | None:
-    return None if value is None or pd.isna(value) else f"{value:.1f}"
+def _rate_text(row: Record) -> str | None:
+    return None if pd.isna(row["gops"]) else f"{row['gops']:.1f} {row['rate_unit']}"
 
 
 def _ceiling_text(value: float | None) -> str | None:

@@ -93,17 +93,16 @@ def readable_function(name: str) -> str:
     return "::".join(parts) or name
 
 
-def executed_text(facts: pd.DataFrame) -> str:
-    """What the samples prove of SME2, arm by arm; nothing of a reference."""
+def sampled_text(facts: pd.DataFrame) -> str:
+    """What CONV and GEMM were sampled in, arm by arm; nothing of a reference."""
     said = []
     for sme2, rows in facts[facts["fidelity"] != "reference"].groupby("sme2", sort=True):
-        matrix = rows[rows["category"].isin(["CONV", "GEMM"])]
-        samples, sme_samples = matrix["samples"].sum(), matrix["sme_samples"].sum()
-        share = f"{sme_samples} of {samples}" if samples else "no"
-        executed = (rows["sme2_evidence"] == "executed").sum()
+        matrix = rows[rows["on_sme_unit"].notna()]
+        told, sme = matrix["telling_samples"].sum(), matrix["certain_sme_samples"].sum()
         said.append(
-            f"SME2 {sme2}: {executed} operators were sampled in SME kernels; "
-            f"{share} samples of CONV and GEMM are in them."
+            f"SME2 {sme2}: {sme} of the {told} samples in kernels that compute CONV and GEMM are on SME."
+            if told
+            else f"SME2 {sme2}: no sample tells which kernels computed CONV and GEMM."
         )
     return " ".join(said)
 

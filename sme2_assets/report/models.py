@@ -63,3 +63,22 @@ def numerics_table(rows: pd.DataFrame) -> TextTable:
         ],
     )
     return of_sme2(table, rows, "SME2")
+
+
+def arms_table(rows: pd.DataFrame) -> TextTable:
+    """Rows of the table `arms_numerics`."""
+    return TextTable.of(
+        ["value", "module", "bound", "equal", "largest error", "of the bound", "agrees"],
+        [
+            [
+                row["name"],
+                row["module"],
+                row["kind"],
+                f"{row['equal_share']:.2%}",
+                None if pd.isna(row["largest_error"]) else f"{row['largest_error']:.3g}",
+                f"{row['of_bound']:.2g}",
+                "yes" if pd.isna(row["fault"]) else "NO",
+            ]
+            for row in rows.to_dict("records")
+        ],
+    )

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 # What a module's CONV and GEMM ran on. The colours are those of the categories' palette.
 MODULE_COLOURS = {
-    "all CONV and GEMM with SME2 kernel": "#0072B2",
+    "all CONV and GEMM on the SME unit": "#0072B2",
     "some of them": "#56B4E9",
     "none of them": "#E69F00",
+    "unknown": "#CC79A7",
     "no CONV or GEMM": "#009E73",
     "no module": "#999999",
 }
@@ -78,7 +79,7 @@ def roofline_picture(operators: pd.DataFrame, title: str) -> bytes | None:
 
 
 def roofline_figure(operators: pd.DataFrame, title: str, width: float = WIDE) -> Figure | None:
-    """Achieved GFLOP/s of each operator against its work; both arms where both were measured.
+    """Achieved rate of each operator against its work; both arms where both were measured.
 
     `operators` has the columns of the view bottlenecks, of one or both arms. The dashed lines are the best
     that was seen here, which is not the peak of the machine. None where no operator has a rate: emulated,
@@ -86,7 +87,7 @@ def roofline_figure(operators: pd.DataFrame, title: str, width: float = WIDE) ->
     """
     if (operators["fidelity"] == "emulated").any():
         return None
-    rated = operators[operators["gflops"] > 0]
+    rated = operators[operators["gops"] > 0]
     if rated.empty:
         return None
     figure, axes = empty_figure(4.0, width)
@@ -96,7 +97,7 @@ def roofline_figure(operators: pd.DataFrame, title: str, width: float = WIDE) ->
         _draw_moves(axes, operators, rated)
     for arm in arms:
         of_arm = rated[rated["sme2"] == arm]
-        best = float(of_arm["gflops"].max())
+        best = float(of_arm["gops"].max())
         axes.axhline(best, linestyle="--", linewidth=0.8, color=DIM)
         axes.annotate(
             f"best, {arm_label(of_arm, arm)}: {best:.1f}",
@@ -111,7 +112,7 @@ def roofline_figure(operators: pd.DataFrame, title: str, width: float = WIDE) ->
             filled = arm == "on" or len(arms) == 1
             axes.scatter(
                 points["macs"],
-                points["gflops"],
+                points["gops"],
                 s=36,
                 facecolors=colour if filled else GROUND,
                 edgecolors=colour,
@@ -120,7 +121,7 @@ def roofline_figure(operators: pd.DataFrame, title: str, width: float = WIDE) ->
                 label=f"{category}, {arm_label(of_arm, arm)}",
             )
     axes.set_xlabel("multiply-accumulates of the operator")
-    axes.set_ylabel("achieved GFLOP/s")
+    axes.set_ylabel(f"achieved {' and '.join(sorted(set(rated['rate_unit'])))}")
     axes.set_title(title, loc="left", fontsize=11, parse_math=False)
     figure.legend(loc="outside lower center", ncols=4 if width >= WIDE else 2, frameon=False, fontsize=8)
     return figure
@@ -190,7 +191,7 @@ def _log_scales(axes: Axes) -> None:
 def _draw_moves(axes: Axes, operators: pd.DataFrame, rated: pd.DataFrame) -> None:
     """A thin line from each operator without SME2 to the same one with it, by its place."""
     off, on = (operators[operators["sme2"] == arm] for arm in ("off", "on"))
-    points = {(row["sme2"], place_of(row)): (row["macs"], row["gflops"]) for row in rated.to_dict("records")}
+    points = {(row["sme2"], place_of(row)): (row["macs"], row["gops"]) for row in rated.to_dict("records")}
     for pair in operator_pairs(off, on):
         ends = [points[arm] for arm in (("off", pair.off), ("on", pair.on)) if arm in points]
         if len(ends) < 2:
@@ -208,10 +209,10 @@ def _kind(box: dict[str, Any]) -> str:
         return "no module"
     if not box["matrix_operators"]:
         return "no CONV or GEMM"
-    if not box["sme2_operators"]:
-        return "none of them"
-    taken_by_all = box["sme2_operators"] >= box["matrix_operators"]
-    return "all CONV and GEMM with SME2 kernel" if taken_by_all else "some of them"
+    if box["sme2_operators"]:
+        taken_by_all = box["sme2_operators"] >= box["matrix_operators"]
+        return "all CONV and GEMM on the SME unit" if taken_by_all else "some of them"
+    return "unknown" if box["sme2_unknown_operators"] else "none of them"
 
 
 def _off_kind(box: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 from sme2_assets.analysis.pairing import Place, place_of
 from sme2_assets.report.explain import Explanation
 from sme2_assets.report.kernels import main_kernels
-from sme2_assets.report.tables import TextTable, names_in_both, of_sme2, real_times, speedup_text
+from sme2_assets.report.tables import TextTable, names_in_both, of_sme2, real_times, speedup_text, unit_cell
 
 Record = Mapping[Hashable, Any]
 TIMES = ("off ms", "on ms", "median ms", "speedup", "verdict", "share")
@@ -44,7 +44,7 @@ def operators_of_pair(
                     speedup_text(pair),
                     pair["verdict"],
                     _share(facts),
-                    None if on is None else on["sme2_evidence"],
+                    None if on is None else unit_cell(on),
                     kernels["off"].get(off_place),
                     kernels["on"].get(on_place),
                 ],
@@ -53,7 +53,7 @@ def operators_of_pair(
     table = TextTable.of(
         [
             *("order", "operator (off -> on)", "category", "module", "source", "shapes"),
-            *("off ms", "on ms", "speedup", "verdict", "share", "SME2"),
+            *("off ms", "on ms", "speedup", "verdict", "share", "SME unit"),
             *("main kernel with SME2 off", "main kernel with SME2 on"),
         ],
         [row for _, row in sorted(rows, key=lambda each: each[0])],
@@ -68,7 +68,7 @@ def operators_of_arm(explanation: Explanation, usage: pd.DataFrame) -> TextTable
     table = TextTable.of(
         [
             *("order", "operator", "category", "module", "source", "shapes"),
-            *("median ms", "share", "SME2", "main kernel"),
+            *("median ms", "share", "SME unit", "main kernel"),
         ],
         [
             [
@@ -77,13 +77,13 @@ def operators_of_arm(explanation: Explanation, usage: pd.DataFrame) -> TextTable
                 *_facts(facts),
                 _ms(facts["median_ns"]),
                 _share(facts),
-                facts["sme2_evidence"],
+                unit_cell(facts),
                 kernels.get(place_of(facts)),
             ]
             for facts in sorted(operators.to_dict("records"), key=_order)
         ],
     )
-    return of_sme2(real_times(table, operators, *TIMES), operators, "SME2")
+    return of_sme2(real_times(table, operators, *TIMES), operators, "SME unit")
 
 
 def _places(pair: Record) -> tuple[Place, Place]:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from sme2_assets.report.document import Document, Grid, Section, Text
 from sme2_assets.report.tables import TextTable, arm_text, device_cell, speedup_text
+from sme2_assets.report.unit_use import count_text, unit_counts, work_text
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import latest_sessions
 
@@ -19,7 +20,7 @@ HEADER = [
     "threads",
     "verdict",
     "speedup",
-    "SME2 operators",
+    "on the SME unit",
     "biggest bottleneck",
     "numerics",
     "measured",
@@ -37,14 +38,14 @@ WITH sessions AS (
         string_agg(sme2, ' and ' ORDER BY sme2) AS arms,
         arg_max(run_id, sme2) AS subject_run_id,
         min(sqnr_db - sqnr_threshold_db) AS margin_db,
+        coalesce(any_value(arms_fault), any_value(eager_fault)) AS fault,
         min(sqnr_db) AS sqnr_db
     FROM runs
     WHERE list_contains(?, session_id)
     GROUP BY variant, platform, session_id
 )
 SELECT
-    sessions.*, compared.verdict, compared.speedup, compared.speedup_low, compared.speedup_high, compared.n,
-    compared.operators, compared.sme2_operators_on
+    sessions.*, compared.verdict, compared.speedup, compared.speedup_low, compared.speedup_high, compared.n
 FROM sessions
 LEFT JOIN comparisons AS compared
     ON compared.variant = sessions.variant AND compared.platform = sessions.platform
@@ -74,8 +75,14 @@ def overview_rows(warehouse: Warehouse) -> pd.DataFrame:
     }
     for run_id, missed in warehouse.query(_MISSED, [of_kernels]).groupby("run_id"):
         counted = ", ".join(f"{row['operators']} {row['reason']}" for row in missed.to_dict("records"))
-        said[run_id] = f"without SME2: {counted}"
-    return rows.assign(bottleneck=rows["subject_run_id"].map(said))
+        said[run_id] = f"not on the SME unit, or unknown: {counted}"
+    subjects = rows["subject_run_id"]
+    on_unit = {
+        run_id: ", ".join(filter(None, (count_text(counts), work_text(counts))))
+        for run_id, counts in unit_counts(warehouse, subjects.tolist()).items()
+        if counts["sme2"] == "on"
+    }
+    return rows.assign(bottleneck=subjects.map(said), on_unit=subjects.map(on_unit))
 
 
 def overview_document(rows: pd.DataFrame, link: Callable[[Record], str | None]) -> Document:
@@ -118,7 +125,7 @@ def _cells(row: Record) -> list[Any]:
         _threads_text(row),
         verdict_text(row),
         "-" if row["fidelity"] == "emulated" else speedup_text(row),
-        None if pd.isna(row["operators"]) else f"{int(row['sme2_operators_on'])} of {int(row['operators'])}",
+        row["on_unit"],
         row["bottleneck"],
         _numerics_text(row),
         f"{row['started_at']:%Y-%m-%d %H:%M}",
@@ -135,9 +142,10 @@ def _slowest_text(row: Record) -> str:
 
 
 def _numerics_text(row: Record) -> str:
+    wrong = not pd.isna(row["fault"]) or row["margin_db"] < 0
     if pd.isna(row["margin_db"]):
-        return "no eager model"
-    return f"{'right' if row['margin_db'] >= 0 else 'WRONG'}, {row['sqnr_db']:.0f} dB"
+        return "WRONG, the arms differ" if wrong else "no eager model"
+    return f"{'WRONG' if wrong else 'right'}, {row['sqnr_db']:.0f} dB"
 
 
 def _counts_text(rows: pd.DataFrame) -> str:

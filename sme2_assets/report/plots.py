@@ -46,10 +46,17 @@ def category_time_figure(categories: pd.DataFrame, title: str, width: float = WI
 
 
 def category_kernel_figure(categories: pd.DataFrame, title: str, width: float = WIDE) -> Figure:
-    """Operators by category, those with SME2 evidence hatched: what an emulated run can show."""
+    """Operators by category, those on the SME unit hatched: what an emulated run can show."""
     bars = categories[categories["category"] != "Overhead"]
     bars = bars.assign(value=bars["operators"], hatched=bars["sme2_operators"])
-    return _stacked_bars(bars, title, "operators per inference (hatched: SME2 kernel)", "hatched", width)
+    hatched = f"hatched: on the SME unit{unknown_note(bars)}"
+    return _stacked_bars(bars, title, f"operators per inference ({hatched})", "hatched", width)
+
+
+def unknown_note(categories: pd.DataFrame) -> str:
+    """What a picture of the unit leaves open, behind a comma; empty where nothing is."""
+    count = int(categories["sme2_unknown_operators"].sum())
+    return f", {count} unknown" if count else ""
 
 
 def category_figure(categories: pd.DataFrame, title: str, width: float = WIDE) -> Figure:
@@ -120,7 +127,8 @@ def speedup_figure(
     for place, row in enumerate(rows.to_dict("records")):
         colour = INK if row["level"] == "model" else COLOURS.get(str(row["category"]), COLOURS["Other"])
         axes.plot([row["speedup_low"], row["speedup_high"]], [place, place], color=colour, linewidth=2.2)
-        axes.plot(row["speedup"], place, marker="o", markersize=7, color=colour)
+        if not pd.isna(row["speedup"]):
+            axes.plot(row["speedup"], place, marker="o", markersize=7, color=colour)
     axes.set_yticks(range(len(rows)), names)
     axes.invert_yaxis()
     axes.set_xlabel("speedup with 95 % interval; above 1, SME2 is faster")

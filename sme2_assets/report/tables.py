@@ -13,6 +13,9 @@ from typing import Any
 
 import pandas as pd
 
+from sme2_assets.analysis.unit import ON
+from sme2_assets.report import claims
+
 Record = Mapping[Hashable, Any]
 
 EMULATED_NOTE = "Emulated: kernels and outputs are real, times mean nothing and are not shown."
@@ -85,7 +88,7 @@ def latency_table(summaries: pd.DataFrame) -> TextTable:
                 _ms(row, "p95_ns"),
                 row["rounds"],
                 _percent(row, "round_cv"),
-                _percent(row, "tracer_overhead"),
+                _tracer_cost(row),
                 _ms(row, "load_ns"),
             ]
             for row in summaries.to_dict("records")
@@ -94,10 +97,16 @@ def latency_table(summaries: pd.DataFrame) -> TextTable:
     return of_sme2(table, summaries, "SME2")
 
 
+def _tracer_cost(row: Record) -> str:
+    """With its interval, where there is one: noise below zero would otherwise read like a gain."""
+    cost, low, high = (_percent(row, f"tracer_overhead{end}") for end in ("", "_low", "_high"))
+    return cost if "-" in (cost, low, high) else f"{cost} ({low} to {high})"
+
+
 def operator_table(operators: pd.DataFrame) -> TextTable:
-    """Rows of `operator_summary` of one run."""
+    """Rows of `operator_facts` of one run."""
     table = TextTable.of(
-        ["delegate", "position", "operator", "category", "backend", "SME2 kernel", "median ms", "share"],
+        ["delegate", "position", "operator", "category", "backend", "SME unit", "median ms", "share"],
         [
             [
                 row["delegate"],
@@ -105,32 +114,32 @@ def operator_table(operators: pd.DataFrame) -> TextTable:
                 row["name"],
                 row["category"] + ("" if row["known"] else " (unknown operator)"),
                 row["backend"],
-                "yes" if row["sme2_evidence"] == "name" else "",
+                unit_cell(row),
                 _ms(row, "median_ns"),
                 _percent(row, "share"),
             ]
             for row in operators.to_dict("records")
         ],
     )
-    return of_sme2(real_times(table, operators, "median ms", "share"), operators, "SME2 kernel")
+    return of_sme2(real_times(table, operators, "median ms", "share"), operators, "SME unit")
 
 
 def category_table(categories: pd.DataFrame) -> TextTable:
     """Rows of `category_summary` of one run."""
     table = TextTable.of(
-        ["category", "operators", "with SME2 kernel", "mean ms", "share"],
+        ["category", "operators", "on the SME unit", "mean ms", "share"],
         [
             [
                 row["category"],
                 row["operators"],
-                row["sme2_operators"],
+                on_unit_cell(row),
                 _ms(row, "mean_ns"),
                 _percent(row, "share"),
             ]
             for row in _meaningful(categories).to_dict("records")
         ],
     )
-    return of_sme2(real_times(table, categories, "mean ms", "share"), categories, "with SME2 kernel")
+    return of_sme2(real_times(table, categories, "mean ms", "share"), categories, "on the SME unit")
 
 
 def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
@@ -148,12 +157,12 @@ def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
         },
     }[level]
     table = TextTable.of(
-        [*what, "SME2 kernels off", "SME2 kernels on", "off ms", "on ms", "speedup", "verdict"],
+        [*what, "SME unit off", "SME unit on", "off ms", "on ms", "speedup", "verdict"],
         [
             [
                 *(value(row) for value in what.values()),
                 row["sme2_operators_off"],
-                row["sme2_operators_on"],
+                on_unit_cell(row, "sme2_operators_on", "sme2_operators_unknown"),
                 _ms(row, "off_ns"),
                 _ms(row, "on_ns"),
                 speedup_text(row),
@@ -165,16 +174,23 @@ def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
     return real_times(table, comparison, "off ms", "on ms", "speedup", "verdict")
 
 
-def missed_text(comparison: pd.DataFrame) -> str:
-    """CONV and GEMM operators without an SME2 kernel when SME2 is on, counted by kind; empty for none."""
-    missed = comparison[
-        (comparison["level"] == "operator")
-        & comparison["category"].isin(["CONV", "GEMM"])
-        & (comparison["sme2_operators_on"] == 0)
-        & comparison["on_name"].notna()
-    ]
-    kinds = missed["on_name"].str.replace(r" #\d+$", "", regex=True).value_counts(sort=False)
-    return ", ".join(f"{count}x {kind}" for kind, count in kinds.items())
+def unit_cell(row: Record) -> str | None:
+    """Where an operator runs: `on`, `on (by name)`, `off` or `unknown`; nothing where it is not asked."""
+    if pd.isna(row["on_sme_unit"]):
+        return None
+    by_name = row["on_sme_unit"] == ON and row["sme2_evidence"] == "name"
+    return f"{row['on_sme_unit']} (by name)" if by_name else str(row["on_sme_unit"])
+
+
+def on_unit_cell(
+    row: Record, on: str = "sme2_operators", unknown: str = "sme2_unknown_operators"
+) -> str | None:
+    """How many operators are on the unit, and of how many it is unknown: `3` or `3, 2 unknown`."""
+    if pd.isna(row[on]):
+        return None
+    # Comparisons from before there was such a count have none.
+    without = pd.isna(row[unknown]) or not row[unknown]
+    return f"{int(row[on])}" if without else f"{int(row[on])}, {int(row[unknown])} unknown"
 
 
 def history_table(history: pd.DataFrame) -> TextTable:
@@ -323,12 +339,30 @@ def regression_table(found: pd.DataFrame) -> TextTable:
 
 
 def speedup_text(row: Record) -> str:
-    """`2.31x (2.28 to 2.35, n=6)`: a number shown to a person carries its interval and its n."""
-    if pd.isna(row["speedup"]):
-        return "-"
+    """`2.31x (2.28 to 2.35, n=6)`: a number shown to a person carries its interval and its n.
+
+    Where whole microseconds leave no number, what they leave: `1.50x to 2.33x (n=6)`.
+    """
     low, high = row["speedup_low"], row["speedup_high"]
+    if pd.isna(row["speedup"]):
+        return "-" if pd.isna(low) else f"{low:.2f}x to {high:.2f}x (n={int(row['n'])})"
     interval = "no interval" if pd.isna(low) else f"{low:.2f} to {high:.2f}"
     return f"{row['speedup']:.2f}x ({interval}, n={int(row['n'])})"
+
+
+def placebo_text(model: Record) -> str | None:
+    """What the operators with the same kernel in both arms show; None where there is none."""
+    if pd.isna(model["placebo_ratio"]):
+        return None
+    low, high = model["placebo_low"], model["placebo_high"]
+    interval = "" if pd.isna(low) else f" ({low:.3f} to {high:.3f})"
+    operators = int(model["placebo_operators"])
+    return claims.PLACEBO.say(
+        session_id=model["session_id"],
+        operators=operators,
+        have="operator has" if operators == 1 else "operators have",
+        ratio=f"{model['placebo_ratio']:.3f}{interval}",
+    )
 
 
 def _meaningful(rows: pd.DataFrame) -> pd.DataFrame:

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from sme2_assets.analysis.insights.insight import device_text
-from sme2_assets.report.kernels import executed_text
+from sme2_assets.analysis.passes import passes_fault
+from sme2_assets.report.kernels import sampled_text
 from sme2_assets.report.tables import (
     TextTable,
     arm_text,
@@ -19,11 +20,12 @@ from sme2_assets.report.tables import (
     device_cell,
     fidelity_note,
     latency_table,
-    missed_text,
+    placebo_text,
     speedup_text,
 )
+from sme2_assets.report.unit_use import missed_text, unit_counts, unit_sentence, unit_use
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, runs_of_session
+from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, run_of_id, runs_of_session
 
 
 def show_session(
@@ -36,32 +38,40 @@ def show_session(
         show_arm(out, warehouse, runs[0])
         return
     rows = comparison_of_session(warehouse, session_id)
-    facts = [rows_of_view(warehouse, "operator_facts", run["run_id"]) for run in runs]
-    show_comparison_rows(out, rows, operators, sampled=executed_text(pd.concat(facts)))
+    show_comparison_rows(out, warehouse, rows, operators)
     if report is not None:
         out.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
     out.print()
 
 
-def show_comparison_rows(
-    out: Console, rows: pd.DataFrame, operators: bool, sampled: str | None = None
-) -> None:
-    """One session's rows of `comparisons`, and in a sentence what was sampled."""
+def show_comparison_rows(out: Console, warehouse: Warehouse, rows: pd.DataFrame, operators: bool) -> None:
+    """One session's rows of `comparisons`, and where the operators of its arms ran."""
     model = dict(rows[rows["level"] == "model"].iloc[0])
     out.print(f"verdict: {model['verdict']}", style="bold")
     out.print(model["reason"], markup=False)
     if model["fidelity"] == "hardware":
         out.print(f"speedup (off / on): {speedup_text(model)} on {device_cell(model)}", highlight=False)
-    out.print(
-        f"operators with an SME2 kernel: {model['sme2_operators_on']} of {model['operators']} with SME2 on, "
-        f"{model['sme2_operators_off']} with it off"
-    )
-    if sampled:
-        out.print(sampled, markup=False, highlight=False, soft_wrap=True)
-    if missed := missed_text(rows):
-        out.print(f"CONV and GEMM without one: {missed}", markup=False, highlight=False, soft_wrap=True)
+        if not pd.isna(model["confidence"]):
+            out.print(f"confidence: {model['confidence']}: {model['confidence_reason']}", highlight=False)
+        if placebo := placebo_text(model):
+            out.print(f"placebo: {placebo}", highlight=False)
+    if model["fidelity"] != "reference":
+        for sentence in _unit_sentences(warehouse, model["off_run_id"], model["on_run_id"]):
+            out.print(sentence, markup=False, highlight=False, soft_wrap=True)
     for level in ("category", "operator") if operators else ("category",):
         print_table(out, comparison_table(rows, level))
+
+
+def _unit_sentences(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> list[str]:
+    """How much is on the SME unit in each arm, why not more, and what was sampled."""
+    counts = unit_counts(warehouse, [off_run_id, on_run_id])
+    runs = [run_of_id(warehouse, run_id) for run_id in (on_run_id, off_run_id)]
+    said = [f"on the SME unit, {arm_text(run)}: {unit_sentence(counts.get(run['run_id']))}" for run in runs]
+    said += [
+        f"not on it, or unknown: {missed_text(use)}" for use in unit_use(warehouse, [on_run_id]) if use.missed
+    ]
+    facts = [rows_of_view(warehouse, "operator_facts", run_id) for run_id in (off_run_id, on_run_id)]
+    return [*said, sampled_text(pd.concat(facts))]
 
 
 def show_arm(out: Console, warehouse: Warehouse, run: dict[str, Any]) -> None:
@@ -69,6 +79,9 @@ def show_arm(out: Console, warehouse: Warehouse, run: dict[str, Any]) -> None:
     alone = f"{arm_text(run)} alone: a baseline, with nothing to compare it with."
     out.print(fidelity_note(run) or alone, style="bold")
     out.print(f"on {device_text(run)}", highlight=False, markup=False)
+    if fault := passes_fault(run):
+        out.print(fault, markup=False, highlight=False, soft_wrap=True)
+        return
     for view, table in (("latency_summary", latency_table), ("category_summary", category_table)):
         print_table(out, table(rows_of_view(warehouse, view, run["run_id"])))
 

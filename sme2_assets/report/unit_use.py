@@ -1,8 +1,8 @@
-"""How much of a model is on the SME unit, precision by precision, in a table and a sentence.
+"""How much of a model is on the SME unit: in a few words, and by precision in a table and a sentence.
 
-Belongs here: counting the convolutions and matrix products of runs with SME2 on, and what the precisions of
-one model say together. Why an operator is off the unit is not judged here: view `missed_sme2` tells. What no
-evidence tells stays unknown, and no sentence is built on it.
+Belongs here: the words for the counts of the view `unit_use`, which is the only count there is, and what the
+precisions of one model say together. Why an operator is off the unit is not judged here: view `missed_sme2`
+tells. What no evidence tells stays unknown, and no sentence is built on it.
 """
 
 from __future__ import annotations
@@ -14,53 +14,54 @@ from typing import Any
 
 import pandas as pd
 
-from sme2_assets.analysis.insights.insight import MATRIX, PROOF
+from sme2_assets.analysis.unit import ON, UNKNOWN
+from sme2_assets.report import claims
 from sme2_assets.report.tables import TextTable
 from sme2_assets.warehouse import Warehouse
 
-UNKNOWN = "unknown"
-
+_COUNTS = """
+FROM unit_use WHERE sme2 = 'on' AND list_contains($run_ids, run_id) ORDER BY list_position($run_ids, run_id)
+"""
 _OPERATORS = """
 SELECT
-    facts.run_id, facts.variant, facts.model, facts.precision, facts.platform, facts.fidelity,
-    facts.op_type, facts.node_kind, facts.kernel_size, facts.sme2_evidence,
-    missed.reason, missed.because
+    facts.op_type, facts.node_kind, facts.kernel_size, facts.on_sme_unit, missed.reason, missed.because
 FROM operator_facts AS facts
 LEFT JOIN missed_sme2 AS missed
     ON missed.run_id = facts.run_id AND missed.backend = facts.backend
     AND missed.delegate IS NOT DISTINCT FROM facts.delegate AND missed.position = facts.position
-WHERE list_contains($run_ids, facts.run_id) AND facts.sme2 = 'on' AND list_contains($matrix, facts.category)
-ORDER BY list_position($run_ids, facts.run_id), facts.delegate NULLS LAST, facts.position
+WHERE facts.run_id = ? AND facts.on_sme_unit IS NOT NULL
+ORDER BY facts.delegate NULLS LAST, facts.position
 """
 
 Record = Mapping[Hashable, Any]
+_IDENTITY = ("run_id", "variant", "model", "precision", "platform", "fidelity")
 
 
 @dataclass(frozen=True)
 class MatrixOperator:
     """A convolution or matrix product of a run with SME2 on.
 
-    `kind` is what a person calls it, e.g. `1x1 convolution`. `off_because` is why it is off the unit by the
-    words of `missed_sme2`; None for one that is on it.
+    `kind` is what a person calls it, e.g. `1x1 convolution`. `unit` is on, off or unknown. `reason` and
+    `off_because` are those of `missed_sme2`; None for one that is on the unit.
     """
 
     kind: str
-    seen: bool
+    unit: str
     reason: str | None
     off_because: str | None
 
     @property
     def on_unit(self) -> bool:
-        return self.reason is None
+        return self.unit == ON
 
     @property
     def known(self) -> bool:
-        return self.reason != UNKNOWN
+        return self.unit != UNKNOWN
 
 
 @dataclass(frozen=True)
 class UnitUse:
-    """The matrix operators of one run with SME2 on."""
+    """The matrix operators of one run with SME2 on; `counts` is its row of the view `unit_use`."""
 
     run_id: str
     variant: str
@@ -68,35 +69,28 @@ class UnitUse:
     precision: str
     platform: str
     fidelity: str
+    counts: Record
     operators: tuple[MatrixOperator, ...]
 
     @property
     def on_unit(self) -> int:
-        return sum(operator.on_unit for operator in self.operators)
-
-    @property
-    def by_name_alone(self) -> int:
-        """Those on the unit that no sample shows there; their names say it."""
-        return sum(operator.on_unit and not operator.seen for operator in self.operators)
+        return int(self.counts["on_unit"])
 
     @property
     def missed(self) -> dict[str, int]:
-        """How many are off the unit for each reason, the commonest first."""
+        """How many are off the unit for each reason, or unknown; the commonest first."""
         reasons = Counter(operator.reason for operator in self.operators if operator.reason is not None)
         return dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0])))
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "variant": self.variant,
-            "model": self.model,
-            "precision": self.precision,
-            "platform": self.platform,
-            "fidelity": self.fidelity,
-            "run_id": self.run_id,
-            "matrix_operators": len(self.operators),
+            **{name: getattr(self, name) for name in _IDENTITY},
+            "matrix_operators": int(self.counts["matrix_operators"]),
             "on_sme_unit": self.on_unit,
-            "by_name_alone": self.by_name_alone,
+            "unknown": int(self.counts["unknown"]),
+            "by_name_alone": int(self.counts["by_name_alone"]),
             "missed": self.missed,
+            "multiply_accumulates_on_sme_unit": _known(self.counts["macs_on_unit"]),
         }
 
 
@@ -105,15 +99,47 @@ def unit_use(warehouse: Warehouse, run_ids: Sequence[str]) -> list[UnitUse]:
 
     A run without any convolution or matrix product has nothing to tell and is left out.
     """
-    rows = warehouse.query(_OPERATORS, {"run_ids": list(run_ids), "matrix": list(MATRIX)})
     used = []
-    for _, run in rows.groupby("run_id", sort=False):
-        records = run.to_dict("records")
-        first = records[0]
-        names = ("run_id", "variant", "model", "precision", "platform", "fidelity")
-        identity = {name: str(first[name]) for name in names}
-        used.append(UnitUse(**identity, operators=tuple(_operator(row) for row in records)))
+    for counts in warehouse.query(_COUNTS, {"run_ids": list(run_ids)}).to_dict("records"):
+        operators = warehouse.query(_OPERATORS, [counts["run_id"]]).to_dict("records")
+        identity = {name: str(counts[name]) for name in _IDENTITY}
+        used.append(UnitUse(**identity, counts=counts, operators=tuple(map(_operator, operators))))
     return used
+
+
+def unit_counts(warehouse: Warehouse, run_ids: Sequence[str]) -> dict[str, Record]:
+    """The rows of the view `unit_use` of these runs."""
+    rows = warehouse.query("FROM unit_use WHERE list_contains(?, run_id)", [list(run_ids)])
+    return {row["run_id"]: row for row in rows.to_dict("records")}
+
+
+def count_text(counts: Record) -> str:
+    """`4 of 8`, with those that are unknown: the figure of a run. Of matrix operators, never of all."""
+    unknown = f", {counts['unknown']} unknown" if counts["unknown"] else ""
+    return claims.COUNT.say(
+        unknown_text=unknown,
+        **{name: counts[name] for name in ("run_id", "on_unit", "matrix_operators", "unknown")},
+    )
+
+
+def work_text(counts: Record) -> str:
+    """The share of multiply-accumulates on the unit, as far as it is known; empty where none is counted."""
+    if pd.isna(counts["macs_on_unit"]):
+        return ""
+    low, high = f"{counts['macs_on_unit']:.0%}", f"{counts['macs_on_unit_at_most']:.0%}"
+    share = low if low == high else f"{low} to {high}"
+    uncounted = counts["uncounted"]
+    without = f" that are counted ({uncounted} of the operators are not)" if uncounted else ""
+    return claims.WORK.say(run_id=counts["run_id"], share=share, without=without, low=counts["macs_on_unit"])
+
+
+def unit_sentence(counts: Record | None) -> str:
+    """`4 of 8 convolutions and matrix products, 93 % of the multiply-accumulates`."""
+    if counts is None:
+        return "the model has no convolution or matrix product"
+    found = f"{counts['on_unit']} of {counts['matrix_operators']} convolutions and matrix products"
+    unknown = f"{counts['unknown']} unknown" if counts["unknown"] else ""
+    return ", ".join(part for part in (found, unknown, work_text(counts)) if part)
 
 
 def unit_table(used: Sequence[UnitUse], speedups: Mapping[str, str]) -> TextTable:
@@ -127,7 +153,8 @@ def unit_table(used: Sequence[UnitUse], speedups: Mapping[str, str]) -> TextTabl
             "precision",
             "platform",
             "matrix operators on the SME unit",
-            "not on it, and why",
+            "multiply-accumulates",
+            "not on it, or unknown",
             "speedup",
         ],
         [
@@ -135,8 +162,9 @@ def unit_table(used: Sequence[UnitUse], speedups: Mapping[str, str]) -> TextTabl
                 use.model,
                 use.precision,
                 use.platform,
-                _count_text(use),
-                _missed_text(use),
+                _count_text(use.counts),
+                work_text(use.counts).partition(" of ")[0] or None,
+                missed_text(use),
                 speedups.get(use.run_id),
             ]
             for use in used
@@ -195,16 +223,20 @@ def _everywhere_alike(uses: Sequence[UnitUse]) -> str | None:
     """What no precision changes: everything on the unit, or the same kinds off it."""
     if not all(operator.known for use in uses for operator in use.operators):
         return None
-    what = f"of {uses[0].model} at {_listed([use.precision for use in uses])}"
+    these = {
+        "model": uses[0].model,
+        "precisions": _listed([use.precision for use in uses]),
+        "run_ids": [use.run_id for use in uses],
+    }
     if all(operator.on_unit for use in uses for operator in use.operators):
-        return f"Every convolution and matrix product {what} is on the SME unit."
+        return claims.ALL_ON.say(**these)
     if not any(operator.on_unit for use in uses for operator in use.operators):
-        return f"No convolution or matrix product {what} is on the SME unit."
+        return claims.NONE_ON.say(**these)
     kinds = [{op.kind for op in use.operators if not op.on_unit} for use in uses]
     on = {op.kind for use in uses for op in use.operators if op.on_unit}
     if all(each == kinds[0] for each in kinds) and not kinds[0] & on:
         off = " and ".join(f"{kind}s" for kind in sorted(kinds[0]))
-        return f"All convolutions and matrix products {what} are on the SME unit, but for its {off}."
+        return claims.ALL_BUT.say(**these, kinds=off)
     return None
 
 
@@ -214,12 +246,13 @@ def _because(operators: Sequence[MatrixOperator]) -> str:
     return f" {reasons.pop()}" if len(reasons) == 1 and None not in reasons else ""
 
 
+def _known(value: Any) -> float | None:
+    return None if pd.isna(value) else float(value)
+
+
 def _operator(row: Record) -> MatrixOperator:
     reason, because = (None if pd.isna(row[name]) else str(row[name]) for name in ("reason", "because"))
-    if row["sme2_evidence"] not in PROOF and reason is None:
-        # Nothing proves an SME2 kernel, and the view has no row for it: that is no "yes".
-        reason = UNKNOWN
-    return MatrixOperator(_kind(row), row["sme2_evidence"] == "executed", reason, because)
+    return MatrixOperator(_kind(row), row["on_sme_unit"], reason, because)
 
 
 def _kind(row: Record) -> str:
@@ -235,12 +268,12 @@ def _kind(row: Record) -> str:
     return f"{row['op_type']} operator"
 
 
-def _count_text(use: UnitUse) -> str:
-    by_name = f" ({use.by_name_alone} by name alone)" if use.by_name_alone else ""
-    return f"{use.on_unit} of {len(use.operators)}{by_name}"
+def _count_text(counts: Record) -> str:
+    by_name = f" ({counts['by_name_alone']} by name alone)" if counts["by_name_alone"] else ""
+    return f"{counts['on_unit']} of {counts['matrix_operators']}{by_name}"
 
 
-def _missed_text(use: UnitUse) -> str:
+def missed_text(use: UnitUse) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in use.missed.items()) or "-"
 
 

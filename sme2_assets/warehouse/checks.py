@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from sme2_assets.analysis.comparison import why_not_a_pair, why_outputs_differ
+from sme2_assets.analysis.confidence import noise
 from sme2_assets.analysis.conservation import CLOCK_NS
-from sme2_assets.warehouse.read import run_of_id
+from sme2_assets.analysis.passes import passes_fault
+from sme2_assets.analysis.unit import ENOUGH_SAMPLES
+from sme2_assets.warehouse.read import conditions, run_of_id
 from sme2_assets.warehouse.store import Warehouse
 
-# Medians of rounds that scatter more than this make intervals too wide to be of use.
-MOST_ROUND_CV = 0.05
-# Samples that cannot belong to a neighbour; with so many an SME2 kernel would have been met.
-ENOUGH_SAMPLES = 10
 # Twenty ticks of the sampler's timer.
 LONG_ENOUGH_NS = 10_000_000
 # Share of operators with a place in the model, below which reports by module mislead.
@@ -47,7 +46,8 @@ def conservation_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None
         ), traced AS (
             SELECT round, iteration, coalesce(execute_ns, emulated_execute_ns) AS execute_ns,
                 coalesce(duration_ns, emulated_ns) AS duration_ns
-            FROM inferences WHERE run_id = $run_id AND pass = 'etdump'
+            -- Warm-up that is not traced is counted below 0.
+            FROM inferences WHERE run_id = $run_id AND pass = 'etdump' AND iteration >= 0
         )
         SELECT *
         FROM traced FULL JOIN summed USING (round, iteration)
@@ -71,11 +71,11 @@ def conservation_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None
         [run["run_id"]],
     )["n"].iloc[0]
     planned = run["rounds"] * run["iterations"]
-    return None if traced == planned else f"{traced} traced inferences are there, {planned} were planned"
+    return None if traced >= planned else f"{traced} traced inferences are there, {planned} were planned"
 
 
 def sme2_evidence_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
-    """SME2 kernels by name where there must be none, or none where there must be some.
+    """SME2 kernels by name where there must be none, or nothing that shows one where there must be some.
 
     A model need not have any: depthwise convolutions have no such kernel, nor do some data types. QP8 is the
     name of kernels with and without SME2, so only samples can tell there.
@@ -88,12 +88,13 @@ def sme2_evidence_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | Non
         return f"SME2 is off, but these operators have SME2 kernels: {', '.join(operators)}"
     if run["sme2"] == "on" and operators.empty:
         eligible = warehouse.query(
-            "SELECT name FROM missed_sme2 WHERE run_id = ? AND reason = 'unknown' "
-            "AND NOT contains(coalesce(data_type, ''), 'QP8') ORDER BY name",
+            "SELECT name, on_sme_unit FROM operator_facts WHERE run_id = ? AND on_sme_unit IS NOT NULL "
+            "AND (on_sme_unit = 'on' OR sme2_obstacle IS NULL AND element IS DISTINCT FROM 'QP8') "
+            "ORDER BY name",
             [run["run_id"]],
-        )["name"]
-        if len(eligible):
-            return f"SME2 is on, but no operator has an SME2 kernel, not even {', '.join(eligible)}"
+        )
+        if len(eligible) and (eligible["on_sme_unit"] != "on").all():
+            return f"SME2 is on, but nothing shows an SME2 kernel, not even in {', '.join(eligible['name'])}"
     return None
 
 
@@ -103,8 +104,8 @@ def executed_kernel_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | N
     An operator whose name implies an SME2 kernel must have been seen in one once it has enough samples.
     """
     operators = warehouse.query(
-        "SELECT name, category, sme2_evidence, samples, near_boundary_samples, sme_samples "
-        "FROM operator_facts WHERE run_id = ?",
+        "SELECT name, sme2_evidence, on_sme_unit, samples - near_boundary_samples AS certain_samples "
+        "FROM operator_facts WHERE run_id = ? AND on_sme_unit IS NOT NULL",
         [run["run_id"]],
     )
     sampled = warehouse.query(
@@ -118,16 +119,12 @@ def executed_kernel_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | N
     if run["sme2"] == "off":
         count = sampled["sme_samples"]
         return f"SME2 is off, but {count} samples are in SME kernels" if count else None
-    promised = operators[
-        operators["category"].isin(["CONV", "GEMM"]) & operators["sme2_evidence"].isin(["executed", "name"])
-    ]
-    unseen = promised[
-        (promised["sme2_evidence"] == "name")
-        & (promised["samples"] - promised["near_boundary_samples"] >= ENOUGH_SAMPLES)
-    ]
-    if not unseen.empty:
-        return f"these names imply SME2, but no sample shows it: {', '.join(unseen['name'])}"
-    if len(promised) and not (promised["sme2_evidence"] == "executed").any():
+    promised = operators[operators["sme2_evidence"].isin(["executed", "name"])]
+    at_odds = promised[promised["on_sme_unit"] == "unknown"]
+    if not at_odds.empty:
+        return f"these names imply SME2, but no sample shows it: {', '.join(at_odds['name'])}"
+    seen = (promised["sme2_evidence"] == "executed").any()
+    if not seen and promised["certain_samples"].sum() >= ENOUGH_SAMPLES:
         return f"{len(promised)} operators have SME2 names, but no sample is in an SME kernel"
     return None
 
@@ -162,16 +159,14 @@ def unknown_operators(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
     return f"unknown operators, counted as Other: {', '.join(names)}" if len(names) else None
 
 
+def passes_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
+    """How the passes contradict one another."""
+    return passes_fault(run)
+
+
 def noise_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
-    """Rounds that scatter, or a machine that was busy: emulated times have neither."""
-    if run["fidelity"] == "emulated":
-        return None
-    summary = warehouse.query("SELECT round_cv FROM latency_summary WHERE run_id = ?", [run["run_id"]])
-    scatter = summary["round_cv"].iloc[0]
-    faults = list(run["flags"])
-    if scatter is not None and scatter > MOST_ROUND_CV:
-        faults.append(f"the round medians scatter by {scatter:.1%}, more than {MOST_ROUND_CV:.0%}")
-    return "; ".join(faults) or None
+    """Rounds that scatter, or a machine that was busy."""
+    return "; ".join(noise(conditions(warehouse, run))) or None
 
 
 def pair_faults(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> str | None:

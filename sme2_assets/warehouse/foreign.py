@@ -84,6 +84,7 @@ def _inference_rows(execute_ns: np.ndarray, warmup: int) -> pd.DataFrame:
             "is_warmup": iteration < warmup,
             # The runner's own clock is not in a trace.
             "duration_ns": None,
+            "cycles": None,
             "execute_ns": execute_ns,
             "emulated_ns": None,
             "emulated_execute_ns": None,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pandas as pd
 
-from sme2_assets.analysis.change_points import regressions
+from sme2_assets.analysis.change_points import regressions, what_could_be_found
 from sme2_assets.warehouse import read
 from sme2_assets.warehouse.ingest import DERIVATION
 from sme2_assets.warehouse.schema import REGRESSIONS
@@ -54,6 +55,15 @@ def find_regressions(warehouse: Warehouse, acknowledged: Path) -> pd.DataFrame:
     frame = pd.DataFrame(records, columns=[column.name for column in REGRESSIONS.columns])
     warehouse.write(REGRESSIONS, frame, {})
     return frame
+
+
+def no_slow_down_text(warehouse: Warehouse, variants: Collection[str] | None = None) -> str:
+    """What may be said of these variants, or of all, where no slow-down was found."""
+    return what_could_be_found(
+        int(rows["median_ns"].notna().sum())
+        for key, rows in series_of(warehouse).items()
+        if variants is None or key[SERIES.index("variant")] in variants
+    )
 
 
 def _acknowledged(path: Path) -> set[str]:

@@ -12,11 +12,13 @@ import pandas as pd
 from pandas.api.types import union_categoricals
 
 from sme2_assets.analysis.attribution import align
+from sme2_assets.analysis.passes import PassesVerdict, reconcile
 from sme2_assets.analysis.paths import Paths
 from sme2_assets.analysis.registered import registered_kernels, require_registered
 from sme2_assets.analysis.samples import kernel_sample_rows
 from sme2_assets.analysis.timeline import execute_durations, timeline_rows
 from sme2_assets.errors import EvidenceError
+from sme2_assets.evidence.arms import ArmsNumerics
 from sme2_assets.evidence.folder import RunFolder, RunProcess
 from sme2_assets.evidence.manifest import Manifest, Moment, Process
 from sme2_assets.evidence.operators import ProgramOperators
@@ -25,6 +27,7 @@ from sme2_assets.store import Store, safe_name, write_text_atomically
 from sme2_assets.targets.keys import TargetKey
 from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.schema import (
+    ARMS_NUMERICS,
     DELEGATION,
     ENVIRONMENT,
     INFERENCES,
@@ -40,7 +43,7 @@ from sme2_assets.warehouse.store import Warehouse
 
 # The version of the code that makes rows of evidence. A change of what any row says, such as another
 # category of an operator, is a new version; `sme2 warehouse rebuild` then applies it to history.
-DERIVATION = 3
+DERIVATION = 4
 ANNOTATION = "xnnpack.log"
 # What columns of times are called where an emulator took them.
 EMULATED_TIMES = {"duration_ns": "emulated_ns", "execute_ns": "emulated_execute_ns"}
@@ -57,6 +60,7 @@ class RunRows:
     operators: pd.DataFrame
     delegation: pd.DataFrame
     numerics: pd.DataFrame
+    arms_numerics: pd.DataFrame
     environment: pd.DataFrame
 
 
@@ -82,7 +86,7 @@ def keys_of(manifest: Manifest) -> dict[str, str]:
 def rows_of_run(run_dir: Path) -> RunRows:
     """Reads a run folder. A file that is not the one that was measured is an error, not a row."""
     folder = _trusted(run_dir)
-    manifest, program = folder.manifest, folder.operators()
+    manifest, program, arms = folder.manifest, folder.operators(), folder.arms()
     inferences, timelines, results, paths = [], [], [], []
     for process in folder.processes():
         result = process.result
@@ -92,7 +96,7 @@ def rows_of_run(run_dir: Path) -> RunRows:
             paths.append(Paths.of(process.events).signatures)
             # The trace of the kernels pass only tells what was sampled: its times are disturbed.
             if process.facts.pass_kind == "etdump":
-                rows = timeline_rows(process.events, len(result.warmup_ns))
+                rows = timeline_rows(process.events, result.traced_warmup)
                 timelines.append(_of_process(_with_backends(rows, program, process), process.facts))
         inferences.append(_of_process(_inference_rows(result, execute_ns), process.facts))
         results.append(result)
@@ -105,13 +109,14 @@ def rows_of_run(run_dir: Path) -> RunRows:
     taken = _taken_paths(run_dir, paths)
     return RunRows(
         manifest,
-        pd.DataFrame([_run_row(manifest, results, taken)]),
+        pd.DataFrame([_run_row(manifest, results, taken, arms)]),
         pd.concat(inferences, ignore_index=True),
         timeline,
         _operator_rows(program, timeline, taken),
         _delegation_rows(folder),
         _frame(NUMERICS, manifest.info.agreements),
-        _frame(ENVIRONMENT, [_environment_row(moment) for moment in manifest.info.environment]),
+        _frame(ARMS_NUMERICS, [value.as_json() for value in arms.values] if arms else []),
+        _frame(ENVIRONMENT, _environment_rows(manifest.info.environment)),
     )
 
 
@@ -124,7 +129,7 @@ def kernel_rows_of_run(run_dir: Path, annotation: Path | None = None) -> KernelR
     program = folder.operators()
     sampled = []
     for process in folder.processes("kernels"):
-        rows = kernel_sample_rows(process.samples, process.events, len(process.result.warmup_ns))
+        rows = kernel_sample_rows(process.samples, process.events, process.result.traced_warmup)
         sampled.append(_with_backends(rows, program, process).assign(round=process.facts.round))
     return KernelRows(
         folder.manifest,
@@ -166,6 +171,7 @@ def write_run(warehouse: Warehouse, rows: RunRows) -> None:
     warehouse.write(OPERATORS, rows.operators, keys)
     warehouse.write(DELEGATION, rows.delegation, keys)
     warehouse.write(NUMERICS, rows.numerics, keys)
+    warehouse.write(ARMS_NUMERICS, rows.arms_numerics, keys)
     warehouse.write(ENVIRONMENT, rows.environment, keys)
     warehouse.write(RUNS, rows.runs, keys)
 
@@ -246,19 +252,26 @@ def _frame(table: Table, rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _inference_rows(result: RunnerResult, execute_ns: np.ndarray | None) -> pd.DataFrame:
-    durations = [*result.warmup_ns, *result.iteration_ns]
-    return pd.DataFrame(
+    untraced = result.traced_warmup - result.warmup_iterations
+    warmup = np.arange(untraced, result.traced_warmup, result.warmup_stride)
+    iteration = np.concatenate([warmup, result.traced_warmup + np.arange(result.iterations)])
+    rows = pd.DataFrame(
         {
-            "iteration": np.arange(len(durations)),
-            "is_warmup": np.arange(len(durations)) < len(result.warmup_ns),
-            "duration_ns": np.array(durations, dtype=np.int64),
-            "execute_ns": pd.array(
-                execute_ns if execute_ns is not None else [None] * len(durations), dtype="Int64"
+            "iteration": iteration,
+            "is_warmup": iteration < result.traced_warmup,
+            "duration_ns": np.array([*result.warmup_ns, *result.iteration_ns], dtype=np.int64),
+            "cycles": pd.array(
+                [None] * len(warmup) + list(result.iteration_cycles or [None] * result.iterations),
+                dtype="Int64",
             ),
+            "execute_ns": pd.array([None] * len(iteration), dtype="Int64"),
             "emulated_ns": None,
             "emulated_execute_ns": None,
         }
     )
+    if execute_ns is not None:
+        rows.loc[iteration >= 0, "execute_ns"] = execute_ns
+    return rows
 
 
 def _of_process(rows: pd.DataFrame, process: Process) -> pd.DataFrame:
@@ -288,8 +301,16 @@ def _constant(value: Any, length: int) -> Any:
     )
 
 
-def _environment_row(moment: Moment) -> dict[str, Any]:
+def _environment_rows(moments: list[Moment]) -> list[dict[str, Any]]:
+    before = {moment.round: moment for moment in moments if moment.moment == "before"}
+    return [_environment_row(moment, before.get(moment.round, moment)) for moment in moments]
+
+
+def _environment_row(moment: Moment, before: Moment) -> dict[str, Any]:
     snapshot = moment.snapshot
+    stolen_s = [
+        each.snapshot.get("counters", {}).get("stolen_s") for each in (before, moment) if moment is not before
+    ]
     frequencies = snapshot["cpu_frequency_khz"]
     return {
         "round": moment.round,
@@ -300,7 +321,22 @@ def _environment_row(moment: Moment) -> dict[str, Any]:
         "governor": snapshot["governor"],
         "temperature_c": snapshot["temperature_c"],
         "heavy_processes": [f"{name}: {share:.2f}" for name, share in snapshot["heavy_processes"]],
+        "stolen_s": max(stolen_s[1] - stolen_s[0], 0.0) if stolen_s and None not in stolen_s else None,
         "flags": moment.flags,
+    }
+
+
+def _passes(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
+    """What the passes say together; nothing of emulated times."""
+    medians: dict[str, dict[int, float]] = {}
+    if manifest.context.fidelity != "emulated":
+        for process, result in zip(manifest.info.processes, results, strict=True):
+            median_ns = statistics.median(result.iteration_ns)
+            medians.setdefault(result.pass_kind, {})[process.round] = median_ns
+    verdict = reconcile(medians) if medians else PassesVerdict(None, None)
+    return {
+        f"passes_{name}" if name in ("agree", "reason") else name: value
+        for name, value in vars(verdict).items()
     }
 
 
@@ -319,7 +355,9 @@ def _taken_paths(run_dir: Path, of_processes: list[tuple[str, ...]]) -> int:
     return len(longest)
 
 
-def _run_row(manifest: Manifest, results: list[RunnerResult], paths: int) -> dict[str, Any]:
+def _run_row(
+    manifest: Manifest, results: list[RunnerResult], paths: int, arms: ArmsNumerics | None
+) -> dict[str, Any]:
     identity, context, info = manifest.identity, manifest.context, manifest.info
     latency = [result for result in results if result.pass_kind == "latency"]
     return {
@@ -338,7 +376,9 @@ def _run_row(manifest: Manifest, results: list[RunnerResult], paths: int) -> dic
         "finished_at": pd.Timestamp(info.finished_at),
         "rounds": len({process.round for process in info.processes}),
         "warmup": info.plan["warmup"],
+        "warmup_s": info.plan.get("warmup_s"),
         "iterations": info.plan["iterations"],
+        "timed_s": info.plan.get("timed_s"),
         "paths": paths,
         "seed": info.seed,
         "pte_sha256": identity.pte_sha256,
@@ -350,7 +390,11 @@ def _run_row(manifest: Manifest, results: list[RunnerResult], paths: int) -> dic
         "output_sha256": info.output_sha256,
         "sqnr_db": info.sqnr_db,
         "sqnr_threshold_db": info.sqnr_threshold_db,
+        "eager_fault": info.eager_fault,
         "arms_sqnr_db": info.arms_sqnr_db,
+        "arms_values": len(arms.values) if arms else None,
+        "arms_of_bound": max((value.of_bound for value in arms.values), default=0.0) if arms else None,
+        "arms_fault": arms.fault if arms else None,
         "executorch_version": info.versions.get("executorch"),
         "compiler": info.versions.get("compiler"),
         "device": context.device,
@@ -367,6 +411,7 @@ def _run_row(manifest: Manifest, results: list[RunnerResult], paths: int) -> dic
         "cpu_features_masked": context.cpu["features_masked"],
         "sme_vector_bits": context.cpu["sme_vector_bits"],
         "steady": info.steady,
+        **_passes(manifest, results),
         "flags": info.flags,
         "load_before": context.load_before,
         "load_after": context.load_after,

@@ -14,30 +14,34 @@ WITH ordered AS (
 SELECT
     run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at,
     CASE WHEN mean_ns IS NOT NULL THEN
-        row_number() OVER (PARTITION BY run_id ORDER BY mean_ns DESC, execution_order)
+        row_number() OVER (PARTITION BY run_id ORDER BY median_ns DESC, mean_ns DESC, execution_order)
     END::INTEGER AS rank,
     execution_order, backend, delegate, position, name, op_type, data_type, category,
     attribution, node_kind, edge_ops, module, module_type, source, code, input_shape, output_shape, macs,
-    sme2_evidence, samples, sme_samples, rounds, inferences,
-    median_ns, mean_ns, share,
+    on_sme_unit, sme2_evidence, samples, telling_samples, certain_sme_samples, rounds, inferences,
+    median_ns, mean_ns, mean_most_ns, share,
     sum(share) OVER (
-        PARTITION BY run_id ORDER BY mean_ns DESC, execution_order
+        PARTITION BY run_id ORDER BY median_ns DESC, mean_ns DESC, execution_order
         ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
     ) AS cumulative_share,
-    gflops
+    gops, rate_unit
 FROM ordered;
 COMMENT ON VIEW bottlenecks IS 'The operators of each run with their rank by time, and with their order in the inference.';
-COMMENT ON COLUMN bottlenecks.rank IS '1 for the operator that takes most time; NULL when emulated.';
+COMMENT ON COLUMN bottlenecks.rank IS '1 for the operator with the largest median, which one disturbed round does not decide; NULL when emulated.';
+COMMENT ON COLUMN bottlenecks.on_sme_unit IS 'on, off or unknown, as in operator_facts.';
 COMMENT ON COLUMN bottlenecks.sme2_evidence IS 'executed, name, registered or none, as in operator_facts.';
 COMMENT ON COLUMN bottlenecks.samples IS 'Samples attributed to the operator, all threads.';
-COMMENT ON COLUMN bottlenecks.sme_samples IS 'Those in SME or SME2 kernels, or on an SME instruction.';
+COMMENT ON COLUMN bottlenecks.telling_samples IS 'Those in kernels that compute, as in operator_facts.';
+COMMENT ON COLUMN bottlenecks.certain_sme_samples IS 'Those of them on SME.';
 COMMENT ON COLUMN bottlenecks.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN bottlenecks.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN bottlenecks.median_ns IS 'Median over rounds of the per-process medians; NULL when emulated.';
-COMMENT ON COLUMN bottlenecks.mean_ns IS 'Mean time; NULL when emulated.';
+COMMENT ON COLUMN bottlenecks.mean_ns IS 'Mean time without disturbed rounds; NULL when emulated.';
+COMMENT ON COLUMN bottlenecks.mean_most_ns IS 'The most the mean can be, as in operator_summary; NULL when emulated.';
 COMMENT ON COLUMN bottlenecks.share IS 'Mean time over mean Method::execute; NULL when emulated.';
 COMMENT ON COLUMN bottlenecks.cumulative_share IS 'Share of this operator and all of a smaller rank; NULL when emulated.';
-COMMENT ON COLUMN bottlenecks.gflops IS 'Achieved 10^9 operations per second, two per multiply-accumulate; NULL when emulated, not counted, or too short for XNNPACK''s whole microseconds.';
+COMMENT ON COLUMN bottlenecks.gops IS 'Achieved 10^9 operations per second, as in operator_facts.';
+COMMENT ON COLUMN bottlenecks.rate_unit IS 'GOP/s where the operator multiplies integers, otherwise GFLOP/s; NULL without a rate.';
 
 -- A run without SME2 borrows the evidence of the newest emulated run with SME2 that has the same model
 -- file, the same library and the same operators in the same places.
@@ -59,11 +63,8 @@ QUALIFY row_number() OVER (PARTITION BY alone.run_id ORDER BY lender.started_at 
 COMMENT ON VIEW emulated_twin IS 'For a run with only SME2 off: the emulated run of the same program with SME2 on, which shows the kernels that SME2 hardware would take.';
 COMMENT ON COLUMN emulated_twin.evidence_run_id IS 'The emulated run with SME2 on.';
 
--- Why a convolution or a matrix product is not on the SME unit. `by_fact` reasons hold whatever the
--- machine: no kernel of the library fits. The others need a run with SME2 on:
--- - shape: another operator of that run, of the same type and data type, did take an SME2 kernel.
--- - unknown: nothing that is stored tells.
--- Which packed type (PF32, PF16, PQS8) exists for which operator is that of the library's symbols.
+-- Convolutions and matrix products that are not known to be on the SME unit. Where one is off it, the reason is its
+-- obstacle; shape, if another of its kind and data type is on the unit; else nobody knows the cause.
 CREATE VIEW missed_sme2 AS
 WITH sessions AS (
     SELECT session_id, variant, platform, bool_or(sme2 = 'on') AS both_arms
@@ -74,89 +75,49 @@ WITH sessions AS (
 -- Not materialised, so that a query for one run reads no other.
 matrix AS NOT MATERIALIZED (
     SELECT
-        facts.*,
-        string_split(replace(coalesce(facts.data_type, ''), ' ', ''), ',') AS types,
-        -- Both of these prove an SME2 kernel. That one was registered does not prove that it ran.
-        facts.sme2_evidence IN ('executed', 'name') AS taken,
-        sessions.both_arms
+        facts.*, sessions.both_arms,
+        bool_or(facts.on_sme_unit = 'on') OVER (PARTITION BY facts.run_id, facts.op_type, facts.element) AS kind_is_on
     FROM operator_facts AS facts
-    JOIN runs
-        ON runs.run_id = facts.run_id AND runs.experiment = 'sme2'
-        AND runs.fidelity IS DISTINCT FROM 'reference'
+    JOIN runs ON runs.run_id = facts.run_id AND runs.experiment = 'sme2'
     JOIN sessions
         ON sessions.session_id = facts.session_id AND sessions.variant = facts.variant
         AND sessions.platform = facts.platform
-    WHERE facts.category IN ('CONV', 'GEMM')
-),
--- The element type that decides which packed kernel there could be.
-typed AS NOT MATERIALIZED (
-    SELECT
-        *,
-        CASE
-            WHEN list_has_any(types, ['QP8']) THEN 'QP8'
-            WHEN list_has_any(types, ['QS8', 'QC8', 'PQS8']) THEN 'int8'
-            WHEN list_has_any(types, ['F16', 'PF16']) THEN 'F16'
-            WHEN list_has_any(types, ['F32', 'PF32']) THEN 'F32'
-        END AS element
-    FROM matrix
-),
-judged AS NOT MATERIALIZED (
-    SELECT
-        *,
-        CASE
-            WHEN backend <> 'xnnpack' THEN 'not delegated'
-            WHEN regexp_matches(name, '\b(DWConv|VMulCAddC)\b') THEN 'depthwise'
-            -- Shapes inside XNNPACK have the channels last.
-            WHEN groups > 1 AND groups = TRY_CAST(string_split(input_shape, 'x')[-1] AS INTEGER) THEN 'depthwise'
-            -- With one input channel its only group is a channel, and the exporter takes it for depthwise.
-            WHEN node_kind = 'XNNDepthwiseConv2d' AND groups = 1 THEN 'shape'
-            WHEN list_has_any(types, ['QB4W', 'QU8', 'QDU8']) THEN 'quantisation scheme'
-            -- Weights alone are quantised.
-            WHEN types[1] IN ('F32', 'F16') AND list_has_any(types, ['QC8W', 'QC4W', 'QC2W'])
-                THEN 'quantisation scheme'
-            -- An arm without SME2 cannot tell: with it, the same operator may be QP8, which has SME2 kernels.
-            WHEN sme2 = 'on' AND list_has_any(types, ['QD8']) THEN 'quantisation scheme'
-            WHEN op_type = 'Deconvolution' AND element IN ('F32', 'F16') THEN 'data type'
-            WHEN list_has_any(types, ['BF16']) THEN 'data type'
-            -- A 1x1 convolution. A linear layer of the same name has a kernel, so without a node only a
-            -- run with SME2 on can tell.
-            WHEN op_type = 'Fully Connected' AND element = 'F16' AND coalesce(node_kind LIKE '%Conv%', sme2 = 'on')
-                THEN 'data type'
-        END AS by_fact,
-        bool_or(taken) OVER (PARTITION BY run_id, op_type, element) AS kind_has_kernel
-    FROM typed
+    WHERE facts.on_sme_unit IS NOT NULL
 ),
 observed AS NOT MATERIALIZED (
     SELECT
         *,
         CASE
-            WHEN by_fact IS NOT NULL THEN by_fact
-            WHEN element <> 'QP8' AND kind_has_kernel THEN 'shape'
-            ELSE 'unknown'
+            WHEN on_sme_unit = 'unknown' THEN 'unknown'
+            WHEN sme2_obstacle IS NOT NULL THEN sme2_obstacle
+            WHEN kind_is_on THEN 'shape'
+            ELSE 'unexplained'
         END AS reason
-    FROM judged
-    WHERE sme2 = 'on'
+    FROM matrix
+    WHERE sme2 = 'on' AND on_sme_unit <> 'on'
 ),
 missed AS NOT MATERIALIZED (
-    SELECT * EXCLUDE (reason), reason, 'observed' AS basis, run_id AS evidence_run_id, sme2_evidence AS evidence
-    FROM observed
-    WHERE NOT taken
+    SELECT *, 'observed' AS basis, run_id AS evidence_run_id FROM observed
     UNION ALL BY NAME
-    SELECT judged.*, observed.reason, 'emulated' AS basis, emulated_twin.evidence_run_id, observed.sme2_evidence AS evidence
-    FROM judged
+    SELECT
+        matrix.* REPLACE (
+            observed.on_sme_unit AS on_sme_unit, observed.sme2_evidence AS sme2_evidence,
+            observed.telling_samples AS telling_samples, observed.certain_sme_samples AS certain_sme_samples
+        ),
+        observed.reason, 'emulated' AS basis, emulated_twin.evidence_run_id
+    FROM matrix
     JOIN emulated_twin USING (run_id)
     JOIN observed
-        ON observed.run_id = emulated_twin.evidence_run_id AND observed.backend = judged.backend
-        AND observed.delegate IS NOT DISTINCT FROM judged.delegate AND observed.position = judged.position
-    WHERE NOT observed.taken
+        ON observed.run_id = emulated_twin.evidence_run_id AND observed.backend = matrix.backend
+        AND observed.delegate IS NOT DISTINCT FROM matrix.delegate AND observed.position = matrix.position
     UNION ALL BY NAME
-    SELECT judged.*, by_fact AS reason, 'predicted' AS basis, NULL AS evidence_run_id, sme2_evidence AS evidence
-    FROM judged
-    WHERE NOT both_arms AND by_fact IS NOT NULL AND run_id NOT IN (SELECT run_id FROM emulated_twin)
+    SELECT *, sme2_obstacle AS reason, 'predicted' AS basis, NULL AS evidence_run_id
+    FROM matrix
+    WHERE NOT both_arms AND sme2_obstacle IS NOT NULL AND run_id NOT IN (SELECT run_id FROM emulated_twin)
 )
 SELECT
     run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at,
-    reason,
+    on_sme_unit, reason,
     CASE reason
         WHEN 'not delegated' THEN 'A portable kernel ran it; only XNNPACK has SME2 kernels.'
         WHEN 'depthwise' THEN 'Each channel has its own filter, so there is no matrix product; no SME2 kernel exists.'
@@ -173,37 +134,45 @@ SELECT
                 THEN 'It has one input channel, so it was exported as a depthwise convolution, which has no SME2 kernel; with more input channels it would be an ordinary one.'
             ELSE 'Others of its kind and data type took an SME2 kernel in the same run: it is this operator''s own shape or parameters.'
         END
-        ELSE CASE WHEN element = 'QP8'
-            THEN 'QP8 has kernels with and without SME2: only samples tell which one ran.'
-            ELSE 'Nothing that is stored tells why.'
+        WHEN 'unexplained' THEN 'Its samples are in other kernels; nothing that is stored tells why.'
+        ELSE CASE
+            WHEN sme2_evidence = 'name' THEN 'Its name says SME2, its samples say other kernels.'
+            WHEN certain_sme_samples > 0 AND sme2_obstacle IS NOT NULL
+                THEN 'It was sampled in SME kernels, though by its type there should be none for it.'
+            WHEN certain_sme_samples > 0 THEN 'It was sampled in SME kernels, but too few times, or in others as well.'
+            WHEN element = 'QP8'
+                THEN 'QP8 has kernels with and without SME2, and too few samples tell which one ran.'
+            ELSE 'Neither its name nor enough samples tell which kernel ran.'
         END
     END AS because,
-    basis, evidence_run_id, evidence AS sme2_evidence,
+    basis, evidence_run_id, sme2_evidence,
     backend, delegate, position, name, op_type, data_type, category,
     attribution, node_kind, module, module_type, source, code, input_shape, output_shape, kernel_size, groups, macs,
-    samples, sme_samples, rounds, inferences,
+    samples, telling_samples, certain_sme_samples, rounds, inferences,
     CASE WHEN fidelity = 'hardware' THEN median_ns END AS median_ns,
     CASE WHEN fidelity = 'hardware' THEN mean_ns END AS mean_ns,
     CASE WHEN fidelity = 'hardware' THEN share END AS share
 FROM missed;
-COMMENT ON VIEW missed_sme2 IS 'Convolutions and matrix products that no evidence shows on the SME unit, with the reason. For a session with both arms, those of the arm with SME2 on; for SME2 off alone, what to expect; for a reference, none.';
-COMMENT ON COLUMN missed_sme2.reason IS 'depthwise, data type, shape, not delegated, quantisation scheme or unknown.';
+COMMENT ON VIEW missed_sme2 IS 'Convolutions and matrix products that are off the SME unit, with the reason, and those of which it is unknown. For a session with both arms, those of the arm with SME2 on; for SME2 off alone, what to expect; for a reference, none.';
+COMMENT ON COLUMN missed_sme2.on_sme_unit IS 'off or unknown, in the run with SME2 on that shows it; in this one when predicted.';
+COMMENT ON COLUMN missed_sme2.reason IS 'Of one that is off the unit: depthwise, data type, shape, not delegated, quantisation scheme or unexplained. unknown: whether it is off is not known.';
 COMMENT ON COLUMN missed_sme2.because IS 'The reason in a sentence.';
 COMMENT ON COLUMN missed_sme2.basis IS 'observed (this run had SME2 on), emulated (it had not; an emulated run of the same model file shows it), or predicted (from the operator''s type alone).';
 COMMENT ON COLUMN missed_sme2.evidence_run_id IS 'The run with SME2 on that shows it; NULL when predicted.';
-COMMENT ON COLUMN missed_sme2.sme2_evidence IS 'none, or registered: the log offered an SME2 kernel, but nothing shows that it ran.';
-COMMENT ON COLUMN missed_sme2.samples IS 'Samples attributed to the operator; with none of them, only its name speaks.';
-COMMENT ON COLUMN missed_sme2.sme_samples IS 'Those in SME or SME2 kernels that may belong to a neighbour.';
+COMMENT ON COLUMN missed_sme2.sme2_evidence IS 'none; registered: the log offered an SME2 kernel, but nothing shows that it ran; name: its name implies one, and its samples do not.';
+COMMENT ON COLUMN missed_sme2.samples IS 'Samples attributed to the operator, all threads.';
+COMMENT ON COLUMN missed_sme2.telling_samples IS 'Those in kernels that compute, on SME or not, of the run that shows it.';
+COMMENT ON COLUMN missed_sme2.certain_sme_samples IS 'Those of them on SME.';
 COMMENT ON COLUMN missed_sme2.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN missed_sme2.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN missed_sme2.median_ns IS 'Median over rounds of the per-process medians; NULL when emulated.';
-COMMENT ON COLUMN missed_sme2.mean_ns IS 'Mean time: the most that an SME2 kernel could gain. NULL when emulated.';
+COMMENT ON COLUMN missed_sme2.mean_ns IS 'Mean time as reported: the most that an SME2 kernel could gain, but for up to a microsecond that XNNPACK hides. NULL when emulated.';
 COMMENT ON COLUMN missed_sme2.share IS 'Mean time over mean Method::execute; NULL when emulated.';
 
 CREATE VIEW module_summary AS
 WITH placed AS (
     SELECT
-        run_id, category, execution_order, macs, mean_ns, sme2_evidence, module_type,
+        run_id, category, execution_order, macs, mean_ns, mean_most_ns, data_type, on_sme_unit, module_type,
         CASE
             WHEN module <> '' THEN string_split(module, '.')
             -- Of the model's own forward: it has a line, but no module below the model.
@@ -228,9 +197,12 @@ modules AS (
         count(category) AS operators,
         count(category) FILTER (depth = len(path)) AS own_operators,
         count(category) FILTER (category IN ('CONV', 'GEMM')) AS matrix_operators,
-        count(category) FILTER (sme2_evidence IN ('executed', 'name')) AS sme2_operators,
+        count(*) FILTER (on_sme_unit = 'on') AS sme2_operators,
+        count(*) FILTER (on_sme_unit = 'unknown') AS sme2_unknown_operators,
         sum(macs)::BIGINT AS macs,
         sum(mean_ns) AS mean_ns,
+        sum(coalesce(mean_most_ns, mean_ns)) AS mean_most_ns,
+        bool_or(macs > 0 AND regexp_matches(coalesce(data_type, ''), '^P?Q')) AS integers,
         CASE WHEN sum(mean_ns) IS NOT NULL THEN coalesce(sum(mean_ns) FILTER (depth = len(path)), 0) END AS own_ns
     FROM levels
     GROUP BY run_id, depth, array_to_string(path[:depth], '.')
@@ -244,11 +216,14 @@ SELECT
     modules.operators::INTEGER AS operators, modules.own_operators::INTEGER AS own_operators,
     modules.matrix_operators::INTEGER AS matrix_operators,
     CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN modules.sme2_operators::INTEGER END AS sme2_operators,
+    CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN modules.sme2_unknown_operators::INTEGER END
+        AS sme2_unknown_operators,
     modules.first_operator, modules.macs, modules.mean_ns, modules.own_ns,
     -- By the column that is shown: then a query for one run reads no other.
     modules.mean_ns / nullif(max(modules.mean_ns) FILTER (depth = 0) OVER (PARTITION BY runs.run_id), 0) AS share,
-    -- As in operator_facts: five microseconds for each operator, or flooring takes more than a fifth.
-    CASE WHEN modules.mean_ns >= 5000 * modules.operators THEN 2 * modules.macs / nullif(modules.mean_ns, 0) END AS gflops
+    -- As in operator_facts.
+    CASE WHEN modules.mean_most_ns <= 1.2 * modules.mean_ns THEN 2 * modules.macs / nullif(modules.mean_ns, 0) END AS gops,
+    CASE WHEN gops IS NOT NULL THEN if(modules.integers, 'GOP/s', 'GFLOP/s') END AS rate_unit
 FROM modules
 JOIN runs USING (run_id);
 COMMENT ON VIEW module_summary IS 'Time by module of the model, at every level of its hierarchy. The rows of one depth add up to their parents'' own time and theirs; the own times of all rows add up to the inference.';
@@ -259,46 +234,58 @@ COMMENT ON COLUMN module_summary.module_type IS 'Class of the module; NULL if it
 COMMENT ON COLUMN module_summary.operators IS 'Operators in the module and below it.';
 COMMENT ON COLUMN module_summary.own_operators IS 'Operators of the module itself.';
 COMMENT ON COLUMN module_summary.matrix_operators IS 'CONV and GEMM operators in the module and below it.';
-COMMENT ON COLUMN module_summary.sme2_operators IS 'Operators that are known to take an SME2 kernel (executed, or by name); NULL on a reference.';
+COMMENT ON COLUMN module_summary.sme2_operators IS 'Those of them on the SME unit, as in operator_facts; NULL on a reference.';
+COMMENT ON COLUMN module_summary.sme2_unknown_operators IS 'Those of which it is unknown; NULL on a reference.';
 COMMENT ON COLUMN module_summary.first_operator IS 'Execution order of its first operator, as in bottlenecks; NULL without operators.';
 COMMENT ON COLUMN module_summary.macs IS 'Multiply-accumulates of one inference, where they are counted.';
 COMMENT ON COLUMN module_summary.mean_ns IS 'Mean time of the module and all below it; NULL when emulated.';
 COMMENT ON COLUMN module_summary.own_ns IS 'Mean time of the module''s own operators; NULL when emulated.';
 COMMENT ON COLUMN module_summary.share IS 'Mean time over mean Method::execute; NULL when emulated.';
-COMMENT ON COLUMN module_summary.gflops IS '10^9 operations per second, two per multiply-accumulate, over all time of the module; NULL when emulated, or too short for XNNPACK''s whole microseconds.';
+COMMENT ON COLUMN module_summary.gops IS '10^9 operations per second, two per multiply-accumulate, over all time of the module; NULL when emulated, or too short for XNNPACK''s whole microseconds.';
+COMMENT ON COLUMN module_summary.rate_unit IS 'GOP/s where any of it multiplies integers, otherwise GFLOP/s; NULL without a rate.';
 
 CREATE VIEW headroom AS
 WITH per_run AS (
     SELECT
         run_id, count(*)::INTEGER AS rounds, sum(inferences)::INTEGER AS inferences,
-        avg(COLUMNS('_ns$')),
+        count(*) FILTER (disturbed)::INTEGER AS disturbed_rounds,
+        stddev_samp(inference_ns) / nullif(avg(inference_ns), 0) AS round_cv,
+        avg(COLUMNS('_ns$')) FILTER (NOT disturbed),
         max(delegate_calls)::INTEGER AS delegate_calls, max(operators)::INTEGER AS operators,
         max(portable_operators)::INTEGER AS portable_operators
     FROM part_rounds
+    JOIN traced_rounds USING (run_id, round)
     GROUP BY run_id
 )
 SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
     runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
-    per_run.rounds, per_run.inferences, per_run.operators, portable_operators, delegate_calls,
-    inference_ns, compute_ns, data_movement_ns, portable_ns, delegate_overhead_ns, framework_overhead_ns,
-    CASE WHEN runs.fidelity = 'hardware' THEN inference_ns - compute_ns END AS without_compute_ns,
+    per_run.rounds, disturbed_rounds, round_cv,
+    per_run.inferences, per_run.operators, portable_operators, delegate_calls,
+    inference_ns, compute_ns, compute_most_ns, data_movement_ns, data_movement_most_ns, portable_ns,
+    delegate_overhead_ns, framework_overhead_ns,
+    -- A ceiling holds whatever XNNPACK's whole microseconds hide.
+    CASE WHEN runs.fidelity = 'hardware' THEN inference_ns - compute_most_ns END AS without_compute_ns,
     inference_ns / nullif(without_compute_ns, 0) AS without_compute_speedup,
-    CASE WHEN runs.fidelity = 'hardware' THEN inference_ns - data_movement_ns END AS without_data_movement_ns,
+    CASE WHEN runs.fidelity = 'hardware' THEN inference_ns - data_movement_most_ns END AS without_data_movement_ns,
     inference_ns / nullif(without_data_movement_ns, 0) AS without_data_movement_speedup
 FROM per_run
 JOIN runs USING (run_id);
 COMMENT ON VIEW headroom IS 'The most each run could gain: the time of its parts, and the ceilings by Amdahl''s law if a part took no time. Traced times; NULL when emulated. A reference has no ceilings.';
-COMMENT ON COLUMN headroom.rounds IS 'Rounds: the n of the means.';
+COMMENT ON COLUMN headroom.rounds IS 'Rounds; disturbed ones are not in the means.';
+COMMENT ON COLUMN headroom.disturbed_rounds IS 'Rounds that the means leave out, as in traced_rounds.';
+COMMENT ON COLUMN headroom.round_cv IS 'Standard deviation of the mean inference of the rounds over its mean, disturbed ones included; NULL with one round, and when emulated.';
 COMMENT ON COLUMN headroom.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN headroom.operators IS 'Operators of one inference.';
 COMMENT ON COLUMN headroom.inference_ns IS 'Mean Method::execute with tracer.';
 COMMENT ON COLUMN headroom.compute_ns IS 'Mean time of CONV and GEMM.';
+COMMENT ON COLUMN headroom.compute_most_ns IS 'The most that can be: XNNPACK hides up to a microsecond of each operator.';
 COMMENT ON COLUMN headroom.data_movement_ns IS 'Mean time of Data Movement.';
+COMMENT ON COLUMN headroom.data_movement_most_ns IS 'The most that can be.';
 COMMENT ON COLUMN headroom.portable_ns IS 'Mean time of operators outside delegates, whatever their category.';
 COMMENT ON COLUMN headroom.delegate_overhead_ns IS 'Mean time of delegate calls beyond their operators. XNNPACK reports whole microseconds, so up to one per operator is rounding.';
 COMMENT ON COLUMN headroom.framework_overhead_ns IS 'Mean time of Method::execute beyond delegate calls and portable operators.';
-COMMENT ON COLUMN headroom.without_compute_ns IS 'The inference if CONV and GEMM took no time.';
-COMMENT ON COLUMN headroom.without_compute_speedup IS 'What that would bring: the ceiling of every faster kernel for them.';
-COMMENT ON COLUMN headroom.without_data_movement_ns IS 'The inference if Data Movement took no time.';
-COMMENT ON COLUMN headroom.without_data_movement_speedup IS 'What that would bring.';
+COMMENT ON COLUMN headroom.without_compute_ns IS 'The inference if CONV and GEMM took no time: so much at least.';
+COMMENT ON COLUMN headroom.without_compute_speedup IS 'What that would bring at most: the ceiling of every faster kernel for them.';
+COMMENT ON COLUMN headroom.without_data_movement_ns IS 'The inference if Data Movement took no time: so much at least.';
+COMMENT ON COLUMN headroom.without_data_movement_speedup IS 'What that would bring at most.';

@@ -23,6 +23,7 @@ from typing import TypeVar
 import duckdb
 import pandas as pd
 
+from sme2_assets.analysis.unit import filled_in
 from sme2_assets.warehouse.schema import RUN_ID, RUNS, TABLES, Table
 
 T = TypeVar("T")
@@ -337,7 +338,7 @@ def _comment_like_tables(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _sql(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text()
+    return filled_in(resources.files(__package__).joinpath(name).read_text())
 
 
 def quoted(path: Path) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from sme2_assets.analysis.comparison import ArmRounds
+from sme2_assets.analysis.confidence import Conditions, conditions_of
 from sme2_assets.errors import WarehouseError
 from sme2_assets.warehouse.store import Warehouse
 
@@ -16,8 +17,10 @@ SERIES = ("variant", "platform", "device", "arch", "threads", "cpus", "power_mod
 RUN_VIEWS = (
     "latency_summary",
     "operator_summary",
+    "category_times",
     "category_summary",
     "operator_facts",
+    "unit_use",
     "kernel_usage",
     "attribution_coverage",
 )
@@ -55,6 +58,7 @@ def rows_of_view(warehouse: Warehouse, view: str, run_id: str) -> pd.DataFrame:
     order = {
         "operator_summary": "delegate NULLS LAST, position",
         "operator_facts": "delegate NULLS LAST, position",
+        "category_times": "mean_ns DESC NULLS LAST, category",
         "category_summary": "mean_ns DESC NULLS LAST, category",
         "kernel_usage": "delegate NULLS LAST, position, samples DESC",
     }
@@ -69,9 +73,26 @@ def arm(warehouse: Warehouse, run: dict[str, Any]) -> ArmRounds:
     """One arm's rows for a comparison."""
     frames = {
         view: warehouse.query(f"SELECT * EXCLUDE (run_id) FROM {view} WHERE run_id = ?", [run["run_id"]])
-        for view in ("latency_rounds", "category_rounds", "operator_rounds")
+        for view in ("latency_rounds", "category_rounds")
     }
-    return ArmRounds(run, **frames)
+    operators = warehouse.query(
+        "SELECT rounds.* EXCLUDE (run_id), on_sme_unit "
+        "FROM operator_rounds AS rounds LEFT JOIN operator_facts AS facts "
+        "ON facts.run_id = rounds.run_id AND facts.backend = rounds.backend "
+        "AND facts.delegate IS NOT DISTINCT FROM rounds.delegate AND facts.position = rounds.position "
+        "WHERE rounds.run_id = ?",
+        [run["run_id"]],
+    )
+    return ArmRounds(run, **frames, operator_rounds=operators, conditions=conditions(warehouse, run))
+
+
+def conditions(warehouse: Warehouse, run: dict[Any, Any]) -> Conditions:
+    """What a run was measured under."""
+    latency, headroom = (
+        warehouse.query(f"SELECT * FROM {view} WHERE run_id = ?", [run["run_id"]]).to_dict("records")
+        for view in ("latency_summary", "headroom")
+    )
+    return conditions_of(run, *(rows[0] if rows else {} for rows in (latency, headroom)))
 
 
 def comparison_of_session(warehouse: Warehouse, session_id: str) -> pd.DataFrame:

@@ -18,6 +18,7 @@ import duckdb
 
 import sme2_assets
 from sme2_assets.errors import EvidenceError, Sme2Error
+from sme2_assets.evidence.blind import TRIAL_FILE, Trial, revealed, trial_folders, write_trial
 from sme2_assets.evidence.folder import (
     ForeignFolder,
     RunFolder,
@@ -26,6 +27,7 @@ from sme2_assets.evidence.folder import (
     run_folders,
 )
 from sme2_assets.store import Store, new_directory, write_text_atomically
+from sme2_assets.warehouse.blind import write_blind_trials
 from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.foreign import rows_of_foreign, write_foreign
 from sme2_assets.warehouse.history import find_regressions
@@ -106,6 +108,9 @@ def sync(store: Store, log: Log) -> Derived:
     warehouse.publish()
     _compare_all(warehouse, done, log)
     warehouse.publish()
+    if any(trial_folders(store.blind)):
+        _judge_trials(store, warehouse, done)
+        warehouse.publish()
     return done
 
 
@@ -127,6 +132,13 @@ def merge(store: Store, source: Path, log: Log) -> Derived:
                     annotate(store, path.name, note)
             else:
                 done.already_there.append(path.name)
+        except Sme2Error as error:
+            done.refused.append(Refused(path.name, error))
+    for path in trial_folders(Store(runs.parent).blind):
+        try:
+            if not (store.blind / path.name).exists():
+                trial = Trial.read(path / TRIAL_FILE)
+                write_trial(store.blind, trial, revealed(path, trial))
         except Sme2Error as error:
             done.refused.append(Refused(path.name, error))
     taken = sync(store, log)
@@ -188,7 +200,13 @@ def _derived_anew(store: Store, made: Warehouse, log: Log) -> Derived:
     made.publish()
     if any(_files(Warehouse(store.warehouse), REGRESSIONS)):
         find_regressions(made, store.root / "acknowledged.txt")
+    _judge_trials(store, made, done)
     return done
+
+
+def _judge_trials(store: Store, warehouse: Warehouse, done: Derived) -> None:
+    """Blind trials are judged after the A/A sessions, whose noise they are judged by."""
+    done.refused += [Refused(what, error) for what, error in write_blind_trials(store, warehouse).items()]
 
 
 def _derive_all(store: Store, warehouse: Warehouse, folders: Sequence[Path], done: Derived, log: Log) -> None:

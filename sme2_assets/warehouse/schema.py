@@ -80,7 +80,12 @@ SETTING = (
 PROCESS = (
     Column("pass", "VARCHAR", "latency (no tracer attached), etdump (operator times) or kernels (sampled)."),
     Column("round", "INTEGER", "Round of the session, from 0: one fresh process per arm and pass."),
-    Column("iteration", "INTEGER", "Inference within the process, from 0, warm-up included."),
+    Column(
+        "iteration",
+        "INTEGER",
+        "Inference within the process, as in its trace, from 0. Warm-up that is not traced is below 0, and "
+        "of a long one only every so many inferences are there.",
+    ),
     Column("is_warmup", "BOOLEAN", "Whether the inference was warm-up; summaries leave it out."),
 )
 
@@ -107,8 +112,14 @@ RUNS = Table(
         Column("started_at", "TIMESTAMPTZ", "Start of the session."),
         Column("finished_at", "TIMESTAMPTZ", "End of the session."),
         Column("rounds", "INTEGER", "Rounds measured."),
-        Column("warmup", "INTEGER", "Warm-up inferences per process, at least; more until steady."),
-        Column("iterations", "INTEGER", "Timed inferences per process."),
+        Column("warmup", "INTEGER", "Warm-up inferences per process, at least."),
+        Column(
+            "warmup_s",
+            "DOUBLE",
+            "Wall time of a warm-up, at least; 0: exactly so many inferences. NULL before it was by time.",
+        ),
+        Column("iterations", "INTEGER", "Timed inferences per process, at least."),
+        Column("timed_s", "DOUBLE", "Wall time of the timed part, likewise."),
         Column(
             "paths",
             "INTEGER",
@@ -134,9 +145,22 @@ RUNS = Table(
         Column(
             "sqnr_threshold_db",
             "DOUBLE",
-            "What the precision must reach, against eager and between the arms.",
+            "What the precision must reach against eager.",
         ),
+        Column("eager_fault", "VARCHAR", "Why an output is not the eager model's; NULL where all are."),
         Column("arms_sqnr_db", "DOUBLE", "Outputs of the arms against each other, in dB; NULL when alone."),
+        Column(
+            "arms_values",
+            "INTEGER",
+            "Values in which the arms were compared by their own bounds: outputs, and values between. NULL "
+            "when alone, and for runs from before there were such bounds.",
+        ),
+        Column(
+            "arms_of_bound",
+            "DOUBLE",
+            "Their largest error as a share of its bound; above 1 is a fault.",
+        ),
+        Column("arms_fault", "VARCHAR", "The first value in which the arms differ; NULL where none does."),
         Column("executorch_version", "VARCHAR", "Version of the ExecuTorch runtime in the runner."),
         Column("compiler", "VARCHAR", "Compiler of the runner."),
         *DEVICE,
@@ -154,8 +178,24 @@ RUNS = Table(
         Column(
             "steady",
             "BOOLEAN",
-            "Whether every process ended its warm-up on a steady series; NULL for a fixed warm-up.",
+            "Whether nine of ten processes ended their warm-up steady; NULL for a fixed number of them.",
         ),
+        Column(
+            "passes_agree",
+            "BOOLEAN",
+            "Whether untraced, traced and sampled inferences tell the same speed. false: a dearer pass was "
+            "faster than a cheaper one, so no time of the run is a headline. NULL where it cannot be told.",
+        ),
+        Column("passes_reason", "VARCHAR", "Why they do not agree, or why that cannot be told."),
+        Column(
+            "tracer_overhead",
+            "DOUBLE",
+            "What the tracer costs: inference with it over without it, minus 1, over paired rounds. NULL "
+            "when emulated.",
+        ),
+        Column("tracer_overhead_low", "DOUBLE", "Lower end of its 95 % interval; NULL with too few rounds."),
+        Column("tracer_overhead_high", "DOUBLE", "Upper end of it."),
+        Column("sampler_overhead", "DOUBLE", "The same for tracer and sampler together."),
         Column("flags", "VARCHAR[]", "What was wrong with the machine around a round, e.g. busy."),
         Column("load_before", "DOUBLE", "One-minute load average before the session."),
         Column("load_after", "DOUBLE", "One-minute load average after the session."),
@@ -181,6 +221,12 @@ INFERENCES = Table(
     (
         *PROCESS,
         Column("duration_ns", "BIGINT", "Inference time by the runner's own clock; NULL when emulated."),
+        Column(
+            "cycles",
+            "BIGINT",
+            "CPU cycles of the measuring thread in the inference, outside the kernel; NULL where the system "
+            "does not count them, and for warm-up.",
+        ),
         Column(
             "execute_ns",
             "BIGINT",
@@ -297,6 +343,29 @@ NUMERICS = Table(
         Column("cosine", "DOUBLE", "Cosine of the angle between the two; NULL where it has no meaning."),
         Column("equal_share", "DOUBLE", "Share of elements that are exactly the same."),
         Column("top1_agreement", "DOUBLE", "Share of rows with the same largest element; classifiers only."),
+        Column("worst_part_db", "DOUBLE", "The ratio of the worst channel or row; NULL for integers."),
+        Column("correlation", "DOUBLE", "Of what varies in both; NULL where nothing does."),
+    ),
+)
+
+ARMS_NUMERICS = Table(
+    "arms_numerics",
+    "The arms of a pair against each other, value by value: outputs, and what each matrix operator gives.",
+    (VARIANT, TARGET, RUN_ID),
+    (
+        Column("name", "VARCHAR", "The output, or the operator whose result it is."),
+        Column("operator", "VARCHAR", "The operator as torch.export calls it; empty for an output."),
+        Column("module", "VARCHAR", "The module that it belongs to."),
+        Column("kind", "VARCHAR", "Which bound holds: fp32, fp16, static, dynamic or unknown."),
+        Column("elements", "BIGINT", "Elements that were compared."),
+        Column("equal_share", "DOUBLE", "Share of elements that are exactly the same."),
+        Column("largest_error", "DOUBLE", "Largest difference; in steps for 8-bit values."),
+        Column(
+            "of_bound",
+            "DOUBLE",
+            "The largest error as a share of its bound; above 1 is a fault.",
+        ),
+        Column("fault", "VARCHAR", "How the arms differ; NULL where they agree."),
     ),
 )
 
@@ -362,6 +431,12 @@ ENVIRONMENT = Table(
         Column("governor", "VARCHAR", "Frequency governor; NULL where it cannot be read."),
         Column("temperature_c", "DOUBLE", "Hottest readable sensor; NULL where none can be read."),
         Column("heavy_processes", "VARCHAR[]", "Other processes that used much CPU, with their cores."),
+        Column(
+            "stolen_s",
+            "DOUBLE",
+            "CPU seconds that the hypervisor gave to others during the round; NULL before it, and where "
+            "they are not counted.",
+        ),
         Column("flags", "VARCHAR[]", "What was wrong, after waiting for it to pass."),
     ),
 )
@@ -410,8 +485,10 @@ COMPARISONS = Table(
             "on_name", "VARCHAR", "Name of the operator with SME2 on; another kernel often has another name."
         ),
         Column("operators", "INTEGER", "Operators in the row."),
-        Column("sme2_operators_off", "INTEGER", "Operators with SME2 evidence when off; must be 0."),
-        Column("sme2_operators_on", "INTEGER", "Operators with SME2 evidence when on."),
+        Column("matrix_operators", "INTEGER", "Convolutions and matrix products with SME2 on."),
+        Column("sme2_operators_off", "INTEGER", "Those on the SME unit with SME2 off; must be 0."),
+        Column("sme2_operators_on", "INTEGER", "Those on the SME unit with SME2 on, as in operator_facts."),
+        Column("sme2_operators_unknown", "INTEGER", "Those of which it is unknown with SME2 on."),
         Column(
             "off_ns",
             "DOUBLE",
@@ -421,20 +498,64 @@ COMPARISONS = Table(
         Column(
             "speedup",
             "DOUBLE",
-            "off / on over paired rounds; above 1 SME2 is faster. NULL when not comparable.",
+            "off / on over paired rounds; above 1 SME2 is faster. NULL when not comparable, and where "
+            "XNNPACK's whole microseconds leave it open by a factor of more than 1.25.",
         ),
-        Column("speedup_low", "DOUBLE", "Lower end of its 95 % interval."),
-        Column("speedup_high", "DOUBLE", "Upper end of its 95 % interval."),
+        Column("speedup_low", "DOUBLE", "Lower end of its 95 % interval, whatever the clock hides."),
+        Column("speedup_high", "DOUBLE", "Upper end of its 95 % interval, whatever the clock hides."),
+        Column(
+            "bound_low",
+            "DOUBLE",
+            "The least that the speedup of these very rounds can be, however XNNPACK floored their times; "
+            "the speedup itself where the clock is exact.",
+        ),
+        Column("bound_high", "DOUBLE", "The most that it can be."),
         Column("n", "INTEGER", "Paired rounds the speedup rests on."),
         Column("p_value", "DOUBLE", "Exact signed-rank test over the rounds; NULL with too few."),
         Column("p_adjusted", "DOUBLE", "The same, adjusted for how many are compared at this level."),
         Column(
             "minimal_detectable_effect",
             "DOUBLE",
-            "The smallest ratio that these rounds would have shown with 80 % power; NULL with too few.",
+            "The smallest ratio that these rounds would have shown with 80 % power, noise floor and clock "
+            "considered; NULL with too few.",
         ),
-        Column("noise_floor", "DOUBLE", "Ratio that identical arms reach here; NULL when not known."),
-        Column("verdict", "VARCHAR", "faster, slower, no difference, insufficient data, or not comparable."),
+        Column("slow_rounds_off", "INTEGER", "Rounds with SME2 off that form a slow mode of their own."),
+        Column("slow_rounds_on", "INTEGER", "The same with SME2 on."),
+        Column(
+            "noise_floor",
+            "DOUBLE",
+            "Ratio below which a difference is noise: the largest of aa_noise_floor, what the placebo "
+            "operators together differ by, and, but for the whole model, placebo_scatter. NULL without any.",
+        ),
+        Column("aa_noise_floor", "DOUBLE", "Ratio that A/A sessions reach here; NULL with too few of them."),
+        Column(
+            "placebo",
+            "BOOLEAN",
+            "Whether the operator has the same kernel in both arms, and is long enough to tell a bias.",
+        ),
+        Column("placebo_operators", "INTEGER", "Such operators of the session; NULL when not comparable."),
+        Column(
+            "placebo_ratio", "DOUBLE", "off / on of their time together, which is 1 but for bias and noise."
+        ),
+        Column("placebo_low", "DOUBLE", "Lower end of its 95 % interval."),
+        Column("placebo_high", "DOUBLE", "Upper end of its 95 % interval."),
+        Column(
+            "placebo_scatter",
+            "DOUBLE",
+            "Ratio that 95 % of them stay within, each for itself; NULL below ten.",
+        ),
+        Column(
+            "confidence",
+            "VARCHAR",
+            "high, medium or low: how far the times of the session can be relied on, whatever the verdict. "
+            "NULL where they do not compare.",
+        ),
+        Column("confidence_reason", "VARCHAR", "Why, in a clause."),
+        Column(
+            "verdict",
+            "VARCHAR",
+            "faster, slower, no difference, too small to count, insufficient data, or not comparable.",
+        ),
         Column("reason", "VARCHAR", "Why the verdict, in a sentence."),
     ),
 )
@@ -458,8 +579,40 @@ REGRESSIONS = Table(
         Column("before_ns", "DOUBLE", "Median before the change."),
         Column("after_ns", "DOUBLE", "Median from the change on."),
         Column("ratio", "DOUBLE", "after / before: above 1 it got slower."),
-        Column("p_value", "DOUBLE", "Permutation test of the change point."),
+        Column(
+            "p_value",
+            "DOUBLE",
+            "Chance of such a step where nights carry over to the next and nothing changes.",
+        ),
         Column("acknowledged", "BOOLEAN", "Whether a person has listed it in data/acknowledged.txt."),
+    ),
+)
+
+BLIND_TRIALS = Table(
+    "blind_trials",
+    "Identical arms, the second slowed down by a size that the verdict was not told: is it found?",
+    (),
+    (
+        Column("session_id", "VARCHAR", "The session of the trial; its runs are in no other table."),
+        VARIANT,
+        Column("platform", "VARCHAR", "Where it ran."),
+        Column("sme2", "VARCHAR", "The state of both arms."),
+        *DEVICE,
+        Column("fidelity", "VARCHAR", "hardware or reference, as in runs."),
+        Column("threads", "INTEGER", "Threads of the runner's pool."),
+        Column("cpus", "VARCHAR", "CPUs the runner was bound to, as in runs."),
+        Column("power_mode", "VARCHAR", "Power mode of the device, as in runs."),
+        Column("started_at", "TIMESTAMPTZ", "Start of the session."),
+        Column("seconds", "DOUBLE", "What the session took."),
+        Column("inference_seconds", "DOUBLE", "What of that was inferences of both arms, warm-up included."),
+        Column("ratio", "DOUBLE", "Time of the second arm over that of the first; above 1 it is slower."),
+        Column("ratio_low", "DOUBLE", "Lower end of its 95 % interval; NULL with too few rounds."),
+        Column("ratio_high", "DOUBLE", "Upper end of its 95 % interval."),
+        Column("single_process_ratio", "DOUBLE", "The same ratio from one process of each arm, the first."),
+        Column("n", "INTEGER", "Paired rounds."),
+        Column("noise_floor", "DOUBLE", "Ratio that identical arms reach here; NULL when not known."),
+        Column("verdict", "VARCHAR", "What was said of the second arm, before the truth was read."),
+        Column("dose_percent", "DOUBLE", "The truth: how much slower the second arm was made; 0: a placebo."),
     ),
 )
 
@@ -470,9 +623,11 @@ TABLES = (
     OPERATORS,
     DELEGATION,
     NUMERICS,
+    ARMS_NUMERICS,
     KERNEL_SAMPLES,
     REGISTERED_KERNELS,
     ENVIRONMENT,
     COMPARISONS,
     REGRESSIONS,
+    BLIND_TRIALS,
 )

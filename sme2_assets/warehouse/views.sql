@@ -43,32 +43,18 @@ rounds AS (
         stddev_samp(median_ns) / nullif(avg(median_ns), 0) AS round_cv
     FROM latency_rounds
     GROUP BY run_id
-),
-traced AS (
-    SELECT run_id, median(duration_ns) AS traced_ns
-    FROM inferences
-    WHERE pass = 'etdump' AND NOT is_warmup
-    GROUP BY run_id
-),
-sampled AS (
-    SELECT run_id, median(duration_ns) AS sampled_ns
-    FROM inferences
-    WHERE pass = 'kernels' AND NOT is_warmup
-    GROUP BY run_id
 )
 SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
     runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
     rounds.rounds, rounds.inferences, rounds.median_ns, spread.min_ns, spread.p05_ns, spread.p95_ns, spread.max_ns,
     rounds.round_cv,
-    traced.traced_ns / nullif(rounds.median_ns, 0) - 1 AS tracer_overhead,
-    sampled.sampled_ns / nullif(rounds.median_ns, 0) - 1 AS sampler_overhead,
+    runs.passes_agree, runs.passes_reason, runs.tracer_overhead, runs.tracer_overhead_low, runs.tracer_overhead_high,
+    runs.sampler_overhead,
     runs.load_ns, runs.peak_memory_bytes
 FROM runs
 JOIN rounds USING (run_id)
-JOIN spread USING (run_id)
-LEFT JOIN traced USING (run_id)
-LEFT JOIN sampled USING (run_id);
+JOIN spread USING (run_id);
 COMMENT ON VIEW latency_summary IS 'Inference latency of each run, from the pass without tracer.';
 COMMENT ON COLUMN latency_summary.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN latency_summary.inferences IS 'Timed inferences of all rounds.';
@@ -78,16 +64,34 @@ COMMENT ON COLUMN latency_summary.p05_ns IS '5 % quantile over all inferences.';
 COMMENT ON COLUMN latency_summary.p95_ns IS '95 % quantile over all inferences.';
 COMMENT ON COLUMN latency_summary.max_ns IS 'Slowest inference.';
 COMMENT ON COLUMN latency_summary.round_cv IS 'Standard deviation of the round medians over their mean; NULL with one round.';
-COMMENT ON COLUMN latency_summary.tracer_overhead IS 'Median inference with tracer over without, minus 1.';
-COMMENT ON COLUMN latency_summary.sampler_overhead IS 'Median inference with tracer and sampler over without, minus 1.';
 COMMENT ON COLUMN latency_summary.load_ns IS 'Model load time, median.';
 COMMENT ON COLUMN latency_summary.peak_memory_bytes IS 'Peak memory, largest process.';
+
+-- Means add up, and one disturbed round decides them: they leave such rounds out, by the same rule in every arm.
+-- Speedups leave none out: they rest on medians, over all pairs of rounds.
+CREATE VIEW traced_rounds AS
+WITH timed AS (
+    SELECT
+        run_id, round,
+        inference_ns / nullif(median(inference_ns) OVER (PARTITION BY run_id), 0) AS deviation,
+        coalesce(deviation NOT BETWEEN 1 / 1.25 AND 1.25, false) AS odd
+    FROM part_rounds
+)
+SELECT
+    run_id, round, deviation,
+    coalesce(odd, false)
+        AND 2 * count(*) FILTER (odd) OVER (PARTITION BY run_id) < count(*) OVER (PARTITION BY run_id) AS disturbed
+FROM timed;
+COMMENT ON VIEW traced_rounds IS 'The rounds of the etdump pass, and which of them are disturbed: means, shares and ranks leave those out.';
+COMMENT ON COLUMN traced_rounds.deviation IS 'Mean inference of the round over that of the run''s middle round.';
+COMMENT ON COLUMN traced_rounds.disturbed IS 'Whether that is a factor of more than 1.25, in either direction. Where half of the rounds would be, none is: then it is no exception.';
 
 CREATE VIEW operator_summary AS
 WITH execute AS (
     SELECT run_id, sum(execute_ns) AS total_ns
     FROM inferences
-    WHERE pass = 'etdump' AND NOT is_warmup
+    JOIN traced_rounds USING (run_id, round)
+    WHERE pass = 'etdump' AND NOT is_warmup AND NOT disturbed
     GROUP BY run_id
 ),
 operators AS (
@@ -102,9 +106,11 @@ operators AS (
         count(*)::INTEGER AS rounds,
         sum(inferences)::INTEGER AS inferences,
         median(median_ns) AS median_ns,
-        avg(mean_ns) AS mean_ns,
-        sum(mean_ns * inferences) AS total_ns
+        avg(mean_ns) FILTER (NOT disturbed) AS mean_ns,
+        avg(mean_most_ns) FILTER (NOT disturbed) AS mean_most_ns,
+        sum(mean_ns * inferences) FILTER (NOT disturbed) AS total_ns
     FROM operator_rounds
+    JOIN traced_rounds USING (run_id, round)
     GROUP BY run_id, backend, delegate, position
 )
 SELECT
@@ -113,7 +119,7 @@ SELECT
     operators.delegate, operators.position, operators.name, operators.op_type, operators.data_type,
     operators.category, operators.known, operators.backend,
     CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN operators.sme2_evidence END AS sme2_evidence,
-    operators.rounds, operators.inferences, operators.median_ns, operators.mean_ns,
+    operators.rounds, operators.inferences, operators.median_ns, operators.mean_ns, operators.mean_most_ns,
     operators.total_ns / nullif(execute.total_ns, 0) AS share
 FROM operators
 JOIN runs USING (run_id)
@@ -123,9 +129,13 @@ COMMENT ON COLUMN operator_summary.sme2_evidence IS 'By name alone. name: the op
 COMMENT ON COLUMN operator_summary.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN operator_summary.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN operator_summary.median_ns IS 'Median over rounds of the per-process medians.';
-COMMENT ON COLUMN operator_summary.mean_ns IS 'Mean over the inferences that ran it; where all did, the means of all rows and the overhead add up to the inference.';
-COMMENT ON COLUMN operator_summary.share IS 'Its time in all timed inferences over that of Method::execute.';
+COMMENT ON COLUMN operator_summary.mean_ns IS 'Mean over the inferences that ran it, without disturbed rounds; where all did, the means of all rows and the overhead add up to the inference.';
+COMMENT ON COLUMN operator_summary.mean_most_ns IS 'The most the mean can be: XNNPACK hides up to a microsecond of each of its operators. The same as the mean elsewhere.';
+COMMENT ON COLUMN operator_summary.share IS 'Its time in all timed inferences, but for disturbed rounds, over that of Method::execute.';
 
+-- `sme2_obstacle` are reasons that hold whatever the machine: no kernel of the library fits. Which packed type
+-- (PF32, PF16, PQS8) exists for which operator is that of the library's symbols.
+-- Not materialised, so that a query for one run reads no other.
 CREATE VIEW operator_facts AS
 WITH registered AS (
     SELECT
@@ -135,49 +145,99 @@ WITH registered AS (
     FROM registered_kernels
     WHERE isa IN ('sme', 'sme2')
     GROUP BY run_id
+),
+known AS NOT MATERIALIZED (
+    SELECT
+        summary.*,
+        operators.* EXCLUDE (variant, target, run_id, backend, delegate, position),
+        coalesce(sampled.samples, 0) AS samples,
+        coalesce(sampled.near_boundary_samples, 0) AS near_boundary_samples,
+        coalesce(sampled.telling_samples, 0) AS telling_samples,
+        coalesce(sampled.certain_sme_samples, 0) AS certain_sme_samples,
+        CASE WHEN summary.fidelity IS DISTINCT FROM 'reference' THEN coalesce(sampled.sme_samples, 0) END AS sme_samples,
+        sampled.sme_unit_share, sampled.sve_unit_share, sampled.simd_unit_share, sampled.load_store_share,
+        coalesce(summary.sme2_evidence = 'name', false) AS named,
+        string_split(replace(coalesce(summary.data_type, ''), ' ', ''), ',') AS types,
+        -- The element type that decides which packed kernel there could be.
+        CASE
+            WHEN list_has_any(types, ['QP8']) THEN 'QP8'
+            WHEN list_has_any(types, ['QS8', 'QC8', 'PQS8']) THEN 'int8'
+            WHEN list_has_any(types, ['F16', 'PF16']) THEN 'F16'
+            WHEN list_has_any(types, ['F32', 'PF32']) THEN 'F32'
+        END AS element
+    FROM operator_summary AS summary
+    LEFT JOIN operators
+        ON operators.run_id = summary.run_id AND operators.backend = summary.backend
+        AND operators.delegate IS NOT DISTINCT FROM summary.delegate AND operators.position = summary.position
+    LEFT JOIN operator_samples AS sampled
+        ON sampled.run_id = summary.run_id AND sampled.backend = summary.backend
+        AND sampled.delegate IS NOT DISTINCT FROM summary.delegate AND sampled.position = summary.position
+),
+judged AS NOT MATERIALIZED (
+    SELECT
+        *,
+        CASE
+            WHEN fidelity = 'reference' OR category NOT IN ('CONV', 'GEMM') THEN NULL
+            WHEN backend = 'portable' THEN 'not delegated'
+            -- What other delegates compute with is not known.
+            WHEN backend <> 'xnnpack' THEN NULL
+            WHEN regexp_matches(name, '\b(DWConv|VMulCAddC)\b') THEN 'depthwise'
+            -- Shapes inside XNNPACK have the channels last.
+            WHEN groups > 1 AND groups = TRY_CAST(string_split(input_shape, 'x')[-1] AS INTEGER) THEN 'depthwise'
+            -- With one input channel its only group is a channel, and the exporter takes it for depthwise.
+            WHEN node_kind = 'XNNDepthwiseConv2d' AND groups = 1 THEN 'shape'
+            WHEN list_has_any(types, ['QB4W', 'QU8', 'QDU8']) THEN 'quantisation scheme'
+            -- Weights alone are quantised.
+            WHEN types[1] IN ('F32', 'F16') AND list_has_any(types, ['QC8W', 'QC4W', 'QC2W'])
+                THEN 'quantisation scheme'
+            -- An arm without SME2 cannot tell: with it, the same operator may be QP8, which has SME2 kernels.
+            WHEN sme2 = 'on' AND list_has_any(types, ['QD8']) THEN 'quantisation scheme'
+            WHEN op_type = 'Deconvolution' AND element IN ('F32', 'F16') THEN 'data type'
+            WHEN list_has_any(types, ['BF16']) THEN 'data type'
+            -- A 1x1 convolution. A linear layer of the same name has a kernel, so without a node only a
+            -- run with SME2 on can tell.
+            WHEN op_type = 'Fully Connected' AND element = 'F16' AND coalesce(node_kind LIKE '%Conv%', sme2 = 'on')
+                THEN 'data type'
+        END AS sme2_obstacle,
+        -- Where the packed name stands for some of a kind, it is missing for others because their kernel is another.
+        sme2_obstacle IS NOT NULL
+            OR coalesce(element <> 'QP8' AND bool_or(named) OVER (PARTITION BY run_id, op_type, element), false) AS no_kernel
+    FROM known
 )
 SELECT
-    summary.* EXCLUDE (sme2_evidence),
-    operators.* EXCLUDE (variant, target, run_id, backend, delegate, position),
+    judged.* EXCLUDE (sme2_evidence, named, types, no_kernel),
     CASE
-        WHEN summary.fidelity = 'reference' THEN NULL
-        -- A sample's clock is read a moment after its program counter, and a busy machine makes that moment
-        -- long: a few samples prove an operator only when its name says the same.
-        WHEN sampled.certain_sme_samples > 0 AND summary.sme2_evidence = 'name' THEN 'executed'
-        WHEN sampled.certain_sme_samples >= 5 AND sampled.certain_sme_samples >= 0.5 * sampled.samples THEN 'executed'
-        WHEN summary.sme2_evidence = 'name' THEN 'name'
-        WHEN summary.backend = 'xnnpack' AND (
-            (summary.category = 'CONV' AND (registered.conv OR registered.gemm))
-            OR (summary.category = 'GEMM' AND registered.gemm)
+        WHEN fidelity = 'reference' THEN NULL
+        WHEN {{EXECUTED}} THEN 'executed'
+        WHEN named THEN 'name'
+        WHEN backend = 'xnnpack' AND (
+            (category = 'CONV' AND (registered.conv OR registered.gemm)) OR (category = 'GEMM' AND registered.gemm)
         ) THEN 'registered'
         ELSE 'none'
     END AS sme2_evidence,
-    coalesce(sampled.samples, 0) AS samples,
-    coalesce(sampled.near_boundary_samples, 0) AS near_boundary_samples,
-    CASE WHEN summary.fidelity IS DISTINCT FROM 'reference' THEN coalesce(sampled.sme_samples, 0) END AS sme_samples,
-    sampled.sme_unit_share, sampled.sve_unit_share, sampled.simd_unit_share, sampled.load_store_share,
-    -- Two operations per multiply-accumulate, over nanoseconds: GFLOP/s.
-    -- XNNPACK floors its times to whole microseconds: below five of them a rate would be off by a fifth or more.
-    CASE WHEN summary.fidelity <> 'emulated' AND (summary.backend = 'portable' OR summary.median_ns >= 5000)
-        THEN 2 * operators.macs / nullif(summary.median_ns, 0) END AS gflops
-FROM operator_summary AS summary
-LEFT JOIN operators
-    ON operators.run_id = summary.run_id AND operators.backend = summary.backend
-    AND operators.delegate IS NOT DISTINCT FROM summary.delegate AND operators.position = summary.position
-LEFT JOIN operator_samples AS sampled
-    ON sampled.run_id = summary.run_id AND sampled.backend = summary.backend
-    AND sampled.delegate IS NOT DISTINCT FROM summary.delegate AND sampled.position = summary.position
-LEFT JOIN registered ON registered.run_id = summary.run_id;
+    {{UNIT_STATE}} AS on_sme_unit,
+    -- Two operations per multiply-accumulate, over the mean that is shown beside it. No rate where XNNPACK's whole
+    -- microseconds hide more than a fifth.
+    CASE WHEN mean_most_ns <= 1.2 * mean_ns THEN 2 * macs / nullif(mean_ns, 0) END AS gops,
+    CASE WHEN gops IS NOT NULL THEN if(regexp_matches(coalesce(data_type, ''), '^P?Q'), 'GOP/s', 'GFLOP/s')
+    END AS rate_unit
+FROM judged
+LEFT JOIN registered ON registered.run_id = judged.run_id;
 COMMENT ON VIEW operator_facts IS 'All that is known of each operator of each run: time, source, work, and the evidence of its kernel.';
 COMMENT ON COLUMN operator_facts.sme2_evidence IS 'executed (sampled in an SME kernel), name (its name implies one), registered (the log offered one for this kind of operator) or none. NULL on a reference, which says nothing about SME2.';
+COMMENT ON COLUMN operator_facts.on_sme_unit IS 'Whether a convolution or matrix product runs on the SME unit: on, off or unknown. From its samples in kernels that compute where there are enough, else from its name, else from its type (sme2_obstacle, or SME2 taken away). NULL for all other operators and on a reference.';
+COMMENT ON COLUMN operator_facts.element IS 'What is multiplied, whatever its packing: F32, F16, int8 or QP8 (quantised while it runs).';
+COMMENT ON COLUMN operator_facts.sme2_obstacle IS 'Why no SME2 kernel of the library fits a convolution or matrix product: not delegated, depthwise, shape, quantisation scheme or data type. NULL where nothing stands in the way.';
 COMMENT ON COLUMN operator_facts.samples IS 'Samples attributed to the operator, all threads.';
 COMMENT ON COLUMN operator_facts.sme_samples IS 'Those in SME or SME2 kernels, or on an SME instruction; NULL on a reference.';
-COMMENT ON COLUMN operator_facts.gflops IS 'Achieved 10^9 operations per second, two per multiply-accumulate; NULL when emulated, not counted, or too short for XNNPACK''s whole microseconds.';
+COMMENT ON COLUMN operator_facts.gops IS 'Achieved 10^9 operations per second, two per multiply-accumulate, over the mean time; NULL when emulated, not counted, or too short for XNNPACK''s whole microseconds.';
+COMMENT ON COLUMN operator_facts.rate_unit IS 'GOP/s where the operator multiplies integers, otherwise GFLOP/s; NULL without a rate.';
 COMMENT ON COLUMN operator_facts.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN operator_facts.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN operator_facts.median_ns IS 'Median over rounds of the per-process medians.';
-COMMENT ON COLUMN operator_facts.mean_ns IS 'Mean over the inferences that ran it; where all did, the means of all rows and the overhead add up to the inference.';
-COMMENT ON COLUMN operator_facts.share IS 'Its time in all timed inferences over that of Method::execute.';
+COMMENT ON COLUMN operator_facts.mean_ns IS 'Mean over the inferences that ran it, without disturbed rounds; where all did, the means of all rows and the overhead add up to the inference.';
+COMMENT ON COLUMN operator_facts.mean_most_ns IS 'The most the mean can be, as in operator_summary.';
+COMMENT ON COLUMN operator_facts.share IS 'Its time in all timed inferences, but for disturbed rounds, over that of Method::execute.';
 COMMENT ON COLUMN operator_facts.sve_unit_share IS 'Share of samples on an SVE instruction.';
 
 CREATE VIEW kernel_usage AS
@@ -265,37 +325,83 @@ COMMENT ON COLUMN attribution_coverage.attributed_operators IS 'Those with one p
 COMMENT ON COLUMN attribution_coverage.row_coverage IS 'Attributed over all operators.';
 COMMENT ON COLUMN attribution_coverage.time_coverage IS 'The same by time; NULL when emulated.';
 
-CREATE VIEW category_summary AS
+-- Without where operators ran, which is known once samples are.
+CREATE VIEW category_times AS
 WITH categories AS (
     SELECT
         run_id, category,
         max(operators)::INTEGER AS operators,
-        max(sme2_operators)::INTEGER AS sme2_operators,
         max(unknown_operators)::INTEGER AS unknown_operators,
         count(*)::INTEGER AS rounds,
         median(median_ns) AS median_ns,
-        avg(mean_ns) AS mean_ns
+        avg(mean_ns) FILTER (NOT disturbed) AS mean_ns
     FROM category_rounds
+    JOIN traced_rounds USING (run_id, round)
     GROUP BY run_id, category
 )
 SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
     runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
-    categories.category, categories.operators,
-    CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN categories.sme2_operators END AS sme2_operators,
-    categories.unknown_operators,
+    categories.category, categories.operators, categories.unknown_operators,
     categories.rounds, categories.median_ns, categories.mean_ns,
     categories.mean_ns / nullif(sum(categories.mean_ns) OVER (PARTITION BY runs.run_id), 0) AS share
 FROM categories
 JOIN runs USING (run_id);
+COMMENT ON VIEW category_times IS 'The times of category_summary.';
+COMMENT ON COLUMN category_times.mean_ns IS 'Mean time per inference without disturbed rounds; the rows of a run add up to the inference.';
+COMMENT ON COLUMN category_times.share IS 'Mean time over the sum of the run''s rows.';
+
+CREATE VIEW category_summary AS
+WITH placed AS NOT MATERIALIZED (
+    SELECT
+        run_id, category,
+        count(*) FILTER (on_sme_unit = 'on')::INTEGER AS sme2_operators,
+        count(*) FILTER (on_sme_unit = 'unknown')::INTEGER AS sme2_unknown_operators
+    FROM operator_facts
+    GROUP BY run_id, category
+)
+SELECT
+    times.*,
+    CASE WHEN fidelity IS DISTINCT FROM 'reference' THEN coalesce(placed.sme2_operators, 0) END AS sme2_operators,
+    CASE WHEN fidelity IS DISTINCT FROM 'reference' THEN coalesce(placed.sme2_unknown_operators, 0) END
+        AS sme2_unknown_operators
+FROM category_times AS times
+LEFT JOIN placed ON placed.run_id = times.run_id AND placed.category = times.category;
 COMMENT ON VIEW category_summary IS 'Time of each operator category of each run, and of the overhead.';
 COMMENT ON COLUMN category_summary.category IS 'CONV, GEMM, Data Movement, Elementwise, Other; Overhead is delegate and framework overhead.';
 COMMENT ON COLUMN category_summary.operators IS 'Operators of the category in one inference.';
-COMMENT ON COLUMN category_summary.sme2_operators IS 'Those with SME2 evidence; NULL on a reference, which says nothing about SME2.';
+COMMENT ON COLUMN category_summary.sme2_operators IS 'Convolutions and matrix products on the SME unit, as in operator_facts; NULL on a reference, which says nothing about SME2.';
+COMMENT ON COLUMN category_summary.sme2_unknown_operators IS 'Those of which it is unknown whether they are; NULL on a reference.';
 COMMENT ON COLUMN category_summary.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN category_summary.median_ns IS 'Median over rounds of the per-process medians.';
-COMMENT ON COLUMN category_summary.mean_ns IS 'Mean time per inference; the rows of a run add up to the inference.';
+COMMENT ON COLUMN category_summary.mean_ns IS 'Mean time per inference without disturbed rounds; the rows of a run add up to the inference.';
 COMMENT ON COLUMN category_summary.share IS 'Mean time over the sum of the run''s rows.';
+
+CREATE VIEW unit_use AS
+SELECT
+    run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at,
+    count(*)::INTEGER AS matrix_operators,
+    count(*) FILTER (on_sme_unit = 'on')::INTEGER AS on_unit,
+    count(*) FILTER (on_sme_unit = 'off')::INTEGER AS off_unit,
+    count(*) FILTER (on_sme_unit = 'unknown')::INTEGER AS unknown,
+    count(*) FILTER (on_sme_unit = 'on' AND sme2_evidence <> 'executed')::INTEGER AS by_name_alone,
+    count(*) FILTER (macs IS NULL)::INTEGER AS uncounted,
+    sum(macs)::BIGINT AS macs,
+    coalesce(sum(macs) FILTER (on_sme_unit = 'on'), 0) / nullif(sum(macs), 0) AS macs_on_unit,
+    coalesce(sum(macs) FILTER (on_sme_unit <> 'off'), 0) / nullif(sum(macs), 0) AS macs_on_unit_at_most
+FROM operator_facts
+WHERE on_sme_unit IS NOT NULL
+GROUP BY ALL;
+COMMENT ON VIEW unit_use IS 'How much of each run is on the SME unit: the one count of it. A run without convolutions and matrix products has no row, nor has a reference.';
+COMMENT ON COLUMN unit_use.matrix_operators IS 'Convolutions and matrix products, of all operator sequences that inferences took.';
+COMMENT ON COLUMN unit_use.on_unit IS 'Those on the SME unit, as in operator_facts.';
+COMMENT ON COLUMN unit_use.off_unit IS 'Those that are not.';
+COMMENT ON COLUMN unit_use.unknown IS 'Those of which nothing tells.';
+COMMENT ON COLUMN unit_use.by_name_alone IS 'Those on the unit that too few samples show there; their names say it.';
+COMMENT ON COLUMN unit_use.uncounted IS 'Those whose multiply-accumulates are not counted.';
+COMMENT ON COLUMN unit_use.macs IS 'Multiply-accumulates of those that are counted.';
+COMMENT ON COLUMN unit_use.macs_on_unit IS 'Share of these on the SME unit.';
+COMMENT ON COLUMN unit_use.macs_on_unit_at_most IS 'The same if all that is unknown is on it, too.';
 
 CREATE VIEW sme2_comparison AS
 SELECT *
@@ -313,8 +419,24 @@ SELECT
     exp(abs(ln(speedup))) AS deviation
 FROM comparisons
 WHERE experiment = 'aa' AND level = 'model' AND speedup IS NOT NULL;
-COMMENT ON VIEW aa_sessions IS 'What identical arms gave: every deviation from 1 is noise, every verdict but no difference an error.';
+COMMENT ON VIEW aa_sessions IS 'What identical arms gave: every deviation from 1 is noise, every verdict of faster or slower an error.';
 COMMENT ON COLUMN aa_sessions.deviation IS 'The speedup or its reciprocal, whichever is above 1.';
+
+CREATE VIEW blind_rates AS
+SELECT
+    platform, device, arch, fidelity, threads, cpus, power_mode, dose_percent,
+    count(*) AS trials,
+    count(*) FILTER (verdict = 'slower') AS slower,
+    count(*) FILTER (verdict IN ('slower', 'faster')) AS different,
+    median(ratio) AS median_ratio
+FROM blind_trials
+GROUP BY ALL
+ORDER BY ALL;
+COMMENT ON VIEW blind_rates IS 'How often a hidden slow-down of each size was found on a device: its power. With a dose of 0, how often identical arms were called different: its false alarms.';
+COMMENT ON COLUMN blind_rates.trials IS 'Blind trials of this dose.';
+COMMENT ON COLUMN blind_rates.slower IS 'Those whose verdict was that the second arm is slower.';
+COMMENT ON COLUMN blind_rates.different IS 'Those whose verdict was any difference; with a dose of 0 each is a false alarm.';
+COMMENT ON COLUMN blind_rates.median_ratio IS 'Median of the estimated ratios; a dose of 5 % should give 1.05.';
 
 -- One point per run: what change points are looked for in, and what a plot of the nights shows.
 CREATE VIEW history AS
@@ -326,7 +448,7 @@ SELECT
 FROM (
     SELECT run_id, 'latency' AS category, median_ns FROM latency_summary
     UNION ALL
-    SELECT run_id, category, median_ns FROM category_summary
+    SELECT run_id, category, median(median_ns) AS median_ns FROM category_rounds GROUP BY run_id, category
 ) AS series
 JOIN runs USING (run_id)
 WHERE runs.fidelity <> 'emulated' AND runs.experiment = 'sme2';

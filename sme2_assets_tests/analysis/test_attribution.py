@@ -303,7 +303,7 @@ def traced(tmp_path: Path) -> Traced:
         environment = {**os.environ, "SME2_RUNNER_SME2": sme2}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
-        timeline = timeline_rows(read_etdump(trace), warmup=1)
+        timeline = timeline_rows(read_etdump(trace), warmup=0)
         return timeline[(timeline["kind"] == "operator") & ~timeline["is_warmup"]]
 
     return run

@@ -35,9 +35,18 @@ def run(sme2: str, **differing: Any) -> dict[str, Any]:
         "method": "forward",
         "sqnr_db": 90.0,
         "sqnr_threshold_db": 40.0,
+        "eager_fault": None,
         "arms_sqnr_db": 90.0,
+        "arms_values": 9,
+        "arms_fault": None,
         **differing,
     }
+
+
+def _unit(kind: str, name: str) -> str | None:
+    if kind not in ("Convolution", "Fully Connected"):
+        return None
+    return "on" if "PF32" in name else "unknown" if "QP8" in name else "off"
 
 
 def operator(position: float, name: str, us: float, **differing: Any) -> dict[str, Any]:
@@ -49,7 +58,7 @@ def operator(position: float, name: str, us: float, **differing: Any) -> dict[st
         "name": name,
         "op_type": kind,
         "category": {"Convolution": "CONV", "Fully Connected": "GEMM"}.get(kind, "Data Movement"),
-        "sme2_evidence": "name" if "PF32" in name else "none",
+        "on_sme_unit": _unit(kind, name),
         "us": us,
         **differing,
     }
@@ -92,7 +101,9 @@ def at(rows: pd.DataFrame, level: str, **wanted: Any) -> dict[str, Any]:
 
 
 def assert_counts_add_up(rows: pd.DataFrame) -> None:
-    for count in ("operators", "sme2_operators_off", "sme2_operators_on"):
+    counts = [name for name in rows if "operators" in name and name != "placebo_operators"]
+    assert len(counts) == 5
+    for count in counts:
         by_level = rows.groupby("level")[count].sum()
         assert by_level["operator"] == by_level["category"] == by_level["model"], count
 
@@ -150,7 +161,9 @@ def test_counts_add_up_from_operators_to_categories_to_model():
     rows = compare(arm("off", OFF), arm("on", ON))
     assert_counts_add_up(rows)
     model = at(rows, "model")
-    assert (model["operators"], model["sme2_operators_off"], model["sme2_operators_on"]) == (3, 0, 2)
+    assert (model["operators"], model["matrix_operators"]) == (3, 2)
+    assert (model["sme2_operators_off"], model["sme2_operators_on"]) == (0, 2)
+    assert model["sme2_operators_unknown"] == 0
     assert at(rows, "category", category="Overhead")["operators"] == 0
 
 
@@ -178,9 +191,9 @@ def test_one_position_of_two_delegates_is_two_operators():
 
 def test_portable_operators_have_no_delegate_and_are_paired_all_the_same():
     mean = operator(0, "native_call_mean.out", 20, backend="portable", delegate=math.nan)
-    rows = compare(arm("off", [*OFF, mean]), arm("on", [*ON, {**mean, "us": 10}]))
+    rows = compare(arm("off", [*OFF, mean]), arm("on", [*ON, mean]))
     portable = at(rows, "operator", backend="portable")
-    assert portable["speedup"] == pytest.approx(2)
+    assert (portable["off_ns"], portable["speedup"]) == (20_050, pytest.approx(1))
     assert pd.isna(portable["delegate"])
     assert_counts_add_up(rows)
 
@@ -306,20 +319,32 @@ def test_identical_arms_are_a_pair_and_their_order_does_not_matter_to_sme2():
 
 
 @pytest.mark.parametrize("sqnr_db", [39.9, -200.0, math.nan])
-def test_arms_whose_outputs_differ_give_no_speedup(sqnr_db: float):
-    reason = why_times_do_not_compare(run("off"), run("on", arms_sqnr_db=sqnr_db))
+def test_arms_of_an_old_run_whose_outputs_differ_give_no_speedup(sqnr_db: float):
+    reason = why_times_do_not_compare(run("off"), run("on", arms_sqnr_db=sqnr_db, arms_values=None))
     assert "outputs of the arms differ" in str(reason)
 
 
+def test_arms_that_differ_beyond_rounding_give_no_speedup_however_good_the_average():
+    differing = run("on", arms_sqnr_db=70.0, arms_fault="conv2d_3 (features.1) differs: in channel 15")
+    assert "conv2d_3 (features.1) differs" in str(why_times_do_not_compare(run("off"), differing))
+
+
+def test_one_wrong_channel_against_eager_gives_no_speedup():
+    wrong = run("off", eager_fault="output 0: one channel or row has 0.0 dB")
+    assert "With SME2 off the outputs are wrong" in str(why_times_do_not_compare(wrong, run("on")))
+
+
 def test_what_identical_arms_reach_is_not_called_a_difference():
-    slower = [{**op, "us": op["us"] * 1.10} for op in OFF]
-    rows = compare(arm("off", slower), arm("on", OFF))
+    slower = [
+        {**op, "us": on["us"] * (1.10 if "PF32" in on["name"] else 1)} for op, on in zip(OFF, ON, strict=True)
+    ]
+    rows = compare(arm("off", slower), arm("on", ON))
     assert rows[rows["level"] == "model"]["verdict"].item() == "faster"
-    noisy = compare(arm("off", slower), arm("on", OFF), noise_floor=1.25)
+    noisy = compare(arm("off", slower), arm("on", ON), noise_floor=1.25)
     model = noisy[noisy["level"] == "model"].iloc[0]
-    assert model["verdict"] != "faster"
-    assert model["noise_floor"] == 1.25
-    assert model["speedup"] == pytest.approx(1.10, rel=0.01), "the estimate itself is unchanged"
+    assert model["verdict"] == "too small to count"
+    assert model["noise_floor"] == model["aa_noise_floor"] == 1.25
+    assert model["speedup"] == pytest.approx(1.09, rel=0.01), "the estimate itself is unchanged"
 
 
 def test_p_values_are_adjusted_within_a_level_and_every_timed_row_has_one():
@@ -328,3 +353,74 @@ def test_p_values_are_adjusted_within_a_level_and_every_timed_row_has_one():
     timed = operators[operators["p_value"].notna()]
     assert (timed["p_adjusted"] >= timed["p_value"]).all()
     assert rows[rows["level"] == "model"]["minimal_detectable_effect"].notna().all()
+
+
+def biased(
+    factor: float, count: int = 3, **differing: Any
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Both arms with operators of one kernel that take longer with SME2 off."""
+    softmax = operator(0, "Softmax (NC, F32) #1", 90, category="Elementwise")
+    same = [{**softmax, "position": 3.0 + i, **differing} for i in range(count)]
+    return [*OFF, *({**op, "us": 90 * factor} for op in same)], [*ON, *same]
+
+
+def test_a_bias_beyond_the_floor_vetoes_every_verdict_and_one_below_raises_the_floor():
+    off, on = biased(1.2)
+    rows = compare(arm("off", off), arm("on", on))
+    assert (rows[rows["off_ns"].notna()]["verdict"] == "not comparable").all()
+    assert at(rows, "model")["placebo_low"] > 1.1
+    lenient = at(compare(arm("off", off), arm("on", on), noise_floor=1.3), "model")
+    assert lenient["verdict"] == "faster"
+    off, on = biased(1.015)
+    model = at(compare(arm("off", off), arm("on", on)), "model")
+    assert model["verdict"] == "faster"
+    assert model["noise_floor"] == pytest.approx(model["placebo_ratio"])
+    assert pd.isna(model["aa_noise_floor"])
+
+
+@pytest.mark.parametrize(
+    "differing",
+    [
+        {"name": "Convert (NC, F32, QP8) #1"},
+        {"name": "Pack LH (X32) #1"},
+        {"on_sme_unit": "on"},
+        {"on_sme_unit": "unknown"},
+    ],
+)
+def test_what_may_run_another_kernel_is_no_placebo(differing):
+    off, on = biased(1.2, **differing)
+    rows = compare(arm("off", off), arm("on", on))
+    assert at(rows, "model")["placebo_operators"] == 1, "the transpose"
+    assert at(rows, "model")["verdict"] == "faster"
+
+
+def test_the_scatter_of_many_placebos_is_the_floor_of_operators():
+    off, on = biased(1.0, count=12)
+    for i, row in enumerate(off[3:]):
+        row["us"] = 90 * (1.03 if i == 0 else 1.04 if i % 2 else 1 / 1.04)
+    rows = compare(arm("off", off), arm("on", on))
+    assert at(rows, "model")["placebo_scatter"] == pytest.approx(1.04)
+    assert (rows[rows["level"] == "operator"]["noise_floor"] == at(rows, "model")["placebo_scatter"]).all()
+    assert at(rows, "model")["noise_floor"] < 1.02
+    assert at(rows, "operator", position=3)["verdict"] == "too small to count"
+
+
+def test_placebos_are_only_of_sme2_hardware_pairs():
+    off, on = biased(1.2)
+    for differing in ({"experiment": "aa"}, {"fidelity": "emulated"}):
+        rows = compare(arm("off", off, **differing), arm("on", on, **differing))
+        assert rows["placebo_ratio"].isna().all()
+
+
+def test_the_smallest_effect_that_shows_has_the_noise_floor_in_it():
+    model = at(compare(arm("off", OFF), arm("on", ON), noise_floor=1.124), "model")
+    assert model["minimal_detectable_effect"] >= 1.124
+
+
+def test_a_slow_mode_of_identical_arms_stays_in_the_noise_they_are_measured_for():
+    same = {"experiment": "aa"}
+    slow = arm("off", OFF, arm="b", **same)
+    slow.latency_rounds.loc[[1, 4], "median_ns"] *= 1.5
+    model = at(compare(arm("off", OFF, arm="a", **same), slow), "model")
+    assert (model["slow_rounds_off"], model["slow_rounds_on"]) == (0, 2)
+    assert model["speedup"] < 1

@@ -63,7 +63,7 @@ def test_the_shift_is_in_milliseconds_and_shares_of_both_arms():
     for arm in ("off", "on"):
         assert sum(row[f"{arm}_share"] for row in shift.rows) == pytest.approx(1)
     assert shift.title.startswith("CONV stays the largest part")
-    assert "SME2 on: 76 of 110 samples of CONV and GEMM are in SME kernels" in shift.evidence
+    assert "SME2 on: 76 of the 110 samples in kernels that compute CONV and GEMM are on SME" in shift.evidence
     assert shift.win_ns is None
 
 
@@ -91,7 +91,7 @@ def test_an_emulated_pair_has_counts_and_no_times():
         ]
         assert set(times) <= {None}
     [shift] = of_kind(explanation, "bottleneck_shift")
-    assert shift.title.startswith("2 of 3 CONV and GEMM operators take SME2 kernels with SME2 on, 0 with it")
+    assert shift.title == ("2 of 3 CONV and GEMM operators are on the SME unit with SME2 on, 0 with it off")
     conv = next(row for row in shift.rows if row["category"] == "CONV")
     assert (conv["off_sme2_operators"], conv["on_sme2_operators"], conv["on_sme_samples"]) == (0, 1, 38)
 
@@ -118,10 +118,8 @@ def test_missed_sme2_is_grouped_by_reason_with_the_time_of_its_operators():
     assert missed.title == "1 CONV or GEMM operator stayed off the SME unit: depthwise"
     assert missed.win_ns == 150_000
     assert missed.rows[0]["module"] == "features.1.conv"
-    assert "0 of their 30 samples are in SME kernels" in missed.evidence
-    assert missed.rules_out.startswith(
-        "The other 2 of 3 CONV and GEMM operators have SME2 kernels (2 sampled"
-    )
+    assert "0 of their 30 samples in kernels that compute are in SME kernels" in missed.evidence
+    assert missed.rules_out.startswith("2 of 3 CONV and GEMM operators are on the SME unit (2 sampled there")
 
 
 def test_portable_operators_and_overheads_have_their_time():
@@ -139,7 +137,8 @@ def test_ceilings_are_in_milliseconds_and_as_a_factor():
     explanation = explained("made-fp32", "linux")
     inference_ns = OperatorRun(cnn("on")).inference_ns
     [compute] = of_kind(explanation, "amdahl_compute")
-    left_ns = inference_ns - 400_000
+    # Each of the three may have taken a microsecond more than XNNPACK says.
+    left_ns = inference_ns - 403_000
     assert f"{left_ns / 1e6:.3f} ms would be left, {inference_ns / left_ns:.2f}x at most" in compute.title
     [movement] = of_kind(explanation, "amdahl_data_movement")
     assert movement.win_share == pytest.approx(60_000 / inference_ns)
@@ -208,7 +207,7 @@ def arm_of(ops: list[Op], fidelity: str = "hardware") -> ArmRows:
     headroom.update(delegate_calls=0, operators=len(rows), portable_operators=0)
     for name in ("compute", "data_movement", "portable", "delegate_overhead", "framework_overhead"):
         headroom[f"{name}_ns"] = 0
-    for column in ("module", "module_type", "source", "share", "rounds", "samples", "sme_samples"):
+    for column in ("module", "module_type", "source", "share", "rounds", "samples", "on_sme_unit"):
         rows[column] = rows.get(column, 2 if column == "rounds" else None)
     rows["share"] = 0.0
     empty = pd.DataFrame(columns=["reason", "basis"])

@@ -15,11 +15,9 @@ from sme2_assets.analysis.statistics import (
     PRACTICAL_RATIO,
     Speedup,
     adjusted_p_values,
-    coefficient_of_variation,
     minimal_detectable_effect,
     noise_floor,
     paired_speedup,
-    quantiles,
     speedup_verdict,
 )
 
@@ -172,8 +170,8 @@ def test_what_has_no_ratio_is_refused(off, on):
         (0.70, 1 / PRACTICAL_RATIO, 0.9999, "slower"),
         (0.995, 1.000, 1.005, "no difference"),
         # Certain, but too small to matter.
-        (1.005, 1.010, 1.015, "no difference"),
-        (0.985, 0.990, 0.995, "no difference"),
+        (1.005, 1.010, 1.015, "too small to count"),
+        (0.985, 0.990, 0.995, "too small to count"),
         (1 / PRACTICAL_RATIO, 1.0, PRACTICAL_RATIO, "no difference"),
         # Perhaps a large difference, perhaps none.
         (0.90, 1.10, 1.30, "insufficient data"),
@@ -218,8 +216,8 @@ def test_a_noise_floor_raises_the_threshold_and_never_lowers_it():
     assert speedup_verdict(certain)[0] == "faster"
     assert speedup_verdict(certain, noise_floor=1.001)[0] == "faster"
     verdict, reason = speedup_verdict(certain, noise_floor=1.05)
-    assert verdict == "no difference"
-    assert "5.0% (the noise floor)" in reason
+    assert verdict == "too small to count"
+    assert "within 5.0% (the noise floor): identical arms differ by as much" in reason
 
 
 @pytest.mark.parametrize("floor", [0.97, 0.0, math.nan, math.inf])
@@ -316,18 +314,3 @@ def test_few_sessions_give_no_noise_floor():
     assert noise_floor([1.01] * MIN_AA_SESSIONS) == pytest.approx(1.01)
     with pytest.raises(ValueError, match="positive"):
         noise_floor([1.0, 0.0])
-
-
-def test_the_coefficient_of_variation_needs_two_values():
-    assert coefficient_of_variation([9.0, 10.0, 11.0]) == pytest.approx(0.1)
-    assert coefficient_of_variation([9.0]) is None
-    assert coefficient_of_variation([]) is None
-    with pytest.raises(ValueError, match="positive"):
-        coefficient_of_variation([math.nan, 1.0])
-
-
-def test_quantiles_are_interpolated_and_never_nan():
-    assert quantiles([1.0, 2.0, 3.0, 4.0, 5.0], [0, 0.5, 0.875, 1]) == [1.0, 3.0, 4.5, 5.0]
-    for none in ([], [math.nan, 1.0], [math.inf]):
-        with pytest.raises(ValueError, match="finite"):
-            quantiles(none, [0.5])

@@ -202,16 +202,16 @@ def test_a_real_trace_adds_up_to_the_nanosecond(
         capture_output=True,
     )
     events = read_etdump(tmp_path / "trace.etdump")
-    rows = timeline_rows(events, 2)
+    rows = timeline_rows(events, 0)
     assert totals(rows) == execute_durations(events).tolist()
-    assert len(totals(rows)) == 7
+    assert len(totals(rows)) == 5, "the warm-up is not traced"
     assert rows.groupby("iteration").size().nunique() == 1
     assert rows["known"].all()
     # The model has both kinds of operators.
     assert set(rows["backend"]) == {"xnnpack", "portable", "framework"}
     assert (rows[rows["backend"] == "portable"]["name"] == MEAN).any()
     delegate_overhead = rows[rows["kind"] == "delegate_overhead"]["duration_ns"]
-    operators = (rows["kind"] == "operator").sum() / 7
+    operators = (rows["kind"] == "operator").sum() / 5
     assert (delegate_overhead >= -1000 * operators).all()
     assert (rows[rows["kind"] == "framework_overhead"]["duration_ns"] >= 0).all()
     assert np.issubdtype(rows["duration_ns"].dtype, np.integer)

@@ -13,6 +13,7 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.device import native_fidelity
 from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.launch import Jobs, profile
+from sme2_assets.profiling.blind import DOSES_PERCENT
 from sme2_assets.profiling.requests import ProfileRequest
 from sme2_assets.targets.host import host_arch, host_has_sme2, host_platform
 from sme2_assets.targets.qemu import Qemu
@@ -31,10 +32,11 @@ RUN_CHECKS = {
     "sme2_kernels_executed",
     "noise_within_bounds",
     "warm_up_steady",
+    "passes_agree",
     "arms_are_one_pair",
 }
 # These warn, and may do so on any machine that is busy with something else.
-ABOUT_THE_MACHINE = {"noise_within_bounds", "warm_up_steady"}
+ABOUT_THE_MACHINE = {"noise_within_bounds", "warm_up_steady", "passes_agree"}
 native_without_sme2 = pytest.mark.skipif(
     host_platform() != "linux" or host_has_sme2(), reason="needs a Linux host without SME2"
 )
@@ -244,12 +246,17 @@ def test_identical_arms_are_measured_compared_and_kept_apart(workbench: Workbenc
     before = workbench.warehouse.query("SELECT * FROM latest_runs")
     request = ProfileRequest("toy_cnn-fp32", host, ("off",))
     settings = {"rounds": 6, "warmup": 1, "iterations": 3, "kernel_rounds": 0, "quiet_patience_s": 0}
-    profile(workbench.lab, workbench.instance, [request], settings, print, aa=True)
+    blind = {"blind_trials": 2}
+    profile(workbench.lab, workbench.instance, [request], settings | blind, print, aa=True)
     [session] = workbench.warehouse.query("SELECT * FROM aa_sessions").to_dict("records")
     assert (session["variant"], session["n"]) == ("toy_cnn-fp32", 6)
     assert session["deviation"] >= 1
     noise = workbench.materialisations("aa_noise")[f"toy_cnn-fp32|{host}-sme2_off"]
     assert "needs 10 A/A sessions" in str(noise["noise floor of the device"])
+    trials = workbench.warehouse.query("SELECT * FROM blind_trials")
+    assert trials["n"].tolist() == [6, 6]
+    assert set(trials["dose_percent"]) <= {0, *DOSES_PERCENT}
+    assert "of 2" in str(noise["blind trials"]) or "of 1" in str(noise["blind trials"])
     after = workbench.warehouse.query("SELECT * FROM latest_runs")
     assert sorted(after["run_id"]) == sorted(before["run_id"]), "an A/A run is never a partition's latest"
     moments = workbench.warehouse.query(

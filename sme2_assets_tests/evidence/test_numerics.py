@@ -84,13 +84,17 @@ def test_one_output_is_told_by_ratio_error_angle_and_equality():
     assert 0.99 < agreement.cosine < 1.0
     assert agreement.equal_share == pytest.approx(100 / 101)
     assert agreement.top1_agreement is None
-    assert agreement.passes(20.0)
-    assert not agreement.passes(30.0)
+    assert agreement.fault(20.0) is None
+    assert "at least 30 dB" in str(agreement.fault(30.0))
 
 
 def test_identical_outputs_agree_in_everything():
     assert compare_outputs([REFERENCE], [REFERENCE], classifier=True) == [
-        Agreement(0, IDENTICAL_SQNR_DB, 0.0, pytest.approx(1.0), 1.0, 1.0)
+        Agreement(
+            *(0, IDENTICAL_SQNR_DB, 0.0, pytest.approx(1.0), 1.0, 1.0),
+            worst_part_db=IDENTICAL_SQNR_DB,
+            correlation=pytest.approx(1.0),
+        )
     ]
 
 
@@ -144,3 +148,46 @@ def test_the_worst_output_is_found_and_a_missing_one_is_it():
 def test_an_empty_output_agrees_with_an_empty_one():
     (agreement,) = compare_outputs([np.zeros((0, 4))], [np.zeros((0, 4))], classifier=True)
     assert (agreement.sqnr_db, agreement.equal_share) == (IDENTICAL_SQNR_DB, 1.0)
+
+
+def test_a_constant_is_wrong_however_large_the_mean():
+    expected = (100 + REFERENCE).astype(np.float32)
+    (agreement,) = compare_outputs([expected], [np.full_like(expected, 100)])
+    assert agreement.sqnr_db > 40, "the average hides it"
+    assert "correlates" in str(agreement.fault(12.0))
+
+
+def test_one_channel_of_zeros_is_wrong_however_many_there_are():
+    expected = np.random.default_rng(1).normal(size=(1, 64, 8, 8)).astype(np.float32)
+    given = expected.copy()
+    given[:, -1] = 0
+    (agreement,) = compare_outputs([expected], [given])
+    assert agreement.sqnr_db > 12, "the average hides it"
+    assert "one channel or row" in str(agreement.fault(12.0))
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([8.0, 12.0, 30.0]))
+def test_noise_that_is_spread_evenly_passes(seed, bound_db):
+    random = np.random.default_rng(seed)
+    expected = random.normal(size=(1, 32, 8, 8))
+    noise = random.normal(size=expected.shape) * 10 ** (-(bound_db + 1) / 20)
+    (agreement,) = compare_outputs([expected], [expected + noise])
+    assert agreement.fault(bound_db, exact=True) is None
+
+
+@pytest.mark.parametrize("wrong", [1, 60])
+def test_integers_must_be_the_expected_ones_unless_the_model_says_what_will_do(wrong):
+    expected = np.arange(1000)
+    given = expected.copy()
+    given[:wrong] += 1
+    (agreement,) = compare_outputs([expected], [given])
+    assert agreement.fault(12.0) is None
+    assert "integers or booleans" in str(agreement.fault(12.0, exact=True))
+
+
+def test_a_mask_of_nothing_is_wrong():
+    expected = np.zeros(1000, dtype=bool)
+    expected[:20] = True
+    (agreement,) = compare_outputs([expected], [np.zeros_like(expected)])
+    assert agreement.sqnr_db > 12, "the average hides it"
+    assert agreement.fault(12.0) is not None

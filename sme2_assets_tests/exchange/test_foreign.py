@@ -32,18 +32,20 @@ from sme2_assets_tests.warehouse.newest import newest_run
 TOLD = {
     *("variant", "target", "run_id", "session_id", "experiment", "source", "arm", "paired"),
     *("model", "precision", "platform", "sme2", "threads"),
-    *("rounds", "iterations", "samples", "samples_dropped", "derivation"),
+    *("rounds", "iterations", "paths", "samples", "samples_dropped", "derivation"),
 }
 # Views whose rows belong to one run each: a foreign run has rows of its own there, for those who ask for it.
 OF_ONE_RUN = {
     *("latency_rounds", "latency_summary", "operator_rounds", "operator_summary", "judged_samples"),
     *("operator_samples", "operator_facts", "kernel_usage", "delegation_report", "attribution_coverage"),
     *("category_rounds", "category_summary", "bottlenecks", "module_summary", "headroom"),
-    *("operator_order", "function_samples", "part_rounds", "programs"),
+    *("operator_order", "function_samples", "part_rounds", "programs", "traced_rounds", "delegate_calls"),
+    *("category_times", "unit_use"),
 }
 # Views that verdicts, reports, history and nights are made from: nothing foreign is in them.
 OF_VERDICTS = {
     *("latest_runs", "sme2_comparison", "aa_sessions", "history", "emulated_twin", "missed_sme2"),
+    "blind_rates",
 }
 
 
@@ -57,8 +59,11 @@ def take(store: Store, *paths: Path, **said: object) -> Ingested:
 
 
 def rows_of(warehouse: Warehouse, name: str) -> pd.DataFrame:
-    """All rows of a table or view, as text in one order: two states of it can be compared."""
-    rows = warehouse.query(f"SELECT * FROM {name}").astype(str)
+    """All rows of a table or view, as text in one order: two states of it can be compared.
+
+    Rounded, because the last digit of a sum depends on the order of what is added.
+    """
+    rows = warehouse.query(f"SELECT * FROM {name}").round(6).astype(str)
     return rows.sort_values(by=list(rows.columns), ignore_index=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,18 +11,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sme2_assets.analysis.comparison import why_outputs_differ
 from sme2_assets.errors import EvidenceError, RunnerError, Sme2Error, TargetUnavailable
+from sme2_assets.evidence.blind import Trial, revealed
 from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.evidence.manifest import Manifest
+from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import aa_arms, same_runner, sme2_arms
+from sme2_assets.profiling.blind import blind_trial
 from sme2_assets.profiling.plan import Plan, plan_for
+from sme2_assets.profiling.record import ended_steady
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store, sha256_of_file
 from sme2_assets.targets.base import Availability
+from sme2_assets.targets.environment.processes import Counters
+from sme2_assets.targets.environment.snapshot import Snapshot, take_snapshot
 from sme2_assets.targets.host import host_has_sme2, host_platform
 from sme2_assets.targets.local import NativeTarget
+from sme2_assets.warehouse.ingest import rows_of_run
 
 HOST = host_platform() or ""
 SHORT = plan_for(
@@ -243,6 +252,45 @@ def test_identical_arms_are_interleaved_and_never_current(store, model, runner_b
     ]
     assert sorted(orders) == [[0, 1], [1, 0]], "each arm begins once"
     assert manifests[0].info.arms_sqnr_db == 200.0, "identical arms give identical outputs"
+    compared = [RunFolder.verified(store.run_dir(manifest.run_id)).arms() for manifest in manifests]
+    assert compared[0] == compared[1]
+    assert compared[0].fault is None
+    assert compared[0].same_outputs, "the program with taps computes what the measured one does"
+    assert {value.equal_share for value in compared[0].values} == {1.0}
+    assert len(compared[0].values) == 1 + 8, "the output, seven convolutions and a linear layer"
+
+
+def test_a_fault_between_that_the_outputs_hide_is_found(store, model, faulty_runner):
+    # The last kilobyte of what the second convolution gives becomes zero in one arm, the outputs stay right.
+    wrong = faulty_runner(
+        '"$real" "$@" || exit; case "$*" in */b_tapped_outputs*) '
+        'file=$(echo "$*" | sed "s/.*--outputs \\([^ ]*\\).*/\\1/")/output_2.npy; '
+        'blocks=$(($(stat -c %s "$file") / 1024)); '
+        'dd if=/dev/zero of="$file" bs=1024 count=1 seek=$((blocks - 1)) conv=notrunc;; esac'
+    )
+    [first, second] = measure_session(
+        store, NativeTarget(HOST), model, same_runner(wrong), aa_arms("off"), SHORT, log=print
+    )
+    arms = RunFolder.verified(store.run_dir(second.run_id)).arms()
+    assert first.info.output_sha256 == second.info.output_sha256
+    assert [value.name for value in arms.values if value.fault] == ["conv2d_1"]
+    assert "conv2d_1 (expand.0.0)" in str(arms.fault)
+    run = rows_of_run(store.run_dir(second.run_id)).runs.iloc[0].to_dict()
+    assert run["arms_fault"] == arms.fault
+    assert "expand.0.0" in str(why_outputs_differ(run, run))
+
+
+def test_a_program_with_taps_that_fails_costs_the_values_between_and_not_the_session(
+    store, model, faulty_runner
+):
+    failing = faulty_runner('case "$*" in *tapped.pte*) exit 5;; esac; exec "$real" "$@"')
+    [_, second] = measure_session(
+        store, NativeTarget(HOST), model, same_runner(failing), aa_arms("off"), SHORT, log=print
+    )
+    arms = RunFolder.verified(store.run_dir(second.run_id)).arms()
+    assert [value.name for value in arms.values] == ["output 0"]
+    assert "program with taps failed" in str(arms.only_outputs)
+    assert len(arms.left_out) == 8
 
 
 def test_rounds_are_added_until_the_interval_is_narrow(store, model, runner_binary):
@@ -263,10 +311,76 @@ def test_rounds_are_added_until_the_interval_is_narrow(store, model, runner_bina
     assert len(first.info.environment) == 2 * 6, "a budget of nothing still buys the least number"
 
 
-def test_a_warm_up_goes_on_until_it_is_steady_or_capped(store, model, runner_binary):
-    plan = replace(SHORT, rounds=1, max_rounds=1, warmup=2, warmup_cap=60)
+@pytest.mark.parametrize(
+    ("steady", "outcome"),
+    [
+        ([], None),
+        ([None, None], None),
+        ([True, None], True),
+        ([False], False),
+        ([True] * 9 + [False], True),
+        ([True] * 8 + [False] * 2, False),
+        ([False] * 20, False),
+    ],
+)
+def test_one_disturbed_process_in_ten_does_not_make_a_run_unsteady(steady, outcome):
+    assert ended_steady([RunnerResult.model_construct(steady=each) for each in steady]) is outcome
+
+
+def test_a_process_warms_up_and_is_timed_for_a_while(store, model, runner_binary):
+    plan = replace(SHORT, rounds=1, max_rounds=1, warmup_s=0.05, timed_s=0.02)
     [manifest] = measure(store, model, runner_binary, plan)
     assert manifest.info.steady in (True, False)
-    hopeless = replace(plan, warmup_cap=3)
-    [manifest] = measure(store, model, runner_binary, hopeless)
-    assert manifest.info.steady is False, "three inferences are too few to call anything steady"
+    for process in RunFolder.open(store.run_dir(manifest.run_id)).processes():
+        assert process.result.warmup_wall_ns >= 50_000_000
+        if process.facts.pass_kind != "kernels":
+            assert process.result.timed_wall_ns >= 20_000_000 or process.result.iterations == 200
+
+
+def test_a_blind_trial_keeps_the_times_and_apart_from_them_the_truth(store, model, runner_binary):
+    plan = replace(SHORT, passes=("latency",))
+    made = blind_trial(store, NativeTarget(HOST), model, same_runner(runner_binary), 400.0, plan, log=print)
+    assert finished_runs(store) == []
+    folder = store.blind / made.session_id
+    assert Trial.read(folder / "trial.json") == made
+    assert "400" not in {str(value) for value in made.as_json().values()}
+    assert revealed(folder, made).dose_percent == 400.0
+    assert len(made.a_ns) == len(made.b_ns) == 2
+    assert 0 < made.inference_seconds < made.seconds
+
+
+class WatchedTarget(NativeTarget):
+    """This host as if it were left alone, but that a hypervisor steals `stolen_s` of every second."""
+
+    def __init__(self, stolen_s: float) -> None:
+        super().__init__(HOST)
+        self.stolen_s = stolen_s
+        self.looks: list[float] = []
+
+    def snapshot(self, sample_s: float = 0.2) -> Snapshot:
+        self.looks.append(sample_s)
+        now_s = time.monotonic()
+        counters = Counters(clock_s=now_s, stolen_s=self.stolen_s * now_s)
+        seen = take_snapshot(sample_s=0)
+        quiet = {
+            "other_cores": 0.0,
+            "heavy_processes": [],
+            "temperature_c": None,
+            "throttled": [],
+            "battery": None,
+        }
+        return replace(seen, counters=counters, **quiet)
+
+
+@pytest.mark.parametrize(("stolen_s", "looks"), [(0.0, 1), (0.5, 3)])
+def test_a_round_that_nothing_disturbed_is_followed_by_the_next_at_once(
+    store, model, runner_binary, stolen_s, looks
+):
+    target = WatchedTarget(stolen_s)
+    plan = replace(SHORT, rounds=3, max_rounds=3, kernel_rounds=0, quiet_patience_s=5.0)
+    [manifest] = measure_session(
+        store, target, model, same_runner(runner_binary), sme2_arms(["off"]), plan, log=print
+    )
+    assert (target.looks.count(0.2), target.looks.count(0)) == (looks, 3)
+    assert bool(manifest.info.flags) is (stolen_s > 0)
+    assert len(manifest.info.environment) == 6, "each round has the machine before and after it all the same"

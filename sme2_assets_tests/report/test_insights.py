@@ -70,7 +70,7 @@ def test_nothing_emulated_shows_a_time():
     ]
     for table in tables:
         assert table.rows
-        assert [name for name in table.header if re.search(r"\bms\b|share|GFLOP", name)] == []
+        assert [name for name in table.header if re.search(r"\bms\b|share|rate", name)] == []
         assert [cell for row in table.rows for cell in row if TIME.search(cell)] == []
     assert headroom_table(explanation).rows == []
     assert " ms" not in printed(explanation)
@@ -81,8 +81,8 @@ def test_bottlenecks_come_by_rank_and_no_more_than_asked_for():
     assert [row[0] for row in table.rows] == ["1", "2", "3"]
     first = dict(zip(table.header, table.rows[0], strict=True))
     assert first["operator"] == "Convolution (NHWC, PF32) IGEMM #1"
-    assert (first["module"], first["source"], first["SME2"]) == ("features.0.conv", "model.py:10", "executed")
-    assert (first["mean ms"], first["GFLOP/s"]) == ("0.200", "90.0")
+    assert (first["module"], first["source"], first["SME unit"]) == ("features.0.conv", "model.py:10", "on")
+    assert (first["mean ms"], first["rate"]) == ("0.200", "90.0 GFLOP/s")
 
 
 def test_modules_are_a_tree_in_order_of_execution():

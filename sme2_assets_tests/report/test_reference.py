@@ -108,7 +108,7 @@ def test_the_warehouse_has_its_times_and_nothing_where_sme2_is_asked_for(warehou
         assert columns
         assert rows[columns].isna().all(axis=None), view
     slowest = warehouse.query("SELECT * FROM bottlenecks WHERE run_id = $run_id AND rank = 1", run)
-    assert slowest["gflops"].iloc[0] > 0
+    assert slowest["gops"].iloc[0] > 0
 
 
 def test_its_series_goes_on_from_night_to_night(warehouse: Warehouse):

@@ -34,7 +34,8 @@ def test_the_report_begins_with_the_verdict_and_carries_interval_and_n(documents
     text = markdown_of(documents["faster"])
     assert text.startswith(f"# {VARIANT} on linux, a-cpu-0a1b2c: SME2 on against off\n\n**Verdict: faster.**")
     assert re.search(r"Speedup \(off / on\): 1\.\d\dx \(1\.\d\d to 1\.\d\d, n=6\)\.", text)
-    assert "2 of 8 operators with SME2 on, 0 with it off" in text
+    work = "91% of the multiply-accumulates"
+    assert f"SME2 on: 2 of 3 convolutions and matrix products, {work}; SME2 off: 0 of 3" in text
     assert EMULATED_NOTE not in text
 
 
@@ -108,8 +109,8 @@ def test_the_same_rows_give_the_same_files(documents: dict[str, Document], tmp_p
 
 def test_a_report_says_what_the_samples_prove(documents: dict[str, Document]):
     text = markdown_of(documents["faster"])
-    assert "SME2 off: 0 operators were sampled in SME kernels; 0 of" in text
-    assert "SME2 on: 2 operators were sampled in SME kernels; 6 of 9" in text
+    assert "SME2 off: 0 of the 9 samples in kernels that compute CONV and GEMM are on SME." in text
+    assert "SME2 on: 6 of the 9 samples in kernels that compute CONV and GEMM are on SME." in text
     assert "## Kernels with SME2 on" in text
 
 

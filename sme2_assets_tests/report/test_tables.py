@@ -25,7 +25,7 @@ def tables(warehouse: Warehouse, platform: str) -> dict[str, TextTable]:
     compared = newest_comparison(warehouse, "toy_cnn-fp32", platform)
     return {
         "latency": latency_table(warehouse.query(of_run.format("latency_summary"), [platform])),
-        "operators": operator_table(warehouse.query(of_run.format("operator_summary"), [platform])),
+        "operators": operator_table(warehouse.query(of_run.format("operator_facts"), [platform])),
         "categories": category_table(warehouse.query(of_run.format("category_summary"), [platform])),
         **{level: comparison_table(compared, level) for level in ("model", "category", "operator")},
     }
@@ -77,9 +77,12 @@ def compared_row(**values: object) -> pd.DataFrame:
         "on_name": "A",
         "sme2_operators_off": 0,
         "sme2_operators_on": 0,
+        "sme2_operators_unknown": 0,
         "off_ns": None,
         "on_ns": None,
         "speedup": None,
+        "speedup_low": None,
+        "speedup_high": None,
         "verdict": "not comparable",
     }
     return pd.DataFrame([{**row, **values}])
@@ -96,7 +99,7 @@ def test_an_operator_is_shown_with_its_names_in_both_arms(off, on, shown):
 
 
 def test_an_unknown_operator_is_marked(paired: Warehouse):
-    operators = paired.query("FROM operator_summary WHERE platform = 'linux' AND sme2 = 'on'")
+    operators = paired.query("FROM operator_facts WHERE platform = 'linux' AND sme2 = 'on'")
     operators.loc[operators["name"] == "native_call_mean.out", "known"] = False
     marked = [row for row in operator_table(operators).rows if "(unknown operator)" in row[3]]
     assert [row[2] for row in marked] == ["native_call_mean.out"]

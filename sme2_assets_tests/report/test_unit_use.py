@@ -68,9 +68,9 @@ def test_a_kind_that_one_precision_keeps_off_the_unit_is_the_finding(used: Used)
         int8=[conv("int8"), pointwise("int8"), pointwise("int8"), depthwise("int8")],
     )
     assert unit_table(found, {}).rows == [
-        ["net", "fp32", "emulated", "3 of 4", "1 depthwise"],
-        ["net", "fp16", "emulated", "1 of 4", "2 data type, 1 depthwise"],
-        ["net", "int8", "emulated", "3 of 4", "1 depthwise"],
+        ["net", "fp32", "emulated", "3 of 4", "-", "1 depthwise"],
+        ["net", "fp16", "emulated", "1 of 4", "-", "2 data type, 1 depthwise"],
+        ["net", "int8", "emulated", "3 of 4", "-", "1 depthwise"],
     ]
     said = finding(found)
     assert said is not None
@@ -103,9 +103,9 @@ def test_what_is_off_at_every_precision_is_told_as_such(used: Used):
 def test_everything_on_the_unit_is_told_as_such(used: Used):
     found = used(fp32=[conv("fp32"), pointwise("fp32")], fp16=[conv("fp16")], int8=[conv("int8")])
     assert [row[3:] for row in unit_table(found, {}).rows] == [
-        ["2 of 2", "-"],
-        ["1 of 1", "-"],
-        ["1 of 1", "-"],
+        ["2 of 2", "-", "-"],
+        ["1 of 1", "-", "-"],
+        ["1 of 1", "-", "-"],
     ]
     assert finding(found) == (
         "Every convolution and matrix product of net at fp32, fp16 and int8 is on the SME unit."
@@ -125,8 +125,8 @@ def test_unknown_is_counted_and_never_becomes_a_sentence(used: Used):
         fp32=[Op("Fully Connected (NC, PF32) GEMM #1", 50, 0, linear)],
     )
     assert [row[3:] for row in unit_table(found, {}).rows] == [
-        ["0 of 1", "1 unknown"],
-        ["1 of 1 (1 by name alone)", "-"],
+        ["0 of 1", "-", "1 unknown"],
+        ["1 of 1 (1 by name alone)", "-", "-"],
     ]
     assert finding(found) is None
 

@@ -60,8 +60,10 @@ def test_bad_flags_are_named(runner, refused, flags, words):
         ("warmup", -1),
         ("warmup", 1.5),
         ("threads", 0),
-        ("warmup_cap", -1),
-        ("warmup_cap", "soon"),
+        ("warmup_ms", -1),
+        ("warmup_ms", "soon"),
+        ("timed_ms", 0.5),
+        ("iterations_cap", 0),
         ("slowdown_percent", -1),
         ("slowdown_percent", 1000.5),
         ("slowdown_percent", "."),
@@ -81,12 +83,12 @@ def test_a_value_out_of_range_is_named(runner, refused, programs, option, value)
     )
 
 
-def test_a_warm_up_cap_below_the_warm_up_is_refused(runner, refused, programs):
+def test_a_cap_below_the_iterations_is_refused(runner, refused, programs):
     program = programs("two_inputs")
     refused(
-        runner.run(program.pte, program.inputs, warmup=5, warmup_cap=4),
+        runner.run(program.pte, program.inputs, iterations=5, iterations_cap=4),
         2,
-        "--warmup-cap 4 is below --warmup 5",
+        "--iterations-cap 4 is below --iterations 5",
         "--help",
     )
 
@@ -319,5 +321,5 @@ def test_a_tracer_that_recorded_nothing_is_told(runner, refused, programs, tmp_p
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
     program = programs("logarithm")
     run = runner.call(*runner.flags(program.pte, program.inputs, kind="etdump"), LD_PRELOAD=str(library))
-    refused(run, 8, "0 block(s) for 3 inference(s)", "event tracer")
+    refused(run, 8, "0 block(s) for 2 inference(s)", "event tracer")
     assert not (runner.folder / "trace.etdump").exists()

@@ -123,13 +123,14 @@ def test_samples_are_of_the_measured_inferences_only(sampled):
     events = read_etdump(run.folder / "trace.etdump")
     inferences = events.kind == EventKind.METHOD_EXECUTE
     starts, ends = events.start_ns[inferences], events.end_ns[inferences]
-    assert len(starts) == 2050
+    assert len(starts) == 2000
     clock = document["clock"]
     times = np.array(document["samples"]["time_ns"]) - clock["monotonic_ns"] + clock["trace_ns"]
-    assert times.min() >= ends[49]
     assert times.max() <= clock["trace_ns"]
+    # Where warm-up was sampled too, a fortieth of the samples would be before the first of these inferences.
     at = np.searchsorted(starts, times, side="right") - 1
-    assert np.mean(times <= ends[at]) > 0.5
+    assert np.mean(at >= 0) > 0.99
+    assert np.mean(times[at >= 0] <= ends[at[at >= 0]]) > 0.5
 
 
 @pytest.mark.alone

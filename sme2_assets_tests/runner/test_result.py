@@ -17,17 +17,22 @@ from sme2_assets.runner.build import NATIVE_DIR
 from sme2_assets.runner.failures import EXIT_MEANINGS, read_cpu_facts, runner_failure
 
 GOOD: dict[str, Any] = {
-    "schema": 1,
+    "schema": 2,
     "pass": "etdump",
     "method": "forward",
     "threads": 1,
     "warmup_iterations": 1,
+    "warmup_stride": 1,
+    "warmup_wall_ns": 6,
+    "warmup_traced": False,
     "iterations": 2,
+    "timed_wall_ns": 9,
     "steady": None,
     "slowdown_percent": 0,
     "load_ns": 10,
     "warmup_ns": [5],
     "iteration_ns": [3, 4],
+    "iteration_cycles": [30, None],
     "peak_memory_bytes": 4096,
     "cpu": {
         "arch": "aarch64",
@@ -48,6 +53,8 @@ GOOD: dict[str, Any] = {
 
 # What the first runners did not tell yet.
 ADDED_LATER = ("steady", "slowdown_percent", "samples")
+# What came with version 2.
+BY_TIME = ("warmup_stride", "warmup_wall_ns", "warmup_traced", "timed_wall_ns", "iteration_cycles")
 
 SAMPLED = {
     **GOOD,
@@ -87,9 +94,21 @@ def test_a_slowdown_is_read(tmp_path, percent):
 
 
 def test_a_result_of_an_older_runner_stays_readable(tmp_path):
-    older = {k: v for k, v in GOOD.items() if k not in ADDED_LATER}
+    older = {k: v for k, v in GOOD.items() if k not in (*ADDED_LATER, *BY_TIME)} | {"schema": 1}
     result = RunnerResult.read(written(tmp_path, older))
     assert (result.steady, result.slowdown_percent, result.samples) == (None, 0.0, None)
+    assert (result.warmup_wall_ns, result.timed_wall_ns, result.iteration_cycles) == (None, None, None)
+    assert result.traced_warmup == 1, "its warm-up was in the trace"
+
+
+@pytest.mark.parametrize(
+    ("warmups", "stride", "kept"), [(0, 1, 0), (1, 1, 1), (7, 4, 2), (8, 4, 2), (9, 4, 3)]
+)
+def test_a_long_warm_up_is_told_in_part(tmp_path, warmups, stride, kept):
+    document = {**GOOD, "warmup_iterations": warmups, "warmup_stride": stride, "warmup_ns": [5] * kept}
+    assert RunnerResult.read(written(tmp_path, document)).traced_warmup == 0
+    with pytest.raises(EvidenceError, match="warmup_ns has"):
+        RunnerResult.read(written(tmp_path, {**document, "warmup_ns": [5] * (kept + 1)}))
 
 
 @pytest.mark.parametrize(
@@ -104,6 +123,12 @@ def test_a_result_of_an_older_runner_stays_readable(tmp_path):
         (("iterations",), 3),
         (("iterations",), 2.0),
         (("warmup_ns",), []),
+        (("warmup_stride",), 0),
+        (("warmup_wall_ns",), -1),
+        (("warmup_traced",), None),
+        (("iteration_cycles",), [1]),
+        (("iteration_cycles",), [1, 0]),
+        (("iteration_cycles",), [1, 2.5]),
         (("iteration_ns",), [3, -4]),
         (("iteration_ns",), None),
         (("load_ns",), 1.5),
@@ -147,8 +172,8 @@ def test_a_result_that_does_not_add_up_is_refused(tmp_path, path, value):
 
 
 def test_a_result_of_a_newer_runner_asks_for_an_update(tmp_path):
-    with pytest.raises(EvidenceError, match="version 2 of its format") as raised:
-        RunnerResult.read(written(tmp_path, {**GOOD, "schema": 2}))
+    with pytest.raises(EvidenceError, match="version 3 of its format") as raised:
+        RunnerResult.read(written(tmp_path, {**GOOD, "schema": 3}))
     assert raised.value.remedy == "Update sme2_assets."
 
 

@@ -97,13 +97,14 @@ def test_many_inferences_give_what_one_gives(runner, programs):
     np.testing.assert_array_equal(one, many)
 
 
-def test_the_trace_has_a_block_for_each_warm_up_and_measured_inference(runner, programs):
+def test_the_trace_has_a_block_for_each_measured_inference_and_none_of_warm_up(runner, programs):
     program = programs("two_inputs")
     run = runner.run(program.pte, program.inputs, kind="etdump", warmup=2, iterations=5)
     trace = runner.folder / "trace.etdump"
     assert run.result.etdump is not None
     assert (run.result.etdump.file, run.result.etdump.bytes) == (trace.name, trace.stat().st_size)
-    assert traced_inferences(trace) == 7
+    assert traced_inferences(trace) == 5
+    assert (run.result.warmup_iterations, run.result.traced_warmup) == (2, 0)
 
 
 def test_sme2_off_is_told_and_leaves_no_sme_visible(runner, programs):

@@ -37,6 +37,8 @@ class Op:
     facts: dict[str, Any] = field(default_factory=dict)
     samples: int = 0
     sme_samples: int = 0
+    # Rows of kernel_samples beside these.
+    more_samples: Sequence[dict[str, Any]] = ()
 
     @property
     def backend(self) -> str:
@@ -123,6 +125,8 @@ class OperatorRun:
             "started_at": self.started_at,
             "finished_at": self.started_at,
             "rounds": self.rounds,
+            "iterations": self.iterations,
+            "warmup": 0,
             "pte_sha256": self.pte_sha256,
             "executorch_version": "1.5.1",
             "cpu_features_seen": list(self.features),
@@ -188,14 +192,16 @@ class OperatorRun:
                 "delegate": op.delegate,
                 "position": position,
                 "thread_kind": "main",
-                "isa": isa,
-                "unit": "SME" if isa else "SIMD/FP",
-                "samples": count,
                 "near_boundary_samples": 0,
+                **row,
             }
             for op, position in zip(self.ops, self._places(), strict=True)
-            for isa, count in (("sme2", op.sme_samples), (None, op.samples - op.sme_samples))
-            if count
+            for row in (
+                {"isa": "sme2", "unit": "SME", "samples": op.sme_samples},
+                {"unit": "SIMD/FP", "samples": op.samples - op.sme_samples},
+                *op.more_samples,
+            )
+            if row["samples"]
         ]
 
 

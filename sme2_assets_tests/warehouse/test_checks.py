@@ -232,7 +232,7 @@ def test_sme2_kernels_with_sme2_off_are_named(tampered: Tampered):
 def test_no_sme2_kernel_with_sme2_on_is_a_fault(tampered: Tampered):
     found = tampered.what_finds(sme2_evidence_faults, no_evidence, "on")
     assert found == (
-        "SME2 is on, but no operator has an SME2 kernel, not even Convolution (NHWC, PF32) IGEMM #1, "
+        "SME2 is on, but nothing shows an SME2 kernel, not even in Convolution (NHWC, PF32) IGEMM #1, "
         "Fully Connected (NC, F32) GEMM #1, Fully Connected (NC, PF32) GEMM #1"
     )
 

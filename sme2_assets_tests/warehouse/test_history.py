@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import dagster as dg
+from click.testing import CliRunner
+
 from benchmarks.made.run_folder import MadeRun
+from sme2_assets.cli import main
+from sme2_assets.defs.assets.history import regressions
+from sme2_assets.defs.checks import no_regression
+from sme2_assets.defs.resources import Lab
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.history import find_regressions, series_of
+from sme2_assets.warehouse.history import find_regressions, no_slow_down_text, series_of
 from sme2_assets.warehouse.schema import TIMELINE
 from sme2_assets_tests.warehouse.test_compare import write
 
@@ -24,3 +31,22 @@ def test_a_category_below_the_resolution_of_the_trace_has_no_time_to_compare(
     assert series["Elementwise"].isna().all()
     assert (series["CONV"] > 0).all()
     assert find_regressions(warehouse, tmp_path / "acknowledged.txt").empty
+
+
+def test_of_one_run_it_is_not_said_that_nothing_became_slower(warehouse: Warehouse, tmp_path: Path):
+    write(warehouse, tmp_path, MadeRun())
+    assert find_regressions(warehouse, tmp_path / "acknowledged.txt").empty
+    warehouse.publish()
+    said = no_slow_down_text(warehouse)
+    assert said.startswith("Too few sessions to tell whether a series became slower: the longest of")
+    assert "has 1, and a step to 1.4 times or more can be found from 8 on, a smaller one from 33." in said
+    done = CliRunner().invoke(main, ["--data", str(warehouse.root.parent), "history", MadeRun().variant])
+    assert done.exit_code == 0, done.output
+    assert "Too few sessions to tell" in " ".join(done.output.split())
+    lab = Lab(data_root=str(warehouse.root.parent))
+    result = dg.materialize([dg.AssetSpec("timeline"), regressions, no_regression], resources={"lab": lab})
+    (check,) = result.get_asset_check_evaluations()
+    assert check.passed
+    assert "Too few sessions to tell" in (check.description or "")
+    (made,) = result.asset_materializations_for_node("regressions")
+    assert "Too few sessions to tell" in str(made.metadata["became slower"].value)

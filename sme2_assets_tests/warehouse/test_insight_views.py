@@ -180,7 +180,7 @@ def test_no_view_shows_an_emulated_time(made: Warehouse, view: str):
         return
     rows = made.query(f"FROM {view} WHERE fidelity = 'emulated'")
     assert not rows.empty
-    times = [name for name in rows if name.endswith(("_ns", "share", "speedup", "gflops")) or name == "rank"]
+    times = [name for name in rows if name.endswith(("_ns", "share", "speedup", "gops")) or name == "rank"]
     assert times
     assert rows[times].isna().all().all()
 
@@ -220,7 +220,7 @@ def test_modules_have_the_work_and_the_kernels_of_all_below_them(made: Warehouse
     assert (features["matrix_operators"], features["sme2_operators"]) == (2, 1)
     assert features["macs"] == CNN_MACS + 1_000_000
     assert features["mean_ns"] == 380_000
-    assert features["gflops"] == pytest.approx(2 * features["macs"] / 380_000)
+    assert features["gops"] == pytest.approx(2 * features["macs"] / 380_000)
     assert rows.loc["features.0.conv", ["depth", "parent", "module_type"]].tolist() == [
         3,
         "features.0",
@@ -258,10 +258,12 @@ def test_the_ceilings_are_those_of_amdahl(made: Warehouse):
     run = OperatorRun(cnn("on"))
     assert row["inference_ns"] == run.inference_ns
     assert (row["compute_ns"], row["data_movement_ns"], row["portable_ns"]) == (400_000, 60_000, 60_000)
-    assert row["without_compute_ns"] == run.inference_ns - 400_000
-    assert row["without_compute_speedup"] == pytest.approx(run.inference_ns / (run.inference_ns - 400_000))
+    # Each of the three operators may have taken a microsecond more than XNNPACK says.
+    assert row["compute_most_ns"] == 403_000
+    assert row["without_compute_ns"] == run.inference_ns - 403_000
+    assert row["without_compute_speedup"] == pytest.approx(run.inference_ns / (run.inference_ns - 403_000))
     assert row["without_data_movement_speedup"] == pytest.approx(
-        run.inference_ns / (run.inference_ns - 60_000)
+        run.inference_ns / (run.inference_ns - 62_000)
     )
     assert (row["rounds"], row["inferences"]) == (2, 6)
     assert (row["operators"], row["portable_operators"], row["delegate_calls"]) == (8, 1, 2)
@@ -339,4 +341,4 @@ def test_a_model_that_no_sme2_kernel_fits_is_not_at_fault_for_having_none(made: 
     runs = {name: runs_of(name)[0] for name in ("sampled", "registered")}
     faults = {name: sme2_evidence_faults(made, run_of_id(made, run.run_id)) for name, run in runs.items()}
     assert faults["sampled"] is None, "QP8 says nothing by name"
-    assert "not even Fully Connected (NC, F32) GEMM #1" in (faults["registered"] or "")
+    assert "not even in Fully Connected (NC, F32) GEMM #1" in (faults["registered"] or "")

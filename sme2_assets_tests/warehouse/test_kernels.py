@@ -75,17 +75,17 @@ def test_an_operator_knows_its_line_and_its_rate(measured: Warehouse):
         "SELECT * FROM operator_facts WHERE sme2 = 'off' AND module = 'features.0.conv'"
     ).to_dict("records")
     assert conv["source"] == "model.py:2"
-    assert conv["gflops"] == pytest.approx(2 * conv["macs"] / conv["median_ns"])
+    assert conv["gops"] == pytest.approx(2 * conv["macs"] / conv["mean_ns"])
 
 
 def test_a_time_of_a_few_whole_microseconds_gives_no_rate(warehouse: Warehouse, tmp_path: Path):
     ingest(warehouse, MadeRun(slowness=0.01).write(tmp_path))
     warehouse.publish()
-    rated = warehouse.query("SELECT median_ns, gflops FROM operator_facts WHERE macs > 0 ORDER BY median_ns")
+    rated = warehouse.query("SELECT median_ns, gops FROM operator_facts WHERE macs > 0 ORDER BY median_ns")
     assert rated["median_ns"].tolist() == [1000, 3000, 7000]
-    assert rated["gflops"].isna().tolist() == [True, True, False]
-    modules = warehouse.query("SELECT gflops FROM module_summary WHERE module = 'head.linear'")
-    assert modules["gflops"].isna().tolist() == [True]
+    assert rated["gops"].isna().tolist() == [True, True, False]
+    modules = warehouse.query("SELECT gops FROM module_summary WHERE module = 'head.linear'")
+    assert modules["gops"].isna().tolist() == [True]
 
 
 def test_a_pair_as_it_should_be_has_no_fault(measured: Warehouse):
@@ -115,7 +115,11 @@ def tampered(folder: Path, sme2: str, tamper: Tamper) -> tuple[Warehouse, dict[s
         ("off", lambda samples: samples.assign(isa="sme2", role="compute"), "samples are in SME kernels"),
         ("off", lambda samples: samples.assign(unit="SME"), "samples are in SME kernels"),
         ("on", lambda samples: samples.assign(isa="neon", unit="SIMD/FP"), "no sample shows it"),
-        ("on", lambda samples: samples.assign(isa="sme2", role="query", unit="other"), "no sample shows it"),
+        (
+            "on",
+            lambda samples: samples.assign(isa="sme2", role="query", unit="other"),
+            "no sample is in an SME",
+        ),
         ("on", lambda samples: samples.head(0), "nothing was sampled"),
     ],
     ids=["sme kernels when off", "sme instructions when off", "neon when on", "queries only", "no samples"],

@@ -203,14 +203,14 @@ def test_a_query_comes_as_argument_from_a_file_or_from_standard_input(data: Path
 
 def test_every_format_has_the_same_rows(data: Path, tmp_path: Path):
     columns = "run_id, started_at, median_ns, NULL AS nothing, [1, 2] AS some"
-    query = f"SELECT {columns} FROM latency_summary ORDER BY run_id"
+    query = f"SELECT {columns} FROM latency_summary WHERE fidelity <> 'emulated' ORDER BY run_id"
     as_json = json.loads(sme2(data, "sql", query, "--json").stdout)
     as_csv = list(csv.DictReader(io.StringIO(sme2(data, "sql", query, "--format", "csv").stdout)))
     sme2(data, "sql", query, "-o", str(tmp_path / "rows.parquet"))
     sme2(data, "sql", query, "-o", str(tmp_path / "rows.csv"))
     sme2(data, "sql", query, "-o", str(tmp_path / "rows.json"))
     as_parquet = duckdb.sql(f"FROM '{tmp_path}/rows.parquet'").fetchall()
-    assert len(as_json) == len(as_csv) == len(as_parquet) == 4
+    assert len(as_json) == len(as_csv) == len(as_parquet) == 2
     assert [row["run_id"] for row in as_json] == [row["run_id"] for row in as_csv]
     assert [row["run_id"] for row in as_json] == [row[0] for row in as_parquet]
     assert [row["median_ns"] for row in as_json] == [float(row["median_ns"]) for row in as_csv]

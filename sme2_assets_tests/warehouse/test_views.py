@@ -55,8 +55,8 @@ def test_categories_are_the_sums_of_their_operators(either: Warehouse):
             o.operators AS counted, o.sme2_operators AS with_sme2, o.mean_ns AS summed_ns
         FROM category_summary c JOIN (
             SELECT run_id, category, count(*) AS operators, sum(mean_ns) AS mean_ns,
-                count(*) FILTER (sme2_evidence <> 'none') AS sme2_operators
-            FROM operator_summary GROUP BY run_id, category
+                count(*) FILTER (on_sme_unit = 'on') AS sme2_operators
+            FROM operator_facts GROUP BY run_id, category
         ) o USING (run_id, category)
         """
     )

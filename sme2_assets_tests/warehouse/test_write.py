@@ -29,6 +29,7 @@ def inferences(count: int, duration_ns: int = 5) -> pd.DataFrame:
             "iteration": range(count),
             "is_warmup": False,
             "duration_ns": duration_ns,
+            "cycles": None,
             "execute_ns": None,
             "emulated_ns": None,
             "emulated_execute_ns": None,

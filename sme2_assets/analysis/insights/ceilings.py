@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sme2_assets.analysis.insights.insight import ArmRows, Insight
+from sme2_assets.analysis.insights import claims
+from sme2_assets.analysis.insights.insight import MATRIX, ArmRows, Insight
 from sme2_assets.analysis.insights.values import ceiling_text, ms, names_in
+from sme2_assets.analysis.unit import UNKNOWN
 
 # How much faster CONV and GEMM become on SME2, as published for CPUs that have it.
 PUBLISHED_SPEEDUPS = (3.0, 15.0)
@@ -14,21 +16,26 @@ PUBLISHED_SPEEDUPS = (3.0, 15.0)
 def ceilings(subject: ArmRows) -> Iterator[Insight]:
     headroom = subject.headroom
     parts = (
-        ("amdahl_compute", "CONV and GEMM", "compute", "any faster kernel for CONV and GEMM"),
-        ("amdahl_data_movement", "Data Movement", "data_movement", "removing every copy and transpose"),
+        ("compute", "CONV and GEMM", MATRIX, "any faster kernel for CONV and GEMM"),
+        ("data_movement", "Data Movement", ("Data Movement",), "removing every copy and transpose"),
     )
-    for kind, name, column, remedy in parts:
+    for column, name, categories, remedy in parts:
         win_ns = headroom[f"{column}_ns"]
         if win_ns <= 0:
             continue
         rest_ns = headroom[f"without_{column}_ns"]
-        speedup = ceiling_text(headroom[f"without_{column}_speedup"])
+        ceiling = ceiling_text(headroom[f"without_{column}_speedup"])
+        part = {"run_id": subject.run["run_id"], "part": name, "categories": list(categories)}
         yield subject.insight(
-            kind,
-            f"Ceiling: if {name} took no time, {ms(rest_ns):.3f} ms would be left, {speedup} at most",
-            f"{name} {'take' if kind == 'amdahl_compute' else 'takes'} {ms(win_ns):.3f} of "
-            f"{ms(headroom['inference_ns']):.3f} ms (Amdahl's law).",
-            f"More than {speedup} from {remedy}.",
+            f"amdahl_{column}",
+            claims.CEILING.say(**part, ms=ms(rest_ns), ceiling=ceiling),
+            claims.PART.say(
+                **part,
+                take="take" if len(categories) > 1 else "takes",
+                ms=ms(win_ns),
+                inference_ms=ms(headroom["inference_ns"]),
+            ),
+            claims.NO_MORE.say(**part, ceiling=ceiling, remedy=remedy),
             win_ns=win_ns,
         )
 
@@ -49,15 +56,22 @@ def projection(subject: ArmRows) -> Iterator[Insight]:
         why = f"those that take SME2 kernels in the emulated run {subject.evidence_run_id}"
     else:
         why = "all but those whose type has no SME2 kernel; no run with SME2 on shows the others"
+    if unknown := int((subject.missed_sme2["on_sme_unit"] == UNKNOWN).sum()):
+        why += f"; {unknown} of which it is unknown are left out"
     slowest, fastest = PUBLISHED_SPEEDUPS
     yield subject.insight(
         "projection",
-        f"Projection, not a measurement: {low:.2f}x to {high:.2f}x for the whole model on a CPU with SME2",
-        f"If {eligible} of {len(subject.matrix)} CONV and GEMM operators ({ms(eligible_ns):.3f} of "
-        f"{ms(inference_ns):.3f} ms) became {slowest:.0f} to {fastest:.0f} times faster, as published for "
-        "SME2, and nothing else changed.",
-        f"More than {high:.2f}x, unless CONV and GEMM gain more than {fastest:.0f} times. "
-        "It does not say what this model gains on a given CPU: measure there.",
+        claims.PROJECTION.say(run_id=subject.run["run_id"], low=low, high=high),
+        claims.IF_FASTER.say(
+            run_id=subject.run["run_id"],
+            count=eligible,
+            total=len(subject.matrix),
+            ms=ms(eligible_ns),
+            inference_ms=ms(inference_ns),
+            slowest=slowest,
+            fastest=fastest,
+        ),
+        claims.NOT_MORE.say(high=high, fastest=fastest),
         evidence=(f"operators counted: {why}",),
         basis="projection",
         rows=(

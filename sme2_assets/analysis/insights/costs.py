@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from sme2_assets.analysis.insights.insight import MATRIX, PROOF, ArmRows, Insight, Row
+from sme2_assets.analysis.insights import claims
+from sme2_assets.analysis.insights.insight import MATRIX, ArmRows, Insight, Row
 from sme2_assets.analysis.insights.operators import operator_rows, same_operator
-from sme2_assets.analysis.insights.values import counted, ms, place_of, shortened
-from sme2_assets.analysis.pairing import Place, operator_pairs
+from sme2_assets.analysis.insights.values import ms, place_of, plural, shortened
+from sme2_assets.analysis.pairing import KEYS, Place, operator_pairs
 from sme2_assets.analysis.pairing import place_of as place_in_run
+from sme2_assets.analysis.unit import OFF, ON, UNKNOWN
 
 HEAVY_SHARE = 0.05
 
@@ -21,21 +23,28 @@ def heavy_operators(subject: ArmRows, baseline: ArmRows | None) -> Iterator[Insi
     rest = operators[operators["share"] <= HEAVY_SHARE]
     off_of = _with_sme2_off(baseline, operators)
     for operator in heavy.to_dict("records"):
+        here = {"run_id": subject.run["run_id"], **{name: operator[name] for name in KEYS}}
         facts = [place_of(operator)]
-        if not pd.isna(operator["gflops"]):
-            work = f"{operator['macs'] / 1e6:.1f} million multiply-accumulates"
-            facts.append(f"{work} at {operator['gflops']:.1f} GFLOP/s")
+        if not pd.isna(operator["gops"]):
+            facts.append(
+                claims.RATE.say(
+                    millions=operator["macs"] / 1e6, rate=operator["gops"], unit=operator["rate_unit"], **here
+                )
+            )
         off = off_of.get(place_in_run(operator))
         if off is not None:
-            facts.append(f"{ms(off['mean_ns']):.3f} ms with SME2 off")
-        facts.append(_evidence_text(operator) if subject.run["sme2"] == "on" else "")
+            there = {"off_run_id": off["run_id"], **{name: off[name] for name in KEYS}}
+            facts.append(claims.TIME_OFF.say(ms=ms(off["mean_ns"]), **there))
+        told = subject.speaks_of_sme2 and subject.run["sme2"] == "on"
+        facts.append(_evidence_text(operator, here) if told else "")
         yield Insight(
             "heavy_operator",
-            f"{operator['name']} takes {operator['share']:.1%} of the inference",
-            "; ".join([f"{ms(operator['mean_ns']):.3f} ms", *(fact for fact in facts if fact)]) + ".",
+            claims.HEAVY.say(name=operator["name"], share=operator["share"], **here),
+            "; ".join([claims.HEAVY_TIME.say(ms=ms(operator["mean_ns"]), **here), *filter(None, facts)])
+            + ".",
             (subject.measurement(),),
-            f"{_not_the_cause(operator, subject)}The {len(rest)} operators below {HEAVY_SHARE:.0%} take "
-            f"{rest['share'].sum():.0%} together.",
+            _not_the_cause(operator, subject, here)
+            + claims.LIGHT.say(count=len(rest), limit=HEAVY_SHARE, share=rest["share"].sum(), **here),
             float(operator["mean_ns"]),
             float(operator["share"]),
             "measured",
@@ -52,28 +61,32 @@ def _with_sme2_off(baseline: ArmRows | None, operators: pd.DataFrame) -> dict[Pl
     return {pair.on: rows[pair.off] for pair in pairs if pair.off is not None and pair.on is not None}
 
 
-def _not_the_cause(operator: Row, subject: ArmRows) -> str:
+def _not_the_cause(operator: Row, subject: ArmRows, here: Row) -> str:
     """What SME2 has to do with it, as a sentence with a space behind it; nothing of a reference."""
     if not subject.speaks_of_sme2:
         return ""
     if operator["category"] not in MATRIX:
-        return f"It is {operator['category']}: no SME2 kernel would change it. "
-    if operator["sme2_evidence"] in PROOF:
-        return "It is not a missed kernel: it has one of SME2. "
+        return claims.NOT_MATRIX.say(category=operator["category"], **here)
+    if operator["on_sme_unit"] == ON:
+        return claims.ON_UNIT.say(**here)
     missed = same_operator(subject.missed_sme2, operator)
+    if missed is not None and missed["on_sme_unit"] == UNKNOWN:
+        return claims.UNKNOWN_UNIT.say(**here)
     if missed is not None:
-        return f"A CPU with SME2 does not help as it stands: {missed['reason']}. "
+        return claims.NO_HELP.say(reason=missed["reason"], **here)
     if subject.evidence_run_id is not None:
-        return "It is not out of SME2's reach: it has an SME2 kernel under emulation. "
-    return "Whether SME2 would take it is not shown. "
+        return claims.IN_REACH.say(**here, evidence_run_id=subject.evidence_run_id)
+    return claims.NOT_SHOWN.say(**here)
 
 
-def _evidence_text(operator: Row) -> str:
+def _evidence_text(operator: Row, here: Row) -> str:
     if operator["category"] not in MATRIX:
         return ""
     if operator["sme2_evidence"] == "executed":
-        return f"{operator['sme_samples']} of {operator['samples']} samples in SME kernels"
-    return f"evidence of an SME2 kernel: {operator['sme2_evidence']}"
+        told, sme = operator["telling_samples"], operator["certain_sme_samples"]
+        return claims.SAMPLED_IN_SME.say(sme=sme, told=told, **here)
+    said = {ON: claims.ON_BY_NAME, OFF: claims.OFF_UNIT}.get(operator["on_sme_unit"], claims.UNIT_NOT_KNOWN)
+    return said.say(**here)
 
 
 def portable_cost(subject: ArmRows) -> Iterator[Insight]:
@@ -84,12 +97,15 @@ def portable_cost(subject: ArmRows) -> Iterator[Insight]:
     win_ns = float(portable["mean_ns"].sum()) if subject.timed else None
     names = ", ".join(dict.fromkeys(portable["op_type"]))
     calls = int(subject.headroom["delegate_calls"])
+    run_id = subject.run["run_id"]
     yield subject.insight(
         "portable_cost",
-        f"{counted(portable, 'operator')} outside delegates: {shortened(names)}",
-        ("" if win_ns is None else f"Together: {ms(win_ns):.3f} ms. ")
-        + f"One between delegates splits them: there are {calls} delegate calls.",
-        f"The other {len(operators) - len(portable)} operators are delegated.",
+        claims.PORTABLE.say(
+            run_id=run_id, count=len(portable), operators=plural(portable, "operator"), names=shortened(names)
+        ),
+        ("" if win_ns is None else claims.PORTABLE_TIME.say(run_id=run_id, ms=ms(win_ns)))
+        + (claims.SPLITS.say(run_id=run_id, calls=calls) if calls > 1 else ""),
+        claims.DELEGATED.say(run_id=run_id, count=len(operators) - len(portable)),
         win_ns=win_ns,
         evidence=tuple(filter(None, map(place_of, portable.head(3).to_dict("records")))),
         rows=operator_rows(portable),
@@ -101,24 +117,26 @@ def overheads(subject: ArmRows) -> Iterator[Insight]:
     calls = int(headroom["delegate_calls"])
     delegated = int(headroom["operators"] - headroom["portable_operators"])
     delegate_ns, framework_ns = headroom["delegate_overhead_ns"], headroom["framework_overhead_ns"]
+    run_id = subject.run["run_id"]
     if calls and delegate_ns > 0:
         rounding_ns = min(1000.0 * delegated, delegate_ns)
         yield subject.insight(
             "delegate_overhead",
-            f"{calls} delegate {'call costs' if calls == 1 else 'calls cost'} {ms(delegate_ns):.3f} ms "
-            "beyond their operators",
-            f"{ms(delegate_ns / calls):.3f} ms per call: entering, leaving, and what XNNPACK does between "
-            "operators.",
-            f"XNNPACK floors its times, so up to {ms(rounding_ns):.3f} ms of it may be its operators' own "
-            f"({delegated} operators, a microsecond each).",
+            claims.DELEGATE_OVERHEAD.say(
+                run_id=run_id,
+                calls=calls,
+                cost="call costs" if calls == 1 else "calls cost",
+                ms=ms(delegate_ns),
+            ),
+            claims.PER_CALL.say(run_id=run_id, calls=calls, ms=ms(delegate_ns / calls)),
+            claims.FLOORED.say(run_id=run_id, ms=ms(rounding_ns), count=delegated),
             win_ns=delegate_ns,
         )
     if framework_ns > 0:
         yield subject.insight(
             "framework_overhead",
-            f"ExecuTorch itself takes {ms(framework_ns):.3f} ms",
+            claims.FRAMEWORK.say(run_id=run_id, ms=ms(framework_ns)),
             "Method::execute beyond delegate calls and portable operators.",
-            f"A leaner runtime brings no more than this: {subject.share_of(framework_ns) or 0:.1%} "
-            "of the inference.",
+            claims.LEANER.say(run_id=run_id, share=subject.share_of(framework_ns) or 0.0),
             win_ns=framework_ns,
         )

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import pandas as pd
 
+from sme2_assets.analysis.confidence import Basis, Conditions, conditions_of
 from sme2_assets.analysis.insights.values import names_in
 
-Basis = Literal["measured", "emulated", "predicted", "projection"]
-
 MATRIX = ("CONV", "GEMM")
-# What proves an SME2 kernel; a registered kernel may never have run.
-PROOF = ("executed", "name")
 
 Row = dict[str, Any]
 
@@ -51,6 +48,12 @@ class ArmRows:
     headroom: Row
     # The emulated run with SME2 on that shows the kernels of this one, if there is one.
     evidence_run_id: str | None = None
+    # Its row of latency_summary; a foreign run has none.
+    latency: Row = field(default_factory=dict)
+
+    @property
+    def conditions(self) -> Conditions:
+        return conditions_of(self.run, self.latency, self.headroom)
 
     @property
     def timed(self) -> bool:
@@ -68,10 +71,9 @@ class ArmRows:
     def matrix(self) -> pd.DataFrame:
         return self.bottlenecks[self.bottlenecks["category"].isin(MATRIX)]
 
-    @property
-    def proven(self) -> pd.DataFrame:
-        """CONV and GEMM operators that are known to have taken an SME2 kernel."""
-        return self.matrix[self.matrix["sme2_evidence"].isin(PROOF)]
+    def matrix_on(self, *states: str) -> pd.DataFrame:
+        """CONV and GEMM operators by where they run: on the SME unit, off it, or unknown."""
+        return self.matrix[self.matrix["on_sme_unit"].isin(states)]
 
     def share_of(self, duration_ns: float | None) -> float | None:
         inference_ns = self.headroom["inference_ns"]
@@ -101,12 +103,12 @@ class ArmRows:
         rounds, inferences = int(self.headroom["rounds"]), int(self.headroom["inferences"])
         if self.timed:
             flags = names_in(self.run.get("flags"))
-            disturbed = (
-                f"; the machine was not quiet ({_flag_kinds(flags)}), which raises means" if flags else ""
-            )
+            busy = f"; the machine was not quiet ({_flag_kinds(flags)}), which raises means" if flags else ""
+            odd = self.conditions.disturbed_rounds
+            left_out = f" ({odd} of them disturbed and left out)" if odd else ""
             return (
-                f"run {self.run['run_id']} on {device_text(self.run)}: means over {rounds} rounds, "
-                f"{inferences} inferences with tracer{disturbed}"
+                f"run {self.run['run_id']} on {device_text(self.run)}: means over {rounds} rounds{left_out}, "
+                f"{inferences} inferences with tracer{busy}"
             )
         return f"run {self.run['run_id']}: emulated, so kernels are real and times mean nothing"
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from sme2_assets.analysis.insights import claims
 from sme2_assets.analysis.insights.insight import ArmRows, Insight, Row
 from sme2_assets.analysis.insights.values import known_or, ms, names_in
 
@@ -55,11 +56,16 @@ def layout_changes(subject: ArmRows) -> Iterator[Insight]:
     found = {row["execution_order"] for change in changes for row in change.operators}
     yield subject.insight(
         "layout_changes",
-        f"{len(found)} of {len(movers)} transposes and conversions could go or be moved",
+        claims.LAYOUT.say(
+            run_id=subject.run["run_id"],
+            count=len(found),
+            total=len(movers),
+            kinds=sorted(_TRANSPOSES | _CONVERTS),
+        ),
         "Candidates, judged by order and shape: "
         + "; ".join(f"{count}x {why}" for why, count in Counter(change.why for change in changes).items())
         + ".",
-        f"Nothing in order and shape speaks against the other {len(movers) - len(found)}.",
+        claims.OTHER_LAYOUT.say(count=len(movers) - len(found)),
         win_ns=win_ns,
         rows=tuple(
             {

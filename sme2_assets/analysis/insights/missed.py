@@ -1,4 +1,4 @@
-"""CONV and GEMM operators that stay off the SME unit, by reason."""
+"""CONV and GEMM operators that stay off the SME unit, by reason, and those of which nobody knows."""
 
 from __future__ import annotations
 
@@ -6,30 +6,40 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from sme2_assets.analysis.insights.insight import ArmRows, Insight
+from sme2_assets.analysis.insights import claims
+from sme2_assets.analysis.insights.insight import ArmRows, Insight, Row
 from sme2_assets.analysis.insights.operators import operator_rows
-from sme2_assets.analysis.insights.values import counted, ms
+from sme2_assets.analysis.insights.values import ms, plural
+from sme2_assets.analysis.unit import ON, UNKNOWN
 
 
 def missed_kernels(subject: ArmRows) -> Iterator[Insight]:
-    """One insight per reason. Off alone, what is to be expected; the view says on what basis."""
+    """One insight per reason. Off alone, what is to be expected; the view says on what basis.
+
+    Where it is unknown whether operators are on the unit, nothing is to be won for certain.
+    """
     missed = subject.missed_sme2
     for (reason, basis), members in missed.groupby(["reason", "basis"], sort=True):
-        win_ns = float(members["mean_ns"].sum()) if subject.timed else None
-        expected = subject.run["sme2"] == "off"
-        verb = "would stay" if expected else "stayed"
+        unknown = reason == UNKNOWN
+        win_ns = float(members["mean_ns"].sum()) if subject.timed and not unknown else None
+        verb = "would stay" if subject.run["sme2"] == "off" else "stayed"
+        these = {"run_id": subject.run["run_id"], "reason": reason, "basis": basis}
+        which = {"count": len(members), "operators": plural(members, "operator")}
         evidence = []
         if basis == "emulated":
             evidence.append(f"kernels seen in the emulated run {members['evidence_run_id'].iloc[0]}")
         if basis == "predicted":
             evidence.append("predicted from the operators' types: no run with SME2 on shows it")
-        evidence += _sample_evidence(members)
+        evidence += _sample_evidence(members, these)
         yield subject.insight(
             "missed_sme2",
-            f"{counted(members, 'CONV or GEMM operator')} {verb} off the SME unit: {reason}"
-            + (" (predicted)" if basis == "predicted" else ""),
+            claims.UNIT_UNKNOWN.say(**which, **these)
+            if unknown
+            else claims.STAYED.say(
+                **which, **these, verb=verb, predicted=" (predicted)" if basis == "predicted" else ""
+            ),
             " ".join(dict.fromkeys(members["because"]))
-            + ("" if win_ns is None else f" Together: {ms(win_ns):.3f} ms."),
+            + ("" if win_ns is None else claims.MISSED_TIME.say(ms=ms(win_ns), **these)),
             _rest_of_matrix(subject),
             win_ns=win_ns,
             evidence=tuple(evidence),
@@ -38,25 +48,22 @@ def missed_kernels(subject: ArmRows) -> Iterator[Insight]:
         )
 
 
-def _sample_evidence(members: pd.DataFrame) -> list[str]:
-    samples, sme = int(members["samples"].sum()), int(members["sme_samples"].sum())
-    if not samples:
-        return []
-    borders = ", all of them at the border to another operator" if sme else ""
-    return [f"{sme} of their {samples} samples are in SME kernels{borders}"]
+def _sample_evidence(members: pd.DataFrame, these: Row) -> list[str]:
+    told, sme = int(members["telling_samples"].sum()), int(members["certain_sme_samples"].sum())
+    return [claims.MISSED_SAMPLES.say(sme=sme, told=told, **these)] if told else []
 
 
 def _rest_of_matrix(subject: ArmRows) -> str:
     total, rest = len(subject.matrix), len(subject.matrix) - len(subject.missed_sme2)
+    run_id = subject.run["run_id"]
     if subject.run["sme2"] == "on":
-        executed = int((subject.proven["sme2_evidence"] == "executed").sum())
-        return (
-            f"The other {rest} of {total} CONV and GEMM operators have SME2 kernels ({executed} sampled in "
-            f"them, {rest - executed} by name): they are not what is missed."
+        on = subject.matrix_on(ON)
+        executed = int((on["sme2_evidence"] == "executed").sum())
+        return claims.NOT_MISSED.say(
+            run_id=run_id, count=len(on), total=total, executed=executed, named=len(on) - executed
         )
     if subject.evidence_run_id is not None:
-        return f"The other {rest} of {total} CONV and GEMM operators take SME2 kernels under emulation."
-    return (
-        f"Nothing about the other {rest} of {total} CONV and GEMM operators: only a run with SME2 on can "
-        "tell, and emulation has one."
-    )
+        return claims.REST_UNDER_EMULATION.say(
+            run_id=run_id, count=rest, total=total, evidence_run_id=subject.evidence_run_id
+        )
+    return claims.REST_NOT_SHOWN.say(run_id=run_id, count=rest, total=total)

@@ -9,7 +9,10 @@ from sme2_assets.analysis.insights.values import known_or, ms
 
 
 def operator_rows(operators: pd.DataFrame) -> tuple[Row, ...]:
-    columns = ("delegate", "position", "name", "category", "backend", "module", "source", "sme2_evidence")
+    columns = (
+        *("delegate", "position", "name", "category", "backend", "module", "source"),
+        *("on_sme_unit", "sme2_evidence"),
+    )
     return tuple(
         {
             **{column: known_or(row[column], None) for column in columns},

@@ -32,6 +32,8 @@ def insights(subject: ArmRows, baseline: ArmRows | None = None) -> list[Insight]
     arm with SME2 off of the same session.
     """
     found: list[Insight] = []
+    # Two references differ in nothing that can be told: neither has SME2.
+    baseline = baseline if subject.speaks_of_sme2 else None
     if baseline is not None:
         found.append((time_shift if subject.timed else kernel_shift)(baseline, subject))
     found += missed_kernels(subject)

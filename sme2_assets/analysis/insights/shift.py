@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from sme2_assets.analysis.insights.insight import PROOF, ArmRows, Insight, Row
+from sme2_assets.analysis.insights import claims
+from sme2_assets.analysis.insights.insight import ArmRows, Insight, Row
 from sme2_assets.analysis.insights.values import ceiling_text, ms
+from sme2_assets.analysis.unit import ON, UNKNOWN
 
 
 def time_shift(off: ArmRows, on: ArmRows) -> Insight:
@@ -26,31 +28,27 @@ def time_shift(off: ArmRows, on: ArmRows) -> Insight:
     rows.sort(key=lambda row: -row["off_ms"])
     before = max(rows, key=lambda row: row["off_share"])
     after = max(rows, key=lambda row: row["on_share"])
+    pair = {"off_run_id": off.run["run_id"], "on_run_id": on.run["run_id"]}
     if before["category"] == after["category"]:
-        title = (
-            f"{after['category']} stays the largest part: {after['off_share']:.0%} of the inference with "
-            f"SME2 off, {after['on_share']:.0%} with it on"
-        )
+        title = claims.STAYS_LARGEST.say(**after, **pair)
     else:
-        title = (
-            f"The bottleneck moved from {before['category']} ({before['off_share']:.0%} of the inference "
-            f"with SME2 off) to {after['category']} ({after['on_share']:.0%} with it on)"
+        title = claims.MOVED.say(
+            **{"before": before["category"], "after": after["category"]},
+            **{"off_share": before["off_share"], "on_share": after["on_share"]},
+            **pair,
         )
-    changes = "; ".join(
-        f"{row['category']} {row['off_ms']:.3f} -> {row['on_ms']:.3f} ms "
-        f"({row['off_share']:.0%} -> {row['on_share']:.0%})"
-        for row in rows
-    )
+    changes = "; ".join(claims.CHANGE.say(**row, **pair) for row in rows)
     ceiling = ceiling_text(on.headroom["without_compute_speedup"])
     compute_share = on.share_of(on.headroom["compute_ns"]) or 0.0
     return Insight(
         "bottleneck_shift",
         title,
-        f"{changes}. The inference with tracer: {ms(off.headroom['inference_ns']):.3f} -> "
-        f"{ms(on.headroom['inference_ns']):.3f} ms.",
+        f"{changes}. "
+        + claims.INFERENCE.say(
+            off_ms=ms(off.headroom["inference_ns"]), on_ms=ms(on.headroom["inference_ns"]), **pair
+        ),
         (off.measurement(), on.measurement(), *_kernel_evidence(off), *_kernel_evidence(on)),
-        f"CONV and GEMM are {compute_share:.0%} of what is left: faster kernels for them bring "
-        f"no more than {ceiling}.",
+        claims.LEFT.say(run_id=on.run["run_id"], share=compute_share, ceiling=ceiling),
         None,
         None,
         "measured",
@@ -67,20 +65,27 @@ def kernel_shift(off: ArmRows, on: ArmRows) -> Insight:
         for sme2, groups in counts.items():
             members = groups.get_group(name) if name in groups.groups else on.bottlenecks.iloc[:0]
             row[f"{sme2}_operators"] = len(members)
-            row[f"{sme2}_sme2_operators"] = int(members["sme2_evidence"].isin(PROOF).sum())
-            row[f"{sme2}_samples"] = int(members["samples"].sum())
-            row[f"{sme2}_sme_samples"] = int(members["sme_samples"].sum())
+            row[f"{sme2}_sme2_operators"] = int((members["on_sme_unit"] == ON).sum())
+            row[f"{sme2}_samples"] = int(members["telling_samples"].sum())
+            row[f"{sme2}_sme_samples"] = int(members["certain_sme_samples"].sum())
         rows.append(row)
-    taken = len(on.proven)
+    taken, unknown = len(on.matrix_on(ON)), len(on.matrix_on(UNKNOWN))
+    pair = {"off_run_id": off.run["run_id"], "on_run_id": on.run["run_id"]}
     return Insight(
         "bottleneck_shift",
-        f"{taken} of {len(on.matrix)} CONV and GEMM operators take SME2 kernels with SME2 on, "
-        f"{len(off.proven)} with it off",
+        claims.KERNELS.say(
+            **pair,
+            on=taken,
+            total=len(on.matrix),
+            unknown=unknown,
+            unknown_text=f" ({unknown} unknown)" if unknown else "",
+            off=len(off.matrix_on(ON)),
+        ),
         "Emulated: which kernels run is real. How far the bottleneck moves in time needs SME2 hardware.",
         (off.measurement(), on.measurement(), *_kernel_evidence(off), *_kernel_evidence(on)),
         "Nothing about time: no speedup follows from this."
-        if taken
-        else "No operator takes an SME2 kernel, so SME2 cannot change the time of this model.",
+        if taken or unknown
+        else claims.NO_KERNEL.say(**pair),
         None,
         None,
         "emulated",
@@ -89,11 +94,12 @@ def kernel_shift(off: ArmRows, on: ArmRows) -> Insight:
 
 
 def _kernel_evidence(arm: ArmRows) -> tuple[str, ...]:
-    """Samples of CONV and GEMM in SME kernels, where any were taken."""
-    samples, sme = int(arm.matrix["samples"].sum()), int(arm.matrix["sme_samples"].sum())
-    if not samples:
+    """Samples of CONV and GEMM in SME kernels, where any tell which kernel it was."""
+    told, sme = (int(arm.matrix[name].sum()) for name in ("telling_samples", "certain_sme_samples"))
+    if not told:
         return ()
-    return (f"SME2 {arm.run['sme2']}: {sme} of {samples} samples of CONV and GEMM are in SME kernels",)
+    run_id, state = arm.run["run_id"], arm.run["sme2"]
+    return (claims.MATRIX_SAMPLES.say(run_id=run_id, state=state, sme=sme, told=told),)
 
 
 def _value(frame: pd.DataFrame, name: str, column: str) -> float:

@@ -25,8 +25,8 @@ def ms(duration_ns: float) -> float:
     return float(duration_ns) / 1e6
 
 
-def counted(rows: pd.DataFrame, what: str) -> str:
-    return f"{len(rows)} {what}" + ("" if len(rows) == 1 else "s")
+def plural(rows: pd.DataFrame, what: str) -> str:
+    return what if len(rows) == 1 else f"{what}s"
 
 
 def shortened(text: str, most: int = 80) -> str:

@@ -12,7 +12,7 @@ from sme2_assets.report.glance import category_glance
 from sme2_assets.report.insights import insight_table
 from sme2_assets.report.module_plots import module_picture
 from sme2_assets.report.plots import category_picture, data_uri_markdown
-from sme2_assets.report.tables import comparison_table, device_cell, speedup_text
+from sme2_assets.report.tables import comparison_table, device_cell, placebo_text, speedup_text
 from sme2_assets.store import sha256_of_text
 from sme2_assets.targets import SME2_STATES, TargetKey
 from sme2_assets.warehouse.checks import executed_kernel_faults
@@ -80,6 +80,12 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
             "verdict": model["verdict"],
             "reason": model["reason"],
             **({"speedup off / on": speedup_text(dict(model))} if pd.notna(model["speedup"]) else {}),
+            **(
+                {"confidence": f"{model['confidence']}: {model['confidence_reason']}"}
+                if pd.notna(model["confidence"])
+                else {}
+            ),
+            **({"placebo": placebo} if (placebo := placebo_text(dict(model))) else {}),
             "shift at a glance": dg.MetadataValue.md(category_glance(categories)),
             "category shift": dg.MetadataValue.md(data_uri_markdown(picture, "category shift")),
             "categories": dg.MetadataValue.md(comparison_table(rows, "category").markdown()),
@@ -108,8 +114,9 @@ def _numbers(model: pd.Series) -> dict[str, dg.MetadataValue]:
         **{f"latency {arm} ms": _milliseconds(model[f"{arm}_ns"]) for arm in ("off", "on")},
     }
     counts = {
-        "operators in all": model["operators"],
-        "SME2 operators with SME2 on": model["sme2_operators_on"],
+        "CONV and GEMM in all": model["matrix_operators"],
+        "CONV and GEMM on the SME unit": model["sme2_operators_on"],
+        "CONV and GEMM unit unknown": model["sme2_operators_unknown"],
     }
     return {
         **{name: plotted(value) for name, value in times.items() if value is not None and pd.notna(value)},

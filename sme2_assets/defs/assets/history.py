@@ -9,7 +9,7 @@ from sme2_assets.defs.resources import Lab
 from sme2_assets.report.plots import data_uri_markdown, history_picture
 from sme2_assets.report.tables import regression_table
 from sme2_assets.store import sha256_of_text
-from sme2_assets.warehouse.history import SERIES, find_regressions, series_of
+from sme2_assets.warehouse.history import SERIES, find_regressions, no_slow_down_text, series_of
 
 # Of the series that became slower; the table lists them all.
 MOST_PICTURES = 6
@@ -19,7 +19,7 @@ MOST_PICTURES = 6
     deps=[dg.AssetDep("timeline", partition_mapping=dg.AllPartitionMapping())],
     group_name="results",
     kinds={"duckdb"},
-    code_version="1",
+    code_version="2",
 )
 def regressions(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """Table `regressions`: change points in the history of every native series that made it slower.
@@ -41,7 +41,7 @@ def regressions(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeRe
     return dg.MaterializeResult(
         metadata={
             "became slower": dg.MetadataValue.md(
-                regression_table(found).markdown() if len(found) else "No series became slower."
+                regression_table(found).markdown() if len(found) else no_slow_down_text(lab.warehouse)
             ),
             **pictures,
             "not acknowledged": int((~found["acknowledged"].astype(bool)).sum()),

@@ -1,7 +1,10 @@
 """The noise of a device: both arms the same."""
 
+from dataclasses import replace
+
 import dagster as dg
 import pandas as pd
+from pydantic import Field
 
 from sme2_assets.defs.assets.support import clear_failures, plotted
 from sme2_assets.defs.assets.traces import ProfileConfig, inputs_of_session
@@ -9,12 +12,22 @@ from sme2_assets.defs.partitions import parse_run_key, run_partitions
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.profiling.arms import aa_arms
+from sme2_assets.profiling.blind import blind_trial, drawn_dose
 from sme2_assets.profiling.plan import plan_for
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.report.tables import speedup_text
+from sme2_assets.warehouse.blind import blind_rates_text, write_blind_trials
 from sme2_assets.warehouse.comparisons import compare_session, device_noise_floor
 from sme2_assets.warehouse.ingest import rows_of_run, write_run
 from sme2_assets.warehouse.read import run_of_id
+
+
+class NoiseConfig(ProfileConfig):
+    """How much to measure, and how many blind trials besides."""
+
+    blind_trials: int = Field(
+        0, ge=0, description="Further sessions with a hidden slow-down, to learn whether it is found."
+    )
 
 
 @dg.asset(
@@ -23,12 +36,13 @@ from sme2_assets.warehouse.read import run_of_id
     backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),
     group_name="noise",
     kinds={"executorch", "duckdb"},
-    code_version="1",
+    code_version="2",
 )
-def aa_noise(context: dg.AssetExecutionContext, config: ProfileConfig, lab: Lab) -> dg.MaterializeResult:
+def aa_noise(context: dg.AssetExecutionContext, config: NoiseConfig, lab: Lab) -> dg.MaterializeResult:
     """An A/A session: both arms run the same binary, model and SME2 state, so every difference is noise.
 
-    Ten such sessions of a device make its noise floor, which the verdicts of `sme2_comparison` use.
+    Ten such sessions of a device make its noise floor, which the verdicts of `sme2_comparison` use. Blind
+    trials, if asked for, go to the table `blind_trials`.
     """
     variant, key = parse_run_key(context.partition_key)
     warehouse = lab.warehouse
@@ -51,7 +65,17 @@ def aa_noise(context: dg.AssetExecutionContext, config: ProfileConfig, lab: Lab)
         warehouse.publish()
         compared = compare_session(warehouse, manifests[0].session_id)
         warehouse.publish()
-        floor = device_noise_floor(warehouse, run_of_id(warehouse, manifests[0].run_id))
+        run = run_of_id(warehouse, manifests[0].run_id)
+        floor = device_noise_floor(warehouse, run)
+        timed = replace(plan, passes=("latency",))
+        for _ in range(config.blind_trials):
+            blind_trial(
+                lab.store, target, model, runners, drawn_dose(), timed, context.log.info, sme2=key.sme2
+            )
+        if config.blind_trials:
+            for what, error in write_blind_trials(lab.store, warehouse).items():
+                context.log.warning(f"{what}: {error}")
+            warehouse.publish()
     model_row = dict(compared[compared["level"] == "model"].iloc[0])
     return dg.MaterializeResult(
         metadata={
@@ -66,6 +90,7 @@ def aa_noise(context: dg.AssetExecutionContext, config: ProfileConfig, lab: Lab)
                 else {"ratio of identical arms": plotted(model_row["speedup"])}
             ),
             **({"noise floor": plotted(floor)} if floor else {}),
+            "blind trials": blind_rates_text(warehouse, run) or "none on this device",
             "session_id": manifests[0].session_id,
             "run_ids": dg.MetadataValue.json([manifest.run_id for manifest in manifests]),
         },

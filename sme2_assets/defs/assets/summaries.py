@@ -6,6 +6,7 @@ The views are made by nobody: they are there as soon as their rows are.
 import dagster as dg
 import pandas as pd
 
+from sme2_assets.analysis.passes import passes_fault
 from sme2_assets.defs.assets.support import plotted
 from sme2_assets.report.glance import category_glance
 from sme2_assets.report.kernels import kernel_table, unit_table
@@ -18,18 +19,24 @@ SLOWEST_SHOWN = 5
 
 
 def run_metadata(warehouse: Warehouse, run_id: str) -> Metadata:
-    """Latency, operators and categories of a run."""
+    """Latency, operators and categories of a run. Where they run is told with its samples."""
+    categories = rows_of_view(warehouse, "category_times", run_id)
     return {
-        **_category_metadata(rows_of_view(warehouse, "category_summary", run_id)),
+        **_category_metadata(categories.assign(sme2_operators=None, sme2_unknown_operators=None)),
         **_latency_metadata(rows_of_view(warehouse, "latency_summary", run_id)),
-        **_operator_metadata(rows_of_view(warehouse, "operator_summary", run_id)),
+        **_operator_metadata(rows_of_view(warehouse, "operator_summary", run_id).assign(on_sme_unit=None)),
     }
 
 
 def kernel_metadata(warehouse: Warehouse, run_id: str) -> Metadata:
-    """The functions and units that each operator of a run was sampled in; nothing where none was."""
+    """How much of a run is on the SME unit; the functions and units that each operator was sampled in."""
     rows = rows_of_view(warehouse, "kernel_usage", run_id)
-    return {} if rows.empty else _kernel_metadata(rows)
+    names = {"on_unit": "on the SME unit", "off_unit": "off it", "unknown": "unknown"}
+    return {
+        f"CONV and GEMM {text}": dg.MetadataValue.int(int(use[name]))
+        for use in rows_of_view(warehouse, "unit_use", run_id).to_dict("records")
+        for name, text in names.items()
+    } | ({} if rows.empty else _kernel_metadata(rows))
 
 
 def _table(table: TextTable, rows: pd.DataFrame) -> dg.MetadataValue:
@@ -51,6 +58,8 @@ def _latency_metadata(rows: pd.DataFrame) -> Metadata:
         return {}
     metadata: Metadata = {"latency": _table(latency_table(rows), rows)}
     run = rows.iloc[0]
+    if fault := passes_fault(run):
+        metadata["no headline"] = dg.MetadataValue.text(fault)
     numbers = {
         "median ms": run["median_ns"] / 1e6,
         "95 % ms": run["p95_ns"] / 1e6,
@@ -66,11 +75,9 @@ def _operator_metadata(rows: pd.DataFrame) -> Metadata:
     metadata: Metadata = {}
     if not _is_emulated(rows):
         slowest = rows.sort_values("median_ns", ascending=False).head(SLOWEST_SHOWN)
-        metadata["slowest operators"] = _table(operator_table(slowest), rows)
-    if _speaks_of_sme2(rows):
-        metadata["SME2 operators"] = dg.MetadataValue.int(int((rows["sme2_evidence"] == "name").sum()))
+        metadata["slowest operators"] = _table(operator_table(slowest).without("SME unit"), rows)
     return metadata | {
-        "operators": _table(operator_table(rows), rows),
+        "operators": _table(operator_table(rows).without("SME unit"), rows),
         "unknown operators": dg.MetadataValue.int(int((~rows["known"]).sum())),
     }
 
@@ -79,7 +86,7 @@ def _category_metadata(rows: pd.DataFrame) -> Metadata:
     """Bars that are seen without a click; the picture proper is that of the comparison, with both arms."""
     metadata: Metadata = {
         "at a glance": dg.MetadataValue.md(category_glance(rows)),
-        "categories": _table(category_table(rows), rows),
+        "categories": _table(category_table(rows).without("on the SME unit"), rows),
     }
     if _is_emulated(rows):
         return metadata

@@ -50,7 +50,7 @@ def _metadata(warehouse: Warehouse, rows: RunRows) -> dict[str, Any]:
 
 def _accounted_text(rows: RunRows) -> str:
     """Of the time that the tracer saw, what is in a row. The check says it of each inference."""
-    traced = rows.inferences[rows.inferences["pass"] == "etdump"]
+    traced = rows.inferences[(rows.inferences["pass"] == "etdump") & rows.inferences["execute_ns"].notna()]
     of_execute = rows.timeline["duration_ns"].sum() / max(int(traced["execute_ns"].sum()), 1)
     return f"{of_execute:.4%} of Method::execute in {len(traced)} traced inferences"
 

@@ -1,5 +1,6 @@
 """The measurement itself: raw evidence of one profile run per partition."""
 
+from dataclasses import fields
 from datetime import datetime
 from functools import partial
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.manifest import Info, Manifest
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import sme2_arms
-from sme2_assets.profiling.plan import plan_for
+from sme2_assets.profiling.plan import Plan, plan_for
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.report.tables import TextTable
 from sme2_assets.runner.build import RunnerBinary
@@ -45,10 +46,12 @@ class ProfileConfig(dg.Config):
     )
     warmup: int | None = Field(
         None,
-        description="Exactly so many warm-ups. Default: 5 to 100 on hardware, until steady; 0 emulated.",
+        description="Exactly so many warm-ups. Default: at least 10 and 0.3 s on hardware; 0 emulated.",
     )
     iterations: int | None = Field(
-        None, description="Timed inferences per process (20 on hardware, 1 emulated)."
+        None,
+        description="Exactly so many timed inferences per process. Default: at least 10 and 0.2 s on "
+        "hardware; 1 emulated.",
     )
     kernel_rounds: int | None = Field(
         None,
@@ -83,8 +86,8 @@ class ProfileConfig(dg.Config):
     )
 
     def plan_wishes(self) -> dict[str, Any]:
-        """What is said here of the plan: all but where to measure."""
-        return self.model_dump(exclude={"device", "runner"})
+        """What is said here of the plan."""
+        return self.model_dump(include={field.name for field in fields(Plan)})
 
 
 @dg.asset(
@@ -221,4 +224,4 @@ def _power_text(mode: str, power: dict[str, Any]) -> str:
 def _agreement_text(info: Info) -> str:
     if info.sqnr_db is None:
         return "no eager model to compare with"
-    return f"{info.sqnr_db:.1f} dB (needed: {info.sqnr_threshold_db:.0f} dB)"
+    return info.wrong or f"{info.sqnr_db:.1f} dB (needed: {info.sqnr_threshold_db:.0f} dB)"

@@ -37,7 +37,11 @@ TEST(flags_are_read_in_both_forms) {
   CHECK((options.inputs == std::vector<std::string>{"0.npy", "1.npy"}));
   CHECK(options.method == "go");
   CHECK((options.cpus == std::vector<int64_t>{0, 1, 2, 7}));
-  CHECK(options.warmup_cap == options.warmup);
+  CHECK(options.warmup_ms == 0);
+  CHECK(options.timed_ms == 0);
+  CHECK(options.iterations_cap == 5000);
+  CHECK(with({"--iterations-cap", "2"}).iterations_cap == 2);
+  CHECK_FAILS(ExitCode::usage, "--iterations-cap 1 is below --iterations 2", with({"--iterations-cap", "1"}));
 }
 
 TEST(each_missing_flag_is_named) {
@@ -50,7 +54,9 @@ TEST(each_missing_flag_is_named) {
 
 TEST(numbers_out_of_range_are_refused) {
   for (const char* bad : {"", "-1", "+1", "1e3", "0x10", "99999999999999999999", "1 ", " 1", "1,2", "\xff"}) {
-    CHECK_FAILS(ExitCode::usage, "--warmup-cap", with({"--warmup-cap", bad}));
+    CHECK_FAILS(ExitCode::usage, "--warmup-ms", with({"--warmup-ms", bad}));
+    CHECK_FAILS(ExitCode::usage, "--timed-ms", with({"--timed-ms", bad}));
+    CHECK_FAILS(ExitCode::usage, "--iterations-cap", with({"--iterations-cap", bad}));
   }
   for (const char* bad : {"-1", "nan", "inf", "0x1", "1e2", "1001", ".", "1..2", ""}) {
     CHECK_FAILS(ExitCode::usage, "--slowdown-percent", with({"--slowdown-percent", bad}));

@@ -12,6 +12,9 @@ namespace sme2 {
 namespace {
 
 constexpr uint32_t kMostInferences = 10'000'000;
+// Bounds the result file, and the trace of a traced pass.
+constexpr uint32_t kDefaultIterationsCap = 5000;
+constexpr uint32_t kMostMs = 3'600'000;
 constexpr uint32_t kMostThreads = 1024;
 constexpr double kMostSlowdownPercent = 1000;
 constexpr uint32_t kLeastSamplePeriodUs = 50;
@@ -100,10 +103,14 @@ const std::map<std::string, Setter> kValueFlags = {
     {"--cpus", [](Options& o, const std::string& f, const std::string& v) { o.cpus = parse_cpus(f, v); }},
     {"--warmup",
      [](Options& o, const std::string& f, const std::string& v) { o.warmup = parse_count(f, v, 0, kMostInferences); }},
-    {"--warmup-cap", [](Options& o, const std::string& f,
-                        const std::string& v) { o.warmup_cap = parse_count(f, v, 0, kMostInferences); }},
+    {"--warmup-ms",
+     [](Options& o, const std::string& f, const std::string& v) { o.warmup_ms = parse_count(f, v, 0, kMostMs); }},
     {"--iterations", [](Options& o, const std::string& f,
                         const std::string& v) { o.iterations = parse_count(f, v, 1, kMostInferences); }},
+    {"--iterations-cap", [](Options& o, const std::string& f,
+                            const std::string& v) { o.iterations_cap = parse_count(f, v, 1, kMostInferences); }},
+    {"--timed-ms",
+     [](Options& o, const std::string& f, const std::string& v) { o.timed_ms = parse_count(f, v, 0, kMostMs); }},
     {"--threads",
      [](Options& o, const std::string& f, const std::string& v) { o.threads = parse_count(f, v, 1, kMostThreads); }},
     {"--slowdown-percent",
@@ -199,12 +206,12 @@ Options parse_args(int argc, char** argv) {
       throw usage_error(std::string(flag) + " is missing");
     }
   }
-  if (seen.count("--warmup-cap") == 0) {
-    options.warmup_cap = options.warmup;
+  if (seen.count("--iterations-cap") == 0) {
+    options.iterations_cap = std::max(options.iterations, kDefaultIterationsCap);
   }
-  if (options.warmup_cap < options.warmup) {
-    throw usage_error("--warmup-cap " + std::to_string(options.warmup_cap) + " is below --warmup " +
-                      std::to_string(options.warmup));
+  if (options.iterations_cap < options.iterations) {
+    throw usage_error("--iterations-cap " + std::to_string(options.iterations_cap) + " is below --iterations " +
+                      std::to_string(options.iterations));
   }
   check_pass(options, seen);
   return options;
@@ -218,7 +225,7 @@ const char* help_text() {
   return R"(sme2_runner: run an ExecuTorch program and measure its inferences
 
   sme2_runner --model M.pte --input 0.npy [--input 1.npy ...] --pass latency|etdump|kernels
-              --warmup W [--warmup-cap C] --iterations N --threads T
+              --warmup W [--warmup-ms T] --iterations N [--timed-ms D] [--iterations-cap C] --threads T
               --result result.json --outputs DIR [--etdump trace.etdump] [--method forward]
               [--samples samples.json] [--sample-period-us U] [--sample-capacity S] [--slowdown-percent P]
               [--cpus 0-3,7] [--qos CLASS]
@@ -229,14 +236,17 @@ const char* help_text() {
   --pass KIND        latency: no tracer attached; etdump: with ExecuTorch's event tracer;
                      kernels: with the tracer, and the program counter of every thread sampled
   --warmup W         inferences before the measured ones (0 or more)
-  --warmup-cap C     go on warming up after W until the times are steady, for at most C inferences in all;
-                     steady: the medians of two adjoining windows of 5 differed by at most 2 %
-                     (C = W unless told: a fixed warm-up)
+  --warmup-ms T      go on warming up after W until T milliseconds have passed; the result then tells whether
+                     the warm-up ended steady: the medians of its last two quarters, of 5 inferences at
+                     least, differed by at most 2 % (0 unless told: W inferences and no more)
   --iterations N     measured inferences (1 or more)
+  --timed-ms D       go on measuring after N until D milliseconds have passed (0 unless told)
+  --iterations-cap C
+                     but for at most C inferences (5000, or N if that is more, unless told)
   --threads T        threads of the ExecuTorch thread pool (1 or more)
   --result FILE      one JSON object, written last: a failed run leaves none
   --outputs DIR      receives output_<i>.npy of the last inference; created when missing
-  --etdump FILE      receives the trace of the etdump or kernels pass (warm-up inferences included)
+  --etdump FILE      receives the trace of the etdump or kernels pass (measured inferences only)
   --samples FILE     receives the samples of the kernels pass, as JSON (measured inferences only); functions
                      have no names in it yet: these are found in the files of the modules it lists
   --sample-period-us U

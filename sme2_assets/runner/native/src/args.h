@@ -16,8 +16,10 @@ struct Options {
   std::vector<std::string> inputs;
   Pass pass = Pass::latency;
   uint32_t warmup = 0;
-  uint32_t warmup_cap = 0;  // equal to warmup: a fixed warm-up
+  uint32_t warmup_ms = 0;  // 0: a warm-up of a fixed number of inferences
   uint32_t iterations = 0;
+  uint32_t iterations_cap = 0;
+  uint32_t timed_ms = 0;
   uint32_t threads = 0;
   double slowdown_percent = 0;
   std::string result;

@@ -1,18 +1,18 @@
 // The order of one run: flags, old files away, model, inputs, warm-up, measured inferences, evidence, result.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <new>
 #include <optional>
 #include <string>
 
 #include <sys/resource.h>
-
-#include <executorch/devtools/etdump/etdump_flatcc.h>
 
 #include "args.h"
 #include "conditions.h"
@@ -27,12 +27,14 @@
 #include "result.h"
 #include "sampler.h"
 #include "steady.h"
+#include "stretch.h"
 #include "thread_pool.h"
+#include "tracer.h"
 
 namespace sme2 {
 namespace {
 
-using executorch::etdump::ETDumpGen;
+constexpr int64_t kNsPerMs = 1'000'000;
 
 int64_t peak_memory_bytes() {
 #if defined(__linux__)
@@ -116,19 +118,19 @@ void warn_of_slowdown(const Options& options) {
   }
 }
 
-// At least --warmup inferences, then more until they are steady, at most --warmup-cap of them.
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 void warm_up(MethodRunner& runner, const Options& options, RunResult& result) {
-  bool steady = false;
-  std::vector<int64_t>& durations_ns = result.warmup_ns;
-  durations_ns.reserve(options.warmup_cap);
-  while (durations_ns.size() < options.warmup || (!steady && durations_ns.size() < options.warmup_cap)) {
-    durations_ns.push_back(runner.execute_ns(options.slowdown_percent));
-    steady = steady || ends_steady(durations_ns);
+  const Stretch stretch = {options.warmup, std::numeric_limits<uint32_t>::max(), options.warmup_ms * kNsPerMs};
+  result.warmup_wall_ns = run_stretch(
+      stretch, now_ns, [&] { result.warmup.add(runner.execute(options.slowdown_percent).duration_ns); }, [] {});
+  if (options.warmup_ms > 0) {
+    result.steady = ends_steady(result.warmup.kept());
   }
-  if (options.warmup_cap > options.warmup) {
-    result.steady = steady;
-  }
-  if (!durations_ns.empty()) {
+  if (result.warmup.count() > 0) {
     runner.finite_outputs();
   }
 }
@@ -166,16 +168,12 @@ void place_pool(const Options& options) {
   }
 }
 
-std::vector<int64_t> measure(MethodRunner& runner, const Options& options, const std::function<void()>& halfway) {
-  std::vector<int64_t> durations_ns;
-  durations_ns.reserve(options.iterations);
-  for (uint32_t i = 0; i < options.iterations; ++i) {
-    if (i > 0 && i == options.iterations / 2) {
-      halfway();
-    }
-    durations_ns.push_back(runner.execute_ns(options.slowdown_percent));
-  }
-  return durations_ns;
+void measure(MethodRunner& runner, const Options& options, RunResult& result, const std::function<void()>& halfway) {
+  const Stretch stretch = {options.iterations, options.iterations_cap, options.timed_ms * kNsPerMs};
+  // Nothing is allocated between the inferences, as long as the time alone does not ask for more of them.
+  result.iterations.reserve(options.timed_ms > 0 ? options.iterations_cap : options.iterations);
+  result.timed_wall_ns = run_stretch(
+      stretch, now_ns, [&] { result.iterations.push_back(runner.execute(options.slowdown_percent)); }, halfway);
 }
 
 // The measured inferences with every thread sampled. The sampler is gone when it returns.
@@ -183,7 +181,7 @@ Recording measure_sampled(MethodRunner& runner, const Options& options, RunResul
   Sampler sampler(static_cast<int64_t>(options.sample_period_us) * 1000, options.sample_capacity, options.threads);
   sampler.start();
   // The sampler would see the reading of conditions too.
-  result.iteration_ns = measure(runner, options, [] {});
+  measure(runner, options, result, [] {});
   return sampler.stop();
 }
 
@@ -193,8 +191,8 @@ SamplesFact write_recording(const Options& options, const RunResult& result, con
   return {json.size(), static_cast<int64_t>(recording.samples.size()), recording.dropped};
 }
 
-size_t write_etdump(const Options& options, const RunResult& result, ETDumpGen& tracer) {
-  const size_t inferences = result.warmup_ns.size() + result.iteration_ns.size();
+size_t write_etdump(const Options& options, const RunResult& result, PausableTracer& tracer) {
+  const size_t inferences = result.iterations.size();
   const size_t blocks = tracer.get_num_blocks();
   const auto dump = tracer.get_etdump_data();
   const std::unique_ptr<void, decltype(&std::free)> owned(dump.buf, &std::free);
@@ -219,19 +217,22 @@ void write_outputs(const Options& options, const std::vector<Array>& outputs, Ru
 }
 
 void print_summary(const Options& options, const RunResult& result) {
-  std::vector<int64_t> sorted = result.iteration_ns;
+  std::vector<int64_t> sorted;
+  for (const Inference& inference : result.iterations) {
+    sorted.push_back(inference.duration_ns);
+  }
   std::nth_element(sorted.begin(), sorted.begin() + sorted.size() / 2, sorted.end());
-  std::printf("sme2_runner: %s pass, %zu warm-up%s + %u measured inferences, %u thread(s), SME2 %s, median %.3f ms%s\n",
-              pass_name(options.pass), result.warmup_ns.size(),
-              !result.steady   ? ""
-              : *result.steady ? " (steady)"
-                               : " (not steady)",
-              options.iterations, options.threads,
-              result.cpu.sme2_usable ? "used where kernels exist"
-              : result.cpu.sme2_on   ? "not in this CPU"
-                                     : "off",
-              static_cast<double>(sorted[sorted.size() / 2]) / 1e6,
-              options.slowdown_percent > 0 ? " (slowed on purpose)" : "");
+  std::printf(
+      "sme2_runner: %s pass, %lld warm-up%s + %zu measured inferences, %u thread(s), SME2 %s, median %.3f ms%s\n",
+      pass_name(options.pass), static_cast<long long>(result.warmup.count()),
+      !result.steady   ? ""
+      : *result.steady ? " (steady)"
+                       : " (not steady)",
+      result.iterations.size(), options.threads,
+      result.cpu.sme2_usable ? "used where kernels exist"
+      : result.cpu.sme2_on   ? "not in this CPU"
+                             : "off",
+      static_cast<double>(sorted[sorted.size() / 2]) / 1e6, options.slowdown_percent > 0 ? " (slowed on purpose)" : "");
 }
 
 void run(const Options& options) {
@@ -246,23 +247,29 @@ void run(const Options& options) {
   warn_of_slowdown(options);
   set_thread_count(options.threads);
   place_pool(options);
-  std::unique_ptr<ETDumpGen> tracer;
+  std::unique_ptr<PausableTracer> tracer;
   if (options.pass != Pass::latency) {
-    tracer = std::make_unique<ETDumpGen>();
+    tracer = std::make_unique<PausableTracer>();
   }
   MethodRunner runner(options.model, options.method, tracer.get());
   runner.accept_inputs(options.inputs, read_inputs(options, result));
   runner.load_method();
   result.load_ns = runner.load_ns();
 
+  if (tracer) {
+    tracer->pause();
+  }
   warm_up(runner, options, result);
+  if (tracer) {
+    tracer->resume();
+  }
   std::optional<Recording> recording;
   result.conditions.reserve(3);
   result.conditions.push_back(conditions.read("start"));
   if (options.pass == Pass::kernels) {
     recording = measure_sampled(runner, options, result);
   } else {
-    result.iteration_ns = measure(runner, options, [&] { result.conditions.push_back(conditions.read("middle")); });
+    measure(runner, options, result, [&] { result.conditions.push_back(conditions.read("middle")); });
   }
   result.conditions.push_back(conditions.read("end"));
   const std::vector<Array> outputs = runner.finite_outputs();

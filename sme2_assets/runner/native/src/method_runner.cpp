@@ -11,6 +11,7 @@
 #include <executorch/runtime/executor/program.h>
 #include <executorch/runtime/platform/runtime.h>
 
+#include "cycles.h"
 #include "failure.h"
 #include "tensors.h"
 
@@ -66,6 +67,7 @@ struct MethodRunner::State {
   std::string model;
   std::string method_name;
   rt::EventTracer* tracer = nullptr;
+  CycleCounter cycles;
   int64_t load_ns = 0;
 
   // Destroyed from the bottom up: the method before what it points to.
@@ -244,23 +246,25 @@ void MethodRunner::load_method() {
   s.set_inputs();
 }
 
-int64_t MethodRunner::execute_ns(double slowdown_percent) {
+Inference MethodRunner::execute(double slowdown_percent) {
   State& s = *state_;
   // Every time: where the memory plan holds the inputs, an inference may reuse their bytes.
   s.set_inputs();
+  const auto cycles_before = s.cycles.read();
   const auto start = Clock::now();
   const rt::Error error = s.method->execute();
-  const int64_t own_ns = elapsed_ns(start);
+  Inference made = {elapsed_ns(start), std::nullopt};
+  made.cycles = cycles_between(cycles_before, s.cycles.read());
   if (error != rt::Error::Ok) {
     throw Failure(ExitCode::inference,
                   "inference failed (" + std::string(rt::to_string(error)) + ", the lines above say more)",
                   "check the values of the inputs, and that the model was exported with this ExecuTorch version");
   }
   if (slowdown_percent > 0) {
-    busy_wait(start, own_ns, slowdown_percent);
-    return elapsed_ns(start);
+    busy_wait(start, made.duration_ns, slowdown_percent);
+    made.duration_ns = elapsed_ns(start);
   }
-  return own_ns;
+  return made;
 }
 
 std::vector<Array> MethodRunner::finite_outputs() const {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,11 @@
 #include "npy.h"
 
 namespace sme2 {
+
+struct Inference {
+  int64_t duration_ns = 0;
+  std::optional<int64_t> cycles;  // of the calling thread; the busy-waiting is not among them
+};
 
 class MethodRunner {
  public:
@@ -29,8 +35,8 @@ class MethodRunner {
   // Initialises the method with its delegates.
   void load_method();
 
-  // One inference; the duration of Method::execute alone, plus `slowdown_percent` of it spent busy-waiting.
-  int64_t execute_ns(double slowdown_percent);
+  // One inference; of Method::execute alone, but for `slowdown_percent` of its time spent busy-waiting.
+  Inference execute(double slowdown_percent);
 
   // The outputs of the last inference, in C order. Throws on NaN or infinity.
   std::vector<Array> finite_outputs() const;

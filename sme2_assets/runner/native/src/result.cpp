@@ -1,5 +1,7 @@
 #include "result.h"
 
+#include <algorithm>
+
 #include "files.h"
 
 namespace sme2 {
@@ -15,6 +17,25 @@ void write_tensors(JsonWriter& json, const std::vector<TensorFact>& tensors) {
     json.key("dtype").text(dtype_name(tensor.dtype));
     json.key("shape").numbers(tensor.shape);
     json.end_object();
+  }
+  json.end_array();
+}
+
+// Cycles are null as a whole where no inference has any.
+void write_iterations(JsonWriter& json, const std::vector<Inference>& iterations) {
+  json.key("iteration_ns").begin_array();
+  for (const Inference& inference : iterations) {
+    json.number(inference.duration_ns);
+  }
+  json.end_array();
+  json.key("iteration_cycles");
+  if (std::none_of(iterations.begin(), iterations.end(), [](const Inference& each) { return each.cycles; })) {
+    json.null();
+    return;
+  }
+  json.begin_array();
+  for (const Inference& inference : iterations) {
+    json.maybe(inference.cycles);
   }
   json.end_array();
 }
@@ -78,17 +99,21 @@ std::string compiler_text() {
 std::string result_json(const Options& options, const RunResult& result) {
   JsonWriter json;
   json.begin_object();
-  json.key("schema").number(1);
+  json.key("schema").number(2);
   json.key("pass").text(pass_name(options.pass));
   json.key("method").text(options.method);
   json.key("threads").number(options.threads);
-  json.key("warmup_iterations").number(static_cast<int64_t>(result.warmup_ns.size()));
-  json.key("iterations").number(options.iterations);
+  json.key("warmup_iterations").number(result.warmup.count());
+  json.key("warmup_stride").number(result.warmup.stride());
+  json.key("warmup_wall_ns").number(result.warmup_wall_ns);
+  json.key("warmup_traced").boolean(false);
+  json.key("iterations").number(static_cast<int64_t>(result.iterations.size()));
+  json.key("timed_wall_ns").number(result.timed_wall_ns);
   json.key("steady").maybe(result.steady);
   json.key("slowdown_percent").decimal(options.slowdown_percent);
   json.key("load_ns").number(result.load_ns);
-  json.key("warmup_ns").numbers(result.warmup_ns);
-  json.key("iteration_ns").numbers(result.iteration_ns);
+  json.key("warmup_ns").numbers(result.warmup.kept());
+  write_iterations(json, result.iterations);
   json.key("peak_memory_bytes").number(result.peak_memory_bytes);
   json.key("cpu");
   write_json(json, result.cpu);

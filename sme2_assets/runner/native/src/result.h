@@ -9,7 +9,9 @@
 #include "args.h"
 #include "conditions.h"
 #include "cpu_features.h"
+#include "method_runner.h"
 #include "npy.h"
+#include "stretch.h"
 
 namespace sme2 {
 
@@ -27,9 +29,11 @@ struct SamplesFact {
 
 struct RunResult {
   int64_t load_ns = 0;
-  std::vector<int64_t> warmup_ns;
-  std::optional<bool> steady;  // none where warm-up was of a fixed length
-  std::vector<int64_t> iteration_ns;
+  ThinnedSeries warmup;  // durations in nanoseconds
+  int64_t warmup_wall_ns = 0;
+  std::optional<bool> steady;  // none where warm-up was of a fixed number of inferences
+  std::vector<Inference> iterations;
+  int64_t timed_wall_ns = 0;
   int64_t peak_memory_bytes = 0;
   CpuInfo cpu;
   std::optional<std::vector<int64_t>> cpus;  // on which the run was allowed

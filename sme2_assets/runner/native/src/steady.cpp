@@ -8,21 +8,22 @@ namespace {
 // 2 % as one part of 50: whole numbers need no rounding.
 constexpr int64_t kTolerancePart = 50;
 
-int64_t window_median(std::vector<int64_t>::const_iterator first) {
-  int64_t window[kSteadyWindow];
-  std::copy_n(first, kSteadyWindow, window);
-  std::nth_element(window, window + kSteadyWindow / 2, window + kSteadyWindow);
-  return window[kSteadyWindow / 2];
+int64_t median_of(std::vector<int64_t> window) {
+  const auto middle = window.begin() + static_cast<std::ptrdiff_t>(window.size() / 2);
+  std::nth_element(window.begin(), middle, window.end());
+  return *middle;
 }
 
 }  // namespace
 
 bool ends_steady(const std::vector<int64_t>& durations_ns) {
-  if (durations_ns.size() < 2 * kSteadyWindow) {
+  const size_t window = std::max(kSteadyWindow, durations_ns.size() / 4);
+  if (durations_ns.size() < 2 * window) {
     return false;
   }
+  const auto border = durations_ns.end() - static_cast<std::ptrdiff_t>(window);
   const auto [smaller, larger] = std::minmax(
-      {window_median(durations_ns.end() - 2 * kSteadyWindow), window_median(durations_ns.end() - kSteadyWindow)});
+      {median_of({border - static_cast<std::ptrdiff_t>(window), border}), median_of({border, durations_ns.end()})});
   return larger - smaller <= smaller / kTolerancePart;
 }
 

@@ -1,0 +1,140 @@
+"""How sure a measurement is, and why: the one place that decides it.
+
+Belongs here: what speaks against relying on the times of an arm. The check of the noise, the comparison, the
+insights and the report say what is decided here, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pandas as pd
+
+from sme2_assets.analysis.statistics import MIN_ROUNDS, PRACTICAL_RATIO
+
+# With fewer rounds a measurement is an anecdote.
+FEWEST_ROUNDS = 3
+# Medians of rounds that scatter more than this make intervals too wide to be of use, and more than that
+# make every single figure a matter of luck.
+MOST_ROUND_CV = 0.05
+LUCK_ROUND_CV = 0.20
+
+Basis = Literal["measured", "emulated", "predicted", "projection"]
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What the times of one arm were measured under; None where it is not known.
+
+    `round_cv` is of the latency pass and `traced_cv` of the one with tracer, `tracer_overhead` their ratio
+    minus 1.
+    """
+
+    arm: str
+    fidelity: str
+    rounds: int
+    round_cv: float | None = None
+    traced_cv: float | None = None
+    tracer_overhead: float | None = None
+    disturbed_rounds: int = 0
+    steady: bool | None = None
+    flags: tuple[str, ...] = ()
+
+    @property
+    def spread(self) -> float:
+        """How far the rounds scatter, in the pass where they do so more."""
+        return max(self.round_cv or 0.0, self.traced_cv or 0.0)
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """`high`, `medium` or `low`, and why in a clause."""
+
+    level: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.why}"
+
+
+def conditions_of(
+    run: Mapping[Any, Any], latency: Mapping[Any, Any], headroom: Mapping[Any, Any]
+) -> Conditions:
+    """From a run's row of `runs`, and of `latency_summary` and `headroom`; empty where it has none."""
+    flags, steady = run.get("flags"), run.get("steady")
+    return Conditions(
+        arm=str(run.get("arm", run["sme2"])),
+        fidelity=run["fidelity"],
+        rounds=int(headroom.get("rounds", latency.get("rounds", 0))),
+        round_cv=_known(latency.get("round_cv")),
+        traced_cv=_known(headroom.get("round_cv")),
+        tracer_overhead=_known(latency.get("tracer_overhead")),
+        disturbed_rounds=int(headroom.get("disturbed_rounds", 0)),
+        steady=None if steady is None or pd.isna(steady) else bool(steady),
+        flags=() if flags is None or flags is pd.NA else tuple(map(str, flags)),
+    )
+
+
+def noise(arm: Conditions) -> list[str]:
+    """What disturbed the arm: flags of the machine, and rounds that scatter. Emulated times have neither."""
+    if arm.fidelity == "emulated":
+        return []
+    scatter = f"the round medians scatter by {arm.round_cv or 0:.1%}, more than {MOST_ROUND_CV:.0%}"
+    return [*arm.flags, *([scatter] if (arm.round_cv or 0) > MOST_ROUND_CV else [])]
+
+
+def confidence(basis: Basis, arms: Sequence[Conditions], against: Sequence[str] = ()) -> Confidence:
+    """How sure a conclusion from the times of these arms is; `against` is what else makes it worthless.
+
+    `low` where a figure is a matter of luck or contradicts another one, `medium` where anything at all speaks
+    against it. It says nothing about the size of an effect: for that there is the interval.
+    """
+    if basis == "projection":
+        return Confidence("low", "arithmetic on published factors, no measurement")
+    if basis == "predicted":
+        return Confidence("medium", "from the operator's type alone; no run with SME2 on shows it")
+    if basis == "emulated":
+        return Confidence("high", "which kernels run was seen; of time it says nothing")
+    grave = list(against)
+    slight: list[str] = []
+    for arm in arms:
+        for is_grave, doubt in _doubts(arm):
+            (grave if is_grave else slight).append(doubt if len(arms) == 1 else f"{doubt} ({arm.arm})")
+    rounds = min(arm.rounds for arm in arms)
+    counted = f"{rounds} round{'' if rounds == 1 else 's'}"
+    if rounds < FEWEST_ROUNDS:
+        grave.insert(0, f"in {counted} only, where one disturbance decides")
+    elif rounds < MIN_ROUNDS:
+        slight.insert(0, f"{counted} are few")
+    doubts = [*grave, *slight]
+    if doubts:
+        return Confidence("low" if grave else "medium", f"measured, but {'; '.join(doubts)}")
+    spread = max(arm.spread for arm in arms)
+    return Confidence("high", f"measured in {counted} that scatter by {spread:.1%}, on a quiet machine")
+
+
+def _doubts(arm: Conditions) -> list[tuple[bool, str]]:
+    """What speaks against the times of an arm, each with whether it makes them a matter of luck."""
+    found = []
+    if arm.fidelity == "reference":
+        found.append((False, "a reference, which says nothing about SME2"))
+    if arm.flags:
+        found.append((False, "the machine was not quiet"))
+    if arm.spread > MOST_ROUND_CV:
+        found.append((arm.spread > LUCK_ROUND_CV, f"the rounds scatter by {arm.spread:.1%}"))
+    if arm.disturbed_rounds:
+        found.append((False, f"{arm.disturbed_rounds} of {arm.rounds} rounds were disturbed"))
+    if arm.steady is False:
+        found.append((False, "the warm-up was never steady"))
+    faster = -(arm.tracer_overhead or 0.0)
+    if faster > max(PRACTICAL_RATIO - 1, arm.spread):
+        found.append(
+            (True, f"the passes disagree, inferences took {faster:.1%} less time with tracer than without")
+        )
+    return found
+
+
+def _known(value: Any) -> float | None:
+    return None if value is None or pd.isna(value) else float(value)

@@ -1,0 +1,369 @@
+"""What insights say. Every sentence of an insight is one of these, with the values that make it true.
+
+The predicates go back to the rows of `timeline`, `inferences` and `operator_facts`; disturbed rounds are left
+out of means, as everywhere. `$run_id` is the arm that the insight is about.
+"""
+
+from __future__ import annotations
+
+from sme2_assets.analysis.claims import Claim
+
+_MATRIX = "category IN ('CONV', 'GEMM')"
+_PORTABLE, _DELEGATED = "backend = 'portable'", "backend <> 'portable'"
+_EXECUTED = "on_sme_unit = 'on' AND sme2_evidence = 'executed'"
+_CALLS, _FRAMEWORK = "kind = 'delegate_overhead'", "kind = 'framework_overhead'"
+_IS_ON, _IS_UNKNOWN, _NOT_OFF = "on_sme_unit = 'on'", "on_sme_unit = 'unknown'", "on_sme_unit <> 'off'"
+_HERE = "backend = $backend AND delegate IS NOT DISTINCT FROM $delegate AND position = $position"
+# Differences that no one sees in the sentence.
+_NS, _SHARE = 1.0, 1e-6
+
+
+def _rounds(run: str) -> str:
+    return f"(SELECT round FROM traced_rounds WHERE run_id = ${run} AND NOT disturbed)"
+
+
+def _inference(run: str = "run_id") -> str:
+    """Mean Method::execute of a run."""
+    return (
+        f"(SELECT avg(execute_ns) FROM inferences WHERE run_id = ${run} AND pass = 'etdump' AND NOT "
+        "is_warmup "
+        f"AND round IN {_rounds(run)})"
+    )
+
+
+def _time(where: str, run: str = "run_id") -> str:
+    """Mean time of some rows in an inference of a run."""
+    return (
+        f"((SELECT coalesce(sum(duration_ns), 0) FROM timeline WHERE run_id = ${run} AND NOT is_warmup "
+        f"AND round IN {_rounds(run)} AND {where}) / (SELECT count(*) FROM inferences WHERE run_id = ${run} "
+        f"AND pass = 'etdump' AND NOT is_warmup AND round IN {_rounds(run)}))"
+    )
+
+
+def _count(where: str, run: str = "run_id") -> str:
+    return f"(SELECT count(*) FROM operator_facts WHERE run_id = ${run} AND {where})"
+
+
+def _is(value: str, name: str, within: float) -> str:
+    return f"abs({value} - ${name}) <= {within}"
+
+
+def _fact(condition: str) -> str:
+    return f"(SELECT bool_and({condition}) FROM operator_facts WHERE run_id = $run_id AND {_HERE})"
+
+
+# Times are of hardware or of a reference; what speaks of SME2 is never of a reference.
+_TIMED = "(SELECT fidelity <> 'emulated' FROM runs WHERE run_id = $run_id)"
+_HARDWARE = "(SELECT fidelity = 'hardware' FROM runs WHERE run_id = $run_id)"
+_NO_REFERENCE = "(SELECT fidelity <> 'reference' FROM runs WHERE run_id = $run_id)"
+
+
+def _both(*conditions: str) -> str:
+    return "SELECT " + " AND ".join(conditions)
+
+
+# Heavy operators.
+HEAVY = Claim(
+    "{name} takes {share:.1%} of the inference",
+    _both(
+        _TIMED,
+        _is(f"{_time(_HERE)} / {_inference()}", "share", _SHARE),
+        "$share > 0.05",
+        _fact("name = $name"),
+    ),
+)
+HEAVY_TIME = Claim("{ms:.3f} ms", _both(_TIMED, _is(f"{_time(_HERE)} / 1e6", "ms", _NS / 1e6)))
+RATE = Claim(
+    "{millions:.1f} million multiply-accumulates at {rate:.1f} {unit}",
+    _both(
+        _TIMED,
+        _fact(
+            "abs(macs / 1e6 - $millions) < 1e-9 AND abs(2 * macs / mean_ns - $rate) < 1e-6 "
+            "AND $unit = if(regexp_matches(coalesce(data_type, ''), '^P?Q'), 'GOP/s', 'GFLOP/s')"
+        ),
+        # Below the resolution of the clock there is no rate.
+        f"((SELECT bool_and(backend <> 'xnnpack') FROM operator_facts WHERE run_id = $run_id AND {_HERE}) "
+        f"OR {_time(_HERE)} >= 1000)",
+    ),
+)
+TIME_OFF = Claim(
+    "{ms:.3f} ms with SME2 off",
+    f"SELECT {_is(_time(_HERE, 'off_run_id') + ' / 1e6', 'ms', _NS / 1e6)} "
+    "AND (SELECT sme2 = 'off' AND fidelity = 'hardware' FROM runs WHERE run_id = $off_run_id)",
+)
+SAMPLED_IN_SME = Claim(
+    "{sme} of {told} samples in SME kernels",
+    _both(
+        _NO_REFERENCE,
+        _fact("certain_sme_samples = $sme AND telling_samples = $told AND on_sme_unit = 'on' AND $sme > 0"),
+    ),
+)
+ON_BY_NAME = Claim(
+    "on the SME unit by its name",
+    _both(_NO_REFERENCE, _fact("on_sme_unit = 'on' AND sme2_evidence = 'name'")),
+)
+OFF_UNIT = Claim("off the SME unit", _both(_NO_REFERENCE, _fact("on_sme_unit = 'off'")))
+UNIT_NOT_KNOWN = Claim(
+    "unknown whether on the SME unit", _both(_NO_REFERENCE, _fact("on_sme_unit = 'unknown'"))
+)
+LIGHT = Claim(
+    "The {count} operators below {limit:.0%} take {share:.0%} together.",
+    "SELECT count(*) = $count AND abs(coalesce(sum(share), 0) - $share) <= 1e-6 "
+    "FROM operator_facts WHERE run_id = $run_id AND share <= $limit",
+)
+NOT_MATRIX = Claim(
+    "It is {category}: no SME2 kernel would change it. ",
+    _both(_NO_REFERENCE, _fact(f"category = $category AND NOT {_MATRIX}")),
+)
+ON_UNIT = Claim(
+    "It is not a missed kernel: it has one of SME2. ", _both(_NO_REFERENCE, _fact("on_sme_unit = 'on'"))
+)
+_MISSED = f"FROM missed_sme2 WHERE run_id = $run_id AND {_HERE}"
+UNKNOWN_UNIT = Claim(
+    "Whether it runs on the SME unit is unknown. ",
+    _both(_NO_REFERENCE, f"(SELECT bool_and(on_sme_unit = 'unknown') {_MISSED})"),
+)
+NO_HELP = Claim(
+    "A CPU with SME2 does not help as it stands: {reason}. ",
+    _both(_NO_REFERENCE, f"(SELECT bool_and(on_sme_unit = 'off' AND reason = $reason) {_MISSED})"),
+)
+IN_REACH = Claim(
+    "It is not out of SME2's reach: it has an SME2 kernel under emulation. ",
+    f"SELECT (SELECT bool_and(on_sme_unit = 'on') FROM operator_facts WHERE run_id = $evidence_run_id "
+    f"AND {_HERE}) "
+    "AND (SELECT fidelity = 'emulated' AND sme2 = 'on' FROM runs WHERE run_id = $evidence_run_id)",
+)
+NOT_SHOWN = Claim(
+    "Whether SME2 would take it is not shown. ",
+    _both(
+        _NO_REFERENCE,
+        "(SELECT sme2 = 'off' FROM runs WHERE run_id = $run_id)",
+        f"NOT EXISTS (SELECT 1 {_MISSED})",
+        "NOT EXISTS (SELECT 1 FROM emulated_twin WHERE run_id = $run_id)",
+    ),
+)
+
+# Operators outside delegates, and overheads.
+PORTABLE = Claim(
+    "{count} {operators} outside delegates: {names}",
+    f"SELECT {_count(_PORTABLE)} = $count AND $count > 0",
+)
+PORTABLE_TIME = Claim(
+    "Together: {ms:.3f} ms. ",
+    _both(_TIMED, _is(_time("kind = 'operator' AND backend = 'portable'") + " / 1e6", "ms", _NS / 1e6)),
+)
+SPLITS = Claim(
+    "One between delegates splits them: there are {calls} delegate calls.",
+    "SELECT max(calls) = $calls AND $calls > 1 FROM (SELECT count(*) AS calls FROM timeline WHERE "
+    "run_id = $run_id "
+    "AND NOT is_warmup AND kind = 'delegate_overhead' GROUP BY round, iteration)",
+)
+DELEGATED = Claim(
+    "The other {count} operators are delegated.",
+    f"SELECT {_count(_DELEGATED)} = $count",
+)
+DELEGATE_OVERHEAD = Claim(
+    "{calls} delegate {cost} at most {ms:.3f} ms beyond their operators",
+    _both(_TIMED, _is(_time(_CALLS) + " / 1e6", "ms", _NS / 1e6), "$ms > 0"),
+)
+PER_CALL = Claim(
+    "At most {ms:.3f} ms per call: entering, leaving, and what XNNPACK does between operators.",
+    _both(_TIMED, _is(_time(_CALLS) + " / $calls / 1e6", "ms", _NS / 1e6)),
+)
+FLOORED = Claim(
+    "XNNPACK floors its times, so up to {ms:.3f} ms of it may be its operators' own ({count} operators, a "
+    "microsecond each).",
+    _both(
+        _TIMED,
+        f"{_count(_DELEGATED)} = $count",
+        "$ms <= $count / 1e3 + 1e-9",
+    ),
+)
+FRAMEWORK = Claim(
+    "ExecuTorch itself takes {ms:.3f} ms",
+    _both(_TIMED, _is(_time(_FRAMEWORK) + " / 1e6", "ms", _NS / 1e6)),
+)
+LEANER = Claim(
+    "A leaner runtime brings no more than this: {share:.1%} of the inference.",
+    _both(
+        _TIMED,
+        _is(f"{_time(_FRAMEWORK)} / {_inference()}", "share", _SHARE),
+    ),
+)
+
+# Off the SME unit.
+_OF_REASON = "FROM missed_sme2 WHERE run_id = $run_id AND reason = $reason AND basis = $basis"
+STAYED = Claim(
+    "{count} CONV or GEMM {operators} {verb} off the SME unit: {reason}{predicted}",
+    f"SELECT count(*) = $count AND bool_and(on_sme_unit = 'off' OR basis = 'predicted') AND $reason "
+    "<> 'unknown' "
+    f"AND bool_and((sme2 = 'off') = ($verb = 'would stay')) AND bool_and(fidelity <> 'reference') "
+    f"{_OF_REASON}",
+)
+UNIT_UNKNOWN = Claim(
+    "Whether {count} CONV or GEMM {operators} run on the SME unit: unknown",
+    f"SELECT count(*) = $count AND bool_and(on_sme_unit = 'unknown') {_OF_REASON} AND fidelity <> "
+    "'reference'",
+)
+MISSED_TIME = Claim(
+    " Together: {ms:.3f} ms.",
+    f"SELECT abs(sum(mean_ns) / 1e6 - $ms) < 1e-6 AND bool_and(fidelity = 'hardware' AND on_sme_unit "
+    f"<> 'unknown') {_OF_REASON}",
+)
+MISSED_SAMPLES = Claim(
+    "{sme} of their {told} samples in kernels that compute are in SME kernels",
+    f"SELECT sum(telling_samples) = $told AND sum(certain_sme_samples) = $sme {_OF_REASON}",
+)
+NOT_MISSED = Claim(
+    "{count} of {total} CONV and GEMM operators are on the SME unit ({executed} sampled there, "
+    "{named} by name): "
+    "they are not what is missed.",
+    f"SELECT {_count(_MATRIX)} = $total AND {_count(_IS_ON)} = $count "
+    f"AND {_count(_EXECUTED)} = $executed "
+    "AND $named = $count - $executed",
+)
+REST_UNDER_EMULATION = Claim(
+    "The other {count} of {total} CONV and GEMM operators take SME2 kernels under emulation.",
+    f"SELECT {_count(_MATRIX)} = $total AND (SELECT count(*) FROM operator_facts WHERE run_id = "
+    "$evidence_run_id "
+    "AND on_sme_unit = 'on') >= $count AND $count = $total - (SELECT count(*) FROM missed_sme2 WHERE "
+    "run_id = $run_id)",
+)
+REST_NOT_SHOWN = Claim(
+    "Nothing about the other {count} of {total} CONV and GEMM operators: only a run with SME2 on can "
+    "tell, and "
+    "emulation has one.",
+    f"SELECT {_count(_MATRIX)} = $total AND (SELECT sme2 = 'off' FROM runs WHERE run_id = $run_id) "
+    "AND NOT EXISTS (SELECT 1 FROM emulated_twin WHERE run_id = $run_id)",
+)
+
+# From SME2 off to on.
+_CATEGORY = "coalesce(category, 'Overhead') = "
+
+
+def _share(category: str, run: str) -> str:
+    return f"{_time(_CATEGORY + category, run)} / {_inference(run)}"
+
+
+_OFF, _ON = "off_run_id", "on_run_id"
+_PAIR = (
+    "(SELECT count(DISTINCT session_id) = 1 AND count(*) = 2 AND bool_and(fidelity = 'hardware') "
+    "FROM runs WHERE run_id IN ($off_run_id, $on_run_id))"
+)
+
+
+def _largest(category: str, share: str, run: str) -> str:
+    return (
+        f"{share} + 1e-6 >= (SELECT max(share) FROM category_summary WHERE run_id = ${run}) "
+        f"AND {_is(_share(category, run), share[1:], _SHARE)}"
+    )
+
+
+STAYS_LARGEST = Claim(
+    "{category} stays the largest part: {off_share:.0%} of the inference with SME2 off, "
+    "{on_share:.0%} with it on",
+    _both(_PAIR, _largest("$category", "$off_share", _OFF), _largest("$category", "$on_share", _ON)),
+)
+MOVED = Claim(
+    "The bottleneck moved from {before} ({off_share:.0%} of the inference with SME2 off) to {after} "
+    "({on_share:.0%} with it on)",
+    _both(
+        _PAIR,
+        _largest("$before", "$off_share", _OFF),
+        _largest("$after", "$on_share", _ON),
+        "$before <> $after",
+    ),
+)
+CHANGE = Claim(
+    "{category} {off_ms:.3f} -> {on_ms:.3f} ms ({off_share:.0%} -> {on_share:.0%})",
+    _both(
+        _PAIR,
+        *(
+            _is(_time(_CATEGORY + "$category", run) + " / 1e6", f"{arm}_ms", _NS / 1e6)
+            for arm, run in (("off", _OFF), ("on", _ON))
+        ),
+    ),
+)
+INFERENCE = Claim(
+    "The inference with tracer: {off_ms:.3f} -> {on_ms:.3f} ms.",
+    _both(
+        _PAIR,
+        *(
+            _is(f"{_inference(run)} / 1e6", f"{arm}_ms", _NS / 1e6)
+            for arm, run in (("off", _OFF), ("on", _ON))
+        ),
+    ),
+)
+LEFT = Claim(
+    "CONV and GEMM are {share:.0%} of what is left: faster kernels for them bring no more than {ceiling}.",
+    _both(_HARDWARE, _is(f"{_time(_MATRIX)} / {_inference()}", "share", _SHARE)),
+)
+KERNELS = Claim(
+    "{on} of {total} CONV and GEMM operators are on the SME unit with SME2 on{unknown_text}, {off} "
+    "with it off",
+    f"SELECT {_count(_MATRIX, _ON)} = $total AND {_count(_IS_ON, _ON)} = $on "
+    f"AND {_count(_IS_UNKNOWN, _ON)} = $unknown "
+    f"AND {_count(_IS_ON, _OFF)} = $off AND ($unknown = 0) = ($unknown_text = '')",
+)
+NO_KERNEL = Claim(
+    "That SME2 speeds up CONV or GEMM of this model: none of them is on the SME unit.",
+    f"SELECT {_count(_NOT_OFF, _ON)} = 0 AND {_count(_MATRIX, _ON)} > 0",
+)
+MATRIX_SAMPLES = Claim(
+    "SME2 {state}: {sme} of the {told} samples in kernels that compute CONV and GEMM are on SME",
+    f"SELECT sum(telling_samples) = $told AND sum(certain_sme_samples) = $sme AND bool_and(sme2 = $state) "
+    f"FROM operator_facts WHERE run_id = $run_id AND {_MATRIX}",
+)
+
+# At most.
+CEILING = Claim(
+    "Ceiling: if {part} took no time, at least {ms:.3f} ms would be left, {ceiling} at most",
+    # A ceiling must hold whatever the whole microseconds hide: what is left is never more than was seen.
+    _both(
+        _HARDWARE, f"$ms * 1e6 <= {_inference()} - {_time('list_contains($categories, category)')} + {_NS}"
+    ),
+)
+PART = Claim(
+    "{part} {take} {ms:.3f} of {inference_ms:.3f} ms (Amdahl's law).",
+    _both(
+        _HARDWARE,
+        _is(_time("list_contains($categories, category)") + " / 1e6", "ms", _NS / 1e6),
+        _is(f"{_inference()} / 1e6", "inference_ms", _NS / 1e6),
+    ),
+)
+NO_MORE = Claim("More than {ceiling} from {remedy}.", _HARDWARE.removeprefix("(").removesuffix(")"))
+PROJECTION = Claim(
+    "Projection, not a measurement: {low:.2f}x to {high:.2f}x for the whole model on a CPU with SME2",
+    _both(
+        _HARDWARE,
+        "(SELECT sme2 = 'off' AND NOT list_contains(cpu_features_seen, 'sme2') FROM runs WHERE "
+        "run_id = $run_id)",
+        "$low <= $high AND $low >= 1",
+        f"$high <= {_inference()} / ({_inference()} - {_time(_MATRIX)}) + 1e-6",
+    ),
+)
+IF_FASTER = Claim(
+    "If {count} of {total} CONV and GEMM operators ({ms:.3f} of {inference_ms:.3f} ms) became "
+    "{slowest:.0f} to "
+    "{fastest:.0f} times faster, as published for SME2, and nothing else changed.",
+    _both(
+        _HARDWARE,
+        f"{_count(_MATRIX)} = $total AND $count BETWEEN 1 AND $total",
+        f"$ms * 1e6 <= {_time(_MATRIX)} + {_NS}",
+        _is(f"{_inference()} / 1e6", "inference_ms", _NS / 1e6),
+    ),
+)
+# Arithmetic and definitions: true whatever was measured.
+NOT_MORE = Claim(
+    "More than {high:.2f}x, unless CONV and GEMM gain more than {fastest:.0f} times. It does not say "
+    "what this "
+    "model gains on a given CPU: measure there.",
+    "SELECT $high <= $fastest",
+)
+OTHER_LAYOUT = Claim("Nothing in order and shape speaks against the other {count}.", "SELECT $count >= 0")
+
+# Layout.
+LAYOUT = Claim(
+    "{count} of {total} transposes and conversions could go or be moved",
+    f"SELECT {_count('list_contains($kinds, op_type)')} = $total AND $count BETWEEN 1 AND $total",
+)

@@ -1,0 +1,89 @@
+"""Operators whose kernel is the same in both arms: whatever they show is not SME2.
+
+They ran in the same processes, in the same rounds. So their ratio is 1, but for what else differs between the
+arms; what it is nevertheless tells how far the other ratios of the session can be trusted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from sme2_assets.analysis.statistics import Speedup, Times, bounded_speedup, noise_floor, threshold_of
+from sme2_assets.analysis.unit import ON, UNKNOWN
+
+# An operator whose time the clock leaves open by more than this says too little of a bias.
+MOST_OPEN = 1.05
+# The name of kernels with and without SME2, or of what is packed for them.
+_SAYS_NOTHING = re.compile(r"\bQP8\b|^Pack ")
+
+
+@dataclass(frozen=True)
+class Placebo:
+    """What the placebo operators of a session show; `joint` is of their time together.
+
+    `scatter` is the ratio that 95 % of them stay within; None below ten of them.
+    """
+
+    operators: int = 0
+    joint: Speedup | None = None
+    scatter: float | None = None
+
+    @property
+    def deviation(self) -> float:
+        """The least that the same work differed by between the arms, as a ratio of at least 1."""
+        return 1.0 if self.joint is None else max(self.joint.nearest, 1 / self.joint.nearest)
+
+    def bias(self, noise_floor: float | None) -> str | None:
+        """Why no verdict of the session counts, or None: the arms differ in more than SME2."""
+        threshold = threshold_of(noise_floor)
+        if self.joint is None or self.joint.low is None or self.joint.high is None:
+            return None
+        if self.joint.low <= threshold and self.joint.high >= 1 / threshold:
+            return None
+        return (
+            f"{self.operators} operator{' has' if self.operators == 1 else 's have'} the same kernel in both "
+            f"arms, and yet {self.joint.ratio:.3f} times the time with SME2 off (95 % interval "
+            f"{self.joint.low:.3f} to {self.joint.high:.3f}): the arms differ in something else than SME2, "
+            f"by more than {threshold - 1:.1%}."
+        )
+
+
+def is_placebo(pair: pd.DataFrame) -> bool:
+    """Whether a pair of operators, a row per round, surely ran the same kernel, and long enough to tell."""
+    if pair[["median_ns_off", "median_ns_on"]].isna().any(axis=None):
+        return False
+    off, on = (re.sub(r" #\d+$", "", str(pair[f"name_{arm}"].iloc[0])) for arm in ("off", "on"))
+    if off != on or _SAYS_NOTHING.search(off):
+        return False
+    for arm in ("off", "on"):
+        # What is unknown may be another kernel.
+        if pair[f"on_sme_unit_{arm}"].isin([ON, UNKNOWN]).any():
+            return False
+        times = times_of(pair, arm)
+        if min(times.least_ns) <= 0:
+            return False
+        if np.median(np.divide(times.most_ns, times.least_ns)) > MOST_OPEN:
+            return False
+    return True
+
+
+def placebo_of(pairs: Sequence[pd.DataFrame]) -> Placebo:
+    """What these pairs of operators show, each a placebo with a row per round in the same order."""
+    if not pairs:
+        return Placebo()
+    arms = [[times_of(pair, arm) for pair in pairs] for arm in ("off", "on")]
+    together = [Times(*np.sum([(times.least_ns, times.most_ns) for times in arm], axis=0)) for arm in arms]
+    single = [bounded_speedup(off, on, interval=False).nearest for off, on in zip(*arms, strict=True)]
+    return Placebo(len(pairs), bounded_speedup(*together), noise_floor(single))
+
+
+def times_of(pair: pd.DataFrame, arm: str) -> Times:
+    """The times of one arm of a pair; exact where nothing else is told."""
+    median = pair[f"median_ns_{arm}"]
+    least, most = (pair.get(f"{name}_ns_{arm}", median) for name in ("least", "most"))
+    return Times(least.to_numpy(float), most.to_numpy(float))

@@ -1,0 +1,194 @@
+"""The program once more, with what every matrix operator gives as an output of its own.
+
+A fault in an early layer may be hidden by the layers after it. So the arms are also compared in the values
+between: those of the operators that can take an SME2 kernel. Inside a delegate the runtime shows none of
+them; as outputs of the program it has to. A value is taken where XNNPACK's fused operator ends (batch norm,
+activation, quantisation), so that the kernels stay those of the program that is measured: a session sees
+whether the outputs of both programs are the same to the bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sme2_assets.evidence.arms import ComparedValue, Kind, Taps
+from sme2_assets.evidence.numerics import output_channel_axis
+from sme2_assets.models.inputs import ModelInputs, exported_graph, flat_tensors
+from sme2_assets.models.provenance import operator_name, origin_of
+
+# What the values of one program may be in all: they are written, and perhaps pulled from a phone.
+MOST_BYTES = 256 << 20
+
+_CONVOLUTION = "aten.conv"
+_MATRIX = (_CONVOLUTION, "aten.linear", "aten.addmm", "aten.mm.", "aten.bmm", "aten.baddbmm", "aten.matmul")
+_ATTENTION = "aten.scaled_dot_product_attention"
+# What XNNPACK makes part of the operator before it.
+_FUSED = ("aten.batch_norm", "aten.relu", "aten.hardtanh", "aten.clamp")
+_QUANTISE = "quantized_decomposed.quantize_per_tensor"
+
+# What is still floating point in a quantised model is fp32, behind values that were quantised.
+_KINDS: dict[str, Kind] = {
+    "fp32": "fp32",
+    "fp16": "fp16",
+    "int8": "static",
+    "int8_dynamic": "dynamic",
+    "int4": "dynamic",
+}
+
+See = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A matrix operator of the graph, and the node where its fused operator ends."""
+
+    node: Any
+    end: Any
+    """Of the arithmetic; `tap` is that, or its quantisation."""
+    tap: Any
+    value: ComparedValue
+
+
+def layers_of(graph_module: Any, precision: str) -> list[Layer]:
+    """All matrix operators, in the order in which they run."""
+    terms = _terms_upstream(graph_module)
+    layers = []
+    for node in graph_module.graph.nodes:
+        if _terms(node) is None:
+            continue
+        end = tap = _fused_end(node)
+        if (after := _only_user(end)) is not None and _name(after).startswith(_QUANTISE):
+            tap = after
+        value = ComparedValue(
+            name=node.name,
+            operator=_name(node),
+            module=origin_of(node).module,
+            kind=_KINDS[precision],
+            terms=terms[tap],
+            channel_axis=1 if _name(node).startswith(_CONVOLUTION) else -1,
+        )
+        layers.append(Layer(node, end, tap, value))
+    return layers
+
+
+def compared_outputs(graph_module: Any, precision: str, outputs: list[Any]) -> list[ComparedValue]:
+    """The outputs of the model, as they are compared."""
+    output = next(iter(graph_module.graph.find_nodes(op="output")))
+    terms = _terms_upstream(graph_module)[output]
+    return [
+        ComparedValue(
+            name=f"output {index}",
+            operator="",
+            module=None,
+            kind=_KINDS[precision],
+            terms=terms,
+            channel_axis=output_channel_axis(value),
+        )
+        for index, value in enumerate(outputs)
+    ]
+
+
+def describe_taps(graph_module: Any, inputs: ModelInputs, precision: str) -> tuple[list[Layer], Taps]:
+    """The operators whose values can be shown, and what the outputs of a program that shows them are."""
+    import torch
+
+    kept, left_out = affordable(layers_of(graph_module, precision))
+    with torch.no_grad():
+        outputs = flat_tensors(inputs.call(graph_module))
+    values = [*compared_outputs(graph_module, precision, outputs), *(layer.value for layer in kept)]
+    names = [layer.value.name for layer in left_out]
+    return kept, Taps(outputs=len(outputs), values=values, left_out=names)
+
+
+def tapped_program(graph_module: Any, layers: list[Layer], inputs: ModelInputs) -> Any:
+    """The program with those values as further outputs, not lowered yet. Its inputs are the same, flat."""
+    import torch
+
+    class Tapped(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = graph_module
+
+        def forward(self, *values: Any) -> tuple[Any, ...]:
+            seen: dict[Any, Any] = {}
+            outputs = watched(self.inner, values, lambda node, value: seen.setdefault(node, value))
+            return (*flat_tensors(outputs), *(seen[layer.tap] for layer in layers))
+
+    flat = torch.utils._pytree.tree_leaves((inputs.args, inputs.kwargs))
+    return exported_graph(Tapped(), ModelInputs(tuple(flat), {}))
+
+
+def watched(graph_module: Any, values: tuple[Any, ...], see: See) -> Any:
+    """Runs the graph node by node. What `see` gives for a node and its value is the value from then on."""
+    import torch
+
+    class Watching(torch.fx.Interpreter):
+        def run_node(self, n: Any) -> Any:
+            value = super().run_node(n)
+            return see(n, value) if isinstance(value, torch.Tensor) else value
+
+    watching = Watching(graph_module)
+    # The interpreter would print the graph with every exception.
+    watching.extra_traceback = False
+    return watching.run(*values)
+
+
+def affordable(layers: list[Layer]) -> tuple[list[Layer], list[Layer]]:
+    """The smallest values that fit, in their order, and the rest."""
+    kept, total = set(), 0
+    for layer in sorted(layers, key=_bytes):
+        total += _bytes(layer)
+        if total <= MOST_BYTES:
+            kept.add(layer.tap)
+    return [each for each in layers if each.tap in kept], [each for each in layers if each.tap not in kept]
+
+
+def _bytes(layer: Layer) -> int:
+    value = layer.tap.meta["val"]
+    return value.numel() * value.element_size()
+
+
+def _fused_end(node: Any) -> Any:
+    end = node
+    while (after := _only_user(end)) is not None and (
+        _name(after).startswith(_FUSED) or _name(after).endswith("_.default")
+    ):
+        end = after
+    return end
+
+
+def _only_user(node: Any) -> Any | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _terms_upstream(graph_module: Any) -> dict[Any, int]:
+    """How often a value was rounded: the products that were summed, by all operators before it too."""
+    own = {node: _terms(node) or 1 for node in graph_module.graph.nodes if node.op == "call_function"}
+    before: dict[Any, frozenset[Any]] = {}
+    for node in graph_module.graph.nodes:
+        inputs = [before[each] for each in node.all_input_nodes]
+        before[node] = frozenset().union(*inputs, (node,) if node in own else ())
+    return {node: sum(own[each] for each in nodes) for node, nodes in before.items()}
+
+
+def _terms(node: Any) -> int | None:
+    """The products that one element of a matrix operator's result is the sum of; None for other nodes."""
+    name = _name(node)
+    if not name.startswith((*_MATRIX, _ATTENTION)):
+        return None
+    values = [value.meta.get("val") for value in node.all_input_nodes]
+    shapes = [value.shape for value in values if hasattr(value, "shape")]
+    if name.startswith(_ATTENTION):
+        return int(shapes[0][-1] + shapes[1][-2])
+    if name.startswith(_CONVOLUTION):
+        outputs = node.meta["val"].shape[1]
+        return max(1, math.prod(shapes[1]) // outputs)
+    # addmm and baddbmm have their bias first.
+    return int(shapes[1 if "add" in name else 0][-1])
+
+
+def _name(node: Any) -> str:
+    return operator_name(node) or ""

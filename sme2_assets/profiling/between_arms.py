@@ -1,0 +1,84 @@
+"""The arms of a pair against each other: in their outputs, and in the values between."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from sme2_assets.errors import Sme2Error
+from sme2_assets.evidence.arms import ArmsNumerics, ComparedValue, Taps, compare_arms
+from sme2_assets.evidence.numerics import output_channel_axis, worst_sqnr_db
+from sme2_assets.profiling.arms import Arm
+from sme2_assets.profiling.one_pass import Bench, runner_command
+
+_FOREIGN = "the program was exported elsewhere"
+Arrays = list[np.ndarray]
+
+
+def compare_pair(bench: Bench, arms: list[Arm]) -> ArmsNumerics | None:
+    """One more process per arm runs the program with taps; None for one arm."""
+    if len(arms) < 2:
+        return None
+    off, on = (outputs_of(arm.directory / arm.processes[0].directory / "outputs") for arm in arms)
+    model = bench.model
+    taps = Taps.read(model.taps) if model.taps else _foreign_taps(off)
+    same_outputs, sqnr_db = None, worst_sqnr_db(off, on)
+    if model.tapped_pte is not None:
+        try:
+            tapped_off, tapped_on = (_tapped(bench, arm, model.tapped_pte) for arm in arms)
+        except Sme2Error as error:
+            # What was measured stands; only the look between failed.
+            bench.log(f"{model.variant}: the values between are not compared: {error.what}")
+            taps = taps.without_taps(error.what)
+        else:
+            count = taps.outputs
+            same_outputs = _same(off, tapped_off[:count]) and _same(on, tapped_on[:count])
+            # The outputs that count are those of the program that was measured.
+            off, on = [*off, *tapped_off[count:]], [*on, *tapped_on[count:]]
+    return ArmsNumerics(
+        sqnr_db=sqnr_db,
+        values=compare_arms(taps.values, off, on),
+        left_out=taps.left_out,
+        same_outputs=same_outputs,
+        only_outputs=taps.only_outputs,
+    )
+
+
+def outputs_of(folder: Path) -> Arrays:
+    """The outputs that a runner wrote, in their order."""
+    files = sorted(folder.glob("output_*.npy"), key=lambda path: int(path.stem.split("_")[1]))
+    return [np.load(path, allow_pickle=False) for path in files]
+
+
+def _tapped(bench: Bench, arm: Arm, program: Path) -> Arrays:
+    workspace, name = bench.workspace, f"{arm.spec.label}_tapped"
+    command = runner_command(bench, arm, program)
+    command += ["--pass", "latency", "--warmup", "0", "--iterations", "1"]
+    command += ["--result", workspace.path(f"{name}.json"), "--outputs", workspace.path(f"{name}_outputs")]
+    completed = workspace.run(command, {"SME2_RUNNER_SME2": arm.spec.sme2}, bench.plan.timeout_s)
+    if completed.returncode != 0:
+        raise Sme2Error(f"the program with taps failed: {completed.stderr.strip()[-300:]}", "Report it.")
+    with tempfile.TemporaryDirectory(prefix="sme2-") as folder:
+        workspace.get(f"{name}_outputs", Path(folder) / "outputs")
+        return outputs_of(Path(folder) / "outputs")
+
+
+def _foreign_taps(outputs: Arrays) -> Taps:
+    values = [
+        ComparedValue(
+            name=f"output {index}",
+            operator="",
+            module=None,
+            kind="unknown",
+            terms=0,
+            channel_axis=output_channel_axis(array),
+        )
+        for index, array in enumerate(outputs)
+    ]
+    return Taps(outputs=len(values), values=values, left_out=[], only_outputs=_FOREIGN)
+
+
+def _same(left: Arrays, right: Arrays) -> bool:
+    return len(left) == len(right) and all(map(np.array_equal, left, right))

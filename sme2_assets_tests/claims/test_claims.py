@@ -1,0 +1,93 @@
+"""No sentence is printed whose predicate does not hold, whatever is in the warehouse."""
+
+from __future__ import annotations
+
+import ast
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import sme2_assets.analysis.insights
+from sme2_assets.analysis.claims import Claim, heard
+from sme2_assets_tests.claims.zoo import ZOO, false_sentences, random_warehouse, sentences
+from sme2_assets_tests.warehouse.made_operators import Op
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_every_sentence_holds(name: str, tmp_path: Path):
+    warehouse = ZOO[name](tmp_path)
+    said = sentences(warehouse)
+    assert said
+    assert false_sentences(warehouse, said) == []
+
+
+def test_a_false_sentence_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The predicates can fail: one more than there are, one tenth less than it took."""
+    from sme2_assets.analysis.insights import shift
+
+    warehouse = ZOO["hardware_and_emulated_pairs"](tmp_path)
+    monkeypatch.setattr(shift, "ms", lambda ns: 0.9 * ns / 1e6)
+    assert any(
+        "The inference with tracer" in each for each in false_sentences(warehouse, sentences(warehouse))
+    )
+
+
+def test_a_claim_needs_all_that_its_predicate_asks_for():
+    claim = Claim("{count} operators", "SELECT count(*) = $count FROM operators WHERE run_id = $run_id")
+    with pytest.raises(TypeError, match="lacks run_id"):
+        claim.say(count=3)
+    with heard() as said:
+        assert claim.say(count=3, run_id="r") == "3 operators"
+    claim.say(count=4, run_id="r")
+    assert [each.values for each in said] == [{"count": 3, "run_id": "r"}]
+
+
+NAMES = (
+    "Fully Connected (NC, F32) GEMM #1",
+    "Fully Connected (NC, PF32) GEMM #1",
+    "Fully Connected (NC, QP8, F32, QC4W) GEMM #1",
+    "Convolution (NHWC, PQS8, QC8W) IGEMM #1",
+    "Convolution (NHWC, F16) DWConv #1",
+    "Transpose (ND, X32) #1",
+    "Softmax (NC, F32) #1",
+)
+samples = st.integers(0, 60)
+operators = st.lists(
+    st.one_of(
+        st.builds(
+            lambda name, us, all_of, sme: Op(name, us, 0, {}, max(all_of, sme), sme),
+            st.sampled_from(NAMES),
+            st.integers(1, 900),
+            samples,
+            samples,
+        ),
+        st.builds(lambda us: Op("native_call_mm.out", us, None), st.integers(1, 900)),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    operators, st.sampled_from(["hardware", "emulated", "reference"]), st.sampled_from(["off", "on", "both"])
+)
+def test_every_sentence_holds_of_random_operators(ops: list[Op], fidelity: str, arms: str):
+    with tempfile.TemporaryDirectory() as folder:
+        warehouse = random_warehouse(Path(folder), ops, fidelity, arms)
+        assert false_sentences(warehouse, sentences(warehouse)) == []
+
+
+def test_no_number_of_an_insight_stands_outside_a_claim():
+    """A number in a sentence is the value of a template with a predicate, and stands in no other place."""
+    room = Path(sme2_assets.analysis.insights.__file__).parent
+    for path in room.glob("*.py"):
+        if path.name == "claims.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FormattedValue):
+                number = node.format_spec is not None or isinstance(node.value, ast.Call)
+                assert not number or path.name in ("values.py", "insight.py"), f"{path.name}:{node.lineno}"

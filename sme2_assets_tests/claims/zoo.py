@@ -1,0 +1,149 @@
+"""Warehouses that were made to provoke a false sentence, and everything that is said about them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+
+from benchmarks.made.run_folder import MadeRun, ingest
+from sme2_assets.analysis.claims import Said, heard
+from sme2_assets.report.content import session_document
+from sme2_assets.report.explain import explain
+from sme2_assets.report.insights import show_explanation
+from sme2_assets.report.overview import overview_document, overview_rows
+from sme2_assets.report.terminal import show_session
+from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, cnn, source
+from sme2_assets_tests.warehouse.newest import compare_newest
+
+EMULATED = {"platform": "emulated", "fidelity": "emulated", "rounds": 1}
+
+
+def sentences(warehouse: Warehouse) -> list[Said]:
+    """All claims that explanations, reports, the terminal and the overview make about a warehouse."""
+    out = Console(file=io.StringIO(), width=200)
+    runs = warehouse.query(
+        "SELECT session_id, sme2, manifest FROM (SELECT *, seed IS NOT NULL AS manifest FROM runs)"
+    )
+    with heard() as said:
+        for session_id, arms in runs.groupby("session_id"):
+            show_explanation(out, explain(warehouse, str(session_id)))
+            for sme2 in arms["sme2"] if len(arms) > 1 else ():
+                show_explanation(out, explain(warehouse, str(session_id), sme2))
+            # Runs that were written straight into the tables lack what a report shows besides.
+            if arms["manifest"].all():
+                session_document(warehouse, str(session_id))
+                show_session(out, warehouse, str(session_id), None, operators=True)
+        overview_document(overview_rows(warehouse), lambda row: None)
+    return said
+
+
+def false_sentences(warehouse: Warehouse, said: list[Said]) -> list[str]:
+    """The claims whose predicate does not hold, with their values."""
+    found = []
+    for each in {(one.text, repr(one.values)): one for one in said}.values():
+        [holds] = warehouse.query(each.claim.holds, each.parameters).iloc[0]
+        if pd.isna(holds) or not holds:
+            found.append(f"{each.text!r}: {each.values}")
+    return found
+
+
+def _pairs(folder: Path, *runs: MadeRun) -> Warehouse:
+    warehouse = Warehouse(folder / "warehouse")
+    for run in runs:
+        for sme2 in ("off", "on"):
+            ingest(warehouse, replace(run, sme2=sme2).write(folder / "runs"))
+    warehouse.publish()
+    for run in runs:
+        compare_newest(warehouse, run.variant, run.platform)
+    warehouse.publish()
+    return warehouse
+
+
+def _arms(folder: Path, *runs: OperatorRun) -> Warehouse:
+    warehouse = Warehouse(folder / "warehouse")
+    for run in runs:
+        run.write(warehouse)
+    warehouse.publish()
+    return warehouse
+
+
+def hardware_and_emulated_pairs(folder: Path) -> Warehouse:
+    return _pairs(folder, MadeRun(), MadeRun(**EMULATED))
+
+
+def pairs_that_prove_little(folder: Path) -> Warehouse:
+    return _pairs(
+        folder,
+        MadeRun(variant="few-fp32", rounds=2, iterations=1),
+        MadeRun(variant="wrong-fp32", sqnr_db=12.0, rounds=2, iterations=1),
+        MadeRun(variant="slower-fp32", matrix_speedup=0.5),
+        MadeRun(variant="same-fp32", matrix_speedup=1.0),
+        MadeRun(variant="short-fp32", slowness=0.01),
+    )
+
+
+def arms_alone(folder: Path) -> Warehouse:
+    warehouse = Warehouse(folder / "warehouse")
+    ingest(warehouse, MadeRun().write(folder / "runs"))
+    reference = MadeRun(variant="toy_cnn-int8", fidelity="reference", arch="x86_64")
+    ingest(warehouse, reference.write(folder / "runs"))
+    warehouse.publish()
+    return warehouse
+
+
+def a_baseline_with_a_twin_under_emulation(folder: Path) -> Warehouse:
+    twin = OperatorRun(cnn("on"), "on", platform="emulated", fidelity="emulated", session_id="e")
+    return _arms(folder, OperatorRun(cnn("off"), "off"), twin)
+
+
+def operators_of_which_nothing_tells(folder: Path) -> Warehouse:
+    """Dynamic quantisation, whose names do not tell, with few, no, or all samples on the unit."""
+    name, linear = (
+        "Fully Connected (NC, QP8, F32, QC4W) GEMM",
+        source("head", "XNNFullyConnected", macs=1_000),
+    )
+    counts = [(0, 0), (3, 3), (40, 39), (40, 1), (2, 0)]
+    ops = [
+        Op(f"{name} #{place}", 50, 0, linear, samples=samples, sme_samples=sme)
+        for place, (samples, sme) in enumerate(counts, 1)
+    ]
+    runs = [
+        OperatorRun(ops, "on"),
+        OperatorRun(ops, "on", session_id="e", platform="emulated", fidelity="emulated"),
+    ]
+    return _arms(folder, *runs)
+
+
+def nothing_but_small_things(folder: Path) -> Warehouse:
+    ops = [Op("native_call_add.out", 1, None), Op("Softmax (NC, F32) #1", 1)]
+    return _arms(
+        folder, OperatorRun(ops, "off"), OperatorRun(ops[:1], "off", session_id="t", variant="b-fp32")
+    )
+
+
+def random_warehouse(folder: Path, ops: list[Op], fidelity: str, arms: str) -> Warehouse:
+    """These operators in one arm or in both; with SME2 off none has a sample on SME."""
+    platform = "emulated" if fidelity == "emulated" else "linux"
+    off = [replace(op, sme_samples=0) for op in ops]
+    states = {"off": {"off": off}, "on": {"on": ops}, "both": {"off": off, "on": ops}}[arms]
+    runs = [OperatorRun(of, sme2, platform=platform, fidelity=fidelity) for sme2, of in states.items()]
+    return _arms(folder, *runs)
+
+
+ZOO: dict[str, Callable[[Path], Warehouse]] = {
+    make.__name__: make
+    for make in (
+        hardware_and_emulated_pairs,
+        pairs_that_prove_little,
+        arms_alone,
+        a_baseline_with_a_twin_under_emulation,
+        operators_of_which_nothing_tells,
+        nothing_but_small_things,
+    )
+}

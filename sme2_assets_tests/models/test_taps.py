@@ -1,0 +1,100 @@
+"""The program with taps: it computes what the program does, and shows what is between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sme2_assets.evidence.arms import Taps
+from sme2_assets.models import taps
+from sme2_assets.models.artifact import ExportedModel
+from sme2_assets.models.inputs import ModelInputs, exported_graph
+from sme2_assets.runner.build import RunnerBinary
+from sme2_assets_tests.models.run import outputs_of
+
+LAYERS = [
+    "stem.0.0",
+    "expand.0.0",
+    "depthwise.0.0",
+    "project.0",
+    "grouped.0.0",
+    "dense.0.0",
+    "mix.0.0",
+    "head",
+]
+
+
+@pytest.mark.parametrize("key", ["toy_cnn-fp32", "toy_cnn-fp16", "toy_cnn-int8"])
+def test_the_program_with_taps_gives_the_same_outputs_to_the_bit_and_the_values_of_every_matrix_operator(
+    exported: dict[str, ExportedModel], key: str, runner_binary: RunnerBinary, tmp_path: Path
+) -> None:
+    model = exported[key]
+    assert model.taps is not None
+    assert model.tapped_pte is not None
+    described = Taps.read(model.taps)
+    assert [value.module for value in described.values] == [None, *LAYERS]
+    [output] = outputs_of(model, runner_binary, tmp_path)
+    tapped = outputs_of(replace(model, pte=model.tapped_pte), runner_binary, tmp_path)
+    np.testing.assert_array_equal(tapped[0], output)
+    assert len(tapped) == len(described.values)
+    dtype = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}[model.precision]
+    assert {array.dtype for array in tapped[1:]} == {np.dtype(dtype)}
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(4, 8, 3, bias=False)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.convolution(image))
+        return self.head(x.mean(dim=(2, 3)))
+
+
+@pytest.fixture
+def graph() -> torch.fx.GraphModule:
+    inputs = ModelInputs((torch.ones(1, 4, 6, 6),), {})
+    return exported_graph(Residual().eval(), inputs).module()
+
+
+def test_a_value_is_taken_where_the_fused_operator_ends_and_counts_the_sums_before_it(graph):
+    convolution, head = taps.layers_of(graph, "fp32")
+    assert "relu" in convolution.tap.name
+    assert (convolution.value.channel_axis, head.value.channel_axis) == (1, -1)
+    # 4 x 3 x 3 products and the activation; then the mean, 8 products, and nothing else.
+    assert convolution.value.terms == 36 + 1
+    assert head.value.terms == 36 + 1 + 1 + 8
+
+
+def test_values_that_are_too_large_are_left_out_and_named(graph, monkeypatch):
+    monkeypatch.setattr(taps, "MOST_BYTES", 100)
+    _, described = taps.describe_taps(graph, ModelInputs((torch.ones(1, 4, 6, 6),), {}), "fp32")
+    assert [value.name for value in described.values] == ["output 0", "linear"]
+    assert described.left_out == ["conv2d"]
+
+
+def test_an_export_whose_taps_do_not_lower_is_an_export_without_them(
+    python: Callable[..., str], tmp_path: Path
+) -> None:
+    said = python(
+        "import sys, json\n"
+        "from pathlib import Path\n"
+        "from sme2_assets.models import export, lowering\n"
+        "lowering.tapped_program = lambda *given: None\n"
+        "made = export.export_variant('toy_cnn-fp32', Path(sys.argv[1]), log=lambda _: None)\n"
+        "print(json.dumps([str(made.taps), made.tapped_pte]))",
+        tmp_path,
+    )
+    path, tapped = json.loads(said.splitlines()[-1])
+    described = Taps.read(Path(path))
+    assert tapped is None
+    assert "does not lower" in str(described.only_outputs)
+    assert [value.name for value in described.values] == ["output 0"]
