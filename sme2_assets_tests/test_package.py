@@ -178,7 +178,7 @@ def ui(desk: Desk, tmp_path: Path) -> Iterator[str]:
         assert address in log.read_text().splitlines()[0]
         yield address
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=60)
+        process.wait(timeout=240)
     finally:
         os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
 

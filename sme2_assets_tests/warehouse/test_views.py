@@ -106,7 +106,7 @@ def test_operator_times_are_the_medians_of_the_medians_of_the_processes(either: 
 def test_times_of_an_emulator_are_under_their_own_names_alone(paired: Warehouse):
     """Whatever is selected, summed or averaged of an emulated run: no time comes out that looks like one."""
     raw = {"emulated_ns", "emulated_execute_ns", "start_ns"}
-    names = "_(ns|ms)$|^share$|cumulative_share|overhead$|round_cv|time_coverage|gflops"
+    names = "_(ns|ms)$|^share$|cumulative_share|overhead$|round_cv|time_coverage|gops"
     timed = paired.query(
         "SELECT table_name, column_name FROM duckdb_columns() "
         f"WHERE database_name = 'warehouse' AND regexp_matches(column_name, '{names}')"

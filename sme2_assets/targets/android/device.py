@@ -208,7 +208,9 @@ class Device:
                     "Use a newer device.",
                 )
             said = last_words(_text(err[begun.end() :] if begun else err)) or f"adb ended with {status}"
-            when = "in the middle of a command" if begun else "before a command could begin"
+            when = (
+                "in the middle of a command" if begun else "before the device said that the command had begun"
+            )
             raise ConnectionLost(
                 f"The connection to {self.serial} was lost {when} ({said}).", self._lost_remedy()
             )

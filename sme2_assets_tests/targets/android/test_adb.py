@@ -156,6 +156,8 @@ def test_a_lost_connection_is_no_exit_code(
 
     def strike() -> None:
         remote.append(number_in(note))
+        # That it began is on its way to this host by then, and is to arrive.
+        time.sleep(0.5)
         getattr(loopback_device, fault)()
 
     striker = threading.Thread(target=strike)
@@ -169,7 +171,7 @@ def test_a_lost_connection_is_no_exit_code(
 
 def test_a_device_that_is_not_there_is_told_before_anything_runs(loopback_device: LoopbackDevice) -> None:
     loopback_device.disconnect()
-    with pytest.raises(ConnectionLost, match="before a command could begin") as lost:
+    with pytest.raises(ConnectionLost, match="before the device said that the command had begun") as lost:
         loopback_device.device.shell(["true"], timeout_s=10)
     assert f"adb connect {loopback_device.serial}" in str(lost.value)
     with pytest.raises(ConnectionLost, match="could not be sent"):
