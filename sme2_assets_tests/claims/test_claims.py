@@ -71,7 +71,8 @@ operators = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples each time: what is found belongs to the change that made it.
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
     operators, st.sampled_from(["hardware", "emulated", "reference"]), st.sampled_from(["off", "on", "both"])
 )

@@ -127,6 +127,11 @@ def nothing_but_small_things(folder: Path) -> Warehouse:
     )
 
 
+def an_emulated_pair_without_any_matrix_operator(folder: Path) -> Warehouse:
+    arm = OperatorRun([Op("Softmax (NC, F32) #1", 9)], platform="emulated", fidelity="emulated")
+    return _arms(folder, replace(arm, sme2="off"), arm)
+
+
 def random_warehouse(folder: Path, ops: list[Op], fidelity: str, arms: str) -> Warehouse:
     """These operators in one arm or in both; with SME2 off none has a sample on SME."""
     platform = "emulated" if fidelity == "emulated" else "linux"
@@ -145,5 +150,6 @@ ZOO: dict[str, Callable[[Path], Warehouse]] = {
         a_baseline_with_a_twin_under_emulation,
         operators_of_which_nothing_tells,
         nothing_but_small_things,
+        an_emulated_pair_without_any_matrix_operator,
     )
 }

@@ -309,6 +309,9 @@ NO_KERNEL = Claim(
     "That SME2 speeds up CONV or GEMM of this model: none of them is on the SME unit.",
     f"SELECT {_count(_NOT_OFF, _ON)} = 0 AND {_count(_MATRIX, _ON)} > 0",
 )
+NO_MATRIX = Claim(
+    "That SME2 speeds up this model: it has no CONV and no GEMM.", f"SELECT {_count(_MATRIX, _ON)} = 0"
+)
 MATRIX_SAMPLES = Claim(
     "SME2 {state}: {sme} of the {told} samples in kernels that compute CONV and GEMM are on SME",
     f"SELECT sum(telling_samples) = $told AND sum(certain_sme_samples) = $sme AND bool_and(sme2 = $state) "

@@ -85,7 +85,7 @@ def kernel_shift(off: ArmRows, on: ArmRows) -> Insight:
         (off.measurement(), on.measurement(), *_kernel_evidence(off), *_kernel_evidence(on)),
         "Nothing about time: no speedup follows from this."
         if taken or unknown
-        else claims.NO_KERNEL.say(**pair),
+        else (claims.NO_KERNEL if len(on.matrix) else claims.NO_MATRIX).say(**pair),
         None,
         None,
         "emulated",
