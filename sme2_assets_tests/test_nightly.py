@@ -49,15 +49,10 @@ NIGHT = "2026-01-02"
 DUE = datetime(2026, 1, 2, 2, 0, tzinfo=UTC)
 
 
-# Dagster remembers the first instance that a process evaluates a schedule with, but does not keep it alive.
-KEPT: list[dg.DagsterInstance] = []
-
-
 @pytest.fixture
 def bench(tmp_path: Path, artifacts_dir: Path) -> Iterator[Workbench]:
     store = make_data_folder(tmp_path / "data", artifacts_dir)
     with dg.DagsterInstance.from_config(str(store.dagster_home)) as instance:
-        KEPT.append(instance)
         yield Workbench(store, instance)
 
 
