@@ -29,7 +29,7 @@ class Conditions:
     """What the times of one arm were measured under; None where it is not known.
 
     `round_cv` is of the latency pass and `traced_cv` of the one with tracer, `tracer_overhead` their ratio
-    minus 1.
+    minus 1; `passes_agree` is what `passes.reconcile` says of them.
     """
 
     arm: str
@@ -38,6 +38,7 @@ class Conditions:
     round_cv: float | None = None
     traced_cv: float | None = None
     tracer_overhead: float | None = None
+    passes_agree: bool | None = None
     disturbed_rounds: int = 0
     steady: bool | None = None
     flags: tuple[str, ...] = ()
@@ -63,7 +64,7 @@ def conditions_of(
     run: Mapping[Any, Any], latency: Mapping[Any, Any], headroom: Mapping[Any, Any]
 ) -> Conditions:
     """From a run's row of `runs`, and of `latency_summary` and `headroom`; empty where it has none."""
-    flags, steady = run.get("flags"), run.get("steady")
+    flags = run.get("flags")
     return Conditions(
         arm=str(run.get("arm", run["sme2"])),
         fidelity=run["fidelity"],
@@ -72,7 +73,8 @@ def conditions_of(
         traced_cv=_known(headroom.get("round_cv")),
         tracer_overhead=_known(latency.get("tracer_overhead")),
         disturbed_rounds=int(headroom.get("disturbed_rounds", 0)),
-        steady=None if steady is None or pd.isna(steady) else bool(steady),
+        passes_agree=_told(run.get("passes_agree")),
+        steady=_told(run.get("steady")),
         flags=() if flags is None or flags is pd.NA else tuple(map(str, flags)),
     )
 
@@ -129,11 +131,15 @@ def _doubts(arm: Conditions) -> list[tuple[bool, str]]:
     if arm.steady is False:
         found.append((False, "the warm-up was never steady"))
     faster = -(arm.tracer_overhead or 0.0)
-    if faster > max(PRACTICAL_RATIO - 1, arm.spread):
-        found.append(
-            (True, f"the passes disagree, inferences took {faster:.1%} less time with tracer than without")
-        )
+    if arm.passes_agree is False:
+        found.append((True, "the passes contradict one another"))
+    elif faster > max(PRACTICAL_RATIO - 1, arm.spread):
+        found.append((True, f"inferences took {faster:.1%} less time with tracer than without"))
     return found
+
+
+def _told(value: Any) -> bool | None:
+    return None if value is None or pd.isna(value) else bool(value)
 
 
 def _known(value: Any) -> float | None:

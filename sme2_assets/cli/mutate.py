@@ -12,6 +12,7 @@ import click
 from rich.table import Table
 
 from sme2_assets.cli.support import json_option, out, print_json, progress, tell
+from sme2_assets.errors import Sme2Error
 
 # The share of faults that must be caught.
 LEAST = 0.95
@@ -36,13 +37,14 @@ def mutate(models: tuple[str, ...], outputs: bool, results: Path | None, as_json
     from sme2_assets.models.registry import requested
 
     done = {score["variant"]: score for score in _kept(results)}
-    for variant in (found.key for model in models for found in requested(model)):
+    asked = [found.key for model in models for found in requested(model)]
+    for variant in asked:
         if variant not in done:
             done[variant] = _score(variant, outputs)
             if results is not None:
                 with results.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(done[variant]) + "\n")
-    scores = list(done.values())
+    scores = [done[variant] for variant in asked]
     if as_json:
         print_json(scores)
     else:
@@ -75,7 +77,16 @@ def _score(variant: str, outputs: bool) -> dict[str, Any]:
 def _kept(results: Path | None) -> list[dict[str, Any]]:
     if results is None or not results.is_file():
         return []
-    return [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    try:
+        scores = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+        if all(isinstance(score["caught"], int) and score["variant"] for score in scores):
+            return scores
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise Sme2Error(
+        f"{results} is not a file of `sme2 mutate --results`, or its last line was cut off.",
+        "Remove that line, or name another file.",
+    )
 
 
 def _print(scores: list[dict[str, Any]]) -> None:

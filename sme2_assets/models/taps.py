@@ -54,7 +54,7 @@ class Layer:
 
 def layers_of(graph_module: Any, precision: str) -> list[Layer]:
     """All matrix operators, in the order in which they run."""
-    terms = _terms_upstream(graph_module)
+    upstream = _Upstream(graph_module)
     layers = []
     for node in graph_module.graph.nodes:
         if _terms(node) is None:
@@ -67,7 +67,7 @@ def layers_of(graph_module: Any, precision: str) -> list[Layer]:
             operator=_name(node),
             module=origin_of(node).module,
             kind=_KINDS[precision],
-            terms=terms[tap],
+            terms=upstream.terms(tap),
             channel_axis=1 if _name(node).startswith(_CONVOLUTION) else -1,
         )
         layers.append(Layer(node, end, tap, value))
@@ -77,7 +77,7 @@ def layers_of(graph_module: Any, precision: str) -> list[Layer]:
 def compared_outputs(graph_module: Any, precision: str, outputs: list[Any]) -> list[ComparedValue]:
     """The outputs of the model, as they are compared."""
     output = next(iter(graph_module.graph.find_nodes(op="output")))
-    terms = _terms_upstream(graph_module)[output]
+    terms = _Upstream(graph_module).terms(output)
     return [
         ComparedValue(
             name=f"output {index}",
@@ -164,14 +164,28 @@ def _only_user(node: Any) -> Any | None:
     return next(iter(node.users)) if len(node.users) == 1 else None
 
 
-def _terms_upstream(graph_module: Any) -> dict[Any, int]:
-    """How often a value was rounded: the products that were summed, by all operators before it too."""
-    own = {node: _terms(node) or 1 for node in graph_module.graph.nodes if node.op == "call_function"}
-    before: dict[Any, frozenset[Any]] = {}
-    for node in graph_module.graph.nodes:
-        inputs = [before[each] for each in node.all_input_nodes]
-        before[node] = frozenset().union(*inputs, (node,) if node in own else ())
-    return {node: sum(own[each] for each in nodes) for node, nodes in before.items()}
+class _Upstream:
+    """How often a value was rounded: the products that were summed, by all operators before it too.
+
+    What is before a node is a bit of a number for each operator: as sets, those of ten thousand nodes would
+    take gigabytes.
+    """
+
+    def __init__(self, graph_module: Any) -> None:
+        self._own: list[int] = []
+        self._before: dict[Any, int] = {}
+        for node in graph_module.graph.nodes:
+            bits = 0
+            for each in node.all_input_nodes:
+                bits |= self._before[each]
+            if node.op == "call_function":
+                bits |= 1 << len(self._own)
+                self._own.append(_terms(node) or 1)
+            self._before[node] = bits
+
+    def terms(self, node: Any) -> int:
+        bits = reversed(f"{self._before[node]:b}")
+        return sum(own for bit, own in zip(bits, self._own, strict=False) if bit == "1")
 
 
 def _terms(node: Any) -> int | None:

@@ -55,8 +55,9 @@ COUNT = Claim(
 )
 WORK = Claim(
     "{share} of the multiply-accumulates{without}",
-    "SELECT abs(sum(macs) FILTER (on_sme_unit = 'on') / sum(macs) - $low) < 1e-9 OR ($low = 0 AND "
-    f"count(macs) FILTER (on_sme_unit = 'on') = 0) {_MATRIX}",
+    "SELECT abs(coalesce(sum(macs) FILTER (on_sme_unit = 'on'), 0) / sum(macs) - $low) < 1e-9 "
+    "AND abs(coalesce(sum(macs) FILTER (on_sme_unit <> 'off'), 0) / sum(macs) - $high) < 1e-9 "
+    f"AND (count(*) > count(macs)) = ($without <> '') {_MATRIX}",
 )
 # Of several runs of one model.
 _OF_RUNS = "FROM operator_facts WHERE list_contains($run_ids, run_id) AND category IN ('CONV', 'GEMM')"

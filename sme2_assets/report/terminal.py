@@ -11,6 +11,7 @@ from rich.table import Table
 
 from sme2_assets.analysis.insights.insight import device_text
 from sme2_assets.analysis.passes import passes_fault
+from sme2_assets.report import claims
 from sme2_assets.report.kernels import sampled_text
 from sme2_assets.report.tables import (
     TextTable,
@@ -47,7 +48,8 @@ def show_session(
 def show_comparison_rows(out: Console, warehouse: Warehouse, rows: pd.DataFrame, operators: bool) -> None:
     """One session's rows of `comparisons`, and where the operators of its arms ran."""
     model = dict(rows[rows["level"] == "model"].iloc[0])
-    out.print(f"verdict: {model['verdict']}", style="bold")
+    verdict = claims.VERDICT.say(session_id=model["session_id"], verdict=model["verdict"])
+    out.print(f"verdict: {verdict}", style="bold")
     out.print(model["reason"], markup=False)
     if model["fidelity"] == "hardware":
         out.print(f"speedup (off / on): {speedup_text(model)} on {device_cell(model)}", highlight=False)

@@ -130,7 +130,13 @@ def work_text(counts: Record) -> str:
     share = low if low == high else f"{low} to {high}"
     uncounted = counts["uncounted"]
     without = f" that are counted ({uncounted} of the operators are not)" if uncounted else ""
-    return claims.WORK.say(run_id=counts["run_id"], share=share, without=without, low=counts["macs_on_unit"])
+    return claims.WORK.say(
+        run_id=counts["run_id"],
+        share=share,
+        without=without,
+        low=counts["macs_on_unit"],
+        high=counts["macs_on_unit_at_most"],
+    )
 
 
 def unit_sentence(counts: Record | None) -> str:

@@ -28,7 +28,8 @@ def write_blind_trials(store: Store, warehouse: Warehouse) -> dict[str, Sme2Erro
             rows.append({**judged, "dose_percent": revealed(folder, trial).dose_percent})
         except Sme2Error as error:
             refused[folder.name] = error
-    if rows or refused:
+    # Trials that were removed have no rows any more; a folder that never had any has no table.
+    if rows or refused or (warehouse.tables / BLIND_TRIALS.name).is_dir():
         warehouse.write(
             BLIND_TRIALS, pd.DataFrame(rows, columns=[column.name for column in BLIND_TRIALS.columns]), {}
         )

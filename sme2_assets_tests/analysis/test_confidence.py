@@ -26,6 +26,7 @@ anything = st.builds(
     round_cv=cvs,
     traced_cv=cvs,
     tracer_overhead=st.one_of(st.none(), st.floats(-0.6, 0.6)),
+    passes_agree=st.sampled_from([None, True, False]),
     disturbed_rounds=st.integers(0, 3),
     steady=st.sampled_from([None, True, False]),
     flags=st.sampled_from([(), ("busy: make used 1.0 cores",)]),
@@ -40,6 +41,7 @@ def test_high_confidence_is_said_only_where_nothing_speaks_against_it(arms):
             assert noise(arm) == []
             assert arm.spread <= MOST_ROUND_CV
             assert arm.steady is not False
+            assert arm.passes_agree is not False
             assert arm.fidelity == "hardware"
             assert (arm.tracer_overhead or 0) >= -max(0.02, arm.spread)
             assert (arm.rounds, arm.disturbed_rounds) >= (6, 0)
@@ -66,6 +68,8 @@ def test_more_doubt_never_makes_it_surer(arm):
         ({"traced_cv": 0.3}, "low", "the rounds scatter by 30.0%"),
         ({"tracer_overhead": -0.285}, "low", "inferences took 28.5% less time with tracer than without"),
         ({"tracer_overhead": -0.015}, "high", "measured"),
+        ({"passes_agree": False}, "low", "the passes contradict one another"),
+        ({"passes_agree": False, "tracer_overhead": -0.285}, "low", "the passes contradict one another"),
         ({"steady": False}, "medium", "the warm-up was never steady"),
         ({"flags": ("hot: 90 C",)}, "medium", "the machine was not quiet"),
         ({"disturbed_rounds": 2}, "medium", "2 of 10 rounds were disturbed"),

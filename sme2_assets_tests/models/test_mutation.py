@@ -47,3 +47,32 @@ def test_bounds_that_let_everything_through_are_shown_to_catch_nothing(
     done = CliRunner().invoke(main, ["mutate", "toy_cnn-fp32", "--json"])
     assert done.exit_code == 1
     assert json.loads(done.stdout)[0]["caught"] == 0
+
+
+@pytest.mark.parametrize("text", ['{"variant": "toy_cnn-int8", "cau', "[1]", '{"variant": "toy_cnn-int8"}'])
+def test_a_file_of_results_that_was_cut_off_is_named(tmp_path: Path, text: str):
+    results = tmp_path / "scores.jsonl"
+    results.write_text(text)
+    done = CliRunner().invoke(main, ["mutate", "toy_cnn-int8", "--results", str(results)])
+    assert done.exit_code == 1
+    assert "its last line was cut off" in done.stderr
+    assert results.read_text() == text
+
+
+def test_only_what_was_asked_for_is_shown_and_judged(tmp_path: Path):
+    kept = {
+        "operators": 1,
+        "faults": 100,
+        "equivalent": 0,
+        "seen_in_outputs": None,
+        "missed": {},
+        "missed_in": [],
+    }
+    results = tmp_path / "scores.jsonl"
+    scores = [
+        {**kept, "variant": "toy_cnn-int8", "caught": 99},
+        {**kept, "variant": "other-int8", "caught": 1},
+    ]
+    results.write_text("".join(f"{json.dumps(score)}\n" for score in scores))
+    done = CliRunner().invoke(main, ["mutate", "toy_cnn-int8", "--json", "--results", str(results)])
+    assert (done.exit_code, json.loads(done.stdout)) == (0, scores[:1])

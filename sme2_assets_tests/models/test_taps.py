@@ -98,3 +98,18 @@ def test_an_export_whose_taps_do_not_lower_is_an_export_without_them(
     assert tapped is None
     assert "does not lower" in str(described.only_outputs)
     assert [value.name for value in described.values] == ["output 0"]
+
+
+def test_an_operator_on_two_ways_to_a_value_is_counted_once():
+    class Diamond(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(6, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.first(x)
+            return y.exp() + y.sin()
+
+    graph = exported_graph(Diamond(), ModelInputs((torch.zeros(1, 6),), {})).module()
+    [output] = taps.compared_outputs(graph, "fp32", [np.zeros((1, 4), np.float32)])
+    assert output.terms == 6 + 1 + 1 + 1, "six products, and one rounding for each of the others"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -158,3 +159,10 @@ def test_rates_stand_beside_the_verdict_of_their_device_alone(store: Store, devi
     else:
         assert "blind trials on this device" not in facts
         assert "there were no blind trials on it" in text
+
+
+def test_trials_that_were_removed_have_no_rows_any_more(store: Store):
+    write_trials(store)
+    assert len(rows_of(store)) == 4
+    shutil.rmtree(store.blind)
+    assert rows_of(store).empty

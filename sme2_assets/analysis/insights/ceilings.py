@@ -24,8 +24,9 @@ def ceilings(subject: ArmRows) -> Iterator[Insight]:
         if win_ns <= 0:
             continue
         rest_ns = headroom[f"without_{column}_ns"]
-        ceiling = ceiling_text(headroom[f"without_{column}_speedup"])
-        part = {"run_id": subject.run["run_id"], "part": name, "categories": list(categories)}
+        speedup = headroom[f"without_{column}_speedup"]
+        ceiling = ceiling_text(speedup)
+        part = {"run_id": subject.run["run_id"], "part": name, "categories": categories, "speedup": speedup}
         yield subject.insight(
             f"amdahl_{column}",
             claims.CEILING.say(**part, ms=ms(rest_ns), ceiling=ceiling),

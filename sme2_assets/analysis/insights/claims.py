@@ -296,7 +296,11 @@ INFERENCE = Claim(
 )
 LEFT = Claim(
     "CONV and GEMM are {share:.0%} of what is left: faster kernels for them bring no more than {ceiling}.",
-    _both(_HARDWARE, _is(f"{_time(_MATRIX)} / {_inference()}", "share", _SHARE)),
+    _both(
+        _HARDWARE,
+        _is(f"{_time(_MATRIX)} / {_inference()}", "share", _SHARE),
+        f"($speedup IS NULL OR $speedup * ({_inference()} - {_time(_MATRIX)}) >= {_inference()} - {_NS})",
+    ),
 )
 KERNELS = Claim(
     "{on} of {total} CONV and GEMM operators are on the SME unit with SME2 on{unknown_text}, {off} "
@@ -319,22 +323,23 @@ MATRIX_SAMPLES = Claim(
 )
 
 # At most.
+_PART = _time("list_contains($categories, category)")
+# A ceiling must hold whatever the whole microseconds hide: it is never below what the times show. NULL is no
+# bound.
+_HOLDS = f"($speedup IS NULL OR $speedup * ({_inference()} - {_PART}) >= {_inference()} - {_NS})"
 CEILING = Claim(
     "Ceiling: if {part} took no time, at least {ms:.3f} ms would be left, {ceiling} at most",
-    # A ceiling must hold whatever the whole microseconds hide: what is left is never more than was seen.
-    _both(
-        _HARDWARE, f"$ms * 1e6 <= {_inference()} - {_time('list_contains($categories, category)')} + {_NS}"
-    ),
+    _both(_HARDWARE, f"$ms * 1e6 <= {_inference()} - {_PART} + {_NS}", _HOLDS),
 )
 PART = Claim(
     "{part} {take} {ms:.3f} of {inference_ms:.3f} ms (Amdahl's law).",
     _both(
         _HARDWARE,
-        _is(_time("list_contains($categories, category)") + " / 1e6", "ms", _NS / 1e6),
+        _is(f"{_PART} / 1e6", "ms", _NS / 1e6),
         _is(f"{_inference()} / 1e6", "inference_ms", _NS / 1e6),
     ),
 )
-NO_MORE = Claim("More than {ceiling} from {remedy}.", _HARDWARE.removeprefix("(").removesuffix(")"))
+NO_MORE = Claim("More than {ceiling} from {remedy}.", _both(_HARDWARE, _HOLDS))
 PROJECTION = Claim(
     "Projection, not a measurement: {low:.2f}x to {high:.2f}x for the whole model on a CPU with SME2",
     _both(

@@ -38,7 +38,7 @@ def time_shift(off: ArmRows, on: ArmRows) -> Insight:
             **pair,
         )
     changes = "; ".join(claims.CHANGE.say(**row, **pair) for row in rows)
-    ceiling = ceiling_text(on.headroom["without_compute_speedup"])
+    speedup = on.headroom["without_compute_speedup"]
     compute_share = on.share_of(on.headroom["compute_ns"]) or 0.0
     return Insight(
         "bottleneck_shift",
@@ -48,7 +48,9 @@ def time_shift(off: ArmRows, on: ArmRows) -> Insight:
             off_ms=ms(off.headroom["inference_ns"]), on_ms=ms(on.headroom["inference_ns"]), **pair
         ),
         (off.measurement(), on.measurement(), *_kernel_evidence(off), *_kernel_evidence(on)),
-        claims.LEFT.say(run_id=on.run["run_id"], share=compute_share, ceiling=ceiling),
+        claims.LEFT.say(
+            run_id=on.run["run_id"], share=compute_share, ceiling=ceiling_text(speedup), speedup=speedup
+        ),
         None,
         None,
         "measured",
