@@ -28,7 +28,7 @@ from sme2_assets.cli.runners import build_runner
 from sme2_assets.cli.sql import sql
 from sme2_assets.cli.support import tell
 from sme2_assets.cli.validate import smoke, validate
-from sme2_assets.cli.warehouse import warehouse
+from sme2_assets.cli.warehouse import check, warehouse
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store, default_data_root
 
@@ -67,7 +67,7 @@ COMMANDS = (
     *(models, onboard, check_model),
     *(dev, profile, run, config),
     *(compare, explain, history, report, sql, warehouse, kernel_log),
-    *(ingest, export_, validate, smoke, mutate),
+    *(ingest, export_, validate, check, smoke, mutate),
 )
 for command in COMMANDS:
     main.add_command(command)

@@ -164,7 +164,7 @@ def _show_noise(warehouse: Warehouse, variants: list[str], as_json: bool) -> Non
     from sme2_assets.report.terminal import print_table
 
     rows = warehouse.query(
-        "SELECT * FROM aa_sessions WHERE list_contains(?, variant) ORDER BY session_id", [variants]
+        "SELECT * FROM aa_sessions WHERE list_contains(?, variant) ORDER BY sequence, session_id", [variants]
     )
     if as_json:
         click.echo(rows.to_json(orient="records", date_format="iso", indent=2))

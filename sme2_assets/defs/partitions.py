@@ -43,6 +43,8 @@ RANGE_START = "dagster/asset_partition_range_start"
 RANGE_END = "dagster/asset_partition_range_end"
 # Given to a run that measured a state without the other one: what it measured is not to be compared.
 ALONE_TAG = "sme2/alone"
+# Given to a run that compares: the session that it is asked to compare.
+SESSION_TAG = "sme2/session"
 # Of a run that belongs to a night: which one, and the device it keeps busy.
 NIGHT_TAG = "sme2/night"
 DEVICE_TAG = "sme2/device"

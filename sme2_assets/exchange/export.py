@@ -43,7 +43,7 @@ def find_run(
     rows = warehouse.query(
         "SELECT run_id FROM latest_runs WHERE coalesce(variant = $model OR model = $model, true) "
         "AND coalesce(platform = $platform, true) AND coalesce(sme2 = $sme2, true) "
-        "ORDER BY started_at DESC, sme2 DESC LIMIT 1",
+        "ORDER BY coalesce(sequence, 0) DESC, started_at DESC, sme2 DESC LIMIT 1",
         {"model": model, "platform": platform, "sme2": sme2},
     )
     if rows.empty:

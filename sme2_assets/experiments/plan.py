@@ -313,7 +313,7 @@ def seconds_per_round(lab: Lab) -> dict[tuple[str, str, int], float]:
         return {}
     rows = lab.warehouse.query(
         "SELECT variant, platform, threads, "
-        "arg_max(epoch(finished_at - started_at) / rounds, started_at) AS seconds "
+        "arg_max(epoch(finished_at - started_at) / rounds, (coalesce(sequence, 0), started_at)) AS seconds "
         "FROM runs WHERE experiment = 'sme2' GROUP BY ALL"
     )
     return {
