@@ -25,6 +25,7 @@ from benchmarks.etdump_bench import Table, progress
 from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.commits import TableFile, add_commit, files_now
+from sme2_assets.warehouse.ingest import RUN_TABLES
 
 T = TypeVar("T")
 REPEAT = 5
@@ -54,16 +55,17 @@ def best_of(work: Callable[[], T]) -> tuple[float, T]:
     return min((timed(work) for _ in range(REPEAT)), key=lambda each: each[0])
 
 
-def copy_of(warehouse: Warehouse, run: MadeRun, run_id: str) -> None:
-    """The same rows as another run; links, because what is in the files does not matter."""
+def copies_of(warehouse: Warehouse, run: MadeRun, run_ids: list[str]) -> None:
+    """The same rows as other runs; links, because what is in the files does not matter."""
     files = []
     for path in warehouse.tables.rglob(f"run_id={run.run_id}/*.parquet"):
-        copied = path.parent.with_name(f"run_id={run_id}") / path.name
-        copied.parent.mkdir()
-        os.link(path, copied)
         [listed] = [file for file in _files(warehouse) if warehouse.tables / file.path == path]
-        files.append(replace(listed, path=str(copied.relative_to(warehouse.tables))))
-    add_commit(warehouse.tables, files, [run_id])
+        for run_id in run_ids:
+            copied = path.parent.with_name(f"run_id={run_id}") / path.name
+            copied.parent.mkdir()
+            os.link(path, copied)
+            files.append(replace(listed, path=str(copied.relative_to(warehouse.tables))))
+    add_commit(warehouse.tables, files, run_ids)
 
 
 @cache
@@ -73,12 +75,11 @@ def _files(warehouse: Warehouse) -> list[TableFile]:
 
 
 def row(warehouse: Warehouse, run: MadeRun, runs: int) -> list[str]:
-    there = len(list((warehouse.tables / "commits").iterdir()))
-    for number in range(there, runs):
-        copy_of(warehouse, run, f"{run.run_id}-{number:06d}")
+    there = len(files_now(warehouse.tables)) // len(RUN_TABLES)
+    copies_of(warehouse, run, [f"{run.run_id}-{number:06d}" for number in range(there, runs)])
     warehouse.publish()
     newest = f"{run.run_id}-one-more-after-{runs}"
-    copy_of(warehouse, run, newest)
+    copies_of(warehouse, run, [newest])
     published_s, _ = timed(warehouse.publish)
     asked_s, rows = best_of(lambda: warehouse.query(OVER_WAREHOUSE, [newest]))
     events_s, _ = best_of(lambda: warehouse.query(EVENTS, [newest]))

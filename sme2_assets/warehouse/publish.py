@@ -64,8 +64,11 @@ class _Change:
         return {file.table for file in (*self.new, *self.gone)}
 
 
-def build(path: Path, folder: Path, previous: Path | None, publication: int) -> None:
-    """Makes `path` from the tables' files below `folder`; `previous` is the file that was made last."""
+def build(path: Path, folder: Path, previous: Path | None, publication: int, kept: int) -> list[str]:
+    """Makes `path` from the tables' files below `folder`; `previous` is the file that was made last.
+
+    Gives the superseded files that none of the last so many publications has.
+    """
     with duckdb.connect() as connection:
         commits = _attach(connection, path, previous, folder)
         change = _change(connection, folder, commits)
@@ -92,10 +95,15 @@ def build(path: Path, folder: Path, previous: Path | None, publication: int) -> 
         connection.execute(
             "UPDATE publishing.layout SET last_commit = ?, folder = ?", [change.last_commit, str(folder)]
         )
+        needless = connection.execute(
+            "DELETE FROM publishing.superseded WHERE publication <= ? RETURNING path",
+            [publication + 1 - kept],
+        ).fetchall()
         connection.commit()
         connection.execute("USE memory")
         connection.execute("DETACH published")
     fsync(path)
+    return [name for (name,) in needless]
 
 
 def _change(connection: duckdb.DuckDBPyConnection, folder: Path, commits: Sequence[Commit]) -> _Change:
@@ -151,15 +159,6 @@ def is_current(connection: duckdb.DuckDBPyConnection, folder: Path) -> bool:
     except duckdb.Error:
         return False
     return row == (_fingerprint(), str(folder))
-
-
-def no_longer_needed(path: Path, publication: int) -> list[str]:
-    """The superseded files that no publication from that one on has; relative to the folder of the tables."""
-    with duckdb.connect(str(path), read_only=True) as connection:
-        rows = connection.execute(
-            "SELECT path FROM publishing.superseded WHERE publication <= ?", [publication]
-        ).fetchall()
-    return [row[0] for row in rows]
 
 
 def _fingerprint() -> str:

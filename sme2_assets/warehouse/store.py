@@ -25,7 +25,7 @@ from filelock import FileLock
 from sme2_assets.errors import WarehouseError
 from sme2_assets.store import fsync, safe_name, sha256_of_file, sha256_of_text
 from sme2_assets.warehouse.commits import TableFile, add_commit, require_commits
-from sme2_assets.warehouse.publish import build, is_current, literal, no_longer_needed, quoted
+from sme2_assets.warehouse.publish import build, is_current, literal, quoted
 from sme2_assets.warehouse.schema import Table
 
 # Rows of a table, and the values of its keys.
@@ -169,12 +169,13 @@ class Warehouse:
             building.mkdir(parents=True)
             try:
                 made = building / "warehouse.duckdb"
+                previous = existing[-1] if existing else None
                 try:
-                    build(made, self.tables, existing[-1] if existing else None, number)
+                    needless = build(made, self.tables, previous, number, SNAPSHOTS_KEPT)
                 except duckdb.Error:
                     # A file is missing, or cannot be read. Made anew, only its own session is left out.
                     made.unlink(missing_ok=True)
-                    build(made, self.tables, None, number)
+                    needless = build(made, self.tables, None, number, SNAPSHOTS_KEPT)
                 final = self.snapshots / f"warehouse-{number:06d}-{sha256_of_file(made)[:16]}.duckdb"
                 made.replace(final)
                 fsync(self.snapshots)
@@ -183,7 +184,7 @@ class Warehouse:
             self._point_link_at(final)
             for old in existing[: 1 - SNAPSHOTS_KEPT]:
                 old.unlink(missing_ok=True)
-            for path in no_longer_needed(final, number + 1 - SNAPSHOTS_KEPT):
+            for path in needless:
                 (self.tables / path).unlink(missing_ok=True)
             self._drop_abandoned_files()
         return final
