@@ -30,6 +30,7 @@ from sme2_assets_tests.warehouse.newest import newest_run
 
 # What a foreign run says of itself, and nothing else.
 TOLD = {
+    "evidence_sha256",
     *("variant", "target", "run_id", "session_id", "experiment", "source", "arm", "paired"),
     *("model", "precision", "platform", "sme2", "threads"),
     *("rounds", "iterations", "paths", "samples", "samples_dropped", "derivation"),
