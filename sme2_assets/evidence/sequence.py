@@ -17,14 +17,15 @@ from sme2_assets.evidence.folder import run_folders
 from sme2_assets.evidence.manifest import MANIFEST_FILE, Manifest
 from sme2_assets.store import write_text_atomically
 
-_LAST = ".sequence"
+# Beside the run folders: the number that was given last.
+_LAST = "sequence"
 
 
 def next_number(runs: Path) -> int:
     """A number for a session of the run folders below `runs`, given to no other."""
     with _counting(runs):
         number = _last(runs) + 1
-        write_text_atomically(runs / _LAST, f"{number}\n")
+        write_text_atomically(runs.parent / _LAST, f"{number}\n")
     return number
 
 
@@ -32,18 +33,18 @@ def count_from(runs: Path, number: int) -> None:
     """Makes the numbers that are given from now on larger than that one."""
     with _counting(runs):
         if number > _last(runs):
-            write_text_atomically(runs / _LAST, f"{number}\n")
+            write_text_atomically(runs.parent / _LAST, f"{number}\n")
 
 
 def _counting(runs: Path) -> FileLock:
-    runs.mkdir(parents=True, exist_ok=True)
-    return FileLock(runs / f"{_LAST}.lock")
+    runs.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(runs.parent / f".{_LAST}.lock")
 
 
 def _last(runs: Path) -> int:
     """The largest number given so far; from all manifests, where nobody kept it."""
     try:
-        return int((runs / _LAST).read_text())
+        return int((runs.parent / _LAST).read_text())
     except (FileNotFoundError, ValueError):
         return max(map(_number_of, run_folders(runs)), default=0)
 

@@ -153,11 +153,11 @@ def test_runs_from_before_there_were_numbers_are_the_oldest(store: Store):
 
 def test_a_number_is_given_once_and_survives_the_loss_of_the_counter(tmp_path: Path):
     with ThreadPoolExecutor(8) as many:
-        numbers = list(many.map(lambda _: next_number(tmp_path), range(40)))
+        numbers = list(many.map(lambda _: next_number(tmp_path / "runs"), range(40)))
     assert sorted(numbers) == list(range(1, 41))
-    replace(FAST, sequence=77).write(tmp_path)
-    (tmp_path / ".sequence").unlink()
-    assert next_number(tmp_path) == 78
+    replace(FAST, sequence=77).write(tmp_path / "runs")
+    (tmp_path / "sequence").unlink()
+    assert next_number(tmp_path / "runs") == 78
 
 
 @settings(deadline=None, max_examples=30)
@@ -165,7 +165,7 @@ def test_a_number_is_given_once_and_survives_the_loss_of_the_counter(tmp_path: P
 def test_whatever_is_merged_numbers_only_grow(
     tmp_path_factory: pytest.TempPathFactory, merged: list[int | None]
 ):
-    runs = tmp_path_factory.mktemp("numbers")
+    runs = tmp_path_factory.mktemp("numbers") / "runs"
     given_so_far = 0
     for theirs in merged:
         if theirs is not None:
