@@ -30,6 +30,8 @@ from sme2_assets.errors import Sme2Error
 CHECKOUT = Path(__file__).resolve().parent.parent
 # What the configuration of a Dagster instance begins with.
 DAGSTER_YAML = Path(__file__).with_name("dagster.yaml")
+# File systems end names at 255 bytes, and a folder being filled has a longer one.
+_LONGEST_NAME = 200
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -110,10 +112,15 @@ class Store:
 
 def safe_name(name: str) -> str:
     """`name`, when it can be a file name and a partition key; an error otherwise."""
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name[: _LONGEST_NAME + 1]):
         raise Sme2Error(
             f"{name!r} cannot be used as a name.",
             "Use letters, digits, '.', '_' and '-' only, beginning with a letter or a digit.",
+        )
+    if len(name) > _LONGEST_NAME:
+        raise Sme2Error(
+            f"A name of {len(name):,} characters cannot be used: {name[:40]}...",
+            f"Use at most {_LONGEST_NAME} characters.",
         )
     return name
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +14,7 @@ from typing import ClassVar
 from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.evidence.device import AARCH64, native_fidelity
 from sme2_assets.targets.base import Availability, Completed, MachineFacts, Program, Target, Workspace
+from sme2_assets.targets.contained import run_contained
 from sme2_assets.targets.cross_compiler import CrossCompiler, compiler_availability, find_cross_compiler
 from sme2_assets.targets.host import (
     host_arch,
@@ -50,26 +49,8 @@ class LocalWorkspace(Workspace):
     def run(self, command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> Completed:
         full = [*self.wrapper, *command]
         started = time.monotonic()
-        try:
-            done = subprocess.run(
-                full,
-                env={**os.environ, **env},
-                cwd=self.root,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                stdin=subprocess.DEVNULL,
-                timeout=timeout_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as expired:
-            raise RunnerError(
-                f"The runner did not end within {timeout_s:.0f} s and was killed.",
-                "Ask for fewer iterations, or raise `timeout_s` in the run configuration.",
-            ) from expired
-        except OSError as error:
-            raise RunnerError(f"{full[0]} could not be started: {error}", "Run `sme2 doctor`.") from error
-        return Completed(full, done.returncode, done.stdout, done.stderr, time.monotonic() - started)
+        returncode, out, err = run_contained(full, env, self.root, timeout_s)
+        return Completed(full, returncode, out, err, time.monotonic() - started)
 
     def get(self, name: str, local: Path) -> None:
         source = self.root / name
