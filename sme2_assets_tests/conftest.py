@@ -20,6 +20,9 @@ from sme2_assets.targets.local import EmulatedTarget
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests.reach import skip_out_of_reach
 
+# Tests write the models that they run; those about trust take this away.
+os.environ["SME2_TRUST_MODELS"] = "1"
+
 pytest_plugins = [
     "pytester",
     "sme2_assets_tests.browser",
