@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from sme2_assets.cli.sql import sql
 from sme2_assets.cli.support import tell
 from sme2_assets.cli.validate import smoke, validate
 from sme2_assets.cli.warehouse import warehouse
-from sme2_assets.errors import Sme2Error
+from sme2_assets.errors import Sme2Error, disk_failure
 from sme2_assets.store import Store, default_data_root
 
 
@@ -42,6 +43,19 @@ class _Group(click.Group):
         except Sme2Error as error:
             tell(f"error: {error}", "bold red")
             sys.exit(1)
+        except Exception as error:
+            # Dagster's storage and DuckDB have errors of their own for it.
+            told = disk_failure("\n".join(map(str, _chain(error))))
+            if told is None:
+                raise
+            tell(f"error: {told}", "bold red")
+            sys.exit(1)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

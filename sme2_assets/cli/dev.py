@@ -14,6 +14,7 @@ import click
 
 from sme2_assets.cli.support import tell
 from sme2_assets.errors import Sme2Error
+from sme2_assets.leftovers import remove_leftovers
 from sme2_assets.store import Store, ready_dagster_home
 
 WORKSPACE = Path(__file__).parent.with_name("workspace.yaml")
@@ -44,6 +45,7 @@ def dev(store: Store, host: str, port: int, workspace: Path | None, names: tuple
     """
     _require_free(host, port)
     store.root.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(store)
     os.environ["SME2_DATA"] = str(store.root)
     os.environ["DAGSTER_HOME"] = str(ready_dagster_home(store))
     os.environ["SME2_UI_HOSTS"] = ",".join((*names, os.environ.get("SME2_UI_HOSTS", "")))

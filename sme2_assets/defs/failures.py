@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import dagster as dg
 
-from sme2_assets.errors import Sme2Error
+from sme2_assets.errors import Sme2Error, disk_failure
 
 
 def failed_checks(events: Iterable[dg.DagsterEvent]) -> list[str]:
@@ -32,6 +32,8 @@ def failure_of(events: Iterable[dg.DagsterEvent], run_id: str) -> Sme2Error:
                 return Sme2Error(f"{event.step_key}: {what}", str(remedy) if remedy else None)
             if data.error is not None:
                 cause = data.error.cause or data.error
+                if told := disk_failure(cause.message):
+                    return Sme2Error(f"{event.step_key}: {told.what}", told.remedy)
                 return Sme2Error(
                     f"{event.step_key} failed: {cause.message.strip()}",
                     f"See run {run_id} in the UI (`sme2 dev`) for the whole log.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import ClassVar
 
 from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.evidence.device import AARCH64, native_fidelity
+from sme2_assets.leftovers import workspace_folder
 from sme2_assets.targets.base import Availability, Completed, MachineFacts, Program, Target, Workspace
 from sme2_assets.targets.contained import run_contained
 from sme2_assets.targets.cross_compiler import CrossCompiler, compiler_availability, find_cross_compiler
@@ -102,8 +102,8 @@ class NativeTarget(Target):
 
     @contextmanager
     def workspace(self) -> Iterator[Workspace]:
-        with tempfile.TemporaryDirectory(prefix="sme2-") as root:
-            yield LocalWorkspace(Path(root))
+        with workspace_folder() as root:
+            yield LocalWorkspace(root)
 
 
 class EmulatedTarget(Target):
@@ -164,8 +164,8 @@ class EmulatedTarget(Target):
 
     @contextmanager
     def workspace(self) -> Iterator[Workspace]:
-        with tempfile.TemporaryDirectory(prefix="sme2-") as root:
-            yield LocalWorkspace(Path(root), wrapper=[str(self._qemu().path), "-cpu", "max"])
+        with workspace_folder() as root:
+            yield LocalWorkspace(root, wrapper=[str(self._qemu().path), "-cpu", "max"])
 
     def _qemu(self) -> Qemu:
         qemu = find_qemu(self.tools)
