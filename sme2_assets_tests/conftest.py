@@ -75,6 +75,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         pyfuncitem.obj = test
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_configuration(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What a test trusts is not what the person who runs the tests trusts."""
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+
+
 @pytest.fixture(scope="session")
 def artifacts_dir(request: pytest.FixtureRequest) -> Path:
     """Where built and exported things stay between test runs; all of it is named by content."""

@@ -20,6 +20,7 @@ from sme2_assets.cli.dev import dev
 from sme2_assets.cli.devices import devices
 from sme2_assets.cli.exchange import export_, ingest
 from sme2_assets.cli.experiments import config, run
+from sme2_assets.cli.gc import gc
 from sme2_assets.cli.machine import doctor, emulator, targets
 from sme2_assets.cli.measure import profile
 from sme2_assets.cli.models import check_model, models, onboard
@@ -81,7 +82,7 @@ COMMANDS = (
     *(models, onboard, check_model),
     *(dev, profile, run, config),
     *(compare, explain, history, report, sql, warehouse, kernel_log),
-    *(ingest, export_, validate, smoke, mutate),
+    *(ingest, export_, validate, smoke, mutate, gc),
 )
 for command in COMMANDS:
     main.add_command(command)
