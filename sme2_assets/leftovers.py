@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sme2_assets.evidence.manifest import MANIFEST_FILE
 from sme2_assets.store import Store
 
 _WORKSPACE = "sme2-run-"
@@ -39,6 +38,9 @@ def workspace_folder() -> Iterator[Path]:
 
 def leftovers(store: Store) -> list[Path]:
     """What can be removed, because those who made it are dead."""
+    # Targets import this module, and are asked for before everything is installed.
+    from sme2_assets.evidence.manifest import MANIFEST_FILE
+
     found = [path for path in _entries(Path(tempfile.gettempdir())) if path.name.startswith(_WORKSPACE)]
     found = [path for path in found if path.stat().st_uid == os.getuid() and _is_free(path)]
     places = [store.root, store.leases, store.reports, store.root / "exports"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -80,7 +81,15 @@ def test_without_a_parent_to_end_with_a_runner_goes_on(runner_binary, tmp_path):
 
 
 def test_a_runner_whose_parent_is_gone_already_does_not_begin(runner_binary):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
     done = subprocess.run(
-        [str(runner_binary.path), "--version"], env={"SME2_RUNNER_PARENT": "1"}, check=False
+        [str(runner_binary.path), "--version"], env={"SME2_RUNNER_PARENT": str(gone.pid)}, check=False
     )
     assert done.returncode == 128 + 9
+
+
+def test_a_program_between_the_two_is_no_harm(runner_binary):
+    command = ["sh", "-c", '"$0" --version; exit $?', str(runner_binary.path)]
+    environ = {"SME2_RUNNER_PARENT": str(os.getpid()), "PATH": os.environ["PATH"]}
+    assert subprocess.run(command, env=environ, check=False).returncode == 0

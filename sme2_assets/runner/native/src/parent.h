@@ -3,8 +3,8 @@
 
 namespace sme2 {
 
-// Where SME2_RUNNER_PARENT names the process that started this one: the kernel ends this one with it, even if it is
-// killed. Linux and Android only; elsewhere nothing happens.
+// Where SME2_RUNNER_PARENT names the process that asked for this run: the kernel ends this one with whatever started
+// it, even if that is killed. Linux and Android only; elsewhere nothing happens.
 void end_with_parent();
 
 }  // namespace sme2
