@@ -27,7 +27,7 @@ from sme2_assets.etdump.structure import structure_of
 _IDENTIFIER = b"ED00"
 _LARGEST_FILE_BYTES = 2**31 - 1  # FlatBuffer offsets are 32 bits, some of them signed
 _CHUNK_EVENTS = 65_536
-LONGEST_NAME = 1000
+LONGEST_NAME = 10_000
 _LATEST_NS = np.uint64(2**63 - 1)
 
 # Widths of the fields of each table, by field number. A reference takes four bytes.
