@@ -27,6 +27,8 @@ pytest_plugins = [
     "sme2_assets_tests.lanes",
     "sme2_assets_tests.targets.android.adb_loopback",
     "sme2_assets_tests.targets.android.android_userland",
+    "sme2_assets_tests.targets.ssh.sshd_loopback",
+    "sme2_assets_tests.targets.remote.devices",
 ]
 
 # Files of a minute and more, and those that make what others wait for. When several workers share the tests,
@@ -41,7 +43,7 @@ LONGEST_FIRST = [
     "models/test_export.py",
     "runner/test_source_build.py",
     "report/test_html.py",
-    "e2e/test_android.py",
+    "e2e/test_remote.py",
     "runner/test_runs.py",
     "runner/test_native.py",
     "exchange/test_documented_commands.py",

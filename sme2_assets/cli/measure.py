@@ -62,7 +62,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="source: the pair that `sme2 build-runner` made, one binary per arm.",
 )
-@click.option("--device", help="Android: the serial of the device, or `any` [the only one connected].")
+@click.option(
+    "--device",
+    help="Another Linux machine, as ssh://user@host[:port]; or an Android device by its serial, or `any` of "
+    "them [this machine; the only device connected].",
+)
 @click.option("--cpus", help="CPUs to run on: prime, performance, efficiency, a list (4-7) or a mask (0xf0).")
 @click.option(
     "--qos",
@@ -102,9 +106,11 @@ def profile(
     from sme2_assets import launch
     from sme2_assets.defs.resources import Lab
     from sme2_assets.profiling.requests import requests_for, requests_for_this_machine
-    from sme2_assets.targets import SME2_STATES
+    from sme2_assets.targets import SME2_STATES, platform_of
 
     lab = Lab(data_root=str(store.root))
+    if platform_name == "auto" and device is not None:
+        platform_name = platform_of(device)
     states = SME2_STATES if sme2 == "both" else (sme2,)
     if platform_name == "auto":
         wanted = requests_for_this_machine(store, variants_of(model), states)

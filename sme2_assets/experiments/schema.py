@@ -103,13 +103,14 @@ class Platform(_Strict):
     """Where to measure, and how the device is to be meanwhile."""
 
     name: PlatformName = Field(
-        description="linux and mac: this machine. android: a device. emulated: kernels and outputs with "
-        "SME2 where no CPU has it; its times mean nothing. auto: all that work here."
+        description="linux and mac: this machine; linux with a device: another one. android: a device. "
+        "emulated: kernels and outputs with SME2 where no CPU has it; its times mean nothing. auto: all that "
+        "work here."
     )
     device: Text | None = Field(
         default=None,
-        description="Android: the serial of the device, or `any` for whichever is free. "
-        "Default: $ANDROID_SERIAL, else the only one connected.",
+        description="Linux: another machine, as ssh://user@host:port. Android: the serial of the device, or "
+        "`any` for whichever is free. Default: this machine; $ANDROID_SERIAL, else the only one connected.",
     )
     cpus: Annotated[
         Text | None,
@@ -127,7 +128,7 @@ class Platform(_Strict):
     @model_validator(mode="after")
     def _only_where_it_means_something(self) -> Platform:
         for key, places in (
-            ("device", ("android",)),
+            ("device", ("linux", "android")),
             ("power", ("android",)),
             ("cpus", ("linux", "android")),
         ):

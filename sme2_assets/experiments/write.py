@@ -78,7 +78,7 @@ def experiment_of(answers: Mapping[str, Any]) -> dict[str, Any]:
     asked = {key: document.pop(key) for key in ("device", "cpus", "power") if key in document}
     chosen: list[Any] = []
     for name in document["platforms"]:
-        has = {"android": ("device", "cpus", "power"), "linux": ("cpus",)}.get(name, ())
+        has = {"android": ("device", "cpus", "power"), "linux": ("device", "cpus")}.get(name, ())
         given = {key: value for key, value in asked.items() if key in has}
         chosen.append({"name": name, **given} if given else name)
     for key in asked:

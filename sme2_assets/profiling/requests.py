@@ -72,13 +72,18 @@ def requests_for(
 ) -> Requests:
     """A platform asked for by name must be able to give every state asked for.
 
-    A reference has no SME2 states, so the pair that is asked for by default is one run.
+    A reference has no SME2 states, and another Linux machine may have no SME2: there the pair that is asked
+    for by default is one run.
     """
     target = open_target(platform_name, store, device)
     notes = []
-    if target.fidelity == "reference" and states == SME2_STATES:
-        states = ("off",)
-        notes.append(f"{platform_name} is a reference here: {target.availability('on').detail}")
+    elsewhere = platform_name == "linux" and device is not None and target.availability("off").ok
+    if states == SME2_STATES and (target.fidelity == "reference" or elsewhere):
+        on = target.availability("on")
+        if not on.ok:
+            states = ("off",)
+            what = "a reference" if target.fidelity == "reference" else "measured with SME2 off alone"
+            notes.append(f"{device or platform_name} is {what} here: {on.detail}")
     for sme2 in states:
         target.require(sme2)
     return Requests([ProfileRequest(variant, platform_name, states) for variant in variants], notes, [])

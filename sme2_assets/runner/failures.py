@@ -52,6 +52,13 @@ _SIGNAL_MEANINGS: dict[int, tuple[str, str]] = {
     signal.SIGINT: ("The runner was interrupted", "Run it again."),
 }
 
+# What the loader says of a runner that was built for another system than the one it was sent to.
+_LOADER_WORDS = re.compile(r"version `GLIBC[\w.]*' not found|error while loading shared libraries")
+_OTHER_LIBRARIES = (
+    "The runner needs libraries that this machine does not have, or newer ones",
+    "Measure with `--runner wheel`, which brings its own, or build the runner on a machine like this one.",
+)
+
 _ERROR_PREFIX = "sme2_runner: error: "
 _LOG_LINES_SHOWN = 8
 # ExecuTorch's log lines below the level of an error: "I 00:00:00.000704 executorch:...".
@@ -71,7 +78,7 @@ def read_cpu_facts(text: str) -> CpuFacts:
 
 def runner_failure(returncode: int, stderr_tail: str) -> RunnerError:
     """The error for a person, from the exit code (or signal) and the end of stderr."""
-    meaning, remedy = _meaning(returncode)
+    meaning, remedy = _OTHER_LIBRARIES if _LOADER_WORDS.search(stderr_tail) else _meaning(returncode)
     lines = [line for line in stderr_tail.splitlines() if line.strip()]
     said = [line.removeprefix(_ERROR_PREFIX) for line in lines if line.startswith(_ERROR_PREFIX)]
     what = f"{meaning} (exit code {returncode})" if returncode >= 0 else f"{meaning} (signal {-returncode})"

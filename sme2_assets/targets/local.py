@@ -92,7 +92,9 @@ class NativeTarget(Target):
             return Availability(
                 False,
                 f"this host is not {HOST_NAMES[self.platform]}.",
-                f"Run sme2_assets on a {HOST_NAMES[self.platform]} machine to measure there.",
+                "Name a Linux machine with --device ssh://user@host."
+                if self.platform == "linux"
+                else "Run sme2_assets on a macOS machine to measure there.",
             )
         if sme2 == "on" and self.fidelity == "reference":
             return Availability(
@@ -105,7 +107,8 @@ class NativeTarget(Target):
             return Availability(
                 False,
                 f"this CPU ({host_facts().cpu}) has no SME2.",
-                "Measure on a machine with SME2 (e.g. an Apple M4), use the `emulated` platform to see which "
+                "Measure on a machine with SME2 (e.g. an Apple M4, or a Linux machine by --device "
+                "ssh://user@host), use the `emulated` platform to see which "
                 f"operators take SME2 kernels, or measure only {self.platform}-sme2_off as a baseline.",
             )
         cpu = host_facts().cpu

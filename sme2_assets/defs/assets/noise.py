@@ -54,7 +54,7 @@ def aa_noise(context: dg.AssetExecutionContext, config: NoiseConfig, lab: Lab) -
                 f"{key} has no noise to measure: emulated times mean nothing.",
                 "Measure the noise of a native target, e.g. linux-sme2_off.",
             )
-        model, runners = inputs_of_session(context, lab, variant, key.platform, [key.sme2], config.runner)
+        model, runners = inputs_of_session(context, lab, variant, target, [key.sme2], config.runner)
         # Nothing is learnt of noise from samples.
         plan = plan_for(target.fidelity, **{**config.plan_wishes(), "kernel_rounds": 0})
         manifests = measure_session(

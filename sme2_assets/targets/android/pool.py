@@ -79,7 +79,7 @@ class AndroidPool(Target):
     def leased(self, leases: Path, log: Log) -> Iterator[Target]:
         with ExitStack() as held:
             target = self._first_free(held, leases, log)
-            log(f"measuring on {target.serial} ({target.device})")
+            log(f"measuring on {target.address} ({target.device})")
             target.begin(leases, log)
             yield target
 
@@ -96,9 +96,8 @@ class AndroidPool(Target):
                     continue
                 return target
             if not waiting:
-                log(
-                    f"all suitable devices are in use: {', '.join(target.serial for target in able)}; waiting"
-                )
+                names = ", ".join(target.address for target in able)
+                log(f"all suitable devices are in use: {names}; waiting")
                 waiting = True
             if time.monotonic() > deadline_s:
                 raise TargetUnavailable(
