@@ -7,6 +7,9 @@ Any other exception is a defect of ours and keeps its traceback.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
+
 
 class Sme2Error(Exception):
     """A failure with a cause and a remedy."""
@@ -54,6 +57,12 @@ class ConnectionLost(RunnerError):
 
 class PackagesUnavailable(Sme2Error):
     """Packages of the distribution that this machine cannot fetch."""
+
+
+def did_you_mean(given: str, known: Sequence[str], *, always: bool = False) -> str:
+    """The known name that is nearest to one that is not, as a part of a sentence."""
+    nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.0 if always else 0.4)
+    return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
 
 def printable(text: str) -> str:

@@ -74,10 +74,11 @@ def profile(
     failures: dict[ProfileRequest, Sme2Error] = {}
     for request in requests:
         try:
-            target = lab.target(request.platform, settings.get("device"))
+            wishes = {**settings, "device": request.device} if request.device else settings
+            target = lab.target(request.platform, wishes.get("device"))
             for sme2 in request.states:
                 target.require(sme2)
-            sessions += measure(jobs, request, settings)
+            sessions += measure(jobs, request, wishes)
         except Sme2Error as error:
             failures[request] = error
             if len(failures) < len(requests):

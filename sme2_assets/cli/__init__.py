@@ -52,9 +52,16 @@ class _Group(click.Group):
     help="The data folder. Default: $SME2_DATA, or data/ in the checkout, or the user's own; "
     f"here: {default_data_root()}",
 )
+@click.option(
+    "--inventory",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="The file of devices. Default: $SME2_DEVICES, or devices.yaml in the data folder.",
+)
 @click.pass_context
-def main(context: click.Context, data: Path | None) -> None:
+def main(context: click.Context, data: Path | None, inventory: Path | None) -> None:
     """Measure what Arm's SME2 matrix unit does for ExecuTorch models."""
+    if inventory is not None:
+        os.environ["SME2_DEVICES"] = str(inventory.resolve())
     if data is not None:
         # The models folder is part of the data folder, and so are processes that are started from here.
         os.environ["SME2_DATA"] = str(data.resolve())

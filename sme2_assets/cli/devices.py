@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 @click.option("--restore", is_flag=True, help="Restore power settings left behind by a session that died.")
 @click.option("--clean", is_flag=True, help="Remove everything that sme2 has put on the devices.")
 @click.option(
-    "--device", help="Only this one: a serial number, or the address of a machine, ssh://user@host."
+    "--device", help="Only these: a name or label:LABEL of the inventory, a serial, or ssh://user@host."
 )
 @json_option
 @click.pass_obj
 def devices(store: Store, restore: bool, clean: bool, device: str | None, as_json: bool) -> None:
-    """The connected devices: state, facts, health, what each can measure, what to do."""
+    """All devices, listed and connected: state, facts, health, what each can measure, what to do."""
     from sme2_assets.targets.devices import known_devices
 
     known = known_devices(store, device)
@@ -39,7 +39,10 @@ def devices(store: Store, restore: bool, clean: bool, device: str | None, as_jso
     if as_json:
         print_json([report.as_json() for report in reports])
     elif not reports:
-        tell("No Android device is connected: connect one by USB with USB debugging on, or by `adb connect`.")
+        tell(
+            "No device is known: connect a phone by USB with USB debugging on, or write an inventory "
+            "(docs/devices.md)."
+        )
     else:
         for report in reports:
             _print(report)
@@ -69,13 +72,15 @@ def _print(report: DeviceReport) -> None:
     table.add_column(overflow="fold")
     for name, text in _lines(report):
         table.add_row(name, text)
-    say(report.address, "bold")
+    say(f"{report.name} ({report.address})" if report.name else report.address, "bold")
     out.print(table, markup=False, highlight=False)
     out.print()
 
 
 def _lines(report: DeviceReport) -> list[tuple[str, str]]:
     lines = [("state", f"{report.state}, by {report.transport}, {report.device}")]
+    if report.labels:
+        lines.append(("labels", ", ".join(report.labels)))
     if report.in_use:
         lines.append(("in use", "a session is measuring on it"))
     if report.problem:

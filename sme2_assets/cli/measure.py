@@ -64,8 +64,8 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--device",
-    help="Another Linux machine, as ssh://user@host[:port]; or an Android device by its serial, or `any` of "
-    "them [this machine; the only device connected].",
+    help="A device: ssh://user@host[:port], the serial of an Android device, a name or label:LABEL of the "
+    "inventory, or `any` [this machine; the only Android device connected].",
 )
 @click.option("--cpus", help="CPUs to run on: prime, performance, efficiency, a list (4-7) or a mask (0xf0).")
 @click.option(
@@ -106,11 +106,12 @@ def profile(
     from sme2_assets import launch
     from sme2_assets.defs.resources import Lab
     from sme2_assets.profiling.requests import requests_for, requests_for_this_machine
-    from sme2_assets.targets import SME2_STATES, platform_of
+    from sme2_assets.targets import SME2_STATES
+    from sme2_assets.targets.inventory import platform_of
 
     lab = Lab(data_root=str(store.root))
     if platform_name == "auto" and device is not None:
-        platform_name = platform_of(device)
+        platform_name = platform_of(store, device)
     states = SME2_STATES if sme2 == "both" else (sme2,)
     if platform_name == "auto":
         wanted = requests_for_this_machine(store, variants_of(model), states)

@@ -46,6 +46,8 @@ ALONE_TAG = "sme2/alone"
 # Of a run that belongs to a night: which one, and the device it keeps busy.
 NIGHT_TAG = "sme2/night"
 DEVICE_TAG = "sme2/device"
+# What a pair is compared under: two devices measure it one after the other, or one would be compared twice.
+PAIR_TAG = "sme2/pair"
 
 # Two partitions a run: both states of a platform, when both are asked for.
 pair_per_run = dg.BackfillPolicy.multi_run(max_partitions_per_run=2)

@@ -17,6 +17,7 @@ from sme2_assets.targets import open_target
 from sme2_assets.targets.android.adb import require_adb
 from sme2_assets.targets.cross_compiler import compiler_availability
 from sme2_assets.targets.host import host_device, host_facts, host_has_sme2, is_arm64
+from sme2_assets.targets.inventory import read_inventory
 from sme2_assets.targets.ssh.connection import require_ssh
 
 MIN_FREE_GIB = 3.0
@@ -47,6 +48,9 @@ def examine(store: Store) -> Checkup:
     _android(made)
     with made.step("ssh, for other Linux machines", optional=True) as step:
         step.detail = require_ssh()
+    with made.step("inventory of devices", optional=True) as step:
+        names = ", ".join(read_inventory(store).devices)
+        step.detail = f"{names}: see `sme2 devices`" if names else "none: docs/devices.md says what it is for"
     with made.step("data folder") as step:
         step.detail = f"{store.root}{'' if store.root.is_dir() else ', made when it is needed'}"
     check_disk(made, store)

@@ -15,9 +15,8 @@ from typing import Any
 
 import yaml
 
-from sme2_assets.errors import Sme2Error
+from sme2_assets.errors import Sme2Error, did_you_mean
 from sme2_assets.experiments.schema import Experiment
-from sme2_assets.models.spec import did_you_mean
 from sme2_assets.store import write_text_atomically
 
 _FOLDER = resources.files("sme2_assets.experiments") / "templates"

@@ -14,15 +14,17 @@ from sme2_assets.models.registry import is_large
 from sme2_assets.store import Store
 from sme2_assets.targets import PLATFORMS, SME2_STATES, TargetKey, open_target
 from sme2_assets.targets.host import host_platform
+from sme2_assets.targets.inventory import read_inventory
 
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """A model on a platform in one or both SME2 states."""
+    """A model on a platform in one or both SME2 states, on a device where one is meant."""
 
     variant: str
     platform: str
     states: tuple[str, ...]
+    device: str | None = None
 
     @property
     def targets(self) -> list[TargetKey]:
@@ -86,7 +88,32 @@ def requests_for(
             notes.append(f"{device or platform_name} is {what} here: {on.detail}")
     for sme2 in states:
         target.require(sme2)
-    return Requests([ProfileRequest(variant, platform_name, states) for variant in variants], notes, [])
+    requests = [ProfileRequest(variant, platform_name, states, device) for variant in variants]
+    return Requests(requests, notes, [])
+
+
+def requests_on_devices(
+    store: Store, variants: Sequence[str], states: tuple[str, ...], choices: Sequence[str]
+) -> Requests:
+    """Each device of the inventory that a name or label means, in the states it can give."""
+    inventory = read_inventory(store)
+    chosen = {name: entry for choice in choices for name, entry in inventory.chosen(choice).items()}
+    wanted = Requests([], [], [])
+    for name, entry in chosen.items():
+        target = entry.target(store.tools)
+        answers = {sme2: target.availability(sme2) for sme2 in states}
+        given = tuple(sme2 for sme2, answer in answers.items() if answer.ok)
+        missing = [
+            f"{answer.detail} {answer.remedy or ''}".strip() for answer in answers.values() if not answer.ok
+        ]
+        if given:
+            wanted.requests.extend(
+                ProfileRequest(variant, entry.platform, given, name) for variant in variants
+            )
+            wanted.notes.extend(f"{name} with SME2 {' and '.join(given)} alone: {why}" for why in missing)
+        else:
+            wanted.left_out.append(LeftOut(name, Sme2Error(missing[0], "Run `sme2 devices`.")))
+    return wanted
 
 
 def requests_for_this_machine(

@@ -6,7 +6,7 @@ programs. Does not: how it is printed (cli), anything that changes a device.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from sme2_assets.targets.android.adb import Listed, require_adb
 from sme2_assets.targets.android.target import one_device, power_journal
 from sme2_assets.targets.base import Availability, MachineFacts
 from sme2_assets.targets.environment.quiet import battery_flags, busy_flags, cap_flags, heat_flags
+from sme2_assets.targets.inventory import LABEL, Entry, read_inventory
 from sme2_assets.targets.keys import SME2_STATES
 from sme2_assets.targets.remote.target import RemoteTarget
 from sme2_assets.targets.ssh.address import SCHEME
@@ -32,6 +33,9 @@ class DeviceReport:
     """One device. What cannot be asked, because of its state, is None or empty."""
 
     address: str
+    # What the inventory calls it, and how it labels it.
+    name: str | None
+    labels: list[str]
     device: str
     platform: str
     state: str
@@ -57,47 +61,77 @@ class DeviceReport:
 
 @dataclass(frozen=True)
 class Known:
-    """A device that can be asked for by name; `listed` is what adb says of it."""
+    """A device that can be asked for; `listed` is what adb says of it, `problem` why it cannot be asked."""
 
     target: RemoteTarget
+    name: str | None = None
+    labels: tuple[str, ...] = ()
     listed: Listed | None = None
+    problem: Sme2Error | None = None
 
     def report(self, store: Store) -> DeviceReport:
-        target = self.target
-        known: dict[str, Any] = {"address": target.address, "platform": target.platform}
-        if self.listed is None:
-            known |= {"state": "reachable", "transport": "ssh"}
-        else:
-            known |= {"state": self.listed.state, "transport": self.listed.transport}
+        target, listed, problem = self.target, self.listed, self.problem
+        if listed is not None and not listed.usable:
+            problem = Sme2Error(f"in the state {listed.state!r}", listed.remedy)
+        device = "unknown"
         try:
             device = target.device
         except Sme2Error as error:
-            known |= {
-                "device": "unknown",
-                "state": "unreachable",
-                "problem": error.what,
-                "remedy": error.remedy,
-            }
-            return DeviceReport(**known)
-        known |= {
+            problem = error
+        known: dict[str, Any] = {
+            "address": target.address,
+            "name": self.name,
+            "labels": list(self.labels),
             "device": device,
+            "platform": target.platform,
+            "state": listed.state if listed else "unreachable" if problem else "reachable",
+            "transport": listed.transport if listed else "ssh" if target.platform == "linux" else "adb",
             "in_use": _in_use(store.leases, device),
             "restore_waits": power_journal(store.leases, device).is_file(),
         }
-        if self.listed is not None and not self.listed.usable:
-            problem = f"in the state {self.listed.state!r}"
-            return DeviceReport(**known, problem=problem, remedy=self.listed.remedy)
+        if problem is not None:
+            return DeviceReport(**known, problem=problem.what, remedy=problem.remedy)
         return _asked(target, known)
 
 
-def known_devices(store: Store, named: str | None = None) -> list[Known]:
-    """All that adb lists, in its order; or the one that is named."""
-    if named is not None and named.startswith(SCHEME):
-        return [Known(SshTarget(named))]
-    listed = [each for each in require_adb().devices() if named in (None, each.serial)]
-    if named is not None and not listed:
-        raise TargetUnavailable(f"adb knows no device {named!r}.", "See `sme2 devices` for those it knows.")
-    return [Known(one_device(store.tools, each.serial), each) for each in listed]
+def known_devices(store: Store, choice: str | None = None) -> list[Known]:
+    """The devices of the inventory, then what adb lists besides; with a choice, only those that it means."""
+    inventory = read_inventory(store)
+    if choice is not None and (choice in inventory.devices or choice.startswith(LABEL)):
+        return [_of_inventory(store, name, entry) for name, entry in inventory.chosen(choice).items()]
+    if choice is not None and choice.startswith(SCHEME):
+        return [Known(SshTarget(choice))]
+    known = (
+        [_of_inventory(store, name, entry) for name, entry in inventory.devices.items()] if not choice else []
+    )
+    here = {entry.adb for entry in inventory.devices.values() if entry.server is None}
+    try:
+        listed = [
+            each
+            for each in require_adb().devices()
+            if each.serial not in here
+            if choice in (None, each.serial)
+        ]
+    except TargetUnavailable:
+        # Who has devices without adb does not need it.
+        if not known:
+            raise
+        listed = []
+    if choice is not None and not listed:
+        raise TargetUnavailable(f"adb knows no device {choice!r}.", "See `sme2 devices` for those it knows.")
+    return known + [Known(one_device(store.tools, each.serial), listed=each) for each in listed]
+
+
+def _of_inventory(store: Store, name: str, entry: Entry) -> Known:
+    known = Known(entry.target(store.tools), name, tuple(entry.labels))
+    if entry.adb is None:
+        return known
+    try:
+        listed = require_adb(entry.server).listed(entry.adb)
+    except Sme2Error as error:
+        return replace(known, problem=error)
+    missing = Sme2Error("not connected", "Connect it; `adb devices -l` shows what is.")
+    return replace(known, listed=listed, problem=None if listed else missing)
 
 
 def _asked(target: RemoteTarget, known: dict[str, Any]) -> DeviceReport:

@@ -64,8 +64,9 @@ class ProfileConfig(dg.Config):
     )
     device: str | None = Field(
         None,
-        description="Linux: another machine, as ssh://user@host:port. Android: the serial of the device, or "
-        "`any` for whichever is free. Default: this machine; $ANDROID_SERIAL, else the only one connected.",
+        description="Another machine, as ssh://user@host:port; the serial of an Android device; a name or "
+        "label:LABEL of the inventory; or `any` for whichever is free. Default: this machine; on android "
+        "$ANDROID_SERIAL, else the only one connected.",
     )
     cpus: str = Field(
         "",

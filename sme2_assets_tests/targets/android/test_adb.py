@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from sme2_assets.errors import ConnectionLost, TargetUnavailable
+from sme2_assets.store import Store
+from sme2_assets.targets import open_target
 from sme2_assets.targets.android.adb import STATE_REMEDIES, find_adb, parse_devices, require_adb
 from sme2_assets.targets.android.choice import choose_device
-from sme2_assets.targets.android.pool import AndroidPool
 from sme2_assets_tests.targets.android.adb_loopback import AdbBridge, LoopbackDevice
 
 
@@ -86,11 +87,11 @@ def test_every_state_of_a_device_is_told_apart_and_has_a_remedy(
         monkeypatch.setenv("ADB_SERVER_SOCKET", address)
         assert (
             "No Android device is connected"
-            in AndroidPool(tmp_path, any_device=True).availability("off").detail
+            in open_target("android", Store(tmp_path), "any").availability("off").detail
         )
     with server_that_lists(LISTING.splitlines()[2] + "\n") as address:
         monkeypatch.setenv("ADB_SERVER_SOCKET", address)
-        answer = AndroidPool(tmp_path, any_device=True).availability("off")
+        answer = open_target("android", Store(tmp_path), "any").availability("off")
         assert "unauthorized" in answer.detail
         assert "accept" in (answer.remedy or "")
 

@@ -9,7 +9,7 @@ import pytest
 from sme2_assets.errors import RunnerError, TargetUnavailable
 from sme2_assets.store import Store
 from sme2_assets.targets import Program, open_target
-from sme2_assets.targets.android import pool as pool_module
+from sme2_assets.targets import pool as pool_module
 from sme2_assets.targets.android.device import device_id_of
 from sme2_assets.targets.android.target import AndroidTarget, EmulatedAndroidTarget
 from sme2_assets.targets.clusters import parse_features

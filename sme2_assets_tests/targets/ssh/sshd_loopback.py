@@ -254,8 +254,22 @@ def ssh_machine(ssh_machines: list[SshMachine], monkeypatch: pytest.MonkeyPatch)
     """A Linux machine, running and whole, that the client trusts."""
     first = ssh_machines[0]
     monkeypatch.setenv("SME2_SSH", str(first.client))
-    monkeypatch.delenv("SME2_SSH_ROOT", raising=False)
-    first.say_machine(None)
-    first.start()
+    for variable in ("SME2_SSH_ROOT", "SME2_DEVICES"):
+        monkeypatch.delenv(variable, raising=False)
+    for machine in ssh_machines:
+        machine.say_machine(None)
+        machine.start()
     yield first
-    first.disconnect()
+    for machine in ssh_machines:
+        machine.disconnect()
+
+
+@pytest.fixture
+def second_machine(ssh_machines: list[SshMachine], ssh_machine: SshMachine) -> SshMachine:
+    """Another machine beside the first, which the same client trusts with the same key."""
+    second = ssh_machines[1]
+    (second.folder / "authorized_keys").write_text(ssh_machine.key.with_suffix(".pub").read_text())
+    known = ssh_machine.folder / "known_hosts"
+    if f":{second.port} " not in known.read_text():
+        known.write_text(known.read_text() + (second.folder / "known_hosts").read_text())
+    return second
