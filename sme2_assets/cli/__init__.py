@@ -55,13 +55,13 @@ class _Group(click.Group):
 @click.option(
     "--inventory",
     type=click.Path(dir_okay=False, exists=True, path_type=Path),
-    help="The file of devices. Default: $SME2_DEVICES, or devices.yaml in the data folder.",
+    help="The file of devices. Default: $SME2_INVENTORY, or devices.yaml in the data folder.",
 )
 @click.pass_context
 def main(context: click.Context, data: Path | None, inventory: Path | None) -> None:
     """Measure what Arm's SME2 matrix unit does for ExecuTorch models."""
     if inventory is not None:
-        os.environ["SME2_DEVICES"] = str(inventory.resolve())
+        os.environ["SME2_INVENTORY"] = str(inventory.resolve())
     if data is not None:
         # The models folder is part of the data folder, and so are processes that are started from here.
         os.environ["SME2_DATA"] = str(data.resolve())

@@ -179,10 +179,7 @@ def _is_over(instance: dg.DagsterInstance, record: dg.RunRecord) -> bool:
         limit=RECENT,
     )
     # Another device may have measured the same pair. A retry that began after measuring made no session.
-    measured = {_session_of(made) for made in materialisations_in(instance, run.run_id, "etdump_traces")}
-    sessions = {_session_of(it.asset_materialization) for it in compared.records}
-    return bool(measured & sessions if measured else sessions)
-
-
-def _session_of(made: dg.AssetMaterialization | None) -> object:
-    return made.metadata["session_id"].value if made is not None else None
+    made = materialisations_in(instance, run.run_id, "etdump_traces")
+    measured = {it.metadata["session_id"].value for it in made}
+    sessions = [it.asset_materialization.metadata for it in compared.records if it.asset_materialization]
+    return any(not measured or it["session_id"].value in measured for it in sessions)

@@ -27,7 +27,7 @@ from sme2_assets.written.documents import read_document
 from sme2_assets.written.problems import Problem, WrittenError, line_of, problems_of
 
 FILE = "devices.yaml"
-VARIABLE = "SME2_DEVICES"
+VARIABLE = "SME2_INVENTORY"
 LABEL = "label:"
 _PAGE = "docs/devices.md"
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -121,7 +121,7 @@ class Inventory(_Strict):
 
 
 def inventory_file(store: Store) -> Path:
-    """$SME2_DEVICES, else `devices.yaml` of the data folder."""
+    """$SME2_INVENTORY, else `devices.yaml` of the data folder."""
     named = os.environ.get(VARIABLE)
     return Path(named).expanduser() if named else store.root / FILE
 

@@ -42,7 +42,7 @@ def _sme2(data: Path, line: str) -> Result:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.delenv("SME2_DEVICES", raising=False)
+    monkeypatch.delenv("SME2_INVENTORY", raising=False)
     monkeypatch.setenv("SME2_DATA", str(tmp_path))
     return Store(tmp_path)
 
@@ -116,7 +116,7 @@ def test_what_is_wrong_is_told_with_its_place(
 def test_a_file_that_is_named_must_be_there(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     elsewhere = tmp_path / "lab.yaml"
     elsewhere.write_text("devices: {pi: {ssh: 'ssh://pi@host', labels: [lab]}}\n")
-    monkeypatch.setenv("SME2_DEVICES", str(elsewhere))
+    monkeypatch.setenv("SME2_INVENTORY", str(elsewhere))
     assert platform_of(store, "pi") == platform_of(store, "label:lab") == "linux"
     assert open_target("linux", store, "pi").address == "ssh://pi@host"  # type: ignore[attr-defined]
     answer = open_target("linux", store, "label:lap").availability("off")
@@ -126,7 +126,7 @@ def test_a_file_that_is_named_must_be_there(store: Store, monkeypatch: pytest.Mo
         open_target("linux", store, "pj")
     with pytest.raises(TargetUnavailable, match="has no device 'pi' on android"):
         open_target("android", store, "pi")
-    monkeypatch.setenv("SME2_DEVICES", str(tmp_path / "nothing.yaml"))
+    monkeypatch.setenv("SME2_INVENTORY", str(tmp_path / "nothing.yaml"))
     with pytest.raises(Sme2Error, match=r"nothing\.yaml cannot be read"):
         read_inventory(store)
 

@@ -254,7 +254,7 @@ def ssh_machine(ssh_machines: list[SshMachine], monkeypatch: pytest.MonkeyPatch)
     """A Linux machine, running and whole, that the client trusts."""
     first = ssh_machines[0]
     monkeypatch.setenv("SME2_SSH", str(first.client))
-    for variable in ("SME2_SSH_ROOT", "SME2_DEVICES"):
+    for variable in ("SME2_SSH_ROOT", "SME2_INVENTORY"):
         monkeypatch.delenv(variable, raising=False)
     for machine in ssh_machines:
         machine.say_machine(None)
