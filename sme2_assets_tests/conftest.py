@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from sme2_assets.errors import BuildError, Sme2Error
 from sme2_assets.models.artifact import ExportedModel
@@ -30,6 +31,10 @@ pytest_plugins = [
     "sme2_assets_tests.targets.ssh.sshd_loopback",
     "sme2_assets_tests.targets.remote.devices",
 ]
+
+# A busy machine fails no test. In CI Hypothesis also takes the same examples each time.
+settings.register_profile("patient", settings(), deadline=None)
+settings.load_profile("patient")
 
 # Files of a minute and more, and those that make what others wait for. When several workers share the tests,
 # these must not be the last.
@@ -67,7 +72,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     next test that loads definitions would look for it there.
     """
     test = pyfuncitem.obj
-    pyfuncitem.obj = functools.partial(contextvars.copy_context().run, test)
+
+    @functools.wraps(test)
+    def in_its_own_context(*args: object, **named: object) -> object:
+        return contextvars.copy_context().run(test, *args, **named)
+
+    pyfuncitem.obj = in_its_own_context
     try:
         return (yield)
     finally:

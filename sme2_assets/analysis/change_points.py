@@ -16,7 +16,7 @@ Not here: where the series come from, and what a person has acknowledged.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -137,26 +137,6 @@ def regressions(
             cuts[key][test.position] = test.p_value
     found = {key: _lasting(_between(*observed[key], cuts[key]), practical_ratio) for key in series}
     return {key: slow_downs for key, slow_downs in found.items() if slow_downs}
-
-
-def what_could_be_found(nights_of_series: Iterable[int]) -> str:
-    """What "no slow-down was found" rests on, in a sentence: series that are too short tell nothing."""
-    counts = list(nights_of_series)
-    least, enough = NIGHTS_BEFORE_HUGE + MIN_NIGHTS, NIGHTS_BEFORE + MIN_NIGHTS
-    short = sum(count < least for count in counts)
-    huge_only = sum(least <= count < enough for count in counts)
-    needed = (
-        f"a step to {HUGE_RATIO:g} times or more can be found from {least} on, a smaller one from {enough}"
-    )
-    if short == len(counts):
-        longest = f"the longest of {len(counts)} series has {max(counts)}" if counts else "there are none"
-        return f"Too few sessions to tell whether a series became slower: {longest}, and {needed}."
-    parts = [f"No slow-down was found in {len(counts) - short} series"]
-    if huge_only:
-        parts.append(f"in {huge_only} of them only a step to {HUGE_RATIO:g} times or more could have been")
-    if short:
-        parts.append(f"{short} more have too few sessions to tell")
-    return "; ".join(parts) + (f" ({needed})." if huge_only or short else ".")
 
 
 def _lasting(changes: list[ChangePoint], practical_ratio: float) -> list[ChangePoint]:

@@ -125,7 +125,7 @@ class _Result:
         }
 
     def show(self) -> None:
-        from sme2_assets.report.tables import EMULATED_NOTE
+        from sme2_assets.report.claims import EMULATED
         from sme2_assets.report.terminal import print_table
         from sme2_assets.report.unit_use import unit_table
 
@@ -133,8 +133,8 @@ class _Result:
             print_table(out, unit_table(self.used, self.speedups))
         if self.finding:
             say(f"Finding: {self.finding}", "bold")
-        if any(use.fidelity == "emulated" for use in self.used):
-            say(EMULATED_NOTE)
+        if emulated := next((use for use in self.used if use.fidelity == "emulated"), None):
+            say(EMULATED.say(run_id=emulated.run_id))
         for device in dict.fromkeys(baseline.device for baseline in self.baselines):
             latencies = ", ".join(
                 f"{it.variant} {it.median_ms:.3f} ms ({it.p05_ms:.3f} to {it.p95_ms:.3f}, n = {it.rounds})"

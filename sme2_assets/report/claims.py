@@ -37,6 +37,76 @@ SPEEDUP = Claim(
     f"SELECT fidelity = 'hardware' AND $speedup BETWEEN {_LEAST} - 1e-9 AND {_MOST} + 1e-9 "
     f"AND $speedup BETWEEN speedup_low AND speedup_high {_MODEL}",
 )
+
+
+def _says(text: str) -> str:
+    return f"contains($reason, '{text}')"
+
+
+def _number(pattern: str) -> str:
+    return f"TRY_CAST(regexp_extract($reason, '{pattern}', 1) AS DOUBLE)"
+
+
+_ARMS = "FROM runs WHERE run_id IN (off_run_id, on_run_id)"
+_PAIRED_ROUNDS = _RATIOS.format(pick="count(*)")
+# Reasons are made with the verdict and kept beside it. Each kind has a condition of its own, on what was
+# measured and not on the words; one that is not known here does not hold.
+REASON = Claim(
+    "{reason}",
+    f"""SELECT reason = $reason AND CASE
+        WHEN {_says("the 95 % interval")} AND {_says("paired rounds")} THEN
+            abs({_number("the 95 % interval ([0-9.]+)")} - speedup_low) < 0.00051
+            AND abs({_number("the 95 % interval [0-9.]+ to ([0-9.]+)")} - speedup_high) < 0.00051
+            AND {_number("over ([0-9]+) paired rounds")} = {_PAIRED_ROUNDS}
+            AND ({_says("lies above 1")} = false OR speedup_low > 1)
+            AND ({_says("lies below 1")} = false OR speedup_high < 1)
+            AND ({_says("the interval holds 1")} = false OR 1 BETWEEN speedup_low AND speedup_high)
+            AND ({_says("slow mode")} = false OR slow_rounds_off + slow_rounds_on > 0)
+        WHEN {_says("paired rounds; at least")} THEN speedup_low IS NULL
+            AND {_number("^([0-9]+) paired rounds")} = {_PAIRED_ROUNDS}
+            AND {_number("at least ([0-9]+)")} > {_PAIRED_ROUNDS}
+        WHEN {_says("Emulated times")} THEN fidelity = 'emulated' AND speedup IS NULL
+        WHEN {_says("say nothing about SME2")} THEN fidelity = 'reference' AND speedup IS NULL
+        WHEN {_says("costs time, yet")} THEN (SELECT bool_or(passes_agree = false) {_ARMS})
+        WHEN {_says("the outputs are wrong")}
+            THEN (SELECT bool_or(sqnr_db < sqnr_threshold_db OR eager_fault IS NOT NULL) {_ARMS})
+        WHEN {_says("The arms do not compute the same")} OR {_says("The outputs of the arms differ")}
+            THEN (SELECT bool_or(arms_fault IS NOT NULL OR arms_sqnr_db < sqnr_threshold_db) {_ARMS})
+        WHEN {_says("the same kernel in both arms")} THEN placebo_low > 1 OR placebo_high < 1
+        WHEN {_says("slow mode")} THEN speedup IS NULL AND slow_rounds_off + slow_rounds_on > 0
+        WHEN {_says("It is not in every round")} THEN speedup IS NULL
+        ELSE false END {_MODEL}""",
+)
+ROUNDS = Claim("{n}", f"SELECT {_PAIRED_ROUNDS} = $n {_MODEL}")
+INTERVAL = Claim(
+    "{low:.3f} to {high:.3f}",
+    f"SELECT fidelity <> 'emulated' AND $low <= $high AND $low <= {_MOST} AND $high >= {_LEAST} {_MODEL}",
+)
+# The exact signed-rank test of n rounds gives no p below 2 / 2^n.
+P_VALUE = Claim("{p:.2g}", f"SELECT $p BETWEEN 2.0 / power(2, {_PAIRED_ROUNDS}) - 1e-12 AND 1 {_MODEL}")
+DETECTABLE = Claim(
+    "a ratio of {effect:.3f} or more (80 % power)",
+    f"SELECT $effect >= coalesce(noise_floor, 1) AND $effect > 1 {_MODEL}",
+)
+_ALL_WELL = (
+    "bool_and(fidelity = 'hardware' AND coalesce(len(flags), 0) = 0 AND coalesce(steady, true) "
+    "AND coalesce(passes_agree, true))"
+)
+CONFIDENCE = Claim(
+    "{level}: {why}",
+    f"SELECT confidence = $level AND ($level <> 'high' OR (SELECT {_ALL_WELL} {_ARMS})) "
+    "AND ($level = 'high') = contains($why, 'on a quiet machine') "
+    f"AND ($level = 'high') = NOT contains($why, 'but') {_MODEL}",
+)
+DO_NOT_COMPARE = Claim(
+    "These times do not compare. {reason}",
+    f"SELECT verdict = 'not comparable' AND reason = $reason AND speedup IS NULL {_MODEL}",
+)
+THRESHOLD = Claim(
+    "No difference of less than {share:.1%} counts.",
+    "SELECT $share > 0 AND $share + 1e-9 >= coalesce(max(noise_floor), 1) - 1 "
+    "FROM comparisons WHERE session_id = $session_id AND level = 'model'",
+)
 PLACEBO = Claim(
     "{operators} {have} the same kernel in both arms, and together a ratio of {ratio}",
     "SELECT count(*) FILTER (placebo) = $operators AND bool_and(fidelity = 'hardware') "
@@ -59,6 +129,41 @@ WORK = Claim(
     "AND abs(coalesce(sum(macs) FILTER (on_sme_unit <> 'off'), 0) / sum(macs) - $high) < 1e-9 "
     f"AND (count(*) > count(macs)) = ($without <> '') {_MATRIX}",
 )
+MATRIX_COUNT = Claim(
+    "{on_unit} of {matrix_operators} convolutions and matrix products{unknown_text}", COUNT.holds
+)
+NO_MATRIX = Claim("the model has no convolution or matrix product", f"SELECT count(*) = 0 {_MATRIX}")
+COUNT_BY_EVIDENCE = Claim(
+    "{on_unit} of {matrix_operators}{by_name}",
+    "SELECT count(*) = $matrix_operators AND count(*) FILTER (on_sme_unit = 'on') = $on_unit "
+    "AND count(*) FILTER (on_sme_unit = 'on' AND sme2_evidence = 'name') = $by_name_alone "
+    f"AND ($by_name_alone > 0) = ($by_name <> '') {_MATRIX}",
+)
+MISSED = Claim(
+    "{missed}",
+    "SELECT coalesce(string_agg(operators || ' ' || reason, ', ' ORDER BY operators DESC, reason), '-') = "
+    "$missed FROM (SELECT reason, count(*) AS operators FROM missed_sme2 WHERE run_id = $run_id "
+    "GROUP BY reason)",
+)
+NOT_ON_UNIT = Claim("not on the SME unit, or unknown: {missed}", MISSED.holds)
+UNCOUNTED = Claim(
+    " that are counted ({uncounted} of the operators are not)",
+    f"SELECT count(*) - count(macs) = $uncounted {_MATRIX}",
+)
+EVERY_ON = Claim(
+    "Every CONV and GEMM operator is on the SME unit.",
+    f"SELECT count(*) > 0 AND bool_and(on_sme_unit = 'on' AND sme2 = 'on') {_MATRIX}",
+)
+NOTHING_SPEAKS_AGAINST = Claim(
+    "Nothing shows or predicts that a CONV or GEMM operator would stay off the SME unit.",
+    f"SELECT count(*) > 0 AND bool_and(sme2 = 'off') AND NOT EXISTS (SELECT 1 FROM missed_sme2 WHERE "
+    f"run_id = $run_id) {_MATRIX}",
+)
+NO_CONV_OR_GEMM = Claim("The model has no CONV or GEMM operator.", NO_MATRIX.holds)
+NO_SAMPLE_TELLS = Claim(
+    "SME2 {state}: no sample tells which kernels computed CONV and GEMM.",
+    f"SELECT coalesce(sum(telling_samples), 0) = 0 {_MATRIX} AND sme2 = $state",
+)
 # Of several runs of one model.
 _OF_RUNS = "FROM operator_facts WHERE list_contains($run_ids, run_id) AND category IN ('CONV', 'GEMM')"
 ALL_ON = Claim(
@@ -75,6 +180,95 @@ ALL_BUT = Claim(
     f"SELECT bool_or(on_sme_unit = 'off') AND bool_or(on_sme_unit = 'on') AND bool_and(on_sme_unit <> "
     f"'unknown') {_OF_RUNS}",
 )
+BY_PRECISION = Claim(
+    "At {off} {stays} off the SME unit, while at {on} {them} on it.{because}",
+    "SELECT bool_and(found) FROM (SELECT list_contains($off_run_ids, run_id) AND "
+    "count(*) FILTER (on_sme_unit = 'off') > 0 OR list_contains($on_run_ids, run_id) AND "
+    "count(*) FILTER (on_sme_unit = 'on') > 0 AS found FROM operator_facts WHERE "
+    "list_contains($off_run_ids || $on_run_ids, run_id) AND category IN ('CONV', 'GEMM') GROUP BY run_id)",
+)
+
+# What was measured, and what its outputs are.
+_RUN = "FROM runs WHERE run_id = $run_id"
+EMULATED = Claim(
+    "Emulated: kernels and outputs are real, times mean nothing and are not shown.",
+    f"SELECT fidelity = 'emulated' {_RUN}",
+)
+REFERENCE = Claim(
+    "A reference: native times on {arch}, which say nothing about SME2.",
+    f"SELECT fidelity = 'reference' AND arch = $arch {_RUN}",
+)
+WHAT = Claim(
+    "{variant} on {where}, with {threads}, on {when}: {rounds} of {length} per process and arm.",
+    "SELECT variant = $variant AND contains($where, coalesce(device, '')) "
+    "AND starts_with($threads, threads::VARCHAR) AND starts_with($rounds, "
+    "(SELECT count(DISTINCT round) FROM inferences WHERE run_id = $run_id AND pass = 'latency')::VARCHAR "
+    f"|| ' ') {_RUN}",
+)
+SEVERAL_PATHS = Claim(
+    "The inferences of this run took {paths} different operator sequences: several methods, or branches. "
+    "Times of the whole inference and of categories are over all of them; those of an operator are over the "
+    "inferences that ran it.",
+    "SELECT count(DISTINCT taken) = $paths AND $paths > 1 FROM (SELECT list(concat_ws('|', delegate, name) "
+    "ORDER BY delegate, position) AS taken FROM timeline WHERE run_id = $run_id AND kind = 'operator' "
+    "AND NOT is_warmup GROUP BY round, iteration)",
+)
+MADE_WITH = Claim(
+    "Made with ExecuTorch {executorch} and {compiler}; plan: {rounds}, {warmup} and {timed} per process; "
+    "seed of the arms' order {seed}. Hashes of model file, runner and outputs are under What was measured: "
+    "the same hashes are the same experiment.",
+    "SELECT executorch_version = $executorch AND compiler = $compiler AND seed = $seed "
+    f"AND starts_with($rounds, rounds::VARCHAR) {_RUN}",
+)
+_LEAST_SQNR = "(SELECT min(sqnr_db) FROM numerics WHERE run_id = $run_id)"
+AGAINST_EAGER = Claim(
+    "{arm}: {judged}, {sqnr:.1f} dB against eager ({needed:.0f} dB needed{fault})",
+    f"SELECT abs({_LEAST_SQNR} - $sqnr) < 1e-9 AND sqnr_threshold_db = $needed "
+    f"AND ($judged = 'right') = ({_LEAST_SQNR} >= sqnr_threshold_db AND eager_fault IS NULL) {_RUN}",
+)
+NO_EAGER = Claim("{arm}: no eager model to compare with", f"SELECT {_LEAST_SQNR} IS NULL")
+_VALUES = "FROM arms_numerics WHERE run_id = $run_id"
+_BETWEEN = "the arms against each other: {sqnr:.1f} dB"
+ARMS_EQUAL = Claim(
+    f"{_BETWEEN}, {{counted}} compared, all equal to the bit",
+    f"SELECT count(*) = $values AND max(of_bound) = 0 AND min(equal_share) = 1 {_VALUES}",
+)
+ARMS_WITHIN = Claim(
+    f"{_BETWEEN}, {{counted}} compared, at most {{of_bound:.2g}} of what rounding allows",
+    f"SELECT count(*) = $values AND abs(max(of_bound) - $of_bound) < 1e-9 AND $of_bound <= 1 {_VALUES}",
+)
+ARMS_WRONG = Claim(f"{_BETWEEN}, WRONG: {{fault}}", f"SELECT arms_fault = $fault {_RUN}")
+ARMS_UNBOUNDED = Claim(f"{_BETWEEN}, not compared by a bound of their own", f"SELECT count(*) = 0 {_VALUES}")
+CIRCUMSTANCES = Claim(
+    "{arm}: {quiet}; warm-up {steady}; {dropped} samples dropped.",
+    "SELECT ($quiet = 'the machine was quiet') = (coalesce(len(flags), 0) = 0) "
+    "AND samples_dropped = $dropped AND $steady = "
+    f"CASE WHEN steady THEN 'steady' WHEN NOT steady THEN 'NOT steady' ELSE 'of fixed length' END {_RUN}",
+)
+NO_TRIALS = Claim(
+    "How often verdicts miss or invent a difference on this device is not known: there were no blind trials "
+    "on it (make trust).",
+    "SELECT coalesce(sum(trials), 0) = 0 FROM blind_rates AS rates JOIN runs ON runs.run_id = $run_id "
+    "AND rates.device = runs.device AND rates.arch = runs.arch AND rates.threads = runs.threads "
+    "AND rates.cpus = coalesce(runs.cpus, '') AND rates.power_mode = coalesce(runs.power_mode, '')",
+)
+REGRESSION = Claim(
+    "{series}: {share:.1%} slower since {night} ({before:.3f} -> {after:.3f} ms{chance})",
+    "SELECT count(*) > 0 AND bool_and(fidelity <> 'emulated') FROM regressions WHERE run_id = $run_id "
+    "AND abs(after_ns / before_ns - 1 - $share) < 1e-6 AND after_ns > before_ns "
+    "AND abs(before_ns / 1e6 - $before) < 1e-9 AND abs(after_ns / 1e6 - $after) < 1e-9",
+)
+OVERVIEW = Claim(
+    "{models} on {platforms}: {counted}.",
+    "SELECT starts_with($models, count(DISTINCT variant) || ' model') "
+    "AND starts_with($platforms, count(DISTINCT platform) || ' platform') "
+    "FROM runs WHERE list_contains($session_ids, session_id)",
+)
+HEAVIEST = Claim(
+    "{name}{module}: {share:.0%}",
+    "SELECT abs(max(share) - $share) < 1e-9 AND bool_and(fidelity <> 'emulated') "
+    "FROM operator_facts WHERE run_id = $run_id",
+)
 
 # What a run's times are.
 LATENCY = Claim(
@@ -89,6 +283,11 @@ ALONE = Claim(
     "This arm was measured alone, so there is nothing to compare it with, and no speedup.",
     "SELECT count(*) = 1 FROM runs WHERE session_id = $session_id",
 )
+ABOUT_ONE_ARM = Claim(
+    "About SME2 {state} alone: where its time goes, and what to expect.",
+    "SELECT sme2 = $state FROM runs WHERE run_id = $run_id",
+)
+BASELINE = Claim("{arm} alone: a baseline, with nothing to compare it with.", ALONE.holds)
 FLOOR_UNKNOWN = Claim(
     "The noise floor of this device is not known: it takes {sessions} A/A sessions (sme2 profile "
     "{variant} --aa).",

@@ -41,6 +41,7 @@ from sme2_assets.report.tables import (
     arm_text,
     category_table,
     comparison_table,
+    confidence_text,
     device_cell,
     environment_table,
     fidelity_note,
@@ -49,6 +50,7 @@ from sme2_assets.report.tables import (
     placebo_text,
     provenance_table,
     speedup_text,
+    verdict_and_reason,
 )
 from sme2_assets.report.unit_use import count_text, unit_counts, unit_sentence, work_text
 from sme2_assets.warehouse import Warehouse
@@ -159,6 +161,7 @@ def _document(subject: _Subject, title: str, verdict: Verdict) -> Document:
 
 def _pair_verdict(subject: _Subject) -> Verdict:
     model = subject.model
+    verdict, reason = verdict_and_reason(model)
     facts = [
         ("fidelity", model["fidelity"]),
         ("device", device_text(subject.runs[0])),
@@ -173,18 +176,18 @@ def _pair_verdict(subject: _Subject) -> Verdict:
         figure = count_text(counts) if counts else None
         what = "convolutions and matrix products on the SME unit with SME2 on"
         note = ", ".join(filter(None, (what, work_text(counts)))) if counts else None
-        return Verdict(_said_verdict(model), "emulated", model["reason"], figure, note, facts=tuple(facts))
+        return Verdict(verdict, "emulated", reason, figure, note, facts=tuple(facts))
     facts[2:2] = _statistics(model)
     tone: Tone = TONES.get(model["verdict"], "open")
     if pd.isna(model["speedup_low"]):
         # A ratio without an interval shows nothing yet: it stands among the facts, and not large above them.
         if not pd.isna(model["speedup"]):
             facts.insert(2, ("ratio so far (off / on)", speedup_text(model)))
-        return Verdict(_said_verdict(model), tone, model["reason"], facts=tuple(facts))
+        return Verdict(verdict, tone, reason, facts=tuple(facts))
     return Verdict(
-        _said_verdict(model),
+        verdict,
         tone,
-        model["reason"],
+        reason,
         f"{model['speedup']:.2f}x",
         claims.SPEEDUP.say(
             session_id=model["session_id"], text=speedup_text(model), speedup=model["speedup"]
@@ -193,26 +196,23 @@ def _pair_verdict(subject: _Subject) -> Verdict:
     )
 
 
-def _said_verdict(model: dict[Any, Any]) -> str:
-    return claims.VERDICT.say(session_id=model["session_id"], verdict=model["verdict"])
-
-
 def _statistics(model: dict[Any, Any]) -> list[tuple[str, str]]:
     """What the verdict rests on, where there is anything."""
+    session_id, low, high = (model[name] for name in ("session_id", "speedup_low", "speedup_high"))
     told = []
     if not pd.isna(model["n"]):
-        told.append(("paired rounds (n)", str(int(model["n"]))))
-    if not pd.isna(model["speedup_low"]):
-        told.append(("95 % interval", f"{model['speedup_low']:.3f} to {model['speedup_high']:.3f}"))
-    if not pd.isna(model["p_value"]):
-        told.append(("p, exact signed-rank test", f"{model['p_value']:.2g}"))
-    effect = model["minimal_detectable_effect"]
-    if not pd.isna(effect):
-        told.append(("these rounds would have shown", f"a ratio of {effect:.3f} or more (80 % power)"))
+        told.append(("paired rounds (n)", claims.ROUNDS.say(session_id=session_id, n=int(model["n"]))))
+    if not pd.isna(low):
+        told.append(("95 % interval", claims.INTERVAL.say(session_id=session_id, low=low, high=high)))
+    if not pd.isna(p := model["p_value"]):
+        told.append(("p, exact signed-rank test", claims.P_VALUE.say(session_id=session_id, p=p)))
+    if not pd.isna(effect := model["minimal_detectable_effect"]):
+        detectable = claims.DETECTABLE.say(session_id=session_id, effect=effect)
+        told.append(("these rounds would have shown", detectable))
     if placebo := placebo_text(model):
         told.append(("placebo", placebo))
-    if not pd.isna(model["confidence"]):
-        told.append(("confidence", f"{model['confidence']}: {model['confidence_reason']}"))
+    if confidence := confidence_text(model):
+        told.append(("confidence", confidence))
     return told
 
 
@@ -251,7 +251,8 @@ def _baseline_verdict(subject: _Subject) -> Verdict:
 def _on_unit(subject: _Subject) -> str:
     """How much is on the SME unit, arm by arm."""
     return "; ".join(
-        f"{arm_text(run)}: {unit_sentence(subject.unit.get(run['run_id']))}" for run in reversed(subject.runs)
+        f"{arm_text(run)}: {unit_sentence(run['run_id'], subject.unit.get(run['run_id']))}"
+        for run in reversed(subject.runs)
     )
 
 
@@ -260,13 +261,19 @@ def _numerics_text(runs: Sequence[dict[Any, Any]]) -> str:
     said = []
     for run in runs:
         if pd.isna(run["sqnr_db"]):
-            said.append(f"{arm_text(run)}: no eager model to compare with")
+            said.append(claims.NO_EAGER.say(run_id=run["run_id"], arm=arm_text(run)))
             continue
         fault = run["eager_fault"]
         right = run["sqnr_db"] >= run["sqnr_threshold_db"] and pd.isna(fault)
         said.append(
-            f"{arm_text(run)}: {'right' if right else 'WRONG'}, {run['sqnr_db']:.1f} dB against eager "
-            f"({run['sqnr_threshold_db']:.0f} dB needed{'' if pd.isna(fault) else f'; {fault}'})"
+            claims.AGAINST_EAGER.say(
+                run_id=run["run_id"],
+                arm=arm_text(run),
+                judged="right" if right else "WRONG",
+                sqnr=run["sqnr_db"],
+                needed=run["sqnr_threshold_db"],
+                fault="" if pd.isna(fault) else f"; {fault}",
+            )
         )
     if len(runs) == 2 and not pd.isna(runs[-1]["arms_sqnr_db"]):
         said.append(_between_arms_text(runs[-1]))
@@ -274,22 +281,16 @@ def _numerics_text(runs: Sequence[dict[Any, Any]]) -> str:
 
 
 def _between_arms_text(run: dict[Any, Any]) -> str:
-    between = f"the arms against each other: {run['arms_sqnr_db']:.1f} dB"
+    between = {"run_id": run["run_id"], "sqnr": run["arms_sqnr_db"]}
     if pd.isna(run["arms_values"]):
-        return f"{between}, not compared by a bound of their own"
+        return claims.ARMS_UNBOUNDED.say(**between)
     if not pd.isna(run["arms_fault"]):
-        return f"{between}, WRONG: {run['arms_fault']}"
-    values = f"{between}, {_counted(int(run['arms_values']), 'value')} compared"
+        return claims.ARMS_WRONG.say(**between, fault=run["arms_fault"])
+    values = int(run["arms_values"])
+    between |= {"values": values, "counted": _counted(values, "value")}
     if run["arms_of_bound"] == 0:
-        return f"{values}, all equal to the bit"
-    return f"{values}, at most {run['arms_of_bound']:.2g} of what rounding allows"
-
-
-_SEVERAL_PATHS = (
-    "The inferences of this run took {} different operator sequences: several methods, or branches. Times of "
-    "the whole inference and of categories are over all of them; those of an operator are over the "
-    "inferences that ran it."
-)
+        return claims.ARMS_EQUAL.say(**between)
+    return claims.ARMS_WITHIN.say(**between, of_bound=run["arms_of_bound"])
 
 
 def _measured(subject: _Subject) -> Section:
@@ -300,13 +301,19 @@ def _measured(subject: _Subject) -> Section:
     note = fidelity_note(run)
     blocks: list[Block] = [Text(note, note=True)] if note else []
     if not pd.isna(run["paths"]) and run["paths"] > 1:
-        blocks.append(Text(_SEVERAL_PATHS.format(run["paths"]), note=True))
+        several = claims.SEVERAL_PATHS.say(run_id=run["run_id"], paths=int(run["paths"]))
+        blocks.append(Text(several, note=True))
     blocks += [
         Text(
-            f"{run['variant']} on {where}, {device_cell(run)}, {run['os']}, with "
-            f"{_counted(run['threads'], 'thread')}, on {run['started_at']:%Y-%m-%d %H:%M %Z}: "
-            f"{_counted(run['rounds'], 'round')} of "
-            f"{_length(run, 'iterations', 'timed_s', 'timed inference')} per process and arm."
+            claims.WHAT.say(
+                run_id=run["run_id"],
+                variant=run["variant"],
+                where=f"{where}, {device_cell(run)}, {run['os']}",
+                threads=_counted(run["threads"], "thread"),
+                when=f"{run['started_at']:%Y-%m-%d %H:%M %Z}",
+                rounds=_counted(run["rounds"], "round"),
+                length=_length(run, "iterations", "timed_s", "timed inference"),
+            )
         ),
         Grid(provenance_table(pd.DataFrame(subject.runs))),
     ]
@@ -345,7 +352,8 @@ def _not_comparable(subject: _Subject) -> list[Block]:
     """A warning where times of two arms stand side by side that do not compare."""
     if len(subject.runs) < 2 or subject.model["verdict"] != "not comparable":
         return []
-    return [Text(f"These times do not compare. {subject.model['reason']}", note=True)]
+    said = {name: subject.model[name] for name in ("session_id", "reason")}
+    return [Text(claims.DO_NOT_COMPARE.say(**said), note=True)]
 
 
 def _categories(subject: _Subject) -> Section:
@@ -447,16 +455,14 @@ def _delegation(subject: _Subject) -> list[Section]:
 
 
 def _numerics(subject: _Subject) -> Section:
-    """How near the outputs are to the eager model's; a sentence where there is no such model."""
+    """How near the outputs are to the eager model's, and those of the arms to each other."""
     rows = subject.warehouse.query(
         "SELECT sme2, fidelity, numerics.* FROM numerics JOIN runs USING (run_id) "
         "WHERE list_contains(?, run_id) ORDER BY sme2, output",
         [subject.run_ids],
     )
     shown: list[Block] = [Text(f"{_numerics_text(subject.runs)}.")]
-    if rows.empty:
-        shown.append(Text("There is no eager model to compare the outputs with."))
-    else:
+    if not rows.empty:
         shown.append(Grid(numerics_table(rows)))
     arms = subject.warehouse.query(
         "SELECT * FROM arms_numerics WHERE run_id = ? ORDER BY of_bound DESC, name LIMIT ?",
@@ -477,12 +483,7 @@ def _noise(subject: _Subject) -> Section:
     if not sessions.empty:
         blocks.append(Grid(noise_table(sessions)))
     if not blind_rates_text(subject.warehouse, subject.runs[0]):
-        blocks.append(
-            Text(
-                "How often verdicts miss or invent a difference on this device is not known: "
-                "there were no blind trials on it (make trust)."
-            )
-        )
+        blocks.append(Text(claims.NO_TRIALS.say(run_id=subject.runs[0]["run_id"])))
     blocks.append(Text(_flags_text(subject.runs)))
     # Both arms of a round meet the same machine.
     environment = subject.warehouse.query(
@@ -507,7 +508,7 @@ def _floor_text(subject: _Subject) -> str:
     if pair is not None and (placebo := placebo_text(pair)):
         said += f" {placebo}."
     threshold = threshold_of(floor) if pair is None else _threshold(pair)
-    return f"{said} No difference of less than {threshold - 1:.1%} counts."
+    return f"{said} {claims.THRESHOLD.say(session_id=run['session_id'], share=threshold - 1)}"
 
 
 def _flags_text(runs: Sequence[dict[Any, Any]]) -> str:
@@ -517,7 +518,13 @@ def _flags_text(runs: Sequence[dict[Any, Any]]) -> str:
         quiet = "; ".join(map(str, flags)) or "the machine was quiet"
         steady = "of fixed length" if pd.isna(run["steady"]) else "steady" if run["steady"] else "NOT steady"
         said.append(
-            f"{arm_text(run)}: {quiet}; warm-up {steady}; {int(run['samples_dropped'])} samples dropped."
+            claims.CIRCUMSTANCES.say(
+                run_id=run["run_id"],
+                arm=arm_text(run),
+                quiet=quiet,
+                steady=steady,
+                dropped=int(run["samples_dropped"]),
+            )
         )
     return " ".join(said)
 
@@ -545,12 +552,14 @@ def _reproduction(subject: _Subject) -> Section:
     if len(subject.runs) == 2:
         lines.append(shlex.join(["sme2", "compare", *subject.run_ids]))
     lines.append(shlex.join(["sme2", "explain", variant, "--platform", platform]))
-    said = (
-        f"Made with ExecuTorch {run['executorch_version']} and {run['compiler']}; plan: "
-        f"{_counted(run['rounds'], 'round')}, {_length(run, 'warmup', 'warmup_s', 'warm-up inference')} and "
-        f"{_length(run, 'iterations', 'timed_s', 'timed inference')} per process; seed of the arms' order "
-        f"{run['seed']}. Hashes of model file, runner and outputs are under What was measured: the same "
-        "hashes are the same experiment."
+    said = claims.MADE_WITH.say(
+        run_id=run["run_id"],
+        executorch=run["executorch_version"],
+        compiler=run["compiler"],
+        rounds=_counted(run["rounds"], "round"),
+        warmup=_length(run, "warmup", "warmup_s", "warm-up inference"),
+        timed=_length(run, "iterations", "timed_s", "timed inference"),
+        seed=run["seed"],
     )
     return Section("Do it again", [Text(said), Commands(tuple(lines))])
 

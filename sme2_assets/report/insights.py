@@ -14,6 +14,7 @@ from rich.console import Console
 from sme2_assets.analysis.confidence import Confidence, confidence
 from sme2_assets.analysis.insights.insight import Insight
 from sme2_assets.analysis.unit import OFF, UNKNOWN
+from sme2_assets.report import claims
 from sme2_assets.report.document import Block, Finding, Grid, Section, Text
 from sme2_assets.report.explain import Explanation
 from sme2_assets.report.tables import TextTable, arm_text, fidelity_note, of_sme2, on_unit_cell, unit_cell
@@ -211,11 +212,10 @@ def missed_section(explanation: Explanation) -> Section:
         blocks += [Text(f"{reason}: {because}") for reason, because in said.items()]
         blocks.append(Grid(missed_table(missed)))
     if subject.matrix.empty:
-        blocks.append(Text("The model has no CONV or GEMM operator."))
+        blocks.append(Text(claims.NO_CONV_OR_GEMM.say(run_id=subject.run["run_id"])))
     elif not blocks:
-        nothing = "Nothing shows or predicts that a CONV or GEMM operator would stay off the SME unit."
-        on = subject.run["sme2"] == "on"
-        blocks.append(Text("Every CONV and GEMM operator is on the SME unit." if on else nothing))
+        said = claims.EVERY_ON if subject.run["sme2"] == "on" else claims.NOTHING_SPEAKS_AGAINST
+        blocks.append(Text(said.say(run_id=subject.run["run_id"])))
     return Section("CONV and GEMM not on the SME unit", blocks)
 
 
@@ -293,7 +293,7 @@ def _subject(explanation: Explanation) -> str:
     sme2 = explanation.subject.run["sme2"]
     if explanation.baseline is not None:
         return "About the arm with SME2 on: what is left to gain."
-    return f"SME2 {sme2} alone was measured: where its time goes, and what to expect."
+    return claims.ABOUT_ONE_ARM.say(run_id=explanation.subject.run["run_id"], state=sme2)
 
 
 def _common(explanation: Explanation) -> str:

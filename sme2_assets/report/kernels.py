@@ -12,7 +12,9 @@ from typing import Any
 
 import pandas as pd
 
+from sme2_assets.analysis.insights.claims import MATRIX_SAMPLES
 from sme2_assets.analysis.pairing import place_of
+from sme2_assets.report import claims
 from sme2_assets.report.tables import TextTable
 
 # Itanium C++ ABI: _ZN, qualifiers, then each name with its length before it.
@@ -99,10 +101,11 @@ def sampled_text(facts: pd.DataFrame) -> str:
     for sme2, rows in facts[facts["fidelity"] != "reference"].groupby("sme2", sort=True):
         matrix = rows[rows["on_sme_unit"].notna()]
         told, sme = matrix["telling_samples"].sum(), matrix["certain_sme_samples"].sum()
+        these = {"run_id": rows["run_id"].iloc[0], "state": sme2}
         said.append(
-            f"SME2 {sme2}: {sme} of the {told} samples in kernels that compute CONV and GEMM are on SME."
+            f"{MATRIX_SAMPLES.say(**these, sme=sme, told=told)}."
             if told
-            else f"SME2 {sme2}: no sample tells which kernels computed CONV and GEMM."
+            else claims.NO_SAMPLE_TELLS.say(**these)
         )
     return " ".join(said)
 

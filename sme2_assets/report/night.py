@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sme2_assets.report import claims
 from sme2_assets.report.tables import TextTable, arm_text
 from sme2_assets.store import Store, write_json, write_text_atomically
 from sme2_assets.warehouse import Warehouse
@@ -171,10 +172,15 @@ def _identity(row: dict[str, Any]) -> str:
 
 def _regression_text(row: dict[str, Any]) -> str:
     chance = "" if row["p_value"] is None else f", p = {row['p_value']:.2g}"
-    return (
-        f"{row['variant']} on {row['platform']}, {row['device']}, {arm_text(row)}, threads {row['threads']}, "
-        f"{row['category'] or 'whole model'}: {row['ratio'] - 1:.1%} slower since {str(row['night'])[:10]} "
-        f"({row['before_ns'] / 1e6:.3f} -> {row['after_ns'] / 1e6:.3f} ms{chance})"
+    return claims.REGRESSION.say(
+        run_id=row["run_id"],
+        series=f"{row['variant']} on {row['platform']}, {row['device']}, {arm_text(row)}, threads "
+        f"{row['threads']}, {row['category'] or 'whole model'}",
+        share=row["ratio"] - 1,
+        night=str(row["night"])[:10],
+        before=row["before_ns"] / 1e6,
+        after=row["after_ns"] / 1e6,
+        chance=chance,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from sme2_assets.report import claims
 from sme2_assets.report.document import Document, Grid, Section, Text
 from sme2_assets.report.tables import TextTable, arm_text, device_cell, speedup_text
 from sme2_assets.report.unit_use import count_text, unit_counts, work_text
@@ -75,7 +76,7 @@ def overview_rows(warehouse: Warehouse) -> pd.DataFrame:
     }
     for run_id, missed in warehouse.query(_MISSED, [of_kernels]).groupby("run_id"):
         counted = ", ".join(f"{row['operators']} {row['reason']}" for row in missed.to_dict("records"))
-        said[run_id] = f"not on the SME unit, or unknown: {counted}"
+        said[run_id] = claims.NOT_ON_UNIT.say(run_id=run_id, missed=counted)
     subjects = rows["subject_run_id"]
     on_unit = {
         run_id: ", ".join(filter(None, (count_text(counts), work_text(counts))))
@@ -113,7 +114,8 @@ def verdict_text(row: Record) -> str:
     if row["fidelity"] == "reference":
         return arm_text(row)
     if not pd.isna(row["verdict"]):
-        return f"{row['verdict']} (emulated)" if row["fidelity"] == "emulated" else str(row["verdict"])
+        verdict = claims.VERDICT.say(session_id=row["session_id"], verdict=row["verdict"])
+        return f"{verdict} (emulated)" if row["fidelity"] == "emulated" else verdict
     return f"baseline, SME2 {row['arms']}" if row["arms"] in ("off", "on") else "not compared yet"
 
 
@@ -138,7 +140,7 @@ def _threads_text(row: Record) -> str:
 
 def _slowest_text(row: Record) -> str:
     module = "" if pd.isna(row["module"]) else f", {row['module']}"
-    return f"{row['name']}{module}: {row['share']:.0%}"
+    return claims.HEAVIEST.say(run_id=row["run_id"], name=row["name"], module=module, share=row["share"])
 
 
 def _numerics_text(row: Record) -> str:
@@ -151,4 +153,10 @@ def _numerics_text(row: Record) -> str:
 def _counts_text(rows: pd.DataFrame) -> str:
     verdicts = pd.Series([verdict_text(row) for row in rows.to_dict("records")]).value_counts()
     counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
-    return f"{rows['variant'].nunique()} models on {rows['platform'].nunique()} platforms: {counted}."
+    models, platforms = (rows[name].nunique() for name in ("variant", "platform"))
+    return claims.OVERVIEW.say(
+        session_ids=rows["session_id"].tolist(),
+        models=f"{models} model{'' if models == 1 else 's'}",
+        platforms=f"{platforms} platform{'' if platforms == 1 else 's'}",
+        counted=counted,
+    )

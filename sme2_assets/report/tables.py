@@ -18,15 +18,14 @@ from sme2_assets.report import claims
 
 Record = Mapping[Hashable, Any]
 
-EMULATED_NOTE = "Emulated: kernels and outputs are real, times mean nothing and are not shown."
-
 
 def fidelity_note(run: Mapping[Any, Any]) -> str:
     """What whoever reads the numbers of a run has to know of them; empty on hardware."""
-    return {
-        "emulated": EMULATED_NOTE,
-        "reference": f"A reference: native times on {run['arch']}, which say nothing about SME2.",
-    }.get(run["fidelity"], "")
+    if run["fidelity"] == "emulated":
+        return claims.EMULATED.say(run_id=run["run_id"])
+    if run["fidelity"] == "reference":
+        return claims.REFERENCE.say(run_id=run["run_id"], arch=run["arch"])
+    return ""
 
 
 def arm_text(run: Mapping[Any, Any]) -> str:
@@ -362,6 +361,24 @@ def placebo_text(model: Record) -> str | None:
         operators=operators,
         have="operator has" if operators == 1 else "operators have",
         ratio=f"{model['placebo_ratio']:.3f}{interval}",
+    )
+
+
+def verdict_and_reason(model: Record) -> tuple[str, str]:
+    """What a pair shows, from its row of `comparisons` for the whole model."""
+    session_id = model["session_id"]
+    return (
+        claims.VERDICT.say(session_id=session_id, verdict=model["verdict"]),
+        claims.REASON.say(session_id=session_id, reason=model["reason"]),
+    )
+
+
+def confidence_text(model: Record) -> str | None:
+    """How far the times of a pair can be relied on, and why; None where they do not compare."""
+    if pd.isna(model["confidence"]):
+        return None
+    return claims.CONFIDENCE.say(
+        session_id=model["session_id"], level=model["confidence"], why=model["confidence_reason"]
     )
 
 

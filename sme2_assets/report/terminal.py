@@ -18,11 +18,13 @@ from sme2_assets.report.tables import (
     arm_text,
     category_table,
     comparison_table,
+    confidence_text,
     device_cell,
     fidelity_note,
     latency_table,
     placebo_text,
     speedup_text,
+    verdict_and_reason,
 )
 from sme2_assets.report.unit_use import missed_text, unit_counts, unit_sentence, unit_use
 from sme2_assets.warehouse import Warehouse
@@ -48,13 +50,13 @@ def show_session(
 def show_comparison_rows(out: Console, warehouse: Warehouse, rows: pd.DataFrame, operators: bool) -> None:
     """One session's rows of `comparisons`, and where the operators of its arms ran."""
     model = dict(rows[rows["level"] == "model"].iloc[0])
-    verdict = claims.VERDICT.say(session_id=model["session_id"], verdict=model["verdict"])
+    verdict, reason = verdict_and_reason(model)
     out.print(f"verdict: {verdict}", style="bold")
-    out.print(model["reason"], markup=False)
+    out.print(reason, markup=False)
     if model["fidelity"] == "hardware":
         out.print(f"speedup (off / on): {speedup_text(model)} on {device_cell(model)}", highlight=False)
-        if not pd.isna(model["confidence"]):
-            out.print(f"confidence: {model['confidence']}: {model['confidence_reason']}", highlight=False)
+        if confidence := confidence_text(model):
+            out.print(f"confidence: {confidence}", highlight=False)
         if placebo := placebo_text(model):
             out.print(f"placebo: {placebo}", highlight=False)
     if model["fidelity"] != "reference":
@@ -68,17 +70,18 @@ def _unit_sentences(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> li
     """How much is on the SME unit in each arm, why not more, and what was sampled."""
     counts = unit_counts(warehouse, [off_run_id, on_run_id])
     runs = [run_of_id(warehouse, run_id) for run_id in (on_run_id, off_run_id)]
-    said = [f"on the SME unit, {arm_text(run)}: {unit_sentence(counts.get(run['run_id']))}" for run in runs]
-    said += [
-        f"not on it, or unknown: {missed_text(use)}" for use in unit_use(warehouse, [on_run_id]) if use.missed
+    said = [
+        f"on the SME unit, {arm_text(run)}: {unit_sentence(run['run_id'], counts.get(run['run_id']))}"
+        for run in runs
     ]
+    said += [missed_text(use, claims.NOT_ON_UNIT) for use in unit_use(warehouse, [on_run_id]) if use.missed]
     facts = [rows_of_view(warehouse, "operator_facts", run_id) for run_id in (off_run_id, on_run_id)]
     return [*said, sampled_text(pd.concat(facts))]
 
 
 def show_arm(out: Console, warehouse: Warehouse, run: dict[str, Any]) -> None:
     """A run that has nothing beside it: what its times are, and where they go."""
-    alone = f"{arm_text(run)} alone: a baseline, with nothing to compare it with."
+    alone = claims.BASELINE.say(session_id=run["session_id"], arm=arm_text(run))
     out.print(fidelity_note(run) or alone, style="bold")
     out.print(f"on {device_text(run)}", highlight=False, markup=False)
     if fault := passes_fault(run):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from sme2_assets.analysis.claims import Claim
 from sme2_assets.analysis.unit import ON, UNKNOWN
 from sme2_assets.report import claims
 from sme2_assets.report.tables import TextTable
@@ -115,8 +116,12 @@ def unit_counts(warehouse: Warehouse, run_ids: Sequence[str]) -> dict[str, Recor
 
 def count_text(counts: Record) -> str:
     """`4 of 8`, with those that are unknown: the figure of a run. Of matrix operators, never of all."""
+    return _counted(claims.COUNT, counts)
+
+
+def _counted(claim: Claim, counts: Record) -> str:
     unknown = f", {counts['unknown']} unknown" if counts["unknown"] else ""
-    return claims.COUNT.say(
+    return claim.say(
         unknown_text=unknown,
         **{name: counts[name] for name in ("run_id", "on_unit", "matrix_operators", "unknown")},
     )
@@ -129,7 +134,7 @@ def work_text(counts: Record) -> str:
     low, high = f"{counts['macs_on_unit']:.0%}", f"{counts['macs_on_unit_at_most']:.0%}"
     share = low if low == high else f"{low} to {high}"
     uncounted = counts["uncounted"]
-    without = f" that are counted ({uncounted} of the operators are not)" if uncounted else ""
+    without = claims.UNCOUNTED.say(run_id=counts["run_id"], uncounted=uncounted) if uncounted else ""
     return claims.WORK.say(
         run_id=counts["run_id"],
         share=share,
@@ -139,13 +144,11 @@ def work_text(counts: Record) -> str:
     )
 
 
-def unit_sentence(counts: Record | None) -> str:
+def unit_sentence(run_id: str, counts: Record | None) -> str:
     """`4 of 8 convolutions and matrix products, 93 % of the multiply-accumulates`."""
     if counts is None:
-        return "the model has no convolution or matrix product"
-    found = f"{counts['on_unit']} of {counts['matrix_operators']} convolutions and matrix products"
-    unknown = f"{counts['unknown']} unknown" if counts["unknown"] else ""
-    return ", ".join(part for part in (found, unknown, work_text(counts)) if part)
+        return claims.NO_MATRIX.say(run_id=run_id)
+    return ", ".join(filter(None, (_counted(claims.MATRIX_COUNT, counts), work_text(counts))))
 
 
 def unit_table(used: Sequence[UnitUse], speedups: Mapping[str, str]) -> TextTable:
@@ -210,6 +213,7 @@ def _by_model(used: Sequence[UnitUse]) -> list[list[UnitUse]]:
 def _depends_on_precision(uses: Sequence[UnitUse]) -> str | None:
     """A kind whose operators are all off the unit at some precisions and all on it at all others."""
     kinds = dict.fromkeys(operator.kind for use in uses for operator in use.operators)
+    run_ids = {use.precision: use.run_id for use in uses}
     found: list[tuple[int, str]] = []
     for kind in kinds:
         of_kind = {use.precision: [op for op in use.operators if op.kind == kind] for use in uses}
@@ -220,8 +224,16 @@ def _depends_on_precision(uses: Sequence[UnitUse]) -> str | None:
         if off and on and len(off) + len(on) == len(of_kind):
             count = max(len(of_kind[name]) for name in off)
             stays, them = (f"the {kind} stays", "it is") if count == 1 else (f"the {kind}s stay", "they are")
-            said = f"At {_listed(off)} {stays} off the SME unit, while at {_listed(on)} {them} on it."
-            found.append((count, said + _because(of_kind[off[0]])))
+            said = claims.BY_PRECISION.say(
+                off=_listed(off),
+                stays=stays,
+                on=_listed(on),
+                them=them,
+                because=_because(of_kind[off[0]]),
+                off_run_ids=[run_ids[name] for name in off],
+                on_run_ids=[run_ids[name] for name in on],
+            )
+            found.append((count, said))
     return max(found, key=lambda item: item[0])[1] if found else None
 
 
@@ -275,12 +287,16 @@ def _kind(row: Record) -> str:
 
 
 def _count_text(counts: Record) -> str:
-    by_name = f" ({counts['by_name_alone']} by name alone)" if counts["by_name_alone"] else ""
-    return f"{counts['on_unit']} of {counts['matrix_operators']}{by_name}"
+    named = counts["by_name_alone"]
+    return claims.COUNT_BY_EVIDENCE.say(
+        by_name=f" ({named} by name alone)" if named else "",
+        **{name: counts[name] for name in ("run_id", "on_unit", "matrix_operators", "by_name_alone")},
+    )
 
 
-def missed_text(use: UnitUse) -> str:
-    return ", ".join(f"{count} {reason}" for reason, count in use.missed.items()) or "-"
+def missed_text(use: UnitUse, claim: Claim = claims.MISSED) -> str:
+    missed = ", ".join(f"{count} {reason}" for reason, count in use.missed.items()) or "-"
+    return claim.say(run_id=use.run_id, missed=missed)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from sme2_assets.analysis.claims import Claim
 from sme2_assets.analysis.statistics import paired_speedup, speedup_verdict
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.blind import TRIAL_FILE, Trial, revealed, trial_folders
@@ -16,6 +17,18 @@ from sme2_assets.warehouse.store import Warehouse
 
 # What the rates of blind trials hold for.
 _LIKE = ("device", "arch", "threads", "cpus", "power_mode")
+# Counted from the trials themselves.
+_TRIALS = "FROM blind_trials WHERE dose_percent = $dose AND " + " AND ".join(
+    f"coalesce({name}::VARCHAR, '') = ${name}::VARCHAR" for name in _LIKE
+)
+FOUND = Claim(
+    "of {dose:g} % in {slower} of {trials}",
+    f"SELECT count(*) = $trials AND count(*) FILTER (verdict = 'slower') = $slower {_TRIALS}",
+)
+FALSE_ALARMS = Claim(
+    "false alarms: {different} of {trials}",
+    f"SELECT count(*) = $trials AND count(*) FILTER (verdict IN ('faster', 'slower')) = $different {_TRIALS}",
+)
 
 
 def write_blind_trials(store: Store, warehouse: Warehouse) -> dict[str, Sme2Error]:
@@ -64,12 +77,12 @@ def blind_rates_text(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
         "GROUP BY dose_percent ORDER BY dose_percent",
         values,
     )
-    found = [
-        f"of {row.dose_percent:g} % in {row.slower:.0f} of {row.trials:.0f}"
-        for row in rates.itertuples()
-        if row.dose_percent > 0
-    ]
-    placebos = rates[rates["dose_percent"] == 0]
+    like = dict(zip(_LIKE, values, strict=True))
+    found: list[str] = []
+    alarms: list[str] = []
+    for row in rates.itertuples():
+        said, claim = (found, FOUND) if row.dose_percent > 0 else (alarms, FALSE_ALARMS)
+        counts = {"slower": int(row.slower), "different": int(row.different), "trials": int(row.trials)}
+        said.append(claim.say(**like, dose=row.dose_percent, **counts))
     parts = ["hidden slow-downs were found: " + ", ".join(found)] if found else []
-    parts += [f"false alarms: {row.different:.0f} of {row.trials:.0f}" for row in placebos.itertuples()]
-    return "; ".join(parts) or None
+    return "; ".join([*parts, *alarms]) or None

@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from sme2_assets.analysis.change_points import regressions, what_could_be_found
+from sme2_assets.analysis.change_points import (
+    HUGE_RATIO,
+    MIN_NIGHTS,
+    NIGHTS_BEFORE,
+    NIGHTS_BEFORE_HUGE,
+    regressions,
+)
+from sme2_assets.analysis.claims import Claim
 from sme2_assets.warehouse import read
 from sme2_assets.warehouse.ingest import DERIVATION
 from sme2_assets.warehouse.schema import REGRESSIONS
 from sme2_assets.warehouse.store import Warehouse
 
 SERIES = [*read.SERIES, "sme2", "category"]
+# From how many sessions on a slow-down can be found in a series: one to HUGE_RATIO times or more, and any.
+LEAST_SESSIONS = NIGHTS_BEFORE_HUGE + MIN_NIGHTS
+ENOUGH_SESSIONS = NIGHTS_BEFORE + MIN_NIGHTS
+
+# The sessions of each series that has rows, counted by another way than `series_of` does.
+_COUNTED = (
+    f"FROM (SELECT count(*) FILTER (median_ns > 0) AS sessions FROM history WHERE ($variants IS NULL "
+    f"OR list_contains($variants, variant)) AND (category = 'latency' OR derivation = {DERIVATION}) "
+    f"GROUP BY {', '.join(SERIES)})"
+)
+_NEEDED = (
+    f"a step to {HUGE_RATIO:g} times or more can be found from {LEAST_SESSIONS} on, a smaller one from "
+    f"{ENOUGH_SESSIONS}"
+)
+TOO_FEW = Claim(
+    "Too few sessions to tell whether a series became slower: {longest}, and " + _NEEDED + ".",
+    f"SELECT coalesce(max(sessions), 0) < {LEAST_SESSIONS} {_COUNTED}",
+)
+NONE_FOUND = Claim(
+    "No slow-down was found in {told} series{only_huge}{untold}.",
+    f"SELECT count(*) FILTER (sessions >= {LEAST_SESSIONS}) = $told AND $told > 0 "
+    f"AND count(*) FILTER (sessions BETWEEN {LEAST_SESSIONS} AND {ENOUGH_SESSIONS - 1}) = $huge_only "
+    f"AND count(*) FILTER (sessions < {LEAST_SESSIONS}) = $short {_COUNTED}",
+)
 
 
 def series_of(warehouse: Warehouse) -> dict[tuple, pd.DataFrame]:
@@ -27,7 +58,10 @@ def series_of(warehouse: Warehouse) -> dict[tuple, pd.DataFrame]:
         "SELECT * FROM history WHERE category = 'latency' OR derivation = ? ORDER BY started_at", [DERIVATION]
     )
     rows["median_ns"] = rows["median_ns"].where(rows["median_ns"] > 0)
-    return {key: group.reset_index(drop=True) for key, group in rows.groupby(SERIES, sort=True)}
+    # What a trace from elsewhere does not tell, such as its device, is part of its key all the same.
+    keys = rows[SERIES].astype(object).where(rows[SERIES].notna(), None)
+    groups = rows.groupby([keys[name] for name in SERIES], sort=True, dropna=False)
+    return {tuple(keys.loc[group.index[0]]): group.reset_index(drop=True) for _, group in groups}
 
 
 def find_regressions(warehouse: Warehouse, acknowledged: Path) -> pd.DataFrame:
@@ -59,10 +93,31 @@ def find_regressions(warehouse: Warehouse, acknowledged: Path) -> pd.DataFrame:
 
 def no_slow_down_text(warehouse: Warehouse, variants: Collection[str] | None = None) -> str:
     """What may be said of these variants, or of all, where no slow-down was found."""
-    return what_could_be_found(
+    counts = [
         int(rows["median_ns"].notna().sum())
         for key, rows in series_of(warehouse).items()
         if variants is None or key[SERIES.index("variant")] in variants
+    ]
+    return what_could_be_found(counts, None if variants is None else sorted(variants))
+
+
+def what_could_be_found(counts: Sequence[int], variants: Sequence[str] | None = None) -> str:
+    """What "no slow-down was found" rests on, from the sessions of each series: short ones tell nothing."""
+    these = {"variants": variants}
+    short = sum(count < LEAST_SESSIONS for count in counts)
+    if short == len(counts):
+        longest = f"the longest of {len(counts)} series has {max(counts)}" if counts else "there are none"
+        return TOO_FEW.say(**these, longest=longest)
+    huge_only = sum(LEAST_SESSIONS <= count < ENOUGH_SESSIONS for count in counts)
+    only_huge = f"; in {huge_only} of them only a step to {HUGE_RATIO:g} times or more could have been"
+    untold = f"; {short} more have too few sessions to tell"
+    return NONE_FOUND.say(
+        **these,
+        told=len(counts) - short,
+        huge_only=huge_only,
+        short=short,
+        only_huge=only_huge if huge_only else "",
+        untold=(untold if short else "") + (f" ({_NEEDED})" if huge_only or short else ""),
     )
 
 

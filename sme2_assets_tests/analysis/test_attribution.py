@@ -246,7 +246,7 @@ def test_without_fusion_and_insertion_every_row_is_aligned_and_right(
 
 
 @given(st.one_of(histories(drops=True, inserts=False), histories(drops=False, inserts=True)))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_what_is_called_aligned_or_inserted_is_right_when_there_were_only_fusions_or_only_insertions(
     history: tuple[list[Node], list[str], list[int | None]],
 ) -> None:
@@ -259,7 +259,7 @@ def test_what_is_called_aligned_or_inserted_is_right_when_there_were_only_fusion
 
 
 @given(histories(drops=True, inserts=True))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_a_lasting_row_is_aligned_and_right_whatever_was_fused_and_inserted(
     history: tuple[list[Node], list[str], list[int | None]],
 ) -> None:

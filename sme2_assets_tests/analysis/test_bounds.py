@@ -32,7 +32,7 @@ def floored(true_ns: np.ndarray) -> Times:
 seeds = st.integers(0, 2**32 - 1)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(seeds, st.integers(1, 14), st.floats(1_000, 60_000), st.floats(0.2, 5), st.floats(0, 0.3))
 def test_the_bounds_hold_what_exact_times_would_have_given_always(seed, n, on_ns, ratio, noise):
     random = np.random.default_rng(seed)
@@ -53,7 +53,6 @@ def test_the_bounds_hold_what_exact_times_would_have_given_always(seed, n, on_ns
             assert (exact.ratio > 1) == (found.ratio > 1)
 
 
-@settings(deadline=None)
 @given(seeds, st.integers(6, 14))
 def test_swapped_arms_have_the_reciprocal_bounds(seed, n):
     random = np.random.default_rng(seed)
@@ -117,7 +116,6 @@ def test_the_detectable_effect_has_noise_floor_and_clock_in_it():
     assert speedup_verdict(paired_speedup([alone * 1e6] * 12, [1e6] * 12), noise_floor=1.1)[0] != "faster"
 
 
-@settings(deadline=None)
 @given(seeds, st.integers(9, 30), st.floats(1.2, 3), st.floats(0.0, 0.015))
 def test_a_slow_mode_in_a_third_of_the_rounds_is_seen(seed, n, slower, noise):
     random = np.random.default_rng(seed)

@@ -263,7 +263,7 @@ def test_transposes_around_a_portable_operator_could_be_moved():
     found = layout_of(CONV, TRANSPOSE, mean, replace(TRANSPOSE, delegate=1), replace(CONV, delegate=1))
     assert found is not None
     assert [row["why"] for row in found.rows] == [
-        "transposes out of and back into delegates, around portable operators"
+        "transposes around portable operators across a delegate border"
     ]
     assert found.rows[0]["places"] == [[0, 1], [1, 0]]
 

@@ -81,7 +81,7 @@ def longest_matches(off: str, on: str) -> list[set[tuple[int, int]]]:
     return [set()]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text("CFT", max_size=6), st.text("CFT", max_size=6))
 def test_pairs_are_those_of_every_longest_match(off: str, on: str):
     pairs = operator_pairs(operators(off), operators(on))

@@ -187,7 +187,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sampled_from(
         [
@@ -459,7 +459,7 @@ any_calls = st.lists(
 any_inferences = st.lists(st.tuples(any_calls, nanoseconds, nanoseconds), max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(any_inferences, st.lists(st.integers(0, 100_000), max_size=60), st.integers(0, 3))
 def test_every_sample_ends_in_exactly_one_row(module_samples_at, inferences, times, warmup):
     events = trace(*(inference(*sound(made, spare_ns), start) for made, spare_ns, start in inferences))
@@ -475,7 +475,7 @@ def test_every_sample_ends_in_exactly_one_row(module_samples_at, inferences, tim
     assert not counted.duplicated(keys).any()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(any_inferences, st.lists(st.integers(0, 100_000), min_size=1, max_size=60))
 def test_operators_are_numbered_as_in_the_timeline(module_samples_at, inferences, times):
     events = trace(*(inference(*sound(made, spare_ns), start) for made, spare_ns, start in inferences))
@@ -490,7 +490,7 @@ def test_operators_are_numbered_as_in_the_timeline(module_samples_at, inferences
 true_ns = st.integers(1, 9_000)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(
         st.tuples(nanoseconds, st.lists(true_ns, min_size=1, max_size=8), nanoseconds), min_size=1, max_size=4

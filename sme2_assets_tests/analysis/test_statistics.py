@@ -45,7 +45,7 @@ def _arms(random: np.random.Generator, n: int, ratio: float = 1.0) -> tuple[list
     return (ratio * 1e6 * np.exp(off)).tolist(), (1e6 * np.exp(on)).tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(MIN_ROUNDS, 25), st.integers(0, 2**32 - 1), st.floats(-1.5, 1.5))
 def test_the_p_value_is_that_of_the_exact_signed_rank_test(n, seed, shift):
     differences = _differences_without_ties(n, seed, shift)
@@ -58,7 +58,7 @@ def test_the_p_value_is_that_of_the_exact_signed_rank_test(n, seed, shift):
         assert speedup.low <= 1 <= speedup.high
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from([-2, -1, 0, 1, 2, 3]), min_size=MIN_ROUNDS, max_size=8))
 def test_the_p_value_is_exact_also_with_ties_and_zeros(steps):
     speedup = paired_speedup([1e6 * 1.1**step for step in steps], [1e6] * len(steps))
@@ -70,7 +70,6 @@ def test_the_p_value_is_exact_also_with_ties_and_zeros(steps):
     assert speedup.p_value == pytest.approx(p, rel=1e-9)
 
 
-@settings(deadline=None)
 @given(
     hnp.arrays(
         float,
@@ -100,7 +99,6 @@ def test_the_same_rounds_give_the_same_interval():
     assert paired_speedup(off, on) == paired_speedup(off, on)
 
 
-@settings(deadline=None)
 @given(paired_times)
 def test_swapping_the_arms_gives_the_reciprocal(pair):
     off, on = pair

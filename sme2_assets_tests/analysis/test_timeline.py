@@ -49,7 +49,7 @@ def one(rows: pd.DataFrame, **wanted: object) -> pd.Series:
     return rows.iloc[0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(calls, st.integers(0, 10**9), st.integers(0, 2**40)), min_size=1, max_size=4),
     st.integers(0, 5),
@@ -70,7 +70,7 @@ def test_the_rows_of_every_inference_add_up_to_its_execution(inferences, warmup)
         )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(calls, st.integers(0, 10**9))
 def test_an_operator_is_identified_by_backend_delegate_and_position(made, spare_ns):
     operators = timeline_rows(trace(inference(*sound(made, spare_ns))), 0).query("kind == 'operator'")

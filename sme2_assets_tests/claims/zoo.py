@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
@@ -15,9 +16,12 @@ from sme2_assets.analysis.claims import Said, heard
 from sme2_assets.report.content import session_document
 from sme2_assets.report.explain import explain
 from sme2_assets.report.insights import show_explanation
+from sme2_assets.report.night import open_regressions
 from sme2_assets.report.overview import overview_document, overview_rows
 from sme2_assets.report.terminal import show_session
+from sme2_assets.report.unit_use import finding, unit_table, unit_use
 from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.history import ENOUGH_SESSIONS, NIGHTS_BEFORE, find_regressions, no_slow_down_text
 from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, cnn, source
 from sme2_assets_tests.warehouse.newest import compare_newest
 
@@ -28,7 +32,7 @@ def sentences(warehouse: Warehouse) -> list[Said]:
     """All claims that explanations, reports, the terminal and the overview make about a warehouse."""
     out = Console(file=io.StringIO(), width=200)
     runs = warehouse.query(
-        "SELECT session_id, sme2, manifest FROM (SELECT *, seed IS NOT NULL AS manifest FROM runs)"
+        "SELECT run_id, session_id, sme2, manifest FROM (SELECT *, seed IS NOT NULL AS manifest FROM runs)"
     )
     with heard() as said:
         for session_id, arms in runs.groupby("session_id"):
@@ -40,6 +44,11 @@ def sentences(warehouse: Warehouse) -> list[Said]:
                 session_document(warehouse, str(session_id))
                 show_session(out, warehouse, str(session_id), None, operators=True)
         overview_document(overview_rows(warehouse), lambda row: None)
+        used = unit_use(warehouse, runs["run_id"].tolist())
+        unit_table(used, {})
+        finding(used)
+        no_slow_down_text(warehouse)
+        open_regressions(warehouse)
     return said
 
 
@@ -132,6 +141,61 @@ def an_emulated_pair_without_any_matrix_operator(folder: Path) -> Warehouse:
     return _arms(folder, replace(arm, sme2="off"), arm)
 
 
+def precisions_apart(folder: Path) -> Warehouse:
+    """Emulated: a model on the unit at one precision alone, one on it at both, one at neither."""
+    on, off = "Fully Connected (NC, PF32) GEMM #1", "Fully Connected (NC, F32) GEMM #1"
+    linear = source("head", "XNNFullyConnected", macs=1_000)
+    names = {"apart-fp32": on, "apart-fp16": off, "both-fp32": on, "both-fp16": on, "none-fp32": off}
+    return _arms(
+        folder,
+        *(
+            OperatorRun(
+                [Op(name, 50, 0, linear, 60, 60 if name == on else 0)],
+                variant=variant,
+                platform="emulated",
+                fidelity="emulated",
+                session_id=variant,
+            )
+            for variant, name in names.items()
+        ),
+    )
+
+
+def pairs_whose_passes_or_kernels_tell_nothing(folder: Path) -> Warehouse:
+    plain = Op("Fully Connected (NC, F32) GEMM #1", 500, 0, source("head", "XNNFullyConnected", macs=1_000))
+    moved = Op("Fully Connected (NC, PF32) GEMM #1", 50, 0, {}, 0, 0)
+    slow = Op("Softmax (NC, F32) #1", 200)
+    pairs = {"none": [plain, slow], "moved": [moved, slow]}
+    return _arms(
+        folder,
+        *(OperatorRun([plain, slow], "off", session_id=name, variant=f"{name}-fp32") for name in pairs),
+        *(OperatorRun(ops, "on", session_id=name, variant=f"{name}-fp32") for name, ops in pairs.items()),
+    )
+
+
+def a_pair_that_contradicts_itself(folder: Path) -> Warehouse:
+    return _pairs(folder, MadeRun(untraced_slowness=1.5))
+
+
+def series_of_which_one_became_slower(folder: Path) -> Warehouse:
+    warehouse = Warehouse(folder / "warehouse")
+    for night in range(ENOUGH_SESSIONS + 2):
+        for variant, us in {"slower-fp32": 100 if night < NIGHTS_BEFORE else 400, "same-fp32": 100}.items():
+            OperatorRun(
+                [Op("Softmax (NC, F32) #1", us + night % 3)],
+                "off",
+                variant,
+                session_id=f"night{night:02}",
+                started_at=datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=night),
+                rounds=1,
+                iterations=1,
+            ).write(warehouse)
+    warehouse.publish()
+    find_regressions(warehouse, folder / "acknowledged.txt")
+    warehouse.publish()
+    return warehouse
+
+
 def random_warehouse(folder: Path, ops: list[Op], fidelity: str, arms: str) -> Warehouse:
     """These operators in one arm or in both; with SME2 off none has a sample on SME."""
     platform = "emulated" if fidelity == "emulated" else "linux"
@@ -151,5 +215,9 @@ ZOO: dict[str, Callable[[Path], Warehouse]] = {
         operators_of_which_nothing_tells,
         nothing_but_small_things,
         an_emulated_pair_without_any_matrix_operator,
+        precisions_apart,
+        pairs_whose_passes_or_kernels_tell_nothing,
+        a_pair_that_contradicts_itself,
+        series_of_which_one_became_slower,
     )
 }

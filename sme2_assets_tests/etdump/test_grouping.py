@@ -16,7 +16,7 @@ def first_seen_codes(values: list) -> list[int]:
     return [codes.setdefault(value, len(codes)) for value in values]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(0, 2**40) | st.integers(0, 5).map(lambda n: n << 16), max_size=60))
 def test_numbers_are_coded_by_first_appearance(values: list[int]) -> None:
     code, first = grouping.group_equal(np.array(values, dtype=np.int64))
@@ -35,7 +35,7 @@ def coded_texts(texts: list[bytes]) -> list[int]:
     return code.tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.binary(max_size=20) | st.sampled_from([b"a" * n for n in (7, 8, 9, 127, 128, 129)]), min_size=1

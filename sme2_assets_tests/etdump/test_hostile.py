@@ -92,7 +92,7 @@ def test_every_truncation_that_the_size_prefix_does_not_tell_is_noticed(small_tr
     assert noticed == list(range(len(noticed)))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(st.tuples(st.integers(0, len(SMALL_TRACE) - 1), st.integers(0, 255)), min_size=1, max_size=8))
 def test_flipped_bytes_give_events_or_a_trace_error(flips: list[tuple[int, int]]) -> None:
     data = bytearray(SMALL_TRACE)
@@ -104,7 +104,7 @@ def test_flipped_bytes_give_events_or_a_trace_error(flips: list[tuple[int, int]]
 EXTREMES = [0, 1, 2, 3, 4, 7, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFFFC, 0x3FFFFFFF, len(SMALL_TRACE)]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.integers(0, len(SMALL_TRACE) // 4 - 1), st.sampled_from(EXTREMES))
 @example(1, 0xFFFFFFFC)
 def test_extreme_words_give_events_or_a_trace_error(word: int, value: int) -> None:
@@ -113,7 +113,7 @@ def test_extreme_words_give_events_or_a_trace_error(word: int, value: int) -> No
     events_or_trace_error(bytes(data))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=600))
 def test_random_bytes_behind_a_good_header_give_events_or_a_trace_error(body: bytes) -> None:
     header = struct.pack("<II4s", len(body) + 8, 8, b"ED00")

@@ -204,7 +204,7 @@ DOCUMENTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(document=DOCUMENTS)
 def test_any_experiment_is_planned_and_checked_without_a_defect(lab: Lab, document: dict[str, Any]):
     loaded = of(document, lab.store.root.parent)

@@ -127,7 +127,7 @@ EXPERIMENTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(document=EXPERIMENTS)
 def test_any_experiment_is_the_same_after_writing_and_reading(tmp_path_factory, document: dict[str, Any]):
     experiment = parsed(document, "made")

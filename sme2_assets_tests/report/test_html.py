@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from sme2_assets.report.claims import EMULATED
 from sme2_assets.report.document import Commands, Document, Finding, Grid, Section, Text, Verdict
 from sme2_assets.report.html import html_of
 from sme2_assets.report.markdown import markdown_of
 from sme2_assets.report.module_plots import module_figure
 from sme2_assets.report.plots import NARROW
 from sme2_assets.report.svg import inline_svg
-from sme2_assets.report.tables import EMULATED_NOTE, TextTable
+from sme2_assets.report.tables import TextTable
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.report.hostile import FRAGMENTS, hostile_text, markdown_skeleton, parsed
 
@@ -89,7 +90,7 @@ def test_an_emulated_page_has_counts_and_kernels_and_no_time(
         # What is not a time there: how near the outputs are, and the script of the page.
         told = re.sub(r'"use strict".*', "", text, flags=re.DOTALL)
         assert TIMES.findall(told) == []
-        assert EMULATED_NOTE in told
+        assert EMULATED.text in told
         assert "SME unit" in told
     assert 'id="latency"' not in pages["emulated"]
     assert TIMES.search(" ".join(parsed(pages["faster"]).text)), "which a page of hardware is full of"
@@ -154,7 +155,7 @@ def made_of(text: str) -> Document:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=hostile_text)
 def test_no_text_becomes_markup_in_html(text: str):
     plain, hostile = parsed(html_of(made_of("plain"))), parsed(html_of(made_of(text)))
@@ -163,7 +164,7 @@ def test_no_text_becomes_markup_in_html(text: str):
     assert text in hostile.text, "and it is shown as it is"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=hostile_text)
 def test_no_text_becomes_markup_in_markdown(text: str):
     assert markdown_skeleton(markdown_of(made_of(text))) == markdown_skeleton(markdown_of(made_of("plain")))

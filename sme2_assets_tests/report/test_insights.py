@@ -5,6 +5,7 @@ import re
 import pytest
 from rich.console import Console
 
+from sme2_assets.report.claims import EMULATED
 from sme2_assets.report.explain import Explanation
 from sme2_assets.report.insights import (
     WINS_NOTE,
@@ -17,7 +18,6 @@ from sme2_assets.report.insights import (
     show_explanation,
 )
 from sme2_assets.report.markdown import section_markdown
-from sme2_assets.report.tables import EMULATED_NOTE
 from sme2_assets_tests.report.test_tables import TIME
 from sme2_assets_tests.warehouse.made_operators import OperatorRun, cnn, explained
 
@@ -57,7 +57,7 @@ def test_report_and_terminal_have_every_insight_with_evidence_and_what_it_rules_
             assert insight.rules_out in text
             assert all(evidence in text for evidence in insight.evidence)
         assert (WINS_NOTE in text) == (name != "emulated")
-        assert (EMULATED_NOTE in text) == (name == "emulated")
+        assert (EMULATED.text in text) == (name == "emulated")
 
 
 def test_nothing_emulated_shows_a_time():

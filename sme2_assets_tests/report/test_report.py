@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.errors import WarehouseError
+from sme2_assets.report.claims import EMULATED
 from sme2_assets.report.content import session_document
 from sme2_assets.report.document import Document, Picture, Section
 from sme2_assets.report.files import report_folder, write_document, write_report
 from sme2_assets.report.markdown import MarkdownReport, markdown_of, markdown_report
-from sme2_assets.report.tables import EMULATED_NOTE
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.report.test_tables import TIME
@@ -36,7 +36,7 @@ def test_the_report_begins_with_the_verdict_and_carries_interval_and_n(documents
     assert re.search(r"Speedup \(off / on\): 1\.\d\dx \(1\.\d\d to 1\.\d\d, n=6\)\.", text)
     work = "91% of the multiply-accumulates"
     assert f"SME2 on: 2 of 3 convolutions and matrix products, {work}; SME2 off: 0 of 3" in text
-    assert EMULATED_NOTE not in text
+    assert EMULATED.text not in text
 
 
 def test_its_tables_are_those_of_the_warehouse(paired: Warehouse, documents: dict[str, Document]):
@@ -53,7 +53,7 @@ def test_its_tables_are_those_of_the_warehouse(paired: Warehouse, documents: dic
 
 def test_an_emulated_report_says_so_and_shows_no_times(documents: dict[str, Document]):
     text = markdown_of(documents["emulated"])
-    assert f"> {EMULATED_NOTE}" in text
+    assert f"> {EMULATED.text}" in text
     assert "Speedup" not in text
     assert "Latency" not in text
     for heading in ("Categories", "Operators"):

@@ -114,6 +114,7 @@ class OperatorRun:
             "sme2": self.sme2,
             "threads": 1,
             "fidelity": self.fidelity,
+            "arch": "x86_64" if self.fidelity == "reference" else "aarch64",
         }
 
     def _run(self) -> dict[str, Any]:

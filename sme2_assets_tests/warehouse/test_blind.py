@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.made.run_folder import MadeRun
+from sme2_assets.analysis.claims import heard
 from sme2_assets.evidence.blind import TRIAL_FILE, TRUTH_FILE, Trial, Truth, write_trial
 from sme2_assets.report.content import session_document
 from sme2_assets.report.markdown import markdown_of
@@ -17,6 +18,7 @@ from sme2_assets.store import Store, sha256_of_text
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.blind import blind_rates_text, write_blind_trials
 from sme2_assets.warehouse.rebuild import differences, merge, rebuild, sync
+from sme2_assets_tests.claims.zoo import false_sentences
 
 MADE = MadeRun(rounds=6, iterations=2)
 
@@ -148,13 +150,16 @@ def test_rates_stand_beside_the_verdict_of_their_device_alone(store: Store, devi
         run.write(store.runs)
     write_trials(store, device=device)
     sync(store, quiet)
-    document = session_document(Warehouse(store.warehouse), MADE.session_id)
+    warehouse = Warehouse(store.warehouse)
+    with heard() as said:
+        document = session_document(warehouse, MADE.session_id)
+    assert false_sentences(warehouse, said) == []
     assert document.verdict is not None
     facts = dict(document.verdict.facts)
     text = markdown_of(document)
     if device == MADE.device:
-        said = "hidden slow-downs were found: of 5 % in 2 of 2; false alarms: 0 of 2"
-        assert facts["blind trials on this device"] == said
+        rates = "hidden slow-downs were found: of 5 % in 2 of 2; false alarms: 0 of 2"
+        assert facts["blind trials on this device"] == rates
         assert "no blind trials" not in text
     else:
         assert "blind trials on this device" not in facts

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import dagster as dg
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.made.run_folder import MadeRun
 from sme2_assets.cli import main
@@ -13,7 +15,14 @@ from sme2_assets.defs.assets.history import regressions
 from sme2_assets.defs.checks import no_regression
 from sme2_assets.defs.resources import Lab
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.history import find_regressions, no_slow_down_text, series_of
+from sme2_assets.warehouse.history import (
+    ENOUGH_SESSIONS,
+    LEAST_SESSIONS,
+    find_regressions,
+    no_slow_down_text,
+    series_of,
+    what_could_be_found,
+)
 from sme2_assets.warehouse.schema import TIMELINE
 from sme2_assets_tests.warehouse.test_compare import write
 
@@ -50,3 +59,16 @@ def test_of_one_run_it_is_not_said_that_nothing_became_slower(warehouse: Warehou
     assert "Too few sessions to tell" in (check.description or "")
     (made,) = result.asset_materializations_for_node("regressions")
     assert "Too few sessions to tell" in str(made.metadata["became slower"].value)
+
+
+@given(st.lists(st.integers(0, 2 * ENOUGH_SESSIONS), max_size=8))
+def test_nothing_is_said_of_series_that_are_too_short(counts: list[int]):
+    said = what_could_be_found(counts)
+    telling = sum(count >= LEAST_SESSIONS for count in counts)
+    assert ("No slow-down was found" in said) == (telling > 0)
+    assert ("too few sessions to tell" in said.lower()) == (telling < len(counts) or not counts)
+    if telling:
+        assert f"found in {telling} series" in said
+    if min(counts, default=0) < ENOUGH_SESSIONS:
+        assert f"from {LEAST_SESSIONS} on" in said
+        assert f"from {ENOUGH_SESSIONS}" in said

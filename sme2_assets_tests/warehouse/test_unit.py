@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -135,7 +135,6 @@ def states(rows: list[dict[str, Any]]) -> list[str]:
     return [state for (state,) in found]
 
 
-@settings(deadline=None)
 @given(st.lists(operators(), min_size=1, max_size=30))
 def test_no_operator_that_samples_show_on_the_unit_is_off_and_none_is_on_without_proof(rows):
     for row, state in zip(rows, states(rows), strict=True):
@@ -150,7 +149,6 @@ def test_no_operator_that_samples_show_on_the_unit_is_off_and_none_is_on_without
             assert state == "unknown"
 
 
-@settings(deadline=None)
 @given(operators(), st.integers(1, 100))
 def test_another_sample_on_the_unit_never_speaks_against_it(row, more):
     [before, after] = states(
@@ -159,7 +157,6 @@ def test_another_sample_on_the_unit_never_speaks_against_it(row, more):
     assert (before, after) not in {("on", "off"), ("on", "unknown"), ("unknown", "off")}
 
 
-@settings(deadline=None)
 @given(st.sampled_from(list(CASES)), st.integers(0, 10_000))
 def test_threads_that_wait_change_nothing(name: str, idle: int):
     op, _ = CASES[name]

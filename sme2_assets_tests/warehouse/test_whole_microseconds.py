@@ -112,7 +112,7 @@ def summarised(rows: pd.DataFrame, view: str, keys: list[str]) -> pd.DataFrame:
         return connection.execute(f"FROM {view} ORDER BY {', '.join(keys)}").df()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1_500, 6_000, 90_000]), st.sampled_from([1, 900, 9_000]))
 def test_what_is_said_of_a_floored_time_holds_the_true_one_always(
     seed: int, longest_ns: int, overhead_ns: int

@@ -54,11 +54,11 @@ def projection(subject: ArmRows) -> Iterator[Insight]:
     left_ns = [inference_ns - eligible_ns + eligible_ns / factor for factor in PUBLISHED_SPEEDUPS]
     low, high = (inference_ns / left for left in left_ns)
     if subject.evidence_run_id is not None:
-        why = f"those that take SME2 kernels in the emulated run {subject.evidence_run_id}"
+        why = claims.ELIGIBLE.say(evidence_run_id=subject.evidence_run_id)
     else:
         why = "all but those whose type has no SME2 kernel; no run with SME2 on shows the others"
     if unknown := int((subject.missed_sme2["on_sme_unit"] == UNKNOWN).sum()):
-        why += f"; {unknown} of which it is unknown are left out"
+        why += claims.UNKNOWN_LEFT_OUT.say(run_id=subject.run["run_id"], count=unknown)
     slowest, fastest = PUBLISHED_SPEEDUPS
     yield subject.insight(
         "projection",

@@ -62,6 +62,32 @@ def _both(*conditions: str) -> str:
     return "SELECT " + " AND ".join(conditions)
 
 
+# What all numbers of an insight rest on.
+_TRACED = "FROM inferences WHERE run_id = $run_id AND pass = 'etdump' AND NOT is_warmup"
+MEANS = Claim(
+    "run {run_id} on {device}: means over {rounds} rounds{left_out}, {inferences} inferences with "
+    "tracer{busy}",
+    _both(
+        _TIMED,
+        f"(SELECT count(DISTINCT round) = $rounds AND count(*) = $inferences {_TRACED})",
+        "($disturbed > 0) = ($left_out <> '')",
+        "(SELECT starts_with($device, coalesce(nullif(device, ''), 'a device that is not known')) "
+        "AND ($busy = '') = (coalesce(len(flags), 0) = 0) FROM runs WHERE run_id = $run_id)",
+    ),
+)
+LEFT_OUT = Claim(
+    " ({count} of them disturbed and left out)",
+    "SELECT count(*) FILTER (disturbed) = $count FROM traced_rounds WHERE run_id = $run_id",
+)
+BUSY = Claim(
+    "; the machine was not quiet ({kinds}), which raises means",
+    "SELECT len(flags) > 0 FROM runs WHERE run_id = $run_id",
+)
+ONLY_KERNELS = Claim(
+    "run {run_id}: emulated, so kernels are real and times mean nothing",
+    "SELECT fidelity = 'emulated' FROM runs WHERE run_id = $run_id",
+)
+
 # Heavy operators.
 HEAVY = Claim(
     "{name} takes {share:.1%} of the inference",
@@ -362,6 +388,13 @@ IF_FASTER = Claim(
     ),
 )
 # Arithmetic and definitions: true whatever was measured.
+_EMULATED_ON = "SELECT fidelity = 'emulated' AND sme2 = 'on' FROM runs WHERE run_id = $evidence_run_id"
+SEEN_EMULATED = Claim("kernels seen in the emulated run {evidence_run_id}", _EMULATED_ON)
+ELIGIBLE = Claim("those that take SME2 kernels in the emulated run {evidence_run_id}", _EMULATED_ON)
+UNKNOWN_LEFT_OUT = Claim(
+    "; {count} of which it is unknown are left out",
+    "SELECT count(*) = $count FROM missed_sme2 WHERE run_id = $run_id AND on_sme_unit = 'unknown'",
+)
 NOT_MORE = Claim(
     "More than {high:.2f}x, unless CONV and GEMM gain more than {fastest:.0f} times. It does not say "
     "what this "
@@ -374,4 +407,9 @@ OTHER_LAYOUT = Claim("Nothing in order and shape speaks against the other {count
 LAYOUT = Claim(
     "{count} of {total} transposes and conversions could go or be moved",
     f"SELECT {_count('list_contains($kinds, op_type)')} = $total AND $count BETWEEN 1 AND $total",
+)
+LAYOUT_PAIR = Claim(
+    "{what}{border}",
+    "SELECT count(*) = 2 AND (count(DISTINCT coalesce(delegate, -1)) = 2) = ($border <> '') "
+    "FROM operator_facts WHERE run_id = $run_id AND list_contains($orders, execution_order)",
 )

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from sme2_assets.analysis.confidence import Basis, Conditions, conditions_of
+from sme2_assets.analysis.insights import claims
 from sme2_assets.analysis.insights.values import names_in
 
 MATRIX = ("CONV", "GEMM")
@@ -103,19 +104,29 @@ class ArmRows:
         rounds, inferences = int(self.headroom["rounds"]), int(self.headroom["inferences"])
         if self.timed:
             flags = names_in(self.run.get("flags"))
-            busy = f"; the machine was not quiet ({_flag_kinds(flags)}), which raises means" if flags else ""
             odd = self.conditions.disturbed_rounds
-            left_out = f" ({odd} of them disturbed and left out)" if odd else ""
-            return (
-                f"run {self.run['run_id']} on {device_text(self.run)}: means over {rounds} rounds{left_out}, "
-                f"{inferences} inferences with tracer{busy}"
+            return claims.MEANS.say(
+                run_id=self.run["run_id"],
+                device=device_text(self.run),
+                rounds=rounds,
+                disturbed=odd,
+                left_out=claims.LEFT_OUT.say(run_id=self.run["run_id"], count=odd) if odd else "",
+                inferences=inferences,
+                busy=claims.BUSY.say(run_id=self.run["run_id"], kinds=_flag_kinds(flags)) if flags else "",
             )
-        return f"run {self.run['run_id']}: emulated, so kernels are real and times mean nothing"
+        return claims.ONLY_KERNELS.say(run_id=self.run["run_id"])
+
+
+UNKNOWN_DEVICE = "a device that is not known"
 
 
 def device_text(run: Row) -> str:
-    """What a run's times are of."""
-    return f"{run['device']} ({run['arch']}, {run['cpu']})"
+    """What a run's times are of. Traces from elsewhere do not tell all of it, some of them nothing."""
+    device, *facts = (
+        None if pd.isna(run[name]) or not run[name] else str(run[name]) for name in ("device", "arch", "cpu")
+    )
+    known = ", ".join(fact for fact in facts if fact)
+    return (device or UNKNOWN_DEVICE) + (f" ({known})" if known else "")
 
 
 def _flag_kinds(flags: list[str]) -> str:

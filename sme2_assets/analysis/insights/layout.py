@@ -44,8 +44,8 @@ class _Change:
 def layout_changes(subject: ArmRows) -> Iterator[Insight]:
     sequence = subject.bottlenecks.sort_values("execution_order").to_dict("records")
     changes = [
-        *_pairs(sequence, _TRANSPOSES, _transposes_cancel),
-        *_pairs(sequence, _CONVERTS, _convert_back),
+        *_pairs(subject.run["run_id"], sequence, _TRANSPOSES, _transposes_cancel),
+        *_pairs(subject.run["run_id"], sequence, _CONVERTS, _convert_back),
     ]
     paired = {row["execution_order"] for change in changes for row in change.operators}
     changes += _at_borders(sequence, paired)
@@ -80,6 +80,7 @@ def layout_changes(subject: ArmRows) -> Iterator[Insight]:
 
 
 def _pairs(
+    run_id: str,
     sequence: list[Row],
     kinds: frozenset[str],
     judge: Callable[[Row, Row, list[Row]], tuple[str, bool] | None],
@@ -92,27 +93,33 @@ def _pairs(
         if first is not None:
             verdict = judge(sequence[first], row, sequence[first + 1 : index])
             if verdict is not None:
-                why, both = verdict
-                times = [sequence[first]["mean_ns"], row["mean_ns"]]
+                what, both = verdict
+                pair = (sequence[first], row)
+                why = claims.LAYOUT_PAIR.say(
+                    run_id=run_id,
+                    what=what,
+                    border=" across a delegate border" if _border_between(*pair) else "",
+                    orders=[one["execution_order"] for one in pair],
+                )
+                times = [one["mean_ns"] for one in pair]
                 win_ns = None if pd.isna(times).any() else float(sum(times) if both else min(times))
-                yield _Change((sequence[first], row), why, win_ns)
+                yield _Change(pair, why, win_ns)
                 first = None
                 continue
         first = index
 
 
 def _transposes_cancel(first: Row, second: Row, between: list[Row]) -> tuple[str, bool] | None:
-    border = " across a delegate border" if _border_between(first, second) else ""
     shapes = (first["input_shape"], second["output_shape"])
     known = not any(pd.isna(shape) for shape in shapes)
     if not between:
         if known and shapes[0] == shapes[1]:
-            return f"a transpose and one that undoes it{border}", True
-        return f"two transposes in a row that could be one{border}", False
+            return "a transpose and one that undoes it", True
+        return "two transposes in a row that could be one", False
     if all(row["category"] == "Elementwise" and row["op_type"] not in _ALONG_AN_AXIS for row in between):
-        return f"transposes around elementwise operators, which need no layout{border}", True
-    if border and all(row["backend"] == "portable" for row in between):
-        return "transposes out of and back into delegates, around portable operators", True
+        return "transposes around elementwise operators, which need no layout", True
+    if _border_between(first, second) and all(row["backend"] == "portable" for row in between):
+        return "transposes around portable operators", True
     return None
 
 
@@ -123,11 +130,7 @@ def _convert_back(first: Row, second: Row, between: list[Row]) -> tuple[str, boo
     directions = [_direction(row) for row in (first, second)]
     if None not in directions and directions != ["dequantise", "quantise"]:
         return None
-    border = " across a delegate border" if _border_between(first, second) else ""
-    return (
-        f"conversions there and back around operators that only move data, if the scales agree{border}",
-        True,
-    )
+    return "conversions there and back around operators that only move data, if the scales agree", True
 
 
 def _direction(row: Row) -> str | None:

@@ -27,7 +27,7 @@ def missed_kernels(subject: ArmRows) -> Iterator[Insight]:
         which = {"count": len(members), "operators": plural(members, "operator")}
         evidence = []
         if basis == "emulated":
-            evidence.append(f"kernels seen in the emulated run {members['evidence_run_id'].iloc[0]}")
+            evidence.append(claims.SEEN_EMULATED.say(evidence_run_id=members["evidence_run_id"].iloc[0]))
         if basis == "predicted":
             evidence.append("predicted from the operators' types: no run with SME2 on shows it")
         evidence += _sample_evidence(members, these)

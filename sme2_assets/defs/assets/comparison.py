@@ -12,7 +12,14 @@ from sme2_assets.report.glance import category_glance
 from sme2_assets.report.insights import insight_table
 from sme2_assets.report.module_plots import module_picture
 from sme2_assets.report.plots import category_picture, data_uri_markdown
-from sme2_assets.report.tables import comparison_table, device_cell, placebo_text, speedup_text
+from sme2_assets.report.tables import (
+    comparison_table,
+    confidence_text,
+    device_cell,
+    placebo_text,
+    speedup_text,
+    verdict_and_reason,
+)
 from sme2_assets.store import sha256_of_text
 from sme2_assets.targets import SME2_STATES, TargetKey
 from sme2_assets.warehouse.checks import executed_kernel_faults
@@ -74,17 +81,14 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
         )
         explanation = explain(warehouse, rows["session_id"].iloc[0])
     model = rows[rows["level"] == "model"].iloc[0]
+    verdict, reason = verdict_and_reason(dict(model))
     picture = category_picture(categories, f"{variant} on {platform_name}: the category shift")
     return dg.MaterializeResult(
         metadata={
-            "verdict": model["verdict"],
-            "reason": model["reason"],
+            "verdict": verdict,
+            "reason": reason,
             **({"speedup off / on": speedup_text(dict(model))} if pd.notna(model["speedup"]) else {}),
-            **(
-                {"confidence": f"{model['confidence']}: {model['confidence_reason']}"}
-                if pd.notna(model["confidence"])
-                else {}
-            ),
+            **({"confidence": confidence} if (confidence := confidence_text(dict(model))) else {}),
             **({"placebo": placebo} if (placebo := placebo_text(dict(model))) else {}),
             "shift at a glance": dg.MetadataValue.md(category_glance(categories)),
             "category shift": dg.MetadataValue.md(data_uri_markdown(picture, "category shift")),

@@ -15,9 +15,10 @@ from sme2_assets.defs.partitions import NIGHT_TAG, RANGE_START, parse_run_key
 from sme2_assets.defs.resources import Lab, Nights
 from sme2_assets.errors import Sme2Error
 from sme2_assets.profiling.requests import ProfileRequest
+from sme2_assets.report.claims import BASELINE
 from sme2_assets.report.night import NightSummary, PairResult, night_folder, open_regressions
 from sme2_assets.report.night import nights as recorded
-from sme2_assets.report.tables import fidelity_note, speedup_text
+from sme2_assets.report.tables import arm_text, fidelity_note, speedup_text, verdict_and_reason
 from sme2_assets.store import sha256_of_text
 from sme2_assets.targets import SME2_STATES
 from sme2_assets.warehouse import Warehouse
@@ -147,7 +148,7 @@ def _take_result(pair: PairResult, warehouse: Warehouse, run_ids: list[str]) -> 
             [latency] = rows_of_view(warehouse, "latency_summary", run["run_id"]).to_dict("records")
             pair.latency_ms[run["sme2"]] = round(float(latency["median_ns"]) / 1e6, 6)
     if len(runs) < 2:
-        alone = f"SME2 {pair.states[0]} alone: a baseline, nothing to compare."
+        alone = BASELINE.say(session_id=pair.session_id, arm=arm_text(runs[0]))
         pair.reason = fidelity_note(runs[0]) or alone
         return
     rows = comparison_of_session(warehouse, runs[0]["session_id"])
@@ -156,7 +157,8 @@ def _take_result(pair: PairResult, warehouse: Warehouse, run_ids: list[str]) -> 
             "It was measured, but not compared.", "See sme2_comparison of this pair in the UI (`sme2 dev`)."
         )
     row = rows[rows["level"] == "model"].iloc[0].to_dict()
-    pair.verdict, pair.reason, pair.speedup = row["verdict"], row["reason"], speedup_text(row)
+    pair.verdict, pair.reason = verdict_and_reason(row)
+    pair.speedup = speedup_text(row)
 
 
 def _missed(lab: Lab, nights: Nights, started: datetime) -> list[str]:

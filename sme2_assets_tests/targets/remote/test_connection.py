@@ -84,7 +84,7 @@ def test_words_arrive_as_they_were_sent(remote_device: RemoteDevice) -> None:
 
 
 @given(words=WORDS)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_words_arrive_as_they_were_sent(remote_device: RemoteDevice, words: list[str]) -> None:
     assert _round_trip(remote_device.device, words) == words
 
