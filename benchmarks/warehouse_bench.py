@@ -56,7 +56,7 @@ class _Steps:
 
 def load_ours() -> Way:
     from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.ingest import rows_of_run, write_run
+    from sme2_assets.warehouse.ingest import rows_of_run, write_runs
 
     def run(run_folder: Path) -> tuple[int, dict[str, float]]:
         with tempfile.TemporaryDirectory() as folder:
@@ -64,7 +64,7 @@ def load_ours() -> Way:
             warehouse = Warehouse(Path(folder) / "warehouse")
             rows = rows_of_run(run_folder)
             steps.done("rows")
-            write_run(warehouse, rows)
+            write_runs(warehouse, rows)
             steps.done("Parquet")
             warehouse.publish()
             steps.done("publish")

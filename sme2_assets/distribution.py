@@ -61,6 +61,16 @@ _THINGS = {
             "macos": "android-platform-tools",
         },
     ),
+    "ssh": (
+        "OpenSSH's client",
+        {
+            "debian": "openssh-client",
+            "fedora": "openssh-clients",
+            "arch": "openssh",
+            "alpine": "openssh-client",
+            "suse": "openssh-clients",
+        },
+    ),
     # Debian takes a part of Python's own library out of it.
     "venv": ("Python's venv module with ensurepip", {"debian": _PYTHON + "-venv", "alpine": "python3"}),
     "git": (

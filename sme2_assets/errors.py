@@ -7,6 +7,10 @@ Any other exception is a defect of ours and keeps its traceback.
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Sequence
+
 
 class Sme2Error(Exception):
     """A failure with a cause and a remedy."""
@@ -54,6 +58,40 @@ class ConnectionLost(RunnerError):
 
 class PackagesUnavailable(Sme2Error):
     """Packages of the distribution that this machine cannot fetch."""
+
+
+_DISK_FAULTS = (
+    (
+        r"No space left on device|disk is full|Disk quota exceeded",
+        "The disk is full",
+        "Make room (`sme2 gc` shows what can go)",
+    ),
+    (r"Read-only file system|readonly database", "The disk can only be read", "Make it writable"),
+    (
+        r"Permission denied|unable to open database file",
+        "A file may not be written",
+        "Check who owns the folder",
+    ),
+    (r"Input/output error", "The disk does not work", "Check it"),
+)
+
+
+def disk_failure(text: str) -> Sme2Error | None:
+    """What a failure of the disk means, by the words of the system, SQLite or DuckDB; None for another one.
+
+    Any write can meet one, so they are told where errors come out, and not where files are written.
+    """
+    for words, what, remedy in _DISK_FAULTS:
+        if re.search(words, text):
+            said = printable(text.strip().splitlines()[0])[:300]
+            return Sme2Error(f"{what}: {said}", f"{remedy}, or choose another data folder with --data.")
+    return None
+
+
+def did_you_mean(given: str, known: Sequence[str], *, always: bool = False) -> str:
+    """The known name that is nearest to one that is not, as a part of a sentence."""
+    nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.0 if always else 0.4)
+    return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
 
 def printable(text: str) -> str:

@@ -18,9 +18,10 @@ from sme2_assets.definitions import build_definitions
 from sme2_assets.defs.failures import failure_of
 from sme2_assets.defs.jobs import compare_job, noise_job, profile_job
 from sme2_assets.defs.loggers import Log, progress_logger
-from sme2_assets.defs.partitions import MODEL_VARIANTS, pair_key, range_tags, run_key
+from sme2_assets.defs.partitions import MODEL_VARIANTS, SESSION_TAG, pair_key, range_tags, run_key
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
+from sme2_assets.leftovers import remove_leftovers
 from sme2_assets.profiling.requests import LeftOut, ProfileRequest, causes_of
 from sme2_assets.store import Store, ready_dagster_home
 
@@ -48,6 +49,7 @@ class Profiled:
 
 def open_instance(store: Store) -> dg.DagsterInstance:
     """The Dagster instance of the data folder; `$DAGSTER_HOME` wins where it is set."""
+    remove_leftovers(store)
     os.environ["DAGSTER_HOME"] = str(ready_dagster_home(store))
     return dg.DagsterInstance.get()
 
@@ -74,10 +76,11 @@ def profile(
     failures: dict[ProfileRequest, Sme2Error] = {}
     for request in requests:
         try:
-            target = lab.target(request.platform, settings.get("device"))
+            wishes = {**settings, "device": request.device} if request.device else settings
+            target = lab.target(request.platform, wishes.get("device"))
             for sme2 in request.states:
                 target.require(sme2)
-            sessions += measure(jobs, request, settings)
+            sessions += measure(jobs, request, wishes)
         except Sme2Error as error:
             failures[request] = error
             if len(failures) < len(requests):
@@ -92,7 +95,9 @@ def _measure(jobs: Jobs, request: ProfileRequest, settings: dict[str, Any]) -> l
     result = jobs.run(profile_job.name, keys, {"etdump_traces": {"config": settings}})
     traces = _facts_of(result, "etdump_traces")
     if len(request.states) == 2:
-        jobs.run(compare_job.name, [pair_key(request.variant, request.platform)])
+        # Of this session, whatever else was measured of the model meanwhile.
+        carried = {SESSION_TAG: str(traces[0]["session_id"])}
+        jobs.run(compare_job.name, [pair_key(request.variant, request.platform)], tags=carried)
     run_ids = tuple(sorted(str(facts["run_id"]) for facts in traces))
     return [Measured(request, str(traces[0]["session_id"]), run_ids)]
 
@@ -131,14 +136,18 @@ class Jobs:
         self.tags = dict(tags or {})
 
     def run(
-        self, job: str, keys: Sequence[str] = (), ops: dict[str, Any] | None = None
+        self,
+        job: str,
+        keys: Sequence[str] = (),
+        ops: dict[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> dg.ExecuteInProcessResult:
         """One run: without a partition, for one, or for the range from the first key to the last."""
         result = self.definitions.resolve_job_def(job).execute_in_process(
             run_config={"loggers": {"progress": {}}, "ops": ops or {}},
             instance=self.instance,
             partition_key=keys[0] if len(keys) == 1 else None,
-            tags=self.tags | (range_tags(keys) if len(keys) > 1 else {}),
+            tags={**self.tags, **(tags or {}), **(range_tags(keys) if len(keys) > 1 else {})},
             raise_on_error=False,
         )
         if _was_interrupted(result):

@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,8 @@ from sme2_assets.errors import Sme2Error
 CHECKOUT = Path(__file__).resolve().parent.parent
 # What the configuration of a Dagster instance begins with.
 DAGSTER_YAML = Path(__file__).with_name("dagster.yaml")
+# File systems end names at 255 bytes, and a folder being filled has a longer one.
+_LONGEST_NAME = 200
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -110,10 +112,15 @@ class Store:
 
 def safe_name(name: str) -> str:
     """`name`, when it can be a file name and a partition key; an error otherwise."""
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name[: _LONGEST_NAME + 1]):
         raise Sme2Error(
             f"{name!r} cannot be used as a name.",
             "Use letters, digits, '.', '_' and '-' only, beginning with a letter or a digit.",
+        )
+    if len(name) > _LONGEST_NAME:
+        raise Sme2Error(
+            f"A name of {len(name):,} characters cannot be used: {name[:40]}...",
+            f"Use at most {_LONGEST_NAME} characters.",
         )
     return name
 
@@ -137,14 +144,51 @@ def ready_dagster_home(store: Store) -> Path:
 @contextmanager
 def new_directory(final: Path) -> Iterator[Path]:
     """A folder to fill; it appears as `final` when the block ends well, and not at all otherwise."""
-    final.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
-    try:
+    with new_directories([final]) as [staging]:
         yield staging
-        staging.chmod(0o755)
-        staging.rename(final)
+
+
+@contextmanager
+def new_directories(finals: Sequence[Path]) -> Iterator[list[Path]]:
+    """Folders to fill, beside each other; they appear when the block ends well, and not at all otherwise.
+
+    They are on the disk before they have their names, so that not even a power cut leaves an empty one.
+    """
+    parent = finals[0].parent
+    parent.mkdir(parents=True, exist_ok=True)
+    stagings = [Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=parent)) for final in finals]
+    try:
+        yield stagings
+        for staging in stagings:
+            staging.chmod(0o755)
+        for step in (lambda staging, _: fsync_all(staging), Path.rename):
+            for staging, final in zip(stagings, finals, strict=True):
+                try:
+                    step(staging, final)
+                except FileNotFoundError:
+                    # Somebody took it for what a dead process had left, and gave it its name.
+                    if not final.is_dir():
+                        raise
+        fsync(parent)
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        for staging in stagings:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def fsync_all(folder: Path) -> None:
+    """Everything below a folder, and the folder."""
+    for path, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            fsync(Path(path, name))
+        fsync(Path(path))
 
 
 @contextmanager

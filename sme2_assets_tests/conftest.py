@@ -21,6 +21,9 @@ from sme2_assets.targets.local import EmulatedTarget
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests.reach import skip_out_of_reach
 
+# Tests write the models that they run; those about trust take this away.
+os.environ["SME2_TRUST_MODELS"] = "1"
+
 pytest_plugins = [
     "pytester",
     "sme2_assets_tests.browser",
@@ -28,6 +31,8 @@ pytest_plugins = [
     "sme2_assets_tests.lanes",
     "sme2_assets_tests.targets.android.adb_loopback",
     "sme2_assets_tests.targets.android.android_userland",
+    "sme2_assets_tests.targets.ssh.sshd_loopback",
+    "sme2_assets_tests.targets.remote.devices",
 ]
 
 # A busy machine fails no test. In CI Hypothesis also takes the same examples each time.
@@ -46,7 +51,7 @@ LONGEST_FIRST = [
     "models/test_export.py",
     "runner/test_source_build.py",
     "report/test_html.py",
-    "e2e/test_android.py",
+    "e2e/test_remote.py",
     "runner/test_runs.py",
     "runner/test_native.py",
     "exchange/test_documented_commands.py",
@@ -80,6 +85,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         return (yield)
     finally:
         pyfuncitem.obj = test
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_configuration(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What a test trusts is not what the person who runs the tests trusts."""
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
 
 
 @pytest.fixture(scope="session")

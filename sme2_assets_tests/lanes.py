@@ -12,7 +12,7 @@ from xdist.scheduler import LoadFileScheduling
 TESTS = Path(__file__).parent
 
 # Who asks for one of these needs more than Python and a compiler, and is not part of `make check`.
-EMULATOR_FIXTURES = {"emulator", "bundle", "adb_bridge", "browser"}
+EMULATOR_FIXTURES = {"emulator", "bundle", "adb_bridge", "ssh_machines", "remote_device", "browser"}
 # Files and rooms that measure sessions, export models, build runners or fetch packages in one test after the
 # other. Who leaves slow tests out does not import them: torch alone takes as long as hundreds of other tests.
 SLOW = (

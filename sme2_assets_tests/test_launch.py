@@ -111,7 +111,7 @@ class Faults:
         facts = {"session_id": "s", "run_id": "r"}
         monkeypatch.setattr(launch, "_facts_of", lambda result, asset: [facts, facts])
 
-    def run(self, job: str, keys: Sequence[str], ops: object = None) -> None:
+    def run(self, job: str, keys: Sequence[str], ops: object = None, tags: object = None) -> None:
         if self.broken.get(job, "nothing") in keys[0]:
             raise Sme2Error(f"{job} broke.", "Mend it.")
         self.made.append((job, keys[0]))

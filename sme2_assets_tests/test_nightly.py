@@ -17,6 +17,7 @@ from typing import Any
 import dagster as dg
 import duckdb
 import pytest
+import yaml
 
 from sme2_assets.definitions import build_definitions
 from sme2_assets.defs.assets.nights import summed_up
@@ -26,6 +27,7 @@ from sme2_assets.defs.partitions import (
     DEVICE_TAG,
     MODEL_VARIANTS,
     NIGHT_TAG,
+    PAIR_TAG,
     RANGE_END,
     RANGE_START,
     range_tags,
@@ -35,10 +37,11 @@ from sme2_assets.defs.sensors import failed_runs_sensor, problems_sensor
 from sme2_assets.errors import Sme2Error
 from sme2_assets.launch import Jobs
 from sme2_assets.report.night import NightSummary, night_folder, nights, open_regressions
-from sme2_assets.store import CHECKOUT, Store
+from sme2_assets.store import CHECKOUT, DAGSTER_YAML, Store
 from sme2_assets.targets.base import Availability
 from sme2_assets.targets.host import host_platform
 from sme2_assets_tests.e2e.conftest import Workbench, make_data_folder
+from sme2_assets_tests.targets.ssh.sshd_loopback import SshMachine
 from sme2_assets_tests.webhook import Webhook, webhook  # noqa: F401  (a fixture)
 
 QUICK = {"rounds": 1, "warmup": 0, "iterations": 1, "kernel_rounds": 0, "quiet_patience_s": 0}
@@ -69,6 +72,47 @@ def asked_for(bench: Workbench, when: Nights, due: datetime = DUE) -> dg.Schedul
         resources={"lab": bench.lab, "nights": when},
     )
     return nightly_schedule(when).evaluate_tick(context)
+
+
+@pytest.fixture
+def machines(bench: Workbench, ssh_machine: SshMachine, second_machine: SshMachine) -> dict[str, SshMachine]:
+    """Two machines of the inventory, by name."""
+    named = {"pi5": ssh_machine, "workstation": second_machine}
+    entries = [f"{name}: {{ssh: '{it.url}', labels: [lab]}}" for name, it in named.items()]
+    (bench.store.root / "devices.yaml").write_text("devices:\n  " + "\n  ".join(entries) + "\n")
+    return named
+
+
+def test_a_night_over_devices_is_measured_on_each_and_told_by_device(
+    bench: Workbench, machines: dict[str, SshMachine]
+):
+    when = Nights(variants=[GOOD], devices=["label:lab"], settings=QUICK)
+    for request in asked_for(bench, when).run_requests or []:
+        night = request.tags[NIGHT_TAG]
+        jobs = Jobs(bench.lab, bench.instance, print, request.tags)
+        jobs.run(profile_job.name, [request.partition_key], request.run_config["ops"])
+    pairs = {pair.name: pair for pair in summed_up(bench.instance, bench.lab, when, night).pairs}
+    assert list(pairs) == [f"{GOOD} on linux (pi5)", f"{GOOD} on linux (workstation)"]
+    assert {pair.status for pair in pairs.values()} == {"measured"}
+    runs = bench.warehouse.query("SELECT session_id, device FROM runs ORDER BY started_at")
+    assert list(runs["device"]) == [machine.target().device for machine in machines.values()]
+    assert list(runs["session_id"]) == [pair.session_id for pair in pairs.values()]
+
+
+def test_a_night_over_devices_is_a_run_for_each_and_one_device_to_a_pair_at_a_time(
+    bench: Workbench, machines: dict[str, SshMachine]
+):
+    tick = asked_for(bench, Nights(variants=[GOOD, BAD], devices=["label:lab"], settings=QUICK))
+    requests = tick.run_requests or []
+    assert sorted((it.tags[PAIR_TAG], it.tags[DEVICE_TAG]) for it in requests) == sorted(
+        (f"{variant}|linux", name) for variant in (GOOD, BAD) for name in machines
+    )
+    assert len({it.run_key for it in requests}) == len(requests) == 4
+    for request in requests:
+        config = request.run_config["ops"]["etdump_traces"]["config"]
+        assert config == QUICK | {"device": request.tags[DEVICE_TAG]}
+    limits = yaml.safe_load(DAGSTER_YAML.read_text())["concurrency"]["runs"]["tag_concurrency_limits"]
+    assert {DEVICE_TAG, PAIR_TAG} <= {limit["key"] for limit in limits if limit["limit"] == 1}
 
 
 def measured(bench: Workbench, variant: str, platform: str = NATIVE, night: str | None = NIGHT) -> None:

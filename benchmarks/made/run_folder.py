@@ -25,7 +25,7 @@ from sme2_assets.evidence.samples import SAMPLES_FILE
 from sme2_assets.store import sha256_of_file
 from sme2_assets.targets.environment.snapshot import take_snapshot
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.ingest import kernel_rows_of_run, rows_of_run, write_kernels, write_run
+from sme2_assets.warehouse.ingest import rows_of_run, write_runs
 
 # Name and microseconds with SME2 off; only those with a packed name have an SME2 kernel.
 FIRST_DELEGATE = (
@@ -94,6 +94,7 @@ class MadeRun:
 
     sme2: str = "off"
     session_id: str = "20260101T000000-aaaaaa"
+    sequence: int = 0
     variant: str = "toy_cnn-fp32"
     platform: str = "linux"
     fidelity: str = "hardware"
@@ -114,6 +115,7 @@ class MadeRun:
     started_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     seed: int = 1
     sampled: bool = True
+    paired: bool = True
 
     def __post_init__(self) -> None:
         # A session is of one model on one platform.
@@ -264,9 +266,10 @@ class MadeRun:
         return Manifest(
             run_id=self.run_id,
             session_id=self.session_id,
+            sequence=self.sequence,
             experiment="sme2",
             arm=self.sme2,
-            paired=True,
+            paired=self.paired,
             identity=Identity(
                 variant=self.variant,
                 model=model,
@@ -344,5 +347,4 @@ def run_with_trace(runs: Path, trace: Path) -> Path:
 
 def ingest(warehouse: Warehouse, folder: Path) -> None:
     """One run folder into the warehouse, as the asset does it; publishing is left to the caller."""
-    write_run(warehouse, rows_of_run(folder))
-    write_kernels(warehouse, kernel_rows_of_run(folder))
+    write_runs(warehouse, rows_of_run(folder))

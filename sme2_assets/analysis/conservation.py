@@ -18,6 +18,9 @@ CLOCK_NS = 1000
 """XNNPACK floors each row to whole microseconds, so k rows miss up to k of them and never add any. Where its
 clock itself ticks in microseconds, the rows of a call together can exceed it by one tick, and by no more."""
 
+LONGEST_INFERENCE_NS = 24 * 3600 * 10**9
+"""No inference takes longer than a day, and so nothing inside it does."""
+
 _AGAIN = (
     "Profile again with `sme2 profile`. If that gives the same, the runtime writes traces of a kind that is "
     "not understood here: please report it with the trace."
@@ -30,7 +33,14 @@ _Rows = npt.NDArray[np.intp]
 
 
 def require_conserved(events: Events) -> None:
-    """Raises a TraceError that names the first event whose time would be counted twice, or in no call."""
+    """Raises a TraceError that names the first event whose time cannot be, or would count twice or never."""
+    executions = np.flatnonzero(events.kind == EventKind.METHOD_EXECUTE)
+    for endless in executions[events.duration_ns[executions] > LONGEST_INFERENCE_NS][:1]:
+        _refuse(
+            events,
+            endless,
+            f"took {events.duration_ns[endless] / 86400e9:,.1f} days, which no inference does",
+        )
     parents = events.parent_rows()
     in_inference = np.isin(events.block, events.execute_blocks())
     inside = np.flatnonzero((parents >= 0) & in_inference)
@@ -42,7 +52,6 @@ def require_conserved(events: Events) -> None:
     _require_budget(events, inside, calls)
     _require_within(events, inside, calls)
 
-    executions = np.flatnonzero(events.kind == EventKind.METHOD_EXECUTE)
     executions = executions[np.argsort(events.start_ns[executions], kind="stable")]
     for late in executions[1:][events.start_ns[executions[1:]] < events.end_ns[executions[:-1]]][:1]:
         _refuse(events, late, "begins before another Method::execute has ended: an inference is there twice")

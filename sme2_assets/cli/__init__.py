@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sme2_assets.cli.dev import dev
 from sme2_assets.cli.devices import devices
 from sme2_assets.cli.exchange import export_, ingest
 from sme2_assets.cli.experiments import config, run
+from sme2_assets.cli.gc import gc
 from sme2_assets.cli.machine import doctor, emulator, targets
 from sme2_assets.cli.measure import profile
 from sme2_assets.cli.models import check_model, models, onboard
@@ -28,8 +30,8 @@ from sme2_assets.cli.runners import build_runner
 from sme2_assets.cli.sql import sql
 from sme2_assets.cli.support import tell
 from sme2_assets.cli.validate import smoke, validate
-from sme2_assets.cli.warehouse import warehouse
-from sme2_assets.errors import Sme2Error
+from sme2_assets.cli.warehouse import check, warehouse
+from sme2_assets.errors import Sme2Error, disk_failure
 from sme2_assets.store import Store, default_data_root
 
 
@@ -42,6 +44,19 @@ class _Group(click.Group):
         except Sme2Error as error:
             tell(f"error: {error}", "bold red")
             sys.exit(1)
+        except Exception as error:
+            # Dagster's storage and DuckDB have errors of their own for it.
+            told = disk_failure("\n".join(map(str, _chain(error))))
+            if told is None:
+                raise
+            tell(f"error: {told}", "bold red")
+            sys.exit(1)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -52,9 +67,16 @@ class _Group(click.Group):
     help="The data folder. Default: $SME2_DATA, or data/ in the checkout, or the user's own; "
     f"here: {default_data_root()}",
 )
+@click.option(
+    "--inventory",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="The file of devices. Default: $SME2_INVENTORY, or devices.yaml in the data folder.",
+)
 @click.pass_context
-def main(context: click.Context, data: Path | None) -> None:
+def main(context: click.Context, data: Path | None, inventory: Path | None) -> None:
     """Measure what Arm's SME2 matrix unit does for ExecuTorch models."""
+    if inventory is not None:
+        os.environ["SME2_INVENTORY"] = str(inventory.resolve())
     if data is not None:
         # The models folder is part of the data folder, and so are processes that are started from here.
         os.environ["SME2_DATA"] = str(data.resolve())
@@ -67,7 +89,7 @@ COMMANDS = (
     *(models, onboard, check_model),
     *(dev, profile, run, config),
     *(compare, explain, history, report, sql, warehouse, kernel_log),
-    *(ingest, export_, validate, smoke, mutate),
+    *(ingest, export_, validate, check, smoke, mutate, gc),
 )
 for command in COMMANDS:
     main.add_command(command)

@@ -14,7 +14,9 @@ import click
 
 from sme2_assets.cli.support import tell
 from sme2_assets.errors import Sme2Error
+from sme2_assets.leftovers import remove_leftovers
 from sme2_assets.store import Store, ready_dagster_home
+from sme2_assets.ui.dev import serve
 
 WORKSPACE = Path(__file__).parent.with_name("workspace.yaml")
 
@@ -29,22 +31,31 @@ WORKSPACE = Path(__file__).parent.with_name("workspace.yaml")
     type=click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path),
     help="A workspace.yaml of your own, for definitions of your own.",
 )
+@click.option(
+    "--allow-host",
+    "names",
+    metavar="NAME",
+    multiple=True,
+    help="A name that the UI is reached by, e.g. through a proxy. Addresses and localhost need none.",
+)
 @click.pass_obj
-def dev(store: Store, host: str, port: int, workspace: Path | None) -> None:
-    """Open the Dagster UI: the same assets as a graph, with tables and pictures. Ctrl-C ends it."""
+def dev(store: Store, host: str, port: int, workspace: Path | None, names: tuple[str, ...]) -> None:
+    """Open the Dagster UI: the same assets as a graph, with tables and pictures. Ctrl-C ends it.
+
+    It has no login. Requests that pages of other sites make a browser send are refused.
+    """
     _require_free(host, port)
     store.root.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(store)
     os.environ["SME2_DATA"] = str(store.root)
     os.environ["DAGSTER_HOME"] = str(ready_dagster_home(store))
+    os.environ["SME2_UI_HOSTS"] = ",".join((*names, os.environ.get("SME2_UI_HOSTS", "")))
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     text = f"{address} in a few seconds; the data folder is {store.root}"
     tell(text)
-    command = [sys.executable, "-m", "dagster_dg_cli.cli", "dev", "--workspace", str(workspace or WORKSPACE)]
-    command += ["--host", host, "--port", str(port)]
     # Not from wherever this was typed: Dagster would take a pyproject.toml or .env there for its own.
     os.chdir(store.root)
-    # In place of this process, so that a signal that is meant for the UI reaches it.
-    os.execv(sys.executable, command)
+    sys.exit(serve(workspace or WORKSPACE, host, port))
 
 
 def _require_free(host: str, port: int) -> None:

@@ -1,10 +1,11 @@
-"""`sme2 devices`: the Android devices on this desk, and what each can measure.
+"""`sme2 devices`: the devices on this desk and elsewhere, and what each can measure.
 
 Belongs here: options, and how results are printed. Heavy imports happen inside the command.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,55 +15,54 @@ from sme2_assets.cli.support import json_option, out, print_json, say, tell
 from sme2_assets.store import Store
 
 if TYPE_CHECKING:
-    from sme2_assets.targets.android.inventory import DeviceReport
+    from sme2_assets.targets.devices import DeviceReport
+    from sme2_assets.targets.remote.target import RemoteTarget
 
 
 @click.command()
 @click.option("--restore", is_flag=True, help="Restore power settings left behind by a session that died.")
 @click.option("--clean", is_flag=True, help="Remove everything that sme2 has put on the devices.")
-@click.option("--device", "serial", help="Only the device with this serial number.")
+@click.option(
+    "--device", help="Only these: a name or label:LABEL of the inventory, a serial, or ssh://user@host."
+)
 @json_option
 @click.pass_obj
-def devices(store: Store, restore: bool, clean: bool, serial: str | None, as_json: bool) -> None:
-    """The connected Android devices: state, facts, health, what each can measure, what to do."""
-    from sme2_assets.errors import TargetUnavailable
-    from sme2_assets.targets.android.adb import require_adb
-    from sme2_assets.targets.android.inventory import device_reports
+def devices(store: Store, restore: bool, clean: bool, device: str | None, as_json: bool) -> None:
+    """All devices, listed and connected: state, facts, health, what each can measure, what to do."""
+    from sme2_assets.targets.devices import known_devices
 
-    adb = require_adb()
-    if serial is not None and adb.listed(serial) is None:
-        raise TargetUnavailable(f"adb knows no device {serial!r}.", "See `sme2 devices` for those it knows.")
+    known = known_devices(store, device)
     if restore or clean:
-        _tidy(
-            store,
-            [listed.serial for listed in adb.devices() if serial in (None, listed.serial)],
-            restore,
-            clean,
-        )
+        _tidy(store, [it.target for it in known], restore, clean)
         return
-    reports = [report for report in device_reports(store, adb) if serial in (None, report.serial)]
+    reports = [it.report(store) for it in known]
     if as_json:
         print_json([report.as_json() for report in reports])
     elif not reports:
-        tell("No Android device is connected: connect one by USB with USB debugging on, or by `adb connect`.")
+        tell(
+            "No device is known: connect a phone by USB with USB debugging on, or write an inventory "
+            "(docs/devices.md)."
+        )
     else:
         for report in reports:
             _print(report)
 
 
-def _tidy(store: Store, serials: list[str], restore: bool, clean: bool) -> None:
-    from sme2_assets.targets.android.target import one_device, power_journal
+def _tidy(store: Store, targets: Sequence[RemoteTarget], restore: bool, clean: bool) -> None:
+    from sme2_assets.targets.android.target import power_journal
     from sme2_assets.targets.lease import lease
 
-    for serial in serials:
-        target = one_device(store.tools, serial)
+    for target in targets:
         with lease(store.leases, target.device, log=tell, patience_s=10):
             if restore:
                 waiting = power_journal(store.leases, target.device).is_file()
                 target.begin(store.leases, tell)
-                tell(f"{serial}: " + ("power settings are restored" if waiting else "nothing to restore"))
+                tell(
+                    f"{target.address}: "
+                    + ("power settings are restored" if waiting else "nothing to restore")
+                )
             if clean:
-                tell(f"{serial}: {target.clean() / 1e6:.1f} MB removed")
+                tell(f"{target.address}: {target.clean() / 1e6:.1f} MB removed")
 
 
 def _print(report: DeviceReport) -> None:
@@ -72,13 +72,15 @@ def _print(report: DeviceReport) -> None:
     table.add_column(overflow="fold")
     for name, text in _lines(report):
         table.add_row(name, text)
-    say(report.serial, "bold")
+    say(f"{report.name} ({report.address})" if report.name else report.address, "bold")
     out.print(table, markup=False, highlight=False)
     out.print()
 
 
 def _lines(report: DeviceReport) -> list[tuple[str, str]]:
     lines = [("state", f"{report.state}, by {report.transport}, {report.device}")]
+    if report.labels:
+        lines.append(("labels", ", ".join(report.labels)))
     if report.in_use:
         lines.append(("in use", "a session is measuring on it"))
     if report.problem:
@@ -87,7 +89,10 @@ def _lines(report: DeviceReport) -> list[tuple[str, str]]:
         lines += _fact_lines(report)
     for sme2, answer in report.measures.items():
         lines.append(
-            (f"android-sme2_{sme2}", "yes" if answer.ok else f"no: {answer.detail} {answer.remedy or ''}")
+            (
+                f"{report.platform}-sme2_{sme2}",
+                "yes" if answer.ok else f"no: {answer.detail} {answer.remedy or ''}",
+            )
         )
     if report.facts is not None:
         lines.append(("health", "; ".join(report.health) or "nothing in the way of a measurement"))

@@ -153,7 +153,7 @@ def templates_command(name: str | None, as_json: bool) -> None:
 @click.option("--budget", type=click.FloatRange(0), help="Seconds after which no round is added.")
 @click.option("--iterations", type=click.IntRange(1), help="Timed inferences per process.")
 @click.option("--warmup", type=click.IntRange(0), help="Exactly this many warm-ups.")
-@click.option("--device", help="Android: the serial of the device, or any.")
+@click.option("--device", help="A device: ssh://user@host, a serial, a name or label:LABEL, or any.")
 @click.option("--cpus", help="CPUs to run on: a cluster, a list (0-3,7) or a mask (0xf0).")
 @click.option("--power", type=click.Choice(["boost", "app"]), help="Android: power mode during the session.")
 @click.option("--output", help="A folder for reports, relative to FILE.")

@@ -37,6 +37,7 @@ def doctor(store: Store, as_json: bool) -> None:
 def targets(store: Store, as_json: bool) -> None:
     """List the platforms with SME2 on and off: which this machine offers, and what the others need."""
     from sme2_assets.targets import TARGETS, open_target
+    from sme2_assets.targets.inventory import read_inventory
 
     rows = []
     for key in TARGETS:
@@ -50,6 +51,8 @@ def targets(store: Store, as_json: bool) -> None:
         mark = "[green]yes[/]" if state.ok else "[yellow]no[/]"
         table.add_row(name, mark, fidelity if state.ok else "", state.detail, state.remedy or "")
     out.print(table)
+    if named := read_inventory(store).devices:
+        say(f"Devices of the inventory, {', '.join(named)}: see `sme2 devices`.")
 
 
 @click.command()

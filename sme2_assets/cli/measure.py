@@ -62,7 +62,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="source: the pair that `sme2 build-runner` made, one binary per arm.",
 )
-@click.option("--device", help="Android: the serial of the device, or `any` [the only one connected].")
+@click.option(
+    "--device",
+    help="A device: ssh://user@host[:port], the serial of an Android device, a name or label:LABEL of the "
+    "inventory, or `any` [this machine; the only Android device connected].",
+)
 @click.option("--cpus", help="CPUs to run on: prime, performance, efficiency, a list (4-7) or a mask (0xf0).")
 @click.option(
     "--qos",
@@ -103,8 +107,11 @@ def profile(
     from sme2_assets.defs.resources import Lab
     from sme2_assets.profiling.requests import requests_for, requests_for_this_machine
     from sme2_assets.targets import SME2_STATES
+    from sme2_assets.targets.inventory import platform_of
 
     lab = Lab(data_root=str(store.root))
+    if platform_name == "auto" and device is not None:
+        platform_name = platform_of(store, device)
     states = SME2_STATES if sme2 == "both" else (sme2,)
     if platform_name == "auto":
         wanted = requests_for_this_machine(store, variants_of(model), states)
@@ -164,7 +171,7 @@ def _show_noise(warehouse: Warehouse, variants: list[str], as_json: bool) -> Non
     from sme2_assets.report.terminal import print_table
 
     rows = warehouse.query(
-        "SELECT * FROM aa_sessions WHERE list_contains(?, variant) ORDER BY session_id", [variants]
+        "SELECT * FROM aa_sessions WHERE list_contains(?, variant) ORDER BY sequence, session_id", [variants]
     )
     if as_json:
         click.echo(rows.to_json(orient="records", date_format="iso", indent=2))

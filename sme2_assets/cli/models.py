@@ -25,10 +25,25 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--all", "everything", is_flag=True, help="Also those that are built only when asked for.")
 @click.option("--source", "source_name", help="Only the models of this source, e.g. executorch or hf.")
+@click.option(
+    "--trust",
+    "trusted",
+    is_flag=True,
+    help="Let the model files of this data folder run from now on. They are code: read them first.",
+)
 @json_option
-def models(everything: bool, source_name: str | None, as_json: bool) -> None:
-    """The models that can be profiled, with their precisions and options."""
+def models(everything: bool, source_name: str | None, trusted: bool, as_json: bool) -> None:
+    """The models that can be profiled, with their precisions and options.
+
+    Nothing of a model file is run to list it.
+    """
     from sme2_assets.models.registry import catalogue
+    from sme2_assets.models.sources.folder import default_folder
+    from sme2_assets.models.trust import trust
+
+    if trusted:
+        folder = default_folder()
+        tell(f"The code in {folder} may run from now on (noted in {trust(folder)}).")
 
     def wanted(source: ModelSource) -> bool:
         if source_name is not None:

@@ -63,7 +63,7 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
     rows = warehouse.query(
         "SELECT * FROM history WHERE category = 'latency' AND list_contains($variants, variant) "
         "AND coalesce(platform = $platform, true) "
-        "ORDER BY variant, platform, device, arch, threads, cpus, power_mode, sme2, started_at",
+        "ORDER BY variant, platform, device, arch, threads, cpus, power_mode, sme2, sequence, started_at",
         {"variants": variants, "platform": platform_name},
     )
     if rows.empty:
@@ -233,12 +233,15 @@ def kernel_log(store: Store, log_file: Path, run_id: str | None, as_json: bool) 
     from sme2_assets.report.terminal import show_rows
     from sme2_assets.warehouse import Warehouse
     from sme2_assets.warehouse.ingest import annotate, registered_rows_of_log, write_registered
+    from sme2_assets.warehouse.read import run_of_id
 
     rows = registered_rows_of_log(log_file)
     if run_id is not None:
         warehouse = Warehouse(store.warehouse)
-        write_registered(warehouse, run_id, rows)
+        # Of a run that is there; kept first, so that no rebuild is without it.
+        run_of_id(warehouse, run_id)
         annotate(store, run_id, log_file)
+        write_registered(warehouse, run_id, rows)
         warehouse.publish()
     if as_json:
         click.echo(rows.to_json(orient="records", indent=2))

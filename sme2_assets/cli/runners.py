@@ -86,7 +86,10 @@ def _build_installed(store: Store, platform: str | None, as_json: bool) -> None:
     from sme2_assets.runner.bundle import runner_for
     from sme2_assets.targets import PLATFORMS, open_target
 
-    targets = {name: open_target(name, store, "any") for name in ([platform] if platform else PLATFORMS)}
+    targets = {
+        name: open_target(name, store, "any" if name == "android" else None)
+        for name in ([platform] if platform else PLATFORMS)
+    }
     if platform:
         targets[platform].require("off")
     there = {name: target for name, target in targets.items() if target.availability("off").ok}

@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console as Printer
 from rich.markup import escape
 from rich.table import Table
 
-from sme2_assets.cli.support import json_option, out, progress, tell
+from sme2_assets.cli.support import Printer, json_option, out, progress, tell
 from sme2_assets.errors import Sme2Error, WarehouseError
 from sme2_assets.store import Store, write_text_atomically
 

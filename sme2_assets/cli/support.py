@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from sme2_assets.diagnostics.steps import FAILED, NOT_REACHED, NOTE, CheckStep, Checkup
+from sme2_assets.errors import printable
+
+
+class Printer(Console):
+    """Prints names from outside without obeying them: what would command a terminal is shown by its code."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.replace("\n", "").isprintable():
+                yield segment
+            else:
+                lines = "\n".join(printable(line) for line in segment.text.split("\n"))
+                yield Segment(lines, segment.style)
+
 
 # A pipe or a file has no width: nothing that is printed there is cut.
-out = Console() if sys.stdout.isatty() else Console(width=250)
-progress = Console(stderr=True)
+out = Printer() if sys.stdout.isatty() else Printer(width=250)
+progress = Printer(stderr=True)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 

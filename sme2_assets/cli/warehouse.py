@@ -1,4 +1,4 @@
-"""`sme2 warehouse`: the tables, made from the evidence again."""
+"""`sme2 warehouse`: the tables, made from the evidence again. `sme2 check`: is all as it was written?"""
 
 from __future__ import annotations
 
@@ -27,41 +27,53 @@ def warehouse() -> None:
 
 
 @warehouse.command()
-@click.option(
-    "--check", is_flag=True, help="Change nothing: say whether the tables are what a rebuild gives."
-)
 @json_option
 @click.pass_obj
-def rebuild(store: Store, check: bool, as_json: bool) -> None:
+def rebuild(store: Store, as_json: bool) -> None:
     """Make every table again, from all run folders.
 
     Needed after an update that changes what rows say, for instance the category of an operator: `sme2 doctor`
     says so. An interrupted rebuild continues where it stopped; until it is done, the old tables stay. A
     folder that cannot be read is named and left out, and the exit code is 1.
     """
-    from sme2_assets.warehouse.rebuild import differences
     from sme2_assets.warehouse.rebuild import rebuild as rebuilt
 
-    if not check:
-        with _told() as log:
-            done = rebuilt(store, log)
-        _show(done, as_json)
-        return
     with _told() as log:
-        found, done = differences(store, log)
+        done = rebuilt(store, log)
+    _show(done, as_json)
+
+
+@click.command()
+@click.option("--rows", is_flag=True, help="Also make every row again, and compare them. Takes much longer.")
+@json_option
+@click.pass_obj
+def check(store: Store, rows: bool, as_json: bool) -> None:
+    """Check that everything in the data folder is what was written: evidence, tables, published files.
+
+    Each finding comes with what to do; the exit code is 1 if there is any.
+    """
+    from sme2_assets.warehouse.check import Finding, check_store
+    from sme2_assets.warehouse.rebuild import differences
+
+    with _told() as log:
+        found = list(check_store(store, log))
+        if rows and not found:
+            found = [
+                Finding(
+                    f"{each.table}: {each.only_stored} rows only in the warehouse, "
+                    f"{each.only_derived} only in a rebuild.",
+                    "Run `sme2 warehouse rebuild`.",
+                )
+                for each in differences(store, log)[0]
+            ]
     if as_json:
-        print_json({"differences": [asdict(each) for each in found], **_facts(done)})
+        print_json([asdict(each) for each in found])
     else:
         for each in found:
-            out.print(
-                f"{each.table}: {each.only_stored} rows only in the warehouse, "
-                f"{each.only_derived} only in a rebuild",
-                highlight=False,
-            )
+            out.print(f"{each.what} {each.remedy}", markup=False, highlight=False, soft_wrap=True)
         if not found:
-            out.print(f"Every table is what {len(done.taken)} run folders give.", highlight=False)
-        _show_refused(done)
-    if found or done.refused:
+            out.print("Everything is as it was written." + (" Every row is what the evidence gives." * rows))
+    if found:
         sys.exit(1)
 
 
@@ -71,7 +83,8 @@ def rebuild(store: Store, check: bool, as_json: bool) -> None:
 def sync(store: Store, as_json: bool) -> None:
     """Add the run folders that are in no table, and compare the pairs that have not been compared.
 
-    A run is in no table when what follows its measurement failed or was stopped.
+    A run is in no table when what follows its measurement failed or was stopped. Rows of tables that are
+    damaged are made again.
     """
     from sme2_assets.warehouse.rebuild import sync as synced
 

@@ -1,10 +1,21 @@
-"""Why a Dagster run failed, in words for people: the same for the command line, messages and summaries."""
+"""What became of a Dagster run; why it failed, in the same words for command line, messages and summaries."""
 
 from collections.abc import Iterable
 
 import dagster as dg
 
-from sme2_assets.errors import Sme2Error
+from sme2_assets.errors import Sme2Error, disk_failure
+
+
+def materialisations_in(
+    instance: dg.DagsterInstance, run_id: str, asset: str
+) -> list[dg.AssetMaterialization]:
+    """What a run made of an asset."""
+    return [
+        event.step_materialization_data.materialization
+        for event in events_of(instance, run_id)
+        if event.is_step_materialization and event.asset_key == dg.AssetKey(asset)
+    ]
 
 
 def failed_checks(events: Iterable[dg.DagsterEvent]) -> list[str]:
@@ -32,6 +43,8 @@ def failure_of(events: Iterable[dg.DagsterEvent], run_id: str) -> Sme2Error:
                 return Sme2Error(f"{event.step_key}: {what}", str(remedy) if remedy else None)
             if data.error is not None:
                 cause = data.error.cause or data.error
+                if told := disk_failure(cause.message):
+                    return Sme2Error(f"{event.step_key}: {told.what}", told.remedy)
                 return Sme2Error(
                     f"{event.step_key} failed: {cause.message.strip()}",
                     f"See run {run_id} in the UI (`sme2 dev`) for the whole log.",

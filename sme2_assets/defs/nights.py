@@ -12,11 +12,13 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 
 from sme2_assets.defs import notify
+from sme2_assets.defs.failures import materialisations_in
 from sme2_assets.defs.jobs import noise_job, profile_job, regressions_job, summary_job
 from sme2_assets.defs.partitions import (
     DEVICE_TAG,
     MODEL_VARIANTS,
     NIGHT_TAG,
+    PAIR_TAG,
     RANGE_START,
     pair_key,
     parse_run_key,
@@ -35,6 +37,8 @@ MAX_RETRIES = 2
 MAX_RUNTIME = timedelta(hours=3)
 # A comparison follows a pair within a minute or two; a summary waits no longer than this for one that failed.
 COMPARISON_PATIENCE = timedelta(minutes=15)
+# Comparisons of one pair that several devices of a night may give.
+RECENT = 20
 # How far back the sensor looks for nights without a summary.
 MEMORY = timedelta(days=7)
 ENDED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
@@ -70,21 +74,24 @@ def nightly_schedule(when: Nights) -> dg.ScheduleDefinition:
         )
         for request in requests:
             keys = [run_key(request.variant, target) for target in request.targets]
+            on_device = {"device": request.device} if request.device else {}
             yield dg.RunRequest(
-                run_key=f"{due.isoformat()} {keys[0]}",
+                run_key=" ".join([due.isoformat(), keys[0], *on_device.values()]),
                 partition_key=keys[0] if len(keys) == 1 else None,
-                run_config={"ops": {"etdump_traces": {"config": nights.settings}}},
-                tags=_tags(night, lab, request.platform) | (range_tags(keys) if len(keys) > 1 else {}),
+                run_config={"ops": {"etdump_traces": {"config": nights.settings | on_device}}},
+                tags=_tags(night, lab, request.platform, request.device)
+                | {PAIR_TAG: pair_key(request.variant, request.platform)}
+                | (range_tags(keys) if len(keys) > 1 else {}),
             )
 
     return schedule
 
 
-def _tags(night: str, lab: Lab, platform: str) -> dict[str, str]:
+def _tags(night: str, lab: Lab, platform: str, device: str | None = None) -> dict[str, str]:
     """For Dagster's queue, retries and monitoring."""
     return {
         NIGHT_TAG: night,
-        DEVICE_TAG: lab.target(platform).device,
+        DEVICE_TAG: device or lab.target(platform).device,
         "dagster/max_retries": str(MAX_RETRIES),
         "dagster/max_runtime": str(round(MAX_RUNTIME.total_seconds())),
     }
@@ -169,6 +176,10 @@ def _is_over(instance: dg.DagsterInstance, record: dg.RunRecord) -> bool:
             asset_partitions=[pair_key(variant, target.platform)],
             after_timestamp=record.start_time,
         ),
-        limit=1,
+        limit=RECENT,
     )
-    return bool(compared.records)
+    # Another device may have measured the same pair. A retry that began after measuring made no session.
+    made = materialisations_in(instance, run.run_id, "etdump_traces")
+    measured = {it.metadata["session_id"].value for it in made}
+    sessions = [it.asset_materialization.metadata for it in compared.records if it.asset_materialization]
+    return any(not measured or it["session_id"].value in measured for it in sessions)

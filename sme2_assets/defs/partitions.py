@@ -43,9 +43,13 @@ RANGE_START = "dagster/asset_partition_range_start"
 RANGE_END = "dagster/asset_partition_range_end"
 # Given to a run that measured a state without the other one: what it measured is not to be compared.
 ALONE_TAG = "sme2/alone"
+# Given to a run that compares: the session that it is asked to compare.
+SESSION_TAG = "sme2/session"
 # Of a run that belongs to a night: which one, and the device it keeps busy.
 NIGHT_TAG = "sme2/night"
 DEVICE_TAG = "sme2/device"
+# What a pair is compared under: two devices measure it one after the other, or one would be compared twice.
+PAIR_TAG = "sme2/pair"
 
 # Two partitions a run: both states of a platform, when both are asked for.
 pair_per_run = dg.BackfillPolicy.multi_run(max_partitions_per_run=2)

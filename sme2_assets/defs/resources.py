@@ -11,8 +11,9 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 from pydantic import Field
 
+from sme2_assets.errors import Sme2Error
 from sme2_assets.models.registry import is_large, parse_variant, variants
-from sme2_assets.profiling.requests import Requests, requests_for_this_machine
+from sme2_assets.profiling.requests import Requests, requests_for_this_machine, requests_on_devices
 from sme2_assets.store import Store, default_data_root
 from sme2_assets.targets import SME2_STATES, Target, open_target
 from sme2_assets.warehouse import Warehouse
@@ -47,6 +48,8 @@ class Nights(dg.ConfigurableResource):
     variants: list[str] = Field(default_factory=list)
     # Empty: all that this machine gives.
     platforms: list[str] = Field(default_factory=list)
+    # Names and `label:...` of the inventory: each of these devices, beside the platforms that are named.
+    devices: list[str] = Field(default_factory=list)
     # What `etdump_traces` takes as configuration.
     settings: dict[str, Any] = Field(default_factory=dict)
     # Sessions with a hidden slow-down after the noise of the machine (docs/measuring.md).
@@ -57,7 +60,20 @@ class Nights(dg.ConfigurableResource):
         chosen = [parse_variant(name).key for name in self.variants] or [
             it.key for it in variants() if not is_large(it.key)
         ]
-        return requests_for_this_machine(lab.store, chosen, SME2_STATES, self.platforms)
+        if not self.devices:
+            return requests_for_this_machine(lab.store, chosen, SME2_STATES, self.platforms)
+        wanted = requests_on_devices(lab.store, chosen, SME2_STATES, self.devices)
+        if self.platforms:
+            here = requests_for_this_machine(lab.store, chosen, SME2_STATES, self.platforms)
+            wanted = Requests(
+                wanted.requests + here.requests, wanted.notes + here.notes, wanted.left_out + here.left_out
+            )
+        if not wanted.requests:
+            raise Sme2Error(
+                "None of the devices can be measured. " + " ".join(map(str, wanted.left_out)),
+                "Run `sme2 devices`.",
+            )
+        return wanted
 
     def ticks(self, since: datetime, until: datetime) -> list[datetime]:
         """When nights were due in between; the last of them, which is not over, is not among them."""

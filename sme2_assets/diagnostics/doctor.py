@@ -17,6 +17,8 @@ from sme2_assets.targets import open_target
 from sme2_assets.targets.android.adb import require_adb
 from sme2_assets.targets.cross_compiler import compiler_availability
 from sme2_assets.targets.host import host_device, host_facts, host_has_sme2, is_arm64
+from sme2_assets.targets.inventory import read_inventory
+from sme2_assets.targets.ssh.connection import require_ssh
 
 MIN_FREE_GIB = 3.0
 
@@ -40,10 +42,15 @@ def examine(store: Store) -> Checkup:
     with made.step("emulator", optional=True) as step:
         step.detail = detail_of(open_target("emulated", store).availability("on"))
     if not host_is_target():
-        # It builds the runner of the emulated platform and of Android devices on this host.
+        # It builds the runner of the emulated platform and of devices on this host.
         with made.step("compiler for aarch64 Linux", optional=True) as step:
             step.detail = detail_of(compiler_availability(store.tools))
     _android(made)
+    with made.step("ssh, for other Linux machines", optional=True) as step:
+        step.detail = require_ssh()
+    with made.step("inventory of devices", optional=True) as step:
+        names = ", ".join(read_inventory(store).devices)
+        step.detail = f"{names}: see `sme2 devices`" if names else "none: docs/devices.md says what it is for"
     with made.step("data folder") as step:
         step.detail = f"{store.root}{'' if store.root.is_dir() else ', made when it is needed'}"
     check_disk(made, store)

@@ -14,7 +14,7 @@ from sme2_assets.diagnostics.steps import Checkup, detail_of
 from sme2_assets.errors import Sme2Error
 from sme2_assets.experiments.load import Loaded
 from sme2_assets.experiments.plan import Planned
-from sme2_assets.experiments.problems import place_text
+from sme2_assets.written.problems import place_text
 
 
 def check_experiment(loaded: Loaded, plan: Planned, lab: Lab) -> Checkup:

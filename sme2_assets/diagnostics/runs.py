@@ -25,7 +25,7 @@ from sme2_assets.evidence.foreign import FOREIGN_FILE, ForeignStatement
 from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.store import Store
 from sme2_assets.warehouse import checks
-from sme2_assets.warehouse.ingest import kernel_rows_of_run, rows_of_run
+from sme2_assets.warehouse.ingest import rows_of_run
 from sme2_assets.warehouse.read import run_of_id, runs_of_session
 from sme2_assets.warehouse.store import Warehouse
 
@@ -49,10 +49,8 @@ def validate_run(folder: Path, store: Store) -> Checkup:
     rows = None
     with made.step("traces") as step:
         rows = rows_of_run(folder)
-        kernels = kernel_rows_of_run(folder)
-        step.detail = (
-            f"{len(rows.timeline):,} timeline rows, {int(kernels.samples['samples'].sum()):,} samples"
-        )
+        samples = int(rows.kernel_samples["samples"].sum())
+        step.detail = f"{len(rows.timeline):,} timeline rows, {samples:,} samples"
     if rows is not None:
         with made.step("nanoseconds") as step:
             step.detail = check_conservation(rows.timeline, rows.inferences)

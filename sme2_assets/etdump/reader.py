@@ -27,6 +27,7 @@ from sme2_assets.etdump.structure import structure_of
 _IDENTIFIER = b"ED00"
 _LARGEST_FILE_BYTES = 2**31 - 1  # FlatBuffer offsets are 32 bits, some of them signed
 _CHUNK_EVENTS = 65_536
+LONGEST_NAME = 10_000
 _LATEST_NS = np.uint64(2**63 - 1)
 
 # Widths of the fields of each table, by field number. A reference takes four bytes.
@@ -265,6 +266,7 @@ class _NameCodes:
 
     def of(self, texts: Texts) -> NDArray[np.int32]:
         values = [*texts.values, ""] if (texts.code < 0).any() else texts.values
+        require(max(map(len, values), default=0) <= LONGEST_NAME, "a name in it is too long to be one")
         codes = [self._codes.setdefault(value, len(self._codes)) for value in values]
         return np.array(codes, dtype=np.int32).take(texts.code)  # code -1 takes the last: the empty name
 

@@ -3,7 +3,8 @@
 The arms run the same program on the same inputs: they differ by rounding alone, which is far less than either
 differs from the eager model. So they have bounds of their own, which docs/numerics.md derives. An average
 hides a fault in one place: every bound holds for the whole value, for each channel, for each row (all
-channels at one place) and for each element.
+channels at one place), for each row and column of a tile, which is what a kernel writes at once, and for each
+element.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ Kind = Literal["fp32", "fp16", "static", "dynamic", "unknown"]
 UNIT = {"fp32": 2.0**-24, "fp16": 2.0**-11}
 # One of 127 steps: how far an activation moves that is rounded the other way.
 STEP = 1 / 127
+# Rows and columns of a tile of 32-bit accumulators with 512-bit vectors.
+TILE = 16
 # Rounding n times is a random walk of sqrt(n) units. These are multiples of that.
-WHOLE, PART, ELEMENT = 2.0, 4.0, 16.0
+WHOLE, PART, LANES, ELEMENT = 2.0, 4.0, 5.0, 16.0
 # The same in steps, and what is telling. An unknown program may be fp16 as well.
-IN_STEPS = {"dynamic": (0.5, 1.0, 4.0, 4.0), "unknown": (8.0, 16.0, 64.0, 16.0)}
+IN_STEPS = {"dynamic": (0.5, 1.0, 2.0, 4.0, 4.0), "unknown": (8.0, 16.0, 20.0, 64.0, 16.0)}
 # Of a part that stands out of the rounding by this much, at least half must be there.
 TELLING, HALF = 4.0, 0.5
 # 8-bit values that may be one step apart: some, in case of ties, and this share.
@@ -164,6 +167,10 @@ def _findings(
         float(np.max(_ratios(noise, bound.element * np.maximum(np.abs(signal), whole)))),
         "in one element",
     )
+    for along in (signal.T, noise.T), (signal, noise):
+        lanes, errors = (_rms(_lanes(array), 1) for array in along)
+        ratios = _ratios(errors, bound.lanes * np.maximum(lanes, whole))
+        yield float(np.max(ratios, initial=0.0)), "in a row or column of a tile"
     # A constant is no approximation of a value with a large mean.
     spread = float(np.std(left))
     if spread > bound.telling * whole:
@@ -183,6 +190,7 @@ class _Bound:
 
     whole: float
     part: float
+    lanes: float
     element: float
     telling: float
 
@@ -190,12 +198,12 @@ class _Bound:
 def _bound(value: ComparedValue, left: npt.NDArray) -> _Bound:
     if value.kind in UNIT:
         unit = UNIT[value.kind] * float(np.sqrt(value.terms))
-        return _Bound(WHOLE * unit, PART * unit, ELEMENT * unit, TELLING * unit)
+        return _Bound(*(times * unit for times in (WHOLE, PART, LANES, ELEMENT, TELLING)))
     if value.kind == "static":
         # One step of a range that just holds the value.
         whole = _rms(left)
         step = STEP * float(np.max(np.abs(left))) / whole if whole else 0.0
-        return _Bound(step, step, step, TELLING * step)
+        return _Bound(step, step, step, step, TELLING * step)
     return _Bound(*(STEP * steps for steps in IN_STEPS[value.kind]))
 
 
@@ -205,6 +213,12 @@ def _shares(differing: npt.NDArray) -> Iterator[tuple[float, str]]:
         counts = differing.sum(axis=axis) / (TIES + TIE_SHARE * differing.shape[axis])
         at = int(np.argmax(counts))
         yield float(counts[at]), f"too many elements a step apart in {name} {at}"
+
+
+def _lanes(matrix: npt.NDArray) -> npt.NDArray:
+    """Every TILE neighbours of a row, a row each; what is left at its end is in no tile of its own."""
+    whole_tiles = matrix.shape[1] // TILE * TILE
+    return matrix[:, :whole_tiles].reshape(-1, TILE)
 
 
 def _rms(array: npt.NDArray, axis: int | None = None) -> Any:

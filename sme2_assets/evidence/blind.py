@@ -37,10 +37,13 @@ class Truth(Document):
 class Trial(Document):
     """What was observed: the median of each round's process, in both arms."""
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
+    # Version 2 has the number of the session; trials before it are the oldest.
+    UPGRADES: ClassVar = {1: lambda v1: {**v1, "sequence": 0}}
     REMEDY: ClassVar[str] = _REMEDY
 
     session_id: Text
+    sequence: Count
     variant: Text
     platform: Text
     sme2: Text

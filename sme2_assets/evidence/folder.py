@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +20,7 @@ from sme2_assets.evidence.manifest import MANIFEST_FILE, Manifest, Process
 from sme2_assets.evidence.operators import OPERATORS_FILE, ProgramOperators
 from sme2_assets.evidence.result import RESULT_FILE, TRACED_PASSES, RunnerResult
 from sme2_assets.evidence.samples import SAMPLES_FILE, Samples
-from sme2_assets.store import sha256_of_file
+from sme2_assets.store import fsync_all, sha256_of_file
 
 TRACE_FILE = "trace.etdump"
 LOG_FILE = "runner.log"
@@ -163,6 +165,45 @@ def open_verified(path: Path) -> RunFolder | ForeignFolder:
     if (path / FOREIGN_FILE).is_file():
         return ForeignFolder.verified(path)
     return RunFolder.verified(path)
+
+
+def finish_sessions(runs: Path) -> None:
+    """Gives the folders of whole sessions their names, where the process was killed before it did."""
+    waiting: dict[str, list[tuple[Path, Manifest]]] = defaultdict(list)
+    for path in runs.glob(".*"):
+        try:
+            manifest = Manifest.read(path / MANIFEST_FILE)
+            _verify_files(path, manifest.info.file_sha256)
+        except EvidenceError:
+            # Not a run folder, or one that is being filled, or that nobody will ever finish.
+            continue
+        waiting[manifest.session_id].append((path, manifest))
+    for session_id, folders in waiting.items():
+        named = [path for path in runs.glob(f"{session_id}-*") if path.is_dir()]
+        if len(folders) + len(named) < (2 if folders[0][1].paired else 1):
+            continue
+        for path, manifest in folders:
+            # Whoever began it may be alive after all, and faster.
+            with suppress(OSError):
+                fsync_all(path)
+                path.rename(runs / manifest.run_id)
+
+
+def arms_of_session(path: Path) -> list[Path]:
+    """The run folder and that of the other arm, where two were measured together: neither counts alone."""
+    manifest = RunFolder.open(path).manifest
+    if not manifest.paired:
+        return [path]
+    beside = (other for other in path.parent.glob(f"{manifest.session_id}-*") if other.is_dir())
+    found = sorted(
+        other for other in beside if RunFolder.open(other).manifest.session_id == manifest.session_id
+    )
+    if len(found) != 2:
+        raise EvidenceError(
+            f"{path} is one arm of a pair, and the folder of the other one is missing.",
+            "Restore that folder from a copy, or remove this one, too: half a session says nothing.",
+        )
+    return found
 
 
 def identity_of(path: Path) -> str | None:

@@ -141,15 +141,27 @@ def _devices_have_names(v3: dict[str, Any]) -> dict[str, Any]:
     return {**v3, "context": {**context, "fidelity": fidelity, "device": device}}
 
 
+def _sessions_are_numbered(v4: dict[str, Any]) -> dict[str, Any]:
+    """Version 5 orders sessions by numbers; those before it are the oldest, in the order of their clock."""
+    return {**v4, "sequence": 0}
+
+
 class Manifest(Document):
     """The provenance of one profile run."""
 
-    VERSION: ClassVar[int] = 4
-    UPGRADES: ClassVar = {1: _arms_are_named, 2: _outputs_are_listed, 3: _devices_have_names}
+    VERSION: ClassVar[int] = 5
+    UPGRADES: ClassVar = {
+        1: _arms_are_named,
+        2: _outputs_are_listed,
+        3: _devices_have_names,
+        4: _sessions_are_numbered,
+    }
     REMEDY: ClassVar[str] = "Remove that folder, or restore it from a copy; then measure again."
 
     run_id: Text
     session_id: Text
+    # Larger than that of every session that was here when this one ended (sequence.py).
+    sequence: Count
     # `sme2`: the arms differ in the SME2 state. `aa`: both arms are the same, to learn the noise.
     experiment: Text
     arm: Text

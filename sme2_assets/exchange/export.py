@@ -18,6 +18,7 @@ from sme2_assets.evidence.folder import TRACE_FILE, RunFolder
 from sme2_assets.exchange import perfetto, summaries, tables
 from sme2_assets.exchange.summaries import ExportedArm
 from sme2_assets.store import Store, sha256_of_file, write_json
+from sme2_assets.warehouse.csv_files import write_csv
 from sme2_assets.warehouse.read import run_of_id, runs_of_session
 from sme2_assets.warehouse.store import Warehouse
 
@@ -43,7 +44,7 @@ def find_run(
     rows = warehouse.query(
         "SELECT run_id FROM latest_runs WHERE coalesce(variant = $model OR model = $model, true) "
         "AND coalesce(platform = $platform, true) AND coalesce(sme2 = $sme2, true) "
-        "ORDER BY started_at DESC, sme2 DESC LIMIT 1",
+        "ORDER BY coalesce(sequence, 0) DESC, started_at DESC, sme2 DESC LIMIT 1",
         {"model": model, "platform": platform, "sme2": sme2},
     )
     if rows.empty:
@@ -181,7 +182,7 @@ class _Writer:
                 base = f"{arm.experiment}/{arm.prefix}_{name}"
                 kind = _KIT_KINDS.get(name, name)
                 if "csv" in formats:
-                    frame.to_csv(self.folder / f"{base}.csv", index=False)
+                    write_csv(connection.from_df(frame), self.folder / f"{base}.csv")
                     arm.files[kind] = f"{base}.csv"
                 if "parquet" in formats:
                     _write_parquet(connection, frame, self.folder / f"{base}.parquet")

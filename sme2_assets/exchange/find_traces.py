@@ -38,10 +38,10 @@ class RefusedTrace:
 
 def traces_below(path: Path) -> tuple[list[FoundTrace], list[RefusedTrace]]:
     given = path.absolute()
-    if given.is_file():
-        return [FoundTrace(given, given)], []
-    if not given.is_dir():
+    if not os.path.lexists(given):
         return [], [RefusedTrace(printable(str(path)), "There is no such file or folder.", "Check the path.")]
+    if not given.is_dir():
+        return [FoundTrace(given, given)], []
     found: list[FoundTrace] = []
     problems: list[RefusedTrace] = []
     for folder, subfolders, names in os.walk(given):

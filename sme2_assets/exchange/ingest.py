@@ -16,13 +16,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sme2_assets.analysis.conservation import require_conserved
 from sme2_assets.analysis.timeline import execute_durations
-from sme2_assets.errors import Sme2Error, TraceError
+from sme2_assets.errors import Sme2Error, TraceError, printable
 from sme2_assets.etdump import read_etdump
 from sme2_assets.evidence.folder import LOG_FILE, TRACE_FILE, ForeignFolder
 from sme2_assets.evidence.foreign import FOREIGN, FOREIGN_FILE, Facts, ForeignStatement
 from sme2_assets.exchange.find_traces import FoundTrace, RefusedTrace, traces_below
 from sme2_assets.exchange.kit import KEPT_AS, beside, log_beside
+from sme2_assets.exchange.regular import LARGEST_TEXT_BYTES, LARGEST_TRACE_BYTES, copy_file
 from sme2_assets.exchange.trace_facts import facts_of
 from sme2_assets.store import Store, sha256_of_file, write_text_atomically
 from sme2_assets.warehouse.foreign import rows_of_foreign, write_foreign
@@ -88,7 +90,7 @@ def _ingest(
                 f"It has the same content as {sources[run_id]}: one trace is not two runs.",
                 "Find out which of the two it is, and give that one.",
             )
-        _require_inferences(staging / TRACE_FILE, facts.warmup or 0)
+        _require_usable(staging / TRACE_FILE, facts.warmup or 0)
         folder = store.run_dir(run_id)
         replaced = _keep(staging, folder, sha256)
     finally:
@@ -106,14 +108,20 @@ def _staged(store: Store, trace: FoundTrace) -> Path:
     store.runs.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=".foreign.", dir=store.runs))
     try:
-        shutil.copyfile(trace.path, staging / TRACE_FILE)
-        if log := log_beside(trace.path):
-            shutil.copyfile(log, staging / LOG_FILE)
-        for name, kept_as in KEPT_AS.items():
-            if (kit := beside(trace.path, name)) is not None:
-                shutil.copyfile(kit, staging / kept_as)
-    except OSError as error:
+        copy_file(trace.path, staging / TRACE_FILE, LARGEST_TRACE_BYTES)
+        extras = {LOG_FILE: log_beside(trace.path)}
+        extras |= {kept_as: beside(trace.path, name) for name, kept_as in KEPT_AS.items()}
+        for kept_as, path in extras.items():
+            if path is not None:
+                try:
+                    copy_file(path, staging / kept_as, LARGEST_TEXT_BYTES)
+                except TraceError as error:
+                    what = f"{printable(path.name)} beside it cannot be taken. {error.what}"
+                    raise TraceError(what, error.remedy) from error
+    except BaseException as error:
         shutil.rmtree(staging, ignore_errors=True)
+        if not isinstance(error, OSError):
+            raise
         raise TraceError(
             f"It cannot be copied: {error.strerror or error}.",
             "Check that it is readable and the disk has space.",
@@ -135,9 +143,12 @@ def _keep(staging: Path, folder: Path, sha256: str) -> bool:
     return True
 
 
-def _require_inferences(path: Path, warmup: int) -> None:
+def _require_usable(path: Path, warmup: int) -> None:
+    """Before anything is kept: whole, possible, and with an inference to count."""
     try:
-        inferences = len(execute_durations(read_etdump(path)))
+        events = read_etdump(path)
+        require_conserved(events)
+        inferences = len(execute_durations(events))
         if inferences == 0:
             raise TraceError(
                 "It contains no inference.", "Run the model at least once with the event tracer attached."

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
+
+from sme2_assets.errors import TraceError
+from sme2_assets.exchange.regular import LARGEST_TEXT_BYTES, opened
 
 KIT_MANIFEST, KIT_METRICS = "manifest.json", "metrics.json"
 # Kept beside the trace under these names, so that they are not mistaken for the run's own.
 KEPT_AS = {KIT_MANIFEST: "kit_manifest.json", KIT_METRICS: "kit_metrics.json"}
-LARGEST_JSON_BYTES = 64 << 20
 
 
 def kit_result(trace: Path) -> dict[str, Any] | None:
@@ -47,7 +50,7 @@ def beside(trace: Path, name: str) -> Path | None:
     """A file of the kit about the trace: in its folder, or in the one above, which is the platform's."""
     for folder in (trace.parent, trace.parent.parent):
         path = folder / name
-        if path.is_file() and path.stat().st_size <= LARGEST_JSON_BYTES:
+        if os.path.lexists(path):
             return path
     return None
 
@@ -55,7 +58,7 @@ def beside(trace: Path, name: str) -> Path | None:
 def log_beside(trace: Path) -> Path | None:
     for name in (f"{trace.stem}.log", f"{trace.stem}_latency.log"):
         path = trace.with_name(name)
-        if path.is_file() and path.stat().st_size <= LARGEST_JSON_BYTES:
+        if os.path.lexists(path):
             return path
     return None
 
@@ -63,8 +66,7 @@ def log_beside(trace: Path) -> Path | None:
 def json_of(path: Path) -> Any:
     """The document, None where it cannot be read as one."""
     try:
-        if path.stat().st_size > LARGEST_JSON_BYTES:
-            return None
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        with opened(path, LARGEST_TEXT_BYTES) as handle:
+            return json.loads(handle.read().decode("utf-8"))
+    except (OSError, TraceError, ValueError, RecursionError):
         return None

@@ -19,11 +19,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from sme2_assets.errors import ExportError
-from sme2_assets.experiments.problems import ExperimentError, Lines, Place, Problem, line_of, problems_of
-from sme2_assets.experiments.schema import Experiment, Text
+from sme2_assets.errors import ExportError, did_you_mean
+from sme2_assets.experiments.schema import Experiment, ExperimentError, Text
 from sme2_assets.models.registry import parse_variant
-from sme2_assets.models.spec import did_you_mean
+from sme2_assets.written.problems import Lines, Place, Problem, line_of, problems_of
 
 # What the kit takes where a file says nothing.
 DEFAULT_RUNS = 100

@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sme2_assets.experiments.documents import read_document
 from sme2_assets.experiments.kit import is_kit, translated, with_platform
-from sme2_assets.experiments.problems import ExperimentError, Lines, problems_of
-from sme2_assets.experiments.schema import MODELS, Experiment
+from sme2_assets.experiments.schema import MODELS, Experiment, ExperimentError
+from sme2_assets.written.documents import read_document
+from sme2_assets.written.problems import Lines, problems_of
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from typing import Any
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import ExportError, Sme2Error
 from sme2_assets.experiments.load import Loaded
-from sme2_assets.experiments.problems import Place, Problem, line_of
 from sme2_assets.experiments.schema import AUTO, Comparison, Entry, Platform
 from sme2_assets.models.registry import Variant, catalogue, model_spec, requested
 from sme2_assets.models.sources.pte import SUFFIX, program_at
@@ -22,6 +21,7 @@ from sme2_assets.models.spec import AS_IS, ModelSpec
 from sme2_assets.profiling.plan import Plan, plan_for
 from sme2_assets.profiling.requests import ProfileRequest, platforms_here
 from sme2_assets.targets import SME2_STATES
+from sme2_assets.written.problems import Place, Problem, line_of
 
 # What an entry says about times, which mean nothing where a CPU is emulated.
 OF_TIMES = ("rounds", "budget_s", "iterations", "warmup")
@@ -313,7 +313,7 @@ def seconds_per_round(lab: Lab) -> dict[tuple[str, str, int], float]:
         return {}
     rows = lab.warehouse.query(
         "SELECT variant, platform, threads, "
-        "arg_max(epoch(finished_at - started_at) / rounds, started_at) AS seconds "
+        "arg_max(epoch(finished_at - started_at) / rounds, (coalesce(sequence, 0), started_at)) AS seconds "
         "FROM runs WHERE experiment = 'sme2' GROUP BY ALL"
     )
     return {

@@ -7,12 +7,14 @@ model or a device is there (check), and what is measured in the end (plan).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sme2_assets.models.spec import PRECISIONS
 from sme2_assets.profiling.plan import PASSES
+from sme2_assets.written.problems import Problem, WrittenError
 
 SCHEMA_ID = "sme2-experiment"
 # Platforms by name, and whatever works on this machine.
@@ -95,6 +97,13 @@ Text = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(requi
 Threads = Annotated[int, Field(ge=1, le=1024)]
 
 
+class ExperimentError(WrittenError):
+    """An experiment file that cannot be run as it is: every problem that was found."""
+
+    def __init__(self, name: str, problems: Sequence[Problem]) -> None:
+        super().__init__(name, problems, "docs/experiments.md")
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -103,13 +112,15 @@ class Platform(_Strict):
     """Where to measure, and how the device is to be meanwhile."""
 
     name: PlatformName = Field(
-        description="linux and mac: this machine. android: a device. emulated: kernels and outputs with "
-        "SME2 where no CPU has it; its times mean nothing. auto: all that work here."
+        description="linux and mac: this machine; linux with a device: another one. android: a device. "
+        "emulated: kernels and outputs with SME2 where no CPU has it; its times mean nothing. auto: all that "
+        "work here."
     )
     device: Text | None = Field(
         default=None,
-        description="Android: the serial of the device, or `any` for whichever is free. "
-        "Default: $ANDROID_SERIAL, else the only one connected.",
+        description="Another machine, as ssh://user@host:port; the serial of an Android device; a name or "
+        "label:LABEL of the inventory; or `any` for whichever is free. Default: this machine; on android "
+        "$ANDROID_SERIAL, else the only one connected.",
     )
     cpus: Annotated[
         Text | None,
@@ -127,7 +138,7 @@ class Platform(_Strict):
     @model_validator(mode="after")
     def _only_where_it_means_something(self) -> Platform:
         for key, places in (
-            ("device", ("android",)),
+            ("device", ("linux", "android")),
             ("power", ("android",)),
             ("cpus", ("linux", "android")),
         ):

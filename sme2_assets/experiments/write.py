@@ -15,9 +15,8 @@ from typing import Any
 
 import yaml
 
-from sme2_assets.errors import Sme2Error
+from sme2_assets.errors import Sme2Error, did_you_mean
 from sme2_assets.experiments.schema import Experiment
-from sme2_assets.models.spec import did_you_mean
 from sme2_assets.store import write_text_atomically
 
 _FOLDER = resources.files("sme2_assets.experiments") / "templates"
@@ -78,7 +77,7 @@ def experiment_of(answers: Mapping[str, Any]) -> dict[str, Any]:
     asked = {key: document.pop(key) for key in ("device", "cpus", "power") if key in document}
     chosen: list[Any] = []
     for name in document["platforms"]:
-        has = {"android": ("device", "cpus", "power"), "linux": ("cpus",)}.get(name, ())
+        has = {"android": ("device", "cpus", "power"), "linux": ("device", "cpus")}.get(name, ())
         given = {key: value for key, value in asked.items() if key in has}
         chosen.append({"name": name, **given} if given else name)
     for key in asked:

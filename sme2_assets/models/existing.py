@@ -6,6 +6,7 @@ each other.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ _DTYPES = {
     "DOUBLE": "float64",
     "BOOL": "bool",
 }
-_REMEDY = "export it again with the installed ExecuTorch, or remove the file"
+_LARGEST_INPUT_BYTES = 4 << 30
+PROGRAM_REMEDY = "export it again with the installed ExecuTorch, or remove the file"
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def _deserialised(pte: Path) -> Any:
     try:
         return deserialize_pte_binary(content).program
     except Exception as error:
-        raise ExportError(f"{pte.name} is broken: it cannot be read as a program", _REMEDY) from error
+        raise ExportError(f"{pte.name} is broken: it cannot be read as a program", PROGRAM_REMEDY) from error
 
 
 def _made(pte: Path, wanted: list[Any]) -> list[npt.NDArray]:
@@ -111,6 +113,11 @@ def _value(pte: Path, index: int, value: Any, generator: np.random.Generator) ->
             f"Input {index} of {pte.name} is {kind}, for which no values can be made", "export it otherwise"
         )
     shape = tuple(value.sizes)
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > _LARGEST_INPUT_BYTES:
+        raise ExportError(
+            f"Input {index} of {pte.name} is said to be {list(shape)}, which is no shape of an input",
+            PROGRAM_REMEDY,
+        )
     if np.issubdtype(dtype, np.floating):
         return generator.standard_normal(shape).astype(dtype)
     # Wide integers are indices or masks, and both 0 and 1 are in almost every range; narrow ones are data.

@@ -51,7 +51,7 @@ from sme2_assets.models.artifact import (
 )
 from sme2_assets.models.attribution import describe_program
 from sme2_assets.models.delegation import described_delegation
-from sme2_assets.models.existing import operator_counts, read_program
+from sme2_assets.models.existing import PROGRAM_REMEDY, operator_counts, read_program
 from sme2_assets.models.inputs import input_array, tensor_array
 from sme2_assets.models.lowering import (
     build_model,
@@ -260,9 +260,17 @@ def _existing(spec: ModelSpec, progress: Progress) -> _Content:
     """A program that somebody else exported, as it is."""
     assert spec.pte is not None
     with progress.step("reading the program", "read"):
-        facts = read_program(spec.pte, spec.input_files)
-        pte = spec.pte.read_bytes()
-        described = describe_program(pte)
+        try:
+            facts = read_program(spec.pte, spec.input_files)
+            pte = spec.pte.read_bytes()
+            described = describe_program(pte)
+        except ExportError:
+            raise
+        except Exception as error:
+            # Whatever readers of ExecuTorch make of a table that is about things that are not there.
+            raise ExportError(
+                f"{spec.pte.name} is broken: it describes a program that cannot be", PROGRAM_REMEDY
+            ) from error
     etrecord = spec.etrecord
     return _Content(
         pte=pte,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sme2_assets.errors import ExportError
-from sme2_assets.evidence.arms import compare_arms, compare_value
+from sme2_assets.evidence.arms import TILE, compare_arms, compare_value
 from sme2_assets.evidence.numerics import worst_sqnr_db
 from sme2_assets.models.export import load_libraries, quiet_libraries
 from sme2_assets.models.inputs import flat_tensors, tensor_array
@@ -22,9 +22,6 @@ from sme2_assets.models.registry import model_spec, parse_variant
 from sme2_assets.models.taps import Layer, affordable, compared_outputs, layers_of, watched
 
 Log = Callable[[str], None]
-
-# Rows and columns of a tile of 32-bit accumulators with 512-bit vectors.
-TILE = 16
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sme2_assets.errors import ExportError
+from sme2_assets.errors import ExportError, did_you_mean
 from sme2_assets.models.sources import ModelSource, all_sources
 from sme2_assets.models.spec import (
     AS_IS,
@@ -25,7 +25,6 @@ from sme2_assets.models.spec import (
     ModelProblem,
     ModelSpec,
     Variant,
-    did_you_mean,
     split_key,
     split_text,
 )

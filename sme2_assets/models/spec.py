@@ -9,7 +9,6 @@ folder and as a Dagster partition, `edgetam_image_encoder.size_512`. Either lead
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 import re
@@ -19,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from sme2_assets.errors import ExportError
+from sme2_assets.errors import ExportError, did_you_mean
 from sme2_assets.evidence.numerics import AS_IS
 from sme2_assets.store import sha256_of_file
 
@@ -271,11 +270,6 @@ def how_to_install(package: str) -> str:
         extra = _EXTRAS[package]
         return f"install the extra `{extra}`: pip install -e '.[{extra}]' in the checkout"
     return f"install it: pip install {package}"
-
-
-def did_you_mean(given: str, known: Sequence[str], *, always: bool = False) -> str:
-    nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.0 if always else 0.4)
-    return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
 
 def cached_sha256(path: Path) -> str:

@@ -10,6 +10,7 @@ from sme2_assets.errors import ExportError
 from sme2_assets.models.registry import catalogue
 from sme2_assets.models.sources.folder import RESERVED, default_folder
 from sme2_assets.models.spec import check_name
+from sme2_assets.models.trust import trust
 from sme2_assets.store import write_text_atomically
 
 
@@ -26,7 +27,11 @@ def write_template(name: str, folder: Path | None = None) -> Path:
     path = (folder or default_folder()) / f"{name}.py"
     if path.exists():
         raise ExportError(f"{path} already exists", "choose another name, or edit that file")
+    # Whoever begins a models folder here wrote what will be in it.
+    first = not any(path.parent.glob("*.py"))
     write_text_atomically(path, template(name))
+    if first:
+        trust(path.parent)
     return path
 
 

@@ -11,6 +11,7 @@ from statistics import median
 
 from sme2_assets.evidence.blind import Trial, Truth, write_trial
 from sme2_assets.evidence.result import RESULT_FILE, RunnerResult
+from sme2_assets.evidence.sequence import next_number
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import aa_arms
 from sme2_assets.profiling.plan import Plan
@@ -62,6 +63,8 @@ def blind_trial(
     a_ns, b_ns = ([float(median(result.iteration_ns)) for result in arm] for arm in results)
     trial = Trial(
         session_id=manifests[0].session_id,
+        # Of the real data folder, and not of the one that is thrown away.
+        sequence=next_number(store.runs),
         variant=identity.variant,
         platform=identity.platform,
         sme2=identity.sme2,

@@ -14,15 +14,17 @@ from sme2_assets.models.registry import is_large
 from sme2_assets.store import Store
 from sme2_assets.targets import PLATFORMS, SME2_STATES, TargetKey, open_target
 from sme2_assets.targets.host import host_platform
+from sme2_assets.targets.inventory import read_inventory
 
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """A model on a platform in one or both SME2 states."""
+    """A model on a platform in one or both SME2 states, on a device where one is meant."""
 
     variant: str
     platform: str
     states: tuple[str, ...]
+    device: str | None = None
 
     @property
     def targets(self) -> list[TargetKey]:
@@ -72,16 +74,46 @@ def requests_for(
 ) -> Requests:
     """A platform asked for by name must be able to give every state asked for.
 
-    A reference has no SME2 states, so the pair that is asked for by default is one run.
+    A reference has no SME2 states, and another Linux machine may have no SME2: there the pair that is asked
+    for by default is one run.
     """
     target = open_target(platform_name, store, device)
     notes = []
-    if target.fidelity == "reference" and states == SME2_STATES:
-        states = ("off",)
-        notes.append(f"{platform_name} is a reference here: {target.availability('on').detail}")
+    elsewhere = platform_name == "linux" and device is not None and target.availability("off").ok
+    if states == SME2_STATES and (target.fidelity == "reference" or elsewhere):
+        on = target.availability("on")
+        if not on.ok:
+            states = ("off",)
+            what = "a reference" if target.fidelity == "reference" else "measured with SME2 off alone"
+            notes.append(f"{device or platform_name} is {what} here: {on.detail}")
     for sme2 in states:
         target.require(sme2)
-    return Requests([ProfileRequest(variant, platform_name, states) for variant in variants], notes, [])
+    requests = [ProfileRequest(variant, platform_name, states, device) for variant in variants]
+    return Requests(requests, notes, [])
+
+
+def requests_on_devices(
+    store: Store, variants: Sequence[str], states: tuple[str, ...], choices: Sequence[str]
+) -> Requests:
+    """Each device of the inventory that a name or label means, in the states it can give."""
+    inventory = read_inventory(store)
+    chosen = {name: entry for choice in choices for name, entry in inventory.chosen(choice).items()}
+    wanted = Requests([], [], [])
+    for name, entry in chosen.items():
+        target = entry.target(store.tools)
+        answers = {sme2: target.availability(sme2) for sme2 in states}
+        given = tuple(sme2 for sme2, answer in answers.items() if answer.ok)
+        missing = [
+            f"{answer.detail} {answer.remedy or ''}".strip() for answer in answers.values() if not answer.ok
+        ]
+        if given:
+            wanted.requests.extend(
+                ProfileRequest(variant, entry.platform, given, name) for variant in variants
+            )
+            wanted.notes.extend(f"{name} with SME2 {' and '.join(given)} alone: {why}" for why in missing)
+        else:
+            wanted.left_out.append(LeftOut(name, Sme2Error(missing[0], "Run `sme2 devices`.")))
+    return wanted
 
 
 def requests_for_this_machine(

@@ -23,6 +23,7 @@ from sme2_assets.evidence.delegation import DELEGATION_FILE
 from sme2_assets.evidence.manifest import Context, Identity, Manifest, Moment
 from sme2_assets.evidence.operators import OPERATORS_FILE
 from sme2_assets.evidence.result import RunnerResult
+from sme2_assets.evidence.sequence import next_number
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import Arm, ArmSpec
 from sme2_assets.profiling.between_arms import compare_pair
@@ -30,7 +31,7 @@ from sme2_assets.profiling.one_pass import Bench, run_pass
 from sme2_assets.profiling.plan import Plan, arm_orders
 from sme2_assets.profiling.record import cpu_of, info_of
 from sme2_assets.runner.build import RunnerBinary
-from sme2_assets.store import Store, new_directory
+from sme2_assets.store import Store, new_directories
 from sme2_assets.targets.base import Target
 from sme2_assets.targets.clusters import Cluster, cpu_list
 from sme2_assets.targets.environment.quiet import (
@@ -75,9 +76,9 @@ def measure_session(
         bench = Bench(target, model, runners, plan, _cpus(target, plan), log)
         power = pending.enter_context(target.power(plan.power, store.leases, log))
         arms = {}
-        for spec in arm_specs:
-            run_id = _run_id(session_id, model, target, spec)
-            directory = pending.enter_context(new_directory(store.run_dir(run_id)))
+        run_ids = [_run_id(session_id, model, target, spec) for spec in arm_specs]
+        directories = pending.enter_context(new_directories([store.run_dir(run_id) for run_id in run_ids]))
+        for spec, run_id, directory in zip(arm_specs, run_ids, directories, strict=True):
             # The run folder is whole evidence: what the operators are does not depend on the model's folder.
             shutil.copyfile(model.operators, directory / OPERATORS_FILE)
             shutil.copyfile(model.delegation, directory / DELEGATION_FILE)
@@ -87,6 +88,7 @@ def measure_session(
             environment = _Rounds(bench, arms, machine.clusters, *patience_s).measure(seed)
             between = compare_pair(bench, list(arms.values()))
         finished = datetime.now(UTC)
+        sequence = next_number(store.runs)
         manifests = []
         for arm in arms.values():
             if between is not None:
@@ -95,6 +97,7 @@ def measure_session(
             manifest = Manifest(
                 run_id=arm.run_id,
                 session_id=session_id,
+                sequence=sequence,
                 experiment=experiment,
                 arm=arm.spec.label,
                 paired=len(arms) == 2,

@@ -36,10 +36,16 @@ class PairResult:
     failure: str | None = None
     """What the last failed attempt said, also when a later one succeeded."""
     remedy: str | None = None
+    device: str | None = None
+    """What the night calls it, where it chose one."""
 
     @property
     def name(self) -> str:
-        return f"{self.variant} on {self.platform}"
+        return f"{self.variant} on {self.place}"
+
+    @property
+    def place(self) -> str:
+        return f"{self.platform} ({self.device})" if self.device else self.platform
 
     @property
     def failure_text(self) -> str:
@@ -107,7 +113,7 @@ class NightSummary:
         rows = [
             [
                 pair.variant,
-                pair.platform,
+                pair.place,
                 ", ".join(pair.states),
                 pair.status,
                 pair.verdict,

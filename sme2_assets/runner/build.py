@@ -31,6 +31,7 @@ from sme2_assets.distribution import installing
 from sme2_assets.errors import BuildError
 from sme2_assets.store import one_at_a_time, sha256_of_file
 from sme2_assets.targets.base import Program
+from sme2_assets.targets.lease import held_leases
 
 NATIVE_DIR = Path(__file__).resolve().parent / "native"
 BINARY_NAME = "sme2_runner"
@@ -370,6 +371,8 @@ def run_step(
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            # If this process is killed: nobody measures beside a compiler that still runs.
+            pass_fds=held_leases(),
         )
         assert process.stdout is not None
         try:

@@ -1,8 +1,9 @@
 """A runner that brings everything along: its loader and all libraries, in one folder.
 
-Belongs here: which files a runner needs, and how they become one artifact. A bundle runs on any aarch64 Linux
-kernel, also where there is no glibc (Android) and under an emulator on another CPU. It is started through its
-own loader: `./ld-linux-aarch64.so.1 --library-path . ./sme2_runner`.
+Belongs here: which files a runner needs, and how they become one artifact. A bundle runs on any Linux kernel
+of its CPU, also where there is no glibc (Android) or another one (a machine over SSH), and under an emulator
+on another CPU. It is started through its own loader:
+`./ld-linux-aarch64.so.1 --library-path . ./sme2_runner`.
 
 Stored like a runner, under the hash of all its files; `load_runner` reads it back.
 """
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sme2_assets.errors import BuildError, Sme2Error
+from sme2_assets.evidence.device import AARCH64
 from sme2_assets.runner.build import (
     BINARY_NAME,
     MANIFEST_NAME,
@@ -34,11 +36,12 @@ from sme2_assets.runner.build import (
     load_runner,
     write_synced,
 )
-from sme2_assets.runner.cross import TARGET, cross_toolchain
+from sme2_assets.runner.cross import cross_toolchain
 from sme2_assets.store import Store, one_at_a_time, sha256_of_file
 from sme2_assets.targets.base import Program, Target
 from sme2_assets.targets.cross_compiler import library_of
-from sme2_assets.targets.elf import AARCH64, read_needs
+from sme2_assets.targets.elf import MACHINES, read_needs
+from sme2_assets.targets.host import host_arch
 from sme2_assets.targets.qemu import find_qemu
 
 _START_SECONDS = 120
@@ -57,25 +60,31 @@ def build_bundle(
     *,
     log: Log,
     tools: Path | None = None,
+    arch: str = AARCH64,
     cross: bool | None = None,
     fetched_compiler: bool = False,
     native_dir: Path = NATIVE_DIR,
 ) -> RunnerBinary:
-    """The runner for aarch64 Linux with all it needs, built unless it is there already.
+    """The runner for Linux on `arch` with all it needs, built unless it is there already.
 
-    On aarch64 Linux from the installed ExecuTorch and this host's libraries; elsewhere, or when `cross` says
-    so, with a cross compiler and the aarch64 wheel, which are fetched into `tools` (beside `artifacts` unless
-    told). `fetched_compiler` takes the package's cross compiler even where one is installed.
+    On a Linux host of that CPU from the installed ExecuTorch and this host's libraries. For aarch64
+    elsewhere, or when `cross` says so, with a cross compiler and the aarch64 wheel, which are fetched into
+    `tools` (beside `artifacts` unless told). `fetched_compiler` takes the package's cross compiler even where
+    one is installed.
     """
     artifacts = Path(artifacts).resolve()
     tools = tools or artifacts.parent / "tools"
     if cross is None:
-        cross = not host_is_target()
+        cross = not _runs_here(arch)
+    if cross and arch != AARCH64:
+        raise BuildError(
+            f"A runner for {arch} Linux cannot be built on this machine.", f"Build it on {arch} Linux."
+        )
     toolchain = (
         cross_toolchain(tools, log=log, fetched_compiler=fetched_compiler) if cross else find_toolchain()
     )
     runner = build_with(toolchain, artifacts, log=log, native_dir=native_dir)
-    files = _closure(runner, toolchain)
+    files = _closure(runner, toolchain, arch)
     hashes = {name: sha256_of_file(file.source) for name, file in files.items()}
     key = _key(hashes)
     final = artifacts / "runners" / key[:16]
@@ -93,7 +102,7 @@ def build_bundle(
                 (staged / name).chmod(0o755)
             _write_manifest(staged, runner, toolchain, files, hashes, key)
             staged.chmod(0o755)
-            _try_out(load_runner(staged).program, tools, log)
+            _try_out(load_runner(staged).program, tools, arch, log)
             shutil.rmtree(final, ignore_errors=True)
             staged.rename(final)
         finally:
@@ -107,12 +116,16 @@ def build_bundle(
 def runner_for(target: Target, store: Store, *, log: Log) -> RunnerBinary:
     """The runner that a target needs: a bundle where it must bring its libraries along."""
     if target.bundled:
-        return build_bundle(store.artifacts, tools=store.tools, log=log)
+        return build_bundle(store.artifacts, tools=store.tools, arch=target.bundle_arch, log=log)
     return build_runner(store.artifacts, log=log)
 
 
 def host_is_target() -> bool:
-    return f"{platform.system()} {platform.machine()}" == TARGET
+    return _runs_here(AARCH64)
+
+
+def _runs_here(arch: str) -> bool:
+    return (platform.system(), host_arch()) == ("Linux", arch)
 
 
 def _key(hashes: dict[str, str]) -> str:
@@ -120,28 +133,28 @@ def _key(hashes: dict[str, str]) -> str:
     return hashlib.sha256(listing.encode()).hexdigest()
 
 
-def _closure(runner: RunnerBinary, toolchain: Toolchain) -> dict[str, _File]:
+def _closure(runner: RunnerBinary, toolchain: Toolchain, arch: str) -> dict[str, _File]:
     """The runner and every library that it or another of them names; the loader is one of these."""
     files = {BINARY_NAME: _File(runner.path, "runner")}
     waiting = [BINARY_NAME]
     while waiting:
-        for name in _needed(files[waiting.pop()].source):
+        for name in _needed(files[waiting.pop()].source, arch):
             if name not in files:
                 files[name] = _library(name, runner, toolchain)
                 waiting.append(name)
     return files
 
 
-def _needed(path: Path) -> Iterator[str]:
+def _needed(path: Path, arch: str) -> Iterator[str]:
     try:
         needs = read_needs(path)
     except (OSError, ValueError) as error:
         raise BuildError(
             f"{path} cannot be bundled: {error}", "Delete it, and build the runner again."
         ) from error
-    if needs.machine != AARCH64:
+    if needs.machine != MACHINES[arch]:
         raise BuildError(
-            f"{path} is not for aarch64", "This is a defect of the cross compiler's set-up: please report it."
+            f"{path} is not for {arch}", "This is a defect of the compiler's set-up: please report it."
         )
     yield from needs.libraries
     if needs.loader is not None:
@@ -187,10 +200,10 @@ def _write_manifest(
     write_synced(folder / MANIFEST_NAME, json.dumps(facts, indent=2) + "\n")
 
 
-def _try_out(program: Program, tools: Path, log: Log) -> None:
+def _try_out(program: Program, tools: Path, arch: str, log: Log) -> None:
     """Starts the bundle once, with nothing of this host's environment; under the emulator on another CPU."""
     wrapper: list[str] = []
-    if not host_is_target():
+    if not _runs_here(arch):
         try:
             qemu = find_qemu(tools)
         except Sme2Error:

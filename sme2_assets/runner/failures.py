@@ -12,6 +12,11 @@ from sme2_assets.evidence.documents import first_fault
 from sme2_assets.evidence.result import CpuFacts
 
 _REPORT = "This is a defect: please report it with the log."
+# ExecuTorch checks less of a program than it relies on.
+_CRASH = (
+    "If the .pte came from somewhere else it may be damaged or hostile: export the model again. If you "
+    "exported it here, please report it with the log."
+)
 
 EXIT_MEANINGS: dict[int, tuple[str, str]] = {
     2: ("The runner was called with wrong flags", "See sme2_runner --help for its flags."),
@@ -37,13 +42,14 @@ _SIGNAL_MEANINGS: dict[int, tuple[str, str]] = {
         "The runner met an instruction that this CPU (or emulator) does not have",
         "Update the emulator (QEMU 10.1 or newer has SME2), or run with SME2 off.",
     ),
-    signal.SIGSEGV: ("The runner crashed on a bad memory access", _REPORT),
-    signal.SIGBUS: ("The runner crashed on a bad memory access", _REPORT),
+    signal.SIGSEGV: ("The runner crashed on a bad memory access", _CRASH),
+    signal.SIGBUS: ("The runner crashed on a bad memory access", _CRASH),
     signal.SIGABRT: (
         "The runner gave up on a failed check inside ExecuTorch",
         "Look at the log lines of the runner.",
     ),
-    signal.SIGFPE: ("The runner crashed on an arithmetic error", _REPORT),
+    signal.SIGFPE: ("The runner crashed on an arithmetic error", _CRASH),
+    signal.SIGXFSZ: ("The runner wrote a file beyond the limit of 4 GiB", "Ask for fewer iterations."),
     signal.SIGKILL: (
         "The runner was killed from outside, most likely because memory ran out",
         "Use a smaller model or a machine with more memory.",
@@ -51,6 +57,13 @@ _SIGNAL_MEANINGS: dict[int, tuple[str, str]] = {
     signal.SIGTERM: ("The runner was asked to stop", "Run it again."),
     signal.SIGINT: ("The runner was interrupted", "Run it again."),
 }
+
+# What the loader says of a runner that was built for another system than the one it was sent to.
+_LOADER_WORDS = re.compile(r"version `GLIBC[\w.]*' not found|error while loading shared libraries")
+_OTHER_LIBRARIES = (
+    "The runner needs libraries that this machine does not have, or newer ones",
+    "Measure with `--runner wheel`, which brings its own, or build the runner on a machine like this one.",
+)
 
 _ERROR_PREFIX = "sme2_runner: error: "
 _LOG_LINES_SHOWN = 8
@@ -71,7 +84,7 @@ def read_cpu_facts(text: str) -> CpuFacts:
 
 def runner_failure(returncode: int, stderr_tail: str) -> RunnerError:
     """The error for a person, from the exit code (or signal) and the end of stderr."""
-    meaning, remedy = _meaning(returncode)
+    meaning, remedy = _OTHER_LIBRARIES if _LOADER_WORDS.search(stderr_tail) else _meaning(returncode)
     lines = [line for line in stderr_tail.splitlines() if line.strip()]
     said = [line.removeprefix(_ERROR_PREFIX) for line in lines if line.startswith(_ERROR_PREFIX)]
     what = f"{meaning} (exit code {returncode})" if returncode >= 0 else f"{meaning} (signal {-returncode})"

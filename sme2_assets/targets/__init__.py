@@ -1,10 +1,12 @@
-"""How a command runs somewhere: on this host, under emulation, later on a device.
+"""How a command runs somewhere: on this host, under emulation, on a device.
 
 Belongs here: what a platform is, whether it is there, how files get to it and back.
 Does not: what is run (profiling) and what it means (analysis).
 """
 
 from __future__ import annotations
+
+import os
 
 from sme2_assets.store import Store
 from sme2_assets.targets.base import Availability, Completed, MachineFacts, Program, Target, Workspace
@@ -27,11 +29,14 @@ __all__ = [
 
 
 def open_target(platform: str, store: Store, device: str | None = None) -> Target:
-    """The target of a platform; `device` chooses among several devices."""
+    """The target of a platform; `device` chooses among several devices, by whatever name they have."""
     if platform == "emulated":
         return EmulatedTarget(store.tools)
     if platform == "android":
-        from sme2_assets.targets.android.pool import open_android
+        device = device or os.environ.get("ANDROID_SERIAL")
+    elif device is None:
+        return NativeTarget(platform)
+    # Imported here: most measurements are on this machine.
+    from sme2_assets.targets.inventory import open_device
 
-        return open_android(store.tools, device)
-    return NativeTarget(platform)
+    return open_device(platform, store, device)

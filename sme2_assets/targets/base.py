@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sme2_assets.errors import ConnectionLost, Sme2Error, TargetUnavailable
-from sme2_assets.evidence.device import Fidelity
+from sme2_assets.evidence.device import AARCH64, Fidelity
 from sme2_assets.targets.clusters import Cluster
 from sme2_assets.targets.environment.snapshot import Snapshot, take_snapshot
 from sme2_assets.targets.lease import lease
@@ -124,8 +124,9 @@ class Target(ABC):
     # Which machine of all: runs of two devices never form one series, and targets that share one never
     # measure at the same time.
     device: str
-    # Whether a runner must bring its loader and libraries along.
+    # Whether a runner must bring its loader and libraries along, and the instruction set it is then for.
     bundled: bool = False
+    bundle_arch: str = AARCH64
     # What a process needs in its environment for its program counters to be sampled faithfully.
     sampling_environment: ClassVar[Mapping[str, str]] = {}
     # Whether the arms of a session may run side by side: only where no time is read from them.

@@ -232,6 +232,13 @@ def cpu_text(clusters: Sequence[Cluster]) -> str | None:
     return " + ".join(f"{cluster.count}x {cluster.core}" for cluster in clusters)
 
 
+def cpu_name(cpuinfo: str, clusters: Sequence[Cluster]) -> str | None:
+    """What a Linux machine calls its CPU, or its cores where it has no name for it."""
+    if named := re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE):
+        return named[1].strip()
+    return cpu_text(clusters) or next(iter(parse_cores(cpuinfo).values()), None)
+
+
 def described(clusters: Sequence[Cluster]) -> str:
     """The clusters in words: `prime (7), performance (4-6)`."""
     return ", ".join(f"{cluster.name} ({cpu_list(cluster.cpus)})" for cluster in clusters)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 AARCH64 = 183
+MACHINES = {"aarch64": AARCH64, "x86_64": 62}
 
 _MAGIC = b"\x7fELF"
 _SYMBOLS, _DYNAMIC, _NO_BITS, _DYNAMIC_SYMBOLS = 2, 6, 8, 11

@@ -19,8 +19,7 @@ from sme2_assets.targets.base import MachineFacts
 from sme2_assets.targets.clusters import (
     Cluster,
     chosen_cpus,
-    cpu_text,
-    parse_cores,
+    cpu_name,
     parse_features,
     parse_vector_bits,
     read_clusters,
@@ -145,11 +144,7 @@ def _os_name() -> str:
 def _cpu_name() -> str:
     if host_platform() == "mac":
         return _sysctl("machdep.cpu.brand_string") or "Apple silicon"
-    text = _cpuinfo()
-    if named := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
-        return named.group(1).strip()
-    cores = parse_cores(text)
-    return cpu_text(read_clusters(_PROC, _SYS)) or next(iter(cores.values()), None) or platform.machine()
+    return cpu_name(_cpuinfo(), read_clusters(_PROC, _SYS)) or platform.machine()
 
 
 def _linux_model() -> str | None:

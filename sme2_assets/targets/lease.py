@@ -2,35 +2,56 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from sme2_assets.errors import TargetUnavailable
 from sme2_assets.store import safe_name
+
+_LOOK_S = 0.05
+# Descriptors of the leases that this process holds.
+_HELD: set[int] = set()
+
+
+def held_leases() -> tuple[int, ...]:
+    """To be inherited by a program that uses the device: the lease then lasts until that has ended, too."""
+    return tuple(_HELD)
 
 
 @contextmanager
 def lease(
     leases: Path, device: str, *, log: Callable[[str], None], patience_s: float = 1800
 ) -> Iterator[None]:
-    """Holds the device. The operating system ends the lease of a process that dies."""
+    """Holds the device. The operating system ends the lease with the last process that holds it."""
     leases.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(leases / f"{safe_name(device)}.lock")
+    lock = os.open(leases / f"{safe_name(device)}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        log(f"{device} is measuring something else; waiting up to {patience_s:.0f} s for it")
-        try:
-            lock.acquire(timeout=patience_s)
-        except Timeout as busy:
-            raise TargetUnavailable(
-                f"{device} was still in use after {patience_s:.0f} s.",
-                "Wait for the other session to end, or stop it (see the running runs in the UI).",
-            ) from busy
-    try:
+        if not _locked(lock, 0):
+            log(f"{device} is measuring something else; waiting up to {patience_s:.0f} s for it")
+            if not _locked(lock, patience_s):
+                raise TargetUnavailable(
+                    f"{device} was still in use after {patience_s:.0f} s.",
+                    "Wait for the other session to end, or stop it (see the running runs in the UI).",
+                )
+        _HELD.add(lock)
         yield
     finally:
-        lock.release()
+        _HELD.discard(lock)
+        os.close(lock)
+
+
+def _locked(lock: int, patience_s: float) -> bool:
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOOK_S)
+        else:
+            return True

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +12,9 @@ from typing import ClassVar
 
 from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.evidence.device import AARCH64, native_fidelity
+from sme2_assets.leftovers import workspace_folder
 from sme2_assets.targets.base import Availability, Completed, MachineFacts, Program, Target, Workspace
+from sme2_assets.targets.contained import run_contained
 from sme2_assets.targets.cross_compiler import CrossCompiler, compiler_availability, find_cross_compiler
 from sme2_assets.targets.host import (
     host_arch,
@@ -50,26 +49,8 @@ class LocalWorkspace(Workspace):
     def run(self, command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> Completed:
         full = [*self.wrapper, *command]
         started = time.monotonic()
-        try:
-            done = subprocess.run(
-                full,
-                env={**os.environ, **env},
-                cwd=self.root,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                stdin=subprocess.DEVNULL,
-                timeout=timeout_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as expired:
-            raise RunnerError(
-                f"The runner did not end within {timeout_s:.0f} s and was killed.",
-                "Ask for fewer iterations, or raise `timeout_s` in the run configuration.",
-            ) from expired
-        except OSError as error:
-            raise RunnerError(f"{full[0]} could not be started: {error}", "Run `sme2 doctor`.") from error
-        return Completed(full, done.returncode, done.stdout, done.stderr, time.monotonic() - started)
+        returncode, out, err = run_contained(full, env, self.root, timeout_s)
+        return Completed(full, returncode, out, err, time.monotonic() - started)
 
     def get(self, name: str, local: Path) -> None:
         source = self.root / name
@@ -92,7 +73,9 @@ class NativeTarget(Target):
             return Availability(
                 False,
                 f"this host is not {HOST_NAMES[self.platform]}.",
-                f"Run sme2_assets on a {HOST_NAMES[self.platform]} machine to measure there.",
+                "Name a Linux machine with --device ssh://user@host."
+                if self.platform == "linux"
+                else "Run sme2_assets on a macOS machine to measure there.",
             )
         if sme2 == "on" and self.fidelity == "reference":
             return Availability(
@@ -105,7 +88,8 @@ class NativeTarget(Target):
             return Availability(
                 False,
                 f"this CPU ({host_facts().cpu}) has no SME2.",
-                "Measure on a machine with SME2 (e.g. an Apple M4), use the `emulated` platform to see which "
+                "Measure on a machine with SME2 (e.g. an Apple M4, or a Linux machine by --device "
+                "ssh://user@host), use the `emulated` platform to see which "
                 f"operators take SME2 kernels, or measure only {self.platform}-sme2_off as a baseline.",
             )
         cpu = host_facts().cpu
@@ -121,8 +105,8 @@ class NativeTarget(Target):
 
     @contextmanager
     def workspace(self) -> Iterator[Workspace]:
-        with tempfile.TemporaryDirectory(prefix="sme2-") as root:
-            yield LocalWorkspace(Path(root))
+        with workspace_folder() as root:
+            yield LocalWorkspace(root)
 
 
 class EmulatedTarget(Target):
@@ -183,8 +167,8 @@ class EmulatedTarget(Target):
 
     @contextmanager
     def workspace(self) -> Iterator[Workspace]:
-        with tempfile.TemporaryDirectory(prefix="sme2-") as root:
-            yield LocalWorkspace(Path(root), wrapper=[str(self._qemu().path), "-cpu", "max"])
+        with workspace_folder() as root:
+            yield LocalWorkspace(root, wrapper=[str(self._qemu().path), "-cpu", "max"])
 
     def _qemu(self) -> Qemu:
         qemu = find_qemu(self.tools)

@@ -52,7 +52,7 @@ def write_blind_trials(store: Store, warehouse: Warehouse) -> dict[str, Sme2Erro
 def _judged(warehouse: Warehouse, trial: Trial) -> dict[str, Any]:
     facts = trial.model_dump()
     observed = paired_speedup(trial.a_ns, trial.b_ns)
-    floor = device_noise_floor(warehouse, facts, before=trial.session_id)
+    floor = device_noise_floor(warehouse, facts, until_then=True)
     # The ratio says how much slower the second arm is: above 1, as doses are.
     return {
         **{column.name: facts[column.name] for column in BLIND_TRIALS.columns if column.name in facts},

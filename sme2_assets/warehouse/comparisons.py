@@ -38,17 +38,19 @@ def compare_runs(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> pd.Da
     return _compared(warehouse, run_of_id(warehouse, off_run_id), run_of_id(warehouse, on_run_id))
 
 
-def device_noise_floor(warehouse: Warehouse, run: dict[str, Any], before: str | None = None) -> float | None:
+def device_noise_floor(
+    warehouse: Warehouse, run: dict[str, Any], *, until_then: bool = False
+) -> float | None:
     """The ratio that identical arms reach on the run's device, set as it was; None with too few of them.
 
-    By the A/A sessions `before` a session, or by all.
+    By the A/A sessions before that of the run, or by all.
     """
     if run["fidelity"] == "emulated":
         return None
     sessions = aa_sessions_like(warehouse, run)
-    if before is not None:
-        sessions = sessions[sessions["session_id"] < before]
-    return noise_floor(sessions["speedup"].tolist())
+    own = (0 if pd.isna(run["sequence"]) else int(run["sequence"]), run["session_id"])
+    order = zip(sessions["sequence"], sessions["session_id"], sessions["speedup"], strict=True)
+    return noise_floor([speedup for *each, speedup in order if not until_then or tuple(each) < own])
 
 
 def aa_sessions_like(warehouse: Warehouse, run: dict[str, Any]) -> pd.DataFrame:
@@ -57,7 +59,7 @@ def aa_sessions_like(warehouse: Warehouse, run: dict[str, Any]) -> pd.DataFrame:
     cpus, power_mode = ("" if pd.isna(run[name]) else run[name] for name in ("cpus", "power_mode"))
     return warehouse.query(
         "SELECT * FROM aa_sessions WHERE device = ? AND arch IS NOT DISTINCT FROM ? AND threads = ? "
-        "AND cpus = ? AND power_mode = ? ORDER BY session_id DESC",
+        "AND cpus = ? AND power_mode = ? ORDER BY sequence DESC, session_id DESC",
         [run["device"], run["arch"], int(run["threads"]), cpus, power_mode],
     )
 
@@ -73,5 +75,5 @@ def _compared(warehouse: Warehouse, off: dict[str, Any], on: dict[str, Any]) -> 
     # that it is judged the same when it is compared again.
     floor = None
     if off["experiment"] == "sme2":
-        floor = device_noise_floor(warehouse, off, before=off["session_id"])
+        floor = device_noise_floor(warehouse, off, until_then=True)
     return compare(arm(warehouse, off), arm(warehouse, on), floor)

@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 import duckdb
 
 from sme2_assets.errors import WarehouseError
+from sme2_assets.warehouse.csv_files import write_csv
 from sme2_assets.warehouse.store import Warehouse
 
 Answered = TypeVar("Answered")
@@ -92,7 +93,7 @@ class Console:
         def write(cursor: duckdb.DuckDBPyConnection) -> None:
             rows = cursor.sql(query)
             if file_format == "csv":
-                rows.write_csv(str(path), header=True)
+                write_csv(rows, path)
             else:
                 rows.write_parquet(str(path), compression="zstd")
 

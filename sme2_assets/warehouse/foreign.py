@@ -14,7 +14,7 @@ import pandas as pd
 from sme2_assets.analysis.paths import Paths
 from sme2_assets.analysis.timeline import execute_durations, timeline_rows
 from sme2_assets.etdump import read_etdump
-from sme2_assets.evidence.folder import ForeignFolder
+from sme2_assets.evidence.folder import ForeignFolder, identity_of
 from sme2_assets.evidence.foreign import FOREIGN, Facts, ForeignStatement
 from sme2_assets.warehouse.ingest import DERIVATION, registered_rows, with_named_times
 from sme2_assets.warehouse.schema import INFERENCES, REGISTERED_KERNELS, RUNS, TIMELINE
@@ -44,9 +44,10 @@ def rows_of_foreign(folder: ForeignFolder) -> ForeignRows:
         timeline[column] = getattr(facts, column)
     timeline["fidelity"] = _fidelity(facts)
     timeline["emulated_ns"] = None
+    row = _run_row(statement, len(execute_ns) - warmup, paths)
     return ForeignRows(
         statement,
-        pd.DataFrame([_run_row(statement, len(execute_ns) - warmup, paths)]),
+        pd.DataFrame([{**row, "evidence_sha256": identity_of(folder.path)}]),
         _inference_rows(execute_ns, warmup),
         timeline,
         registered_rows(folder.log),
@@ -58,15 +59,15 @@ def write_foreign(warehouse: Warehouse, rows: ForeignRows) -> None:
     facts = rows.statement.facts
     fidelity = _fidelity(facts)
     keys = {"variant": facts.variant, "target": facts.target, "run_id": rows.statement.run_id}
-    for table, frame in (
-        (TIMELINE, with_named_times(rows.timeline, fidelity)),
-        (INFERENCES, with_named_times(rows.inferences, fidelity)),
-        (REGISTERED_KERNELS, rows.registered),
-        # Last: before it, no query sees the others as rows of a run.
-        (RUNS, rows.runs),
-    ):
-        warehouse.write(table, frame, keys)
-        warehouse.drop_other_copies(table, keys)
+    warehouse.write_together(
+        [
+            (TIMELINE, with_named_times(rows.timeline, TIMELINE, fidelity), keys),
+            (INFERENCES, with_named_times(rows.inferences, INFERENCES, fidelity), keys),
+            (REGISTERED_KERNELS, rows.registered, keys),
+            (RUNS, rows.runs, keys),
+        ],
+        [rows.statement.run_id],
+    )
 
 
 def _fidelity(facts: Facts) -> str | None:

@@ -55,7 +55,8 @@ def series_of(warehouse: Warehouse) -> dict[tuple, pd.DataFrame]:
     a new category of an operator is no change of its time.
     """
     rows = warehouse.query(
-        "SELECT * FROM history WHERE category = 'latency' OR derivation = ? ORDER BY started_at", [DERIVATION]
+        "SELECT * FROM history WHERE category = 'latency' OR derivation = ? ORDER BY sequence, started_at",
+        [DERIVATION],
     )
     rows["median_ns"] = rows["median_ns"].where(rows["median_ns"] > 0)
     # What a trace from elsewhere does not tell, such as its device, is part of its key all the same.

@@ -19,7 +19,7 @@ from sme2_assets.analysis.samples import kernel_sample_rows
 from sme2_assets.analysis.timeline import execute_durations, timeline_rows
 from sme2_assets.errors import EvidenceError
 from sme2_assets.evidence.arms import ArmsNumerics
-from sme2_assets.evidence.folder import RunFolder, RunProcess
+from sme2_assets.evidence.folder import RunFolder, RunProcess, identity_of
 from sme2_assets.evidence.manifest import Manifest, Moment, Process
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.evidence.result import RunnerResult
@@ -29,6 +29,7 @@ from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.schema import (
     ARMS_NUMERICS,
     DELEGATION,
+    EMULATED_NS,
     ENVIRONMENT,
     INFERENCES,
     KERNEL_SAMPLES,
@@ -39,12 +40,17 @@ from sme2_assets.warehouse.schema import (
     TIMELINE,
     Table,
 )
-from sme2_assets.warehouse.store import Warehouse
+from sme2_assets.warehouse.store import Rows, Warehouse
 
 # The version of the code that makes rows of evidence. A change of what any row says, such as another
 # category of an operator, is a new version; `sme2 warehouse rebuild` then applies it to history.
-DERIVATION = 4
+DERIVATION = 5
 ANNOTATION = "xnnpack.log"
+# Every run has rows in these, be they none.
+RUN_TABLES = (
+    *(RUNS, INFERENCES, TIMELINE, OPERATORS, DELEGATION, NUMERICS, ARMS_NUMERICS, ENVIRONMENT),
+    *(KERNEL_SAMPLES, REGISTERED_KERNELS),
+)
 # What columns of times are called where an emulator took them.
 EMULATED_TIMES = {"duration_ns": "emulated_ns", "execute_ns": "emulated_execute_ns"}
 
@@ -62,15 +68,8 @@ class RunRows:
     numerics: pd.DataFrame
     arms_numerics: pd.DataFrame
     environment: pd.DataFrame
-
-
-@dataclass(frozen=True)
-class KernelRows:
-    """What one run tells of its kernels, before it is written."""
-
-    manifest: Manifest
-    samples: pd.DataFrame
-    registered: pd.DataFrame
+    kernel_samples: pd.DataFrame
+    registered_kernels: pd.DataFrame
 
 
 def keys_of(manifest: Manifest) -> dict[str, str]:
@@ -83,11 +82,14 @@ def keys_of(manifest: Manifest) -> dict[str, str]:
     }
 
 
-def rows_of_run(run_dir: Path) -> RunRows:
-    """Reads a run folder. A file that is not the one that was measured is an error, not a row."""
+def rows_of_run(run_dir: Path, annotation: Path | None = None) -> RunRows:
+    """Reads a run folder. A file that is not the one that was measured is an error, not a row.
+
+    `annotation` is a log that somebody added to the run; where there is one, its registered kernels count.
+    """
     folder = _trusted(run_dir)
     manifest, program, arms = folder.manifest, folder.operators(), folder.arms()
-    inferences, timelines, results, paths = [], [], [], []
+    inferences, timelines, results, paths, sampled = [], [], [], [], []
     for process in folder.processes():
         result = process.result
         execute_ns = None
@@ -98,6 +100,9 @@ def rows_of_run(run_dir: Path) -> RunRows:
             if process.facts.pass_kind == "etdump":
                 rows = timeline_rows(process.events, result.traced_warmup)
                 timelines.append(_of_process(_with_backends(rows, program, process), process.facts))
+            else:
+                rows = kernel_sample_rows(process.samples, process.events, result.traced_warmup)
+                sampled.append(_with_backends(rows, program, process).assign(round=process.facts.round))
         inferences.append(_of_process(_inference_rows(result, execute_ns), process.facts))
         results.append(result)
     timeline = _stacked(timelines)
@@ -109,7 +114,7 @@ def rows_of_run(run_dir: Path) -> RunRows:
     taken = _taken_paths(run_dir, paths)
     return RunRows(
         manifest,
-        pd.DataFrame([_run_row(manifest, results, taken, arms)]),
+        pd.DataFrame([_run_row(manifest, results, taken, arms) | {"evidence_sha256": identity_of(run_dir)}]),
         pd.concat(inferences, ignore_index=True),
         timeline,
         _operator_rows(program, timeline, taken),
@@ -117,22 +122,6 @@ def rows_of_run(run_dir: Path) -> RunRows:
         _frame(NUMERICS, manifest.info.agreements),
         _frame(ARMS_NUMERICS, [value.as_json() for value in arms.values] if arms else []),
         _frame(ENVIRONMENT, _environment_rows(manifest.info.environment)),
-    )
-
-
-def kernel_rows_of_run(run_dir: Path, annotation: Path | None = None) -> KernelRows:
-    """What was sampled in the kernels pass of a run, and what its logs registered.
-
-    `annotation` is a log that somebody added to the run; where there is one, it is the one that counts.
-    """
-    folder = _trusted(run_dir)
-    program = folder.operators()
-    sampled = []
-    for process in folder.processes("kernels"):
-        rows = kernel_sample_rows(process.samples, process.events, process.result.traced_warmup)
-        sampled.append(_with_backends(rows, program, process).assign(round=process.facts.round))
-    return KernelRows(
-        folder.manifest,
         pd.concat(sampled, ignore_index=True) if sampled else _frame(KERNEL_SAMPLES, []),
         registered_rows_of_log(annotation)
         if annotation is not None and annotation.is_file()
@@ -162,33 +151,22 @@ def registered_rows_of_log(path: Path) -> pd.DataFrame:
     return registered_rows(text)
 
 
-def write_run(warehouse: Warehouse, rows: RunRows) -> None:
-    """Stores a run. The `runs` row comes last: before it, no query sees the run's other rows as a run."""
-    keys = keys_of(rows.manifest)
-    fidelity = rows.manifest.context.fidelity
-    warehouse.write(TIMELINE, with_named_times(rows.timeline, fidelity), keys)
-    warehouse.write(INFERENCES, with_named_times(rows.inferences, fidelity), keys)
-    warehouse.write(OPERATORS, rows.operators, keys)
-    warehouse.write(DELEGATION, rows.delegation, keys)
-    warehouse.write(NUMERICS, rows.numerics, keys)
-    warehouse.write(ARMS_NUMERICS, rows.arms_numerics, keys)
-    warehouse.write(ENVIRONMENT, rows.environment, keys)
-    warehouse.write(RUNS, rows.runs, keys)
+def write_runs(warehouse: Warehouse, *runs: RunRows) -> None:
+    """Stores the runs of a session: all their rows are in the tables from one moment on."""
+    parts: list[Rows] = []
+    for rows in runs:
+        keys, fidelity = keys_of(rows.manifest), rows.manifest.context.fidelity
+        for table in RUN_TABLES:
+            parts.append((table, with_named_times(getattr(rows, table.name), table, fidelity), keys))
+    warehouse.write_together(parts, [rows.manifest.run_id for rows in runs])
 
 
-def with_named_times(rows: pd.DataFrame, fidelity: str | None) -> pd.DataFrame:
+def with_named_times(rows: pd.DataFrame, table: Table, fidelity: str | None) -> pd.DataFrame:
     """The rows as they are stored: times of the emulator have names of their own, so that no sum, median or
     share of times can have one in it."""
-    if fidelity != "emulated":
+    if fidelity != "emulated" or EMULATED_NS not in table.columns:
         return rows
     return rows.rename(columns={**EMULATED_TIMES, **{to: of for of, to in EMULATED_TIMES.items()}})
-
-
-def write_kernels(warehouse: Warehouse, rows: KernelRows) -> None:
-    """Stores what a run tells of its kernels; seen once the run itself is there."""
-    keys = keys_of(rows.manifest)
-    warehouse.write(KERNEL_SAMPLES, rows.samples, keys)
-    warehouse.write(REGISTERED_KERNELS, rows.registered, keys)
 
 
 def annotation(store: Store, run_id: str) -> Path:
@@ -362,6 +340,7 @@ def _run_row(
     latency = [result for result in results if result.pass_kind == "latency"]
     return {
         "session_id": manifest.session_id,
+        "sequence": manifest.sequence,
         "experiment": manifest.experiment,
         "source": None,
         "arm": manifest.arm,

@@ -34,7 +34,7 @@ def latest_runs(
         warehouse.query(
             "SELECT * FROM latest_runs WHERE coalesce(variant = $variant, true) "
             "AND coalesce(platform = $platform, true) AND coalesce(sme2 = $sme2, true) "
-            "ORDER BY started_at DESC, run_id DESC",
+            "ORDER BY coalesce(sequence, 0) DESC, started_at DESC, run_id DESC",
             {"variant": variant, "platform": platform, "sme2": sme2},
         )
     )
@@ -120,11 +120,16 @@ def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
 
 
+def runs_in_tables(warehouse: Warehouse) -> set[str]:
+    """The ids of all runs that are published."""
+    return set(warehouse.query("SELECT run_id FROM runs")["run_id"])
+
+
 def run_of_id(warehouse: Warehouse, run_id: str) -> dict[str, Any]:
     rows = warehouse.query("SELECT * FROM runs WHERE run_id = ?", [run_id])
     if rows.empty:
         raise WarehouseError(
             f"There is no run {run_id!r} in the warehouse.",
-            "`sme2 sql 'SELECT run_id FROM runs ORDER BY started_at'` lists the runs.",
+            "`sme2 sql 'SELECT run_id FROM runs ORDER BY sequence'` lists the runs.",
         )
     return dict(rows.iloc[0])

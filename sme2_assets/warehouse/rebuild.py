@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,28 +20,22 @@ import sme2_assets
 from sme2_assets.errors import EvidenceError, Sme2Error
 from sme2_assets.evidence.blind import TRIAL_FILE, Trial, revealed, trial_folders, write_trial
 from sme2_assets.evidence.folder import (
-    ForeignFolder,
     RunFolder,
+    finish_sessions,
     identity_of,
     open_verified,
     run_folders,
 )
 from sme2_assets.store import Store, new_directory, write_text_atomically
 from sme2_assets.warehouse.blind import write_blind_trials
+from sme2_assets.warehouse.commits import TableFile, files_now, require_commits
 from sme2_assets.warehouse.comparisons import compare_session
-from sme2_assets.warehouse.foreign import rows_of_foreign, write_foreign
 from sme2_assets.warehouse.history import find_regressions
-from sme2_assets.warehouse.ingest import (
-    DERIVATION,
-    annotate,
-    annotation,
-    kernel_rows_of_run,
-    rows_of_run,
-    write_kernels,
-    write_run,
-)
-from sme2_assets.warehouse.publish import FILE_NAME, quoted
-from sme2_assets.warehouse.schema import COMPARISONS, REGRESSIONS, RUN_ID, RUNS, TABLES, Table
+from sme2_assets.warehouse.ingest import DERIVATION, annotate, annotation
+from sme2_assets.warehouse.publish import quoted
+from sme2_assets.warehouse.read import runs_in_tables
+from sme2_assets.warehouse.schema import REGRESSIONS, TABLES, Table
+from sme2_assets.warehouse.sessions import take_session
 from sme2_assets.warehouse.store import Warehouse
 
 Log = Callable[[str], None]
@@ -79,15 +73,12 @@ class Difference:
     only_derived: int
 
 
-def runs_in_tables(warehouse: Warehouse) -> set[str]:
-    return {path.parent.name.partition("=")[2] for path in _files(warehouse, RUNS)}
-
-
 def runs_in_no_table(store: Store) -> list[Path]:
     """Run folders whose rows are missing: the measurement ended well, and what follows it did not.
 
     Runs that were slowed down on purpose belong in no table.
     """
+    finish_sessions(store.runs)
     known = runs_in_tables(Warehouse(store.warehouse))
     return [path for path in run_folders(store.runs) if path.name not in known and not _is_slowed(path)]
 
@@ -101,17 +92,31 @@ def runs_of_other_code(store: Store) -> int:
 
 
 def sync(store: Store, log: Log) -> Derived:
-    """Takes in the runs that are in no table, and compares the pairs that nobody compared."""
+    """Takes in runs that are in no table, or in a damaged one, and compares pairs that nobody compared."""
     warehouse = Warehouse(store.warehouse)
-    done = Derived()
-    _derive_all(store, warehouse, runs_in_no_table(store), done, log)
     warehouse.publish()
-    _compare_all(warehouse, done, log)
+    done = Derived()
+    damaged = damaged_files(warehouse, log)
+    missing = {path.name: path for path in runs_in_no_table(store)}
+    missing |= {run: store.run_dir(run) for file in damaged if (run := file.run_id) is not None}
+    _derive_all(store, warehouse, [missing[name] for name in sorted(missing)], done, log)
+    warehouse.publish()
+    _compare_all(warehouse, done, log, {file.keys.get("session_id") for file in damaged})
+    if any(file.table == REGRESSIONS.name for file in damaged):
+        find_regressions(warehouse, store.root / "acknowledged.txt")
     warehouse.publish()
     if any(trial_folders(store.blind)):
         _judge_trials(store, warehouse, done)
         warehouse.publish()
     return done
+
+
+def damaged_files(warehouse: Warehouse, log: Log) -> list[TableFile]:
+    """The files of the tables that are missing, or not what was written."""
+    require_commits(warehouse.tables)
+    files = files_now(warehouse.tables)
+    log(f"looking at {len(files)} files of the tables")
+    return [file for file in files if not file.is_whole(warehouse.tables)]
 
 
 def merge(store: Store, source: Path, log: Log) -> Derived:
@@ -179,6 +184,7 @@ def rebuild(store: Store, log: Log) -> Derived:
 def differences(store: Store, log: Log) -> tuple[list[Difference], Derived]:
     """Makes every table again beside the ones that are there, and tells how they differ. Changes nothing."""
     warehouse = Warehouse(store.warehouse)
+    require_commits(warehouse.tables)
     with ExitStack() as cleaned_up:
         made = Warehouse(warehouse.root / "check" / "warehouse")
         cleaned_up.callback(shutil.rmtree, made.root.parent, ignore_errors=True)
@@ -190,15 +196,17 @@ def differences(store: Store, log: Log) -> tuple[list[Difference], Derived]:
 
 def _derived_anew(store: Store, made: Warehouse, log: Log) -> Derived:
     done = Derived()
+    finish_sessions(store.runs)
+    # What a rebuild that was interrupted had made.
+    made.publish()
     known = runs_in_tables(made)
     folders = [path for path in run_folders(store.runs) if path.name not in known and not _is_slowed(path)]
     _derive_all(store, made, folders, done, log)
     done.taken = sorted({*known, *done.taken})
-    made.tables.mkdir(parents=True, exist_ok=True)
     made.publish()
     _compare_all(made, done, log)
     made.publish()
-    if any(_files(Warehouse(store.warehouse), REGRESSIONS)):
+    if (Warehouse(store.warehouse).tables / REGRESSIONS.name).is_dir():
         find_regressions(made, store.root / "acknowledged.txt")
     _judge_trials(store, made, done)
     return done
@@ -210,29 +218,27 @@ def _judge_trials(store: Store, warehouse: Warehouse, done: Derived) -> None:
 
 
 def _derive_all(store: Store, warehouse: Warehouse, folders: Sequence[Path], done: Derived, log: Log) -> None:
+    taken: set[str] = set()
     for number, path in enumerate(folders, start=1):
+        # The other arm of one before: a session is taken as a whole.
+        if path.name in taken:
+            continue
         log(f"{number} of {len(folders)}: {path.name}")
         try:
-            folder = open_verified(path)
-            if isinstance(folder, ForeignFolder):
-                write_foreign(warehouse, rows_of_foreign(folder))
-            else:
-                kernels = kernel_rows_of_run(path, annotation(store, path.name))
-                rows = rows_of_run(path)
-                write_kernels(warehouse, kernels)
-                write_run(warehouse, rows)
-            done.taken.append(path.name)
+            taken.update(take_session(store, warehouse, path))
         except Sme2Error as error:
             done.refused.append(Refused(path.name, error))
+    done.taken += sorted(taken)
 
 
-def _compare_all(warehouse: Warehouse, done: Derived, log: Log) -> None:
-    """Compares the pairs that are not compared yet; A/A sessions first, as the others rest on their noise."""
-    compared = {path.parent.name.partition("=")[2] for path in _files(warehouse, COMPARISONS)}
+def _compare_all(warehouse: Warehouse, done: Derived, log: Log, again: Collection[str | None] = ()) -> None:
+    """Compares the pairs that are not compared yet, or are to be `again`; A/A sessions first, as the others
+    rest on their noise."""
+    compared = set(warehouse.query("SELECT DISTINCT session_id FROM comparisons")["session_id"]) - {*again}
     waiting: dict[str, list[str]] = defaultdict(list)
     for row in warehouse.query(
         "SELECT session_id, experiment FROM runs WHERE paired GROUP BY ALL HAVING count(*) = 2 "
-        "ORDER BY session_id"
+        "ORDER BY max(coalesce(sequence, 0)), session_id"
     ).itertuples():
         if row.session_id not in compared:
             waiting[row.experiment].append(row.session_id)
@@ -284,7 +290,8 @@ def _difference(table: Table, stored: Warehouse, derived: Warehouse) -> Differen
     with duckdb.connect() as connection:
         columns = []
         for name, warehouse in (("stored", stored), ("derived", derived)):
-            files = ", ".join(f"'{quoted(path)}'" for path in _files(warehouse, table))
+            found = [file for file in files_now(warehouse.tables) if file.table == table.name]
+            files = ", ".join(f"'{quoted(warehouse.tables / file.path)}'" for file in found)
             nulls = ", ".join(f'NULL::{column.type} AS "{column.name}"' for column in table.all_columns)
             connection.execute(f"CREATE VIEW {name} AS SELECT {nulls} WHERE false")
             if files:
@@ -292,8 +299,8 @@ def _difference(table: Table, stored: Warehouse, derived: Warehouse) -> Differen
                     f"read_parquet([{files}], hive_partitioning = true, hive_types_autocast = false, "
                     "union_by_name = true)"
                 )
-                found = connection.execute(f"DESCRIBE FROM {rows}").fetchall()
-                columns.append({row[0] for row in found})
+                described = connection.execute(f"DESCRIBE FROM {rows}").fetchall()
+                columns.append({row[0] for row in described})
                 connection.execute(
                     f"CREATE OR REPLACE VIEW {name} AS "
                     f"SELECT {nulls} WHERE false UNION ALL BY NAME FROM {rows}"
@@ -311,12 +318,3 @@ def _difference(table: Table, stored: Warehouse, derived: Warehouse) -> Differen
             for one, other in (("stored", "derived"), ("derived", "stored"))
         ]
     return Difference(table.name, *(int(count[0]) for count in counts if count))
-
-
-def _files(warehouse: Warehouse, table: Table) -> Iterable[Path]:
-    """The files of a table; the last key, where it has any, is in the name of the folder of each."""
-    depth = "/".join("*" for _ in table.keys)
-    return sorted((warehouse.tables / table.name).glob(f"{depth}/{FILE_NAME}" if depth else FILE_NAME))
-
-
-assert RUNS.keys[-1] == RUN_ID

@@ -100,10 +100,21 @@ RUNS = Table(
     (
         Column("session_id", "VARCHAR", "The session; both arms of a pair share it."),
         Column(
+            "sequence",
+            "BIGINT",
+            "The order of sessions, whatever their clocks said: each has a larger number than all that were "
+            "in the data folder before it. 0 or NULL before there were numbers; those are the oldest.",
+        ),
+        Column(
             "experiment",
             "VARCHAR",
             "sme2: the arms differ in SME2. aa: both arms are the same, to learn the noise. foreign: a trace "
             "imported by `sme2 ingest`; what is not known about it is NULL, and it is in no verdict.",
+        ),
+        Column(
+            "evidence_sha256",
+            "VARCHAR",
+            "Hash of the file of the run folder that has the hashes of all its other files.",
         ),
         Column("source", "VARCHAR", "The file that a foreign run was read from; NULL for our own runs."),
         Column("arm", "VARCHAR", "The arm of the session: off or on; a or b in an A/A session."),

@@ -1,8 +1,8 @@
 """Writing rows, publishing the DuckDB file, and reading it.
 
 Writers never share a file, so any number of them and of readers run at once: each run's rows are
-one Parquet file per table, made outside the glob and renamed in. Publishing makes a new DuckDB
-file (publish.py) and swaps a symlink, so an open session neither blocks nor is blocked.
+one Parquet file per table, and in the tables once a commit lists them (commits.py). Publishing makes a
+new DuckDB file (publish.py) and swaps a symlink, so an open session neither blocks nor is blocked.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -23,9 +23,13 @@ import pandas as pd
 from filelock import FileLock
 
 from sme2_assets.errors import WarehouseError
-from sme2_assets.store import safe_name
-from sme2_assets.warehouse.publish import FILE_NAME, build, fsync, is_current, literal, quoted
-from sme2_assets.warehouse.schema import RUN_ID, Table
+from sme2_assets.store import fsync, safe_name, sha256_of_file, sha256_of_text
+from sme2_assets.warehouse.commits import TableFile, add_commit, require_commits
+from sme2_assets.warehouse.publish import build, is_current, literal, quoted
+from sme2_assets.warehouse.schema import Table
+
+# Rows of a table, and the values of its keys.
+Rows = tuple[Table, pd.DataFrame, Mapping[str, str]]
 
 SNAPSHOTS_KEPT = 5
 # No write takes this long: what is older in the staging folder belongs to a writer that was killed.
@@ -108,10 +112,19 @@ class Warehouse:
         return self.root / "staging"
 
     def write(self, table: Table, rows: pd.DataFrame, keys: Mapping[str, str]) -> Path:
-        """Stores one run's rows of a table; the same keys replace what was there."""
-        folder = self.tables / table.name
-        for key in table.keys:
-            folder = folder / f"{key.name}={safe_name(keys[key.name])}"
+        """Stores rows of a table; the same keys replace what was there."""
+        return self.write_together([(table, rows, keys)])[0]
+
+    def write_together(self, parts: Iterable[Rows], runs: Sequence[str] = ()) -> list[Path]:
+        """Stores rows that appear together. Of `runs` they are all there is: whatever else was there goes."""
+        require_commits(self.tables)
+        files = [self._file(*part) for part in parts]
+        add_commit(self.tables, files, runs)
+        return [self.tables / file.path for file in files]
+
+    def _file(self, table: Table, rows: pd.DataFrame, keys: Mapping[str, str]) -> TableFile:
+        """Writes a file that no commit names yet."""
+        part = "/".join((table.name, *(f"{key.name}={safe_name(keys[key.name])}" for key in table.keys)))
         missing = [column.name for column in table.columns if column.name not in rows.columns]
         surplus = [name for name in rows.columns if name not in {column.name for column in table.columns}]
         if missing or surplus:
@@ -122,7 +135,6 @@ class Warehouse:
         columns = ", ".join(f'"{column.name}"::{column.type} AS "{column.name}"' for column in table.columns)
         self.staging.mkdir(parents=True, exist_ok=True)
         staged = self.staging / f"{uuid.uuid4().hex}.parquet"
-        target = folder / FILE_NAME
         try:
             with _scratch().cursor() as connection:
                 connection.register("incoming", rows)
@@ -131,46 +143,55 @@ class Warehouse:
                     "(FORMAT parquet, COMPRESSION zstd)"
                 )
             fsync(staged)
-            folder.mkdir(parents=True, exist_ok=True)
+            sha256 = sha256_of_file(staged)
+            file = TableFile(f"{part}/{sha256[:16]}.parquet", sha256, sha256_of_text(columns)[:8])
+            target = self.tables / file.path
+            target.parent.mkdir(parents=True, exist_ok=True)
             staged.replace(target)
-            fsync(folder)
+            fsync(target.parent)
         except duckdb.Error as error:
             raise WarehouseError(f"Rows for {table.name} could not be written: {error}") from error
         finally:
             staged.unlink(missing_ok=True)
-        return target
-
-    def drop_other_copies(self, table: Table, keys: Mapping[str, str]) -> None:
-        """Removes a run's rows that stand under other keys: it was stored before, as something else."""
-        folder = self.tables / table.name
-        kept = folder.joinpath(*(f"{key.name}={safe_name(keys[key.name])}" for key in table.keys))
-        depth = "/".join("*" for _ in table.keys[:-1])
-        for copy in folder.glob(f"{depth}/{RUN_ID.name}={safe_name(keys[RUN_ID.name])}"):
-            if copy != kept:
-                shutil.rmtree(copy)
+        return file
 
     def publish(self) -> Path:
-        """Makes a new DuckDB file of all Parquet files the current one."""
+        """Makes a new DuckDB file of everything that was committed the current one."""
+        require_commits(self.tables)
         self.snapshots.mkdir(parents=True, exist_ok=True)
         with FileLock(self.root / "publish.lock"):
-            existing = sorted(self.snapshots.glob("warehouse-*.duckdb"), key=_number)
+            existing = self.published()
             number = 1 + (_number(existing[-1]) if existing else 0)
-            final = self.snapshots / f"warehouse-{number:06d}.duckdb"
             # A folder of its own, emptied first: a killed publisher leaves a file with a write-ahead log
             # beside it, and DuckDB would replay that log into the next file of the same name.
             building = self.staging / "publish"
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir(parents=True)
             try:
-                build(building / final.name, self.tables, existing[-1] if existing else None)
-                (building / final.name).replace(final)
+                made = building / "warehouse.duckdb"
+                previous = existing[-1] if existing else None
+                try:
+                    needless = build(made, self.tables, previous, number, SNAPSHOTS_KEPT)
+                except duckdb.Error:
+                    # A file is missing, or cannot be read. Made anew, only its own session is left out.
+                    made.unlink(missing_ok=True)
+                    needless = build(made, self.tables, None, number, SNAPSHOTS_KEPT)
+                final = self.snapshots / f"warehouse-{number:06d}-{sha256_of_file(made)[:16]}.duckdb"
+                made.replace(final)
+                fsync(self.snapshots)
             finally:
                 shutil.rmtree(building, ignore_errors=True)
             self._point_link_at(final)
             for old in existing[: 1 - SNAPSHOTS_KEPT]:
                 old.unlink(missing_ok=True)
+            for path in needless:
+                (self.tables / path).unlink(missing_ok=True)
             self._drop_abandoned_files()
         return final
+
+    def published(self) -> list[Path]:
+        """The published files that are kept, oldest first."""
+        return sorted(self.snapshots.glob("warehouse-*.duckdb"), key=_number)
 
     @contextmanager
     def connect(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -264,4 +285,4 @@ class Warehouse:
 
 
 def _number(path: Path) -> int:
-    return int(path.stem.rsplit("-", 1)[1])
+    return int(path.stem.split("-")[1])

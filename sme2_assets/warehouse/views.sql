@@ -7,7 +7,7 @@ FROM runs
 WHERE experiment = 'sme2'
 QUALIFY row_number() OVER (
     PARTITION BY variant, platform, device, arch, threads, cpus, power_mode, coalesce(method, 'forward'), sme2
-    ORDER BY started_at DESC, run_id DESC
+    ORDER BY coalesce(sequence, 0) DESC, started_at DESC, run_id DESC
 ) = 1;
 COMMENT ON VIEW latest_runs IS 'The newest run of every variant, platform, device, architecture, thread count, choice of CPUs, power mode, method and SME2 state; columns as in runs.';
 
@@ -404,20 +404,25 @@ COMMENT ON COLUMN unit_use.macs_on_unit IS 'Share of these on the SME unit.';
 COMMENT ON COLUMN unit_use.macs_on_unit_at_most IS 'The same if all that is unknown is on it, too.';
 
 CREATE VIEW sme2_comparison AS
-SELECT *
+SELECT comparisons.*
 FROM comparisons
-WHERE experiment = 'sme2'
-QUALIFY session_id = max(session_id) OVER (
-    PARTITION BY variant, platform, device, arch, threads, cpus, power_mode, coalesce(method, 'forward')
-);
+LEFT JOIN runs ON runs.run_id = comparisons.on_run_id
+WHERE comparisons.experiment = 'sme2'
+QUALIFY rank() OVER (
+    PARTITION BY
+        comparisons.variant, comparisons.platform, comparisons.device, comparisons.arch, comparisons.threads,
+        comparisons.cpus, comparisons.power_mode, coalesce(comparisons.method, 'forward')
+    ORDER BY coalesce(runs.sequence, 0) DESC, comparisons.session_id DESC
+) = 1;
 COMMENT ON VIEW sme2_comparison IS 'The newest comparison of every variant, platform, device, architecture, thread count, choice of CPUs, power mode and method; columns as in comparisons.';
 
 CREATE VIEW aa_sessions AS
 SELECT
     platform, device, arch, threads, coalesce(cpus, '') AS cpus, coalesce(power_mode, '') AS power_mode,
-    variant, session_id, speedup, speedup_low, speedup_high, n, verdict,
+    variant, session_id, coalesce(numbered.sequence, 0) AS sequence, speedup, speedup_low, speedup_high, n, verdict,
     exp(abs(ln(speedup))) AS deviation
 FROM comparisons
+LEFT JOIN (SELECT run_id, sequence FROM runs) AS numbered ON numbered.run_id = comparisons.on_run_id
 WHERE experiment = 'aa' AND level = 'model' AND speedup IS NOT NULL;
 COMMENT ON VIEW aa_sessions IS 'What identical arms gave: every deviation from 1 is noise, every verdict of faster or slower an error.';
 COMMENT ON COLUMN aa_sessions.deviation IS 'The speedup or its reciprocal, whichever is above 1.';
@@ -444,7 +449,7 @@ SELECT
     runs.variant, runs.platform, runs.device, coalesce(runs.arch, '') AS arch, runs.threads,
     coalesce(runs.cpus, '') AS cpus, coalesce(runs.power_mode, '') AS power_mode,
     coalesce(runs.method, 'forward') AS method, runs.sme2,
-    runs.fidelity, series.category, runs.started_at, runs.run_id, series.median_ns, runs.derivation
+    runs.fidelity, series.category, coalesce(runs.sequence, 0) AS sequence, runs.started_at, runs.run_id, series.median_ns, runs.derivation
 FROM (
     SELECT run_id, 'latency' AS category, median_ns FROM latency_summary
     UNION ALL

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.made.build_trace import Block, Profile
 from benchmarks.made.traces import Call, Delegate, Portable, inference, sound, trace
+from sme2_assets.analysis.conservation import LONGEST_INFERENCE_NS
 from sme2_assets.analysis.timeline import execute_durations, timeline_rows
 from sme2_assets.errors import TraceError
 from sme2_assets.etdump import read_etdump
@@ -77,11 +78,14 @@ def test_an_operator_is_identified_by_backend_delegate_and_position(made, spare_
     assert not operators.duplicated(["backend", "delegate", "position"]).any()
 
 
-def test_durations_that_no_float_can_hold_add_up_to_the_nanosecond():
-    huge = 2**53 + 1
-    rows = timeline_rows(trace(inference([Delegate([(CONV, huge), (CONV, 2)], huge + 5)], huge + 7)), 0)
-    assert totals(rows) == [huge + 7]
+def test_the_longest_inference_that_is_believed_adds_up_to_the_nanosecond():
+    longest = LONGEST_INFERENCE_NS
+    parts = [Delegate([(CONV, longest - 7), (CONV, 2)], longest - 2)]
+    rows = timeline_rows(trace(inference(parts, longest)), 0)
+    assert totals(rows) == [longest]
     assert one(rows, kind="delegate_overhead")["duration_ns"] == 3
+    with pytest.raises(TraceError, match="which no inference does"):
+        timeline_rows(trace(inference(parts, longest + 1)), 0)
 
 
 def test_overhead_that_rounding_makes_negative_is_kept():

@@ -1,7 +1,7 @@
-"""Run folders as earlier releases wrote them: manifests of version 1, 2 and 3.
+"""Data folders as earlier releases wrote them. Only paths in the recorded commands were shortened.
 
-With the tables that the last of these releases made of its own two. Only paths in the recorded commands were
-shortened.
+The first has manifests of version 1, 2 and 3, and the tables that the last of these releases made of its own
+two. The second is all that the release of version 4 left of a pair: run folders, tables, the published file.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
+ARCHIVES = ("old_data_folder.tar.xz", "data_folder_4.tar.xz")
 RUN_OF_VERSION = {
     1: "20261115T195549-cba70d-toy_cnn-fp32-linux-sme2_off",
     2: "20261115T195640-2ca60f-toy_cnn-fp32-linux-sme2_off",
     3: "20261115T174250-69bb60-toy_cnn-fp32-emulated-sme2_on",
+    4: "20261116T030850-fb1ba5-toy_cnn-fp32-emulated-sme2_on",
 }
 
 
-def unpack_old_data(folder: Path) -> Path:
-    """The data folder of an earlier release, below `folder`."""
-    with tarfile.open(Path(__file__).with_name("old_data_folder.tar.xz")) as archive:
-        archive.extractall(folder / "old", filter="data")
+def unpack_old_data(folder: Path, *archives: str) -> Path:
+    """The data folder of an earlier release, below `folder`; with the runs of all, if none is named."""
+    for name in archives or ARCHIVES:
+        with tarfile.open(Path(__file__).with_name(name)) as archive:
+            archive.extractall(folder / "old", filter="data")
     return folder / "old"

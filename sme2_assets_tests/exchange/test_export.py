@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -24,6 +25,7 @@ from sme2_assets.exchange.summaries import robust_statistics
 from sme2_assets.exchange.tables import KIT_KERNEL_COLUMNS, KIT_STATS_COLUMNS, KIT_TIMELINE_COLUMNS
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.csv_files import write_csv
 from sme2_assets_tests.exchange.kit_folder import write_kit_folder
 from sme2_assets_tests.exchange.measured_pair import EMULATED, Exported, make_pair
 
@@ -246,3 +248,16 @@ def test_an_export_of_an_emulated_pair_has_no_times(tmp_path: Path):
     [text] = [path.read_text() for path in files if path.suffix == ".md"]
     assert "Emulated times mean nothing" in text
     assert "0.3" not in text.split("## Time by category")[1]
+
+
+FORMULAS = ("=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\t=1", "plain", "a=b")
+
+
+def test_a_spreadsheet_takes_no_name_for_a_formula(tmp_path: Path):
+    frame = pd.DataFrame({"name": FORMULAS, "ns": range(-3, 4)})
+    with duckdb.connect() as connection:
+        write_csv(connection.from_df(frame), tmp_path / "names.csv")
+    with (tmp_path / "names.csv").open(newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    assert [row["name"] for row in rows] == [f"'{name}" for name in FORMULAS[:5]] + list(FORMULAS[5:])
+    assert [int(row["ns"]) for row in rows] == list(range(-3, 4)), "numbers are no names"

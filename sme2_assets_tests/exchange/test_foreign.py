@@ -10,7 +10,9 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.made.build_trace import build_trace
 from benchmarks.made.run_folder import MadeRun
+from benchmarks.made.traces import LOADING, Delegate, inference
 from sme2_assets.cli import main
 from sme2_assets.cli.exchange import PLATFORM_NAMES
 from sme2_assets.errors import Sme2Error
@@ -30,6 +32,7 @@ from sme2_assets_tests.warehouse.newest import newest_run
 
 # What a foreign run says of itself, and nothing else.
 TOLD = {
+    "evidence_sha256",
     *("variant", "target", "run_id", "session_id", "experiment", "source", "arm", "paired"),
     *("model", "precision", "platform", "sme2", "threads"),
     *("rounds", "iterations", "paths", "samples", "samples_dropped", "derivation"),
@@ -192,6 +195,67 @@ def test_names_made_to_do_harm_are_only_names(store: Store, tmp_path: Path):
     assert all(source.isprintable() for source in rows["source"])
     assert rows["threads"].max() == 3
     assert {path.name for path in tmp_path.iterdir()} == {"data", "given"}
+
+
+def test_only_regular_files_are_read_whatever_their_names_promise(store: Store, tmp_path: Path):
+    secret = tmp_path / "secret"
+    secret.write_text("for one reader only")
+    secret.chmod(0o600)
+    folder = tmp_path / "given"
+    folder.mkdir()
+    (folder / "device_sme2_on.etdump").symlink_to("/dev/zero")
+    (folder / "link_sme2_on.etdump").symlink_to(secret)
+    os.mkfifo(folder / "pipe_sme2_on.etdump")
+    (folder / "logged_sme2_on.etdump").write_bytes(trace(30))
+    (folder / "logged_sme2_on.log").symlink_to(secret)
+    with (folder / "sparse_sme2_on.etdump").open("wb") as handle:
+        handle.truncate(5 << 30)
+    done = take(store, folder, folder / "link_sme2_on.etdump")
+    assert done.traces == []
+    told = {problem.source: problem.what for problem in done.refused}
+    assert told["given/device_sme2_on.etdump"] == "It is a symbolic link."
+    assert told["given/link_sme2_on.etdump"] == told["link_sme2_on.etdump"] == "It is a symbolic link."
+    assert told["given/pipe_sme2_on.etdump"] == "It is not a regular file."
+    assert "logged_sme2_on.log beside it cannot be taken. It is a symbolic link." in told.values()
+    assert "5,368,709,120 bytes" in told["given/sparse_sme2_on.etdump"]
+    assert all(problem.remedy for problem in done.refused)
+    assert not list(store.runs.iterdir()), "something of a refused trace was kept"
+
+
+def test_a_manifest_that_is_a_link_is_not_followed(store: Store, tmp_path: Path):
+    folder = write_kit_folder(tmp_path, manifest=False)
+    (folder / "manifest.json").symlink_to("/dev/zero")
+    done = take(store, folder)
+    assert done.traces == []
+    assert any("manifest.json beside it cannot be taken" in problem.what for problem in done.refused)
+
+
+YEAR_NS = 365 * 24 * 3600 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("call", "execute_ns", "what"),
+    [
+        (Delegate([("Convolution (NHWC, F32) IGEMM #1", 25 * YEAR_NS)], 25 * YEAR_NS), 26 * YEAR_NS, "days"),
+        (Delegate([("Convolution (NHWC, F32) IGEMM #1", 5000)], 6000), 2**63 - 2_000_000, "days"),
+        (Delegate([("Convolution (NHWC, F32) IGEMM #1", 5000)], 6000), 2**64 - 2_000_000, "impossible time"),
+        # Overhead of -1.001 us: more than the rounding to whole microseconds can explain.
+        (Delegate([("Convolution (NHWC, F32) IGEMM #1", 9000)], 7999), 20_000, "took 7.999 us, but"),
+        (Delegate([("x" * 2_000_000, 5000)], 6000), 20_000, "a name in it is too long"),
+    ],
+    ids=["25 years", "int64", "uint64", "overhead", "name"],
+)
+def test_a_trace_with_impossible_times_or_names_leaves_nothing(
+    store: Store, tmp_path: Path, call: Delegate, execute_ns: int, what: str
+):
+    path = tmp_path / "odd_sme2_on.etdump"
+    path.write_bytes(build_trace([LOADING, inference([call], execute_ns)]))
+    done = take(store, path)
+    assert done.traces == []
+    assert what in done.refused[0].what
+    assert len(done.refused[0].what) < 500
+    assert done.refused[0].remedy
+    assert not list(store.runs.iterdir())
 
 
 def test_nothing_is_taken_from_a_folder_without_traces_or_from_a_run_of_our_own(store: Store, tmp_path: Path):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sme2_assets.experiments.load import Loaded, load
-from sme2_assets.experiments.problems import ExperimentError
+from sme2_assets.experiments.schema import ExperimentError
 
 
 def kit(platform: str = "mac", **common: Any) -> dict[str, Any]:

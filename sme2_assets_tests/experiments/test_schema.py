@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sme2_assets.experiments.load import load, parsed
-from sme2_assets.experiments.problems import ExperimentError
-from sme2_assets.experiments.schema import Experiment, json_schema
+from sme2_assets.experiments.schema import Experiment, ExperimentError, json_schema
 from sme2_assets.experiments.write import document_of, templates, yaml_text
 from sme2_assets.store import CHECKOUT
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 from sme2_assets.errors import ExportError
 from sme2_assets.evidence.delegation import DelegationReport
 from sme2_assets.models.artifact import ExportedModel, read_manifest
-from sme2_assets.models.export import NOT_EXPECTED, export_model
+from sme2_assets.models.export import NOT_EXPECTED, _existing, export_model
+from sme2_assets.models.progress import Progress
 from sme2_assets.models.spec import AS_IS, ModelSpec, Variant
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import sha256_of_file
 from sme2_assets_tests.models.run import outputs_of
+from sme2_assets_tests.runner.mutants import mutant
 
 VARIANT = Variant("given", AS_IS)
 
@@ -81,6 +84,21 @@ def test_inputs_that_do_not_fit_are_refused(exported: dict[str, ExportedModel], 
     wrong = _spec(exported["toy_cnn-fp32"].pte, input_files=(tmp_path / "wrong.npy",))
     with pytest.raises(ExportError, match=r"Input 0 of model\.pte is float32 .*wrong\.npy has int64"):
         export_model(wrong, VARIANT, tmp_path, log=print)
+
+
+def test_mutants_of_a_program_are_read_or_refused(exported: dict[str, ExportedModel], tmp_path: Path) -> None:
+    whole = exported["toy_cnn-int8"].pte.read_bytes()
+    # The table comes first, and the weights behind it mean nothing to who reads it.
+    table = int.from_bytes(whole[12:20], "little") if whole[8:10] == b"eh" else 20_000
+    draw, refused = random.Random(11), 0
+    for _ in range(40):
+        pte = tmp_path / "mutant.pte"
+        pte.write_bytes(mutant(whole[:table], draw) + whole[table:])
+        try:
+            _existing(_spec(pte), Progress("given", print))
+        except ExportError:
+            refused += 1
+    assert refused > 5
 
 
 @pytest.mark.parametrize("kind", ["empty", "text", "cut", "zeroed"])

@@ -317,3 +317,20 @@ def test_a_real_failure_reads_well(runner, programs, tmp_path):
     error = runner_failure(run.returncode, run.stderr)
     assert "nope.pte" in error.what
     assert "\n  Log" not in error.what
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (1, "./sme2_runner: /lib/libc.so.6: version `GLIBC_2.38' not found (required by ./sme2_runner)"),
+        (1, "./sme2_runner: /lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by it)"),
+        (127, "./sme2_runner: error while loading shared libraries: libexecutorch.so: cannot open ..."),
+    ],
+)
+def test_a_runner_that_was_built_for_another_system_names_the_one_that_brings_its_libraries(
+    code: int, said: str
+):
+    error = runner_failure(code, said)
+    assert "needs libraries that this machine does not have" in error.what
+    assert said in error.what
+    assert "--runner wheel" in str(error.remedy)

@@ -218,7 +218,7 @@ def _write(
     columns = [column.name for column in table.columns]
     # As objects: whole columns of nothing, and columns with gaps, keep what they hold.
     frame = pd.DataFrame(rows, columns=columns, dtype=object)
-    warehouse.write(table, with_named_times(frame, fidelity), keys)
+    warehouse.write(table, with_named_times(frame, table, fidelity), keys)
 
 
 def source(module: str | None, kind: str, line: int = 1, **facts: Any) -> dict[str, Any]:

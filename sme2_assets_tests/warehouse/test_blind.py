@@ -36,6 +36,7 @@ def trial(
     truth = Truth(dose_percent=dose if told is None else told, salt=f"{number:032x}")
     return Trial(
         session_id=f"202601{number + 1:02d}T000000-abcdef",
+        sequence=0,
         variant=MADE.variant,
         platform=MADE.platform,
         sme2="off",

@@ -91,6 +91,7 @@ def asked(paired: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> Wareho
             rounds=1,
             iterations=1,
             seed=night,
+            paired=False,
         )
         ingest(warehouse, made.write(folder / "runs"))
     warehouse.publish()

@@ -18,13 +18,11 @@ from sme2_assets.errors import EvidenceError, Sme2Error, TraceError
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import attribution_faults, executed_kernel_faults
 from sme2_assets.warehouse.ingest import (
-    kernel_rows_of_run,
     keys_of,
     registered_rows_of_log,
     rows_of_run,
-    write_kernels,
     write_registered,
-    write_run,
+    write_runs,
 )
 from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.schema import KERNEL_SAMPLES, OPERATORS
@@ -102,9 +100,9 @@ def tampered(folder: Path, sme2: str, tamper: Tamper) -> tuple[Warehouse, dict[s
     """A warehouse with one run whose samples were changed on their way."""
     warehouse = Warehouse(folder / "warehouse")
     made = MadeRun(sme2=sme2, rounds=1, iterations=20).write(folder / "runs")
-    rows = kernel_rows_of_run(made)
-    write_run(warehouse, rows_of_run(made))
-    warehouse.write(KERNEL_SAMPLES, tamper(rows.samples), keys_of(rows.manifest))
+    rows = rows_of_run(made)
+    write_runs(warehouse, rows)
+    warehouse.write(KERNEL_SAMPLES, tamper(rows.kernel_samples), keys_of(rows.manifest))
     warehouse.publish()
     return warehouse, run_of_id(warehouse, rows.manifest.run_id)
 
@@ -145,7 +143,7 @@ def test_one_stray_sample_proves_nothing(tmp_path: Path):
 def test_operators_without_a_place_in_the_model_are_found(tmp_path: Path):
     warehouse = Warehouse(tmp_path / "warehouse")
     rows = rows_of_run(MadeRun(rounds=1).write(tmp_path / "runs"))
-    write_run(warehouse, rows)
+    write_runs(warehouse, rows)
     warehouse.write(OPERATORS, rows.operators.assign(attribution="ambiguous"), keys_of(rows.manifest))
     warehouse.publish()
     fault = attribution_faults(warehouse, run_of_id(warehouse, rows.manifest.run_id))
@@ -155,7 +153,7 @@ def test_operators_without_a_place_in_the_model_are_found(tmp_path: Path):
 def test_coverage_counts_rows_and_time_of_which_the_origin_is_settled(tmp_path: Path):
     warehouse = Warehouse(tmp_path / "warehouse")
     rows = rows_of_run(MadeRun(rounds=1).write(tmp_path / "runs"))
-    write_run(warehouse, rows)
+    write_runs(warehouse, rows)
     # The convolution alone is ambiguous: an eighth of the operators, but most of the time.
     convolution = rows.operators["module"] == "features.0.conv"
     states = rows.operators["attribution"].mask(convolution, "ambiguous")
@@ -175,7 +173,7 @@ def test_samples_that_changed_since_are_refused(tmp_path: Path):
     samples = made / "round_00" / "kernels" / "samples.json"
     samples.write_text(samples.read_text().replace("500000", "400000"))
     with pytest.raises(EvidenceError, match="its content changed"):
-        kernel_rows_of_run(made)
+        rows_of_run(made)
 
 
 def test_broken_samples_write_no_rows(tmp_path: Path):
@@ -183,7 +181,7 @@ def test_broken_samples_write_no_rows(tmp_path: Path):
     (made / "round_00" / "kernels" / "samples.json").write_text("{}")
     vouch_for_what_is_there(made)
     with pytest.raises(EvidenceError):
-        kernel_rows_of_run(made)
+        rows_of_run(made)
 
 
 def test_the_log_of_a_source_build_is_registered_evidence(tmp_path: Path):
@@ -191,8 +189,7 @@ def test_the_log_of_a_source_build_is_registered_evidence(tmp_path: Path):
     made = MadeRun(sme2="off", rounds=1).write(tmp_path / "runs")
     (made / "round_00" / "latency" / "runner.log").write_text(REGISTERED)
     vouch_for_what_is_there(made)
-    write_run(warehouse, rows_of_run(made))
-    write_kernels(warehouse, kernel_rows_of_run(made))
+    write_runs(warehouse, rows_of_run(made))
     warehouse.publish()
     [kernel] = warehouse.query("FROM registered_kernels").to_dict("records")
     assert (kernel["kernel_family"], kernel["isa"]) == ("gemm", "sme2")
@@ -222,9 +219,9 @@ def test_an_empty_log_says_which_build_is_needed(tmp_path: Path):
 
 def test_a_run_without_a_kernels_pass_is_not_at_fault(tmp_path: Path):
     warehouse = Warehouse(tmp_path / "warehouse")
-    made = MadeRun(rounds=1).write(tmp_path / "runs")
+    made = MadeRun(rounds=1, sampled=False).write(tmp_path / "runs")
     rows = rows_of_run(made)
     rows.inferences.drop(rows.inferences[rows.inferences["pass"] == "kernels"].index, inplace=True)
-    write_run(warehouse, rows)
+    write_runs(warehouse, rows)
     warehouse.publish()
     assert executed_kernel_faults(warehouse, run_of_id(warehouse, rows.manifest.run_id)) is None

@@ -84,7 +84,6 @@ def test_rows_older_than_a_column_have_null_there(
     new = Column("weather", "VARCHAR", "The weather.")
     grown = {table: replace(table, columns=(*table.columns, new)) for table in (RUNS, TIMELINE)}
     monkeypatch.setattr("sme2_assets.warehouse.publish.TABLES", [grown.get(table, table) for table in TABLES])
-    monkeypatch.setattr("sme2_assets.warehouse.publish.RUNS", grown[RUNS])
     warehouse.publish()
     for table in ("runs", "timeline"):
         assert warehouse.query(f"SELECT DISTINCT weather FROM {table}")["weather"].isna().tolist() == [True]
@@ -149,11 +148,12 @@ def test_an_open_session_is_not_disturbed_by_publishing_and_pruning(warehouse: W
 def test_old_snapshots_are_pruned_in_numerical_order(warehouse: Warehouse):
     warehouse.snapshots.mkdir(parents=True)
     for number in range(999_997, 1_000_002):
-        (warehouse.snapshots / f"warehouse-{number:06d}.duckdb").touch()
-    assert warehouse.publish().name == "warehouse-1000002.duckdb"
-    kept = {path.name for path in warehouse.snapshots.iterdir()}
-    assert kept == {f"warehouse-{number:06d}.duckdb" for number in range(999_998, 1_000_003)}
-    assert warehouse.link.resolve().name == "warehouse-1000002.duckdb"
+        (warehouse.snapshots / f"warehouse-{number:06d}-{number}.duckdb").touch()
+    newest = warehouse.publish()
+    assert newest.name.startswith("warehouse-1000002-")
+    kept = {path.name for path in warehouse.snapshots.iterdir()} - {newest.name}
+    assert kept == {f"warehouse-{number:06d}-{number}.duckdb" for number in range(999_998, 1_000_002)}
+    assert warehouse.link.resolve() == newest
 
 
 def test_a_reader_whose_snapshot_is_pruned_before_it_opens_takes_the_new_one(
@@ -201,17 +201,19 @@ def test_a_foreign_write_ahead_log_is_not_replayed(warehouse: Warehouse):
     assert warehouse.query("FROM runs").empty
 
 
-def test_a_failed_publication_leaves_the_old_one(warehouse: Warehouse, tmp_path: Path):
+def test_a_failed_publication_leaves_the_old_one(
+    warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     ingest(warehouse, small_run(0).write(tmp_path))
     warehouse.publish()
-    broken = warehouse.root / "tables/runs/variant=x/target=y/run_id=z/data.parquet"
-    broken.parent.mkdir(parents=True)
-    broken.write_bytes(b"no parquet")
-    with pytest.raises(duckdb.Error):
-        warehouse.publish()
+    ingest(warehouse, small_run(1).write(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr("sme2_assets.warehouse.publish._sql", lambda name: "SELECT no_such_column")
+        with pytest.raises(duckdb.Error):
+            warehouse.publish()
     assert len(warehouse.query("FROM runs")) == 1
-    broken.unlink()
     warehouse.publish()
+    assert len(warehouse.query("FROM runs")) == 2
 
 
 WRITER = """

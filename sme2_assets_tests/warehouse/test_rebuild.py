@@ -21,8 +21,9 @@ from sme2_assets.evidence.foreign import Facts
 from sme2_assets.exchange.ingest import ingest_paths
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse, history, ingest
-from sme2_assets.warehouse.rebuild import differences, merge, rebuild, runs_in_no_table, runs_in_tables, sync
-from sme2_assets_tests.evidence.old_data import RUN_OF_VERSION, unpack_old_data
+from sme2_assets.warehouse.rebuild import differences, merge, rebuild, runs_in_no_table, sync
+from sme2_assets.warehouse.schema import TIMELINE
+from sme2_assets_tests.evidence.old_data import ARCHIVES, unpack_old_data
 from sme2_assets_tests.exchange.kit_folder import write_kit_folder
 
 OFF = MadeRun(rounds=2, iterations=2)
@@ -61,27 +62,26 @@ def assert_all_is_as_the_evidence_says(store: Store) -> None:
     assert done.refused == []
 
 
-def test_the_data_folder_of_the_last_release_opens_and_a_rebuild_gives_its_rows(tmp_path: Path):
-    store = Store(unpack_old_data(tmp_path))
-    pair = {RUN_OF_VERSION[3], RUN_OF_VERSION[3].replace("sme2_on", "sme2_off")}
-    assert runs_in_tables(Warehouse(store.warehouse)) == pair
-    assert "2 run folders are in no table" in _doctor(store)
-    older = store.root / "older"
-    older.mkdir()
-    for version in (1, 2):
-        (store.runs / RUN_OF_VERSION[version]).rename(older / RUN_OF_VERSION[version])
-    # The last release kept the emulator's times under the names of real ones.
-    found, done = differences(store, quiet)
-    assert {each.table for each in found} == {"runs", "inferences", "timeline"}
-    assert all(each.only_stored == each.only_derived for each in found)
-    assert done.refused == []
-    # Those that the last release refused are taken in, too.
-    assert sorted(merge(store, older, quiet).taken) == [RUN_OF_VERSION[1], RUN_OF_VERSION[2]]
-    done = rebuild(store, quiet)
-    assert set(done.taken) == {*RUN_OF_VERSION.values(), *pair}
+@pytest.mark.parametrize("archive", ARCHIVES)
+def test_the_data_folder_of_an_earlier_release_asks_for_a_rebuild_which_gives_its_rows(
+    tmp_path: Path, archive: str
+):
+    store = Store(unpack_old_data(tmp_path, archive))
+    folders = {path.name for path in store.runs.iterdir()}
+    for words in (["sql", "FROM runs"], ["warehouse", "sync"], ["check"], ["history", "toy_cnn-fp32"]):
+        told = CliRunner().invoke(main, ["--data", str(store.root), *words])
+        assert told.exit_code == 1, words
+        assert "were written by an earlier release" in told.output
+        assert "`sme2 warehouse rebuild`" in told.output
+    assert "earlier release" in _doctor(store)
+    done = CliRunner().invoke(main, ["--data", str(store.root), "warehouse", "rebuild", "--json"])
+    assert done.exit_code == 0, done.output
+    assert set(json.loads(done.stdout)["taken"]) == folders
     assert_all_is_as_the_evidence_says(store)
     rows = Warehouse(store.warehouse).query("SELECT DISTINCT derivation FROM runs")
     assert rows["derivation"].tolist() == [ingest.DERIVATION]
+    told = CliRunner().invoke(main, ["--data", str(store.root), "check"])
+    assert told.exit_code == 0, told.output
 
 
 def test_a_rebuild_gives_the_same_rows_of_every_table(store: Store):
@@ -99,13 +99,12 @@ def test_a_rebuild_gives_the_same_rows_of_every_table(store: Store):
 
 
 def test_rows_that_somebody_changed_are_found_and_made_again(store: Store):
-    tables = Warehouse(store.warehouse).tables
-    [gone, copied] = sorted((tables / "timeline").glob("**/data.parquet"))[:2]
-    gone.write_bytes(copied.read_bytes())
-    shutil.rmtree(next(iter((tables / "comparisons").glob("*/*/*"))))
+    warehouse = Warehouse(store.warehouse)
+    rows = ingest.rows_of_run(store.run_dir(OFF.run_id))
+    warehouse.write(TIMELINE, rows.timeline.tail(-1), ingest.keys_of(rows.manifest))
+    warehouse.publish()
     found, _ = differences(store, quiet)
-    assert {each.table for each in found} == {"timeline", "comparisons"}
-    assert next(each for each in found if each.table == "comparisons").only_stored == 0
+    assert [(each.table, each.only_stored, each.only_derived) for each in found] == [("timeline", 0, 1)]
     rebuild(store, quiet)
     assert_all_is_as_the_evidence_says(store)
 
@@ -114,7 +113,7 @@ def test_a_rebuild_that_was_interrupted_goes_on_where_it_was(store: Store):
     before = _rows(store, "runs")
 
     def stop_at_the_fourth(message: str) -> None:
-        if message.startswith("4 of"):
+        if message.startswith("5 of"):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -123,7 +122,7 @@ def test_a_rebuild_that_was_interrupted_goes_on_where_it_was(store: Store):
     told: list[str] = []
     done = rebuild(store, told.append)
     assert len(done.taken) == 8
-    assert told[0].startswith("1 of 5"), "three runs were done before"
+    assert told[0].startswith("1 of 4"), "two sessions were done before"
     assert_all_is_as_the_evidence_says(store)
 
 
@@ -174,11 +173,12 @@ def test_a_folder_that_cannot_be_read_is_named_and_all_others_are_rebuilt(
 ):
     spoil(store.run_dir(LATER.run_id))
     done = rebuild(store, quiet)
-    [refused] = done.refused
-    assert refused.what == LATER.run_id
-    assert said in refused.error.what
-    assert remedy in str(refused.error.remedy)
-    assert len(done.taken) == 7
+    # The other arm, too: a session is whole, or it is none.
+    assert [refused.what for refused in done.refused] == [LATER.run_id, replace(LATER, sme2="on").run_id]
+    for refused in done.refused:
+        assert said in refused.error.what
+        assert remedy in str(refused.error.remedy)
+    assert len(done.taken) == 6
     told = CliRunner().invoke(main, ["--data", str(store.root), "warehouse", "rebuild"])
     assert told.exit_code == 1
     assert f"{LATER.run_id} was left out" in told.output
@@ -262,6 +262,7 @@ def test_a_new_category_is_applied_to_history_and_makes_no_change_point(
             session_id=f"202602{number:02d}T000000-eeeeee",
             started_at=OFF.started_at + timedelta(days=30 + number),
             seed=number,
+            paired=False,
         ).write(store.runs)
 
     for number in range(1, 8):

@@ -107,7 +107,7 @@ def summarised(rows: pd.DataFrame, view: str, keys: list[str]) -> pd.DataFrame:
             f'"{column.name}"::{column.type} AS "{column.name}"' for column in TIMELINE.all_columns
         )
         connection.execute(f"CREATE TABLE timeline AS SELECT {columns} FROM made")
-        connection.execute(f"CREATE TABLE kernel_samples AS {_rows(KERNEL_SAMPLES, None)}")
+        connection.execute(f"CREATE TABLE kernel_samples AS {_rows(KERNEL_SAMPLES, Path(), [])}")
         connection.execute(_sql(SUMMARIES_FILE))
         return connection.execute(f"FROM {view} ORDER BY {', '.join(keys)}").df()
 

@@ -1,10 +1,19 @@
 """SME2 on against off."""
 
+from typing import Any
+
 import dagster as dg
 import pandas as pd
 
 from sme2_assets.defs.assets.support import clear_failures, plotted, runs_of
-from sme2_assets.defs.partitions import ALONE_TAG, both_states, pair_partitions, parse_pair_key, run_key
+from sme2_assets.defs.partitions import (
+    ALONE_TAG,
+    SESSION_TAG,
+    both_states,
+    pair_partitions,
+    parse_pair_key,
+    run_key,
+)
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.report.explain import explain
@@ -22,9 +31,10 @@ from sme2_assets.report.tables import (
 )
 from sme2_assets.store import sha256_of_text
 from sme2_assets.targets import SME2_STATES, TargetKey
+from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import executed_kernel_faults
 from sme2_assets.warehouse.comparisons import compare_pair
-from sme2_assets.warehouse.read import rows_of_view, run_of_id
+from sme2_assets.warehouse.read import rows_of_view, run_of_id, runs_of_session
 
 # `eager` would ask for a comparison when one state alone was measured, and would wait for ever for a run
 # whose process was killed. This asks when the last asset of a run is there, and only where the newest run of
@@ -64,14 +74,15 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
     keys = [run_key(variant, TargetKey(platform_name, sme2)) for sme2 in SME2_STATES]
     warehouse = lab.warehouse
     with clear_failures():
-        run_ids = runs_of(context, "timeline", keys).values()
-        for run_id in run_ids:
+        off, on = _arms(context, warehouse, keys)
+        for run in (off, on):
             # The check of `kernel_samples` ends the run that measured, but not what follows by itself.
-            if fault := executed_kernel_faults(warehouse, run_of_id(warehouse, run_id)):
+            if fault := executed_kernel_faults(warehouse, run):
                 raise Sme2Error(
-                    f"{run_id} is not compared: {fault}", "See the check sme2_kernels_executed in the UI."
+                    f"{run['run_id']} is not compared: {fault}",
+                    "See the check sme2_kernels_executed in the UI.",
                 )
-        rows = compare_pair(warehouse, *run_ids)
+        rows = compare_pair(warehouse, off["run_id"], on["run_id"])
         warehouse.publish()
         categories = pd.concat(
             [
@@ -107,6 +118,23 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
         },
         data_version=dg.DataVersion(sha256_of_text(model["off_run_id"], model["on_run_id"])[:16]),
     )
+
+
+def _arms(
+    context: dg.AssetExecutionContext, warehouse: Warehouse, keys: list[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The runs of the session that is to be compared: the one that was asked for, else the newest of these.
+
+    Two devices may measure the same model at once, and their arms become partitions in any order.
+    """
+    if asked := context.run.tags.get(SESSION_TAG):
+        found = runs_of_session(warehouse, asked)
+    else:
+        last = [run_of_id(warehouse, run_id) for run_id in runs_of(context, "timeline", keys).values()]
+        newest = max(last, key=lambda run: (int(run["sequence"]), run["session_id"]))
+        found = runs_of_session(warehouse, newest["session_id"]) if newest["paired"] else last
+    off, on = found
+    return off, on
 
 
 def _numbers(model: pd.Series) -> dict[str, dg.MetadataValue]:

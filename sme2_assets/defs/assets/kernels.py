@@ -6,16 +6,15 @@ import dagster as dg
 import pandas as pd
 
 from sme2_assets.defs.assets.summaries import kernel_metadata
-from sme2_assets.defs.assets.support import store_runs
+from sme2_assets.defs.assets.support import take_in
 from sme2_assets.defs.partitions import pair_per_run, run_partitions
 from sme2_assets.defs.resources import Lab
 from sme2_assets.report.tables import TextTable
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.ingest import KernelRows, kernel_rows_of_run, write_kernels
 
 
 @dg.asset(
-    # The rows of the run, too: a sample is shown beside its operator.
+    # It takes the session in with its samples: this makes sure of them, and shows each beside its operator.
     deps=["etdump_traces", "timeline"],
     partitions_def=run_partitions,
     backfill_policy=pair_per_run,
@@ -29,23 +28,26 @@ def kernel_samples(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materializ
     What XNNPACK's log registered is kept beside what was seen executing; only a runner built with that
     log says anything there. Shown with what the view `kernel_usage` has of the run.
     """
-    return store_runs(context, lab, kernel_rows_of_run, write_kernels, _metadata)
+    return take_in(context, lab, _metadata, again=False)
 
 
-def _metadata(warehouse: Warehouse, rows: KernelRows) -> dict[str, Any]:
-    samples = rows.samples
+def _metadata(warehouse: Warehouse, run_id: str) -> dict[str, Any]:
+    samples = warehouse.query(
+        "SELECT kind, thread_kind, samples FROM kernel_samples WHERE run_id = ?", [run_id]
+    )
+    registered = warehouse.query("SELECT count(*) AS n FROM registered_kernels WHERE run_id = ?", [run_id])
     total = int(samples["samples"].sum())
     outside = samples[samples["kind"] != "operator"]
     return {
-        **kernel_metadata(warehouse, rows.manifest.run_id),
+        **kernel_metadata(warehouse, run_id),
         "samples": total,
         "samples outside operators": int(outside["samples"].sum()),
         "samples by what was executing": dg.MetadataValue.md(_kinds_table(samples).markdown())
         if total
         else "No kernels pass: kernel_rounds was 0, or this platform cannot be sampled.",
-        "registered kernels": len(rows.registered),
+        "registered kernels": int(registered["n"].iloc[0]),
         "dagster/row_count": len(samples),
-        "run_id": rows.manifest.run_id,
+        "run_id": run_id,
     }
 
 

@@ -2,12 +2,13 @@
 
 import platform as host
 from datetime import UTC, datetime
+from typing import Any
 
 import dagster as dg
 
 from sme2_assets.defs import notify
 from sme2_assets.defs.assets.support import clear_failures
-from sme2_assets.defs.failures import events_of, failure_of
+from sme2_assets.defs.failures import events_of, failure_of, materialisations_in
 from sme2_assets.defs.jobs import profile_job
 from sme2_assets.defs.nights import runs_of_night
 from sme2_assets.defs.partitions import NIGHT_TAG, RANGE_START, parse_run_key
@@ -99,7 +100,10 @@ def _requested(record: dg.RunRecord) -> ProfileRequest | None:
     if record.dagster_run.job_name != profile_job.name:
         return None
     variant, target = parse_run_key(tags.get(RANGE_START) or tags["dagster/partition"])
-    return ProfileRequest(variant, target.platform, SME2_STATES if RANGE_START in tags else (target.sme2,))
+    ops: Any = record.dagster_run.run_config.get("ops", {})
+    config = ops.get("etdump_traces", {}).get("config", {})
+    states = SME2_STATES if RANGE_START in tags else (target.sme2,)
+    return ProfileRequest(variant, target.platform, states, config.get("device"))
 
 
 def _result_of(
@@ -113,6 +117,7 @@ def _result_of(
         STATUS.get(last.dagster_run.status, "failed"),
         len(attempts),
         round(sum((it.end_time or 0) - (it.start_time or it.end_time or 0) for it in attempts), 1),
+        device=request.device,
     )
     failed = [record.dagster_run.run_id for record in attempts if record.dagster_run.is_failure]
     if failed:
@@ -129,12 +134,7 @@ def _result_of(
 def _run_ids(instance: dg.DagsterInstance, attempts: list[dg.RunRecord]) -> list[str]:
     """The profile runs of a pair, SME2 off first. An attempt that began later than measuring made none."""
     for record in reversed(attempts):
-        made = [
-            event.step_materialization_data.materialization
-            for event in events_of(instance, record.dagster_run.run_id)
-            if event.is_step_materialization and event.asset_key == dg.AssetKey("etdump_traces")
-        ]
-        if made:
+        if made := materialisations_in(instance, record.dagster_run.run_id, "etdump_traces"):
             return sorted(str(each.metadata["run_id"].value) for each in made)
     raise Sme2Error("Its runs measured nothing.", "See them in the UI (`sme2 dev`).")
 

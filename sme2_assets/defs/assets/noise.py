@@ -18,8 +18,8 @@ from sme2_assets.profiling.session import measure_session
 from sme2_assets.report.tables import speedup_text
 from sme2_assets.warehouse.blind import blind_rates_text, write_blind_trials
 from sme2_assets.warehouse.comparisons import compare_session, device_noise_floor
-from sme2_assets.warehouse.ingest import rows_of_run, write_run
 from sme2_assets.warehouse.read import run_of_id
+from sme2_assets.warehouse.sessions import take_session
 
 
 class NoiseConfig(ProfileConfig):
@@ -54,14 +54,13 @@ def aa_noise(context: dg.AssetExecutionContext, config: NoiseConfig, lab: Lab) -
                 f"{key} has no noise to measure: emulated times mean nothing.",
                 "Measure the noise of a native target, e.g. linux-sme2_off.",
             )
-        model, runners = inputs_of_session(context, lab, variant, key.platform, [key.sme2], config.runner)
+        model, runners = inputs_of_session(context, lab, variant, target, [key.sme2], config.runner)
         # Nothing is learnt of noise from samples.
         plan = plan_for(target.fidelity, **{**config.plan_wishes(), "kernel_rounds": 0})
         manifests = measure_session(
             lab.store, target, model, runners, aa_arms(key.sme2), plan, context.log.info
         )
-        for rows in [rows_of_run(lab.store.run_dir(manifest.run_id)) for manifest in manifests]:
-            write_run(warehouse, rows)
+        take_session(lab.store, warehouse, lab.store.run_dir(manifests[0].run_id))
         warehouse.publish()
         compared = compare_session(warehouse, manifests[0].session_id)
         warehouse.publish()

@@ -13,7 +13,7 @@ from sme2_assets.runner.bundle import runner_for
 from sme2_assets.runner.source_build import build_source_runner, remember
 from sme2_assets.runner.source_request import SourceRequest
 from sme2_assets.store import sha256_of_text
-from sme2_assets.targets import TargetKey
+from sme2_assets.targets import Target, TargetKey
 
 
 @dg.asset(
@@ -31,20 +31,22 @@ def runner_binary(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materialize
     """
     with clear_failures():
         targets = [TargetKey.parse(key) for key in context.partition_keys]
-        # Any device of a platform will do: all of them are given the same binary.
-        for target in targets:
-            lab.target(target.platform, "any").require(target.sme2)
-        binaries = [current_runner(lab, target, context.log.info) for target in targets]
+        binaries = []
+        for key in targets:
+            # Any device will do: all of them are given the same binary.
+            target = lab.target(key.platform, "any" if key.platform == "android" else None)
+            target.require(key.sme2)
+            binaries.append(current_runner(lab, key, target, context.log.info))
     return dg.MaterializeResult(
         metadata=runner_metadata(binaries[-1]), data_version=dg.DataVersion(binaries[-1].sha256[:16])
     )
 
 
-def current_runner(lab: Lab, target: TargetKey, log: Callable[[str], None]) -> RunnerBinary:
+def current_runner(lab: Lab, key: TargetKey, target: Target, log: Callable[[str], None]) -> RunnerBinary:
     """The runner as its source is now; one that is built already is taken as it is."""
     with host_cpu(lab, log):
-        binary = runner_for(lab.target(target.platform, "any"), lab.store, log=log)
-        lab.store.set_current("runner", str(target), binary.path.parent.name)
+        binary = runner_for(target, lab.store, log=log)
+        lab.store.set_current("runner", str(key), binary.path.parent.name)
     return binary
 
 

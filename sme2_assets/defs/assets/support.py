@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import dagster as dg
 
@@ -13,11 +12,9 @@ from sme2_assets.store import sha256_of_text
 from sme2_assets.targets.host import host_device
 from sme2_assets.targets.lease import lease
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.ingest import KernelRows, RunRows
+from sme2_assets.warehouse.read import runs_in_tables
+from sme2_assets.warehouse.sessions import take_session
 
-Rows = TypeVar("Rows", RunRows, KernelRows)
-# Materialisations of one partition that other runs may have made while this one was under way.
-RECENT = 20
 DATA_VERSION_TAG = "dagster/data_version"
 
 
@@ -64,13 +61,15 @@ def materialised(context: InRun, asset: str, key: str, name: str) -> str:
 
     So run ids are carried along the edges of the graph; nothing downstream looks for what is newest.
     """
-    records = context.instance.fetch_materializations(
-        dg.AssetRecordsFilter(asset_key=dg.AssetKey(asset), asset_partitions=[key]), limit=RECENT
+    own = context.instance.all_logs(context.run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
+    last = context.instance.fetch_materializations(
+        dg.AssetRecordsFilter(asset_key=dg.AssetKey(asset), asset_partitions=[key]), limit=1
     ).records
-    own = [record for record in records if record.run_id == context.run.run_id]
-    for record in own or records:
-        made = record.asset_materialization
-        if made is not None and name in made.metadata:
+    for made in (
+        *(entry.asset_materialization for entry in reversed(own)),
+        *(record.asset_materialization for record in last),
+    ):
+        if made and made.asset_key == dg.AssetKey(asset) and made.partition == key and name in made.metadata:
             return str(made.metadata[name].value)
     raise Sme2Error(
         f"{asset} has not been materialised for {key}.",
@@ -103,24 +102,27 @@ def tell_made(
         )
 
 
-def store_runs(
+def take_in(
     context: dg.AssetExecutionContext,
     lab: Lab,
-    read: Callable[[Path], Rows],
-    write: Callable[[Warehouse, Rows], None],
-    metadata: Callable[[Warehouse, Rows], dict[str, Any]],
+    metadata: Callable[[Warehouse, str], dict[str, Any]],
+    *,
+    again: bool,
 ) -> dg.MaterializeResult:
-    """Brings the run folder of each partition into the warehouse, and shows what is there of it then.
+    """Brings the sessions of the partitions into the warehouse, and shows what is there of each run then.
 
-    All are read before any is written: a broken file of one arm leaves no half pair.
+    A session is taken in as a whole, both arms with all their tables, whichever partition is asked for. What
+    is there already is made `again`, or left as it is.
     """
     warehouse = lab.warehouse
     with clear_failures():
         run_ids = runs_of(context, "etdump_traces", context.partition_keys)
-        runs = {key: read(lab.store.run_dir(run_id)) for key, run_id in run_ids.items()}
-        for rows in runs.values():
-            write(warehouse, rows)
-        warehouse.publish()
-        for key, rows in runs.items():
-            context.add_asset_metadata(metadata(warehouse, rows), partition_key=key)
+        if again or not set(run_ids.values()) <= runs_in_tables(warehouse):
+            taken: set[str] = set()
+            for run_id in run_ids.values():
+                if run_id not in taken:
+                    taken.update(take_session(lab.store, warehouse, lab.store.run_dir(run_id)))
+            warehouse.publish()
+        for key, run_id in run_ids.items():
+            context.add_asset_metadata(metadata(warehouse, run_id), partition_key=key)
     return dg.MaterializeResult(data_version=dg.DataVersion(sha256_of_text(*run_ids.values())[:16]))

@@ -30,7 +30,7 @@ from sme2_assets.report.tables import TextTable
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.source_build import source_pair
 from sme2_assets.store import Store, sha256_of_text
-from sme2_assets.targets import TargetKey
+from sme2_assets.targets import Target, TargetKey
 
 
 class ProfileConfig(dg.Config):
@@ -64,8 +64,9 @@ class ProfileConfig(dg.Config):
     )
     device: str | None = Field(
         None,
-        description="Android: the serial of the device, or `any` for whichever is free. "
-        "Default: $ANDROID_SERIAL, else the only one connected.",
+        description="Another machine, as ssh://user@host:port; the serial of an Android device; a name or "
+        "label:LABEL of the inventory; or `any` for whichever is free. Default: this machine; on android "
+        "$ANDROID_SERIAL, else the only one connected.",
     )
     cpus: str = Field(
         "",
@@ -117,7 +118,7 @@ def etdump_traces(context: dg.AssetExecutionContext, config: ProfileConfig, lab:
             target = lab.target(platform_name, config.device)
             for sme2 in states:
                 target.require(sme2)
-            model, runners = inputs_of_session(context, lab, variant, platform_name, states, config.runner)
+            model, runners = inputs_of_session(context, lab, variant, target, states, config.runner)
             manifests += measure_session(
                 store,
                 target,
@@ -145,7 +146,7 @@ def inputs_of_session(
     context: dg.AssetExecutionContext,
     lab: Lab,
     variant: str,
-    platform_name: str,
+    target: Target,
     states: list[str],
     kind: str,
 ) -> tuple[ExportedModel, dict[str, RunnerBinary]]:
@@ -158,13 +159,13 @@ def inputs_of_session(
     model = current_export(lab, variant, context.log.info)
     tell_made(context, "exported_model", variant, model.pte_sha256[:16], lambda: model_metadata(model))
     if kind == "source":
-        pair = source_pair(lab.store, platform_name)
+        pair = source_pair(lab.store, target.platform)
         return model, {sme2: pair.of(sme2) for sme2 in states}
     runners = {}
     for sme2 in states:
-        target = TargetKey(platform_name, sme2)
-        binary = runners[sme2] = current_runner(lab, target, context.log.info)
-        tell_made(context, "runner_binary", str(target), binary.sha256[:16], partial(runner_metadata, binary))
+        key = TargetKey(target.platform, sme2)
+        binary = runners[sme2] = current_runner(lab, key, target, context.log.info)
+        tell_made(context, "runner_binary", str(key), binary.sha256[:16], partial(runner_metadata, binary))
     return model, runners
 
 

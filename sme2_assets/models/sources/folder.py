@@ -21,6 +21,7 @@ from sme2_assets.errors import ExportError
 from sme2_assets.models.sources.base import Entries, Listed
 from sme2_assets.models.sources.python_code import DeclaredModel, declared_models, sha256_of_code
 from sme2_assets.models.spec import EagerModel, ModelProblem, ModelSpec, cached_sha256
+from sme2_assets.models.trust import require_trusted
 from sme2_assets.store import default_data_root
 
 FOLDERS_VARIABLE = "SME2_MODELS"
@@ -36,9 +37,13 @@ def default_folder() -> Path:
 
 def model_folders() -> list[Path]:
     """The default folder and those of SME2_MODELS, each once."""
-    configured = os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep)
-    folders = [default_folder(), *(Path(folder).expanduser() for folder in configured if folder)]
-    return list(dict.fromkeys(folder.resolve() for folder in folders))
+    return list(dict.fromkeys((default_folder().resolve(), *configured_folders())))
+
+
+def configured_folders() -> list[Path]:
+    """Those that somebody named: their code may run."""
+    named = os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep)
+    return [Path(folder).expanduser().resolve() for folder in named if folder]
 
 
 def missing_folders() -> list[ModelProblem]:
@@ -148,6 +153,8 @@ def _import(path: Path) -> ModuleType:
     """The file as a module, run anew each time: it may have been edited since."""
     package = path.name == "__init__.py"
     folder = path.parent.parent if package else path.parent
+    if folder.resolve() not in configured_folders():
+        require_trusted(path, folder)
     # Last, so that no file of the user's hides a module of Python or of an installed package.
     if str(folder) not in sys.path:
         sys.path.append(str(folder))

@@ -13,14 +13,13 @@ import importlib.metadata
 import importlib.util
 from typing import Any
 
-from sme2_assets.errors import ExportError
+from sme2_assets.errors import ExportError, did_you_mean
 from sme2_assets.models.sources.base import Entries, Listed
 from sme2_assets.models.spec import (
     PRECISIONS,
     EagerModel,
     ModelOption,
     ModelSpec,
-    did_you_mean,
     how_to_install,
 )
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from sme2_assets.distribution import adb_remedy
 from sme2_assets.errors import ConnectionLost, TargetUnavailable
 from sme2_assets.targets.base import Completed
+from sme2_assets.targets.remote.connection import last_words
 
 ENVIRONMENT_VARIABLE = "SME2_ADB"
 
@@ -76,13 +77,13 @@ def find_adb() -> Path | None:
     return Path(found) if found else None
 
 
-def require_adb() -> Adb:
+def require_adb(server: str | None = None) -> Adb:
     path = find_adb()
     if path is None:
         raise TargetUnavailable(
             "adb, which talks to Android devices, was not found.", adb_remedy(ENVIRONMENT_VARIABLE)
         )
-    return Adb(path)
+    return Adb(path, server)
 
 
 def parse_devices(text: str) -> list[Listed]:
@@ -111,9 +112,17 @@ def is_network_serial(serial: str) -> bool:
 
 @dataclass(frozen=True)
 class Adb:
-    """An adb program. Its environment is ours, so ADB_SERVER_SOCKET and the like work as in a terminal."""
+    """An adb program, and the server it asks (`tcp:host:port`) where one is named.
+
+    Its environment is ours, so ADB_SERVER_SOCKET and the like work as in a terminal.
+    """
 
     path: Path
+    server: str | None = None
+
+    @property
+    def command(self) -> list[str]:
+        return [str(self.path), *(["-L", self.server] if self.server else [])]
 
     def devices(self) -> list[Listed]:
         done = self.run(["devices", "-l"])
@@ -130,7 +139,7 @@ class Adb:
 
     def run(self, arguments: Sequence[str], *, timeout_s: float = _ADB_SECONDS) -> Completed:
         """adb itself, with whatever exit code it gives."""
-        command = [str(self.path), *arguments]
+        command = [*self.command, *arguments]
         started = time.monotonic()
         try:
             done = subprocess.run(
@@ -152,9 +161,3 @@ class Adb:
                 f"{self.path} could not be started: {error}", adb_remedy(ENVIRONMENT_VARIABLE)
             ) from error
         return Completed(command, done.returncode, done.stdout, done.stderr, time.monotonic() - started)
-
-
-def last_words(text: str) -> str:
-    """The end of what a program said, on one line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return "; ".join(lines[-2:])[-400:]

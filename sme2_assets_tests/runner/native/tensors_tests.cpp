@@ -43,6 +43,25 @@ TEST(a_tensor_in_another_layout_comes_back_in_c_order) {
   CHECK(back.shape == array.shape);
 }
 
+TEST(an_order_that_no_tensor_can_have_is_refused_before_it_is_used) {
+  const Array array = floats({1, 2, 3, 10, 20, 30}, {1, 2, 1, 3});
+  for (const auto& order : std::vector<std::vector<uint8_t>>{
+           {0, 2, 3, 200}, {255, 255, 255, 255}, {0, 0, 0, 0}, {3, 3, 2, 1}, {0, 1, 2}, {}, {0, 1, 2, 3, 4}}) {
+    CHECK_FAILS(ExitCode::model, "tensor [1, 2, 1, 3]", sme2::InputTensor(array, ScalarType::Float, order));
+  }
+}
+
+TEST(an_output_that_lies_about_its_memory_is_refused) {
+  const Array array = floats({1, 2, 3, 10, 20, 30}, {1, 2, 1, 3});
+  sme2::InputTensor tensor(array, ScalarType::Float, {0, 2, 3, 1});
+  tensor.dim_order = {1, 1, 1, 1};
+  CHECK_FAILS(ExitCode::model, "tensor [1, 2, 1, 3]", sme2::output_array(EValue(Tensor(&tensor.impl)), 0));
+  tensor.dim_order = {0, 2, 3, 250};
+  CHECK_FAILS(ExitCode::model, "tensor [1, 2, 1, 3]", sme2::output_array(EValue(Tensor(&tensor.impl)), 0));
+  tensor.impl.set_data(nullptr);
+  CHECK_FAILS(ExitCode::inference, "output 4 has no memory", sme2::output_array(EValue(Tensor(&tensor.impl)), 4));
+}
+
 TEST(tensors_without_elements_or_dimensions_are_tensors) {
   for (const auto& array : {floats({}, {0, 3}), floats({7}, {})}) {
     std::vector<uint8_t> order(array.shape.size());

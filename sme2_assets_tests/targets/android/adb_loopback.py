@@ -33,10 +33,12 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.runner.bundle import host_is_target
 from sme2_assets.targets.android.adb import Adb
 from sme2_assets.targets.android.device import Device
+from sme2_assets.targets.android.target import AndroidTarget
 from sme2_assets.targets.debian import fetch_packages
 from sme2_assets.targets.qemu import Qemu, _fetch_program
 from sme2_assets_tests.reach import skip_out_of_reach, skip_where_ci_would_fail
 from sme2_assets_tests.targets import foreign_cpu
+from sme2_assets_tests.targets.loopback import Relayed
 
 PACKAGES = ("adb", "adbd", "mksh", "toybox")
 SUITES = ("trixie", "forky", "sid")
@@ -75,38 +77,42 @@ os.execve(sys.argv[4], sys.argv[4:], variables)
 """
 
 
-class LoopbackDevice:
+class LoopbackDevice(Relayed):
     """One daemon in its folder, and the relay to it."""
 
     def __init__(self, bridge: AdbBridge, folder: Path) -> None:
+        super().__init__(folder)
         self.bridge = bridge
-        self.folder = folder
         self.root = str(folder / "sme2")
-        (folder / "bin").mkdir(parents=True)
         toybox = bridge.packages / "usr/bin/toybox"
         for name in subprocess.run([toybox], capture_output=True, text=True, check=True).stdout.split():
             (folder / "bin" / name).symlink_to(toybox)
-        # What the device says it is, where a test writes that.
-        fake = folder / "bin" / "uname"
-        fake.unlink()
-        told = folder / "machine"
-        asked = f'/bin/uname "$@" | sed "s/{platform.machine()}/aarch64/"'
-        fake.write_text(f"#!/bin/sh\n[ -f {told} ] && exec cat {told}\n{asked}\n")
-        fake.chmod(0o755)
+        self._fake_uname("aarch64")
         if not host_is_target():
             (folder / "cpuinfo").write_text(foreign_cpu.cpuinfo(os.cpu_count() or 1))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._address = self._listener.getsockname()
-        self.serial = f"127.0.0.1:{self._address[1]}"
-        self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        # Connections of which the device alone believes that they are there.
-        self._unnoticed: list[socket.socket] = []
+        self.serial = f"127.0.0.1:{self.port}"
         self._daemon: subprocess.Popen[bytes] | None = None
-        threading.Thread(target=self._relay, args=(self._listener,), daemon=True).start()
 
     @property
     def device(self) -> Device:
         return Device(self.bridge.adb, self.serial)
+
+    @property
+    def made_by(self) -> str:
+        """Python that gives the connection in another process."""
+        module = "__import__('sme2_assets.targets.android.{0}', fromlist=['*'])"
+        return f"{module.format('device')}.Device({module.format('adb')}.require_adb(), {self.serial!r})"
+
+    def target(self) -> AndroidTarget:
+        return AndroidTarget(self.folder, self.serial)
+
+    def say_identity(self, text: str | None) -> None:
+        """What tells this device from others: Android's properties."""
+        getprop = self.folder / "bin" / "getprop"
+        getprop.unlink(missing_ok=True)
+        if text is not None:
+            getprop.write_text(f"#!/bin/sh\necho {text}\n")
+            getprop.chmod(0o755)
 
     def start(self) -> None:
         """Starts the daemon, when it does not run, and waits until it takes connections.
@@ -136,9 +142,7 @@ class LoopbackDevice:
                 if self._daemon.poll() is not None or time.monotonic() > deadline_s:
                     raise OSError(f"adbd does not run ({error}): {log.read_text()[-500:]}") from error
                 time.sleep(0.02)
-        if self._listener.fileno() < 0:
-            self._listener = socket.create_server(self._address)
-            threading.Thread(target=self._relay, args=(self._listener,), daemon=True).start()
+        self._listen_again()
 
     def connect(self) -> None:
         self.bridge.adb.run(["connect", self.serial])
@@ -154,63 +158,10 @@ class LoopbackDevice:
             self._daemon.kill()
             self._daemon.wait()
 
-    def cut(self) -> None:
-        """Every connection breaks; device and server stay."""
-        pairs, self._pairs = self._pairs, []
-        for end in (end for pair in pairs for end in pair):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def vanish(self) -> None:
-        """Our end of every connection breaks and the device does not notice, as when Wi-Fi is gone."""
-        pairs, self._pairs = self._pairs, []
-        self._unnoticed += [far for _, far in pairs]
-        for near, _ in pairs:
-            with contextlib.suppress(OSError):
-                near.shutdown(socket.SHUT_RDWR)
-
-    def say_machine(self, name: str | None) -> None:
-        """What `uname` answers on this device."""
-        told = self.folder / "machine"
-        told.unlink(missing_ok=True)
-        if name is not None:
-            told.write_text(name + "\n")
-
     def close(self) -> None:
         self.disconnect()
         self.kill()
         self.cut()
-
-    def _unlisten(self) -> None:
-        # Closed alone, a socket that a thread waits on goes on taking connections.
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _relay(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                near, _ = listener.accept()
-            except OSError:
-                return
-            try:
-                far = self._to_daemon()
-            except OSError:
-                near.close()
-                continue
-            self._pairs.append((near, far))
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
-
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                sink.sendall(data)
-        for end in (source, sink):
-            if end not in self._unnoticed:
-                with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
-                end.close()
 
     def _to_daemon(self) -> socket.socket:
         """A connection made inside the daemon's network: a thread may enter it, a socket stays there."""

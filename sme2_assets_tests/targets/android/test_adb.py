@@ -2,171 +2,20 @@
 
 from __future__ import annotations
 
-import signal
 import socket
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error, TargetUnavailable
+from sme2_assets.errors import ConnectionLost, TargetUnavailable
+from sme2_assets.store import Store
+from sme2_assets.targets import open_target
 from sme2_assets.targets.android.adb import STATE_REMEDIES, find_adb, parse_devices, require_adb
 from sme2_assets.targets.android.choice import choose_device
-from sme2_assets.targets.android.device import Device
-from sme2_assets.targets.android.pool import AndroidPool
-from sme2_assets.targets.android.script import Script, quoted
 from sme2_assets_tests.targets.android.adb_loopback import AdbBridge, LoopbackDevice
-
-NASTY = [
-    "",
-    "'",
-    '"',
-    "$(touch /tmp/owned)",
-    "`id`",
-    "a\nb",
-    "-rf",
-    "..",
-    "../../etc/passwd",
-    "* ? [a]",
-    "a;b & c | d > e",
-    "\\",
-    "\\n$HOME\\",
-    "~root",
-    "!history",
-    "x=y",
-    "Größe 模型 😀",
-    "\t\r\v",
-    "# no comment",
-    "{a,b}",
-    "%s%n",
-    "-n",
-    "\x7f\x01",
-]
-# Everything that a command line can hold.
-WORDS = st.lists(
-    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12), max_size=40
-)
-
-
-def gone(process: int, within_s: float = 10) -> bool:
-    """Whether a process of the device ends; the loopback device's processes are processes of this machine."""
-    deadline_s = time.monotonic() + within_s
-    while time.monotonic() < deadline_s:
-        # The words of a dead process are gone even where nobody has asked for its exit code yet.
-        try:
-            if not Path(f"/proc/{process}/cmdline").read_bytes():
-                return True
-        except OSError:
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def number_in(file: Path, within_s: float = 10) -> int:
-    deadline_s = time.monotonic() + within_s
-    while time.monotonic() < deadline_s:
-        if file.is_file() and (text := file.read_text()).endswith("\n"):
-            return int(text)
-        time.sleep(0.02)
-    raise AssertionError(f"{file} was not written")
-
-
-def _sleeping(note: Path) -> Script:
-    """A command that notes its process and then does not end."""
-    return Script('echo $$ > "$1"; exec sleep 1000', (str(note),))
-
-
-def test_words_arrive_as_they_were_sent(loopback_device: LoopbackDevice) -> None:
-    device = loopback_device.device
-    assert _round_trip(device, NASTY) == NASTY
-    assert not Path("/tmp/owned").exists()
-
-
-@given(words=WORDS)
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_words_arrive_as_they_were_sent(loopback_device: LoopbackDevice, words: list[str]) -> None:
-    assert _round_trip(loopback_device.device, words) == words
-
-
-def _round_trip(device: Device, words: list[str]) -> list[str]:
-    # An empty list would print one empty word.
-    printed = device.script('for word in "$@"; do printf "%s\\0" "$word"; done', *words)
-    return printed.split("\0")[:-1]
-
-
-def test_a_nul_character_and_an_endless_command_are_refused(loopback_device: LoopbackDevice) -> None:
-    with pytest.raises(Sme2Error, match="NUL"):
-        quoted(["a\0b"])
-    with pytest.raises(Sme2Error, match="too long"):
-        loopback_device.device.shell(["true", "x" * 100_000], timeout_s=5)
-
-
-def test_exit_codes_signals_outputs_and_environment_come_back(loopback_device: LoopbackDevice) -> None:
-    device = loopback_device.device
-    text = 'echo "to out $WORD"; echo "to err" >&2; exit 7'
-    done = device.shell(Script(text), env={"WORD": "'$(id)'"}, timeout_s=10)
-    assert (done.returncode, done.stdout, done.stderr) == (7, "to out '$(id)'\n", "to err\n")
-    # As subprocess tells it here; 255 is also what adb gives for failures of its own.
-    assert device.shell(Script("kill -SEGV $$"), timeout_s=10).returncode == -signal.SIGSEGV
-    assert device.shell(Script("exit 255"), timeout_s=10).returncode == 255
-    assert device.shell(["/no/such/program"], timeout_s=10).returncode == 127
-    with pytest.raises(RunnerError, match=r"exit code 3\).*because"):
-        device.script("echo because >&2; exit 3")
-
-
-def test_a_command_that_outlives_its_time_is_killed_over_there(
-    loopback_device: LoopbackDevice, tmp_path: Path
-) -> None:
-    with pytest.raises(RunnerError, match="did not end within"):
-        loopback_device.device.shell(_sleeping(tmp_path / "pid"), timeout_s=1)
-    assert gone(number_in(tmp_path / "pid"), within_s=0.1)
-
-
-def test_nothing_runs_on_when_the_waiting_process_is_killed(
-    loopback_device: LoopbackDevice, tmp_path: Path
-) -> None:
-    program = (
-        "import sys; from sme2_assets.targets.android.adb import require_adb; "
-        "from sme2_assets.targets.android.device import Device; "
-        "from sme2_assets.targets.android.script import Script; "
-        "Device(require_adb(), sys.argv[1]).shell("
-        "Script('echo $$ > \"$1\"; exec sleep 1000', (sys.argv[2],)), timeout_s=99)"
-    )
-    note = tmp_path / "pid"
-    waiting = subprocess.Popen([sys.executable, "-c", program, loopback_device.serial, str(note)])
-    remote = number_in(note)
-    waiting.kill()
-    waiting.wait()
-    assert gone(remote)
-
-
-@pytest.mark.parametrize("fault", ["cut", "disconnect", "kill"])
-def test_a_lost_connection_is_no_exit_code(
-    loopback_device: LoopbackDevice, tmp_path: Path, fault: str
-) -> None:
-    note = tmp_path / "pid"
-    remote: list[int] = []
-
-    def strike() -> None:
-        remote.append(number_in(note))
-        # That it began is on its way to this host by then, and is to arrive.
-        time.sleep(0.5)
-        getattr(loopback_device, fault)()
-
-    striker = threading.Thread(target=strike)
-    striker.start()
-    with pytest.raises(ConnectionLost, match="in the middle of a command") as lost:
-        loopback_device.device.shell(_sleeping(note), timeout_s=30)
-    striker.join()
-    assert lost.value.remedy
-    assert gone(remote[0])
 
 
 def test_a_device_that_is_not_there_is_told_before_anything_runs(loopback_device: LoopbackDevice) -> None:
@@ -176,13 +25,6 @@ def test_a_device_that_is_not_there_is_told_before_anything_runs(loopback_device
     assert f"adb connect {loopback_device.serial}" in str(lost.value)
     with pytest.raises(ConnectionLost, match="could not be sent"):
         loopback_device.device.push(Path(__file__), "/tmp/never")
-
-
-def test_files_that_cannot_be_copied_say_why(loopback_device: LoopbackDevice, tmp_path: Path) -> None:
-    with pytest.raises(RunnerError, match="No such file") as missing:
-        loopback_device.device.pull("/no/such/file", tmp_path / "never")
-    assert not isinstance(missing.value, ConnectionLost)
-    assert not (tmp_path / "never").exists()
 
 
 LISTING = """\
@@ -245,11 +87,11 @@ def test_every_state_of_a_device_is_told_apart_and_has_a_remedy(
         monkeypatch.setenv("ADB_SERVER_SOCKET", address)
         assert (
             "No Android device is connected"
-            in AndroidPool(tmp_path, any_device=True).availability("off").detail
+            in open_target("android", Store(tmp_path), "any").availability("off").detail
         )
     with server_that_lists(LISTING.splitlines()[2] + "\n") as address:
         monkeypatch.setenv("ADB_SERVER_SOCKET", address)
-        answer = AndroidPool(tmp_path, any_device=True).availability("off")
+        answer = open_target("android", Store(tmp_path), "any").availability("off")
         assert "unauthorized" in answer.detail
         assert "accept" in (answer.remedy or "")
 

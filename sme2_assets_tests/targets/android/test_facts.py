@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sme2_assets.errors import Sme2Error
-from sme2_assets.targets.android.facts import (
+from sme2_assets.targets.environment.quiet import heat_flags
+from sme2_assets.targets.environment.sensors import Battery, read_battery
+from sme2_assets.targets.host import host_facts
+from sme2_assets.targets.remote.facts import (
     _mirrored,
     device_cpus,
     device_facts,
@@ -20,9 +23,6 @@ from sme2_assets.targets.android.facts import (
     parse_battery,
     parse_thermal_service,
 )
-from sme2_assets.targets.environment.quiet import heat_flags
-from sme2_assets.targets.environment.sensors import Battery, read_battery
-from sme2_assets.targets.host import host_facts
 from sme2_assets_tests.targets.android.adb_loopback import LoopbackDevice
 from sme2_assets_tests.targets.android.android_userland import BATTERY, THERMAL
 

@@ -7,10 +7,10 @@ from importlib import resources
 
 import pytest
 
-from sme2_assets.targets import android
-from sme2_assets.targets.android.script import shell_program
+from sme2_assets.targets import remote
+from sme2_assets.targets.remote.script import shell_program
 
-PROGRAMS = sorted(path.name.removesuffix(".sh") for path in (resources.files(android) / "scripts").iterdir())
+PROGRAMS = sorted(path.name.removesuffix(".sh") for path in (resources.files(remote) / "scripts").iterdir())
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -10,6 +10,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <stdexcept>
 #include <string>
 
 #include <sys/resource.h>
@@ -22,6 +23,7 @@
 #include "json.h"
 #include "method_runner.h"
 #include "npy.h"
+#include "parent.h"
 #include "placement.h"
 #include "recording_file.h"
 #include "result.h"
@@ -314,6 +316,7 @@ int report(ExitCode code, const std::string& message) {
 
 int main(int argc, char** argv) {
   using sme2::ExitCode;
+  sme2::end_with_parent();
   try {
     sme2::dispatch(argc, argv);
     return 0;
@@ -321,6 +324,8 @@ int main(int argc, char** argv) {
     return sme2::report(failure.code(), failure.what());
   } catch (const std::bad_alloc&) {
     return sme2::report(ExitCode::inference, "out of memory; use a smaller model or a machine with more memory");
+  } catch (const std::length_error&) {
+    return sme2::report(ExitCode::model, "the model asks for more memory than there can be; export it again");
   } catch (const std::exception& error) {
     return sme2::report(ExitCode::inference, std::string(error.what()) + "; this is a defect of the runner, report it");
   }

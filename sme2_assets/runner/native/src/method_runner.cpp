@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <optional>
 
+#include <unistd.h>
+
 #include <executorch/extension/data_loader/file_data_loader.h>
 #include <executorch/extension/memory_allocator/malloc_memory_allocator.h>
 #include <executorch/runtime/executor/method.h>
@@ -36,6 +38,10 @@ void busy_wait(Clock::time_point start, int64_t own_ns, double percent) {
   const auto whole_ns = static_cast<int64_t>(static_cast<double>(own_ns) * (1 + percent / 100));
   while (elapsed_ns(start) < whole_ns) {
   }
+}
+
+size_t physical_memory_bytes() {
+  return static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
 }
 
 Failure model_error(const std::string& path, const std::string& why) {
@@ -226,11 +232,17 @@ void MethodRunner::load_method() {
   State& s = *state_;
   const auto start = Clock::now();
   const rt::MethodMeta meta = s.meta();
+  size_t left = physical_memory_bytes();
   for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i) {
     const auto size = meta.memory_planned_buffer_size(i);
     if (!size.ok() || *size < 0) {
       throw model_error(s.model, "its memory plan cannot be read");
     }
+    // It is a number in a file: refused before the system tries to serve it.
+    if (static_cast<uint64_t>(*size) > left) {
+      throw model_error(s.model, "its memory plan asks for more than this machine has");
+    }
+    left -= static_cast<size_t>(*size);
     s.planned.emplace_back(static_cast<size_t>(*size));
     s.planned_spans.emplace_back(s.planned.back().data.get(), s.planned.back().size);
   }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
 
@@ -14,27 +15,39 @@ namespace rt = executorch::runtime;
 using executorch::aten::ScalarType;
 using executorch::aten::Tensor;
 
-// Strides, in elements, of a dense tensor laid out in `dim_order` (0, 1, 2, 3 is C order).
-std::vector<int32_t> strides_of(const std::vector<int64_t>& shape, const std::vector<uint8_t>& dim_order) {
+// Strides, in elements, of a dense tensor of `count` elements laid out in `dim_order` (0, 1, 2, 3 is C order).
+// Both come from a program that may mean harm: an order names every dimension once, and the sizes give the count.
+std::vector<int32_t> strides_of(const std::vector<int64_t>& shape, const std::vector<uint8_t>& dim_order,
+                                size_t count) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   std::vector<int32_t> strides(shape.size());
+  std::vector<bool> seen(shape.size(), false);
+  bool fits = dim_order.size() == shape.size();
   int64_t step = 1;
-  for (size_t i = dim_order.size(); i-- > 0;) {
-    strides[dim_order[i]] = static_cast<int32_t>(step);
-    step *= shape[dim_order[i]];
+  for (size_t i = shape.size(); fits && i-- > 0;) {
+    const size_t d = dim_order[i];
+    fits = d < shape.size() && !seen[d] && shape[d] >= 0 && shape[d] <= kMost && step <= kMost;
+    if (fits) {
+      seen[d] = true;
+      strides[d] = static_cast<int32_t>(step);
+      step *= shape[d];
+    }
+  }
+  if (!fits || static_cast<uint64_t>(step) != count) {
+    throw Failure(ExitCode::model,
+                  "the model describes a tensor " + shape_text(shape) + " in memory in a way that cannot be",
+                  "the file is damaged: export the model again");
   }
   return strides;
 }
 
-// Calls `visit(c_order_offset, strided_offset)` for every element, both counted in elements.
+// Calls `visit(c_order_offset, strided_offset)` for each of `count` elements, both counted in elements.
 template <typename Visit>
-void for_each_element(const std::vector<int64_t>& shape, const std::vector<int32_t>& strides, Visit visit) {
-  int64_t count = 1;
-  for (const int64_t size : shape) {
-    count *= size;
-  }
+void for_each_element(size_t count, const std::vector<int64_t>& shape, const std::vector<int32_t>& strides,
+                      Visit visit) {
   std::vector<int64_t> index(shape.size(), 0);
   int64_t strided = 0;
-  for (int64_t i = 0; i < count; ++i) {
+  for (size_t i = 0; i < count; ++i) {
     visit(i, strided);
     for (size_t d = shape.size(); d-- > 0;) {
       strided += strides[d];
@@ -81,13 +94,19 @@ Array tensor_array(const Tensor& tensor, size_t index) {
     return array;
   }
   const auto* source = static_cast<const unsigned char*>(tensor.const_data_ptr());
+  if (source == nullptr) {
+    throw Failure(ExitCode::inference, "output " + std::to_string(index) + " has no memory after the inference",
+                  "the file is damaged: export the model again");
+  }
   const std::vector<uint8_t> dim_order(tensor.dim_order().begin(), tensor.dim_order().end());
   if (is_c_order(dim_order)) {
     std::memcpy(array.data.data(), source, array.data.size());
     return array;
   }
   const size_t width = dtype_size(*dtype);
-  for_each_element(array.shape, strides_of(array.shape, dim_order), [&](int64_t c_order, int64_t strided) {
+  const size_t count = array.data.size() / width;
+  const std::vector<int32_t> strides = strides_of(array.shape, dim_order, count);
+  for_each_element(count, array.shape, strides, [&](size_t c_order, int64_t strided) {
     std::memcpy(array.data.data() + c_order * width, source + strided * width, width);
   });
   return array;
@@ -157,14 +176,14 @@ std::string described(const std::string& dtype, const std::vector<int64_t>& shap
 InputTensor::InputTensor(const Array& array, ScalarType type, std::vector<uint8_t> order)
     : sizes(array.shape.begin(), array.shape.end()),
       dim_order(std::move(order)),
-      strides(strides_of(array.shape, dim_order)),
+      strides(strides_of(array.shape, dim_order, array.data.size() / dtype_size(array.dtype))),
       data(array.data),
       impl(type, static_cast<ssize_t>(sizes.size()), sizes.data(), data.data(), dim_order.data(), strides.data()) {
   if (is_c_order(dim_order)) {
     return;
   }
   const size_t width = dtype_size(array.dtype);
-  for_each_element(array.shape, strides, [&](int64_t c_order, int64_t strided) {
+  for_each_element(data.size() / width, array.shape, strides, [&](size_t c_order, int64_t strided) {
     std::memcpy(data.data() + strided * width, array.data.data() + c_order * width, width);
   });
 }

@@ -1,4 +1,4 @@
-"""What is wrong with an experiment file, in words, with the place where it stands.
+"""What is wrong with a file, in words, with the place where it stands.
 
 Belongs here: problems and their texts, those of pydantic included. Does not: what is right (schema).
 """
@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ValidationError
 
-from sme2_assets.errors import Sme2Error, printable
-from sme2_assets.models.spec import did_you_mean
+from sme2_assets.errors import Sme2Error, did_you_mean, printable
 
 # Where something stands in a document: keys, and indices of lists.
 Place: TypeAlias = tuple[str | int, ...]
@@ -42,16 +41,16 @@ class Problem:
         return f"{text} {self.remedy}" if self.remedy else text
 
 
-class ExperimentError(Sme2Error):
-    """An experiment file that cannot be run as it is: every problem that was found."""
+class WrittenError(Sme2Error):
+    """A file that cannot be used as it is: every problem that was found, and the page to read."""
 
-    def __init__(self, name: str, problems: Sequence[Problem]) -> None:
+    def __init__(self, name: str, problems: Sequence[Problem], page: str) -> None:
         self.problems = tuple(problems)
         listed = "\n".join(f"  - {problem}" for problem in problems)
         count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
         super().__init__(
             f"{name} has {count}; nothing was measured.\n{listed}",
-            "Correct the file; docs/experiments.md says what may be in it.",
+            f"Correct the file; {page} says what may be in it.",
         )
 
 

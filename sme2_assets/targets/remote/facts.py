@@ -1,7 +1,7 @@
-"""What a device behind adb says about itself: what it is, and in what state.
+"""What a remote device says about itself: what it is, and in what state.
 
-Belongs here: asking an unrooted device in one round trip, and reading its answer with the functions that read
-this host. Does not: adb itself (adb), changing anything on the device (power).
+Belongs here: asking it without root, in one round trip, and reading its answer with the functions that read
+this host. Does not: how it is reached (connection), changing anything on it (power).
 
 A device is asked for a few properties and files. Whatever it does not have, or does not let a shell read, is
 None: `getprop` and `dumpsys` are missing on anything but Android, and phones differ in what they hide.
@@ -18,14 +18,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from sme2_assets.targets.android.device import Device
-from sme2_assets.targets.android.script import shell_program
 from sme2_assets.targets.base import MachineFacts
 from sme2_assets.targets.clusters import (
     Cluster,
     chosen_cpus,
-    cpu_text,
-    parse_cores,
+    cpu_name,
     parse_cpu_list,
     parse_features,
     parse_vector_bits,
@@ -36,6 +33,8 @@ from sme2_assets.targets.environment.processes import Reading, parse_process_sta
 from sme2_assets.targets.environment.sensors import Battery, read_sensors, read_thermal_events
 from sme2_assets.targets.environment.snapshot import SHORTEST_SAMPLE_S, Snapshot, snapshot_of
 from sme2_assets.targets.reading import integer, printable_name
+from sme2_assets.targets.remote.connection import Connection
+from sme2_assets.targets.remote.script import shell_program
 
 # Every Linux counts CPU time for user space in hundredths of a second.
 _TICK_HZ = 100
@@ -48,25 +47,29 @@ _LISTED = re.compile(
     r"/(sys/(?:[\w.:@+-]+/)*(?:online|cpu_capacity|\w+_freq|scaling_governor|\w+_count|type|temp"
     r"|trip_point_\d+_(?:type|temp)|cur_state|scope|capacity)):(.*)"
 )
-_FACTS = shell_program("sections", "facts")
+FACTS = shell_program("sections", "facts")
 _STATE = shell_program("sections", "state")
 
 
-def device_facts(device: Device) -> MachineFacts:
+def device_facts(device: Connection) -> MachineFacts:
     """The facts of a device, by one round trip."""
-    answer = _ask(device, _FACTS)
+    return facts_of(ask(device, FACTS), device.name)
+
+
+def facts_of(answer: dict[str, str], serial: str) -> MachineFacts:
+    """What a device's answer says; `serial` tells it apart where it has no number of its own."""
     cpuinfo = answer.get("cpuinfo", "")
     clusters, _ = _clusters(answer)
     cores = sum(cluster.count or 0 for cluster in clusters)
     battery = parse_battery(answer.get("battery", ""))
     # The same phone by cable and by network has one serial number of its own and two for adb.
-    serial = _known(answer.get("ro.serialno")) or device.serial
+    serial = _known(answer.get("ro.serialno")) or serial
     release = _known(answer.get("ro.build.version.release"))
     return MachineFacts(
         os=f"Android {release}" if release else _os_name(answer),
         kernel=_known(answer.get("kernel")) or "unknown",
         arch=_known(answer.get("arch")) or "unknown",
-        cpu=cpu_text(clusters) or next(iter(parse_cores(cpuinfo).values()), None) or "unknown",
+        cpu=cpu_name(cpuinfo, clusters) or "unknown",
         cores=cores or 1,
         memory_bytes=parse_memory(answer.get("meminfo", "")),
         model=_joined(answer.get("ro.product.manufacturer"), answer.get("ro.product.model")),
@@ -81,9 +84,9 @@ def device_facts(device: Device) -> MachineFacts:
     )
 
 
-def device_cpus(device: Device, choice: str) -> tuple[int, ...]:
+def device_cpus(device: Connection, choice: str) -> tuple[int, ...]:
     """The CPUs that a choice means on a device, among those that its shell may use now."""
-    answer = _ask(device, _FACTS)
+    answer = ask(device, FACTS)
     clusters, online = _clusters(answer)
     everything = {cpu for cluster in clusters for cpu in cluster.cpus}
     allowed = parse_allowed(answer.get("status", ""))
@@ -91,13 +94,14 @@ def device_cpus(device: Device, choice: str) -> tuple[int, ...]:
     return chosen_cpus(choice, clusters, sorted(usable))
 
 
-def device_snapshot(device: Device, sample_s: float = 0.2) -> Snapshot:
+def device_snapshot(device: Connection, sample_s: float = 0.2) -> Snapshot:
     """The state of a device during one short sample, by one round trip.
 
-    Own processes are those below adbd: commands of ours, and whatever else adb runs there.
+    Own processes are those below the daemon that serves us (adbd, sshd): commands of ours, and whatever else
+    it runs there.
     """
     pause_s = max(sample_s, SHORTEST_SAMPLE_S)
-    answer = _ask(device, _STATE, f"{pause_s:.2f}")
+    answer = ask(device, _STATE, f"{pause_s:.2f}")
     before, after = (_reading(answer, moment) for moment in ("before", "after"))
     with _mirrored(answer.get("files", "")) as root:
         sensors = read_sensors(root / "sys")
@@ -157,7 +161,7 @@ def parse_allowed(status: str) -> tuple[int, ...]:
     return parse_cpu_list(match[1]) if match else ()
 
 
-def _ask(device: Device, program: str, *arguments: str) -> dict[str, str]:
+def ask(device: Connection, program: str, *arguments: str) -> dict[str, str]:
     """The sections of what a device answers."""
     mark = f"sme2-{secrets.token_hex(8)}"
     text = device.script(program, mark, *arguments, timeout_s=_PATIENCE_S)
@@ -201,7 +205,7 @@ def _reading(answer: dict[str, str], moment: str) -> Reading:
 
 
 def _root_of(stats: Iterable[bytes], own: int) -> int:
-    """adbd: the first ancestor of our shell outside its session, as adbd starts each command in a new one."""
+    """The daemon: the first ancestor of our shell outside its session. Each command has a new one."""
     processes = {process.pid: process for raw in stats if (process := parse_process_stat(raw, _TICK_HZ))}
     pid = own
     for _ in range(len(processes)):

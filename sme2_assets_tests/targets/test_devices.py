@@ -18,6 +18,7 @@ from sme2_assets.targets.android.target import AndroidTarget
 from sme2_assets.targets.lease import lease
 from sme2_assets_tests.targets.android.adb_loopback import AdbBridge, LoopbackDevice
 from sme2_assets_tests.targets.android.test_adb import LISTING, server_that_lists
+from sme2_assets_tests.targets.ssh.sshd_loopback import SshMachine
 
 
 def _sme2(data: Path, line: str) -> Result:
@@ -31,7 +32,7 @@ def test_a_device_tells_what_it_is_and_what_it_can_measure(
     store = Store(tmp_path)
     with lease(store.leases, device_id_of(loopback_device.serial), log=print):
         [report] = json.loads(_sme2(tmp_path, "devices --json").stdout)
-    assert (report["serial"], report["state"], report["in_use"]) == (loopback_device.serial, "device", True)
+    assert (report["address"], report["state"], report["in_use"]) == (loopback_device.serial, "device", True)
     assert report["facts"]["arch"] == "aarch64"
     assert report["facts"]["cores"] >= 1
     assert report["free_bytes"] > 2**20
@@ -74,6 +75,28 @@ def test_a_device_in_a_bad_state_is_listed_with_its_remedy(
         assert state in str(found.problem)
     assert found.status == "note"
     assert STATE_REMEDIES["unauthorized"] in (found.remedy or "")
+
+
+def test_a_machine_over_ssh_is_shown_like_any_device(
+    ssh_machine: SshMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SME2_DATA", str(tmp_path))
+    monkeypatch.setenv("SME2_ADB", str(tmp_path / "adb"))
+    line = f"devices --device {ssh_machine.url}"
+    [report] = json.loads(_sme2(tmp_path, f"{line} --json").stdout)
+    assert (report["platform"], report["state"], report["transport"]) == ("linux", "reachable", "ssh")
+    assert report["device"] == ssh_machine.target().device
+    assert report["measures"]["off"]["ok"]
+    assert "linux-sme2_off" in _sme2(tmp_path, line).stdout
+    (tmp_path / "model").write_bytes(b"x" * 1_000_000)
+    with ssh_machine.target().workspace() as workspace:
+        workspace.put(tmp_path / "model")
+    assert "MB removed" in _sme2(tmp_path, f"{line} --clean").stderr
+    ssh_machine.kill()
+    ssh_machine.cut()
+    [report] = json.loads(_sme2(tmp_path, f"{line} --json").stdout)
+    assert (report["state"], report["facts"]) == ("unreachable", None)
+    assert "ssh -p" in report["remedy"]
 
 
 def test_without_adb_the_doctor_and_the_command_say_how_to_get_it(

@@ -1,10 +1,11 @@
-"""The whole chain on an Android device: a real adbd on this machine, with the emulator as its CPU with SME2.
+"""The whole chain on devices: a real adbd and a real sshd on this machine.
 
 Sessions go on where a device comes back, and leave nothing where it does not.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,8 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from sme2_assets.cli import main
 from sme2_assets.errors import ConnectionLost, RunnerError
+from sme2_assets.evidence.device import native_fidelity
 from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import aa_arms, same_runner, sme2_arms
@@ -22,8 +26,11 @@ from sme2_assets.profiling.session import measure_session
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store
 from sme2_assets.targets import open_target
+from sme2_assets.targets.host import host_device
 from sme2_assets_tests.e2e.conftest import Workbench
 from sme2_assets_tests.targets.android.adb_loopback import LoopbackDevice
+from sme2_assets_tests.targets.remote.devices import RemoteDevice
+from sme2_assets_tests.targets.ssh.sshd_loopback import SshMachine
 
 VARIANT = "toy_cnn-fp32"
 SHORT = plan_for(
@@ -46,7 +53,7 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture
 def measured(
     store: Store,
-    loopback_device: LoopbackDevice,
+    remote_device: RemoteDevice,
     exported: Callable[[str], ExportedModel],
     bundle: RunnerBinary,
 ) -> Callable[..., list[Manifest]]:
@@ -61,7 +68,7 @@ def measured(
         arms: int = 1,
     ) -> list[Manifest]:
         specs = sme2_arms(["off"]) if arms == 1 else aa_arms("off")
-        target = open_target("android", store)
+        target = open_target(remote_device.target().platform, store, remote_device.serial)
         return measure_session(
             store, target, model or exported(VARIANT), same_runner(runner), specs, plan, log
         )
@@ -100,6 +107,44 @@ def test_the_chain_runs_on_a_device_with_sme2_on_and_off(
     assert not any("0.0 MB pushed in this session" in line for line in first), first
 
 
+@pytest.mark.slow
+def test_a_machine_over_ssh_gives_rows_of_its_own_and_a_report(
+    ssh_machine: SshMachine, workbench: Workbench, monkeypatch: pytest.MonkeyPatch
+):
+    """The command that a laptop gives, with a session that is kept short."""
+    monkeypatch.setenv("SME2_DATA", str(workbench.store.root))
+    line = (
+        f"profile {VARIANT} --platform linux --device {ssh_machine.url} --rounds 2 --runs 2 --warmup 1 --json"
+    )
+    done = CliRunner().invoke(
+        main, ["--data", str(workbench.store.root), *line.split()], catch_exceptions=False
+    )
+    assert done.exit_code == 0, done.stderr
+    assert "measured with SME2 off alone" in done.stderr
+    [session] = json.loads(done.stdout)
+    assert list(session["run_ids"]) == ["off"]
+    [run] = workbench.warehouse.query(
+        "SELECT * FROM runs WHERE session_id = ?", [session["session_id"]]
+    ).to_dict("records")
+    there = ssh_machine.target()
+    assert (run["device"], run["platform"], run["arch"]) == (there.device, "linux", there.facts().arch)
+    assert run["device"] != host_device()
+    assert run["fidelity"] == native_fidelity(there.facts().arch)
+    evidence = [file for file in workbench.store.run_dir(run["run_id"]).rglob("*") if file.is_file()]
+    written = [json.dumps(run, default=str), *(file.read_bytes().decode("latin1") for file in evidence)]
+    for private in (ssh_machine.url, "127.0.0.1", "pi@"):
+        assert not any(private in text for text in written), f"{private} is in what is stored"
+    operators = workbench.warehouse.query("SELECT * FROM operators WHERE run_id = ?", [run["run_id"]])
+    assert len(operators)
+    for name in ("history", "report"):
+        words = [*f"{name} {VARIANT} --platform linux".split()]
+        shown = CliRunner().invoke(
+            main, ["--data", str(workbench.store.root), *words], catch_exceptions=False
+        )
+        assert shown.exit_code == 0, shown.stderr
+    assert list((workbench.store.reports / VARIANT / "linux").rglob("report.md"))
+
+
 def after_the_first_round(act: Callable[[], None]) -> tuple[list[str], Callable[[str], None]]:
     """A log that does something when the first round is done, once."""
     lines: list[str] = []
@@ -113,9 +158,9 @@ def after_the_first_round(act: Callable[[], None]) -> tuple[list[str], Callable[
 
 
 def test_a_cut_connection_costs_the_round_it_was_in_and_no_other(
-    measured: Callable[..., list[Manifest]], loopback_device: LoopbackDevice
+    measured: Callable[..., list[Manifest]], remote_device: RemoteDevice
 ):
-    lines, log = after_the_first_round(loopback_device.cut)
+    lines, log = after_the_first_round(remote_device.cut)
     first, second = measured(log=log, arms=2)
     assert any("measured again" in line for line in lines), lines
     for manifest in (first, second):
@@ -125,12 +170,12 @@ def test_a_cut_connection_costs_the_round_it_was_in_and_no_other(
 
 
 def test_a_device_that_dies_and_comes_back_goes_on_where_it_was(
-    measured: Callable[..., list[Manifest]], loopback_device: LoopbackDevice
+    measured: Callable[..., list[Manifest]], remote_device: RemoteDevice
 ):
     gone = threading.Event()
 
     def die() -> None:
-        loopback_device.kill()
+        remote_device.kill()
         gone.set()
 
     lines, log = after_the_first_round(die)
@@ -140,7 +185,7 @@ def test_a_device_that_dies_and_comes_back_goes_on_where_it_was(
         # The main thread, which the daemon must be started from, is the one that measures.
         if gone.is_set() and "Waiting for the device" in line:
             gone.clear()
-            loopback_device.start()
+            remote_device.start()
 
     [manifest] = measured(log=revived)
     assert len({process.round for process in manifest.info.processes}) == 2
@@ -150,10 +195,10 @@ def test_a_device_that_dies_and_comes_back_goes_on_where_it_was(
 def test_a_device_that_stays_away_leaves_the_finished_rounds(
     measured: Callable[..., list[Manifest]],
     stored_runs: Callable[[], list[str]],
-    loopback_device: LoopbackDevice,
+    remote_device: RemoteDevice,
 ):
     plan = replace(SHORT, rounds=3, max_rounds=3, reconnect_patience_s=1.0)
-    lines, log = after_the_first_round(loopback_device.kill)
+    lines, log = after_the_first_round(remote_device.kill)
     [manifest] = measured(plan, log=log)
     assert {process.round for process in manifest.info.processes} == {0}
     assert "lost: the device went away in round 2 and stayed away" in manifest.info.flags
@@ -164,16 +209,16 @@ def test_a_device_that_stays_away_leaves_the_finished_rounds(
 def test_a_device_that_is_gone_from_the_first_round_on_leaves_nothing(
     measured: Callable[..., list[Manifest]],
     stored_runs: Callable[[], list[str]],
-    loopback_device: LoopbackDevice,
+    remote_device: RemoteDevice,
     monkeypatch: pytest.MonkeyPatch,
 ):
     # Nothing was ever pushed there, so something will be, in the first round.
-    monkeypatch.setenv("SME2_ANDROID_ROOT", f"{loopback_device.root}_fresh")
+    monkeypatch.setenv(remote_device.device.root_variable, f"{remote_device.root}_fresh")
     plan = replace(SHORT, reconnect_patience_s=1.0)
 
     def log(line: str) -> None:
         if "pushed" in line:
-            loopback_device.kill()
+            remote_device.kill()
 
     with pytest.raises(ConnectionLost, match="did not come back") as caught:
         measured(plan, log=log)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sme2_assets.errors import Sme2Error
-from sme2_assets.experiments.documents import MOST_BYTES, read_document
 from sme2_assets.experiments.load import load
+from sme2_assets.written.documents import MOST_BYTES, read_document
 
 
 def write(folder: Path, content: str | bytes, name: str = "x.yaml") -> Path:

@@ -35,11 +35,11 @@ class Script:
         return ["sh", "-c", self.text, "sme2", *self.arguments]
 
     def remote_command(self) -> str:
-        """What adb hands to the device's shell; `exec` makes our shell the leader of the process group."""
+        """What the device's shell is given; `exec` makes our shell the leader of the process group."""
         remote = "exec " + quoted(self.argv())
         if len(os.fsencode(remote)) > _MAX_COMMAND_BYTES:
             raise Sme2Error(
-                f"A command of {len(remote)} characters is too long for adb.", "Use shorter or fewer names."
+                f"A command of {len(remote)} characters is too long to send.", "Use shorter or fewer names."
             )
         return remote
 

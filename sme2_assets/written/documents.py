@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from sme2_assets.errors import Sme2Error
-from sme2_assets.experiments.problems import Place, place_text, value_text
+from sme2_assets.written.problems import Place, place_text, value_text
 
 # Every file a person writes is far smaller.
 MOST_BYTES = 256 * 1024
@@ -31,14 +31,14 @@ _PREFIX = "tag:yaml.org,2002:"
 
 
 @dataclass(frozen=True)
-class ExperimentDocument:
+class Document:
     """What is in a file, and on which line."""
 
     data: dict[str, Any]
     lines: Mapping[Place, int] = field(default_factory=dict)
 
 
-def read_document(path: Path) -> ExperimentDocument:
+def read_document(path: Path) -> Document:
     """The document of a `.yaml`, `.yml` or `.json` file; an error names the line that is no such thing."""
     if path.suffix.lower() not in _SUFFIXES:
         raise Sme2Error(
@@ -70,7 +70,7 @@ def _text_of(path: Path) -> str:
         ) from None
 
 
-def _json(text: str, name: str) -> ExperimentDocument:
+def _json(text: str, name: str) -> Document:
     def constant(word: str) -> Any:
         raise Sme2Error(f"{name}: {word} is not a number in JSON.", _REMEDY)
 
@@ -89,7 +89,7 @@ def _json(text: str, name: str) -> ExperimentDocument:
         raise Sme2Error(f"{name} is nested too deeply.", _REMEDY) from None
     except ValueError:
         raise Sme2Error(f"{name} has a number with far too many digits.", _REMEDY) from None
-    return ExperimentDocument(_mapping(data, name))
+    return Document(_mapping(data, name))
 
 
 def _finite(name: str) -> Callable[[str], float]:
@@ -146,7 +146,7 @@ for _kind, _pattern, _first in (
     _Loader.add_implicit_resolver(_PREFIX + _kind, re.compile(rf"^(?:{_pattern})$"), list(_first))
 
 
-def _yaml(text: str, name: str) -> ExperimentDocument:
+def _yaml(text: str, name: str) -> Document:
     lines: dict[Place, int] = {}
     try:
         loader = _Loader(text)
@@ -163,7 +163,7 @@ def _yaml(text: str, name: str) -> ExperimentDocument:
         raise Sme2Error(
             f"{name} has a character that no text file has: {str(error).splitlines()[0]}.", _REMEDY
         ) from None
-    return ExperimentDocument({} if data is None else _mapping(data, name), lines)
+    return Document({} if data is None else _mapping(data, name), lines)
 
 
 def _no_yaml(error: yaml.MarkedYAMLError, name: str) -> Sme2Error:

@@ -1,65 +1,55 @@
-"""The target when no device is named: the only one that is connected, or `any` of several."""
+"""A device that is chosen when a session begins: the first free one of several that is able."""
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from sme2_assets.errors import Sme2Error, TargetUnavailable
-from sme2_assets.evidence.device import Fidelity
-from sme2_assets.targets.android.adb import require_adb
-from sme2_assets.targets.android.choice import choose_device, device_names
-from sme2_assets.targets.android.target import AndroidTarget, Log, emulating, one_device
+from sme2_assets.evidence.device import AARCH64, Fidelity, native_fidelity
+from sme2_assets.targets.android.target import emulating
 from sme2_assets.targets.base import Availability, MachineFacts, Target, Workspace
 from sme2_assets.targets.environment.snapshot import Snapshot
 from sme2_assets.targets.lease import lease
+from sme2_assets.targets.remote.target import Log, RemoteTarget
 
 ANY = "any"
 _POOL_PAUSE_S = 2.0
 _POOL_PATIENCE_S = 1800.0
 
 
-def open_android(tools: Path, device: str | None) -> Target:
-    """The target of a device by serial number, of `any` able one, or (None) of the only one."""
-    device = device or os.environ.get("ANDROID_SERIAL")
-    return (
-        AndroidPool(tools, any_device=device == ANY) if device in (None, ANY) else one_device(tools, device)
-    )
+class DevicePool(Target):
+    """Several devices of a platform, of which a session takes one."""
 
-
-class AndroidPool(Target):
-    """The only device, or `any` of several: which one is decided when a session begins."""
-
-    platform = "android"
     bundled = True
-    device = "android-any"
 
-    def __init__(self, tools: Path, *, any_device: bool) -> None:
-        self.tools = tools
-        self.any_device = any_device
-        self.fidelity: Fidelity = "emulated" if emulating() else "hardware"
+    def __init__(self, platform: str, candidates: Callable[[], Sequence[RemoteTarget]]) -> None:
+        self.platform = platform
+        self.device = f"{platform}-{ANY}"
+        self._candidates = candidates
         # What the next session asks of a device.
         self._states: set[str] = set()
 
-    def candidates(self) -> list[AndroidTarget]:
-        """The devices that are connected and in a state to be used."""
-        adb = require_adb()
-        if not self.any_device:
-            return [one_device(self.tools, choose_device(adb, None).serial)]
-        listed = adb.devices()
-        usable = [device.serial for device in listed if device.usable]
-        if not usable:
-            if not listed:
-                choose_device(adb, None)
-            raise TargetUnavailable(
-                f"No connected Android device can be used: {device_names(listed)}.",
-                "; ".join(f"{device.serial}: {device.remedy}" for device in listed),
-            )
-        return [one_device(self.tools, serial) for serial in usable]
+    def candidates(self) -> list[RemoteTarget]:
+        return list(self._candidates())
+
+    @cached_property
+    def bundle_arch(self) -> str:  # type: ignore[override]
+        """The instruction set that the session's runner is for: AArch64 where one of the devices has it."""
+        if self.platform == "android":
+            return AARCH64
+        archs = [target.bundle_arch for target in self._able_ones()]
+        return AARCH64 if AARCH64 in archs else archs[0]
+
+    @cached_property
+    def fidelity(self) -> Fidelity:  # type: ignore[override]
+        if self.platform == "android":
+            return "emulated" if emulating() else "hardware"
+        return native_fidelity(self.bundle_arch)
 
     def availability(self, sme2: str) -> Availability:
         try:
@@ -79,16 +69,17 @@ class AndroidPool(Target):
     def leased(self, leases: Path, log: Log) -> Iterator[Target]:
         with ExitStack() as held:
             target = self._first_free(held, leases, log)
-            log(f"measuring on {target.serial} ({target.device})")
+            log(f"measuring on {target.address} ({target.device})")
             target.begin(leases, log)
             yield target
 
-    def _first_free(self, held: ExitStack, leases: Path, log: Log) -> AndroidTarget:
+    def _first_free(self, held: ExitStack, leases: Path, log: Log) -> RemoteTarget:
         """Takes the lease of the first able device that nobody uses, waiting while all are in use."""
         deadline_s = time.monotonic() + _POOL_PATIENCE_S
         waiting = False
         while True:
-            able = self._able_ones()
+            # One runner was made for all that the session may meet.
+            able = [target for target in self._able_ones() if target.bundle_arch == self.bundle_arch]
             for target in able:
                 try:
                     held.enter_context(lease(leases, target.device, log=lambda message: None, patience_s=0))
@@ -96,20 +87,20 @@ class AndroidPool(Target):
                     continue
                 return target
             if not waiting:
-                log(
-                    f"all suitable devices are in use: {', '.join(target.serial for target in able)}; waiting"
-                )
+                names = ", ".join(target.address for target in able)
+                log(f"all suitable devices are in use: {names}; waiting")
                 waiting = True
             if time.monotonic() > deadline_s:
                 raise TargetUnavailable(
-                    f"All suitable Android devices were still in use after {_POOL_PATIENCE_S:.0f} s.",
+                    f"All suitable {self.platform} devices were still in use after {_POOL_PATIENCE_S:.0f} s.",
                     "Wait for the other sessions to end, or connect more devices.",
                 )
             time.sleep(_POOL_PAUSE_S)
 
-    def _able_ones(self) -> list[AndroidTarget]:
+    def _able_ones(self) -> list[RemoteTarget]:
         candidates = self.candidates()
-        states = sorted(self._states)
+        # Off can be measured wherever anything can.
+        states = sorted(self._states) or ["off"]
         able = [t for t in candidates if all(t.availability(state).ok for state in states)]
         if not able:
             for state in states:

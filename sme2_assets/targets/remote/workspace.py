@@ -8,23 +8,24 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.store import sha256_of_file
-from sme2_assets.targets.android.device import FULL_REMEDY, Device
-from sme2_assets.targets.android.script import Script, shell_program
 from sme2_assets.targets.base import Completed, Program, Workspace
-from sme2_assets.targets.elf import AARCH64, machine_of
+from sme2_assets.targets.elf import MACHINES, machine_of
+from sme2_assets.targets.remote.connection import FULL_REMEDY, Connection, Held
+from sme2_assets.targets.remote.script import Script, shell_program
 
 Log = Callable[[str], None]
 
-DEFAULT_ROOT = "/data/local/tmp/sme2"
-ROOT_VARIABLE = "SME2_ANDROID_ROOT"
 #: What a device must keep free beyond what is sent to it: results are written there too.
 SPARE_BYTES = 64 * 2**20
+#: How long the end of a session may take to be noticed after a failure.
+_NOTICE_SECONDS = 0.5
 #: How long a step on the device may take that is not a measurement.
 SETUP_SECONDS = 120.0
 
@@ -34,12 +35,12 @@ _LINK = shell_program("link")
 _RUN = shell_program("run")
 
 
-def android_root() -> str:
+def root_folder(variable: str, default: str) -> str:
     """The folder on a device below which everything lies."""
-    named = os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT
+    named = os.environ.get(variable) or default
     path = PurePosixPath(named)
     if not path.is_absolute() or ".." in path.parts or path == PurePosixPath("/"):
-        raise Sme2Error(f"{ROOT_VARIABLE} is {named!r}.", "Give an absolute path of a folder on the device.")
+        raise Sme2Error(f"{variable} is {named!r}.", "Give an absolute path of a folder on the device.")
     return str(path)
 
 
@@ -52,11 +53,16 @@ class _Sent:
     size_bytes: int
 
 
-class AndroidWorkspace(Workspace):
-    """The folder of one session on a device."""
+class RemoteWorkspace(Workspace):
+    """The folder of one session on a device, whose programs are for `arch`."""
 
-    def __init__(self, device: Device, root: str, name: str, log: Log) -> None:
+    def __init__(
+        self, device: Connection, held: Held, device_id: str, root: str, name: str, arch: str, log: Log
+    ) -> None:
         self.device = device
+        self.held = held
+        self.device_id = device_id
+        self.arch = arch
         self.root = root
         self.name = name
         self.folder = f"{root}/sessions/{name}"
@@ -67,11 +73,36 @@ class AndroidWorkspace(Workspace):
         self._there: set[str] = set()
         self._hashes: dict[tuple[str, int, int], str] = {}
 
+    @contextmanager
+    def _holding(self) -> Iterator[None]:
+        """Nothing counts that was done while the device was not held.
+
+        A transport may connect again by itself, and others may have measured meanwhile.
+        """
+        try:
+            yield
+        except RunnerError as error:
+            # What broke the connection may be known here before the end of what it carried.
+            if isinstance(error, ConnectionLost) or not self.held.ended(within_s=_NOTICE_SECONDS):
+                raise
+            raise self._lost() from error
+        if self.held.ended(within_s=0):
+            raise self._lost()
+
+    def _lost(self) -> ConnectionLost:
+        return ConnectionLost(
+            f"The session on {self.device.name} was lost, and its files with it.", self.device.lost_remedy()
+        )
+
     def install(self, program: Program) -> list[str]:
+        with self._holding():
+            return self._install(program)
+
+    def _install(self, program: Program) -> list[str]:
         files = {name: self._hashed(program.folder / _inside(name)) for name in program.files}
         for part in program.start:
             if part.startswith("./") and part[2:] in files:
-                _require_aarch64(files[part[2:]].path)
+                _require_machine(files[part[2:]].path, self.arch)
         listing = "".join(f"{sent.sha256} {name}\n" for name, sent in sorted(files.items()))
         folder = f"{self.root}/programs/{hashlib.sha256(listing.encode()).hexdigest()}"
         if folder not in self._there:
@@ -83,7 +114,8 @@ class AndroidWorkspace(Workspace):
 
     def put(self, local: Path) -> str:
         sent = self._hashed(local)
-        self._send([sent])
+        with self._holding():
+            self._send([sent])
         return f"{self.root}/store/{sent.sha256}"
 
     def path(self, name: str) -> str:
@@ -91,7 +123,11 @@ class AndroidWorkspace(Workspace):
 
     def run(self, command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> Completed:
         words = [*self.wrapper, *command]
-        done = self.device.shell(Script(_RUN, (f"{self.folder}/files", *words)), env=env, timeout_s=timeout_s)
+        with self._holding():
+            script = Script(_RUN, (f"{self.folder}/files", *words))
+            done = self.device.shell(script, env=env, timeout_s=timeout_s)
+            if done.returncode != 0 and self.held.ended(within_s=_NOTICE_SECONDS):
+                raise self._lost()
         return replace(done, command=words)
 
     def get(self, name: str, local: Path) -> None:
@@ -101,7 +137,8 @@ class AndroidWorkspace(Workspace):
         with tempfile.TemporaryDirectory(prefix=".pull-", dir=local.parent) as staging:
             pulled = Path(staging) / "pulled"
             try:
-                self.device.pull(remote, pulled)
+                with self._holding():
+                    self.device.pull(remote, pulled)
             except ConnectionLost:
                 raise
             except RunnerError as error:
@@ -146,21 +183,19 @@ class AndroidWorkspace(Workspace):
         if damaged := re.findall(r"^damaged ([0-9a-f]{64})$", answer, re.MULTILINE):
             names = ", ".join(sent.path.name for sent in files if sent.sha256 in damaged)
             raise RunnerError(
-                f"{names} did not arrive on {self.device.serial} as sent, or changed while it was sent.",
-                "Measure again; if it keeps happening, try another cable or port.",
+                f"{names} did not arrive on {self.device.name} as sent, or changed while it was sent.",
+                "Measure again; if it keeps happening, try another cable, port or network.",
             )
         pushed = sum(sent.size_bytes for sent in files)
         self.bytes_pushed += pushed
         seconds = time.monotonic() - started
-        self._log(
-            f"{self.device.device_id}: pushed {len(files)} files, {pushed / 1e6:.1f} MB in {seconds:.1f} s"
-        )
+        self._log(f"{self.device_id}: pushed {len(files)} files, {pushed / 1e6:.1f} MB in {seconds:.1f} s")
 
     def _require_space(self, needed: int, df: str) -> None:
         free = free_bytes(df)
         if free is not None and free < needed + SPARE_BYTES:
             raise TargetUnavailable(
-                f"{self.device.serial} has {free / 1e6:.0f} MB free at {self.root}; "
+                f"{self.device.name} has {free / 1e6:.0f} MB free at {self.root}; "
                 f"{needed / 1e6:.0f} MB have to be sent, and {SPARE_BYTES / 1e6:.0f} MB kept free.",
                 FULL_REMEDY,
             )
@@ -180,11 +215,11 @@ def _inside(name: str) -> str:
     return name
 
 
-def _require_aarch64(program: Path) -> None:
+def _require_machine(program: Path, arch: str) -> None:
     """A program for another CPU would fail on the device in words that nobody understands."""
     machine = machine_of(program)
-    if machine not in (None, AARCH64):
+    if machine not in (None, MACHINES.get(arch)):
         raise RunnerError(
-            f"{program.name} is not a program for aarch64 (ELF machine {machine}).",
-            "Materialise the runner of the platform android: it is built for aarch64 on every host.",
+            f"{program.name} is not a program for {arch} (ELF machine {machine}).",
+            "Measure with the runner of the wheel, which is made for the device's CPU on every host.",
         )

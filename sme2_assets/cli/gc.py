@@ -1,0 +1,88 @@
+"""`sme2 gc`: what is old and needed by nobody goes, after it was shown.
+
+Belongs here: options, and how results are printed. Heavy imports happen inside the command.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from sme2_assets.cli.support import json_option, print_json, progress_log, say, tell
+from sme2_assets.store import Store
+
+# As in retention.py, which takes long to import; a test holds them together.
+KIND_NAMES = ("leftovers", "exports", "reports", "snapshots", "runners", "models", "dagster", "runs")
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class _Size(click.ParamType[int]):
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> int:
+        match = re.fullmatch(r"(\d{1,15})([KMGT]?)", str(value).upper())
+        if match is None:
+            self.fail(f"{value!r} is not a size such as 500M or 20G.", param, context)
+        return int(match[1]) * _UNITS[match[2]]
+
+
+@click.command()
+@click.option("--run", "run_ids", metavar="RUN", multiple=True, help="This run and its session, everywhere.")
+@click.option(
+    "--kind",
+    "kinds",
+    type=click.Choice(KIND_NAMES),
+    multiple=True,
+    help="Only this kind; repeat it for several. Default: all but `runs`, which is evidence.",
+)
+@click.option("--older-than", "days", type=click.FloatRange(0), default=30, show_default=True, help="Days.")
+@click.option("--keep", "keep_bytes", type=_Size(), help="Leave so much of each kind, e.g. 20G: the newest.")
+@click.option("--dry-run", is_flag=True, help="Only show what would go. This is so without --yes, too.")
+@click.option("--yes", is_flag=True, help="Remove it.")
+@json_option
+@click.pass_obj
+def gc(
+    store: Store,
+    run_ids: tuple[str, ...],
+    kinds: tuple[str, ...],
+    days: float,
+    keep_bytes: int | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Show what is old and needed by nobody, with its size; remove it with --yes.
+
+    What is made again when it is needed goes by default: exports, reports, published files but the newest,
+    runners and exported models that are not current, and Dagster's memory of runs but the last one of every
+    partition. Evidence goes only by `--kind runs`, which leaves the newest session of every series, or by
+    `--run`; the tables are then made again from what is left. Nothing goes while anything is measured.
+    """
+    from sme2_assets.launch import open_instance
+    from sme2_assets.retention import candidates, chosen, remove, session_of
+
+    if run_ids and kinds:
+        raise click.UsageError("--run removes one session everywhere: leave --kind out.")
+    if dry_run and yes:
+        raise click.UsageError("--dry-run and --yes contradict each other.")
+    with open_instance(store) as instance:
+        if run_ids:
+            items = {item.name: item for run in run_ids for item in session_of(store, instance, run)}
+            go = list(items.values())
+        else:
+            go = chosen(candidates(store, instance, kinds or KIND_NAMES[:-1]), days * 86400, keep_bytes)
+        if yes:
+            with progress_log() as log:
+                remove(store, instance, go, log)
+    total = sum(item.size_bytes for item in go)
+    if as_json:
+        facts = ({"kind": it.kind, "name": it.name, "bytes": it.size_bytes, "age_s": it.age_s} for it in go)
+        print_json({"removed": yes, "bytes": total, "items": list(facts)})
+        return
+    for item in go:
+        say(f"{item.size_bytes:>15,}  {item.age_s / 86400:6.1f} d  {item.kind:9}  {item.name}")
+    say(f"{total:>15,}  bytes in {len(go)} things {'removed' if yes else 'would go'}.")
+    if go and not yes:
+        tell("Nothing was removed: add --yes to remove it.")

@@ -1,0 +1,57 @@
+"""Which session came first: by a number that each is given when its evidence is whole, never by a clock.
+
+A number is larger than all that are in the data folder by then, those of sessions that were merged from other
+labs included. So whoever could have seen a session comes after it, a clock that was wrong for a while changes
+nothing, and two labs that merge each other's runs agree on the order. Sessions of two labs may have the same
+number: neither saw the other, and their names decide.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from filelock import FileLock
+
+from sme2_assets.errors import EvidenceError
+from sme2_assets.evidence.folder import run_folders
+from sme2_assets.evidence.manifest import MANIFEST_FILE, Manifest
+from sme2_assets.store import write_text_atomically
+
+# Beside the run folders: the number that was given last.
+_LAST = "sequence"
+
+
+def next_number(runs: Path) -> int:
+    """A number for a session of the run folders below `runs`, given to no other."""
+    with _counting(runs):
+        number = _last(runs) + 1
+        write_text_atomically(runs.parent / _LAST, f"{number}\n")
+    return number
+
+
+def count_from(runs: Path, number: int) -> None:
+    """Makes the numbers that are given from now on larger than that one."""
+    with _counting(runs):
+        if number > _last(runs):
+            write_text_atomically(runs.parent / _LAST, f"{number}\n")
+
+
+def _counting(runs: Path) -> FileLock:
+    runs.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(runs.parent / f".{_LAST}.lock")
+
+
+def _last(runs: Path) -> int:
+    """The largest number given so far; from all manifests, where nobody kept it."""
+    try:
+        return int((runs.parent / _LAST).read_text())
+    except (FileNotFoundError, ValueError):
+        return max(map(_number_of, run_folders(runs)), default=0)
+
+
+def _number_of(folder: Path) -> int:
+    try:
+        return Manifest.read(folder / MANIFEST_FILE).sequence
+    except EvidenceError:
+        # A foreign run, or a damaged one: it is in no order.
+        return 0

@@ -1,0 +1,51 @@
+"""Whose model files may run. A model file is code, and a data folder can come from anybody.
+
+A folder is trusted by whoever names it in SME2_MODELS, or once by `sme2 models --trust` or `sme2 onboard`.
+What was trusted stands in a file of the user's, never in the data folder itself.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+from sme2_assets.errors import ExportError
+from sme2_assets.store import write_text_atomically
+
+#: `1` where nobody can be asked and everything is one's own: a container, a CI job.
+VARIABLE = "SME2_TRUST_MODELS"
+
+
+def trust(folder: Path) -> Path:
+    """Lets the code of a models folder run from now on; gives the file in which that stands."""
+    place = str(folder.resolve())
+    if "\n" in place:
+        raise ExportError(f"{place!r} cannot be trusted: its name has two lines", "rename the folder")
+    if place not in _trusted():
+        write_text_atomically(_list(), "".join(f"{each}\n" for each in (*_trusted(), place)))
+    return _list()
+
+
+def is_trusted(folder: Path) -> bool:
+    return os.environ.get(VARIABLE) == "1" or str(folder.resolve()) in _trusted()
+
+
+def require_trusted(path: Path, folder: Path) -> None:
+    if not is_trusted(folder):
+        raise ExportError(
+            f"{path} is code, and nobody has allowed the code in {folder} to run",
+            "read it; if it is yours or you trust it, run `sme2 models --trust` once for this data folder",
+        )
+
+
+def _list() -> Path:
+    return platformdirs.user_config_path("sme2_assets", appauthor=False) / "trusted_model_folders"
+
+
+def _trusted() -> list[str]:
+    try:
+        return _list().read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []

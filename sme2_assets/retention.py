@@ -1,0 +1,228 @@
+"""What may go from the data folder, and how it goes everywhere at once.
+
+Belongs here: which things of which kind are old and needed by nobody, and their removal. Evidence (`runs`)
+goes only when it is asked for by name; the tables are then made again from what is left, as by any rebuild.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+
+from sme2_assets.errors import EvidenceError, Sme2Error
+from sme2_assets.evidence.folder import RunFolder, run_folders
+from sme2_assets.leftovers import leftovers
+from sme2_assets.store import Store
+from sme2_assets.targets.lease import lease
+from sme2_assets.warehouse.read import latest_sessions
+from sme2_assets.warehouse.rebuild import rebuild
+from sme2_assets.warehouse.store import Warehouse
+
+Log = Callable[[str], None]
+#: Everything that is made again when it is needed, and what Dagster remembers; then the evidence.
+KINDS = ("leftovers", "exports", "reports", "snapshots", "runners", "models", "dagster", "runs")
+_ENDED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing that can go: its files, and for how long nobody has changed it."""
+
+    kind: str
+    name: str
+    paths: tuple[Path, ...]
+    size_bytes: int
+    age_s: float
+
+
+def candidates(store: Store, instance: dg.DagsterInstance, kinds: Sequence[str]) -> list[Item]:
+    """Everything of these kinds that nobody needs, the oldest first."""
+    found: list[Item] = []
+    for kind in kinds:
+        found += _LISTS[kind](store) if kind != "dagster" else _dagster_runs(store, instance)
+    return sorted(found, key=lambda item: -item.age_s)
+
+
+def chosen(items: Iterable[Item], older_than_s: float, keep_bytes: int | None) -> list[Item]:
+    """Those that are old enough; of each kind only as many, the oldest first, as leave `keep_bytes` of it."""
+    items = list(items)
+    left: dict[str, int] = {}
+    for item in items:
+        left[item.kind] = left.get(item.kind, 0) + item.size_bytes
+    go = []
+    for item in items:
+        if item.age_s >= older_than_s and (keep_bytes is None or left[item.kind] > keep_bytes):
+            go.append(item)
+            left[item.kind] -= item.size_bytes
+    return go
+
+
+def session_of(store: Store, instance: dg.DagsterInstance, run_id: str) -> list[Item]:
+    """A run with the other arm of its session, and everything that was made of them or speaks of them."""
+    if not store.run_dir(run_id).is_dir():
+        raise Sme2Error(
+            f"There is no run {run_id!r}.", "`sme2 sql 'SELECT run_id FROM runs'` lists the runs."
+        )
+    runs = next(
+        item for item in _runs(store, keep_newest=False) if run_id in {path.name for path in item.paths}
+    )
+    words = [path.name.encode() for path in runs.paths] + [runs.name.encode()]
+    said = [item for item in _reports(store) if _says(item, words)]
+    known = _dagster_runs_of(instance, {path.name for path in runs.paths})
+    return [runs, *said, *(item for item in _dagster_items(store, instance, known))]
+
+
+def remove(store: Store, instance: dg.DagsterInstance, items: Sequence[Item], log: Log) -> None:
+    """Removes them while nothing is measured, and makes the tables again where evidence went."""
+    with ExitStack() as held:
+        for lock in sorted(store.leases.glob("*.lock")):
+            held.enter_context(lease(store.leases, lock.stem, log=log, patience_s=0))
+        for item in items:
+            log(f"{item.kind}: {item.name}")
+            if item.kind == "dagster":
+                instance.delete_run(item.name)
+            for path in (*item.paths, *_beside(store, item)):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(
+                    missing_ok=True
+                )
+        if any(item.kind == "runs" for item in items):
+            rebuild(store, log)
+
+
+def _runs(store: Store, keep_newest: bool = True) -> Iterator[Item]:
+    """Sessions: two arms that were measured together go together. The newest of every series stays."""
+    newest = (
+        {run["session_id"] for run in latest_sessions(Warehouse(store.warehouse))} if keep_newest else set()
+    )
+    sessions: dict[str, list[Path]] = {}
+    for path in run_folders(store.runs):
+        try:
+            session = RunFolder.open(path).manifest.session_id
+        except EvidenceError:
+            # A trace from elsewhere, or a damaged folder: a session of its own.
+            session = path.name
+        sessions.setdefault(session, []).append(path)
+    for session, paths in sessions.items():
+        if session not in newest:
+            yield _item("runs", session, paths)
+
+
+def _beside(store: Store, item: Item) -> list[Path]:
+    """What is kept about a run outside its folder."""
+    if item.kind != "runs":
+        return []
+    places = [store.root / "annotations", store.root / "exports"]
+    found = [place / path.name for place in places for path in item.paths] + [store.blind / item.name]
+    return [path for path in found if path.exists()]
+
+
+def _reports(store: Store) -> Iterator[Item]:
+    for page in sorted(store.reports.rglob("report.md")):
+        yield _item("reports", str(page.parent.relative_to(store.reports)), [page.parent])
+
+
+def _says(item: Item, words: Sequence[bytes]) -> bool:
+    pages = (page.read_bytes() for folder in item.paths for page in folder.glob("report.*"))
+    return any(word in page for page in pages for word in words)
+
+
+def _snapshots(store: Store) -> Iterator[Item]:
+    """Publishing keeps few of them; only the one that the link points to is needed."""
+    warehouse = Warehouse(store.warehouse)
+    current = warehouse.link.resolve()
+    for path in sorted(warehouse.snapshots.glob("warehouse-*.duckdb")):
+        if path.resolve() != current:
+            yield _item("snapshots", path.name, [path])
+
+
+def _artifacts(store: Store, kind: str, pattern: str) -> Iterator[Item]:
+    """Those that are not the current one of anything."""
+    pointers = (store.root / "current").glob("*/*")
+    current = {pointer.read_text().strip() for pointer in pointers if pointer.is_file()}
+    for path in sorted((store.artifacts / kind).glob(pattern)):
+        if path.is_dir() and path.name not in {*current, "logs"} and not path.name.startswith("."):
+            lock = path.with_name(f".{path.name}.lock")
+            yield _item(kind, str(path.relative_to(store.artifacts / kind)), [path, *[lock] * lock.exists()])
+
+
+_LISTS: dict[str, Callable[[Store], Iterable[Item]]] = {
+    "leftovers": lambda store: [_item("leftovers", str(path), [path]) for path in leftovers(store)],
+    "exports": lambda store: [
+        _item("exports", path.name, [path]) for path in _visible(store.root / "exports")
+    ],
+    "reports": _reports,
+    "snapshots": _snapshots,
+    "runners": lambda store: _artifacts(store, "runners", "*"),
+    "models": lambda store: _artifacts(store, "models", "*/*"),
+    "runs": _runs,
+}
+
+
+def _dagster_runs(store: Store, instance: dg.DagsterInstance) -> Iterator[Item]:
+    """Runs that ended, and that no partition of an asset has its last materialisation from."""
+    needed: set[str] = set()
+    for asset in instance.get_asset_keys():
+        seen: set[str | None] = set()
+        for record in _materialisations(instance, asset):
+            if record.partition_key not in seen:
+                seen.add(record.partition_key)
+                needed.add(record.run_id)
+    records = instance.get_run_records(dg.RunsFilter(statuses=list(_ENDED)))
+    ended = [record.dagster_run.run_id for record in records]
+    yield from _dagster_items(store, instance, set(ended) - needed)
+
+
+def _dagster_runs_of(instance: dg.DagsterInstance, run_ids: set[str]) -> set[str]:
+    """The Dagster runs that measured these."""
+    found = set()
+    for record in _materialisations(instance, dg.AssetKey("etdump_traces")):
+        made = record.asset_materialization
+        if made is not None and "run_id" in made.metadata and made.metadata["run_id"].value in run_ids:
+            found.add(record.run_id)
+    return found
+
+
+def _materialisations(instance: dg.DagsterInstance, asset: dg.AssetKey) -> Iterator[dg.EventLogRecord]:
+    """All of an asset, the newest first."""
+    cursor: str | None = None
+    while True:
+        page = instance.fetch_materializations(asset, limit=_BATCH, cursor=cursor)
+        yield from page.records
+        if not page.has_more:
+            return
+        cursor = page.cursor
+
+
+def _dagster_items(store: Store, instance: dg.DagsterInstance, run_ids: Iterable[str]) -> Iterator[Item]:
+    home = Path(instance.root_directory)
+    for run_id in sorted(run_ids):
+        [record] = instance.get_run_records(dg.RunsFilter(run_ids=[run_id]), limit=1)
+        files = (home / "history" / "runs" / f"{run_id}.db", home / "storage" / run_id)
+        age_s = (datetime.now(UTC) - record.update_timestamp.replace(tzinfo=UTC)).total_seconds()
+        paths = [path for path in files if path.exists()]
+        yield Item("dagster", run_id, tuple(paths), sum(map(_size, paths)), age_s)
+
+
+def _item(kind: str, name: str, paths: Sequence[Path]) -> Item:
+    age_s = time.time() - max(path.stat().st_mtime for path in paths)
+    return Item(kind, name, tuple(paths), sum(map(_size, paths)), age_s)
+
+
+def _size(path: Path) -> int:
+    total = 0
+    with suppress(OSError):
+        for file in (path, *path.rglob("*")) if path.is_dir() else (path,):
+            total += file.lstat().st_blocks * 512
+    return total
+
+
+def _visible(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*") if not path.name.startswith("."))

@@ -1,0 +1,7 @@
+#include "parent.h"
+
+namespace sme2 {
+
+void end_with_parent() {}
+
+}  // namespace sme2

@@ -1,1 +1,0 @@
-for name in ro.serialno ro.build.fingerprint; do getprop $name 2>/dev/null || :; done

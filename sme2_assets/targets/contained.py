@@ -1,0 +1,102 @@
+"""A program of this host that may have been given a hostile file: bounded in time, memory and output.
+
+It is the first to go when memory runs out, leaves no core file, ends with this process (the runner asks for
+that itself, `native/src/parent.h`), and holds the leases of this process for as long as it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sme2_assets.errors import RunnerError
+from sme2_assets.targets.lease import held_leases
+
+#: A FlatBuffer, and so a trace, ends at 2 GiB; nothing that the runner writes is larger than twice that.
+LARGEST_FILE_BYTES = 4 << 30
+#: What a program may say. A run says a few lines; ExecuTorch says more when every operator complains.
+MOST_WORDS_BYTES = 16 << 20
+
+
+def run_contained(
+    command: Sequence[str], env: Mapping[str, str], folder: Path, timeout_s: float
+) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error; RunnerError when it exceeds the time or the output."""
+    leases = held_leases()
+    try:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **env, "SME2_RUNNER_PARENT": str(os.getpid())},
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=leases,
+        )
+    except OSError as error:
+        raise RunnerError(f"{command[0]} could not be started: {error}", "Run `sme2 doctor`.") from error
+    with process:
+        try:
+            _limit(process.pid)
+            out, err = _words(process, time.monotonic() + timeout_s)
+            return process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
+        except subprocess.TimeoutExpired:
+            raise RunnerError(
+                f"The runner did not end within {timeout_s:.0f} s and was killed.",
+                "Ask for fewer iterations, or raise `timeout_s` in the run configuration.",
+            ) from None
+        finally:
+            process.kill()
+
+
+def _limit(pid: int) -> None:
+    """From outside, because an emulator does not pass on what its program asks for."""
+    if sys.platform != "linux":
+        return
+    import resource
+
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = {
+        resource.RLIMIT_DATA: memory,
+        resource.RLIMIT_FSIZE: LARGEST_FILE_BYTES,
+        resource.RLIMIT_CORE: 0,
+    }
+    # One that has ended needs no limits.
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError, PermissionError):
+        for kind, most in limits.items():
+            _, hard = resource.prlimit(pid, kind)
+            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.prlimit(pid, kind, (most, most))
+        Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
+
+
+def _words(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    said = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    with selectors.DefaultSelector() as waiting:
+        for stream in said:
+            waiting.register(stream, selectors.EVENT_READ)
+        while waiting.get_map():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise subprocess.TimeoutExpired(process.args, 0)
+            for key, _ in waiting.select(left):
+                chunk = os.read(key.fd, 1 << 16)
+                said[key.fd] += chunk
+                if not chunk:
+                    waiting.unregister(key.fd)
+                if len(said[key.fd]) > MOST_WORDS_BYTES:
+                    raise RunnerError(
+                        f"The runner said more than {MOST_WORDS_BYTES >> 20} MiB and was killed.",
+                        "The model's file may be damaged: export it again.",
+                    )
+    process.wait(max(deadline - time.monotonic(), 0))
+    out, err = said.values()
+    return bytes(out), bytes(err)

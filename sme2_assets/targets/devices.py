@@ -1,0 +1,172 @@
+"""Devices as people see them before they measure: what they are, how they are, what each can measure.
+
+Belongs here: putting together what the other modules of this room know about a device, for people and
+programs. Does not: how it is printed (cli), anything that changes a device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from sme2_assets.errors import Sme2Error, TargetUnavailable
+from sme2_assets.store import Store
+from sme2_assets.targets.android.adb import Listed, require_adb
+from sme2_assets.targets.android.target import one_device, power_journal
+from sme2_assets.targets.base import Availability, MachineFacts
+from sme2_assets.targets.environment.quiet import battery_flags, busy_flags, cap_flags, heat_flags
+from sme2_assets.targets.inventory import LABEL, Entry, read_inventory
+from sme2_assets.targets.keys import SME2_STATES
+from sme2_assets.targets.remote.target import RemoteTarget
+from sme2_assets.targets.ssh.address import SCHEME
+from sme2_assets.targets.ssh.target import SshTarget
+
+#: What others may use of a device's CPUs without being mentioned, in cores. No phone is ever idle.
+_BUSY_CORES = 0.5
+
+
+@dataclass(frozen=True)
+class DeviceReport:
+    """One device. What cannot be asked, because of its state, is None or empty."""
+
+    address: str
+    # What the inventory calls it, and how it labels it.
+    name: str | None
+    labels: list[str]
+    device: str
+    platform: str
+    state: str
+    # adb: `usb`, `tcp` or `emulator`; else `ssh`.
+    transport: str
+    # Why it cannot be used, or what was wrong while it was asked, and what to do about it.
+    problem: str | None = None
+    remedy: str | None = None
+    in_use: bool = False
+    # Power settings of a session that died wait to be put back.
+    restore_waits: bool = False
+    facts: MachineFacts | None = None
+    free_bytes: int | None = None
+    stored_bytes: int | None = None
+    # What may spoil a measurement now.
+    health: list[str] = field(default_factory=list)
+    # By SME2 state.
+    measures: dict[str, Availability] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A device that can be asked for; `listed` is what adb says of it, `problem` why it cannot be asked."""
+
+    target: RemoteTarget
+    name: str | None = None
+    labels: tuple[str, ...] = ()
+    listed: Listed | None = None
+    problem: Sme2Error | None = None
+
+    def report(self, store: Store) -> DeviceReport:
+        target, listed, problem = self.target, self.listed, self.problem
+        if listed is not None and not listed.usable:
+            problem = Sme2Error(f"in the state {listed.state!r}", listed.remedy)
+        device = "unknown"
+        try:
+            device = target.device
+        except Sme2Error as error:
+            problem = error
+        known: dict[str, Any] = {
+            "address": target.address,
+            "name": self.name,
+            "labels": list(self.labels),
+            "device": device,
+            "platform": target.platform,
+            "state": listed.state if listed else "unreachable" if problem else "reachable",
+            "transport": listed.transport if listed else "ssh" if target.platform == "linux" else "adb",
+            "in_use": _in_use(store.leases, device),
+            "restore_waits": power_journal(store.leases, device).is_file(),
+        }
+        if problem is not None:
+            return DeviceReport(**known, problem=problem.what, remedy=problem.remedy)
+        return _asked(target, known)
+
+
+def known_devices(store: Store, choice: str | None = None) -> list[Known]:
+    """The devices of the inventory, then what adb lists besides; with a choice, only those that it means."""
+    inventory = read_inventory(store)
+    if choice is not None and (choice in inventory.devices or choice.startswith(LABEL)):
+        return [_of_inventory(store, name, entry) for name, entry in inventory.chosen(choice).items()]
+    if choice is not None and choice.startswith(SCHEME):
+        return [Known(SshTarget(choice))]
+    known = (
+        [_of_inventory(store, name, entry) for name, entry in inventory.devices.items()] if not choice else []
+    )
+    here = {entry.adb for entry in inventory.devices.values() if entry.server is None}
+    try:
+        listed = [
+            each
+            for each in require_adb().devices()
+            if each.serial not in here
+            if choice in (None, each.serial)
+        ]
+    except TargetUnavailable:
+        # Who has devices without adb does not need it.
+        if not known:
+            raise
+        listed = []
+    if choice is not None and not listed:
+        raise TargetUnavailable(f"adb knows no device {choice!r}.", "See `sme2 devices` for those it knows.")
+    return known + [Known(one_device(store.tools, each.serial), listed=each) for each in listed]
+
+
+def _of_inventory(store: Store, name: str, entry: Entry) -> Known:
+    known = Known(entry.target(store.tools), name, tuple(entry.labels))
+    if entry.adb is None:
+        return known
+    try:
+        listed = require_adb(entry.server).listed(entry.adb)
+    except Sme2Error as error:
+        return replace(known, problem=error)
+    missing = Sme2Error("not connected", "Connect it; `adb devices -l` shows what is.")
+    return replace(known, listed=listed, problem=None if listed else missing)
+
+
+def _asked(target: RemoteTarget, known: dict[str, Any]) -> DeviceReport:
+    try:
+        measures = {sme2: target.availability(sme2) for sme2 in SME2_STATES}
+        free, stored = target.space()
+        return DeviceReport(
+            **known,
+            facts=target.facts(),
+            free_bytes=free,
+            stored_bytes=stored,
+            health=_health(target),
+            measures=measures,
+        )
+    except Sme2Error as error:
+        return DeviceReport(**known, problem=error.what, remedy=error.remedy)
+
+
+def _health(target: RemoteTarget) -> list[str]:
+    snapshot = target.snapshot()
+    return [
+        *heat_flags(snapshot),
+        *cap_flags(snapshot),
+        *battery_flags(snapshot),
+        *busy_flags(snapshot, _BUSY_CORES),
+    ]
+
+
+def _in_use(leases: Path, device: str) -> bool:
+    """Whether a session of this data folder holds the device now."""
+    lock = leases / f"{device}.lock"
+    if not lock.is_file():
+        return False
+    try:
+        with FileLock(lock).acquire(timeout=0):
+            return False
+    except Timeout:
+        return True

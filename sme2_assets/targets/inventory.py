@@ -1,0 +1,226 @@
+"""The devices of a lab in one file: what each is called, how it is reached, which labels it has.
+
+Belongs here: the file, and the target that a name, a label or `any` means. Does not: how a device of a pool
+is chosen (pool), how it is shown (devices).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sme2_assets.errors import Sme2Error, TargetUnavailable, did_you_mean
+from sme2_assets.store import Store
+from sme2_assets.targets.android.adb import require_adb
+from sme2_assets.targets.android.choice import choose_device, device_names
+from sme2_assets.targets.android.target import one_device
+from sme2_assets.targets.base import Target
+from sme2_assets.targets.pool import ANY, DevicePool
+from sme2_assets.targets.remote.target import RemoteTarget
+from sme2_assets.targets.ssh.address import SCHEME, parse_address
+from sme2_assets.targets.ssh.target import SshTarget
+from sme2_assets.written.documents import read_document
+from sme2_assets.written.problems import Problem, WrittenError, line_of, problems_of
+
+FILE = "devices.yaml"
+VARIABLE = "SME2_INVENTORY"
+LABEL = "label:"
+_PAGE = "docs/devices.md"
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def _word(text: str) -> str:
+    if not _WORD.fullmatch(text) or text == ANY:
+        raise ValueError(
+            f"{text!r} cannot be a name: use letters, digits, '.', '_' and '-', and not {ANY!r}."
+        )
+    return text
+
+
+def _address(text: str) -> str:
+    try:
+        return str(parse_address(text))
+    except Sme2Error as error:
+        raise ValueError(f"{error.what} {error.remedy}") from None
+
+
+def _server(text: str) -> str:
+    if not re.fullmatch(r"tcp:[^\s:/-][^\s:/]*:\d{1,5}", text):
+        raise ValueError(f"{text!r} is no address of an adb server: write tcp:host:port.")
+    return text
+
+
+Word = Annotated[str, AfterValidator(_word)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Entry(_Strict):
+    """One device: a machine over SSH, or an Android device by its serial number."""
+
+    ssh: Annotated[str, AfterValidator(_address)] | None = None
+    adb: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    # The adb server that has it, where it is not the usual one.
+    server: Annotated[str, AfterValidator(_server)] | None = None
+    labels: list[Word] = []
+
+    @model_validator(mode="after")
+    def _one_way_there(self) -> Entry:
+        if (self.ssh is None) == (self.adb is None):
+            raise ValueError("give either ssh (an address) or adb (a serial number).")
+        if self.server is not None and self.adb is None:
+            raise ValueError("server is for adb.")
+        return self
+
+    @property
+    def platform(self) -> str:
+        return "linux" if self.ssh is not None else "android"
+
+    @property
+    def address(self) -> str:
+        return self.ssh or self.adb or ""
+
+    def target(self, tools: Path) -> RemoteTarget:
+        return SshTarget(self.ssh) if self.ssh is not None else one_device(tools, self.address, self.server)
+
+
+class Inventory(_Strict):
+    """All devices by name, in the order of the file."""
+
+    devices: dict[Word, Entry] = {}
+
+    def chosen(self, choice: str, platform: str | None = None) -> dict[str, Entry]:
+        """The devices that a name, `label:...` or `any` means; an error where it means none."""
+        label = choice.removeprefix(LABEL) if choice.startswith(LABEL) else None
+        found = {
+            name: entry
+            for name, entry in self.devices.items()
+            if choice in (ANY, name) or label in entry.labels
+            if platform in (None, entry.platform)
+        }
+        if found:
+            return found
+        on = f" on {platform}" if platform else ""
+        if label is not None:
+            known = sorted({each for entry in self.devices.values() for each in entry.labels})
+            raise TargetUnavailable(
+                f"No device of the inventory{on} has the label {label!r}{did_you_mean(label, known)}.",
+                f"There are the labels {', '.join(known) or '(none)'}; `sme2 devices` shows all devices.",
+            )
+        what = "no device" if choice == ANY else f"no device {choice!r}"
+        raise TargetUnavailable(
+            f"The inventory has {what}{on}{did_you_mean(choice, list(self.devices))}.",
+            f"Add it to {FILE} in the data folder; {_PAGE} says how.",
+        )
+
+
+def inventory_file(store: Store) -> Path:
+    """$SME2_INVENTORY, else `devices.yaml` of the data folder."""
+    named = os.environ.get(VARIABLE)
+    return Path(named).expanduser() if named else store.root / FILE
+
+
+def read_inventory(store: Store) -> Inventory:
+    """The inventory; empty where nobody wrote one. One error has all that is wrong with it, and where."""
+    path = inventory_file(store)
+    if not path.exists() and VARIABLE not in os.environ:
+        return Inventory()
+    document = read_document(path)
+    try:
+        inventory = Inventory.model_validate(document.data)
+    except ValidationError as error:
+        # Names of devices are keys too, with the keys of a device below them.
+        named = document.data.get("devices")
+        models = dict.fromkeys(named if isinstance(named, dict) else (), Entry)
+        problems = problems_of(error, {**models, "": Inventory}, document.lines)
+        raise WrittenError(path.name, problems, _PAGE) from None
+    twice = _named_twice(inventory)
+    problems = [
+        Problem(
+            ("devices", name),
+            f"is the same device as {other}.",
+            None,
+            line_of(("devices", name), document.lines),
+        )
+        for name, other in twice.items()
+    ]
+    if problems:
+        raise WrittenError(path.name, problems, _PAGE)
+    return inventory
+
+
+def _named_twice(inventory: Inventory) -> dict[str, str]:
+    """Two names would be two devices in nobody's mind but the queue's."""
+    first: dict[tuple[str, str | None], str] = {}
+    return {
+        name: other
+        for name, entry in inventory.devices.items()
+        if (other := first.setdefault((entry.address, entry.server), name)) != name
+    }
+
+
+def open_device(platform: str, store: Store, device: str | None) -> Target:
+    """The target that `device` means on a platform: a name or label of the inventory, `any`, an address.
+
+    Without one it is the only Android device that is connected.
+    """
+    if device is None:
+        return DevicePool(
+            platform, lambda: [one_device(store.tools, choose_device(require_adb(), None).serial)]
+        )
+    inventory = read_inventory(store)
+    if device == ANY or device.startswith(LABEL):
+        return DevicePool(platform, lambda: _candidates(inventory, platform, store, device))
+    if device in inventory.devices:
+        [entry] = inventory.chosen(device, platform).values()
+        return entry.target(store.tools)
+    if platform == "android":
+        return one_device(store.tools, device)
+    if platform == "linux" and device.startswith(SCHEME):
+        return SshTarget(device)
+    raise Sme2Error(
+        f"{device!r} is no device of platform {platform}{did_you_mean(device, list(inventory.devices))}.",
+        "Name another Linux machine by its address, ssh://user@host, or as the inventory calls it; leave it "
+        "out for this machine.",
+    )
+
+
+def platform_of(store: Store, device: str) -> str:
+    """The platform that a device is of, by its name; of a label, that of all its devices."""
+    if device.startswith(SCHEME):
+        return "linux"
+    inventory = read_inventory(store)
+    if device not in inventory.devices and not device.startswith(LABEL):
+        return "android"
+    platforms = sorted({entry.platform for entry in inventory.chosen(device).values()})
+    if len(platforms) > 1:
+        raise Sme2Error(f"{device} has devices of {' and '.join(platforms)}.", "Choose one with --platform.")
+    return platforms[0]
+
+
+def _candidates(inventory: Inventory, platform: str, store: Store, choice: str) -> list[RemoteTarget]:
+    """The devices of a pool that are there: all of the inventory, and for `any` what adb lists besides."""
+    if platform != "android" or choice != ANY:
+        return [entry.target(store.tools) for entry in inventory.chosen(choice, platform).values()]
+    elsewhere = [
+        entry
+        for entry in inventory.devices.values()
+        if entry.platform == platform and entry.server is not None
+    ]
+    listed = require_adb().devices()
+    usable = [device.serial for device in listed if device.usable]
+    if not usable and not elsewhere:
+        if not listed:
+            choose_device(require_adb(), None)
+        raise TargetUnavailable(
+            f"No connected Android device can be used: {device_names(listed)}.",
+            "; ".join(f"{device.serial}: {device.remedy}" for device in listed),
+        )
+    here: list[RemoteTarget] = [one_device(store.tools, serial) for serial in usable]
+    return here + [entry.target(store.tools) for entry in elsewhere]

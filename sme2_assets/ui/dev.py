@@ -1,0 +1,54 @@
+"""The guarded webserver and Dagster's daemon, side by side until one of them ends.
+
+Dagster's own `dg dev` starts the same two programs, but offers no other webserver than its unguarded one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+# First what Ctrl-C sends, then what no program overlooks; each has its time.
+_ENDINGS = ((signal.SIGINT, 15.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
+
+
+def serve(workspace: Path, host: str, port: int) -> int:
+    """Runs both until one ends or this process is told to; gives the exit code."""
+    daemon = Path(sys.executable).with_name("dagster-daemon")
+    webserver = [sys.executable, "-m", "sme2_assets.ui.webserver", "--host", host, "--port", str(port)]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for command in (webserver, [str(daemon), "run"]):
+            running.append(subprocess.Popen([*command, "--workspace", str(workspace)]))
+        while all(program.poll() is None for program in running):
+            time.sleep(0.2)
+        return 1
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        _end(running)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _end(programs: Sequence[subprocess.Popen[bytes]]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    for ending, patience_s in _ENDINGS:
+        left = [program for program in programs if program.poll() is None]
+        for program in left:
+            program.send_signal(ending)
+        until = time.monotonic() + patience_s
+        for program in left:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                program.wait(max(0.0, until - time.monotonic()))

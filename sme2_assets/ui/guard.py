@@ -1,0 +1,77 @@
+"""No page of another site may use the UI, which has no login.
+
+A browser sends a request to this machine for any page that asks it to. Such a request names another site in
+Host (when a name was made to point here), in Origin, or in Sec-Fetch-Site, or it is of a kind that a page can
+send without being asked where it comes from. All of these are refused. A program on this machine names none
+of them and is let through.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+_JSON = ("application/json", "application/graphql")
+
+
+class Guard:
+    """Starlette middleware around the whole UI, its web sockets included."""
+
+    def __init__(self, app: ASGIApp, names: Collection[str] = ()) -> None:
+        self.app = app
+        self.names = {"localhost", *(name.lower() for name in names)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self.refusal(scope) if scope["type"] in ("http", "websocket") else None
+        if refusal is None:
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            # Before it is accepted: the browser sees status 403.
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": refusal[1]})
+        else:
+            status, what = refusal
+            await PlainTextResponse(f"{what}\n", status)(scope, receive, send)
+
+    def refusal(self, scope: Scope) -> tuple[int, str] | None:
+        """Status and reason; None for a request that may pass."""
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self._is_here(hosts[0]):
+            return 421, (
+                "This UI answers under addresses and `localhost` only. Where it has a name, say so: "
+                "sme2 dev --allow-host NAME"
+            )
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != hosts[0].lower():
+            return 403, "A page of another site may not use this UI."
+        is_graphql = scope["path"].rstrip("/").endswith("/graphql")
+        shown = (
+            scope["type"] == "http" and scope["method"] == "GET" and "text/html" in headers.get("accept", "")
+        )
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not shown:
+            return 403, "A page of another site may not use this UI."
+        if is_graphql and scope["type"] == "http" and not shown:
+            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if scope["method"] != "POST" or kind not in _JSON:
+                return 405, "Ask by POST, with the content type application/json."
+        return None
+
+    def _is_here(self, host: str) -> bool:
+        """Whether it is a name of ours. No other name can be made to mean an address that is written out."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        if name in self.names:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True

@@ -1,0 +1,29 @@
+"""`python -m sme2_assets.ui.webserver`: Dagster's webserver with its options, behind the guard.
+
+Wherever `dagster-webserver` would be started, this can be.
+"""
+
+from __future__ import annotations
+
+import os
+
+import dagster_webserver.app
+from dagster_webserver.cli import main
+from starlette.middleware import Middleware
+
+from sme2_assets.ui.guard import Guard
+
+#: Names under which the UI may be asked for, by commas; addresses and `localhost` need none.
+HOSTS_VARIABLE = "SME2_UI_HOSTS"
+
+
+class GuardedWebserver(dagster_webserver.app.DagsterWebserver):
+    def build_middleware(self) -> list[Middleware]:
+        names = [name.strip() for name in os.environ.get(HOSTS_VARIABLE, "").split(",") if name.strip()]
+        return [Middleware(Guard, names=names), *super().build_middleware()]
+
+
+if __name__ == "__main__":
+    # The one place that its command makes the application from.
+    dagster_webserver.app.DagsterWebserver = GuardedWebserver  # type: ignore[misc]
+    main()

@@ -1,0 +1,77 @@
+"""Whether everything in the data folder is what was written: evidence, tables, published files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sme2_assets.errors import EvidenceError, Sme2Error
+from sme2_assets.evidence.folder import (
+    RunFolder,
+    arms_of_session,
+    identity_of,
+    open_verified,
+    run_folders,
+)
+from sme2_assets.store import Store, sha256_of_file
+from sme2_assets.warehouse.commits import COMMITS, damaged_commits, require_commits
+from sme2_assets.warehouse.publish import hash_in_name
+from sme2_assets.warehouse.rebuild import Log, damaged_files, runs_in_no_table
+from sme2_assets.warehouse.store import Warehouse
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not what was written, and what to do about it."""
+
+    what: str
+    remedy: str
+
+
+def check_store(store: Store, log: Log) -> Iterator[Finding]:
+    """What is wrong, as it is found. Every file is read once; what was measured is not touched."""
+    warehouse = Warehouse(store.warehouse)
+    require_commits(warehouse.tables)
+    unlisted = [warehouse.tables / COMMITS / name for name in damaged_commits(warehouse.tables)]
+    for path in unlisted:
+        yield Finding(_said(path), "Run `sme2 warehouse rebuild`: it makes all tables again.")
+    damaged = [warehouse.tables / file.path for file in damaged_files(warehouse, log)]
+    for path in damaged:
+        yield Finding(_said(path), "Run `sme2 warehouse sync`: it makes the rows again.")
+    # Those of earlier releases have no hash in their names.
+    published = [path for path in warehouse.published() if path.stem.count("-") == 2]
+    log(f"looking at {len(published)} published files")
+    broken = [path for path in published if sha256_of_file(path)[:16] != hash_in_name(path)]
+    for path in broken:
+        if path == published[-1]:
+            yield Finding(_said(path), "Run `sme2 warehouse sync`: it publishes the tables again.")
+        else:
+            yield Finding(_said(path), "Remove it: it is an earlier state, which nothing needs.")
+    known = {} if broken or damaged or unlisted else _evidence_in_tables(warehouse)
+    folders = run_folders(store.runs)
+    for number, path in enumerate(folders, start=1):
+        log(f"run folder {number} of {len(folders)}: {path.name}")
+        try:
+            if isinstance(open_verified(path), RunFolder):
+                arms_of_session(path)
+            if known.get(path.name, identity_of(path)) != identity_of(path):
+                raise EvidenceError(
+                    f"{path} is not the folder that the tables were made of.",
+                    "Restore it from a copy; if it was replaced on purpose, run `sme2 warehouse rebuild`.",
+                )
+        except Sme2Error as error:
+            yield Finding(error.what, error.remedy or "Restore it from a copy.")
+    for path in [] if broken else runs_in_no_table(store):
+        yield Finding(f"{path} is in no table.", "Run `sme2 warehouse sync`: it takes it in.")
+
+
+def _evidence_in_tables(warehouse: Warehouse) -> dict[str, str]:
+    rows = warehouse.query("SELECT run_id, evidence_sha256 FROM runs WHERE evidence_sha256 IS NOT NULL")
+    return dict(zip(rows["run_id"], rows["evidence_sha256"], strict=True))
+
+
+def _said(path: Path) -> str:
+    if not path.exists():
+        return f"{path} is missing."
+    return f"{path} is damaged: its content is not what was written."

@@ -1,0 +1,28 @@
+"""Sessions become rows: whole, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sme2_assets.evidence.folder import ForeignFolder, arms_of_session
+from sme2_assets.evidence.foreign import FOREIGN_FILE
+from sme2_assets.evidence.sequence import count_from
+from sme2_assets.store import Store
+from sme2_assets.warehouse.foreign import rows_of_foreign, write_foreign
+from sme2_assets.warehouse.ingest import annotation, rows_of_run, write_runs
+from sme2_assets.warehouse.store import Warehouse
+
+
+def take_session(store: Store, warehouse: Warehouse, folder: Path) -> list[str]:
+    """Stores the session that a run folder is of, all arms with all their tables; gives its run ids.
+
+    A folder of it that cannot be read is an error, and nothing is stored.
+    """
+    if (folder / FOREIGN_FILE).is_file():
+        write_foreign(warehouse, rows_of_foreign(ForeignFolder.verified(folder)))
+        return [folder.name]
+    runs = [rows_of_run(path, annotation(store, path.name)) for path in arms_of_session(folder)]
+    # Copied here by hand, or restored: what is measured from now on is newer.
+    count_from(store.runs, runs[0].manifest.sequence)
+    write_runs(warehouse, *runs)
+    return [rows.manifest.run_id for rows in runs]

@@ -1,0 +1,250 @@
+"""Who may use the UI: a real `sme2 dev`, real requests, and pages of another site in a real browser."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import quote
+
+import pytest
+import websockets.exceptions
+from playwright.sync_api import sync_playwright
+from starlette.types import Scope
+from websockets.sync.client import connect
+
+from sme2_assets.ui.guard import Guard
+
+PAUSE = "mutation { setAutoMaterializePaused(paused: true) }"
+IS_PAUSED = "{ instance { autoMaterializePaused } }"
+RESUME = "mutation { setAutoMaterializePaused(paused: false) }"
+JSON = {"Content-Type": "application/json"}
+FOREIGN = "evil.example"
+
+
+class Served:
+    """A running `sme2 dev`, asked as the test says."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.here = f"127.0.0.1:{port}"
+
+    def ask(
+        self, method: str, path: str, headers: dict[str, str] | None = None, body: str | None = None
+    ) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(connection):
+            connection.request(method, path, body, {"Host": self.here, **(headers or {})})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    def graphql(self, query: str, **headers: str) -> tuple[int, str]:
+        return self.ask("POST", "/graphql", {**JSON, **headers}, json.dumps({"query": query}))
+
+    def is_paused(self) -> bool:
+        return bool(json.loads(self.graphql(IS_PAUSED)[1])["data"]["instance"]["autoMaterializePaused"])
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("guarded")
+    # Nothing to load: it is about the server alone.
+    (folder / "empty.py").write_text("import dagster\ndefs = dagster.Definitions()\n")
+    (folder / "workspace.yaml").write_text("load_from: [{python_file: empty.py}]\n")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "sme2_assets.cli", "--data", str(folder / "data"), "dev"]
+    command += [
+        "--port",
+        str(port),
+        "--workspace",
+        str(folder / "workspace.yaml"),
+        "--allow-host",
+        "lab.example",
+    ]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        running, deadline = Served(port), time.monotonic() + 120
+        while True:
+            with contextlib.suppress(OSError):
+                if running.graphql("{ version }")[0] == 200:
+                    break
+            assert time.monotonic() < deadline, (folder / "log").read_text()[-3000:]
+            assert process.poll() is None, (folder / "log").read_text()[-3000:]
+            time.sleep(0.3)
+        running.graphql(RESUME)
+        yield running
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_programs_and_the_page_itself_are_served(served: Served):
+    assert served.ask("GET", "/")[0] == 200
+    assert served.ask("GET", "/graphql", {"Accept": "text/html"})[0] == 200
+    assert served.graphql("{ version }")[0] == 200
+    assert served.graphql("{ version }", Origin=f"http://{served.here}")[0] == 200
+    for host in (
+        "localhost",
+        "localhost:8080",
+        "[::1]:3000",
+        "192.168.1.7:3000",
+        "lab.example",
+        "LAB.example:80",
+    ):
+        assert served.graphql("{ version }", Host=host)[0] == 200, host
+    assert served.ask("GET", "/", {"Sec-Fetch-Site": "cross-site", "Accept": "text/html"})[0] == 200, "a link"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": FOREIGN}, 421),
+        ({"Host": f"{FOREIGN}:3000", "Origin": f"http://{FOREIGN}:3000"}, 421),
+        ({"Host": "127.0.0.1.evil.example"}, 421),
+        ({"Host": "localhost.evil.example"}, 421),
+        ({"Host": "user@127.0.0.1@evil.example"}, 421),
+        ({"Host": ""}, 421),
+        ({"Host": "[::1"}, 421),
+        ({"Origin": f"http://{FOREIGN}"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+    ],
+    ids=str,
+)
+def test_a_request_of_another_site_changes_nothing(served: Served, headers: dict[str, str], status: int):
+    assert served.graphql(PAUSE, **headers)[0] == status
+    asked = f"/graphql?query={quote(PAUSE)}"
+    assert served.ask("GET", asked, headers)[0] == status
+    assert served.ask("POST", asked, {"Content-Type": "text/plain", **headers})[0] == status
+    assert not served.is_paused()
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
+def test_what_a_page_can_send_without_being_asked_is_no_query(served: Served, method: str):
+    """Of a browser too old to say where a request comes from."""
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "text/plain; application/json"):
+        asked = f"/graphql?query={quote(PAUSE)}"
+        assert served.ask(method, asked, {"Content-Type": kind})[0] == 405
+    assert not served.is_paused()
+
+
+def test_web_sockets_are_for_pages_of_the_ui(served: Served):
+    def answers(origin: str | None, host: str = served.here) -> bool:
+        with socket.create_connection(("127.0.0.1", served.port)) as line:
+            address = f"ws://{host}/graphql"
+            with connect(address, sock=line, origin=origin, subprotocols=["graphql-ws"]) as channel:  # type: ignore[arg-type, list-item]
+                channel.send('{"type": "connection_init"}')
+                return json.loads(channel.recv())["type"] == "connection_ack"
+
+    assert answers(f"http://{served.here}")
+    assert answers(None), "a program"
+    for origin, host in ((f"http://{FOREIGN}", served.here), ("null", served.here), (None, FOREIGN)):
+        with pytest.raises(websockets.exceptions.InvalidStatus) as refused:
+            answers(origin, host)
+        assert refused.value.response.status_code == 403
+
+
+ATTACK = """<body><script>
+const target = "http://TARGET", mutation = MUTATION, said = [];
+const get = target + "/graphql?query=" + encodeURIComponent(mutation);
+const body = JSON.stringify({query: mutation});
+const tried = [
+  new Promise(done => { const image = new Image(); image.onload = image.onerror = done; image.src = get; }),
+  fetch(get, {mode: "no-cors"}).catch(() => 0),
+  fetch(get, {method: "POST", mode: "no-cors"}).catch(() => 0),
+  fetch(target + "/graphql", {method: "POST", mode: "no-cors", body}).catch(() => 0),
+  fetch(target + "/graphql", {method: "POST", headers: {"Content-Type": "application/json"}, body})
+    .then(() => said.push("fetch"), () => 0),
+  new Promise(done => {
+    const channel = new WebSocket("ws://TARGET/graphql", "graphql-ws");
+    channel.onopen = () => { said.push("socket"); done(); };
+    channel.onerror = done;
+  }),
+];
+Promise.all(tried).then(() => { document.title = "done " + said.join(","); });
+</script>"""
+
+
+@pytest.mark.slow
+def test_a_hostile_page_in_a_real_browser_gets_nowhere(served: Served, chromium):
+    program, variables = chromium
+    page_text = ATTACK.replace("TARGET", served.here).replace("MUTATION", json.dumps(PAUSE))
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(page_text.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    other = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=other.serve_forever, daemon=True).start()
+    with sync_playwright() as playwright, contextlib.closing(other.socket):
+        # The name of the other site points to this machine, as one does that was rebound.
+        rules = f"--host-resolver-rules=MAP {FOREIGN} 127.0.0.1"
+        browser = playwright.chromium.launch(
+            executable_path=program,
+            args=["--no-sandbox", "--disable-gpu", rules],
+            env={**os.environ, **variables},
+        )
+        page = browser.new_page()
+        for site in (FOREIGN, "localhost"):
+            page.goto(f"http://{site}:{other.server_port}/")
+            page.wait_for_function("document.title.startsWith('done')", timeout=60_000)
+            assert page.title() == "done", "a page of another site was answered"
+            assert not served.is_paused()
+        rebound = page.goto(f"http://{FOREIGN}:{served.port}/")
+        assert rebound is not None
+        assert rebound.status == 421
+        assert "--allow-host" in page.inner_text("body")
+
+        # And the UI itself works in the same browser, its socket included.
+        sockets: list[str] = []
+        page.on("websocket", lambda channel: sockets.append(channel.url))
+        page.goto(f"http://localhost:{served.port}/runs")
+        page.get_by_text("Runs").first.wait_for(timeout=60_000)
+        answer = page.evaluate(
+            "fetch('/graphql', {method: 'POST', headers: {'Content-Type': 'application/json'},"
+            " body: JSON.stringify({query: '{ version }'})}).then(a => a.status)"
+        )
+        assert answer == 200
+        opened = page.evaluate(
+            "new Promise(done => { const it = new WebSocket(`ws://${location.host}/graphql`, 'graphql-ws');"
+            " it.onopen = () => done(true); it.onerror = () => done(false); })"
+        )
+        assert opened
+        browser.close()
+    other.shutdown()
+
+
+def test_two_hosts_in_one_request_are_none():
+    scope: Scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/",
+        "headers": [(b"host", b"localhost"), (b"host", FOREIGN.encode())],
+    }
+    refusal = Guard(lambda *_: None).refusal(scope)  # type: ignore[arg-type, return-value]
+    assert refusal is not None
+    assert refusal[0] == 421

@@ -1,0 +1,163 @@
+"""The transports to a device, each with a real daemon on this machine: what arrives, what a loss is."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error
+from sme2_assets.targets.remote.connection import Connection
+from sme2_assets.targets.remote.script import Script, quoted
+from sme2_assets_tests.targets.remote.devices import RemoteDevice
+
+NASTY = [
+    "",
+    "'",
+    '"',
+    "$(touch /tmp/owned)",
+    "`id`",
+    "a\nb",
+    "-rf",
+    "..",
+    "../../etc/passwd",
+    "* ? [a]",
+    "a;b & c | d > e",
+    "\\",
+    "\\n$HOME\\",
+    "~root",
+    "!history",
+    "x=y",
+    "Größe 模型 😀",
+    "\t\r\v",
+    "# no comment",
+    "{a,b}",
+    "%s%n",
+    "-n",
+    "\x7f\x01",
+]
+# Everything that a command line can hold.
+WORDS = st.lists(
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12), max_size=40
+)
+
+
+def gone(process: int, within_s: float = 10) -> bool:
+    """Whether a process of the device ends; the loopback device's processes are processes of this machine."""
+    deadline_s = time.monotonic() + within_s
+    while time.monotonic() < deadline_s:
+        # The words of a dead process are gone even where nobody has asked for its exit code yet.
+        try:
+            if not Path(f"/proc/{process}/cmdline").read_bytes():
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def number_in(file: Path, within_s: float = 10) -> int:
+    deadline_s = time.monotonic() + within_s
+    while time.monotonic() < deadline_s:
+        if file.is_file() and (text := file.read_text()).endswith("\n"):
+            return int(text)
+        time.sleep(0.02)
+    raise AssertionError(f"{file} was not written")
+
+
+def _sleeping(note: Path) -> Script:
+    """A command that notes its process and then does not end."""
+    return Script('echo $$ > "$1"; exec sleep 1000', (str(note),))
+
+
+def test_words_arrive_as_they_were_sent(remote_device: RemoteDevice) -> None:
+    device = remote_device.device
+    assert _round_trip(device, NASTY) == NASTY
+    assert not Path("/tmp/owned").exists()
+
+
+@given(words=WORDS)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_words_arrive_as_they_were_sent(remote_device: RemoteDevice, words: list[str]) -> None:
+    assert _round_trip(remote_device.device, words) == words
+
+
+def _round_trip(device: Connection, words: list[str]) -> list[str]:
+    # An empty list would print one empty word.
+    printed = device.script('for word in "$@"; do printf "%s\\0" "$word"; done', *words)
+    return printed.split("\0")[:-1]
+
+
+def test_a_nul_character_and_an_endless_command_are_refused(remote_device: RemoteDevice) -> None:
+    with pytest.raises(Sme2Error, match="NUL"):
+        quoted(["a\0b"])
+    with pytest.raises(Sme2Error, match="too long"):
+        remote_device.device.shell(["true", "x" * 100_000], timeout_s=5)
+
+
+def test_exit_codes_signals_outputs_and_environment_come_back(remote_device: RemoteDevice) -> None:
+    device = remote_device.device
+    text = 'echo "to out $WORD"; echo "to err" >&2; exit 7'
+    done = device.shell(Script(text), env={"WORD": "'$(id)'"}, timeout_s=10)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "to out '$(id)'\n", "to err\n")
+    # As subprocess tells it here; 255 is also what adb gives for failures of its own.
+    assert device.shell(Script("kill -SEGV $$"), timeout_s=10).returncode == -signal.SIGSEGV
+    assert device.shell(Script("exit 255"), timeout_s=10).returncode == 255
+    assert device.shell(["/no/such/program"], timeout_s=10).returncode == 127
+    with pytest.raises(RunnerError, match=r"exit code 3\).*because"):
+        device.script("echo because >&2; exit 3")
+
+
+def test_a_command_that_outlives_its_time_is_killed_over_there(remote_device: RemoteDevice) -> None:
+    note = remote_device.note()
+    with pytest.raises(RunnerError, match="did not end within"):
+        remote_device.device.shell(_sleeping(note), timeout_s=2)
+    assert gone(number_in(note), within_s=0.1)
+
+
+def test_nothing_runs_on_when_the_waiting_process_is_killed(remote_device: RemoteDevice) -> None:
+    program = (
+        "import sys; from sme2_assets.targets.remote.script import Script; "
+        f"{remote_device.made_by}.shell("
+        "Script('echo $$ > \"$1\"; exec sleep 1000', (sys.argv[1],)), timeout_s=99)"
+    )
+    note = remote_device.note()
+    waiting = subprocess.Popen([sys.executable, "-c", program, str(note)])
+    remote = number_in(note)
+    waiting.kill()
+    waiting.wait()
+    assert gone(remote)
+
+
+@pytest.mark.parametrize("fault", ["cut", "disconnect", "kill"])
+def test_a_lost_connection_is_no_exit_code(remote_device: RemoteDevice, fault: str) -> None:
+    note = remote_device.note()
+    remote: list[int] = []
+
+    def strike() -> None:
+        remote.append(number_in(note))
+        # That it began is on its way to this host by then, and is to arrive.
+        time.sleep(0.5)
+        getattr(remote_device, fault)()
+
+    striker = threading.Thread(target=strike)
+    striker.start()
+    with pytest.raises(ConnectionLost, match="in the middle of a command") as lost:
+        remote_device.device.shell(_sleeping(note), timeout_s=30)
+    striker.join()
+    assert lost.value.remedy
+    assert gone(remote[0])
+
+
+def test_files_that_cannot_be_copied_say_why(remote_device: RemoteDevice, tmp_path: Path) -> None:
+    with pytest.raises(RunnerError, match="No such file") as missing:
+        remote_device.device.pull("/no/such/file", tmp_path / "never")
+    assert not isinstance(missing.value, ConnectionLost)
+    assert not (tmp_path / "never").exists()

@@ -1,0 +1,191 @@
+"""`sme2 gc`: shows what would go, removes only when told to, and never what somebody needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from click.testing import CliRunner, Result
+
+from benchmarks.made.run_folder import MadeRun
+from sme2_assets.cli import main
+from sme2_assets.cli.gc import KIND_NAMES
+from sme2_assets.launch import open_instance
+from sme2_assets.retention import KINDS, Item, chosen
+from sme2_assets.store import Store
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.rebuild import differences, sync
+
+OLD, NEW = "20260101T000000-aaaaaa", "20260201T000000-bbbbbb"
+LONG_AGO = time.time() - 100 * 86400
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Two sessions of one model, all of it long ago."""
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    store = Store(tmp_path / "data")
+    for session in (OLD, NEW):
+        for sme2 in ("off", "on"):
+            MadeRun(sme2=sme2, session_id=session, rounds=2, sampled=False).write(store.runs)
+    sync(store, print)
+    return store
+
+
+def age(*paths: Path) -> None:
+    for path in paths:
+        os.utime(path, (LONG_AGO, LONG_AGO))
+
+
+def gc(store: Store, *words: str) -> Result:
+    done = CliRunner().invoke(main, ["--data", str(store.root), "gc", *words])
+    assert not isinstance(done.exception, Exception), done.output
+    return done
+
+
+def items(store: Store, *words: str) -> set[tuple[str, str]]:
+    done = gc(store, "--json", *words)
+    assert done.exit_code == 0, done.output
+    return {(item["kind"], item["name"]) for item in json.loads(done.stdout)["items"]}
+
+
+def all_files(store: Store) -> set[Path]:
+    return {path for path in store.root.rglob("*") if "dagster_home" not in path.parts}
+
+
+def run_ids(store: Store) -> list[str]:
+    return sorted(Warehouse(store.warehouse).query("SELECT run_id FROM runs")["run_id"])
+
+
+def session(begun: str) -> str:
+    return MadeRun(session_id=begun).session_id
+
+
+def test_old_evidence_goes_by_name_only_and_the_newest_session_of_a_series_stays(store: Store):
+    age(*store.runs.iterdir())
+    before = all_files(store)
+    assert not any(kind == "runs" for kind, _ in items(store))
+    assert items(store, "--kind", "runs") == {("runs", session(OLD))}
+    assert items(store, "--kind", "runs", "--older-than", "200") == set()
+    assert items(store, "--kind", "runs", "--dry-run") == {("runs", session(OLD))}
+    assert all_files(store) == before, "something went without --yes"
+
+    assert gc(store, "--kind", "runs", "--yes").exit_code == 0
+    assert len(list(store.runs.iterdir())) == 2
+    assert all(session(NEW) in run_id for run_id in run_ids(store))
+    sessions = Warehouse(store.warehouse).query("SELECT DISTINCT session_id FROM comparisons")["session_id"]
+    assert sessions.tolist() == [session(NEW)]
+    assert differences(store, print)[0] == [], "the tables are not what a rebuild gives"
+
+
+def test_one_run_goes_everywhere_with_the_other_arm_of_its_session(store: Store):
+    runs = {sme2: MadeRun(sme2=sme2, session_id=NEW).run_id for sme2 in ("off", "on")}
+    report = store.reports / "toy_cnn-fp32" / "linux" / "a-cpu-t1"
+    other = store.reports / "toy_cnn-fp32" / "mac" / "a-cpu-t1"
+    for folder, said in ((report, runs["on"]), (other, "another run")):
+        folder.mkdir(parents=True)
+        (folder / "report.md").write_text(f"of {said}")
+    for kept in ("exports", "annotations"):
+        (store.root / kept / runs["on"]).mkdir(parents=True)
+    with open_instance(store) as instance:
+
+        @dg.asset(name="etdump_traces")
+        def traces() -> dg.MaterializeResult:
+            return dg.MaterializeResult(metadata={"run_id": runs["off"]})
+
+        measured = dg.materialize([traces], instance=instance).run_id
+    found = items(store, "--run", runs["off"])
+    assert found == {
+        ("runs", session(NEW)),
+        ("reports", "toy_cnn-fp32/linux/a-cpu-t1"),
+        ("dagster", measured),
+    }
+    assert gc(store, "--run", runs["off"], "--yes").exit_code == 0
+    left = [str(path) for path in all_files(store) if session(NEW) in str(path)]
+    assert [path for path in left if "/warehouse/tables/" not in path] == []
+    assert all(session(OLD) in run_id for run_id in run_ids(store))
+    assert other.is_dir()
+    assert not report.exists()
+    with open_instance(store) as instance:
+        assert instance.get_run_by_id(measured) is None
+    assert differences(store, print)[0] == []
+
+
+def test_an_unknown_run_is_told(store: Store):
+    done = gc(store, "--run", "never-measured")
+    assert done.exit_code == 1
+    assert "There is no run 'never-measured'" in done.output
+
+
+def test_nothing_goes_while_anything_is_measured(store: Store):
+    from sme2_assets.targets.lease import lease
+
+    age(*store.runs.iterdir())
+    with lease(store.leases, "phone", log=print):
+        done = gc(store, "--kind", "runs", "--yes")
+    assert done.exit_code == 1
+    assert "still in use" in done.output
+    assert len(list(store.runs.iterdir())) == 4
+
+
+def test_artifacts_that_are_current_stay_and_published_files_but_the_newest_go(store: Store):
+    runners, models = store.artifacts / "runners", store.artifacts / "models" / "toy_cnn-fp32"
+    for folder in (runners / "old", runners / "new", runners / "logs", models / "old", models / "new"):
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(bytes(5000))
+        age(folder)
+    store.set_current("runner", "linux-sme2_on", "new")
+    store.set_current("model", "toy_cnn-fp32", "new")
+    Warehouse(store.warehouse).publish()
+    age(*(store.warehouse / "snapshots").iterdir())
+    found = items(store, "--kind", "runners", "--kind", "models", "--kind", "snapshots")
+    assert {item for item in found if item[0] != "snapshots"} == {
+        ("runners", "old"),
+        ("models", "toy_cnn-fp32/old"),
+    }
+    assert len(found) > 2
+    gc(store, "--yes")
+    assert sorted(path.name for path in runners.iterdir()) == ["logs", "new"]
+    assert [path.name for path in models.iterdir()] == ["new"]
+    assert len(list((store.warehouse / "snapshots").glob("*.duckdb"))) == 1
+    assert len(run_ids(store)) == 4, "the published state is still there"
+
+
+def test_dagster_keeps_the_last_run_of_every_partition(store: Store):
+    keys = dg.StaticPartitionsDefinition(["a", "b"])
+
+    @dg.asset(partitions_def=keys)
+    def thing() -> None: ...
+
+    with open_instance(store) as instance:
+        made = [dg.materialize([thing], instance=instance, partition_key=key).run_id for key in "aab"]
+    assert items(store, "--kind", "dagster", "--older-than", "0") == {("dagster", made[0])}
+    assert items(store, "--kind", "dagster") == set(), "none is a month old"
+    gc(store, "--kind", "dagster", "--older-than", "0", "--yes")
+    with open_instance(store) as instance:
+        assert [instance.get_run_by_id(run_id) is not None for run_id in made] == [False, True, True]
+        assert instance.get_latest_materialization_event(dg.AssetKey("thing")) is not None
+
+
+def test_by_size_the_oldest_go_until_enough_is_left_of_each_kind():
+    things = [Item("exports", str(age), (), 10, age) for age in (5, 4, 3, 2, 1)]
+    things += [Item("reports", "only", (), 10, 9)]
+    assert [item.name for item in chosen(things, 0, 25)] == ["5", "4", "3"]
+    assert [item.name for item in chosen(things, 4, 0)] == ["5", "4", "only"]
+    assert chosen(things, 0, 50) == []
+
+
+@pytest.mark.parametrize(
+    "words", [("--dry-run", "--yes"), ("--run", "x", "--kind", "runs"), ("--keep", "ten")]
+)
+def test_what_contradicts_itself_is_refused(store: Store, words: tuple[str, ...]):
+    assert gc(store, *words).exit_code == 2
+
+
+def test_the_command_offers_every_kind():
+    assert KIND_NAMES == KINDS
+    assert KINDS[-1] == "runs", "evidence is not among the defaults"
