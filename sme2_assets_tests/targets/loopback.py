@@ -9,8 +9,11 @@ import contextlib
 import platform
 import secrets
 import socket
+import subprocess
 import threading
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -20,6 +23,7 @@ class Relayed(ABC):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "bin").mkdir(parents=True)
+        self._daemon: subprocess.Popen[bytes] | None = None
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._address = self._listener.getsockname()
         self.port: int = self._address[1]
@@ -31,6 +35,24 @@ class Relayed(ABC):
     @abstractmethod
     def _to_daemon(self) -> socket.socket:
         """A connection to the daemon."""
+
+    def _run_daemon(self, name: str, words: Sequence[str]) -> None:
+        """Starts the daemon and waits until it takes connections."""
+        log = self.folder / f"{name}.log"
+        with log.open("ab") as output:
+            self._daemon = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            )
+        deadline_s = time.monotonic() + 20
+        while True:
+            try:
+                self._to_daemon().close()
+                break
+            except OSError as error:
+                if self._daemon.poll() is not None or time.monotonic() > deadline_s:
+                    raise OSError(f"{name} does not run ({error}): {log.read_text()[-500:]}") from error
+                time.sleep(0.02)
+        self._listen_again()
 
     def _fake_uname(self, here: str) -> None:
         """A `uname` that says what a test wrote, and else `here` where this machine says another CPU."""

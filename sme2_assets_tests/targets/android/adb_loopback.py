@@ -91,7 +91,6 @@ class LoopbackDevice(Relayed):
         if not host_is_target():
             (folder / "cpuinfo").write_text(foreign_cpu.cpuinfo(os.cpu_count() or 1))
         self.serial = f"127.0.0.1:{self.port}"
-        self._daemon: subprocess.Popen[bytes] | None = None
 
     @property
     def device(self) -> Device:
@@ -121,28 +120,14 @@ class LoopbackDevice(Relayed):
         """
         if self._daemon is not None and self._daemon.poll() is None:
             return
-        log = self.folder / "adbd.log"
-        with log.open("ab") as output:
-            self._daemon = subprocess.Popen(
-                [
-                    *(sys.executable, "-I", "-S", "-c", _BECOME_DAEMON, str(self.folder)),
-                    *(str(self.bridge.packages / "usr/bin/mksh-static"), foreign_cpu.CPU),
-                    *self.bridge.program("adbd"),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        deadline_s = time.monotonic() + 20
-        while True:
-            try:
-                self._to_daemon().close()
-                break
-            except OSError as error:
-                if self._daemon.poll() is not None or time.monotonic() > deadline_s:
-                    raise OSError(f"adbd does not run ({error}): {log.read_text()[-500:]}") from error
-                time.sleep(0.02)
-        self._listen_again()
+        self._run_daemon(
+            "adbd",
+            [
+                *(sys.executable, "-I", "-S", "-c", _BECOME_DAEMON, str(self.folder)),
+                *(str(self.bridge.packages / "usr/bin/mksh-static"), foreign_cpu.CPU),
+                *self.bridge.program("adbd"),
+            ],
+        )
 
     def connect(self) -> None:
         self.bridge.adb.run(["connect", self.serial])

@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,7 +88,6 @@ class SshMachine(Relayed):
         self.client.chmod(0o755)
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._daemon_port = free.getsockname()[1]
-        self._daemon: subprocess.Popen[bytes] | None = None
 
     @property
     def device(self) -> SshConnection:
@@ -149,42 +147,28 @@ class SshMachine(Relayed):
             + "".join(f"Sshd{name}Path {path}\n" for name, path in paths.items() if path.exists())
         )
         libraries = ":".join(map(str, self.packages.glob("usr/lib/*-linux-gnu")))
-        log = self.folder / "sshd.log"
-        with log.open("ab") as output:
-            self._daemon = subprocess.Popen(
-                [
-                    *(
-                        sys.executable,
-                        "-I",
-                        "-S",
-                        "-c",
-                        _BECOME_DAEMON,
-                        str(self.folder),
-                        str(UID),
-                        libraries,
-                    ),
-                    *(
-                        str(self.packages / "usr/sbin/sshd"),
-                        "-D",
-                        "-e",
-                        "-f",
-                        str(self.folder / "sshd_config"),
-                    ),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        deadline_s = time.monotonic() + 20
-        while True:
-            try:
-                self._to_daemon().close()
-                break
-            except OSError as error:
-                if self._daemon.poll() is not None or time.monotonic() > deadline_s:
-                    raise OSError(f"sshd does not run ({error}): {log.read_text()[-500:]}") from error
-                time.sleep(0.02)
-        self._listen_again()
+        self._run_daemon(
+            "sshd",
+            [
+                *(
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    "-c",
+                    _BECOME_DAEMON,
+                    str(self.folder),
+                    str(UID),
+                    libraries,
+                ),
+                *(
+                    str(self.packages / "usr/sbin/sshd"),
+                    "-D",
+                    "-e",
+                    "-f",
+                    str(self.folder / "sshd_config"),
+                ),
+            ],
+        )
 
     def connect(self) -> None:
         """Nothing: each process makes its own connection."""
