@@ -333,7 +333,7 @@ def failure_context(run_id: str, bench: Workbench) -> dg.RunFailureSensorContext
 def test_a_failed_run_is_posted_with_its_cause(bench: Workbench, webhook: Webhook):  # noqa: F811
     @dg.op
     def breaks():
-        raise ValueError("the disk is full")
+        raise ValueError("the fan has stopped")
 
     @dg.job
     def anything():
@@ -343,7 +343,7 @@ def test_a_failed_run_is_posted_with_its_cause(bench: Workbench, webhook: Webhoo
     failed_runs_sensor(failure_context(result.run_id, bench))
     [text] = webhook.texts
     assert f"Run {result.run_id[:8]} of anything failed" in text
-    assert "breaks failed: ValueError: the disk is full" in text
+    assert "breaks failed: ValueError: the fan has stopped" in text
 
 
 def tick(bench: Workbench, cursor: str | None) -> str | None:
@@ -380,10 +380,10 @@ REGRESSIONS = """
 SELECT 'toy_cnn-fp32' AS variant, 'linux' AS platform, 'a-cpu' AS device, 'aarch64' AS arch,
        'hardware' AS fidelity, 1 AS threads, 'off' AS sme2, 'CONV' AS category,
        TIMESTAMPTZ '2026-01-02 12:00:00+00' AS night, 1e6 AS before_ns, 1.1e6 AS after_ns, 1.1 AS ratio,
-       CAST(NULL AS DOUBLE) AS p_value, false AS acknowledged
+       CAST(NULL AS DOUBLE) AS p_value, false AS acknowledged, 'a' AS run_id
 UNION ALL
 SELECT 'toy_cnn-int8', 'linux', 'a-cpu', 'aarch64', 'hardware', 1, 'off', 'CONV',
-       TIMESTAMPTZ '2026-01-02 12:00:00+00', 1e6, 2e6, 2.0, 0.01, true
+       TIMESTAMPTZ '2026-01-02 12:00:00+00', 1e6, 2e6, 2.0, 0.01, true, 'b'
 """
 
 

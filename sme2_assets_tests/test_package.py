@@ -155,7 +155,7 @@ def test_doctor_finds_everything_and_says_where_data_go(desk: Desk):
 def test_a_new_instance_has_the_guards(desk: Desk):
     done = desk.run("python", "-c", INSTANCE)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["sme2/device dagster/backfill 1 1", "True True False"]
+    assert done.stdout.splitlines() == ["sme2/device sme2/pair dagster/backfill 1 1 1", "True True False"]
 
 
 @pytest.fixture

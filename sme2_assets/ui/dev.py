@@ -14,19 +14,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+# The installed command of that name, in this interpreter: it need not lie beside it, nor on PATH.
+_DAEMON = """
+import sys
+from importlib.metadata import entry_points
+[daemon] = entry_points(group="console_scripts", name="dagster-daemon")
+sys.argv[0] = daemon.name
+sys.exit(daemon.load()())
+"""
 # First what Ctrl-C sends, then what no program overlooks; each has its time.
 _ENDINGS = ((signal.SIGINT, 15.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
 
 
 def serve(workspace: Path, host: str, port: int) -> int:
     """Runs both until one ends or this process is told to; gives the exit code."""
-    daemon = Path(sys.executable).with_name("dagster-daemon")
     webserver = [sys.executable, "-m", "sme2_assets.ui.webserver", "--host", host, "--port", str(port)]
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     running: list[subprocess.Popen[bytes]] = []
     try:
-        for command in (webserver, [str(daemon), "run"]):
+        for command in (webserver, [sys.executable, "-c", _DAEMON, "run"]):
             running.append(subprocess.Popen([*command, "--workspace", str(workspace)]))
         while all(program.poll() is None for program in running):
             time.sleep(0.2)

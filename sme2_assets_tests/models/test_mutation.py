@@ -42,7 +42,7 @@ def test_nearly_all_faults_are_caught_and_the_outputs_alone_miss_most(tmp_path: 
 def test_bounds_that_let_everything_through_are_shown_to_catch_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    for name in ("WHOLE", "PART", "ELEMENT", "TELLING"):
+    for name in ("WHOLE", "PART", "LANES", "ELEMENT", "TELLING"):
         monkeypatch.setattr(arms, name, 1e12)
     done = CliRunner().invoke(main, ["mutate", "toy_cnn-fp32", "--json"])
     assert done.exit_code == 1
