@@ -122,14 +122,17 @@ def _told() -> Iterator[Callable[[str], None]]:
         yield log
 
 
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 def _show(done: Derived, as_json: bool) -> None:
     if as_json:
         print_json(_facts(done))
     else:
         there = f", {len(done.already_there)} were already here" if done.already_there else ""
-        out.print(
-            f"{len(done.taken)} runs added, {len(done.compared)} pairs compared{there}.", highlight=False
-        )
+        made, compared = _counted(len(done.taken), "run"), _counted(len(done.compared), "pair")
+        out.print(f"The rows of {made} were made, {compared} compared{there}.", highlight=False)
         _show_refused(done)
     if done.refused:
         sys.exit(1)
