@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sme2_assets.store import Store
+from sme2_assets.store import Store, is_unlocked
 
 _WORKSPACE = "sme2-run-"
 _OLD_S = 3600
@@ -42,10 +42,10 @@ def leftovers(store: Store) -> list[Path]:
     from sme2_assets.evidence.manifest import MANIFEST_FILE
 
     found = [path for path in _entries(Path(tempfile.gettempdir())) if path.name.startswith(_WORKSPACE)]
-    found = [path for path in found if path.stat().st_uid == os.getuid() and _is_free(path)]
+    found = [path for path in found if path.stat().st_uid == os.getuid() and is_unlocked(path)]
     places = [store.root, store.leases, store.reports, store.root / "exports"]
     places += _entries(store.root / "current")
-    if all(_is_free(lock) for lock in store.leases.glob("*.lock")):
+    if all(is_unlocked(lock) for lock in store.leases.glob("*.lock")):
         # Nobody measures. A whole run that was not renamed any more is taken in, not thrown away.
         places.append(store.runs)
     hidden = [path for place in places for path in _entries(place) if _HIDDEN.fullmatch(path.name)]
@@ -68,22 +68,6 @@ def _entries(folder: Path) -> list[Path]:
         return [path for path in folder.iterdir() if not path.is_symlink()]
     except OSError:
         return []
-
-
-def _is_free(path: Path) -> bool:
-    """Whether nobody has the lock on a file or folder."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    else:
-        return True
-    finally:
-        os.close(handle)
 
 
 def _touched(path: Path) -> float:

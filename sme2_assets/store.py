@@ -10,6 +10,7 @@ the folder it names is complete, so a reader never meets a half-written artifact
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -236,3 +237,19 @@ def sha256_of_file(path: Path) -> str:
 
 def sha256_of_text(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def is_unlocked(path: Path) -> bool:
+    """Whether nobody has the lock on a file or folder. It stays: others may be about to lock it."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(handle)

@@ -37,7 +37,14 @@ class _Size(click.ParamType[int]):
     multiple=True,
     help="Only this kind; repeat it for several. Default: all but `runs`, which is evidence.",
 )
-@click.option("--older-than", "days", type=click.FloatRange(0), default=30, show_default=True, help="Days.")
+@click.option(
+    "--older-than",
+    "days",
+    type=click.FloatRange(0),
+    default=30,
+    show_default=True,
+    help="Only what nobody has changed for so many days.",
+)
 @click.option("--keep", "keep_bytes", type=_Size(), help="Leave so much of each kind, e.g. 20G: the newest.")
 @click.option("--dry-run", is_flag=True, help="Only show what would go. This is so without --yes, too.")
 @click.option("--yes", is_flag=True, help="Remove it.")

@@ -7,10 +7,7 @@ programs. Does not: how it is printed (cli), anything that changes a device.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from sme2_assets.errors import Sme2Error, TargetUnavailable
 from sme2_assets.store import Store
@@ -20,6 +17,7 @@ from sme2_assets.targets.base import Availability, MachineFacts
 from sme2_assets.targets.environment.quiet import battery_flags, busy_flags, cap_flags, heat_flags
 from sme2_assets.targets.inventory import LABEL, Entry, read_inventory
 from sme2_assets.targets.keys import SME2_STATES
+from sme2_assets.targets.lease import is_leased
 from sme2_assets.targets.remote.target import RemoteTarget
 from sme2_assets.targets.ssh.address import SCHEME
 from sme2_assets.targets.ssh.target import SshTarget
@@ -86,7 +84,7 @@ class Known:
             "platform": target.platform,
             "state": listed.state if listed else "unreachable" if problem else "reachable",
             "transport": listed.transport if listed else "ssh" if target.platform == "linux" else "adb",
-            "in_use": _in_use(store.leases, device),
+            "in_use": is_leased(store.leases, device),
             "restore_waits": power_journal(store.leases, device).is_file(),
         }
         if problem is not None:
@@ -158,15 +156,3 @@ def _health(target: RemoteTarget) -> list[str]:
         *battery_flags(snapshot),
         *busy_flags(snapshot, _BUSY_CORES),
     ]
-
-
-def _in_use(leases: Path, device: str) -> bool:
-    """Whether a session of this data folder holds the device now."""
-    lock = leases / f"{device}.lock"
-    if not lock.is_file():
-        return False
-    try:
-        with FileLock(lock).acquire(timeout=0):
-            return False
-    except Timeout:
-        return True

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sme2_assets.errors import TargetUnavailable
-from sme2_assets.store import safe_name
+from sme2_assets.store import is_unlocked, safe_name
 
 _LOOK_S = 0.05
 # Descriptors of the leases that this process holds.
@@ -22,13 +22,19 @@ def held_leases() -> tuple[int, ...]:
     return tuple(_HELD)
 
 
+def is_leased(leases: Path, device: str) -> bool:
+    """Whether a session holds the device now."""
+    lock = _lock_file(leases, device)
+    return lock.is_file() and not is_unlocked(lock)
+
+
 @contextmanager
 def lease(
     leases: Path, device: str, *, log: Callable[[str], None], patience_s: float = 1800
 ) -> Iterator[None]:
     """Holds the device. The operating system ends the lease with the last process that holds it."""
     leases.mkdir(parents=True, exist_ok=True)
-    lock = os.open(leases / f"{safe_name(device)}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = os.open(_lock_file(leases, device), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         if not _locked(lock, 0):
             log(f"{device} is measuring something else; waiting up to {patience_s:.0f} s for it")
@@ -42,6 +48,10 @@ def lease(
     finally:
         _HELD.discard(lock)
         os.close(lock)
+
+
+def _lock_file(leases: Path, device: str) -> Path:
+    return leases / f"{safe_name(device)}.lock"
 
 
 def _locked(lock: int, patience_s: float) -> bool:

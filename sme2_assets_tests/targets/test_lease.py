@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sme2_assets.errors import TargetUnavailable
-from sme2_assets.targets.lease import lease
+from sme2_assets.targets.lease import is_leased, lease
 
 HOLD = """
 import sys, time
@@ -59,3 +59,14 @@ def test_a_lease_ends_with_its_block_also_after_an_error(tmp_path: Path):
         raise RuntimeError
     with lease(tmp_path, "phone", log=print, patience_s=0.1):
         pass
+
+
+def test_whoever_looks_sees_the_lease_and_leaves_its_file_for_others_to_lock(tmp_path: Path, holder):
+    assert is_leased(tmp_path, "phone")
+    assert not is_leased(tmp_path, "tablet")
+    assert not (tmp_path / "tablet.lock").exists()
+    holder.kill()
+    holder.wait()
+    before = (tmp_path / "phone.lock").stat().st_ino
+    assert not is_leased(tmp_path, "phone")
+    assert (tmp_path / "phone.lock").stat().st_ino == before, "two could hold what one looked at"
