@@ -88,8 +88,11 @@ def gc(
         facts = ({"kind": it.kind, "name": it.name, "bytes": it.size_bytes, "age_s": it.age_s} for it in go)
         print_json({"removed": yes, "bytes": total, "items": list(facts)})
         return
+    if not go:
+        say("By these options there is nothing to remove.")
+        return
     for item in go:
         say(f"{item.size_bytes:>15,}  {item.age_s / 86400:6.1f} d  {item.kind:9}  {item.name}")
-    say(f"{total:>15,}  bytes in {len(go)} things {'removed' if yes else 'would go'}.")
-    if go and not yes:
+    say(f"{total:>15,}  bytes {'were removed' if yes else 'would go'}.")
+    if not yes:
         tell("Nothing was removed: add --yes to remove it.")

@@ -52,6 +52,7 @@ def check(store: Store, rows: bool, as_json: bool) -> None:
 
     Each finding comes with what to do; the exit code is 1 if there is any.
     """
+    from sme2_assets.evidence.folder import run_folders
     from sme2_assets.warehouse.check import Finding, check_store
     from sme2_assets.warehouse.rebuild import differences
 
@@ -71,7 +72,9 @@ def check(store: Store, rows: bool, as_json: bool) -> None:
     else:
         for each in found:
             out.print(f"{each.what} {each.remedy}", markup=False, highlight=False, soft_wrap=True)
-        if not found:
+        if not found and not run_folders(store.runs):
+            out.print(f"There is no run folder in {store.root} yet.", markup=False, soft_wrap=True)
+        elif not found:
             out.print("Everything is as it was written." + (" Every row is what the evidence gives." * rows))
     if found:
         sys.exit(1)
