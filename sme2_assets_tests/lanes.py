@@ -19,6 +19,7 @@ SLOW = (
     "diagnostics/test_model.py",
     "e2e/",
     "etdump/test_against_inspector.py",
+    "gate/test_gate.py",
     *(f"models/test_{name}.py" for name in ("architectures", "attribution", "delegation", "divergence")),
     *(f"models/test_{name}.py" for name in ("existing", "export", "failures", "more_architectures")),
     *(f"models/test_{name}.py" for name in ("mutation", "quantise", "sources", "taps", "time_limit")),

@@ -20,6 +20,7 @@ from sme2_assets.cli.dev import dev
 from sme2_assets.cli.devices import devices
 from sme2_assets.cli.exchange import export_, ingest
 from sme2_assets.cli.experiments import config, run
+from sme2_assets.cli.gate import gate
 from sme2_assets.cli.gc import gc
 from sme2_assets.cli.machine import doctor, emulator, targets
 from sme2_assets.cli.measure import profile
@@ -88,7 +89,7 @@ COMMANDS = (
     *(doctor, targets, devices, emulator, build_runner),
     *(models, onboard, check_model),
     *(dev, profile, run, config),
-    *(compare, explain, history, report, sql, warehouse, kernel_log),
+    *(gate, compare, explain, history, report, sql, warehouse, kernel_log),
     *(ingest, export_, validate, check, smoke, mutate, gc),
 )
 for command in COMMANDS:

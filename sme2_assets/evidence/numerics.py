@@ -107,12 +107,12 @@ def sqnr_db(reference: npt.NDArray, actual: npt.NDArray) -> float:
     signal_power, noise_power = float(np.sum(signal**2)), float(np.sum(noise**2))
     if not (np.isfinite(signal_power) and np.isfinite(noise_power)):
         return -IDENTICAL_SQNR_DB
-    return _ratio_db(signal_power, noise_power)
+    return decibels(signal_power, noise_power)
 
 
 def equal_share_db(share: float) -> float:
     """The same ratio for outputs that are right or wrong element by element: 1 % wrong is 20 dB."""
-    return _ratio_db(1.0, 1.0 - share)
+    return decibels(1.0, 1.0 - share)
 
 
 def _agreement(index: int, expected: npt.NDArray, given: npt.NDArray, *, classifier: bool) -> Agreement:
@@ -171,7 +171,7 @@ def _worst_part_db(expected: npt.NDArray, given: npt.NDArray) -> float:
     noise = as_matrix(given.astype(np.float64), axis) - signal
     average = float(np.mean(signal**2)) if signal.size else 0.0
     ratios = [
-        _ratio_db(max(float(power), average), float(wrong))
+        decibels(max(float(power), average), float(wrong))
         for along in (0, 1)
         if signal.shape[along] >= LEAST_PART
         for power, wrong in zip(np.mean(signal**2, axis=along), np.mean(noise**2, axis=along), strict=True)
@@ -196,7 +196,8 @@ def _top1_agreement(expected: npt.NDArray, given: npt.NDArray) -> float | None:
     return float(np.mean(np.argmax(expected, axis=-1) == np.argmax(given, axis=-1)))
 
 
-def _ratio_db(signal_power: float, noise_power: float) -> float:
+def decibels(signal_power: float, noise_power: float) -> float:
+    """The ratio of two powers in dB, within what identical and wholly different values are given."""
     if noise_power == 0.0:
         return IDENTICAL_SQNR_DB
     if signal_power == 0.0:
