@@ -22,7 +22,10 @@ SLOW = (
     "gate/test_gate.py",
     *(f"models/test_{name}.py" for name in ("architectures", "attribution", "delegation", "divergence")),
     *(f"models/test_{name}.py" for name in ("existing", "export", "failures", "more_architectures")),
-    *(f"models/test_{name}.py" for name in ("mutation", "quantise", "sources", "taps", "time_limit")),
+    *(
+        f"models/test_{name}.py"
+        for name in ("mutation", "quantise", "rewrites", "sources", "taps", "time_limit")
+    ),
     "runner/test_source_build.py",
     "targets/test_cross_compiler.py",
     "targets/test_debian.py",

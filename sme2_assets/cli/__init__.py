@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 import sme2_assets
+from sme2_assets.cli.advise import advise
 from sme2_assets.cli.demo import demo
 from sme2_assets.cli.dev import dev
 from sme2_assets.cli.devices import devices
@@ -89,7 +90,7 @@ COMMANDS = (
     *(doctor, targets, devices, emulator, build_runner),
     *(models, onboard, check_model),
     *(dev, profile, run, config),
-    *(gate, compare, explain, history, report, sql, warehouse, kernel_log),
+    *(advise, gate, compare, explain, history, report, sql, warehouse, kernel_log),
     *(ingest, export_, validate, check, smoke, mutate, gc),
 )
 for command in COMMANDS:

@@ -68,7 +68,7 @@ def record(
         raise click.UsageError("--device is for --times: add --times PLATFORM.")
     variants = list(dict.fromkeys(variant for model in models for variant in variants_of(model)))
     old = Baseline.read(path) if path.exists() else None
-    taken = _measure(
+    taken = measure(
         store, {variant: [Timed(platform, device, threads)] if platform else [] for variant in variants}
     )
     facts = {variant: each.facts for variant, each in taken.items()}
@@ -80,10 +80,7 @@ def record(
         )
     _write(path, {**kept, **facts})
     for variant, each in facts.items():
-        share = each.macs_share("on")
-        on = sum(operator.unit == "on" for operator in each.operators)
-        macs = "" if share is None else f", {share:.1%} of MACs"
-        say(f"{variant}: {on} of {len(each.operators)} matrix operators on the SME unit{macs}.")
+        say(f"{variant}: {each.units()} matrix operators on the SME unit; MACs: {each.macs_text()}.")
     say(f"Recorded in {path}. Commit it; `sme2 gate check` compares with it.")
 
 
@@ -129,7 +126,7 @@ def check(
             "that reason alone.",
             "Install that version; or compare all the same, with --other-version.",
         )
-    taken = _measure(
+    taken = measure(
         store,
         {
             name: [Timed(it.platform, it.asked or None, it.threads) for it in facts.times] if times else []
@@ -163,7 +160,7 @@ class Timed(NamedTuple):
     threads: int
 
 
-def _measure(store: Store, wanted: dict[str, list[Timed]]) -> dict[str, Taken]:
+def measure(store: Store, wanted: dict[str, list[Timed]]) -> dict[str, Taken]:
     """Each variant emulated with SME2 on, and its times where they are wanted. All of it, or an error."""
     from sme2_assets import launch
     from sme2_assets.defs.resources import Lab

@@ -67,6 +67,9 @@ class ModelFacts(Part):
     """All that the gate knows of a variant."""
 
     program_bytes: Count
+    # Calls of a delegate, and all operators, of one inference.
+    delegate_calls: Count
+    steps: Count
     # Of each output, against the eager model; None without one.
     sqnr_db: list[Number] | None
     # What outputs have to reach at this precision, against the eager model and against the baseline's.
@@ -76,6 +79,19 @@ class ModelFacts(Part):
     operators: list[Operator]
     outside: list[Outside]
     times: list[Times] = Field(default_factory=list)
+
+    def units(self) -> str:
+        """How many matrix operators are on the unit, as people read it."""
+        units = [operator.unit for operator in self.operators]
+        unknown = f", {units.count('unknown')} unknown" if "unknown" in units else ""
+        return f"{units.count('on')} of {len(units)}{unknown}"
+
+    def macs_text(self) -> str:
+        """The share of the work on the unit; from least to most where some of it is unknown."""
+        share, most = self.macs_share("on"), self.macs_share("on", "unknown")
+        if share is None or most is None:
+            return "not counted"
+        return f"{share:.1%}" if share == most else f"{share:.1%} to {most:.1%}"
 
     def macs_share(self, *units: str) -> float | None:
         """Of the counted work, how much is on these units; None where nothing is counted."""

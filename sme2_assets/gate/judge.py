@@ -72,6 +72,9 @@ def match(before: Sequence[Operator], after: Sequence[Operator]) -> Matched:
         lambda it: (it.category, it.module, it.code) if it.module or it.code else None,
         lambda it: (it.category, it.module, it.shape) if it.module else None,
         lambda it: (it.category, it.module) if it.module else None,
+        # A 1x1 convolution is a matrix product for the library; with another kernel it is none.
+        lambda it: (it.module, it.code) if it.module else None,
+        lambda it: (it.module,) if it.module else None,
         # A program without its source has nothing but shapes.
         lambda it: None if it.module or it.code else (it.category, it.shape),
     )

@@ -44,8 +44,8 @@ def _overview(
     ]
     for variant, found in findings.items():
         mark = "**lost**" if has_losses(found) else "ok"
-        cells = [_units(before[variant]), _units(after[variant])]
-        shares = [_share(before[variant]), _share(after[variant])]
+        cells = [facts[variant].units() for facts in (before, after)]
+        shares = [facts[variant].macs_text() for facts in (before, after)]
         sizes = [f"{facts[variant].program_bytes:,} B" for facts in (before, after)]
         rows.append(f"| {variant} | {mark} | {_change(cells)} | {_change(shares)} | {_change(sizes)} |")
     return rows
@@ -53,19 +53,6 @@ def _overview(
 
 def _change(cells: Sequence[str]) -> str:
     return cells[0] if cells[0] == cells[1] else f"{cells[0]} → {cells[1]}"
-
-
-def _units(facts: ModelFacts) -> str:
-    units = [operator.unit for operator in facts.operators]
-    unknown = f", {units.count('unknown')} unknown" if "unknown" in units else ""
-    return f"{units.count('on')} of {len(units)}{unknown}"
-
-
-def _share(facts: ModelFacts) -> str:
-    share, most = facts.macs_share("on"), facts.macs_share("on", "unknown")
-    if share is None or most is None:
-        return "not counted"
-    return f"{share:.1%}" if share == most else f"{share:.1%} to {most:.1%}"
 
 
 def _table(variant: str, findings: Sequence[Finding]) -> list[str]:

@@ -11,7 +11,7 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.gate.baseline import ModelFacts, Operator, Outside, Sketch, Times
 from sme2_assets.gate.sketches import sketch_of
-from sme2_assets.models.artifact import load_exported
+from sme2_assets.models.artifact import load_exported, read_manifest
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 
@@ -58,6 +58,8 @@ def taken_of(store: Store, warehouse: Warehouse, run_id: str, timed: list[Times]
     outputs = next(folder.processes("latency")).folder / "outputs"
     facts = ModelFacts(
         program_bytes=exported.pte.stat().st_size,
+        delegate_calls=read_manifest(exported.manifest).operators.delegates,
+        steps=len(_records(warehouse, "SELECT 1 FROM operator_facts WHERE run_id = ?", run_id)),
         sqnr_db=[round(each["sqnr_db"], 2) for each in info.agreements] or None,
         least_db=info.sqnr_threshold_db,
         inputs=_sketches(exported.inputs),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sme2_assets.errors import ExportError, did_you_mean
+from sme2_assets.models import rewrites
 from sme2_assets.models.sources import ModelSource, all_sources
 from sme2_assets.models.spec import (
     AS_IS,
@@ -121,8 +122,11 @@ def is_known(key: str) -> bool:
 def model_spec(name: str) -> ModelSpec:
     """The model of that name or key, with its options: `toy_cnn`, `hf:bert@layers=2`, `hf.bert.layers_2`."""
     plain, options = _split(name)
+    rewrite = options.pop(rewrites.OPTION, None)
     spec = _find(plain)
-    return spec.with_options(options) if options else spec
+    if options:
+        spec = spec.with_options(options)
+    return rewrites.rewritten(spec, rewrite) if rewrite else spec
 
 
 def parse_variant(key: str) -> Variant:

@@ -19,6 +19,7 @@ from sme2_assets.cli import main
 from sme2_assets.gate.baseline import BASELINE_FILE, Baseline
 from sme2_assets.gate.judge import Tolerances, judge
 from sme2_assets.gate.summary import MARK
+from sme2_assets.models.rewrites import REWRITES
 from sme2_assets.store import CHECKOUT
 from sme2_assets.targets.host import host_platform
 from sme2_assets.targets.qemu import Qemu
@@ -141,6 +142,23 @@ def test_what_was_gained_is_recorded_when_somebody_says_so(repository: Path):
     assert again == recorded.model_copy(update={"times": times})
 
 
+def test_advice_is_proven_by_what_ran(artifacts_dir: Path, tmp_path: Path, emulator: Qemu):
+    """At fp16 XNNPACK has no SME2 kernel for 1x1 convolutions; both rewrites bring them onto the unit."""
+    [command] = bash_commands(CHECKOUT / "docs" / "advise.md")
+    done = documented(f"{command} --json", artifacts_dir, tmp_path)
+    told = json.loads(done.stdout)
+    off = {each["module"] for each in told["as it is"]["operators"] if each["unit"] == "off"}
+    assert off == {"depthwise.0.0", "expand.0.0", "project.0", "mix.0.0"}
+    tried = {each["change"]: each for each in told["tried"]}
+    assert set(tried) == {"-fp32", "-int8", *(f"@rewrite={name}" for name in REWRITES)}
+    for change in ("-fp32", "-int8", "@rewrite=linear", "@rewrite=framed"):
+        still_off = {each["module"] for each in tried[change]["facts"]["operators"] if each["unit"] == "off"}
+        assert still_off == {"depthwise.0.0"}
+        assert len(tried[change]["onto_the_unit"]) == 3
+        assert tried[change]["is_gain"]
+    assert tried["@rewrite=two_channels"]["problem"] == "the model has none"
+
+
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
@@ -169,20 +187,9 @@ def test_a_model_that_was_never_recorded_is_refused(repository: Path):
 
 
 def test_the_documented_commands_work_in_their_order(artifacts_dir: Path, tmp_path: Path, emulator: Qemu):
-    (tmp_path / "artifacts").symlink_to(artifacts_dir)
-    (tmp_path / "tools").symlink_to(artifacts_dir / "tools")
-    commands = [shlex.split(command) for command in bash_commands(CHECKOUT / "docs" / "gate.md")]
-    assert [words[2] for words in commands] == ["record", "check"]
-    for words in commands:
-        done = subprocess.run(
-            [sys.executable, "-m", "sme2_assets.cli", *words[1:]],
-            env={**os.environ, "SME2_DATA": str(tmp_path)},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+    commands = bash_commands(CHECKOUT / "docs" / "gate.md")
+    assert [shlex.split(command)[2] for command in commands] == ["record", "check"]
+    done = [documented(command, artifacts_dir, tmp_path) for command in commands][-1]
     assert "nothing was lost" in done.stdout
     assert "| toy_cnn-fp16 | ok | 4 of 8 | 62.2% |" in done.stdout
     # The one that the workflow checks with: recorded on another machine, another day.
@@ -190,3 +197,20 @@ def test_the_documented_commands_work_in_their_order(artifacts_dir: Path, tmp_pa
     made = Baseline.read(tmp_path / BASELINE_FILE)
     found = judge(kept.models["toy_cnn-fp16"], made.models["toy_cnn-fp16"], Tolerances())
     assert (kept.executorch, found) == (made.executorch, [])
+
+
+def documented(command: str, artifacts_dir: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command as it is written, in that folder, which is also its data folder."""
+    for name, place in (("artifacts", artifacts_dir), ("tools", artifacts_dir / "tools")):
+        if not (folder / name).exists():
+            (folder / name).symlink_to(place)
+    done = subprocess.run(
+        [sys.executable, "-m", "sme2_assets.cli", *shlex.split(command)[1:]],
+        env={**os.environ, "SME2_DATA": str(folder)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
