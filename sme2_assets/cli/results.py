@@ -232,16 +232,17 @@ def kernel_log(store: Store, log_file: Path, run_id: str | None, as_json: bool) 
     """
     from sme2_assets.report.terminal import show_rows
     from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.ingest import annotate, registered_rows_of_log, write_registered
+    from sme2_assets.warehouse.ingest import annotate, registered_rows_of_log
     from sme2_assets.warehouse.read import run_of_id
+    from sme2_assets.warehouse.sessions import take_session
 
     rows = registered_rows_of_log(log_file)
     if run_id is not None:
         warehouse = Warehouse(store.warehouse)
-        # Of a run that is there; kept first, so that no rebuild is without it.
+        # Of a run that is there; kept first: rows are made of what is kept.
         run_of_id(warehouse, run_id)
         annotate(store, run_id, log_file)
-        write_registered(warehouse, run_id, rows)
+        take_session(store, warehouse, store.run_dir(run_id))
         warehouse.publish()
     if as_json:
         click.echo(rows.to_json(orient="records", indent=2))
