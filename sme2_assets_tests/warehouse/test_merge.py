@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from benchmarks.made.run_folder import MadeRun
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse import commits as commit_chain
+from sme2_assets.warehouse import store as store_module
 from sme2_assets.warehouse.check import check_store
 from sme2_assets.warehouse.commits import add_commit, files_now, groups_now
 from sme2_assets.warehouse.merge import merge_runs
@@ -169,3 +172,42 @@ def test_publishing_merges_once_enough_runs_have_files_of_their_own(
     assert sync(store, quiet).refused == []
     assert len(groups_now(warehouse.tables)) == 4
     assert len(warehouse.query("FROM publishing.files WHERE table_name = 'timeline'")) == 4
+
+
+def test_who_waited_takes_what_another_one_published(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch):
+    """One publication for all that was written while somebody published, and not one for each writer."""
+    builds, asked, go_on = [], [], threading.Event()
+    real_build, real_last = store_module.build, store_module.last_commit
+
+    def build(*arguments: Any) -> Any:
+        built = real_build(*arguments)
+        builds.append(None)
+        go_on.wait(60)
+        return built
+
+    def last_commit(tables: Path) -> str:
+        asked.append(None)
+        return real_last(tables)
+
+    monkeypatch.setattr(store_module, "build", build)
+    monkeypatch.setattr(store_module, "last_commit", last_commit)
+
+    def write_and_publish(run: str) -> None:
+        warehouse.write_together([], [run])
+        published.append(warehouse.publish())
+
+    published: list[Path] = []
+    writers = [threading.Thread(target=write_and_publish, args=[run]) for run in RUNS[:5]]
+    writers[0].start()
+    while not builds:
+        time.sleep(0.01)
+    for writer in writers[1:]:
+        writer.start()
+    while len(asked) < len(writers):
+        time.sleep(0.01)
+    go_on.set()
+    for writer in writers:
+        writer.join()
+    assert len(builds) == 2
+    assert len({*published}) == 2
+    assert set(warehouse.query("FROM runs")["run_id"]) == {RUNS[5]}
