@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -15,7 +18,7 @@ import duckdb
 import pandas as pd
 import pytest
 
-from benchmarks.made.run_folder import MadeRun
+from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse import commits as commit_chain
@@ -211,3 +214,44 @@ def test_who_waited_takes_what_another_one_published(warehouse: Warehouse, monke
     assert len(builds) == 2
     assert len({*published}) == 2
     assert set(warehouse.query("FROM runs")["run_id"]) == {RUNS[5]}
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from sme2_assets.warehouse import Warehouse, merge
+from sme2_assets_tests.warehouse.crashes import die_at
+merge.LARGEST_GROUP_RUNS = 2
+warehouse = Warehouse(Path(sys.argv[1]))
+warehouse.query("FROM runs")
+die_at(int(sys.argv[2]))
+merge.merge_runs(warehouse)
+"""
+
+
+def test_a_merge_that_is_killed_changes_nothing_and_the_next_one_goes_on(store: Store, warehouse: Warehouse):
+    before = contents(warehouse)
+    for step in (2, 33, 70, 110):
+        killed = subprocess.run([sys.executable, "-c", KILLED, str(warehouse.root), str(step)], check=False)
+        assert killed.returncode == -signal.SIGKILL, step
+        warehouse.publish()
+        assert_equal(contents(warehouse), before)
+    assert list(check_store(store, quiet)) == []
+    merged(warehouse)
+    assert_equal(contents(warehouse), before)
+
+
+def test_runs_of_before_there_were_summaries_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = SESSIONS[0].write(tmp_path / "runs")
+    old, new = (Warehouse(tmp_path / name / "warehouse") for name in ("old", "new"))
+    with monkeypatch.context() as patched:
+        patched.setattr(Warehouse, "summaries", lambda self, files: [])
+        ingest(old, folder)
+        old.publish()
+    assert old.query("FROM operator_summary").empty
+    # As after an update, whose views are others: all is made anew.
+    shutil.rmtree(old.snapshots)
+    ingest(new, folder)
+    for warehouse in (old, new):
+        warehouse.publish()
+    assert_equal(contents(old), contents(new))
