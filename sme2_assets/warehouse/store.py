@@ -263,9 +263,10 @@ class Warehouse:
             self._point_link_at(final)
             for old in existing[: 1 - SNAPSHOTS_KEPT]:
                 old.unlink(missing_ok=True)
-            for name in built.needless:
-                (self.tables / name).unlink(missing_ok=True)
             self._drop_abandoned_files()
+        # After a merge there are thousands: nobody has to wait for them.
+        for name in built.needless:
+            (self.tables / name).unlink(missing_ok=True)
         return final, built.loose_runs
 
     def _holds(self, published: Path, commit: str) -> bool:
