@@ -29,6 +29,7 @@ SLOW = (
     "test_package.py",
     "warehouse/test_continued.py",
     "warehouse/test_publish.py",
+    "warehouse/test_shared.py",
 )
 # Rooms whose files share what takes long to make: one worker runs all of them.
 SHARING = ("etdump/", "exchange/", "report/")

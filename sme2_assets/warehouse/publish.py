@@ -17,7 +17,7 @@ from dataclasses import astuple, dataclass
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import duckdb
 import pandas as pd
@@ -266,21 +266,23 @@ _MOVED = """
 """
 
 
-def _show_events(connection: duckdb.DuckDBPyConnection, table: Table, folder: Path) -> None:
+def _show_events(
+    connection: duckdb.DuckDBPyConnection, table: Table, folder: Path | str, guarded: bool = True
+) -> None:
     """The view over the Parquet files of an event table, each by its name."""
     rows = connection.execute(
         "SELECT path, sha256, columns FROM publishing.files WHERE table_name = ? ORDER BY path", [table.name]
     ).fetchall()
     select = _rows(table, folder, [TableFile(*row) for row in rows])
-    if rows:
-        data = folder.parent.parent
+    if rows and guarded:
+        data = Path(folder).parent.parent
         guard = _MOVED.format(here=literal(f"{data}/"), really=literal(f"{data.resolve()}/"))
         select = f"SELECT events.* FROM ({select}) AS events, ({guard}) AS here"
     connection.execute(f"CREATE OR REPLACE VIEW {table.name} AS {select}")
     _comment(connection, table, "VIEW")
 
 
-def _rows(table: Table, folder: Path, files: Sequence[TableFile]) -> str:
+def _rows(table: Table, folder: Path | str, files: Sequence[TableFile]) -> str:
     """SQL for the rows of files; what was written before a column was declared has NULL there."""
     nulls = ", ".join(f'NULL::{column.type} AS "{column.name}"' for column in table.all_columns)
     none = f"SELECT {nulls} WHERE false"
@@ -288,7 +290,7 @@ def _rows(table: Table, folder: Path, files: Sequence[TableFile]) -> str:
         return none
     alike: dict[str, list[str]] = defaultdict(list)
     for file in files:
-        alike[file.columns].append(f"'{quoted(folder / file.path)}'")
+        alike[file.columns].append(literal(f"{folder}/{file.path}"))
     # Files of the same columns together: so only one of them is opened to learn which columns there are.
     read = " UNION ALL BY NAME ".join(
         f"FROM read_parquet([{', '.join(paths)}], hive_partitioning = true, hive_types_autocast = false)"
@@ -296,6 +298,22 @@ def _rows(table: Table, folder: Path, files: Sequence[TableFile]) -> str:
     )
     columns = ", ".join(f'"{column.name}"::{column.type} AS "{column.name}"' for column in table.all_columns)
     return f"SELECT {columns} FROM (({none}) UNION ALL BY NAME {read})"
+
+
+def write_for_readers_elsewhere(published: Path, path: Path, tables: str, files: Any) -> None:
+    """A copy of a published file whose events are read below the address `tables`, by fsspec's `files`."""
+    shutil.copyfile(published, path)
+    with duckdb.connect() as connection:
+        connection.register_filesystem(files)
+        connection.execute(f"ATTACH '{quoted(path)}' AS published")
+        connection.execute("USE published")
+        connection.begin()
+        for table in _event_tables():
+            _show_events(connection, table, tables, guarded=False)
+        connection.execute("UPDATE publishing.layout SET folder = ?", [tables])
+        connection.commit()
+        connection.execute("USE memory")
+        connection.execute("DETACH published")
 
 
 def _event_tables() -> list[Table]:
