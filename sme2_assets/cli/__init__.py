@@ -31,6 +31,7 @@ from sme2_assets.cli.sql import sql
 from sme2_assets.cli.support import tell
 from sme2_assets.cli.validate import smoke, validate
 from sme2_assets.cli.warehouse import check, warehouse
+from sme2_assets.cli.worker import worker
 from sme2_assets.errors import Sme2Error, disk_failure
 from sme2_assets.store import Store, default_data_root
 
@@ -87,7 +88,7 @@ COMMANDS = (
     demo,
     *(doctor, targets, devices, emulator, build_runner),
     *(models, onboard, check_model),
-    *(dev, profile, run, config),
+    *(dev, worker, profile, run, config),
     *(compare, explain, history, report, sql, warehouse, kernel_log),
     *(ingest, export_, validate, check, smoke, mutate, gc),
 )
