@@ -1,11 +1,11 @@
 """Evidence that several machines share: sessions in an object store, and a log of them that only grows.
 
-A store is any place that fsspec reaches: a bucket, or, as the smallest one, a folder. The files of a session
-are put there first. Then an entry is added to the log that names all of them with their hashes: it appears
-as a whole, under a number that nobody else has, or not at all. What no entry names is read by nobody, so a
-machine that dies while it puts files there leaves no half session. What an entry names is fetched once by
-every machine that wants it, verified, and renamed into place, both arms together. A session that was put
-there twice, because a machine died before it had noted that it had done so, is still fetched once.
+A store is any place that fsspec reaches: a bucket, or, as the smallest one, a folder. The run folders of a
+session are put there first, packed. Then an entry is added to the log that names them with their hashes: it
+appears as a whole, under a number that nobody else has, or not at all. What no entry names is read by nobody,
+so a machine that dies while it puts something there leaves no half session. What an entry names is fetched
+once by every machine that wants it, verified, and renamed into place, both arms together. A session that was
+put there twice, because a machine died before it had noted that it had done so, is still fetched once.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
+import tarfile
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +25,7 @@ from typing import TYPE_CHECKING, ClassVar
 from filelock import FileLock
 
 from sme2_assets.errors import EvidenceError, Sme2Error
-from sme2_assets.evidence.documents import Count, Document, PathInside, Text
+from sme2_assets.evidence.documents import Count, Document, Part, PathInside, Text
 from sme2_assets.evidence.folder import (
     RunFolder,
     arms_of_session,
@@ -32,7 +35,6 @@ from sme2_assets.evidence.folder import (
     run_folders,
 )
 from sme2_assets.evidence.foreign import FOREIGN_FILE
-from sme2_assets.evidence.manifest import MANIFEST_FILE
 from sme2_assets.evidence.sequence import count_from
 from sme2_assets.store import (
     Store,
@@ -52,6 +54,15 @@ VARIABLE = "SME2_STORE"
 _DAMAGED = "Restore the object from a copy, or measure again."
 
 
+class SharedRun(Part):
+    """A run folder as one object: a request, and a name, for each of its many small files would cost more."""
+
+    archive: PathInside
+    sha256: Text
+    # The hash of what vouches for its files (identity_of).
+    evidence: Text
+
+
 class SharedSession(Document):
     """An entry of the log."""
 
@@ -60,8 +71,8 @@ class SharedSession(Document):
 
     # The largest number of a session (sequence.py) in this entry and in all before it.
     sequence: Count
-    # Every file of every run of the session, with its hash.
-    runs: dict[Text, dict[PathInside, Text]]
+    # By their ids: both arms of a pair.
+    runs: dict[Text, SharedRun]
 
 
 @dataclass
@@ -144,7 +155,7 @@ class SharedStore:
                 return entry.sequence if entry else 0
         return 0
 
-    def _append(self, sequence: int, runs: Mapping[str, dict[str, str]]) -> None:
+    def _append(self, sequence: int, runs: Mapping[str, SharedRun]) -> None:
         number = self._end()
         while True:
             newest = max(sequence, self._sequence_before(number))
@@ -231,19 +242,28 @@ class SharedStore:
                     continue
                 try:
                     arms = self._arms(path)
-                    content = {arm.name: _files_of(arm) for arm in arms}
+                    for arm in arms:
+                        open_verified(arm)
                 except EvidenceError as error:
                     log(f"{path.name} is not shared: {error}")
                     continue
+                names = [arm.name for arm in arms]
                 if arms:
-                    log(f"sharing {', '.join(content)}")
-                    for run_id, files in content.items():
-                        for name in files:
-                            self.put(runs / run_id / name, f"runs/{run_id}/{name}")
-                    self._append(_sequence_of(arms[0]), content)
-                    pushed += content
-                self._know([arm.name for arm in arms] or [path.name])
+                    log(f"sharing {', '.join(names)}")
+                    self._append(_sequence_of(arms[0]), {arm.name: self._put_run(arm) for arm in arms})
+                    pushed += names
+                self._know(names or [path.name])
         return pushed
+
+    def _put_run(self, folder: Path) -> SharedRun:
+        with tempfile.TemporaryDirectory() as temporary:
+            packed = Path(temporary) / "run"
+            _pack(folder, packed)
+            sha256 = sha256_of_file(packed)
+            # By its content: what somebody else made of the same run is another object.
+            name = f"runs/{folder.name}-{sha256[:16]}.tar.gz"
+            self.put(packed, name)
+        return SharedRun(archive=name, sha256=sha256, evidence=str(identity_of(folder)))
 
     def _arms(self, path: Path) -> list[Path]:
         """The folders of a session; none where it measures no model."""
@@ -281,26 +301,30 @@ class SharedStore:
         """The folders of a session, in place with all their files; none where they are here already."""
         finals = [runs / safe_name(run_id) for run_id in entry.runs]
         for there in (final for final in finals if final.is_dir()):
-            _require_same(there, entry.runs[there.name])
+            if identity_of(there) != entry.runs[there.name].evidence:
+                raise EvidenceError(
+                    f"{there} and the shared store have the same run id and different content.",
+                    "One of them was changed or made up: find out which, and remove it.",
+                )
         missing = [final for final in finals if not final.is_dir()]
         if not missing:
             return []
         log(f"fetching {', '.join(final.name for final in missing)}")
         with new_directories(missing) as stagings:
             for staging, final in zip(stagings, missing, strict=True):
-                for name, sha256 in entry.runs[final.name].items():
-                    path = staging / name
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    self._fetch(f"{self.root}/runs/{final.name}/{name}", path, sha256)
+                self._unpack(entry.runs[final.name], staging)
         return missing
 
-    def _fetch(self, name: str, path: Path, sha256: str) -> None:
-        try:
-            self.fs.get_file(name, str(path))
-        except FileNotFoundError:
-            raise EvidenceError(f"{name} is missing from the shared store.", _DAMAGED) from None
-        if sha256_of_file(path) != sha256:
-            raise EvidenceError(f"{name} in the shared store is not the file that was measured.", _DAMAGED)
+    def _unpack(self, run: SharedRun, folder: Path) -> None:
+        with tempfile.TemporaryDirectory() as temporary:
+            packed = Path(temporary) / "run"
+            try:
+                self.fs.get_file(f"{self.root}/{run.archive}", str(packed))
+            except FileNotFoundError:
+                raise EvidenceError(f"{run.archive} is missing from the shared store.", _DAMAGED) from None
+            if sha256_of_file(packed) != run.sha256:
+                raise EvidenceError(f"{run.archive} in the shared store is not what was put there.", _DAMAGED)
+            _unpack(packed, folder)
 
     def count_on(self, runs: Path) -> None:
         """Makes the next session here newer than all that are there."""
@@ -313,25 +337,26 @@ class SharedStore:
             yield
 
 
-def _files_of(folder: Path) -> dict[str, str]:
-    """All files of a run, verified, with their hashes; what vouches for the others is the last one."""
-    open_verified(folder)
-    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    vouching = [name for name in files if name in (MANIFEST_FILE, FOREIGN_FILE)]
-    names = [name for name in files if name not in vouching] + vouching
-    return {name: sha256_of_file(folder / name) for name in names}
+def _pack(folder: Path, packed: Path) -> None:
+    with tarfile.open(packed, "w:gz", compresslevel=6) as archive:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            archive.add(path, path.relative_to(folder).as_posix(), recursive=False)
+
+
+def _unpack(packed: Path, folder: Path) -> None:
+    """Regular files alone, and below the folder alone, whatever the archive says."""
+    with tarfile.open(packed, "r:gz") as archive:
+        for member in archive:
+            content = archive.extractfile(member) if member.isreg() else None
+            path = folder / member.name
+            if content is None or not path.resolve().is_relative_to(folder.resolve()):
+                raise EvidenceError(f"{member.name!r} of an archive is no file of a run folder.", _DAMAGED)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as target:
+                shutil.copyfileobj(content, target)
 
 
 def _sequence_of(folder: Path) -> int:
     if (folder / FOREIGN_FILE).is_file():
         return 0
     return RunFolder.open(folder).manifest.sequence
-
-
-def _require_same(folder: Path, files: Mapping[str, str]) -> None:
-    vouching = next((files[name] for name in (MANIFEST_FILE, FOREIGN_FILE) if name in files), None)
-    if identity_of(folder) != vouching:
-        raise EvidenceError(
-            f"{folder} and the shared store have the same run id and different content.",
-            "One of them was changed or made up: find out which, and remove it.",
-        )

@@ -257,8 +257,8 @@ def test_a_night_over_two_workers_has_every_session_once_although_a_worker_is_ki
         found = connection.execute("SELECT DISTINCT run_id FROM timeline ORDER BY run_id").fetchall()
     assert [run for (run,) in found] == sorted(measured), "people see the same in the store"
 
-    words = [PROGRAMS / "dagster-webserver", "-w", workspace, "-h", "127.0.0.1", "-p", str(ui_port)]
-    deployment.start("webserver", *words)
+    words = [sys.executable, "-m", "sme2_assets.ui.webserver", "-h", "127.0.0.1", "-p", str(ui_port)]
+    deployment.start("webserver", *words, "-w", workspace)
     deployment.wait("the webserver", lambda: listens(ui_port), 120)
     question = json.dumps({"query": "{ runsOrError { ... on Runs { results { status } } } }"}).encode()
     request = urllib.request.Request(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import dagster as dg
 import duckdb
 import fsspec
 import pytest
@@ -18,11 +22,15 @@ from click.testing import CliRunner
 
 from benchmarks.made.run_folder import MadeRun
 from sme2_assets.cli import main
+from sme2_assets.defs.jobs import compare_job, regressions_job
+from sme2_assets.defs.partitions import MODEL_VARIANTS, SESSION_TAG, pair_key
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.sequence import next_number
 from sme2_assets.evidence.shared import SharedStore
-from sme2_assets.store import Store
-from sme2_assets.warehouse.shared import CURRENT, catch_up, publish_shared
+from sme2_assets.launch import Jobs
+from sme2_assets.store import Store, sha256_of_file
+from sme2_assets.warehouse.shared import CURRENT, catch_up, give, publish_shared
 from sme2_assets.warehouse.store import Warehouse
 from sme2_assets_tests.warehouse.crashes import session
 
@@ -116,15 +124,15 @@ def test_one_damaged_object_costs_its_own_session_until_it_is_mended(
     first, second = measured(one, 1), measured(one, 2)
     catch_up(one, silent)
     fs, root = fsspec.core.url_to_fs(shared_url, use_listings_cache=False)
-    name = f"{root}/runs/{first.run_id}/operators.json"
+    [name] = [it for it in fs.find(f"{root}/runs") if first.run_id in it]
     whole = fs.cat_file(name)
     if fault == "changed":
-        fs.pipe_file(name, whole[:-2] + b" \n")
+        fs.pipe_file(name, whole[:-2] + b"##")
     else:
         fs.rm_file(name)
     pulled = catch_up(reader, silent)
     [error] = pulled.refused.values()
-    assert "operators.json" in error.what
+    assert first.run_id in error.what
     assert sessions_in(reader) == [second.session_id] * 2
     assert [path.name for path in reader.runs.iterdir() if first.session_id in path.name] == []
     fs.pipe_file(name, whole)
@@ -135,11 +143,31 @@ def test_one_damaged_object_costs_its_own_session_until_it_is_mended(
 def test_an_entry_that_leads_out_of_the_folder_is_refused(shared_url: str, tmp_path: Path):
     reader = Store(tmp_path / "reader")
     there = shared(reader)
-    for number, runs in enumerate(({"../../evil": {"a": "0" * 64}}, {"run": {"../../evil": "0" * 64}})):
-        entry = json.dumps({"schema": 1, "sequence": 0, "runs": runs}).encode()
-        there.create(there._name(number + 1), entry)
-    assert len(catch_up(reader, silent).refused) == 2
-    assert not list(tmp_path.rglob("evil*"))
+    packed = tmp_path / "packed"
+    hostile = [
+        ("../../evil", tarfile.REGTYPE),
+        ("/tmp/sme2-evil", tarfile.REGTYPE),
+        ("evil", tarfile.SYMTYPE),
+    ]
+    runs = [("../../evil", "runs/a"), ("run", "../../evil")] + [("run", f"runs/{n}") for n in range(3)]
+    for number, (name, kind) in enumerate(hostile):
+        with tarfile.open(packed, "w:gz") as archive:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "/etc/passwd"
+            archive.addfile(member, io.BytesIO())
+        there.put(packed, f"runs/{number}")
+    for number, (run_id, archived) in enumerate(runs, start=1):
+        run = {"archive": archived, "sha256": sha256_of_file(packed), "evidence": "0" * 64}
+        if archived.startswith("runs/") and archived != "runs/a":
+            fs, root = there.fs, there.root
+            run["sha256"] = hashlib.sha256(fs.cat_file(f"{root}/{archived}")).hexdigest()
+        entry = json.dumps({"schema": 1, "sequence": 0, "runs": {run_id: run}}).encode()
+        there.create(there._name(number), entry)
+    told = [error.what for error in catch_up(reader, silent).refused.values()]
+    assert len(told) == len(runs)
+    assert sum("no file of a run folder" in text for text in told) == len(hostile)
+    assert not Path("/tmp/sme2-evil").exists()
+    assert not [path for path in tmp_path.rglob("*evil*") if "store" not in str(path)]
 
 
 def test_evidence_that_was_changed_is_not_shared(shared_url: str, tmp_path: Path):
@@ -174,6 +202,21 @@ def test_people_open_the_published_file_from_the_store_with_any_client(shared_ur
             [[runs]] = connection.execute("SELECT count(*) FROM runs").fetchall()
             [[events]] = connection.execute("SELECT count(*) FROM timeline").fetchall()
         assert (runs, events) == (2 * sessions, expected * sessions // 7)
+
+
+def test_what_was_measured_elsewhere_is_compared_and_reported_here(shared_url: str, tmp_path: Path):
+    """As the worker `lab` does after a session of another one."""
+    one, lab = Store(tmp_path / "one"), Lab(data_root=str(tmp_path / "lab"))
+    off = measured(one, 1)
+    give(one, silent)
+    with dg.instance_for_test() as instance:
+        instance.add_dynamic_partitions(MODEL_VARIANTS, [off.variant])
+        jobs = Jobs(lab, instance, silent)
+        jobs.run(compare_job.name, [pair_key(off.variant, off.platform)], tags={SESSION_TAG: off.session_id})
+        jobs.run(regressions_job.name)
+    compared = lab.warehouse.query("SELECT session_id FROM comparisons WHERE level = 'model'")
+    assert compared["session_id"].tolist() == [off.session_id]
+    assert list((lab.store.reports / off.variant).rglob("report.md"))
 
 
 def test_the_command_line_exchanges_and_publishes(shared_url: str, tmp_path: Path):
