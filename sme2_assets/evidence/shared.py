@@ -17,7 +17,7 @@ import shutil
 import tarfile
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 Log = Callable[[str], None]
 
 VARIABLE = "SME2_STORE"
+# Noted here of a run: it is in the store, or nobody's business there; and it was handed on here to whoever
+# makes its rows, so that what is removed on purpose does not come back.
+_THERE, _HANDED_ON = "there", "handed_on"
 _DAMAGED = "Restore the object from a copy, or measure again."
 
 
@@ -218,14 +221,13 @@ class SharedStore:
         except (FileNotFoundError, ValueError):
             return {}
 
-    def _is_known(self, run_id: str) -> bool:
-        return (self.here / "runs" / run_id).exists()
+    def _has_noted(self, note: str, run_id: str) -> bool:
+        return (self.here / note / safe_name(run_id)).exists()
 
-    def _know(self, run_ids: Sequence[str]) -> None:
-        """These runs came from there, or are there, or belong to this data folder alone."""
+    def _note(self, note: str, run_ids: Iterable[str]) -> None:
         for run_id in run_ids:
-            (self.here / "runs").mkdir(parents=True, exist_ok=True)
-            (self.here / "runs" / run_id).touch()
+            (self.here / note).mkdir(parents=True, exist_ok=True)
+            (self.here / note / safe_name(run_id)).touch()
 
     # Sessions
 
@@ -238,7 +240,7 @@ class SharedStore:
         with self._one_at_a_time("push"), self.reached():
             finish_sessions(runs)
             for path in run_folders(runs):
-                if self._is_known(path.name):
+                if self._has_noted(_THERE, path.name):
                     continue
                 try:
                     arms = self._arms(path)
@@ -252,7 +254,8 @@ class SharedStore:
                     log(f"sharing {', '.join(names)}")
                     self._append(_sequence_of(arms[0]), {arm.name: self._put_run(arm) for arm in arms})
                     pushed += names
-                self._know(names or [path.name])
+                for note in (_HANDED_ON, _THERE):
+                    self._note(note, names or [path.name])
         return pushed
 
     def _put_run(self, folder: Path) -> SharedRun:
@@ -271,8 +274,12 @@ class SharedStore:
             return [path]
         return [] if RunFolder.open(path).is_slowed else arms_of_session(path)
 
-    def pull(self, runs: Path, log: Log) -> Pulled:
-        """Fetches every session that is there and not here. What cannot be fetched is tried again later."""
+    def pull(self, runs: Path, log: Log, take: Callable[[Path], object] = lambda folder: None) -> Pulled:
+        """Fetches every session that is there and was never here, and hands it on: a folder of it is taken.
+
+        What cannot be fetched or taken is tried again the next time, and so is what was not handed on because
+        this process was killed.
+        """
         done = Pulled()
         with self._one_at_a_time("pull"), self.reached():
             state = self._state()
@@ -285,9 +292,13 @@ class SharedStore:
                     entry = self._entry(number)
                     if entry is None:
                         break
-                    if fetched := self._fetched(entry, runs, log):
-                        done.folders.append(fetched[0])
-                    self._know(list(entry.runs))
+                    if not all(self._has_noted(_HANDED_ON, run_id) for run_id in entry.runs):
+                        # First, or it would be taken for what was measured here.
+                        self._note(_THERE, entry.runs)
+                        folder = self._fetched(entry, runs, log)
+                        take(folder)
+                        done.folders.append(folder)
+                        self._note(_HANDED_ON, entry.runs)
                 except Sme2Error as error:
                     done.refused[self._name(number)] = error
                     again.append(number)
@@ -297,8 +308,8 @@ class SharedStore:
                 )
         return done
 
-    def _fetched(self, entry: SharedSession, runs: Path, log: Log) -> list[Path]:
-        """The folders of a session, in place with all their files; none where they are here already."""
+    def _fetched(self, entry: SharedSession, runs: Path, log: Log) -> Path:
+        """A folder of a session; all of them are in place with all their files."""
         finals = [runs / safe_name(run_id) for run_id in entry.runs]
         for there in (final for final in finals if final.is_dir()):
             if identity_of(there) != entry.runs[there.name].evidence:
@@ -306,14 +317,12 @@ class SharedStore:
                     f"{there} and the shared store have the same run id and different content.",
                     "One of them was changed or made up: find out which, and remove it.",
                 )
-        missing = [final for final in finals if not final.is_dir()]
-        if not missing:
-            return []
-        log(f"fetching {', '.join(final.name for final in missing)}")
-        with new_directories(missing) as stagings:
-            for staging, final in zip(stagings, missing, strict=True):
-                self._unpack(entry.runs[final.name], staging)
-        return missing
+        if missing := [final for final in finals if not final.is_dir()]:
+            log(f"fetching {', '.join(final.name for final in missing)}")
+            with new_directories(missing) as stagings:
+                for staging, final in zip(stagings, missing, strict=True):
+                    self._unpack(entry.runs[final.name], staging)
+        return finals[0]
 
     def _unpack(self, run: SharedRun, folder: Path) -> None:
         with tempfile.TemporaryDirectory() as temporary:

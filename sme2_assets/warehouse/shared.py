@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.shared import Pulled, SharedStore
 from sme2_assets.store import Store, sha256_of_file, write_text_atomically
 from sme2_assets.warehouse.commits import commits_after
@@ -38,24 +37,19 @@ def give(store: Store, log: Log) -> None:
         shared.push(store.runs, log)
 
 
-def exchange(store: Store, log: Log) -> Pulled:
+def exchange(store: Store, log: Log, take: Callable[[Path], object] = lambda folder: None) -> Pulled:
     """Gives what was measured here to the shared store, and fetches what was measured elsewhere."""
     shared = SharedStore.of(store)
     if shared is None:
         return Pulled()
     shared.push(store.runs, log)
-    return shared.pull(store.runs, log)
+    return shared.pull(store.runs, log, take)
 
 
 def catch_up(store: Store, log: Log) -> Pulled:
     """The same, and what was fetched is in the tables then."""
-    pulled = exchange(store, log)
     warehouse = Warehouse(store.warehouse)
-    for folder in pulled.folders:
-        try:
-            take_session(store, warehouse, folder)
-        except Sme2Error as error:
-            pulled.refused[folder.name] = error
+    pulled = exchange(store, log, lambda folder: take_session(store, warehouse, folder))
     if pulled.folders:
         warehouse.publish()
     for what, why in pulled.refused.items():

@@ -1,10 +1,11 @@
-"""Kills a machine while it gives a session to a shared store, at every step, and says what is left.
+"""Kills a machine while it gives a session to a shared store, or fetches one, and says what is left.
 
     SME2_STORE=s3://bucket/prefix python -m sme2_assets_tests.warehouse.shared_crashes FOLDER KILLS
 
 A process is killed (SIGKILL) just before the n-th time that it puts something into the store or notes
 something on its own disk, or in the middle of what it puts there, for one n after the other. After each kill
 another machine looks at the store. At the end the first machine goes on, as if it had been started again.
+The same is done to a machine that fetches sessions and takes them into its tables.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def die_at(shared: SharedStore, step: int | None) -> list[int]:
     # What is half put under a name that an entry has not named yet must not matter either.
     fs.put_file = counted(fs.put_file, put_half)
     fs.pipe_file = counted(fs.pipe_file)
-    for name in ("replace", "link", "rename"):
+    fs.get_file = counted(fs.get_file)
+    for name in ("replace", "link", "rename", "fsync"):
         setattr(os, name, counted(getattr(os, name)))
     Path.touch = counted(Path.touch)  # type: ignore[method-assign]
     return count
@@ -62,6 +64,14 @@ def give(store: Store, step: int | None) -> int:
     assert shared is not None
     count = die_at(shared, step)
     shared.push(store.runs, lambda _: None)
+    return count[0]
+
+
+def fetch(store: Store, step: int | None) -> int:
+    shared = SharedStore.of(store)
+    assert shared is not None
+    count = die_at(shared, step)
+    catch_up(store, lambda _: None)
     return count[0]
 
 
@@ -102,12 +112,24 @@ def main(folder: Path, kills: int) -> dict[str, Any]:
         if number % 3 == 0:
             forked(lambda: give(worker, None))
     forked(lambda: give(worker, None))
+    forked(lambda: take(reader))
+    # How many steps there are to one session.
+    measured.append(measure(worker, made, kills + 2))
+    forked(lambda: give(worker, None))
+    fetching = forked(lambda: fetch(reader, None))
+    for number in range(kills + 3, 2 * kills + 3):
+        measured.append(measure(worker, made, number))
+        forked(lambda: give(worker, None))
+        step = 1 + (number * 37) % fetching
+        answer = forked(lambda step=step: fetch(reader, step))  # type: ignore[misc]
+        assert answer is None, f"step {step} of {fetching} was not reached"
+        half |= set(forked(lambda: seen(reader))["half"])
     after = forked(lambda: take(reader))
     forked(lambda: publish_shared(reader, lambda _: None))
     counted = forked(lambda: rows(reader))
     return {
-        "steps": steps,
-        "kills": kills,
+        "steps": [steps, fetching],
+        "kills": 2 * kills,
         "invisible after the kill": invisible,
         "half": sorted(half | set(after["half"])),
         "lost": sorted(set(measured) - set(after["sessions"])),
@@ -116,6 +138,7 @@ def main(folder: Path, kills: int) -> dict[str, Any]:
         "refused": {**refused, **after["refused"]},
         "entries": forked(lambda: entries(worker)),
         "sessions": len(measured),
+        "in the tables": len(after["sessions"]),
     }
 
 

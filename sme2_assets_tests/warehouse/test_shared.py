@@ -35,7 +35,7 @@ from sme2_assets.warehouse.store import Warehouse
 from sme2_assets_tests.warehouse.crashes import session
 
 # `python -m sme2_assets_tests.warehouse.shared_crashes FOLDER 220` kills at every step.
-KILLS = 12
+KILLS = 8
 
 
 def silent(_: str) -> None: ...
@@ -85,6 +85,21 @@ def test_a_session_that_was_given_twice_is_taken_once(shared_url: str, tmp_path:
     shared(one).push(one.runs, silent)
     assert shared(one)._end() == 3, "there are two entries"
     catch_up(reader, silent)
+    assert sessions_in(reader) == [off.session_id] * 2
+
+
+def test_what_was_removed_here_does_not_come_back(shared_url: str, tmp_path: Path):
+    one, reader = Store(tmp_path / "one"), Store(tmp_path / "reader")
+    off = measured(one, 1)
+    catch_up(one, silent)
+    catch_up(reader, silent)
+    for path in list(reader.runs.iterdir()):
+        shutil.rmtree(path)
+    shutil.rmtree(one.root / "shared")
+    shared(one).push(one.runs, silent)
+    assert catch_up(reader, silent).folders == [], "not even where it was given twice"
+    shutil.rmtree(reader.root / "shared")
+    assert len(catch_up(reader, silent).folders) == 1
     assert sessions_in(reader) == [off.session_id] * 2
 
 
@@ -269,4 +284,4 @@ def test_whenever_a_machine_is_killed_the_store_has_no_half_session_and_loses_no
     assert (found["half"], found["lost"], found["not measured"], found["not once"]) == ([], [], [], [])
     assert found["refused"] == {}
     assert found["invisible after the kill"] > 0
-    assert found["entries"] >= found["sessions"] == KILLS + 1
+    assert found["entries"] >= found["sessions"] == found["in the tables"] == 2 * KILLS + 2
