@@ -300,11 +300,16 @@ def _rows(table: Table, folder: Path | str, files: Sequence[TableFile]) -> str:
     return f"SELECT {columns} FROM (({none}) UNION ALL BY NAME {read})"
 
 
-def write_for_readers_elsewhere(published: Path, path: Path, tables: str, files: Any) -> None:
-    """A copy of a published file whose events are read below the address `tables`, by fsspec's `files`."""
+def write_for_readers_elsewhere(published: Path, path: Path, tables: str, folder: Path) -> None:
+    """A copy of a published file whose events are read below the address `tables`, as those in `folder` are.
+
+    DuckDB looks at every file that a view names when it is made: at those here, for asking a store a thousand
+    times takes a minute.
+    """
     shutil.copyfile(published, path)
     with duckdb.connect() as connection:
-        connection.register_filesystem(files)
+        if "://" in tables:
+            connection.register_filesystem(_as_if_at(tables, folder))
         connection.execute(f"ATTACH '{quoted(path)}' AS published")
         connection.execute("USE published")
         connection.begin()
@@ -314,6 +319,21 @@ def write_for_readers_elsewhere(published: Path, path: Path, tables: str, files:
         connection.commit()
         connection.execute("USE memory")
         connection.execute("DETACH published")
+
+
+def _as_if_at(tables: str, folder: Path) -> Any:
+    """A file system that has the files of a folder at another address."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    class Here(LocalFileSystem):
+        protocol = tables.partition("://")[0]
+        cachable = False
+
+        @classmethod
+        def _strip_protocol(cls, path: Any) -> Any:
+            return super()._strip_protocol(str(path).replace(tables, str(folder), 1))
+
+    return Here()
 
 
 def _event_tables() -> list[Table]:

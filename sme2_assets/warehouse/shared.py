@@ -77,7 +77,7 @@ def publish_shared(store: Store, log: Log) -> str | None:
         with tempfile.TemporaryDirectory() as folder:
             made = Path(folder) / "warehouse.duckdb"
             tables = f"{shared.root if shared.is_folder else shared.url}/tables"
-            write_for_readers_elsewhere(published, made, tables, shared.fs)
+            write_for_readers_elsewhere(published, made, tables, warehouse.tables)
             name = f"published/warehouse-{sha256_of_file(made)[:16]}.duckdb"
             shared.put(made, name)
             kept = [name, *(each for each in _published(shared) if each != name)]
