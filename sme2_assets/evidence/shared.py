@@ -38,6 +38,7 @@ from sme2_assets.evidence.foreign import FOREIGN_FILE
 from sme2_assets.evidence.sequence import count_from
 from sme2_assets.store import (
     Store,
+    fsync,
     new_directories,
     safe_name,
     sha256_of_file,
@@ -126,7 +127,8 @@ class SharedStore:
 
     def _end(self) -> int:
         """The first number that no entry has. There are no gaps, so a few looks find it."""
-        known, step = self._position(), 1
+        hint = self.here / "end"
+        known, step = int(hint.read_text()) if hint.is_file() else 0, 1
         if known and not self._has(known):
             # Another store than the one that was looked at.
             known = 0
@@ -136,6 +138,7 @@ class SharedStore:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._has(middle) else (low, middle)
+        write_text_atomically(hint, str(low))
         return high
 
     def _has(self, number: int) -> bool:
@@ -193,7 +196,8 @@ class SharedStore:
         staged = str(Path(target).with_name(f".{Path(target).name}.{uuid.uuid4().hex}"))
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         self.fs.put_file(str(source), staged)
-        self.fs.mv(staged, target)
+        fsync(Path(staged))
+        Path(staged).replace(target)
 
     @contextlib.contextmanager
     def reached(self) -> Iterator[None]:
@@ -210,10 +214,6 @@ class SharedStore:
             ) from error
 
     # What this data folder knows
-
-    def _position(self) -> int:
-        """The last entry that was looked at."""
-        return int(self._state().get("position", 0))
 
     def _state(self) -> dict:
         try:

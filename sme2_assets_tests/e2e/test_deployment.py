@@ -25,6 +25,7 @@ from typing import Any
 import dagster as dg
 import duckdb
 import fsspec
+import psycopg2
 import pytest
 
 from sme2_assets.evidence.folder import run_folders
@@ -267,5 +268,10 @@ def test_a_night_over_two_workers_has_every_session_once_although_a_worker_is_ki
     with urllib.request.urlopen(request, timeout=60) as answer:
         statuses = [it["status"] for it in json.load(answer)["data"]["runsOrError"]["results"]]
     assert Counter(statuses)["FAILURE"] == 2
+    with psycopg2.connect(deployment.environment["SME2_POSTGRES"].replace("+psycopg2", "")) as connection:
+        cursor = connection.cursor()
+        cursor.execute("SELECT count(*), pg_total_relation_size('event_logs') FROM event_logs")
+        events, size = cursor.fetchall()[0]
+    times[f"(no time) events of {len(statuses)} runs: {events}, {size} bytes in PostgreSQL"] = 0.0
     with capsys.disabled():
         print("".join(f"\n{at:7.1f} s  {what}" for what, at in times.items()))

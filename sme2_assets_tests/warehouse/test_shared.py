@@ -116,6 +116,21 @@ def test_numbers_of_two_machines_are_in_the_order_of_what_they_could_see(shared_
     assert shared(two).newest() == 71, "a later entry with a smaller number hides no larger one"
 
 
+def test_a_machine_that_knows_where_the_log_ended_asks_little(
+    shared_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    one, two = Store(tmp_path / "one"), Store(tmp_path / "two")
+    for store in (one, two):
+        for number in range(9):
+            shared(store).create(shared(store)._name(number + 1 + 9 * (store is two)), b"{}")
+    asked: list[int] = []
+    has = SharedStore._has
+    monkeypatch.setattr(SharedStore, "_has", lambda self, number: asked.append(number) or has(self, number))
+    assert [shared(one)._end() for _ in range(2)] == [19, 19]
+    assert asked[-2:] == [18, 19]
+    assert len(asked) > 6
+
+
 def test_many_machines_at_once_never_share_a_place_in_the_log(shared_url: str, tmp_path: Path):
     stores = [Store(tmp_path / f"machine{number}") for number in range(6)]
     for number, store in enumerate(stores):
