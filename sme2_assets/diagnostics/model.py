@@ -156,16 +156,14 @@ def _run_once(
     target: Target, runner: RunnerBinary, exported: ExportedModel
 ) -> tuple[RunnerResult, list[np.ndarray]]:
     with target.workspace() as workspace:
-        command = [*workspace.install(runner.program), "--model", workspace.put(exported.pte)]
-        for path in exported.inputs:
-            command += ["--input", workspace.put(path)]
+        command = [*workspace.install(runner.program), *exported.runner_flags(workspace.put)]
         command += ["--pass", "latency", "--threads", "1", "--warmup", "1"]
         command += ["--iterations", str(_TIMED_INFERENCES)]
         command += ["--result", workspace.path("check.json"), "--outputs", workspace.path("check_outputs")]
         done = workspace.run(command, {"SME2_RUNNER_SME2": "off"}, _RUN_TIMEOUT_S)
         if done.returncode != 0:
             lacking = load_failure(done.stderr, ProgramOperators.read(exported.operators))
-            raise lacking or runner_failure(done.returncode, done.stderr[-2000:])
+            raise lacking or runner_failure(done.returncode, done.stderr)
         result = RunnerResult.read(Path(workspace.path("check.json")))
         folder = Path(workspace.path("check_outputs"))
         outputs = [np.load(folder / str(fact.file), allow_pickle=False) for fact in result.outputs]
@@ -181,7 +179,9 @@ def _compare(
             step.detail = "the program came without an eager model: there is nothing to compare with"
             return
         expected = [np.load(path, allow_pickle=False) for path in exported.expected_outputs]
-        agreements = compare_outputs(expected, outputs, classifier=manifest.is_classifier)
+        agreements = compare_outputs(
+            expected, outputs, classifier=manifest.is_classifier, rankings=exported.rankings
+        )
         worst = worst_agreement(agreements)
         if worst is None:
             raise ExportError("The model has no outputs", "return a tensor from its forward()")

@@ -20,6 +20,7 @@ from sme2_assets.models.lowering import build_model, calibration, one_thread
 from sme2_assets.models.progress import Progress
 from sme2_assets.models.provenance import Origin, operator_name, origin_of
 from sme2_assets.models.quantise import quantise
+from sme2_assets.models.reference import state_kept
 from sme2_assets.models.registry import ModelSpec, model_spec, parse_variant
 
 Log = Callable[[str], None]
@@ -161,7 +162,8 @@ def _watch(model: Any, inputs: ModelInputs, see: Callable[[_Key, Any, Any], None
     watching = Watching(model)
     # The interpreter would print the graph with every exception, ours included.
     watching.extra_traceback = False
-    watching.run(*torch.utils._pytree.tree_leaves((inputs.args, inputs.kwargs)))
+    with state_kept(model):
+        watching.run(*inputs.copied().flat())
 
 
 def _is_finite(value: Any) -> bool:

@@ -309,21 +309,30 @@ COMMENT ON COLUMN delegation_report.share IS 'Mean time over mean Method::execut
 COMMENT ON COLUMN delegation_report.count IS 'Operators of the exported program; XNNPACK fuses some of them.';
 
 CREATE VIEW attribution_coverage AS
+WITH placed AS (
+    SELECT
+        *,
+        coalesce(module, source) IS NOT NULL AS has_place,
+        attribution = 'inserted' OR (attribution IN ('exact', 'aligned') AND coalesce(module, source) IS NOT NULL)
+            AS is_attributed
+    FROM operator_facts
+)
 SELECT
     run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at,
     count(*)::INTEGER AS operators,
-    count(*) FILTER (attribution IN ('exact', 'aligned', 'inserted'))::INTEGER AS attributed_operators,
-    count(*) FILTER (attribution IN ('exact', 'aligned', 'inserted')) / count(*) AS row_coverage,
-    coalesce(sum(mean_ns) FILTER (attribution IN ('exact', 'aligned', 'inserted')), 0) / nullif(sum(mean_ns), 0)
-        AS time_coverage
-FROM operator_facts
+    CASE WHEN bool_or(has_place) THEN count(*) FILTER (is_attributed) END::INTEGER AS attributed_operators,
+    CASE WHEN bool_or(has_place) THEN count(*) FILTER (is_attributed) / count(*) END AS row_coverage,
+    CASE
+        WHEN bool_or(has_place) THEN coalesce(sum(mean_ns) FILTER (is_attributed), 0) / nullif(sum(mean_ns), 0)
+    END AS time_coverage
+FROM placed
 GROUP BY
     run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at;
 COMMENT ON VIEW attribution_coverage IS 'How much of each run is attributed to the model: operators, and their time.';
 COMMENT ON COLUMN attribution_coverage.operators IS 'Operators of the run.';
-COMMENT ON COLUMN attribution_coverage.attributed_operators IS 'Those with one place in the model, or inserted by the delegate.';
-COMMENT ON COLUMN attribution_coverage.row_coverage IS 'Attributed over all operators.';
-COMMENT ON COLUMN attribution_coverage.time_coverage IS 'The same by time; NULL when emulated.';
+COMMENT ON COLUMN attribution_coverage.attributed_operators IS 'Those with one place in the model, or inserted by the delegate; NULL for a program that came without its model.';
+COMMENT ON COLUMN attribution_coverage.row_coverage IS 'Attributed over all operators; NULL where that is not known.';
+COMMENT ON COLUMN attribution_coverage.time_coverage IS 'The same by time; NULL when emulated, too.';
 
 -- Without where operators ran, which is known once samples are.
 CREATE VIEW category_times AS
