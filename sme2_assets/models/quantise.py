@@ -14,7 +14,7 @@ from typing import Any
 
 from sme2_assets.errors import ExportError
 from sme2_assets.models.inputs import ModelInputs, exported_graph
-from sme2_assets.models.reference import show_to_observers
+from sme2_assets.models.reference import set_buffers, show_to_observers
 
 CALIBRATION_BATCHES = 16
 # XNNPACK takes groups that are a multiple of 32.
@@ -81,14 +81,15 @@ def _by_observers(
         raise _nothing_to_quantise(precision, "it has no linear layer")
     _keep_integers(graph)
     config = get_symmetric_quantization_config(is_per_channel=True, is_dynamic=dynamic)
-    # The observers' own buffers are what calibration is for.
-    state = [name for name, _ in graph.named_buffers()]
+    initial = {name: buffer.clone() for name, buffer in graph.named_buffers()}
     prepared = prepare_pt2e(graph, XNNPACKQuantizer().set_global(config))
     for batch in [inputs] if dynamic else calibration():
-        show_to_observers(prepared, batch, state)
+        show_to_observers(prepared, batch, initial)
     # The observers pass values on unchanged, and batch norms are folded as they will be when converted.
     reference = copy.deepcopy(prepared) if with_reference else None
     converted = convert_pt2e(prepared)
+    # Folding constants runs what changes a buffer, too.
+    set_buffers(converted, initial)
     if not any("dequantize" in str(node.target) for node in converted.graph.nodes):
         raise _nothing_to_quantise(precision, "it has no operator that XNNPACK's quantiser knows")
     return Quantised(converted, reference)

@@ -7,7 +7,7 @@ themselves (indices, numbers too small to compare, no numbers at all). Does not:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,39 +74,46 @@ def run_reference(model: Any, inputs: ModelInputs) -> Reference:
     return Reference(first, after, changed, state, {} if state else rankings)
 
 
-def show_to_observers(prepared: Any, inputs: ModelInputs, buffers: Collection[str]) -> None:
-    """Runs a model that is being quantised: over several inferences where its own buffers are state."""
-    with state_kept(prepared, only=buffers):
-        before = _versions(prepared)
+def show_to_observers(prepared: Any, inputs: ModelInputs, initial: Mapping[str, Any]) -> None:
+    """Runs a model that is being quantised from its initial state: several inferences where it has some.
+
+    The observers' own buffers are not among the initial ones: what they saw is kept.
+    """
+    set_buffers(prepared, initial)
+    before = _versions(prepared)
+    inputs.call(prepared)
+    after = _versions(prepared)
+    for _ in range(STEPS - 1 if any(before.get(name) != after.get(name) for name in initial) else 0):
         inputs.call(prepared)
-        after = _versions(prepared)
-        for _ in range(STEPS - 1 if any(before[name] != after[name] for name in buffers) else 0):
-            inputs.call(prepared)
+
+
+def set_buffers(model: Any, values: Mapping[str, Any]) -> None:
+    """Gives buffers these values, where the model has one of that name."""
+    import torch
+
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            if name in values:
+                buffer.copy_(values[name])
+
+
+@contextlib.contextmanager
+def state_kept(model: Any) -> Iterator[None]:
+    """The buffers of a model are afterwards what they were before."""
+    before = dict(model.named_buffers())
+    values = {name: buffer.clone() for name, buffer in before.items()}
+    try:
+        yield
+    finally:
+        for name, buffer in before.items():
+            owner, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(owner), attribute, buffer)
+        set_buffers(model, values)
 
 
 def _versions(model: Any) -> dict[str, tuple[int, int]]:
     """What tells whether a buffer was changed in place, or replaced."""
     return {name: (id(buffer), buffer._version) for name, buffer in model.named_buffers()}
-
-
-@contextlib.contextmanager
-def state_kept(model: Any, only: Collection[str] | None = None) -> Iterator[None]:
-    """The buffers of a model are afterwards what they were before; of those named, where some are."""
-    import torch
-
-    kept = {
-        name: (buffer, buffer.clone())
-        for name, buffer in model.named_buffers()
-        if only is None or name in only
-    }
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for name, (buffer, value) in kept.items():
-                owner, _, attribute = name.rpartition(".")
-                buffer.copy_(value)
-                setattr(model.get_submodule(owner), attribute, buffer)
 
 
 def not_finite(outputs: list[Any]) -> str | None:
