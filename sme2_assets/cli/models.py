@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from sme2_assets.cli.support import json_option, out, print_json, print_step, progress, say, tell
+from sme2_assets.cli.support import (
+    given_options,
+    json_option,
+    out,
+    print_json,
+    print_step,
+    progress,
+    say,
+    tell,
+    variants_of,
+)
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 
@@ -91,18 +101,26 @@ def onboard(name: str, folder: Path | None) -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Also put the program and its ETRecord here, as <model>_xnnpack_<precision>.pte.",
 )
+@given_options
 @json_option
 @click.pass_obj
-def check_model(store: Store, model: str, output: Path | None, as_json: bool) -> None:
+def check_model(
+    store: Store,
+    model: str,
+    output: Path | None,
+    inputs: Path | None,
+    op_library: Path | None,
+    as_json: bool,
+) -> None:
     """Take MODEL[-PRECISION] through import, eager run, export, lowering, run and numerics.
 
     Each step says whether it passed; the first that fails says why and what to do.
     """
     from sme2_assets.diagnostics.model import check_variant, write_program
-    from sme2_assets.models.registry import requested
+    from sme2_assets.models.registry import parse_variant
 
     checks = []
-    for variant in requested(model):
+    for variant in map(parse_variant, variants_of(model, inputs, op_library)):
         if not as_json:
             out.print(f"[bold]{variant}[/]", highlight=False)
         with progress.status("starting") as status:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from sme2_assets.cli.support import json_option, out, print_json, progress, tell, variants_of
+from sme2_assets.cli.support import json_option, measured_variants, out, print_json, progress, tell
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
@@ -59,7 +59,7 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
     from sme2_assets.warehouse.history import find_regressions, no_slow_down_text
 
     warehouse = Warehouse(store.warehouse)
-    variants = variants_of(model)
+    variants = measured_variants(warehouse, model)
     rows = warehouse.query(
         "SELECT * FROM history WHERE category = 'latency' AND list_contains($variants, variant) "
         "AND coalesce(platform = $platform, true) "
@@ -150,7 +150,7 @@ def _reports(store: Store, model: str, platform_name: str | None, formats: tuple
     warehouse = Warehouse(store.warehouse)
     written: list[Path] = []
     texts, facts = [], []
-    for variant in variants_of(model):
+    for variant in measured_variants(warehouse, model):
         for run in latest_sessions(warehouse, variant, platform_name):
             document, files = write_session_report(store, warehouse, run["session_id"], formats)
             verdict = document.verdict
@@ -206,7 +206,7 @@ def explain(store: Store, model: str, platform_name: str | None, as_json: bool) 
     warehouse = Warehouse(store.warehouse)
     found = [
         explained(warehouse, run["session_id"])
-        for variant in variants_of(model)
+        for variant in measured_variants(warehouse, model)
         for run in latest_sessions(warehouse, variant, platform_name)
     ]
     if not found:

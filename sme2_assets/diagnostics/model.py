@@ -36,6 +36,7 @@ STEPS = ("find", "import", "eager run", "export", "lowering", "run", "numerics")
 STEPS_OF_A_PROGRAM = ("find", "read", "run", "numerics")
 # The stages of an export as steps of the check; loading comes before all of them.
 _STEP_OF_STAGE = {"build": "eager run", "export": "export", "lower": "lowering", "read": "read"}
+_PASSED_BEFORE = "passed before: same model, options and versions"
 _TIMED_INFERENCES = 3
 _RUN_TIMEOUT_S = 900.0
 
@@ -75,13 +76,16 @@ def write_program(variant: Variant, store: Store, folder: Path) -> list[Path]:
 
 def _export(made: Checkup, spec: ModelSpec, variant: Variant, artifacts: Path, log: Log) -> ExportedModel:
     """Import to lowering: one export, which tells where it is. A cached one has passed them before."""
-    from sme2_assets.models.export import export_model, load_libraries, quiet_libraries
+    from sme2_assets.models.export import export_model, is_exported, load_libraries, quiet_libraries
 
     if spec.pte is None:
         with made.step("import") as step, quiet_libraries():
-            load_libraries()
-            spec.build()
-            step.detail = f"{spec.title}: {spec.description}"
+            if is_exported(spec, variant, artifacts):
+                step.detail = _PASSED_BEFORE
+            else:
+                load_libraries()
+                spec.build()
+                step.detail = f"{spec.title}: {spec.description}"
     names = [step.name for step in made.steps if step.name in _STEP_OF_STAGE.values()]
     begun = {names[0]: time.perf_counter()}
 
@@ -104,7 +108,7 @@ def _export(made: Checkup, spec: ModelSpec, variant: Variant, artifacts: Path, l
                 if failure is not None and name == list(begun)[-1]:
                     raise failure
             elif exported.cached:
-                step.detail = "passed before: same model, options and versions"
+                step.detail = _PASSED_BEFORE
             else:
                 step.seconds = seconds.get(name, 0.0)
                 step.detail = _found_by(name, exported)
@@ -116,7 +120,8 @@ def _found_by(step: str, exported: ExportedModel) -> str:
     manifest = read_manifest(exported.manifest)
     operators = manifest.operators
     shapes = ", ".join(f"{tensor.dtype}{tensor.shape}" for tensor in manifest.inputs)
-    outputs = ", ".join(f"{tensor.dtype}{tensor.shape}" for tensor in manifest.outputs)
+    each = manifest.outputs[: len(manifest.outputs) // manifest.steps]
+    outputs = ", ".join(f"{tensor.dtype}{tensor.shape}" for tensor in each)
     if step in ("eager run", "read"):
         size = "" if manifest.macs is None else f", {manifest.macs / 1e6:,.1f} MMAC"
         weights = "" if manifest.parameters is None else f", {manifest.parameters:,} parameters"
@@ -187,6 +192,11 @@ def _compare(
             raise ExportError("The model has no outputs", "return a tensor from its forward()")
         bound = manifest.tolerance.minimum_db
         step.detail = f"SQNR {worst.sqnr_db:.1f} dB (at least {bound:g})"
+        if exported.steps > 1:
+            step.detail += f", {exported.steps} inferences in a row from the initial state"
+        too_small = max(agreement.compared_as_zero for agreement in agreements)
+        if too_small:
+            step.detail += f", {too_small:.0%} of an output is too small for the kernels and compared as zero"
         if worst.top1_agreement is not None:
             step.detail += f", top-1 agreement {worst.top1_agreement:.0%}"
         if fault := first_fault(agreements, bound, exact=not manifest.tolerance.own):

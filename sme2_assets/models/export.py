@@ -139,12 +139,21 @@ def export_model(
 ) -> ExportedModel:
     """The same for a model that need not be registered; `on_stage` hears where the export is."""
     key = content_key(spec, variant)
-    directory = artifacts / "models" / variant.key / key[:16]
+    directory = _directory(spec, variant, artifacts)
     directory.parent.mkdir(parents=True, exist_ok=True)
     lock = directory.parent / f".{directory.name}.lock"
     with one_at_a_time(lock, f"{variant}: waiting for another process that exports it", log):
         progress = Progress(str(variant), log, on_stage=on_stage)
         return _found(directory, progress) or _export(spec, variant, key, directory, progress)
+
+
+def is_exported(spec: ModelSpec, variant: Variant, artifacts: Path) -> bool:
+    """Whether there is an export of the same content; its files are looked at when it is taken."""
+    return (_directory(spec, variant, artifacts) / MANIFEST).is_file()
+
+
+def _directory(spec: ModelSpec, variant: Variant, artifacts: Path) -> Path:
+    return artifacts / "models" / variant.key / content_key(spec, variant)[:16]
 
 
 def _found(directory: Path, progress: Progress) -> ExportedModel | None:

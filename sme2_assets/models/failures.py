@@ -81,7 +81,8 @@ def load_failure(log: str, operators: ProgramOperators) -> ExportError | None:
         wanted.append(f"{name} (in {where})" if where else name)
     return ExportError(
         f"The runner has no kernel for {', '.join(wanted)}",
-        "compute it another way, or remove it with a hook `substitute(model)` or `wrap(model)`",
+        "compute it another way, remove it with a hook `substitute(model)` or `wrap(model)`, or give a "
+        "library that has it: --op-library FILE",
     )
 
 

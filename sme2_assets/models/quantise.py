@@ -146,8 +146,8 @@ def _is_linear(node: Any) -> bool:
 
 
 def _nothing_to_quantise(precision: str, why: str) -> ExportError:
+    wider = "" if precision == "int8" else " (or int8, which quantises convolutions and more)"
     return ExportError(
         f"There is nothing to quantise at {precision}: {why}",
-        "use fp32 or fp16 (or int8, which quantises convolutions and more), or leave this precision out of "
-        "the model's list",
+        f"use fp32 or fp16{wider}, or leave this precision out of the model's list",
     )

@@ -304,6 +304,18 @@ def split_text(text: str) -> tuple[str, dict[str, str]]:
     return name.replace(":", ".", 1), options
 
 
+def plain_key(text: str) -> str:
+    """The key of what a person wrote, known or not: `hf:bert@layers=2-fp32` is `hf.bert.layers_2-fp32`."""
+    name, at, chosen = text.partition("@")
+    if not at:
+        return name.replace(":", ".", 1)
+    last, dash, precision = chosen.rpartition("-")
+    precise = bool(dash) and precision in (*PRECISIONS, AS_IS)
+    name, options = split_text(f"{name}@{last if precise else chosen}")
+    key = ".".join([name, *(f"{option}_{_escape(value)}" for option, value in sorted(options.items()))])
+    return f"{key}-{precision}" if precise else key
+
+
 def split_key(key: str, prefixes: Sequence[str]) -> tuple[str, dict[str, str]]:
     """Name and options of a key: `hf.bert.hidden_64.layers_2`. Names have no dots but after a prefix."""
     first, *rest = key.split(".")
