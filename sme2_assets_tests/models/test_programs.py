@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from sme2_assets.cli.support import variants_of
 from sme2_assets.errors import ExportError
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.artifact import ExportedModel, read_manifest
@@ -122,6 +124,20 @@ def test_a_program_from_anywhere_is_taken_in_under_a_name_that_can_be(two_method
     again = take_in(elsewhere)
     assert again.startswith("my_parts_v2_")
     assert {path.name for path in (data / "models").glob("*.pte")} == {"my_parts_v2.pte", f"{again}.pte"}
+
+
+def test_a_program_takes_no_name_of_another_model(
+    two_methods: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (data.parent / "toy_cnn.pte").write_bytes(two_methods.read_bytes())
+    assert take_in(data.parent / "toy_cnn.pte").startswith("toy_cnn_")
+    assert model_spec("toy_cnn").source == "built-in"
+    other = data.parent / "more"
+    other.mkdir()
+    (other / "there.pte").write_bytes(two_methods.read_bytes())
+    monkeypatch.setenv("SME2_MODELS", str(other))
+    assert take_in(other / "there.pte") == "there"
+    assert model_spec("there").place == str(other / "there.pte")
 
 
 def test_methods_are_read_without_executorch_and_listed(two_methods: Path, data: Path) -> None:
@@ -262,3 +278,26 @@ def test_the_lines_that_decide_stay_in_the_log() -> None:
     assert "E line 0\n" in many
     assert "E line 2999" in many
     assert "more lines" in many
+
+
+def test_a_path_sizes_and_inputs_become_variants(two_methods: Path, data: Path, tmp_path: Path) -> None:
+    assert variants_of(f"{two_methods}@method=decode") == ["my_parts_v2.method_decode-as_is"]
+    np.savez(tmp_path / "own.npz", np.zeros((2, 8), dtype=np.float32))
+    (variant,) = variants_of(str(two_methods), inputs=tmp_path / "own.npz")
+    # The original may go: what was given stays.
+    (tmp_path / "own.npz").unlink()
+    assert [np.load(file).shape for file in model_spec(variant.removesuffix("-as_is")).input_files] == [
+        (2, 8)
+    ]
+    assert variants_of("toy_cnn-fp32", sizes=["seq=16,128"]) == [
+        "toy_cnn.size_seq_16-fp32",
+        "toy_cnn.size_seq_128-fp32",
+    ]
+    with pytest.raises(click.UsageError, match="seq=16,128,512"):
+        variants_of("toy_cnn-fp32", sizes=["seq"])
+    with pytest.raises(ExportError, match="no option 'size_seq'"):
+        variants_of(str(two_methods), sizes=["seq=16"])
+    with pytest.raises(ExportError, match="There is no file"):
+        variants_of("./nowhere.pte")
+    with pytest.raises(ExportError, match="cannot be read"):
+        variants_of(str(two_methods), inputs=tmp_path / "own.npz")

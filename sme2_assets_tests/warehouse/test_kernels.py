@@ -14,7 +14,8 @@ from benchmarks.made.run_folder import (
     ingest,
     vouch_for_what_is_there,
 )
-from sme2_assets.errors import EvidenceError, Sme2Error, TraceError
+from sme2_assets.cli.support import measured_variants
+from sme2_assets.errors import EvidenceError, ExportError, Sme2Error, TraceError
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import attribution_faults, executed_kernel_faults
 from sme2_assets.warehouse.ingest import (
@@ -166,6 +167,34 @@ def test_coverage_counts_rows_and_time_of_which_the_origin_is_settled(tmp_path: 
     assert found["row_coverage"] == 7 / 8
     assert found["time_coverage"] == pytest.approx(share)
     assert found["time_coverage"] < 0.6
+
+
+def test_coverage_of_a_program_without_its_model_is_unknown_and_no_fault(tmp_path: Path):
+    warehouse = Warehouse(tmp_path / "warehouse")
+    rows = rows_of_run(MadeRun(rounds=1).write(tmp_path / "runs"))
+    write_runs(warehouse, rows)
+    unplaced = rows.operators.assign(module=None, module_type=None, source=None, code=None)
+    warehouse.write(OPERATORS, unplaced, keys_of(rows.manifest))
+    warehouse.publish()
+    [found] = warehouse.query("FROM attribution_coverage").to_dict("records")
+    assert found["operators"] == 8
+    for column in ("attributed_operators", "row_coverage", "time_coverage"):
+        assert pd.isna(found[column])
+    assert attribution_faults(warehouse, run_of_id(warehouse, rows.manifest.run_id)) is None
+
+
+def test_what_was_measured_is_found_when_its_model_is_gone(tmp_path: Path):
+    warehouse = Warehouse(tmp_path / "warehouse")
+    manifest = rows_of_run(made := MadeRun(rounds=1).write(tmp_path / "runs")).manifest
+    variant, gone = manifest.identity.variant, "gone.size_seq_16-fp32"
+    text = (made / "manifest.json").read_text().replace(f'"{variant}"', f'"{gone}"')
+    (made / "manifest.json").write_text(text.replace(f'"{manifest.identity.model}"', '"gone.size_seq_16"'))
+    write_runs(warehouse, rows_of_run(made))
+    warehouse.publish()
+    for asked in ("gone@size_seq=16", "gone@size_seq=16-fp32", gone, "gone.size_seq_16"):
+        assert measured_variants(warehouse, asked) == [gone]
+    with pytest.raises(ExportError, match="There is no model 'gone'"):
+        measured_variants(warehouse, "gone@size_seq=32")
 
 
 def test_samples_that_changed_since_are_refused(tmp_path: Path):

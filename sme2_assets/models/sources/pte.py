@@ -52,14 +52,17 @@ class PteFiles(Listed):
 def take_in(path: Path) -> str:
     """Copies a program from anywhere into the models folder, with what lies beside it; gives its name there.
 
-    The same program keeps its name. Another one of that name gets the beginning of its hash as well.
+    The same program keeps its name. Where another model has it, the beginning of its hash is added. A program
+    that is in a models folder stays where it is.
     """
     if not path.is_file():
         raise ExportError(f"There is no file {path}", "check its path")
+    if path.resolve().parent in model_folders():
+        return _spec(path).name
     content = cached_sha256(path)
     folder = default_folder()
     name = valid_name(path.stem)
-    if name in RESERVED or _differs(folder / f"{name}{SUFFIX}", content):
+    if name in (*RESERVED, *_names_of_others()) or _differs(folder / f"{name}{SUFFIX}", content):
         name = f"{name}_{content[:8]}"
     beside = [path.with_suffix(".etrecord"), path.with_suffix(".ptd"), *_inputs(path)]
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,6 +77,19 @@ def take_in(path: Path) -> str:
         staged.replace(target)
     program_at(folder / f"{name}{SUFFIX}")
     return name
+
+
+def _names_of_others() -> set[str]:
+    """Names of models that are no program of the default folder."""
+    from sme2_assets.models.sources import all_sources
+
+    return {
+        entry.name
+        for source in all_sources()
+        if source.automatic
+        for entry in source.list()
+        if Path(entry.place) != default_folder().resolve() / f"{entry.name}{SUFFIX}"
+    }
 
 
 def _differs(file: Path, sha256: str) -> bool:
