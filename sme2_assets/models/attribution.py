@@ -31,6 +31,7 @@ _NO_HANDLE = 65535
 _HEADER_MAGIC = b"XH00"
 # What the emitter calls for a view without a copy, which is no operator in the graph.
 _VIEW = "executorch_prim::et_view.default"
+_WRITE_BACK = "aten::copy_"
 # Kinds that passes put in between; a node of another kind without handle still does the model's work.
 _REARRANGING = frozenset({"XNNConvert", "XNNCopy", "XNNStaticReshape", "XNNStaticTranspose"})
 # Kinds whose kernels keep their output within limits. For others XNNPACK adds a step that does.
@@ -467,8 +468,10 @@ def _kernel_call(plan: Any, call: Any, origins: _Origins, instruction: int | Non
         groups=None,
         kernel=None,
         stride=None,
-        # Export itself asks for sizes that can vary.
-        inserted=origins.known and bool(origin.edge_ops) and (origin.module, origin.source) == (None, None),
+        # Export itself asks for sizes that can vary, and writes buffers and inputs back.
+        inserted=origins.known
+        and (bool(origin.edge_ops) or kernel == _WRITE_BACK)
+        and (origin.module, origin.source) == (None, None),
         debug_handle=None,
     )
 

@@ -215,9 +215,10 @@ def lower_tapped_program(
     exported_program: Any, program: LoweredProgram, inputs: ModelInputs, precision: str, progress: Progress
 ) -> tuple[Taps, bytes | None]:
     """The program with the values between as outputs, as bytes; None where it cannot be lowered."""
+    import torch
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 
-    with progress.step("lowering once more, with taps", "lower"):
+    with progress.step("lowering once more, with taps", "lower"), torch.no_grad():
         graph_module = exported_program.module()
         layers, taps = describe_taps(graph_module, program.outputs, precision)
         try:
