@@ -113,6 +113,7 @@ class _Content:
     macs: int | None
     is_classifier: bool
     tolerance: Tolerance
+    partitioners: str | None = None
     taps: Taps | None = None
     tapped_pte: bytes | None = None
 
@@ -221,7 +222,7 @@ def _fill(staging: Path, spec: ModelSpec, variant: Variant, key: str, progress: 
         tolerance=content.tolerance,
         operators=content.operators,
         delegated_share=content.delegation.delegated_share,
-        options=_options(variant),
+        options={**_options(variant), "partitioner": content.partitioners},
         versions=_versions(),
         files={path.name: file_facts(path) for path in sorted(staging.iterdir())},
         torch_import_seconds=round(torch_import_seconds, 3),
@@ -251,6 +252,7 @@ def _lowered(spec: ModelSpec, variant: Variant, progress: Progress) -> _Content:
         macs=built.macs,
         is_classifier=built.is_classifier,
         tolerance=Tolerance("sqnr_db", built.minimum_sqnr_db, built.has_own_bound),
+        partitioners=program.partitioners,
         taps=taps,
         tapped_pte=tapped_pte,
     )
@@ -394,7 +396,7 @@ def _publish(staging: Path, directory: Path) -> None:
 
 def _options(variant: Variant) -> dict[str, Any]:
     scheme = SCHEMES.get(variant.precision)
-    return {"partitioner": "XnnpackPartitioner", **({variant.precision: scheme} if scheme else {})}
+    return {variant.precision: scheme} if scheme else {}
 
 
 def _versions() -> dict[str, str]:

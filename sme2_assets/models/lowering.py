@@ -64,6 +64,8 @@ class LoweredProgram:
     """What the program gives, computed by torch: their types and shapes are the program's."""
     operators: OperatorCounts
     delegation: DelegationReport
+    partitioners: str
+    """Those that decided what XNNPACK takes, in their order."""
 
 
 def build_model(spec: ModelSpec, precision: str, progress: Progress) -> BuiltModel:
@@ -126,21 +128,16 @@ def calibration(built: BuiltModel) -> list[ModelInputs]:
 def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress) -> LoweredProgram:
     """The program for the runner, as much of it as possible in XNNPACK."""
     import torch
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from executorch.exir import to_edge_transform_and_lower
 
     flat = flat_inputs(exported_program, inputs)
     with torch.no_grad():
         outputs = flat_tensors(inputs.call(exported_program.module()))
-    partitioner = XnnpackPartitioner()
     graphs = (exported_program.graph_module,)
     with progress.step("lowering to XNNPACK", "lower"), _blamed("Lowering to XNNPACK", graphs=graphs):
         with partitioner_reasons() as reasons:
-            edge = to_edge_transform_and_lower(
-                exported_program, partitioner=[partitioner], generate_etrecord=True
-            )
+            edge, partitioners = _partitioned(exported_program, generate_etrecord=True)
         graph_module = edge.exported_program().graph_module
-        report = delegation_report(graph_module, partitioner, reasons)
+        report = delegation_report(graph_module, partitioners[-1], reasons)
         delegated = _delegated_operators(graph_module)
     with (
         progress.step("planning memory", "lower"),
@@ -148,28 +145,51 @@ def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress
     ):
         executorch = edge.to_executorch()
     delegates, portable = called_operators(executorch.executorch_program)
-    return LoweredProgram(executorch, flat, outputs, OperatorCounts(delegates, delegated, portable), report)
+    counts = OperatorCounts(delegates, delegated, portable)
+    names = ", ".join(type(partitioner).__name__ for partitioner in partitioners)
+    return LoweredProgram(executorch, flat, outputs, counts, report, names)
 
 
 def lower_tapped_program(
     exported_program: Any, inputs: ModelInputs, precision: str, progress: Progress
 ) -> tuple[Taps, bytes | None]:
     """The program with the values between as outputs, as bytes; None where it cannot be lowered."""
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from executorch.exir import to_edge_transform_and_lower
-
     with progress.step("lowering once more, with taps", "lower"):
         graph_module = exported_program.module()
         layers, taps = describe_taps(graph_module, inputs, precision)
         try:
             tapped = tapped_program(graph_module, layers, inputs)
-            edge = to_edge_transform_and_lower(tapped, partitioner=[XnnpackPartitioner()])
+            edge, _ = _partitioned(tapped)
             return taps, bytes(edge.to_executorch().buffer)
         except Exception as error:
             # The program itself is fine: it only cannot be looked into.
             why = (str(error).splitlines() or [""])[0]
             progress.say(f"the values between are not compared, the program with taps does not lower: {why}")
             return taps.without_taps(f"the program with taps does not lower: {why}"), None
+
+
+def _partitioned(exported_program: Any, *, generate_etrecord: bool = False) -> tuple[Any, list[Any]]:
+    """The edge program with its delegates, and the partitioners that made them."""
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+        XnnpackDynamicallyQuantizedPartitioner,
+        XnnpackPartitioner,
+    )
+    from executorch.exir import to_edge_transform_and_lower
+
+    partitioners = [XnnpackPartitioner()]
+    try:
+        edge = to_edge_transform_and_lower(
+            exported_program, partitioner=partitioners, generate_etrecord=generate_etrecord
+        )
+    except Exception as error:
+        # Layers that share a dynamically quantised input may be merged into partitions that need each other.
+        if "cycle" not in str(error):
+            raise
+        partitioners = [XnnpackDynamicallyQuantizedPartitioner(), XnnpackPartitioner()]
+        edge = to_edge_transform_and_lower(
+            exported_program, partitioner=partitioners, generate_etrecord=generate_etrecord
+        )
+    return edge, partitioners
 
 
 def called_operators(program: Any) -> tuple[int, dict[str, int]]:

@@ -148,9 +148,11 @@ def parse_variant(key: str) -> Variant:
 
 
 def requested(text: str) -> list[Variant]:
-    """What a person asks for: one variant, or all precisions of a model."""
+    """What a person asks for: a variant, or all precisions of a model; all parts of one that has several."""
     model, precision = _split_precision(text)
     _require_safe(model, text)
+    if parts := _parts(model):
+        return [found for part in parts for found in requested(f"{part}-{precision}" if precision else part)]
     if not precision:
         try:
             spec = model_spec(model)
@@ -160,6 +162,16 @@ def requested(text: str) -> list[Variant]:
         else:
             return [Variant(spec.key, offered) for offered in spec.precisions]
     return [parse_variant(text)]
+
+
+def _parts(model: str) -> list[str]:
+    """The names of a model's parts; none where it has none, one is chosen, or there is no such model."""
+    try:
+        spec = model_spec(model)
+    except ExportError:
+        return []
+    chosen = dict(spec.values)
+    return [] if "part" in chosen else [spec.with_options({"part": part}).title for part in spec.parts()]
 
 
 def _split(name: str) -> tuple[str, dict[str, str]]:

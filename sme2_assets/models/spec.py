@@ -110,6 +110,8 @@ class ModelSpec:
     """None where the factory's arguments are not known before it is imported."""
     values: tuple[tuple[str, OptionValue], ...] = ()
     """The options that were chosen, by name."""
+    parts: Callable[[], tuple[str, ...]] = tuple
+    """The parts that it is profiled in where nobody chooses one with the option `part`."""
     pte: Path | None = None
     etrecord: Path | None = None
     input_files: tuple[Path, ...] = ()
@@ -159,9 +161,9 @@ class ModelSpec:
         """Everything that decides what is built, as far as it belongs to the model."""
         chosen = {name: _text(value) for name, value in self.values}
         files = {
-            f"file of option {name}": cached_sha256(Path(value))
+            f"file of option {name}": hashed
             for name, value in self.values
-            if isinstance(value, str) and value and Path(value).is_file()
+            if isinstance(value, str) and value and (hashed := _content_sha256(Path(value)))
         }
         return {
             "model": self.name,
@@ -276,6 +278,14 @@ def cached_sha256(path: Path) -> str:
     """The hash of a file's content; read once for as long as size and time of change stay the same."""
     facts = path.stat()
     return _sha256(path, facts.st_mtime_ns, facts.st_size)
+
+
+def _content_sha256(path: Path) -> str:
+    """The hash of a file, or of the names and contents of the files in a folder; else nothing."""
+    if path.is_file():
+        return cached_sha256(path)
+    files = sorted(inner for inner in path.glob("*") if inner.is_file())
+    return ", ".join(f"{inner.name}: {cached_sha256(inner)}" for inner in files)
 
 
 @functools.lru_cache(maxsize=4096)
