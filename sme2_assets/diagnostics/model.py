@@ -126,7 +126,9 @@ def _found_by(step: str, exported: ExportedModel) -> str:
             f"{operators.delegated_total} operators in {operators.delegates} delegate call(s), "
             f"{operators.portable_total} portable, {exported.pte.stat().st_size:,} bytes"
         )
-    return f"at {manifest.precision}"
+    left_out = manifest.options.get("in_floating_point") or {}
+    why = "; ".join(f"{path} ({reason})" for path, reason in left_out.items())
+    return f"at {manifest.precision}" + (f"; in floating point: {why}" if why else "")
 
 
 def _run(made: Checkup, exported: ExportedModel, store: Store, log: Log) -> list[np.ndarray]:

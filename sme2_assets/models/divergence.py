@@ -16,7 +16,7 @@ from typing import Any
 from sme2_assets.evidence.numerics import IDENTICAL_SQNR_DB, sqnr_db
 from sme2_assets.models.export import load_libraries, quiet_libraries
 from sme2_assets.models.inputs import ModelInputs, exported_graph, tensor_array
-from sme2_assets.models.lowering import build_model, calibration, one_thread
+from sme2_assets.models.lowering import build_model, calibration, kept_in_float, one_thread
 from sme2_assets.models.progress import Progress
 from sme2_assets.models.provenance import Origin, operator_name, origin_of
 from sme2_assets.models.quantise import quantise
@@ -86,8 +86,9 @@ def divergence_of(
             if precision == "fp16":
                 expected = _values(built.model, inputs)
                 return _first(expected, built.model.half(), inputs.at("fp16"), bound)
+            kept = kept_in_float(built.eager)
             quantised = quantise(
-                built.model, precision, inputs, lambda: calibration(built), with_reference=True
+                built.model, precision, inputs, lambda: calibration(built), kept=kept, with_reference=True
             )
             return _first(_values(quantised.reference, inputs), quantised.model, inputs, bound)
 

@@ -21,7 +21,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +54,16 @@ from sme2_assets.models.delegation import described_delegation
 from sme2_assets.models.existing import PROGRAM_REMEDY, operator_counts, read_program
 from sme2_assets.models.inputs import input_array, tensor_array
 from sme2_assets.models.lowering import (
+    BuiltModel,
     build_model,
     export_program,
+    kept_in_float,
     lower_program,
     lower_tapped_program,
     one_thread,
 )
 from sme2_assets.models.progress import OnStage, Progress
-from sme2_assets.models.quantise import SCHEMES
+from sme2_assets.models.quantise import SCHEMES, left_out
 from sme2_assets.models.registry import SEED, ModelSpec, Variant, model_spec, parse_variant
 from sme2_assets.models.time_limit import export_timeout_s, time_limit
 from sme2_assets.store import one_at_a_time
@@ -114,6 +116,8 @@ class _Content:
     is_classifier: bool
     tolerance: Tolerance
     partitioners: str | None = None
+    unquantised: dict[str, str] = field(default_factory=dict)
+    """Layers that a quantised program computes in floating point, by module, and why."""
     taps: Taps | None = None
     tapped_pte: bytes | None = None
 
@@ -222,7 +226,11 @@ def _fill(staging: Path, spec: ModelSpec, variant: Variant, key: str, progress: 
         tolerance=content.tolerance,
         operators=content.operators,
         delegated_share=content.delegation.delegated_share,
-        options={**_options(variant), "partitioner": content.partitioners},
+        options={
+            **_options(variant),
+            "partitioner": content.partitioners,
+            "in_floating_point": content.unquantised,
+        },
         versions=_versions(),
         files={path.name: file_facts(path) for path in sorted(staging.iterdir())},
         torch_import_seconds=round(torch_import_seconds, 3),
@@ -236,6 +244,7 @@ def _lowered(spec: ModelSpec, variant: Variant, progress: Progress) -> _Content:
     with progress.step("building the model", "build"):
         built = build_model(spec, variant.precision, progress)
     exported_program, inputs = export_program(built, variant.precision, progress)
+    unquantised = _unquantised(exported_program, built, variant.precision, progress)
     program = lower_program(exported_program, inputs, progress)
     pte = bytes(program.executorch.buffer)
     taps, tapped_pte = lower_tapped_program(exported_program, inputs, variant.precision, progress)
@@ -253,9 +262,19 @@ def _lowered(spec: ModelSpec, variant: Variant, progress: Progress) -> _Content:
         is_classifier=built.is_classifier,
         tolerance=Tolerance("sqnr_db", built.minimum_sqnr_db, built.has_own_bound),
         partitioners=program.partitioners,
+        unquantised=unquantised,
         taps=taps,
         tapped_pte=tapped_pte,
     )
+
+
+def _unquantised(program: Any, built: BuiltModel, precision: str, progress: Progress) -> dict[str, str]:
+    if precision not in SCHEMES:
+        return {}
+    found = left_out(program, precision, kept_in_float(built.eager))
+    if found:
+        progress.say(f"in floating point: {'; '.join(f'{path} ({why})' for path, why in found.items())}")
+    return found
 
 
 def _existing(spec: ModelSpec, progress: Progress) -> _Content:

@@ -115,9 +115,16 @@ def export_program(built: BuiltModel, precision: str, progress: Progress) -> tup
             if precision == "int8":
                 doing = f"calibrating on {CALIBRATION_BATCHES} batches"
             with progress.step(doing, "export"), _blamed("Quantisation", model):
-                model = quantise(model, precision, inputs, lambda: calibration(built)).model
+                model = quantise(
+                    model, precision, inputs, lambda: calibration(built), kept=kept_in_float(built.eager)
+                ).model
         with progress.step("exporting", "export"), _blamed("torch.export", model):
             return exported_graph(model, inputs), inputs
+
+
+def kept_in_float(eager: EagerModel) -> tuple[str, ...]:
+    """The names of modules that the model's author wants in floating point at every precision."""
+    return tuple(getattr(eager, "keep_float", ()))
 
 
 def calibration(built: BuiltModel) -> list[ModelInputs]:

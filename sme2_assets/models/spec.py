@@ -47,7 +47,8 @@ class EagerModel(Protocol):
 
     An object may also have `get_example_kwarg_inputs()`, `get_dynamic_shapes()`,
     `get_calibration_inputs(count)` (a list of input tuples that stand for the data of the model), the hooks
-    `wrap(model)` and `substitute(model)`, `is_classifier` and `minimum_sqnr_db`.
+    `wrap(model)` and `substitute(model)`, `is_classifier`, `minimum_sqnr_db`, and `keep_float`: patterns of
+    the names of modules that stay in floating point when the rest is quantised.
     """
 
     def get_eager_model(self) -> Any: ...

@@ -341,7 +341,6 @@ def test_a_transformer_is_built_from_its_configuration_without_download(
     ("name", "complaint"),
     [
         ("hf:bret", "no model type 'bret' .*did you mean 'bert'"),
-        ("hf:t5", "encoder-decoder"),
         ("hf:bert@heads=3", "heads divides hidden"),
     ],
 )

@@ -21,7 +21,7 @@ from sme2_assets.models.huggingface.networks import (
     tensors_of,
 )
 from sme2_assets.models.huggingface.types import DECODE, PREFILL, WHOLE, ModelType
-from sme2_assets.models.spec import EagerModel, OptionValue
+from sme2_assets.models.spec import OptionValue
 
 _PHASES = (PREFILL, DECODE)
 # Sizes of the inputs, which no weights decide.
@@ -30,7 +30,7 @@ _FREE = {"sequence", "context", "batch"}
 
 def eager_model(
     kind: ModelType, part: str, sizes: Sizes, chosen: Mapping[str, OptionValue], weights: str
-) -> EagerModel:
+) -> LanguageModel | PlainModel:
     """A model type, or a part of it, ready to be exported."""
     _refuse_sizes_of_weights(kind, chosen, weights)
     network = network_of_folder(kind, Path(weights), sizes) if weights else build_network(kind, sizes)
@@ -40,7 +40,7 @@ def eager_model(
         _refuse_options_without_effect(kind, part, sizes, chosen, wanted)
     if part in _PHASES:
         return LanguageModel(f"hf:{kind.name}", network.module, sizes, decode=part == DECODE)
-    return _PlainModel(wanted, is_classifier=kind.is_classifier)
+    return PlainModel(wanted, is_classifier=kind.is_classifier)
 
 
 class PlainTensors(nn.Module):
@@ -57,7 +57,11 @@ class PlainTensors(nn.Module):
         return given[0] if len(given) == 1 else tuple(given)
 
 
-class _PlainModel:
+class PlainModel:
+    """A network, or a part of one, as `EagerModel`."""
+
+    keep_float: tuple[str, ...] = ()
+
     def __init__(self, network: Network, *, is_classifier: bool) -> None:
         keep_rotations_exact(network.module)
         self._network = network

@@ -120,6 +120,8 @@ def layer_count(network: Any) -> int:
 class LanguageModel:
     """One phase of a language model, as `EagerModel`; decode's example is a step after a real prompt."""
 
+    keep_float: tuple[str, ...] = ()
+
     def __init__(self, name: str, network: Any, sizes: Sizes, *, decode: bool) -> None:
         _require_fitting(name, network, sizes)
         keep_rotations_exact(network)

@@ -167,8 +167,8 @@ def _with_plain_scale(module: Any, inputs: dict[str, Any], outputs: Any) -> Any:
         for name, weight in module.named_parameters():
             if weight.dim() >= 2 and weight.is_floating_point():
                 torch.nn.init.normal_(weight, std=weight[0].numel() ** -0.5)
-            elif name.endswith("weight"):
-                torch.nn.init.ones_(weight)
+            elif name.endswith(("weight", "bias")):
+                torch.nn.init.constant_(weight, float(name.endswith("weight")))
         if not _is_plain(module(**inputs)):
             raise ValueError("its outputs are not finite, or fade away, whatever the scale of the weights")
     return module

@@ -61,6 +61,7 @@ OPTIONS = (
     ModelOption("vocabulary", "int", 1000),
     ModelOption("image", "int", 64),
     ModelOption("weights", "str"),
+    ModelOption("keep", "str"),
 )
 _CODE = Path(__file__).resolve().parent.parent / "huggingface"
 
@@ -117,7 +118,9 @@ def _registered(name: str) -> ModelType | None:
     return model_type(by_name[name]) if name in by_name else None
 
 
-def _build(name: str, part: str = WHOLE, weights: str = "", **chosen: OptionValue) -> EagerModel:
+def _build(
+    name: str, part: str = WHOLE, weights: str = "", keep: str = "", **chosen: OptionValue
+) -> EagerModel:
     if package_folder() is None:
         raise ExportError(
             f"hf:{name} needs the package 'transformers', which is not installed",
@@ -132,7 +135,10 @@ def _build(name: str, part: str = WHOLE, weights: str = "", **chosen: OptionValu
     # Here, because it imports torch.
     from sme2_assets.models.huggingface.build import eager_model
 
-    return eager_model(kind, part, _sizes(name, chosen), dict(chosen), weights)
+    made = eager_model(kind, part, _sizes(name, chosen), dict(chosen), weights)
+    # Names of modules that stay in floating point, separated by +: a comma separates options.
+    made.keep_float = tuple(filter(None, keep.split("+")))
+    return made
 
 
 def _sizes(name: str, chosen: dict[str, OptionValue]) -> Sizes:
