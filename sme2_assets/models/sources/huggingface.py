@@ -87,7 +87,7 @@ def _spec(name: str) -> ModelSpec:
         description=f"{LISTED.get(name, name)}; small, with random weights, unless options say otherwise",
         source=HuggingFace.name,
         place="package transformers",
-        factory=functools.partial(_build, name),
+        factory=functools.partial(build, name),
         identify=functools.partial(_identify, name),
         # GPT-2's projections are Conv1D modules, which are no linear layers to the 4-bit path.
         precisions=tuple(it for it in PRECISIONS if it != "int4") if name == "gpt2" else PRECISIONS,
@@ -118,9 +118,10 @@ def _registered(name: str) -> ModelType | None:
     return model_type(by_name[name]) if name in by_name else None
 
 
-def _build(
+def build(
     name: str, part: str = WHOLE, weights: str = "", keep: str = "", **chosen: OptionValue
 ) -> EagerModel:
+    """A type, or a part of it, with random weights or those of a folder."""
     if package_folder() is None:
         raise ExportError(
             f"hf:{name} needs the package 'transformers', which is not installed",
