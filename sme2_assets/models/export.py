@@ -8,6 +8,7 @@ another name and renamed when complete: a killed export leaves nothing that look
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib
 import importlib.metadata
@@ -51,6 +52,7 @@ from sme2_assets.models.artifact import (
 )
 from sme2_assets.models.attribution import describe_program
 from sme2_assets.models.delegation import described_delegation
+from sme2_assets.models.etrecord import save_without_weights
 from sme2_assets.models.existing import PROGRAM_REMEDY, operator_counts, read_program
 from sme2_assets.models.inputs import input_array, tensor_array
 from sme2_assets.models.lowering import (
@@ -85,6 +87,7 @@ _EXPORT_LIBRARIES = (
 _EXPORT_CODE = (
     "sme2_assets.models.attribution",
     "sme2_assets.models.delegation",
+    "sme2_assets.models.etrecord",
     "sme2_assets.models.existing",
     "sme2_assets.models.export",
     "sme2_assets.models.inputs",
@@ -103,7 +106,7 @@ class _Content:
     """What an export consists of, before it is written."""
 
     pte: bytes
-    save_etrecord: Callable[[str], object] | None
+    save_etrecord: Callable[[Path], object] | None
     described: ProgramOperators
     delegation: DelegationReport
     operators: OperatorCounts
@@ -250,7 +253,7 @@ def _lowered(spec: ModelSpec, variant: Variant, progress: Progress) -> _Content:
     taps, tapped_pte = lower_tapped_program(exported_program, inputs, variant.precision, progress)
     return _Content(
         pte=pte,
-        save_etrecord=program.executorch.get_etrecord().save,
+        save_etrecord=functools.partial(save_without_weights, program.executorch.get_etrecord()),
         described=describe_program(pte, program.executorch),
         delegation=program.delegation,
         operators=program.operators,
@@ -312,7 +315,7 @@ def _existing(spec: ModelSpec, progress: Progress) -> _Content:
 def _write_files(content: _Content, staging: Path) -> tuple[list[TensorFacts], list[TensorFacts]]:
     (staging / PTE).write_bytes(content.pte)
     if content.save_etrecord is not None:
-        content.save_etrecord(str(staging / ETRECORD))
+        content.save_etrecord(staging / ETRECORD)
     (staging / OPERATORS).write_text(content.described.to_json(), encoding="utf-8")
     (staging / DELEGATION).write_text(content.delegation.to_json(), encoding="utf-8")
     if content.taps is not None:

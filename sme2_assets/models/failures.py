@@ -53,6 +53,10 @@ def failure(
     remedy: str | None = None,
 ) -> ExportError:
     """An error for people: what was being done, what stands in the way, and where in the model."""
+    # Passes wrap whatever is raised in them, an end of the time limit too.
+    for link in _chain(error):
+        if isinstance(link, ExportError):
+            return link
     cause = explain(error, model, graphs)
     where = str(cause.origin)
     parts = [f"{doing} failed", f" at operator {cause.operator}" if cause.operator else ""]
