@@ -25,7 +25,7 @@ from sme2_assets.cli.machine import doctor, emulator, targets
 from sme2_assets.cli.measure import profile
 from sme2_assets.cli.models import check_model, models, onboard
 from sme2_assets.cli.mutate import mutate
-from sme2_assets.cli.results import compare, explain, history, kernel_log, report
+from sme2_assets.cli.results import compare, explain, history, kernel_log, language, report
 from sme2_assets.cli.runners import build_runner
 from sme2_assets.cli.sql import sql
 from sme2_assets.cli.support import tell
@@ -88,7 +88,7 @@ COMMANDS = (
     *(doctor, targets, devices, emulator, build_runner),
     *(models, onboard, check_model),
     *(dev, profile, run, config),
-    *(compare, explain, history, report, sql, warehouse, kernel_log),
+    *(compare, explain, history, language, report, sql, warehouse, kernel_log),
     *(ingest, export_, validate, check, smoke, mutate, gc),
 )
 for command in COMMANDS:

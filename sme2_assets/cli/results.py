@@ -247,3 +247,19 @@ def kernel_log(store: Store, log_file: Path, run_id: str | None, as_json: bool) 
         click.echo(rows.to_json(orient="records", indent=2))
         return
     show_rows(out, rows)
+
+
+@click.command()
+@click.argument("model")
+@click.pass_obj
+def language(store: Store, model: str) -> None:
+    """What was measured of the language model MODEL, in the terms of llama-bench.
+
+    pp reads a prompt, tg adds a token. Tokens per second are those of the newest run; where times mean
+    nothing, as under emulation, there are none. The cache and the program are those of one inference.
+    """
+    from sme2_assets.report.language import language_table
+    from sme2_assets.report.terminal import print_table
+    from sme2_assets.warehouse import Warehouse
+
+    print_table(out, language_table(store, Warehouse(store.warehouse), variants_of(model)))
