@@ -48,12 +48,13 @@ def test_other_programs_have_no_phase(inputs: Any, outputs: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fidelity", "rate"), [("native", "4,000.0"), ("emulated", None), ("reference", None)]
+    ("fidelity", "rate"), [("hardware", "4,000.0"), ("emulated", None), ("reference", None)]
 )
 def test_times_that_mean_nothing_give_no_rate(fidelity: str, rate: str | None) -> None:
     run = pd.Series(
-        {"platform": "p", "device": "d", "threads": 1, "sme2": "on", "fidelity": fidelity, "median_ns": 2e6, "on_unit": 3.0,
-         "matrix_operators": 4.0, "macs_on_unit": 0.5, "macs_on_unit_at_most": 0.75}
+        {"platform": "p", "device": "d", "threads": 1, "sme2": "on", "fidelity": fidelity,
+         "median_ns": 2e6, "on_unit": 3.0, "matrix_operators": 4.0, "macs_on_unit": 0.5,
+         "macs_on_unit_at_most": 0.75}
     )  # fmt: skip
     row = dict(zip(HEADER, _cells("v", Phase("pp8", 8, 1000, 2_000_000), run), strict=True))
     assert row["t/s"] == rate
