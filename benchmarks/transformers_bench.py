@@ -79,7 +79,8 @@ def _read(results: Path) -> dict[str, dict[str, Any]]:
     if not results.exists():
         return {}
     lines = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-    return {line["type"]: line for line in lines}
+    last = {line["type"]: line for line in lines}
+    return {name: line for name, line in last.items() if line["result"] is not None}
 
 
 def _walk(names: list[str], results: Path, store: Store, arguments: argparse.Namespace) -> None:
@@ -91,10 +92,15 @@ def _walk(names: list[str], results: Path, store: Store, arguments: argparse.Nam
         for name in names:
             if name in before and (arguments.eager or before[name]["result"] != BUILDS):
                 continue
-            began = {"type": name, "result": FAILED, "cause": "it ended the process, or the walk was stopped"}
+            began = {"type": name, "result": FAILED, "cause": "it ended the process"}
             print(json.dumps(began), file=kept, flush=True)
             started = time.monotonic()
-            row = {"type": name, **_tried(name, target, runner, arguments)}
+            try:
+                row = {"type": name, **_tried(name, target, runner, arguments)}
+            except KeyboardInterrupt:
+                # Stopped by a person: what was known before stays, and the type is tried again.
+                print(json.dumps(before.get(name, {"type": name, "result": None})), file=kept, flush=True)
+                raise
             row["seconds"] = round(time.monotonic() - started, 1)
             print(json.dumps(row), file=kept, flush=True)
             print(f"{name}: {row['result']} {row.get('cause') or ''} ({row['seconds']} s)", file=sys.stderr)
