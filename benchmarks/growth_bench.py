@@ -1,132 +1,161 @@
-"""How the warehouse grows: one more run is published, and one is asked about, after ever more runs.
+"""How the warehouse grows: one more session is published, and questions are asked, after ever more runs.
 
-    python -m benchmarks.growth_bench [--runs 10 100 1000]
+    python -m benchmarks.growth_bench [--runs 100 1000]
 
-Peers, on the same Parquet files: a published file that is made anew from all of them, and DuckDB asked over
-the files themselves, without a warehouse in between. Both must find the same times, else there is no table.
+Runs have 57 operators and 10,080 rows of `timeline` each, so 10,000 of them are 100 million rows, which takes
+half an hour. Peers, with the same rows of a hundred runs: SQLite with an index, and CSV files read
+by pandas. All must find the same times, else there is no table.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
+import re
+import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-import duckdb
+import pandas as pd
 
 from benchmarks.etdump_bench import Table, progress
-from benchmarks.made.run_folder import MadeRun, ingest
+from benchmarks.made.history import History
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.commits import TableFile, add_commit, files_now
-from sme2_assets.warehouse.ingest import RUN_TABLES
+from sme2_assets.warehouse.docs import PAGE
 
 T = TypeVar("T")
-REPEAT = 5
-# Mean time of each category in the traced inferences of a run: what `category_summary` has, from the events.
-OVER_FILES = """
-    SELECT category, avg(ns) AS mean_ns
-    FROM (
-        SELECT round, iteration, coalesce(category, 'Overhead') AS category, sum(duration_ns) AS ns
-        FROM read_parquet('{files}', hive_partitioning = true, union_by_name = true)
-        WHERE run_id = ? AND NOT is_warmup
-        GROUP BY ALL
-    )
-    GROUP BY category
-    ORDER BY category
-"""
-EVENTS = "SELECT count(*), sum(duration_ns) FROM timeline WHERE run_id = ?"
-OVER_WAREHOUSE = "SELECT category, mean_ns FROM category_summary WHERE run_id = ? ORDER BY category"
+REPEAT = 3
+PEER_RUNS = 100
+# As many as have files of their own before they are merged: a history grows by publications.
+STEP = 128
+ONE_RUN = "SELECT * FROM timeline WHERE run_id = ?"
+TOTALS = (
+    "SELECT category, sum(total_ns)::BIGINT AS ns FROM category_times GROUP BY category ORDER BY category"
+)
+OVER_EVENTS = (
+    "SELECT coalesce(category, 'Overhead') AS category, sum(duration_ns) AS ns FROM timeline "
+    "WHERE NOT is_warmup GROUP BY 1 ORDER BY 1"
+)
 
 
-def timed(work: Callable[[], T]) -> tuple[float, T]:
-    started = time.perf_counter()
-    result = work()
-    return time.perf_counter() - started, result
+def best_of(work: Callable[[], T], repeat: int = REPEAT) -> tuple[float, T]:
+    taken = []
+    for _ in range(repeat):
+        started = time.perf_counter()
+        result = work()
+        taken.append(time.perf_counter() - started)
+    return min(taken), result
 
 
-def best_of(work: Callable[[], T]) -> tuple[float, T]:
-    return min((timed(work) for _ in range(REPEAT)), key=lambda each: each[0])
+def questions() -> dict[str, str]:
+    """Those of docs/warehouse.md, by their number."""
+    found = re.findall(r"^### (\d+)\. .*?\n+```sql\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return dict(found)
 
 
-def copies_of(warehouse: Warehouse, run: MadeRun, run_ids: list[str]) -> None:
-    """The same rows as other runs; links, because what is in the files does not matter."""
-    files = []
-    for path in warehouse.tables.rglob(f"run_id={run.run_id}/*.parquet"):
-        [listed] = [file for file in _files(warehouse) if warehouse.tables / file.path == path]
-        for run_id in run_ids:
-            copied = path.parent.with_name(f"run_id={run_id}") / path.name
-            copied.parent.mkdir()
-            os.link(path, copied)
-            files.append(replace(listed, path=str(copied.relative_to(warehouse.tables))))
-    add_commit(warehouse.tables, files, run_ids)
-
-
-@cache
-def _files(warehouse: Warehouse) -> list[TableFile]:
-    """Those of the run that all others are copies of."""
-    return files_now(warehouse.tables)
-
-
-def row(warehouse: Warehouse, run: MadeRun, runs: int) -> list[str]:
-    there = len(files_now(warehouse.tables)) // len(RUN_TABLES)
-    copies_of(warehouse, run, [f"{run.run_id}-{number:06d}" for number in range(there, runs)])
-    warehouse.publish()
-    newest = f"{run.run_id}-one-more-after-{runs}"
-    copies_of(warehouse, run, [newest])
-    published_s, _ = timed(warehouse.publish)
-    asked_s, rows = best_of(lambda: warehouse.query(OVER_WAREHOUSE, [newest]))
-    events_s, _ = best_of(lambda: warehouse.query(EVENTS, [newest]))
-
-    shutil.rmtree(warehouse.snapshots)
-    anew_s, _ = timed(warehouse.publish)
-    over_files = OVER_FILES.format(files=f"{warehouse.tables}/timeline/**/*.parquet")
-    with duckdb.connect() as connection:
-        files_s, expected = best_of(lambda: connection.execute(over_files, [newest]).df())
-    if rows.round(6).to_dict() != expected.round(6).to_dict():
-        raise SystemExit(f"they disagree after {runs} runs:\n{rows}\n{expected}")
+def row(history: History, runs: int) -> list[str]:
+    warehouse = history.warehouse
+    while history.runs < runs:
+        history.grow_to(min(runs, history.runs + STEP))
+        warehouse.publish()
+    published = []
+    for _ in range(REPEAT):
+        newest = history.add_session()[-1]
+        published.append(best_of(warehouse.publish, 1)[0])
+    asked = {number: best_of(lambda sql=sql: warehouse.query(sql))[0] for number, sql in questions().items()}
+    slowest = max(asked, key=lambda number: asked[number])
+    missed, _ = best_of(lambda: warehouse.query("FROM missed_sme2 WHERE run_id = ?", [newest]))
+    files = warehouse.query("SELECT count(*) AS n FROM publishing.files WHERE table_name = 'timeline'")["n"]
     return [
-        f"{runs:,}",
-        *(f"{published_s * 1e3:.0f}", f"{anew_s * 1e3:.0f}", f"{anew_s / published_s:.0f}x"),
-        *(f"{asked_s * 1e3:.0f}", f"{files_s * 1e3:.0f}", f"{files_s / asked_s:.1f}x"),
-        f"{events_s * 1e3:.0f}",
+        f"{history.runs:,}",
+        f"{min(published) * 1e3:.0f}",
+        f"{best_of(lambda: warehouse.query(ONE_RUN, [newest]))[0] * 1e3:.0f}",
+        f"{missed * 1e3:.0f}",
+        f"{best_of(lambda: warehouse.query(TOTALS))[0] * 1e3:.0f}",
+        f"{asked[slowest] * 1e3:.0f} (question {slowest})",
+        f"{warehouse.link.stat().st_size / 1e6:.0f}",
+        f"{int(files.iloc[0])}",
     ]
 
 
-def growth_table(counts: list[int]) -> Table:
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        warehouse, run = Warehouse(Path(folder) / "warehouse"), MadeRun()
-        ingest(warehouse, run.write(Path(folder) / "runs"))
-        for runs in sorted(counts):
-            progress(f"after {runs:,} runs")
-            rows.append(row(warehouse, run, runs))
+def peers(warehouse: Warehouse, folder: Path) -> Table:
+    """The same rows elsewhere: those of one run, and category totals over all."""
+    runs = warehouse.query("SELECT run_id FROM runs WHERE fidelity = 'hardware' ORDER BY run_id")["run_id"]
+    some = runs.head(PEER_RUNS).tolist()
+    columns = "run_id, round, iteration, is_warmup, name, category, duration_ns"
+    database = sqlite3.connect(folder / "peer.sqlite")
+    csv = folder / "csv"
+    csv.mkdir()
+    for run in some:
+        rows = warehouse.query(f"SELECT {columns} FROM timeline WHERE run_id = ?", [run])
+        rows.to_sql("timeline", database, if_exists="append", index=False)
+        rows.to_csv(csv / f"{run}.csv", index=False)
+    database.execute("CREATE INDEX of_run ON timeline (run_id)")
+    one = some[-1]
+
+    def of_csv() -> pd.DataFrame:
+        frames = pd.concat(pd.read_csv(path) for path in sorted(csv.iterdir()))
+        timed = frames[~frames["is_warmup"]]
+        return timed.groupby(timed["category"].fillna("Overhead"))["duration_ns"].sum().reset_index(name="ns")
+
+    listed = ", ".join(f"'{run}'" for run in some)
+    ours = f"SELECT category, sum(total_ns)::BIGINT AS ns FROM category_times WHERE run_id IN ({listed}) "
+    ways: dict[str, tuple[Callable[[], object], Callable[[], pd.DataFrame]]] = {
+        "warehouse": (
+            lambda: warehouse.query(ONE_RUN, [one]),
+            lambda: warehouse.query(ours + "GROUP BY category ORDER BY category"),
+        ),
+        "SQLite": (
+            lambda: pd.read_sql(ONE_RUN, database, params=[one]),
+            lambda: pd.read_sql(OVER_EVENTS, database),
+        ),
+        "CSV and pandas": (lambda: pd.read_csv(csv / f"{one}.csv"), of_csv),
+    }
+    rows, found = [], []
+    for name, (one_run, totals) in ways.items():
+        totals_s, answer = best_of(totals, 1)
+        found.append(dict(zip(answer["category"], answer["ns"].astype(int), strict=True)))
+        rows.append([name, f"{best_of(one_run)[0] * 1e3:.0f}", f"{totals_s * 1e3:.0f}"])
+    if found[1:] != found[:-1]:
+        raise SystemExit(f"they disagree: {found}")
     return Table(
-        title="One more run in the warehouse, and a question about it",
+        title=f"The same rows of {len(some)} runs elsewhere",
+        header=["way", "rows of one run ms", "category totals ms"],
+        rows=rows,
+        footnotes=["All found the same times."],
+    )
+
+
+def growth_tables(counts: list[int], folder: Path) -> list[Table]:
+    history = History(folder)
+    rows = []
+    for runs in sorted(counts):
+        progress(f"{runs:,} runs")
+        rows.append(row(history, runs))
+    growth = Table(
+        title="One more session in the warehouse, and questions",
         header=[
-            *("runs there", "publish ms", "made anew ms", "times faster"),
-            *("ask ms", "over Parquet ms", "times faster", "its events ms"),
+            *("runs", "publish ms", "rows of one run ms", "missed_sme2 of one run ms", "category totals ms"),
+            *("slowest question ms", "published MB", "timeline files"),
         ],
         rows=rows,
-        footnotes=[
-            f"Asked for the category times of one run, best of {REPEAT}. Small runs: 8 operators each."
-        ],
+        footnotes=[f"Best of {REPEAT}."],
     )
+    return [growth, peers(history.warehouse, folder)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.growth_bench",
-        description="Publishing and asking after ever more runs, against reading all Parquet files.",
+        description="Publishing and asking after ever more runs, with SQLite and CSV files beside it.",
     )
-    parser.add_argument("--runs", type=int, nargs="+", default=[10, 100, 1000], help="runs that are there")
-    print(growth_table(parser.parse_args().runs))
+    parser.add_argument("--runs", type=int, nargs="+", default=[100, 1000], help="runs that are there")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for table in growth_tables(arguments.runs, Path(folder)):
+            print(table, end="\n\n")
 
 
 if __name__ == "__main__":

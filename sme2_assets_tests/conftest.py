@@ -29,6 +29,7 @@ pytest_plugins = [
     "sme2_assets_tests.browser",
     "sme2_assets_tests.exchange.measured_pair",
     "sme2_assets_tests.lanes",
+    "sme2_assets_tests.servers",
     "sme2_assets_tests.targets.android.adb_loopback",
     "sme2_assets_tests.targets.android.android_userland",
     "sme2_assets_tests.targets.ssh.sshd_loopback",

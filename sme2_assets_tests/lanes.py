@@ -19,9 +19,13 @@ SLOW = (
     "diagnostics/test_model.py",
     "e2e/",
     "etdump/test_against_inspector.py",
+    "gate/test_gate.py",
     *(f"models/test_{name}.py" for name in ("architectures", "attribution", "delegation", "divergence")),
     *(f"models/test_{name}.py" for name in ("existing", "export", "failures", "more_architectures")),
-    *(f"models/test_{name}.py" for name in ("mutation", "quantise", "sources", "taps", "time_limit")),
+    *(
+        f"models/test_{name}.py"
+        for name in ("mutation", "quantise", "rewrites", "sources", "taps", "time_limit")
+    ),
     "runner/test_source_build.py",
     "targets/test_cross_compiler.py",
     "targets/test_debian.py",
@@ -29,6 +33,7 @@ SLOW = (
     "test_package.py",
     "warehouse/test_continued.py",
     "warehouse/test_publish.py",
+    "warehouse/test_shared.py",
 )
 # Rooms whose files share what takes long to make: one worker runs all of them.
 SHARING = ("etdump/", "exchange/", "report/")

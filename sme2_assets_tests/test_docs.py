@@ -57,6 +57,7 @@ RUN_IN_ORDER = {
     CHECKOUT / "docs" / "models.md": "diagnostics/test_model.py",
     CHECKOUT / "docs" / "warehouse.md": "warehouse/test_docs.py",
     CHECKOUT / "docs" / "exchange.md": "exchange/test_documented_commands.py",
+    **{CHECKOUT / "docs" / f"{name}.md": "gate/test_gate.py" for name in ("advise", "gate")},
     **{skill.page: "e2e/test_documented_commands.py" for skill in SKILLS},
 }
 

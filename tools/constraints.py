@@ -48,7 +48,7 @@ def requirements() -> list[str]:
     """What the package and its tests need, without the package itself."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["dev"], *extras["hf"]]
+    wanted = [*project["dependencies"], *extras["dev"], *extras["hf"], *extras["deploy"]]
     return [line for line in wanted if not line.startswith(project["name"])]
 
 

@@ -88,6 +88,24 @@ PROGRAM = operators.ProgramOperators(
 )
 
 
+def _deep(depth: int) -> operators.ProgramOperators:
+    """The same model with its delegated blocks so many times."""
+    if depth == 1:
+        return PROGRAM
+    delegates = [
+        operators.Delegate(
+            backend=each.backend,
+            nodes=[
+                node.model_copy(update={"module": f"block{block}.{node.module}"})
+                for block in range(depth)
+                for node in each.nodes
+            ],
+        )
+        for each in PROGRAM.delegates
+    ]
+    return operators.ProgramOperators(delegates=delegates, portable=PROGRAM.portable)
+
+
 @dataclass(frozen=True)
 class MadeRun:
     """One arm of a session. `matrix_speedup` is what SME2 is to bring for convolutions and products."""
@@ -116,6 +134,8 @@ class MadeRun:
     seed: int = 1
     sampled: bool = True
     paired: bool = True
+    # How often the delegated blocks follow one another.
+    depth: int = 1
 
     def __post_init__(self) -> None:
         # A session is of one model on one platform.
@@ -147,7 +167,7 @@ class MadeRun:
                         seconds=0.1,
                     )
                 )
-        (folder / OPERATORS_FILE).write_text(PROGRAM.to_json())
+        (folder / OPERATORS_FILE).write_text(_deep(self.depth).to_json())
         self._manifest(folder, processes).write(folder)
         return folder
 
@@ -234,9 +254,9 @@ class MadeRun:
 
     def _calls(self, noise: random.Random) -> list[Delegate | Portable]:
         return [
-            self._delegate(FIRST_DELEGATE, noise),
+            self._delegate(FIRST_DELEGATE * self.depth, noise),
             Portable(PORTABLE, 20_000 + noise.randrange(900), 21_500),
-            self._delegate(SECOND_DELEGATE, noise),
+            self._delegate(SECOND_DELEGATE * self.depth, noise),
         ]
 
     def _delegate(self, operators: tuple[tuple[str, int], ...], noise: random.Random) -> Delegate:

@@ -260,7 +260,10 @@ def _align_portable(nodes: Sequence[Node], rows: pd.DataFrame) -> dict[int, _Fin
     if len(slots) == len(names) and all(
         _kernel_cost(slot, name) < _IMPOSSIBLE for slot, name in zip(slots, names, strict=True)
     ):
-        return {int(index): _Finding(EXACT, (slot,)) for index, slot in zip(rows.index, slots, strict=True)}
+        return {
+            int(index): _Finding(INSERTED if slot.node.inserted else EXACT, (slot,))
+            for index, slot in zip(rows.index, slots, strict=True)
+        }
     partners = _partners(slots, names, _kernel_cost, [_INSERTED] * len(slots), [_INSERTED] * len(names))
     if partners is None:
         return {}

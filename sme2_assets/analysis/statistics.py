@@ -95,6 +95,27 @@ def paired_speedup(off_ns: Sequence[float], on_ns: Sequence[float]) -> Speedup:
     return bounded_speedup(exactly(off_ns), exactly(on_ns))
 
 
+def unpaired_ratio(
+    before_ns: Sequence[float], after_ns: Sequence[float]
+) -> tuple[float, float | None, float | None]:
+    """The time after over the time before, of two sessions whose rounds have nothing to do with one another.
+
+    Hodges and Lehmann's estimate, the median of all differences of log times, with the interval that belongs
+    to the rank-sum test (Moses), by its normal approximation; none below MIN_ROUNDS. It covers what rounds of
+    a session scatter by, and nothing that all rounds of one of the sessions share: whoever decides by it
+    leaves room for that.
+    """
+    before, after = np.log(_positive(before_ns)), np.log(_positive(after_ns))
+    differences = np.sort(np.subtract.outer(after, before), axis=None)
+    ratio = math.exp(float(np.median(differences)))
+    m, n = len(before), len(after)
+    if min(m, n) < MIN_ROUNDS:
+        return ratio, None, None
+    deviation = math.sqrt(m * n * (m + n + 1) / 12)
+    cut = max(0, math.floor(m * n / 2 - scipy.stats.norm.ppf((1 + CONFIDENCE) / 2) * deviation))
+    return ratio, math.exp(float(differences[cut])), math.exp(float(differences[-1 - cut]))
+
+
 def exactly(times_ns: Sequence[float] | Floats) -> Times:
     """Times of an exact clock."""
     times = np.asarray(times_ns, dtype=float)

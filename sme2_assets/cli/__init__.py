@@ -15,22 +15,25 @@ from typing import Any
 import click
 
 import sme2_assets
+from sme2_assets.cli.advise import advise
 from sme2_assets.cli.demo import demo
 from sme2_assets.cli.dev import dev
 from sme2_assets.cli.devices import devices
 from sme2_assets.cli.exchange import export_, ingest
 from sme2_assets.cli.experiments import config, run
+from sme2_assets.cli.gate import gate
 from sme2_assets.cli.gc import gc
 from sme2_assets.cli.machine import doctor, emulator, targets
 from sme2_assets.cli.measure import profile
 from sme2_assets.cli.models import check_model, models, onboard
 from sme2_assets.cli.mutate import mutate
-from sme2_assets.cli.results import compare, explain, history, kernel_log, report
+from sme2_assets.cli.results import compare, explain, history, kernel_log, language, report
 from sme2_assets.cli.runners import build_runner
 from sme2_assets.cli.sql import sql
 from sme2_assets.cli.support import tell
 from sme2_assets.cli.validate import smoke, validate
 from sme2_assets.cli.warehouse import check, warehouse
+from sme2_assets.cli.worker import worker
 from sme2_assets.errors import Sme2Error, disk_failure
 from sme2_assets.store import Store, default_data_root
 
@@ -87,8 +90,8 @@ COMMANDS = (
     demo,
     *(doctor, targets, devices, emulator, build_runner),
     *(models, onboard, check_model),
-    *(dev, profile, run, config),
-    *(compare, explain, history, report, sql, warehouse, kernel_log),
+    *(dev, worker, profile, run, config),
+    *(advise, gate, compare, explain, history, language, report, sql, warehouse, kernel_log),
     *(ingest, export_, validate, check, smoke, mutate, gc),
 )
 for command in COMMANDS:

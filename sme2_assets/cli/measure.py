@@ -8,11 +8,20 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sme2_assets.cli.support import json_option, out, print_json, progress_log, tell, variants_of
+from sme2_assets.cli.support import (
+    given_options,
+    json_option,
+    out,
+    print_json,
+    progress_log,
+    tell,
+    variants_of,
+)
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
@@ -74,6 +83,13 @@ if TYPE_CHECKING:
     help="macOS: quality of service of the runner's threads, which decides the kind of core.",
 )
 @click.option("--power", type=click.Choice(["boost", "app"]), help="Android: power mode during the session.")
+@given_options
+@click.option(
+    "--sizes",
+    multiple=True,
+    metavar="DIMENSION=SIZES",
+    help="Sizes of a dimension that can vary, a run each: seq=16,128,512. May be repeated.",
+)
 @click.option("--aa", is_flag=True, help="Measure each state against itself: the noise of this machine.")
 @click.option("--operators", is_flag=True, help="Also print every operator.")
 @json_option
@@ -93,13 +109,17 @@ def profile(
     cpus: str | None,
     qos: str | None,
     power: str | None,
+    inputs: Path | None,
+    op_library: Path | None,
+    sizes: tuple[str, ...],
     aa: bool,
     operators: bool,
     as_json: bool,
 ) -> None:
     """Profile MODEL[-PRECISION] with SME2 on and off, and show the comparison.
 
-    MODEL without a precision means all its precisions. Everything from the runner to the report is
+    MODEL without a precision means all its precisions; the path of a .pte is taken into the models folder
+    under a name made of its own, and goes on. Everything from the runner to the report is
     materialised in Dagster; what is up to date is taken from the cache. If something cannot be
     measured, the rest still is, and the exit code is 1.
     """
@@ -113,14 +133,15 @@ def profile(
     if platform_name == "auto" and device is not None:
         platform_name = platform_of(store, device)
     states = SME2_STATES if sme2 == "both" else (sme2,)
+    variants = variants_of(model, inputs, op_library, sizes)
     if platform_name == "auto":
-        wanted = requests_for_this_machine(store, variants_of(model), states)
+        wanted = requests_for_this_machine(store, variants, states)
         if aa:
             # Emulated times mean nothing, so they have no noise either.
             timed = [request for request in wanted.requests if request.platform != "emulated"]
             wanted = replace(wanted, requests=timed, left_out=[])
     else:
-        wanted = requests_for(store, variants_of(model), platform_name, states, device)
+        wanted = requests_for(store, variants, platform_name, states, device)
     if not wanted.requests:
         raise Sme2Error(
             "Nothing here has times whose noise could be measured for SME2.",

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from sme2_assets.cli.support import json_option, out, print_json, print_step, progress, say, tell
+from sme2_assets.cli.support import (
+    given_options,
+    json_option,
+    out,
+    print_json,
+    print_step,
+    progress,
+    say,
+    tell,
+    variants_of,
+)
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 
@@ -68,20 +78,34 @@ def models(everything: bool, source_name: str | None, trusted: bool, as_json: bo
     type=click.Path(file_okay=False, path_type=Path),
     help="Where to write it. Default: models/ in the data folder. Any other must be in $SME2_MODELS.",
 )
-def onboard(name: str, folder: Path | None) -> None:
-    """Write a commented, working model file NAME.py, to be filled with your model."""
+@click.option(
+    "--from",
+    "source",
+    metavar="FOLDER|MODULE:CALLABLE",
+    help="What it is made of: a folder with config.json and *.safetensors, or package.module:factory.",
+)
+def onboard(name: str, folder: Path | None, source: str | None) -> None:
+    """Write a commented, working model file NAME.py, to be filled with your model.
+
+    With --from it needs no filling: it builds what lies in a folder, or what a callable gives, which is
+    (module, (input, ...)) or an object with get_eager_model() and get_example_inputs().
+    """
     from sme2_assets.models.sources.folder import FOLDERS_VARIABLE, model_folders
+    from sme2_assets.models.sources.python_code import declared_models
     from sme2_assets.models.template import write_template
 
-    path = write_template(name, folder)
+    path = write_template(name, folder, source)
     click.echo(f"written: {path}")
+    names = [declared.name for declared in declared_models(path, name)]
     if path.parent.resolve() not in model_folders():
         click.echo(f"It is not listed yet: put its folder into {FOLDERS_VARIABLE}, e.g.")
         click.echo(f"  export {FOLDERS_VARIABLE}={path.parent.resolve()}")
     click.echo("Next:")
-    click.echo("  1. Replace the network in it with yours.")
-    click.echo(f"  2. sme2 check-model {name}    goes through every step and says what is wrong")
-    click.echo(f"  3. sme2 profile {name}        measures it with SME2 on and off")
+    if source is None:
+        click.echo("  1. Replace the network in it with yours.")
+    for step, name in enumerate(names, start=1 if source else 2):
+        click.echo(f"  {step}. sme2 check-model {name}    goes through every step and says what is wrong")
+    click.echo(f"  {step + 1}. sme2 profile {names[0]}        measures it with SME2 on and off")
 
 
 @click.command("check-model")
@@ -91,18 +115,26 @@ def onboard(name: str, folder: Path | None) -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Also put the program and its ETRecord here, as <model>_xnnpack_<precision>.pte.",
 )
+@given_options
 @json_option
 @click.pass_obj
-def check_model(store: Store, model: str, output: Path | None, as_json: bool) -> None:
+def check_model(
+    store: Store,
+    model: str,
+    output: Path | None,
+    inputs: Path | None,
+    op_library: Path | None,
+    as_json: bool,
+) -> None:
     """Take MODEL[-PRECISION] through import, eager run, export, lowering, run and numerics.
 
     Each step says whether it passed; the first that fails says why and what to do.
     """
     from sme2_assets.diagnostics.model import check_variant, write_program
-    from sme2_assets.models.registry import requested
+    from sme2_assets.models.registry import parse_variant
 
     checks = []
-    for variant in requested(model):
+    for variant in map(parse_variant, variants_of(model, inputs, op_library)):
         if not as_json:
             out.print(f"[bold]{variant}[/]", highlight=False)
         with progress.status("starting") as status:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from sme2_assets.cli.support import json_option, out, print_json, progress, tell, variants_of
+from sme2_assets.cli.support import json_option, measured_variants, out, print_json, progress, tell
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
@@ -59,7 +59,7 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
     from sme2_assets.warehouse.history import find_regressions, no_slow_down_text
 
     warehouse = Warehouse(store.warehouse)
-    variants = variants_of(model)
+    variants = measured_variants(warehouse, model)
     rows = warehouse.query(
         "SELECT * FROM history WHERE category = 'latency' AND list_contains($variants, variant) "
         "AND coalesce(platform = $platform, true) "
@@ -150,7 +150,7 @@ def _reports(store: Store, model: str, platform_name: str | None, formats: tuple
     warehouse = Warehouse(store.warehouse)
     written: list[Path] = []
     texts, facts = [], []
-    for variant in variants_of(model):
+    for variant in measured_variants(warehouse, model):
         for run in latest_sessions(warehouse, variant, platform_name):
             document, files = write_session_report(store, warehouse, run["session_id"], formats)
             verdict = document.verdict
@@ -206,7 +206,7 @@ def explain(store: Store, model: str, platform_name: str | None, as_json: bool) 
     warehouse = Warehouse(store.warehouse)
     found = [
         explained(warehouse, run["session_id"])
-        for variant in variants_of(model)
+        for variant in measured_variants(warehouse, model)
         for run in latest_sessions(warehouse, variant, platform_name)
     ]
     if not found:
@@ -232,18 +232,36 @@ def kernel_log(store: Store, log_file: Path, run_id: str | None, as_json: bool) 
     """
     from sme2_assets.report.terminal import show_rows
     from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.ingest import annotate, registered_rows_of_log, write_registered
+    from sme2_assets.warehouse.ingest import annotate, registered_rows_of_log
     from sme2_assets.warehouse.read import run_of_id
+    from sme2_assets.warehouse.sessions import take_session
 
     rows = registered_rows_of_log(log_file)
     if run_id is not None:
         warehouse = Warehouse(store.warehouse)
-        # Of a run that is there; kept first, so that no rebuild is without it.
+        # Of a run that is there; kept first: rows are made of what is kept.
         run_of_id(warehouse, run_id)
         annotate(store, run_id, log_file)
-        write_registered(warehouse, run_id, rows)
+        take_session(store, warehouse, store.run_dir(run_id))
         warehouse.publish()
     if as_json:
         click.echo(rows.to_json(orient="records", indent=2))
         return
     show_rows(out, rows)
+
+
+@click.command()
+@click.argument("model")
+@click.pass_obj
+def language(store: Store, model: str) -> None:
+    """What was measured of the language model MODEL, in the terms of llama-bench.
+
+    pp reads a prompt, tg adds a token. Tokens per second are those of the newest run; where times mean
+    nothing, as under emulation, there are none. The cache and the program are those of one inference.
+    """
+    from sme2_assets.report.language import language_table
+    from sme2_assets.report.terminal import print_table
+    from sme2_assets.warehouse import Warehouse
+
+    warehouse = Warehouse(store.warehouse)
+    print_table(out, language_table(store, warehouse, measured_variants(warehouse, model)))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sme2_assets.cli.support import json_option, out, print_json, progress
+from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 
 if TYPE_CHECKING:
@@ -81,18 +82,25 @@ def check(store: Store, rows: bool, as_json: bool) -> None:
 
 
 @warehouse.command()
+@click.option("--publish", is_flag=True, help="Then put tables and DuckDB file into the shared store.")
 @json_option
 @click.pass_obj
-def sync(store: Store, as_json: bool) -> None:
+def sync(store: Store, publish: bool, as_json: bool) -> None:
     """Add the run folders that are in no table, and compare the pairs that have not been compared.
 
     A run is in no table when what follows its measurement failed or was stopped. Rows of tables that are
-    damaged are made again.
+    damaged are made again. Where $SME2_STORE names a shared store, runs are first exchanged with it.
     """
+    from sme2_assets.warehouse.rebuild import Refused
     from sme2_assets.warehouse.rebuild import sync as synced
+    from sme2_assets.warehouse.shared import exchange, publish_shared
 
     with _told() as log:
+        refused = exchange(store, log).refused
         done = synced(store, log)
+        if publish and publish_shared(store, log) is None:
+            raise Sme2Error("There is no shared store.", "Set SME2_STORE to its address: docs/deployment.md.")
+    done.refused += [Refused(what, error) for what, error in refused.items()]
     _show(done, as_json)
 
 

@@ -19,6 +19,7 @@ from sme2_assets.defs.partitions import (
     MODEL_VARIANTS,
     NIGHT_TAG,
     PAIR_TAG,
+    QUEUE_TAG,
     RANGE_START,
     pair_key,
     parse_run_key,
@@ -31,6 +32,7 @@ from sme2_assets.models.registry import variants
 from sme2_assets.report.night import night_folder
 from sme2_assets.targets import TargetKey
 from sme2_assets.targets.host import host_platform
+from sme2_assets.targets.inventory import read_inventory
 
 MAX_RETRIES = 2
 # No pair takes so long. A run of a machine that went down is ended by this, and tried again.
@@ -88,8 +90,9 @@ def nightly_schedule(when: Nights) -> dg.ScheduleDefinition:
 
 
 def _tags(night: str, lab: Lab, platform: str, device: str | None = None) -> dict[str, str]:
-    """For Dagster's queue, retries and monitoring."""
-    return {
+    """For Dagster's queue, retries and monitoring, and for the worker that has the device."""
+    entry = read_inventory(lab.store).devices.get(device or "")
+    return ({QUEUE_TAG: entry.worker} if entry and entry.worker else {}) | {
         NIGHT_TAG: night,
         DEVICE_TAG: device or lab.target(platform).device,
         "dagster/max_retries": str(MAX_RETRIES),
@@ -141,7 +144,8 @@ def night_sensor(
 
 def _what_follows(night: str, lab: Lab, nights: Nights) -> Iterator[dg.RunRequest]:
     """After the pairs, in this order."""
-    native = host_platform()
+    # A night of devices alone leaves this machine alone.
+    native = host_platform() if nights.platforms or not nights.devices else None
     # Elsewhere there are no verdicts on times that a noise floor would serve.
     if native is not None and lab.target(native).fidelity == "hardware":
         variant = nights.variants[0] if nights.variants else variants()[0].key

@@ -51,6 +51,9 @@ DEVICE_TAG = "sme2/device"
 # What a pair is compared under: two devices measure it one after the other, or one would be compared twice.
 PAIR_TAG = "sme2/pair"
 
+# Of a run that one worker alone can do; dagster-celery's own, named here because not everybody has it.
+QUEUE_TAG = "dagster-celery/queue"
+
 # Two partitions a run: both states of a platform, when both are asked for.
 pair_per_run = dg.BackfillPolicy.multi_run(max_partitions_per_run=2)
 

@@ -36,6 +36,7 @@ STEPS = ("find", "import", "eager run", "export", "lowering", "run", "numerics")
 STEPS_OF_A_PROGRAM = ("find", "read", "run", "numerics")
 # The stages of an export as steps of the check; loading comes before all of them.
 _STEP_OF_STAGE = {"build": "eager run", "export": "export", "lower": "lowering", "read": "read"}
+_PASSED_BEFORE = "passed before: same model, options and versions"
 _TIMED_INFERENCES = 3
 _RUN_TIMEOUT_S = 900.0
 
@@ -75,13 +76,16 @@ def write_program(variant: Variant, store: Store, folder: Path) -> list[Path]:
 
 def _export(made: Checkup, spec: ModelSpec, variant: Variant, artifacts: Path, log: Log) -> ExportedModel:
     """Import to lowering: one export, which tells where it is. A cached one has passed them before."""
-    from sme2_assets.models.export import export_model, load_libraries, quiet_libraries
+    from sme2_assets.models.export import export_model, is_exported, load_libraries, quiet_libraries
 
     if spec.pte is None:
         with made.step("import") as step, quiet_libraries():
-            load_libraries()
-            spec.build()
-            step.detail = f"{spec.title}: {spec.description}"
+            if is_exported(spec, variant, artifacts):
+                step.detail = _PASSED_BEFORE
+            else:
+                load_libraries()
+                spec.build()
+                step.detail = f"{spec.title}: {spec.description}"
     names = [step.name for step in made.steps if step.name in _STEP_OF_STAGE.values()]
     begun = {names[0]: time.perf_counter()}
 
@@ -104,7 +108,7 @@ def _export(made: Checkup, spec: ModelSpec, variant: Variant, artifacts: Path, l
                 if failure is not None and name == list(begun)[-1]:
                     raise failure
             elif exported.cached:
-                step.detail = "passed before: same model, options and versions"
+                step.detail = _PASSED_BEFORE
             else:
                 step.seconds = seconds.get(name, 0.0)
                 step.detail = _found_by(name, exported)
@@ -116,7 +120,8 @@ def _found_by(step: str, exported: ExportedModel) -> str:
     manifest = read_manifest(exported.manifest)
     operators = manifest.operators
     shapes = ", ".join(f"{tensor.dtype}{tensor.shape}" for tensor in manifest.inputs)
-    outputs = ", ".join(f"{tensor.dtype}{tensor.shape}" for tensor in manifest.outputs)
+    each = manifest.outputs[: len(manifest.outputs) // manifest.steps]
+    outputs = ", ".join(f"{tensor.dtype}{tensor.shape}" for tensor in each)
     if step in ("eager run", "read"):
         size = "" if manifest.macs is None else f", {manifest.macs / 1e6:,.1f} MMAC"
         weights = "" if manifest.parameters is None else f", {manifest.parameters:,} parameters"
@@ -126,7 +131,9 @@ def _found_by(step: str, exported: ExportedModel) -> str:
             f"{operators.delegated_total} operators in {operators.delegates} delegate call(s), "
             f"{operators.portable_total} portable, {exported.pte.stat().st_size:,} bytes"
         )
-    return f"at {manifest.precision}"
+    left_out = manifest.options.get("in_floating_point") or {}
+    why = "; ".join(f"{path} ({reason})" for path, reason in left_out.items())
+    return f"at {manifest.precision}" + (f"; in floating point: {why}" if why else "")
 
 
 def _run(made: Checkup, exported: ExportedModel, store: Store, log: Log) -> list[np.ndarray]:
@@ -156,16 +163,14 @@ def _run_once(
     target: Target, runner: RunnerBinary, exported: ExportedModel
 ) -> tuple[RunnerResult, list[np.ndarray]]:
     with target.workspace() as workspace:
-        command = [*workspace.install(runner.program), "--model", workspace.put(exported.pte)]
-        for path in exported.inputs:
-            command += ["--input", workspace.put(path)]
+        command = [*workspace.install(runner.program), *exported.runner_flags(workspace.put)]
         command += ["--pass", "latency", "--threads", "1", "--warmup", "1"]
         command += ["--iterations", str(_TIMED_INFERENCES)]
         command += ["--result", workspace.path("check.json"), "--outputs", workspace.path("check_outputs")]
         done = workspace.run(command, {"SME2_RUNNER_SME2": "off"}, _RUN_TIMEOUT_S)
         if done.returncode != 0:
             lacking = load_failure(done.stderr, ProgramOperators.read(exported.operators))
-            raise lacking or runner_failure(done.returncode, done.stderr[-2000:])
+            raise lacking or runner_failure(done.returncode, done.stderr)
         result = RunnerResult.read(Path(workspace.path("check.json")))
         folder = Path(workspace.path("check_outputs"))
         outputs = [np.load(folder / str(fact.file), allow_pickle=False) for fact in result.outputs]
@@ -181,12 +186,19 @@ def _compare(
             step.detail = "the program came without an eager model: there is nothing to compare with"
             return
         expected = [np.load(path, allow_pickle=False) for path in exported.expected_outputs]
-        agreements = compare_outputs(expected, outputs, classifier=manifest.is_classifier)
+        agreements = compare_outputs(
+            expected, outputs, classifier=manifest.is_classifier, rankings=exported.rankings
+        )
         worst = worst_agreement(agreements)
         if worst is None:
             raise ExportError("The model has no outputs", "return a tensor from its forward()")
         bound = manifest.tolerance.minimum_db
         step.detail = f"SQNR {worst.sqnr_db:.1f} dB (at least {bound:g})"
+        if exported.steps > 1:
+            step.detail += f", {exported.steps} inferences in a row from the initial state"
+        too_small = max(agreement.compared_as_zero for agreement in agreements)
+        if too_small:
+            step.detail += f", {too_small:.0%} of an output is too small for the kernels and compared as zero"
         if worst.top1_agreement is not None:
             step.detail += f", top-1 agreement {worst.top1_agreement:.0%}"
         if fault := first_fault(agreements, bound, exact=not manifest.tolerance.own):

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pydantic import Field, StrictStr
 
 from sme2_assets.evidence.documents import Count, Document, Flag, Number, Part, Text
-from sme2_assets.evidence.numerics import as_matrix
+from sme2_assets.evidence.numerics import as_matrix, below_normal
 
 ARMS_FILE = "arms.json"
 TAPS_FILE = "taps.json"
@@ -134,6 +134,10 @@ def compare_arms(
 def compare_value(value: ComparedValue, off: npt.NDArray | None, on: npt.NDArray | None) -> ArmsAgreement:
     if off is None or on is None or off.shape != on.shape or off.dtype != on.dtype:
         return _agreement(value, 0, 0.0, None, _BEYOND, "is not of the same type and shape in both arms")
+    # One arm may keep what the other makes a zero of.
+    lost = ((off == 0) & below_normal(on)) | ((on == 0) & below_normal(off))
+    if lost.any():
+        off, on = (np.where(lost, array.dtype.type(0), array) for array in (off, on))
     equal = float(np.mean(off == on)) if off.size else 1.0
     if equal == 1.0:
         return _agreement(value, off.size, 1.0, 0.0, 0.0, None)

@@ -1,13 +1,15 @@
 """How near the outputs are to the eager model's; `evidence.arms` has the bounds between the arms.
 
-Floating point outputs are compared as signals; integers and booleans are indices, tokens or masks, of
-which one that is not the same is wholly wrong. Both end in decibels, so that one bound serves a model.
+Floating point outputs are compared as signals; integers and booleans are tokens or masks, of which one that
+is not the same is wholly wrong. Indices of a ranking (top-k, sort, argmax) are compared as the values that
+they point at: two that are nearly the same may change places. All end in decibels: one bound serves a model.
+Numbers below the smallest normal one count as zero, because kernels make zeros of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +49,8 @@ class Agreement:
     """The ratio of the worst channel or row, to its own power or the average one's; floating point only."""
     correlation: float | None = None
     """Of the two, all elements; None where nothing varies in the expected one."""
+    compared_as_zero: float = 0.0
+    """Elements whose expected value is not zero, but below the smallest normal number of the given type."""
 
     def fault(self, minimum_sqnr_db: float, *, exact: bool = False) -> str | None:
         """Why the output is not the model's, or None. `exact`: integers and booleans must be the same."""
@@ -64,17 +68,62 @@ class Agreement:
         return None
 
 
+@dataclass(frozen=True)
+class Ranking:
+    """What an output of indices points into: values of the eager model, along an axis."""
+
+    values: npt.NDArray
+    axis: int
+    ordered: bool
+    """Whether the indices come in the order of their values."""
+
+    def pointed_at(self, indices: npt.NDArray) -> npt.NDArray | None:
+        """The values at these indices; None where they point outside, or twice at the same."""
+        places = indices if indices.ndim == self.values.ndim else np.expand_dims(indices, self.axis)
+        length = self.values.shape[self.axis]
+        ascending = np.sort(places, axis=self.axis)
+        if places.size and (ascending.min() < 0 or ascending.max() >= length):
+            return None
+        if bool((np.diff(ascending, axis=self.axis) == 0).any()):
+            return None
+        found = np.take_along_axis(self.values, places, axis=self.axis)
+        return found if self.ordered else np.sort(found, axis=self.axis)
+
+
 def compare_outputs(
-    expected: Sequence[npt.NDArray], given: Sequence[npt.NDArray], *, classifier: bool = False
+    expected: Sequence[npt.NDArray],
+    given: Sequence[npt.NDArray],
+    *,
+    classifier: bool = False,
+    rankings: Mapping[int, Ranking] | None = None,
 ) -> list[Agreement]:
     """One agreement per output; a missing or surplus one agrees in nothing."""
     agreements = []
     for index in range(max(len(expected), len(given))):
-        if index < len(expected) and index < len(given):
-            agreements.append(_agreement(index, expected[index], given[index], classifier=classifier))
-        else:
+        ranking = (rankings or {}).get(index)
+        if index >= len(expected) or index >= len(given) or expected[index].shape != given[index].shape:
             agreements.append(_nothing(index))
+        elif ranking is not None:
+            agreements.append(_ranked_agreement(index, ranking, expected[index], given[index]))
+        else:
+            agreements.append(_agreement(index, expected[index], given[index], classifier=classifier))
     return agreements
+
+
+def below_normal(array: npt.NDArray) -> npt.NDArray:
+    """Where values are not zero, but below the smallest normal number of their type."""
+    if not np.issubdtype(array.dtype, np.floating):
+        return np.zeros(array.shape, dtype=bool)
+    return (array != 0) & (np.abs(array) < np.finfo(array.dtype).tiny)
+
+
+def _lost(expected: npt.NDArray, given: npt.NDArray) -> npt.NDArray:
+    """Where the expected value is too small for the kernels: below fp32's range, or a half's zero."""
+    if not (np.issubdtype(expected.dtype, np.floating) and np.issubdtype(given.dtype, np.floating)):
+        return np.zeros(expected.shape, dtype=bool)
+    size, tiny = np.abs(expected.astype(np.float64)), np.finfo(np.float32).tiny
+    lost = (size < tiny) & (np.abs(given.astype(np.float64)) < tiny)
+    return (expected != 0) & (lost | ((size < np.finfo(given.dtype).tiny) & (given == 0)))
 
 
 def worst_agreement(agreements: Sequence[Agreement]) -> Agreement | None:
@@ -107,17 +156,27 @@ def sqnr_db(reference: npt.NDArray, actual: npt.NDArray) -> float:
     signal_power, noise_power = float(np.sum(signal**2)), float(np.sum(noise**2))
     if not (np.isfinite(signal_power) and np.isfinite(noise_power)):
         return -IDENTICAL_SQNR_DB
-    return _ratio_db(signal_power, noise_power)
+    return decibels(signal_power, noise_power)
 
 
 def equal_share_db(share: float) -> float:
     """The same ratio for outputs that are right or wrong element by element: 1 % wrong is 20 dB."""
-    return _ratio_db(1.0, 1.0 - share)
+    return decibels(1.0, 1.0 - share)
+
+
+def _ranked_agreement(index: int, ranking: Ranking, expected: npt.NDArray, given: npt.NDArray) -> Agreement:
+    wanted, found = ranking.pointed_at(expected), ranking.pointed_at(given)
+    if wanted is None or found is None:
+        return _nothing(index)
+    return replace(
+        _agreement(index, wanted, found, classifier=False), equal_share=float(np.mean(expected == given))
+    )
 
 
 def _agreement(index: int, expected: npt.NDArray, given: npt.NDArray, *, classifier: bool) -> Agreement:
-    if expected.shape != given.shape:
-        return _nothing(index)
+    lost = _lost(expected, given)
+    if lost.any():
+        expected, given = np.where(lost, 0, expected), np.where(lost, 0, given)
     share = float(np.mean(expected == given)) if expected.size else 1.0
     if not np.issubdtype(expected.dtype, np.floating):
         difference = np.abs(given.astype(np.float64) - expected.astype(np.float64))
@@ -136,6 +195,7 @@ def _agreement(index: int, expected: npt.NDArray, given: npt.NDArray, *, classif
         top1_agreement=_top1_agreement(expected, given) if classifier else None,
         worst_part_db=_worst_part_db(expected, given) if finite else -IDENTICAL_SQNR_DB,
         correlation=_correlation(expected, given) if finite else None,
+        compared_as_zero=float(np.mean(lost)) if lost.size else 0.0,
     )
 
 
@@ -171,7 +231,7 @@ def _worst_part_db(expected: npt.NDArray, given: npt.NDArray) -> float:
     noise = as_matrix(given.astype(np.float64), axis) - signal
     average = float(np.mean(signal**2)) if signal.size else 0.0
     ratios = [
-        _ratio_db(max(float(power), average), float(wrong))
+        decibels(max(float(power), average), float(wrong))
         for along in (0, 1)
         if signal.shape[along] >= LEAST_PART
         for power, wrong in zip(np.mean(signal**2, axis=along), np.mean(noise**2, axis=along), strict=True)
@@ -196,7 +256,8 @@ def _top1_agreement(expected: npt.NDArray, given: npt.NDArray) -> float | None:
     return float(np.mean(np.argmax(expected, axis=-1) == np.argmax(given, axis=-1)))
 
 
-def _ratio_db(signal_power: float, noise_power: float) -> float:
+def decibels(signal_power: float, noise_power: float) -> float:
+    """The ratio of two powers in dB, within what identical and wholly different values are given."""
     if noise_power == 0.0:
         return IDENTICAL_SQNR_DB
     if signal_power == 0.0:

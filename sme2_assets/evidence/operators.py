@@ -35,7 +35,7 @@ class Node(Part):
     """That line."""
     input_shapes: list[list[Count]]
     """Weights and biases too. XNNPACK's convolutions and poolings have channels last. A dimension that can
-    vary has its largest size; the multiply-accumulates then are those of the largest size."""
+    vary has the size of the inputs that are run; where that is not known there are no shapes."""
     output_shapes: list[list[Count]]
     data_types: list[StrictStr]
     """Of the inputs, then of the outputs: one for each shape."""

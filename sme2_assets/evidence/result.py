@@ -21,7 +21,10 @@ MOST_SLOWDOWN_PERCENT = 1000.0
 
 Positive = Annotated[Count, Field(ge=1)]
 VectorBits = Annotated[Count, Field(ge=128)]
-DataType = Literal["float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool"]
+FloatType = Literal["float32", "float16", "float64"]
+DataType = (
+    FloatType | Literal["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"]
+)
 
 
 class CpuFacts(Part):

@@ -7,13 +7,16 @@ profiles a model loads it through `load_exported` and so never measures a file t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sme2_assets.errors import ExportError
 from sme2_assets.evidence.arms import TAPS_FILE
+from sme2_assets.evidence.numerics import Ranking
 from sme2_assets.store import sha256_of_file
 
 SCHEMA = 2
@@ -24,6 +27,8 @@ OPERATORS = "operators.json"
 """What the program consists of and which source asked for it: see `sme2_assets.evidence.operators`."""
 DELEGATION = "delegation.json"
 """Which operators were delegated, which not and why: see `sme2_assets.models.delegation`."""
+DATA = "model.ptd"
+LIBRARY_PREFIX = "ops_"
 TAPPED_PTE = "tapped.pte"
 """The program with the values between as outputs, which `taps.json` names: see `sme2_assets.models.taps`."""
 
@@ -51,6 +56,26 @@ class ExportedModel:
     """What the arms are compared in; None for a program that somebody else exported."""
     tapped_pte: Path | None = None
     """None where the values between cannot be had: then the arms are compared in their outputs."""
+    method: str = "forward"
+    steps: int = 1
+    """Inferences that are compared, from the initial state; more than one for a program that has state."""
+    data: Path | None = None
+    """External weights (.ptd)."""
+    libraries: tuple[Path, ...] = ()
+    """Kernels that the runner loads before the program."""
+    rankings: dict[int, Ranking] = field(default_factory=dict)
+    """What outputs that are indices point into."""
+
+    def runner_flags(self, put: Callable[[Path], str], program: Path | None = None) -> list[str]:
+        """How a runner is told of the program and its inputs; `put` brings a file to where it runs."""
+        flags = ["--model", put(program or self.pte), "--method", self.method]
+        for path in self.inputs:
+            flags += ["--input", put(path)]
+        if self.data is not None:
+            flags += ["--data", put(self.data)]
+        for library in self.libraries:
+            flags += ["--op-library", put(library)]
+        return [*flags, "--steps", str(self.steps)] if self.steps > 1 else flags
 
 
 @dataclass(frozen=True)
@@ -69,6 +94,17 @@ class TensorFacts:
     """None for an output whose right values are not known."""
     dtype: str
     shape: list[int]
+    ranks: RankingFacts | None = None
+    """Of an output that is indices: what it points into."""
+
+
+@dataclass(frozen=True)
+class RankingFacts:
+    """The file with the values that indices point into: see `sme2_assets.evidence.numerics.Ranking`."""
+
+    file: str
+    axis: int
+    ordered: bool
 
 
 @dataclass(frozen=True)
@@ -132,6 +168,10 @@ class ModelManifest:
     torch_import_seconds: float
     export_seconds: float
     export_peak_memory_bytes: int
+    method: str = "forward"
+    steps: int = 1
+    changed_inputs: int = 0
+    """Inputs that an inference changes in place: its first outputs are these inputs, as it left them."""
     schema: int = field(default=SCHEMA)
 
     def to_json(self) -> str:
@@ -177,6 +217,17 @@ def load_exported(directory: Path) -> ExportedModel:
         cached=True,
         taps=directory / TAPS_FILE if TAPS_FILE in manifest.files else None,
         tapped_pte=directory / TAPPED_PTE if TAPPED_PTE in manifest.files else None,
+        method=manifest.method,
+        steps=manifest.steps,
+        data=directory / DATA if DATA in manifest.files else None,
+        libraries=tuple(
+            directory / name for name in sorted(manifest.files) if name.startswith(LIBRARY_PREFIX)
+        ),
+        rankings={
+            index: Ranking(np.load(directory / ranks.file, allow_pickle=False), ranks.axis, ranks.ordered)
+            for index, tensor in enumerate(manifest.outputs)
+            if (ranks := tensor.ranks) is not None
+        },
     )
 
 
@@ -203,7 +254,10 @@ def _verify(directory: Path, name: str, facts: FileFacts) -> None:
 def _manifest(raw: Mapping[str, Any]) -> ModelManifest:
     values = dict(raw)
     values["inputs"] = [TensorFacts(**tensor) for tensor in raw["inputs"]]
-    values["outputs"] = [TensorFacts(**tensor) for tensor in raw["outputs"]]
+    values["outputs"] = [
+        TensorFacts(**{**tensor, "ranks": RankingFacts(**tensor["ranks"]) if tensor.get("ranks") else None})
+        for tensor in raw["outputs"]
+    ]
     values["tolerance"] = Tolerance(**raw["tolerance"])
     values["operators"] = OperatorCounts(**raw["operators"])
     values["files"] = {name: FileFacts(**facts) for name, facts in raw["files"].items()}

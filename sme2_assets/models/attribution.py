@@ -8,6 +8,7 @@ From a .pte alone the nodes with their shapes and MACs are known, and no sources
 
 from __future__ import annotations
 
+import copy
 import importlib.resources
 import json
 import math
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from sme2_assets.errors import ExportError
 from sme2_assets.evidence.operators import Delegate, Node, ProgramOperators
@@ -29,6 +31,7 @@ _NO_HANDLE = 65535
 _HEADER_MAGIC = b"XH00"
 # What the emitter calls for a view without a copy, which is no operator in the graph.
 _VIEW = "executorch_prim::et_view.default"
+_WRITE_BACK = "aten::copy_"
 # Kinds that passes put in between; a node of another kind without handle still does the model's work.
 _REARRANGING = frozenset({"XNNConvert", "XNNCopy", "XNNStaticReshape", "XNNStaticTranspose"})
 # Kinds whose kernels keep their output within limits. For others XNNPACK adds a step that does.
@@ -65,15 +68,21 @@ _EDGE_WORDS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def describe_program(pte: bytes, executorch: Any | None = None) -> ProgramOperators:
-    """The operators of the program. Sources are known where the manager that made it is given."""
+def describe_program(
+    pte: bytes, executorch: Any | None = None, *, method: str = "forward", at_bounds: bool = True
+) -> ProgramOperators:
+    """The operators of one method, at the sizes it is run at.
+
+    Sources are known where the manager that made the program is given, and so are the sizes of dimensions
+    that can vary. A program alone tells only their upper bounds: unless its inputs have these (`at_bounds`),
+    shapes and multiply-accumulates are not known.
+    """
     from executorch.exir._serialize._program import deserialize_pte_binary
 
     program = deserialize_pte_binary(bytes(pte)).program
-    # One method is run; `forward` where there are several.
-    plans = {plan.name: plan for plan in program.execution_plan}
-    name, plan = ("forward", plans["forward"]) if "forward" in plans else next(iter(plans.items()))
-    origins = _Origins(executorch, name)
+    plan = next(plan for plan in program.execution_plan if plan.name == method)
+    origins = _Origins(executorch, method)
+    sized = at_bounds or not any(_is_dynamic(entry.val) for entry in plan.values)
     graphs: dict[int, list[_XnnNode]] = {}
     delegates, portable = [], []
     for chain_index, chain in enumerate(plan.chains):
@@ -89,13 +98,27 @@ def describe_program(pte: bytes, executorch: Any | None = None) -> ProgramOperat
                 if call.delegate_index not in graphs:
                     payload = bytes(program.backend_delegate_data[delegate.processed.index].data)
                     graphs[call.delegate_index] = _xnnpack_nodes(payload)
-                nodes = graphs[call.delegate_index]
+                nodes = origins.sized(place, graphs[call.delegate_index])
                 origin = origins.of_delegate(place, {node.handle for node in nodes})
                 steps = [step for node in nodes for step in node.described(origin)]
                 delegates.append(Delegate(backend=delegate.id, nodes=steps))
             elif type(call).__name__ == "KernelCall":
                 portable.append(_kernel_call(plan, call, origins, place))
+    if not sized and executorch is None:
+        portable = list(map(_without_sizes, portable))
+        delegates = [
+            Delegate(backend=delegate.backend, nodes=list(map(_without_sizes, delegate.nodes)))
+            for delegate in delegates
+        ]
     return ProgramOperators(delegates=delegates, portable=portable)
+
+
+def _is_dynamic(value: Any) -> bool:
+    return type(value).__name__ == "Tensor" and value.shape_dynamism.name != "STATIC"
+
+
+def _without_sizes(node: Node) -> Node:
+    return node.model_copy(update={"input_shapes": [], "output_shapes": [], "data_types": [], "macs": None})
 
 
 @dataclass(frozen=True)
@@ -145,6 +168,7 @@ class _Origins:
         self._lowered: dict[int, Any] = {}
         self._emitted: dict[int, list[Any]] = defaultdict(list)
         self._order: dict[Any, int] = {}
+        self.known = executorch is not None
         if executorch is None:
             return
         from executorch.exir.lowered_backend_module import get_lowered_submodules
@@ -182,6 +206,45 @@ class _Origins:
                     fused[into].append(node)
         return _DelegateOrigins(own, fused)
 
+    def sized(self, instruction: int | None, nodes: list[_XnnNode]) -> list[_XnnNode]:
+        """The nodes of a delegate at the sizes of the example inputs, where they can vary.
+
+        What is serialised are upper bounds. The delegate is serialised once more with the example's sizes,
+        which torch.export keeps for every symbol; where that gives other nodes, sizes are not known.
+        """
+        lowered = self._lowered.get(instruction) if instruction is not None else None
+        if lowered is None or not any(map(_symbolic, lowered.original_module.graph.nodes)):
+            return nodes
+        from executorch.backends.xnnpack.operators import node_visitor
+        from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
+        from executorch.exir.sym_util import eval_shape
+
+        def at_example(node: Any) -> list[Any]:
+            return list(eval_shape(node.meta["val"].shape))
+
+        try:
+            with mock.patch.object(node_visitor, "get_shape", at_example):
+                again = XnnpackBackend.preprocess(
+                    copy.deepcopy(lowered).original_module, lowered.compile_specs
+                ).processed_bytes
+            sized = _xnnpack_nodes(bytes(again))
+        except Exception:
+            sized = []
+        same = [(node.kind, node.handle) for node in sized] == [(node.kind, node.handle) for node in nodes]
+        return sized if same else [replace(node, inputs=[], outputs=[]) for node in nodes]
+
+    def values(self, instruction: int | None, kernel: str) -> tuple[list[_Value], list[_Value]]:
+        """Inputs and outputs of a kernel call at the sizes of the example; none where it is not found."""
+        emitted = [] if instruction is None else self._emitted.get(instruction, [])
+        nodes = [node for node in emitted if _kernel_name(node) == kernel]
+        if len(nodes) != 1:
+            return [], []
+        from torch.fx.node import map_arg
+
+        given: list[Any] = []
+        map_arg(nodes[0].args, lambda node: given.append(node.meta.get("val")))
+        return _values(given), _values([nodes[0].meta.get("val")])
+
     def of_kernel(self, instruction: int | None, kernel: str) -> _Origin:
         """The one node that was emitted as this instruction, provided that it calls the same kernel."""
         if instruction is None:
@@ -198,6 +261,18 @@ class _Origins:
         start = max((place for number, place in places if number < instruction), default=-1)
         end = min((place for number, place in places if number > instruction), default=len(self._order))
         return [node for node, place in self._order.items() if start < place < end and _is_view(node)]
+
+
+def _symbolic(node: Any) -> bool:
+    import torch
+
+    values = node.meta.get("val")
+    return any(
+        isinstance(size, torch.SymInt)
+        for value in (values if isinstance(values, (tuple, list)) else [values])
+        if isinstance(value, torch.Tensor)
+        for size in value.shape
+    )
 
 
 def _kernel_name(node: Any) -> str | None:
@@ -292,7 +367,7 @@ class _XnnNode:
 
     def _quantisation(self) -> str | None:
         """Which of the two a conversion is, from its types: the name that its edge operator contains."""
-        if self.kind != "XNNConvert":
+        if self.kind != "XNNConvert" or not self.inputs:
             return None
         given, made = (
             value.data_type.startswith(("fp", "bf")) for value in (self.inputs[0], self.outputs[0])
@@ -303,6 +378,8 @@ class _XnnNode:
 
     def _macs(self) -> int | None:
         kind, inputs, outputs = self.kind, self.inputs, self.outputs
+        if not inputs or not outputs:
+            return None
         if kind in ("XNNConv2d", "XNNDepthwiseConv2d", "XNNConvTranspose2d"):
             window = self.fields["kernel_height"] * self.fields["kernel_width"]
             if kind == "XNNConvTranspose2d":
@@ -371,6 +448,12 @@ def _kernel_call(plan: Any, call: Any, origins: _Origins, instruction: int | Non
     given = [_tensors(plan, index) for index in call.args if index not in outputs]
     inputs = [tensor for tensors in given for tensor in tensors]
     results = [tensor for index in sorted(outputs) for tensor in _tensors(plan, index)]
+    if any(map(_is_dynamic, (*inputs, *results))) and origins.known:
+        taken, made = origins.values(instruction, kernel)
+    else:
+        taken, made = (
+            [_Value(list(each.sizes), _data_type(each)) for each in group] for group in (inputs, results)
+        )
     return Node(
         kind=kernel,
         edge_ops=origin.edge_ops,
@@ -378,14 +461,17 @@ def _kernel_call(plan: Any, call: Any, origins: _Origins, instruction: int | Non
         module_type=origin.module_type,
         source=origin.source,
         code=origin.code,
-        input_shapes=[list(tensor.sizes) for tensor in inputs],
-        output_shapes=[list(tensor.sizes) for tensor in results],
-        data_types=[_data_type(tensor) for tensor in (*inputs, *results)],
-        macs=_kernel_macs(operator.name, inputs, results),
+        input_shapes=[value.shape for value in taken],
+        output_shapes=[value.shape for value in made],
+        data_types=[value.data_type for value in (*taken, *made)],
+        macs=_kernel_macs(operator.name, taken, made),
         groups=None,
         kernel=None,
         stride=None,
-        inserted=False,
+        # Export itself asks for sizes that can vary, and writes buffers and inputs back.
+        inserted=origins.known
+        and (bool(origin.edge_ops) or kernel == _WRITE_BACK)
+        and (origin.module, origin.source) == (None, None),
         debug_handle=None,
     )
 
@@ -414,18 +500,40 @@ def _data_type(tensor: Any) -> str:
     return {"float": "fp32", "half": "fp16", "bfloat16": "bf16"}.get(name, name)
 
 
-def _kernel_macs(name: str, inputs: list[Any], outputs: list[Any]) -> int | None:
+def _values(found: list[Any]) -> list[_Value]:
+    """Fake tensors, nested as they may be, at the sizes of the example inputs."""
+    import torch
+    from executorch.exir.sym_util import eval_expr
+
+    names = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int64: "long"}
+    values = []
+    for tensor in torch.utils._pytree.tree_leaves(found):
+        if isinstance(tensor, torch.Tensor):
+            sizes = [eval_expr(size) for size in tensor.shape]
+            # A size that depends on values is known to nobody before the run.
+            if None in sizes:
+                return []
+            values.append(
+                _Value(
+                    [int(size) for size in sizes if size is not None],
+                    names.get(tensor.dtype, str(tensor.dtype).removeprefix("torch.")),
+                )
+            )
+    return values
+
+
+def _kernel_macs(name: str, inputs: list[_Value], outputs: list[_Value]) -> int | None:
     operator = name.rpartition("::")[2]
-    if not outputs:
+    if not outputs or not inputs:
         return None
-    made = math.prod(outputs[0].sizes)
+    made = math.prod(outputs[0].shape)
     if operator in ("mm", "bmm", "linear"):
-        return made * inputs[0].sizes[-1]
+        return made * inputs[0].shape[-1]
     if operator == "addmm":
-        return made * inputs[1].sizes[-1]
+        return made * inputs[1].shape[-1]
     if operator == "convolution":
         # The weight's shape is (outputs, inputs / groups, window...), for a transposed one it is swapped:
         # then only the number of inputs tells, and that is not among the tensors. Left out.
-        weight = inputs[1].sizes
-        return made * math.prod(weight[1:]) if weight[0] == outputs[0].sizes[1] else None
+        weight = inputs[1].shape
+        return made * math.prod(weight[1:]) if weight[0] == outputs[0].shape[1] else None
     return None

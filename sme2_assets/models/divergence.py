@@ -16,10 +16,11 @@ from typing import Any
 from sme2_assets.evidence.numerics import IDENTICAL_SQNR_DB, sqnr_db
 from sme2_assets.models.export import load_libraries, quiet_libraries
 from sme2_assets.models.inputs import ModelInputs, exported_graph, tensor_array
-from sme2_assets.models.lowering import build_model, calibration, one_thread
+from sme2_assets.models.lowering import build_model, calibration, kept_in_float, one_thread
 from sme2_assets.models.progress import Progress
 from sme2_assets.models.provenance import Origin, operator_name, origin_of
 from sme2_assets.models.quantise import quantise
+from sme2_assets.models.reference import state_kept
 from sme2_assets.models.registry import ModelSpec, model_spec, parse_variant
 
 Log = Callable[[str], None]
@@ -86,8 +87,9 @@ def divergence_of(
             if precision == "fp16":
                 expected = _values(built.model, inputs)
                 return _first(expected, built.model.half(), inputs.at("fp16"), bound)
+            kept = kept_in_float(built.eager)
             quantised = quantise(
-                built.model, precision, inputs, lambda: calibration(built), with_reference=True
+                built.model, precision, inputs, lambda: calibration(built), kept=kept, with_reference=True
             )
             return _first(_values(quantised.reference, inputs), quantised.model, inputs, bound)
 
@@ -161,7 +163,8 @@ def _watch(model: Any, inputs: ModelInputs, see: Callable[[_Key, Any, Any], None
     watching = Watching(model)
     # The interpreter would print the graph with every exception, ours included.
     watching.extra_traceback = False
-    watching.run(*torch.utils._pytree.tree_leaves((inputs.args, inputs.kwargs)))
+    with state_kept(model):
+        watching.run(*inputs.copied().flat())
 
 
 def _is_finite(value: Any) -> bool:

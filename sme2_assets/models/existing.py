@@ -18,10 +18,12 @@ from sme2_assets.errors import ExportError
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.artifact import OperatorCounts
 from sme2_assets.models.lowering import called_operators
+from sme2_assets.models.methods import PROGRAM_REMEDY
+from sme2_assets.models.reference import STEPS
 from sme2_assets.models.spec import SEED
 
-METHOD = "forward"
-# ExecuTorch's scalar types, by name, as NumPy's.
+# ExecuTorch's scalar types, by name, as those of the files that hold such values: NumPy has no bfloat16, and
+# float32 has all of them.
 _DTYPES = {
     "BYTE": "uint8",
     "CHAR": "int8",
@@ -32,9 +34,12 @@ _DTYPES = {
     "FLOAT": "float32",
     "DOUBLE": "float64",
     "BOOL": "bool",
+    "BFLOAT16": "float32",
+    "UINT16": "uint16",
+    "UINT32": "uint32",
+    "UINT64": "uint64",
 }
 _LARGEST_INPUT_BYTES = 4 << 30
-PROGRAM_REMEDY = "export it again with the installed ExecuTorch, or remove the file"
 
 
 @dataclass(frozen=True)
@@ -46,25 +51,54 @@ class ProgramFacts:
     """Type and shape of each output; upper bounds where a dimension is dynamic."""
     delegates: int
     portable: dict[str, int]
+    at_bounds: bool
+    """Whether every input is as large as the program allows: then it runs at the sizes that it states."""
+    steps: int
+    """Inferences in a row to compare: more than one where the method has state."""
 
 
-def read_program(pte: Path, input_files: tuple[Path, ...] = ()) -> ProgramFacts:
-    """The facts of a .pte and inputs for it: the given ones, or seeded ones that fit."""
-    program = _deserialised(pte)
-    plans = {plan.name: plan for plan in program.execution_plan}
-    if METHOD not in plans:
-        raise ExportError(
-            f"{pte.name} has no method {METHOD!r}, only {', '.join(sorted(plans)) or 'none at all'}",
-            "export the method to profile under that name",
-        )
-    plan = plans[METHOD]
+def read_program(pte: Path, method: str, input_files: tuple[Path, ...] = ()) -> ProgramFacts:
+    """The facts of a method and inputs for it: the given ones, or seeded ones that fit."""
+    plan = next(plan for plan in _deserialised(pte).execution_plan if plan.name == method)
     wanted = [plan.values[index].val for index in plan.inputs]
-    delegates, portable = called_operators(program)
+    delegates, portable = called_operators(plan)
+    inputs = _given(pte, wanted, input_files) if input_files else _made(pte, wanted)
     return ProgramFacts(
-        inputs=_given(pte, wanted, input_files) if input_files else _made(pte, wanted),
+        inputs=inputs,
         outputs=[_described(plan.values[index].val) for index in plan.outputs],
         delegates=delegates,
         portable=portable,
+        at_bounds=all(
+            list(array.shape) == list(value.sizes)
+            for array, value in zip(inputs, wanted, strict=True)
+            if type(value).__name__ == "Tensor"
+        ),
+        steps=STEPS if _has_state(plan) else 1,
+    )
+
+
+def _has_state(plan: Any) -> bool:
+    """Whether an inference reads what an earlier one left: mutable buffers, initialised or not."""
+    given, written = set(plan.inputs), set[int]()
+    for chain in plan.chains:
+        for instruction in chain.instructions:
+            call = instruction.instr_args
+            arguments = list(getattr(call, "args", None) or [])
+            kernel = type(call).__name__ == "KernelCall"
+            name = plan.operators[call.op_index].name if kernel else ""
+            made = set()
+            if kernel and not name.endswith("_"):
+                last = plan.values[arguments[-1]].val
+                made = {arguments[-1], *getattr(last, "items", [])}
+            for index in arguments if kernel else []:
+                value = plan.values[index].val
+                planned = type(value).__name__ == "Tensor" and value.allocation_info is not None
+                if planned and index not in given | written | made:
+                    return True
+            written |= set(arguments)
+    return any(
+        type(entry.val).__name__ == "Tensor" and entry.val.data_buffer_idx > 0 and entry.val.allocation_info
+        for entry in plan.values
     )
 
 
@@ -109,8 +143,10 @@ def _value(pte: Path, index: int, value: Any, generator: np.random.Generator) ->
         return np.array(value.bool_val, dtype=np.bool_)
     dtype = _dtype(value)
     if dtype is None:
+        what = value.scalar_type.name.lower() if kind == "Tensor" else kind
         raise ExportError(
-            f"Input {index} of {pte.name} is {kind}, for which no values can be made", "export it otherwise"
+            f"Input {index} of {pte.name} is {what}, which no .npy file holds",
+            "export it with another type for that input, and let the model convert it",
         )
     shape = tuple(value.sizes)
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > _LARGEST_INPUT_BYTES:
@@ -144,6 +180,14 @@ def _given(pte: Path, wanted: list[Any], files: tuple[Path, ...]) -> list[npt.ND
                 f"Input {index} of {pte.name} is {dtype} {list(value.sizes)}, {file.name} has {array.dtype} "
                 f"{list(array.shape)}",
                 "give values of that type and shape",
+            )
+        if dtype is not None and any(
+            size > bound for size, bound in zip(array.shape, value.sizes, strict=True)
+        ):
+            raise ExportError(
+                f"Input {index} of {pte.name} is {list(value.sizes)} at most, {file.name} has "
+                f"{list(array.shape)}",
+                "give values of that shape; the program was exported with it as the upper bound",
             )
         arrays.append(array)
     return arrays

@@ -8,6 +8,7 @@ another name and renamed when complete: a killed export leaves nothing that look
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib
 import importlib.metadata
@@ -20,8 +21,8 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,13 @@ import numpy.typing as npt
 from sme2_assets.errors import ExportError
 from sme2_assets.evidence.arms import TAPS_FILE, Taps
 from sme2_assets.evidence.delegation import DelegationReport
-from sme2_assets.evidence.numerics import IDENTICAL_SQNR_DB, MINIMUM_SQNR_DB
+from sme2_assets.evidence.numerics import IDENTICAL_SQNR_DB, MINIMUM_SQNR_DB, Ranking
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.artifact import (
+    DATA,
     DELEGATION,
     ETRECORD,
+    LIBRARY_PREFIX,
     MANIFEST,
     OPERATORS,
     PTE,
@@ -44,6 +47,7 @@ from sme2_assets.models.artifact import (
     ExportedModel,
     ModelManifest,
     OperatorCounts,
+    RankingFacts,
     TensorFacts,
     Tolerance,
     file_facts,
@@ -51,17 +55,21 @@ from sme2_assets.models.artifact import (
 )
 from sme2_assets.models.attribution import describe_program
 from sme2_assets.models.delegation import described_delegation
-from sme2_assets.models.existing import PROGRAM_REMEDY, operator_counts, read_program
+from sme2_assets.models.etrecord import save_without_weights
+from sme2_assets.models.existing import operator_counts, read_program
 from sme2_assets.models.inputs import input_array, tensor_array
 from sme2_assets.models.lowering import (
+    BuiltModel,
     build_model,
     export_program,
+    kept_in_float,
     lower_program,
     lower_tapped_program,
     one_thread,
 )
+from sme2_assets.models.methods import FORWARD, PROGRAM_REMEDY
 from sme2_assets.models.progress import OnStage, Progress
-from sme2_assets.models.quantise import SCHEMES
+from sme2_assets.models.quantise import SCHEMES, left_out
 from sme2_assets.models.registry import SEED, ModelSpec, Variant, model_spec, parse_variant
 from sme2_assets.models.time_limit import export_timeout_s, time_limit
 from sme2_assets.store import one_at_a_time
@@ -83,6 +91,7 @@ _EXPORT_LIBRARIES = (
 _EXPORT_CODE = (
     "sme2_assets.models.attribution",
     "sme2_assets.models.delegation",
+    "sme2_assets.models.etrecord",
     "sme2_assets.models.existing",
     "sme2_assets.models.export",
     "sme2_assets.models.inputs",
@@ -90,6 +99,7 @@ _EXPORT_CODE = (
     "sme2_assets.evidence.operators",
     "sme2_assets.models.provenance",
     "sme2_assets.models.quantise",
+    "sme2_assets.models.reference",
     "sme2_assets.models.taps",
 )
 _STAGING_PREFIX = ".exporting-"
@@ -101,18 +111,27 @@ class _Content:
     """What an export consists of, before it is written."""
 
     pte: bytes
-    save_etrecord: Callable[[str], object] | None
+    save_etrecord: Callable[[Path], object] | None
     described: ProgramOperators
     delegation: DelegationReport
     operators: OperatorCounts
     inputs: list[npt.NDArray]
     expected: list[npt.NDArray] | None
     outputs: list[tuple[str, list[int]]]
-    """Type and shape as the program gives them."""
+    """Type and shape as the program gives them, for every inference that is compared."""
     parameters: int | None
     macs: int | None
     is_classifier: bool
     tolerance: Tolerance
+    method: str = FORWARD
+    steps: int = 1
+    changed_inputs: int = 0
+    rankings: Mapping[int, Ranking] = field(default_factory=dict)
+    beside: Mapping[str, Path] = field(default_factory=dict)
+    """Files that the program needs to run, by their names in the export: weights, kernels."""
+    partitioners: str | None = None
+    unquantised: dict[str, str] = field(default_factory=dict)
+    """Layers that a quantised program computes in floating point, by module, and why."""
     taps: Taps | None = None
     tapped_pte: bytes | None = None
 
@@ -128,12 +147,21 @@ def export_model(
 ) -> ExportedModel:
     """The same for a model that need not be registered; `on_stage` hears where the export is."""
     key = content_key(spec, variant)
-    directory = artifacts / "models" / variant.key / key[:16]
+    directory = _directory(spec, variant, artifacts)
     directory.parent.mkdir(parents=True, exist_ok=True)
     lock = directory.parent / f".{directory.name}.lock"
     with one_at_a_time(lock, f"{variant}: waiting for another process that exports it", log):
         progress = Progress(str(variant), log, on_stage=on_stage)
         return _found(directory, progress) or _export(spec, variant, key, directory, progress)
+
+
+def is_exported(spec: ModelSpec, variant: Variant, artifacts: Path) -> bool:
+    """Whether there is an export of the same content; its files are looked at when it is taken."""
+    return (_directory(spec, variant, artifacts) / MANIFEST).is_file()
+
+
+def _directory(spec: ModelSpec, variant: Variant, artifacts: Path) -> Path:
+    return artifacts / "models" / variant.key / content_key(spec, variant)[:16]
 
 
 def _found(directory: Path, progress: Progress) -> ExportedModel | None:
@@ -202,7 +230,7 @@ def _fill(staging: Path, spec: ModelSpec, variant: Variant, key: str, progress: 
     with one_thread():
         content = _existing(spec, progress) if spec.pte else _lowered(spec, variant, progress)
         with progress.step("writing", "lower"):
-            inputs, outputs = _write_files(content, staging)
+            inputs, outputs = _write_files(content, staging, progress)
     export_seconds = time.perf_counter() - start
     return ModelManifest(
         variant=variant.key,
@@ -221,12 +249,19 @@ def _fill(staging: Path, spec: ModelSpec, variant: Variant, key: str, progress: 
         tolerance=content.tolerance,
         operators=content.operators,
         delegated_share=content.delegation.delegated_share,
-        options=_options(variant),
+        options={
+            **_options(variant),
+            "partitioner": content.partitioners,
+            "in_floating_point": content.unquantised,
+        },
         versions=_versions(),
         files={path.name: file_facts(path) for path in sorted(staging.iterdir())},
         torch_import_seconds=round(torch_import_seconds, 3),
         export_seconds=round(export_seconds, 3),
         export_peak_memory_bytes=progress.peak_memory_bytes,
+        method=content.method,
+        steps=content.steps,
+        changed_inputs=content.changed_inputs,
     )
 
 
@@ -235,25 +270,44 @@ def _lowered(spec: ModelSpec, variant: Variant, progress: Progress) -> _Content:
     with progress.step("building the model", "build"):
         built = build_model(spec, variant.precision, progress)
     exported_program, inputs = export_program(built, variant.precision, progress)
+    unquantised = _unquantised(exported_program, built, variant.precision, progress)
     program = lower_program(exported_program, inputs, progress)
     pte = bytes(program.executorch.buffer)
-    taps, tapped_pte = lower_tapped_program(exported_program, inputs, variant.precision, progress)
+    taps, tapped_pte = lower_tapped_program(exported_program, program, inputs, variant.precision, progress)
+    reference = built.reference
+    steps = len(reference.outputs)
+    changed = program.changed_inputs
     return _Content(
         pte=pte,
-        save_etrecord=program.executorch.get_etrecord().save,
+        save_etrecord=functools.partial(save_without_weights, program.executorch.get_etrecord()),
         described=describe_program(pte, program.executorch),
         delegation=program.delegation,
         operators=program.operators,
         inputs=[input_array(value) for value in program.inputs],
-        expected=[tensor_array(value) for value in built.expected],
-        outputs=[(_dtype_name(value), list(value.shape)) for value in program.outputs],
+        expected=[tensor_array(value) for value in reference.expected(changed)],
+        outputs=[(_dtype_name(value), list(value.shape)) for value in program.outputs] * steps,
         parameters=built.parameters,
         macs=built.macs,
         is_classifier=built.is_classifier,
         tolerance=Tolerance("sqnr_db", built.minimum_sqnr_db, built.has_own_bound),
+        steps=steps,
+        changed_inputs=len(changed),
+        beside=_beside(spec),
+        rankings={len(changed) + index: ranking for index, ranking in reference.rankings.items()},
+        partitioners=program.partitioners,
+        unquantised=unquantised,
         taps=taps,
         tapped_pte=tapped_pte,
     )
+
+
+def _unquantised(program: Any, built: BuiltModel, precision: str, progress: Progress) -> dict[str, str]:
+    if precision not in SCHEMES:
+        return {}
+    found = left_out(program, precision, kept_in_float(built.eager))
+    if found:
+        progress.say(f"in floating point: {'; '.join(f'{path} ({why})' for path, why in found.items())}")
+    return found
 
 
 def _existing(spec: ModelSpec, progress: Progress) -> _Content:
@@ -261,9 +315,9 @@ def _existing(spec: ModelSpec, progress: Progress) -> _Content:
     assert spec.pte is not None
     with progress.step("reading the program", "read"):
         try:
-            facts = read_program(spec.pte, spec.input_files)
+            facts = read_program(spec.pte, spec.method, spec.input_files)
             pte = spec.pte.read_bytes()
-            described = describe_program(pte)
+            described = describe_program(pte, method=spec.method, at_bounds=facts.at_bounds)
         except ExportError:
             raise
         except Exception as error:
@@ -280,18 +334,36 @@ def _existing(spec: ModelSpec, progress: Progress) -> _Content:
         operators=operator_counts(facts, described),
         inputs=facts.inputs,
         expected=None,
-        outputs=facts.outputs,
+        outputs=facts.outputs * facts.steps,
         parameters=None,
         macs=None,
         is_classifier=False,
         tolerance=Tolerance("sqnr_db", -IDENTICAL_SQNR_DB),
+        method=spec.method,
+        steps=facts.steps,
+        beside=_beside(spec),
     )
 
 
-def _write_files(content: _Content, staging: Path) -> tuple[list[TensorFacts], list[TensorFacts]]:
+def _beside(spec: ModelSpec) -> dict[str, Path]:
+    libraries = {f"{LIBRARY_PREFIX}{index}{file.suffix}": file for index, file in enumerate(spec.libraries)}
+    return {**({DATA: spec.data} if spec.data else {}), **libraries}
+
+
+def _write_files(
+    content: _Content, staging: Path, progress: Progress
+) -> tuple[list[TensorFacts], list[TensorFacts]]:
     (staging / PTE).write_bytes(content.pte)
+    for name, file in content.beside.items():
+        shutil.copyfile(file, staging / name)
     if content.save_etrecord is not None:
-        content.save_etrecord(str(staging / ETRECORD))
+        try:
+            content.save_etrecord(staging / ETRECORD)
+        except Exception as error:
+            # ExecuTorch cannot write every graph that it lowers, such as one with branches. Nothing that is
+            # measured needs the file: it is for ExecuTorch's own tools.
+            (staging / ETRECORD).unlink(missing_ok=True)
+            progress.say(f"without an ETRecord, which ExecuTorch cannot write: {_first_line(error)}")
     (staging / OPERATORS).write_text(content.described.to_json(), encoding="utf-8")
     (staging / DELEGATION).write_text(content.delegation.to_json(), encoding="utf-8")
     if content.taps is not None:
@@ -304,8 +376,13 @@ def _write_files(content: _Content, staging: Path) -> tuple[list[TensorFacts], l
     names: Sequence[str | None] = [None] * len(content.outputs)
     if content.expected is not None:
         names = _save(staging, "expected", content.expected)
+    ranks = {}
+    for index, ranking in content.rankings.items():
+        ranks[index] = RankingFacts(f"ranked_{index}.npy", ranking.axis, ranking.ordered)
+        np.save(staging / ranks[index].file, ranking.values)
     outputs = [
-        TensorFacts(name, dtype, shape) for name, (dtype, shape) in zip(names, content.outputs, strict=True)
+        TensorFacts(name, dtype, shape, ranks.get(index))
+        for index, (name, (dtype, shape)) in enumerate(zip(names, content.outputs, strict=True))
     ]
     return inputs, outputs
 
@@ -394,7 +471,7 @@ def _publish(staging: Path, directory: Path) -> None:
 
 def _options(variant: Variant) -> dict[str, Any]:
     scheme = SCHEMES.get(variant.precision)
-    return {"partitioner": "XnnpackPartitioner", **({variant.precision: scheme} if scheme else {})}
+    return {variant.precision: scheme} if scheme else {}
 
 
 def _versions() -> dict[str, str]:

@@ -18,7 +18,10 @@ from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.provenance import Origin, is_library, operator_name, origin_of, short_path
 
 # The frames of these are the export's own, not the model's.
-_OWN = ("divergence", "export", "inputs", "lowering", "quantise")
+_OWN = ("divergence", "export", "inputs", "lowering", "quantise", "reference")
+# What torch says of two types that should be one, as in "expected m1 and m2 to have the same dtype, but got:
+# float != c10::Half". The float that is not half is this export's doing.
+_OTHER_TYPE = re.compile(r"(?:c10::)?\b(?:Half|BFloat16|half|bfloat16|float16)\b")
 _MISSING_KERNEL = re.compile(r"Missing operator: \[\d+\] (?P<name>[\w:.]+)")
 
 
@@ -53,11 +56,15 @@ def failure(
     remedy: str | None = None,
 ) -> ExportError:
     """An error for people: what was being done, what stands in the way, and where in the model."""
+    # Passes wrap whatever is raised in them, an end of the time limit too.
+    for link in _chain(error):
+        if isinstance(link, ExportError):
+            return link
     cause = explain(error, model, graphs)
     where = str(cause.origin)
     parts = [f"{doing} failed", f" at operator {cause.operator}" if cause.operator else ""]
     parts += [f" in {where}" if where else "", f": {cause.message}"]
-    return ExportError("".join(parts), remedy or _remedy(error, cause))
+    return ExportError("".join(parts), _of_types(error) or remedy or _remedy(error, cause))
 
 
 def load_failure(log: str, operators: ProgramOperators) -> ExportError | None:
@@ -78,7 +85,20 @@ def load_failure(log: str, operators: ProgramOperators) -> ExportError | None:
         wanted.append(f"{name} (in {where})" if where else name)
     return ExportError(
         f"The runner has no kernel for {', '.join(wanted)}",
-        "compute it another way, or remove it with a hook `substitute(model)` or `wrap(model)`",
+        "compute it another way, remove it with a hook `substitute(model)` or `wrap(model)`, or give a "
+        "library that has it: --op-library FILE",
+    )
+
+
+def _of_types(error: BaseException) -> str | None:
+    """What to do about a model whose own code is of another floating point type than the rest of it."""
+    found = _OTHER_TYPE.search(str(error))
+    if found is None:
+        return None
+    return (
+        "the model is built, run and compared in float32, and its weights and inputs are made that: take the "
+        f"conversion to {found[0].lower().removeprefix('c10::')} out of its code (`.half()`, `dtype=`); fp16 "
+        "is a precision to export it at"
     )
 
 

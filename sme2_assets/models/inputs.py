@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from sme2_assets.errors import ExportError
+from sme2_assets.errors import ExportError, did_you_mean
+from sme2_assets.models.given import is_numbered
 from sme2_assets.models.spec import SEED, EagerModel
 
 _NUMBERS = (bool, int, float)
@@ -27,19 +29,45 @@ class ModelInputs:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     dynamic_shapes: Any = None
+    positional: tuple[str, ...] = ()
+    """Names of what was positional before constants were bound: all that remains is in `kwargs` then."""
 
     def call(self, model: Callable[..., Any]) -> Any:
-        return model(*self.args, **self.kwargs)
+        """What the model gives for copies of the inputs: it may change them in place."""
+        copied = self.copied()
+        return model(*copied.args, **copied.kwargs)
+
+    def copied(self) -> ModelInputs:
+        import torch
+
+        return self._mapped(lambda value: value.clone() if isinstance(value, torch.Tensor) else value)
+
+    def flat(self) -> list[Any]:
+        """In the order in which a program takes them."""
+        from torch.utils import _pytree
+
+        return _pytree.tree_leaves((self.args, self.kwargs))
+
+    def like(self, batch: Sequence[Any]) -> ModelInputs:
+        """The same inputs with other values for those that the author gives by position."""
+        if not self.positional:
+            return replace(self, args=tuple(batch))
+        named = {
+            name: value for name, value in zip(self.positional, batch, strict=False) if name in self.kwargs
+        }
+        return replace(self, kwargs={**self.kwargs, **named})
 
     def at(self, precision: str) -> ModelInputs:
         """Floating point values at the precision's own type; integers are indices and stay as they are."""
         import torch
-        from torch.utils import _pytree
 
         dtype = torch.float16 if precision == "fp16" else torch.float32
-        args, kwargs = _pytree.tree_map(
-            lambda value: value.to(dtype) if is_float(value) else value, (self.args, self.kwargs)
-        )
+        return self._mapped(lambda value: value.to(dtype) if is_float(value) else value)
+
+    def _mapped(self, change: Callable[[Any], Any]) -> ModelInputs:
+        from torch.utils import _pytree
+
+        args, kwargs = _pytree.tree_map(change, (self.args, self.kwargs))
         return replace(self, args=args, kwargs=kwargs)
 
 
@@ -55,14 +83,107 @@ def example_inputs(eager: EagerModel) -> ModelInputs:
     return ModelInputs(tuple(args), dict(kwargs), _optional(eager, "get_dynamic_shapes"))
 
 
-def calibration_inputs(eager: EagerModel, inputs: ModelInputs, count: int) -> list[ModelInputs]:
-    """The author's own data where there are such, else seeded noise like the example inputs."""
+def at_sizes(inputs: ModelInputs, sizes: Mapping[str, int]) -> ModelInputs:
+    """The inputs with dimensions of these sizes, by their names in `get_dynamic_shapes`.
+
+    Values are repeated or cut off: what was in range stays so.
+    """
     import torch
     from torch.utils import _pytree
 
+    if not sizes:
+        return inputs
+    names, shapes = list(inputs.kwargs), inputs.dynamic_shapes or ()
+    if isinstance(shapes, Mapping):
+        shapes = [
+            *(shape for name, shape in shapes.items() if name not in names),
+            *(shapes.get(name) for name in names),
+        ]
+    dims = {dim.__name__: dim for dim in _pytree.tree_leaves(shapes) if hasattr(dim, "__name__")}
+    for name, size in sizes.items():
+        if name not in dims:
+            raise ExportError(
+                f"The model has no dimension {name!r} that can vary{did_you_mean(name, list(dims))}",
+                f"its get_dynamic_shapes names {', '.join(dims) or 'none (torch.export.Dim gives names)'}",
+            )
+        low, high = dims[name].min, dims[name].max
+        if not low <= size <= high:
+            raise ExportError(
+                f"The size {name}={size} is out of the program's bounds, {low} to {high}",
+                "choose another size, or widen the dimension in get_dynamic_shapes",
+            )
+
+    def resized(value: Any, shape: Any) -> Any:
+        axes = dict(enumerate(shape)) if isinstance(shape, (tuple, list)) else dict(shape or {})
+        for axis, dim in axes.items():
+            root = getattr(dim, "root", dim)
+            if getattr(root, "__name__", None) in sizes and isinstance(value, torch.Tensor):
+                size = sizes[root.__name__]
+                wanted = dim.fn(size) if root is not dim else size
+                times = -(-wanted // value.shape[axis])
+                value = torch.cat([value] * times, dim=axis).narrow(axis, 0, wanted).contiguous()
+        return value
+
+    values = [*inputs.args, *inputs.kwargs.values()]
+    values = list(map(resized, values, [*shapes, *[None] * (len(values) - len(shapes))]))
+    count = len(inputs.args)
+    return replace(inputs, args=tuple(values[:count]), kwargs=dict(zip(names, values[count:], strict=True)))
+
+
+def given_inputs(inputs: ModelInputs, model: Any, files: Sequence[Path]) -> ModelInputs:
+    """The inputs with the values of files, by their numbers or by the names of the parameters."""
+    import numpy as np
+    import torch
+    from torch.utils import _pytree
+
+    leaves, structure = _pytree.tree_flatten((inputs.args, inputs.kwargs))
+    places = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    labels = [str(number) for number in range(len(places))]
+    if not is_numbered(tuple(files)):
+        parameters = list(inspect.signature(model.forward).parameters)
+        names = [*parameters[: len(inputs.args)], *inputs.kwargs]
+        top = [*inputs.args, *inputs.kwargs.values()]
+        labels = [
+            next(
+                (name for name, value in zip(names, top, strict=False) if value is leaves[index]), str(number)
+            )
+            for number, index in enumerate(places)
+        ]
+        by_name = {file.stem: file for file in files}
+        if set(by_name) != set(labels):
+            raise ExportError(
+                f"The model's inputs are {', '.join(labels)}, the given ones {', '.join(by_name)}",
+                "give one array for each, named so, or input_0, input_1, ... in this order",
+            )
+        files = [by_name[label] for label in labels]
+    if len(files) != len(places):
+        raise ExportError(
+            f"The model takes {len(places)} input(s) and {len(files)} array(s) are given", "give one for each"
+        )
+    for label, index, file in zip(labels, places, files, strict=True):
+        array, example = torch.from_numpy(np.load(file, allow_pickle=False)), leaves[index]
+        floats = array.is_floating_point() and example.is_floating_point()
+        if array.dim() != example.dim() or not (floats or array.dtype == example.dtype):
+            raise ExportError(
+                f"Input {label} is {_type_text(example)}, {file.name} has {_type_text(array)}",
+                "give values of that type and shape",
+            )
+        leaves[index] = array
+    args, kwargs = _pytree.tree_unflatten(leaves, structure)
+    return replace(inputs, args=args, kwargs=kwargs)
+
+
+def _type_text(tensor: Any) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def calibration_inputs(eager: EagerModel, inputs: ModelInputs, count: int) -> list[ModelInputs]:
+    """The author's own data where there are such, else seeded noise like the example inputs."""
+    import torch
+
     own = getattr(eager, "get_calibration_inputs", None)
     if own is not None:
-        return [replace(inputs, args=tuple(batch)).at("fp32") for batch in own(count)]
+        return [inputs.like(batch).at("fp32") for batch in own(count)]
     generator = torch.Generator().manual_seed(SEED)
 
     def similar(value: Any) -> Any:
@@ -75,11 +196,7 @@ def calibration_inputs(eager: EagerModel, inputs: ModelInputs, count: int) -> li
         return (noise * value.std() + value.mean()).clamp(value.min(), value.max())
 
     # The example itself first: what it is judged by must lie within the ranges.
-    batches = [inputs]
-    for _ in range(count - 1):
-        args, kwargs = _pytree.tree_map(similar, (inputs.args, inputs.kwargs))
-        batches.append(replace(inputs, args=args, kwargs=kwargs))
-    return batches
+    return [inputs, *(inputs._mapped(similar) for _ in range(count - 1))]
 
 
 def bind_constants(model: Any, inputs: ModelInputs) -> ModelInputs:
@@ -108,7 +225,8 @@ def bind_constants(model: Any, inputs: ModelInputs) -> ModelInputs:
     forward.__signature__ = signature.replace(parameters=by_name)  # type: ignore[attr-defined]
     model.forward = forward
     # Everything by name now: what stood after a bound argument has moved up.
-    remaining = ModelInputs((), given, _without(inputs.dynamic_shapes, positional, names))
+    dynamic_shapes = _without(inputs.dynamic_shapes, positional, names)
+    remaining = ModelInputs((), given, dynamic_shapes, tuple(positional))
     _refuse_nested_constants(remaining)
     return remaining
 
@@ -135,9 +253,10 @@ def give_tensors_only(model: Any, outputs: Any, say: Callable[[str], None]) -> A
             f"The model gives no tensor (its outputs are {found})",
             "write a hook `wrap(model)` that gives a module with tensor outputs",
         )
-    if not others:
+    if not others and _is_plain(outputs):
         return outputs
-    say(f"not part of the program: {', '.join(f'output {path} ({leaf!r})' for path, leaf in others)}")
+    if others:
+        say(f"not part of the program: {', '.join(f'output {path} ({leaf!r})' for path, leaf in others)}")
     original = model.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -213,6 +332,17 @@ def flat_tensors(outputs: Any) -> list[Any]:
     from torch.utils import _pytree
 
     return [leaf for leaf in _pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+
+
+def _is_plain(outputs: Any) -> bool:
+    """Whether a program can say how its outputs are nested: not as what `torch.topk` gives."""
+    from torch.utils import _pytree
+
+    try:
+        _pytree.treespec_dumps(_pytree.tree_structure(outputs))
+    except NotImplementedError:
+        return False
+    return True
 
 
 def _optional(eager: Any, name: str) -> Any:

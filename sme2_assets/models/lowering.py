@@ -9,7 +9,7 @@ import contextlib
 import copy
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sme2_assets.errors import ExportError
@@ -21,6 +21,7 @@ from sme2_assets.models.delegation import delegation_report, partitioner_reasons
 from sme2_assets.models.failures import failure
 from sme2_assets.models.inputs import (
     ModelInputs,
+    at_sizes,
     bind_constants,
     calibration_inputs,
     example_inputs,
@@ -28,14 +29,28 @@ from sme2_assets.models.inputs import (
     flat_inputs,
     flat_tensors,
     give_tensors_only,
+    given_inputs,
 )
 from sme2_assets.models.progress import Progress
 from sme2_assets.models.provenance import operator_name
 from sme2_assets.models.quantise import CALIBRATION_BATCHES, quantise
+from sme2_assets.models.reference import (
+    STEPS,
+    Reference,
+    blame_first_not_finite,
+    not_finite,
+    run_reference,
+    state_kept,
+    too_small,
+)
 from sme2_assets.models.spec import SEED, EagerModel, ModelSpec
 from sme2_assets.models.taps import describe_taps, tapped_program
 
 _MODEL_REMEDY = "correct the model or its example inputs: it must run in plain PyTorch first"
+_FINITE_REMEDY = (
+    "correct the model or its example inputs: no program can be judged by what is not a number (weights that "
+    "nobody trained can overflow: scale them)"
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +61,7 @@ class BuiltModel:
     model: Any
     inputs: ModelInputs
     """In fp32, but rounded to the precision's own type: the reference sees the values the program sees."""
-    expected: list[Any]
+    reference: Reference
     parameters: int
     macs: int
     is_classifier: bool
@@ -64,6 +79,10 @@ class LoweredProgram:
     """What the program gives, computed by torch: their types and shapes are the program's."""
     operators: OperatorCounts
     delegation: DelegationReport
+    changed_inputs: list[int]
+    """Inputs that the program changes in place. It gives them too, before its outputs."""
+    partitioners: str
+    """Those that decided what XNNPACK takes, in their order."""
 
 
 def build_model(spec: ModelSpec, precision: str, progress: Progress) -> BuiltModel:
@@ -73,25 +92,31 @@ def build_model(spec: ModelSpec, precision: str, progress: Progress) -> BuiltMod
     with _seeded():
         eager = spec.build()
         model = _as_module(eager.get_eager_model()).eval()
-        inputs = example_inputs(eager)
+        inputs = at_sizes(example_inputs(eager), spec.sizes)
     # What replaces operators must give what they gave: the model before it is the reference.
     reference = copy.deepcopy(model) if hasattr(eager, "substitute") else None
     model = _hooked(eager, "wrap", _hooked(eager, "substitute", model)).float()
+    if spec.input_files:
+        inputs = given_inputs(inputs, model, spec.input_files)
     # To the precision's type and back: rounding is part of the question, not of the answer.
     given = inputs.at(precision).at("fp32")
     inputs = bind_constants(model, given)
     with torch.no_grad(), _blamed("Running the eager model", model, remedy=_MODEL_REMEDY):
-        outputs = give_tensors_only(model, inputs.call(model), progress.say)
+        with state_kept(model):
+            give_tensors_only(model, inputs.call(model), progress.say)
+        made = run_reference(model, inputs)
         macs = _count_macs(model, inputs)
         if reference is not None:
             reference = _hooked(eager, "wrap", reference).float()
-            outputs = given.call(reference)
+            unsubstituted = run_reference(reference, given)
+            made = replace(made, outputs=unsubstituted.outputs, rankings=unsubstituted.rankings)
+    _judge(made, model, inputs, progress)
     own_bounds = getattr(eager, "minimum_sqnr_db", None) or {}
     return BuiltModel(
         eager=eager,
         model=model,
         inputs=inputs,
-        expected=flat_tensors(outputs),
+        reference=made,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         macs=macs,
         is_classifier=bool(getattr(eager, "is_classifier", False)),
@@ -113,9 +138,16 @@ def export_program(built: BuiltModel, precision: str, progress: Progress) -> tup
             if precision == "int8":
                 doing = f"calibrating on {CALIBRATION_BATCHES} batches"
             with progress.step(doing, "export"), _blamed("Quantisation", model):
-                model = quantise(model, precision, inputs, lambda: calibration(built)).model
+                model = quantise(
+                    model, precision, inputs, lambda: calibration(built), kept=kept_in_float(built.eager)
+                ).model
         with progress.step("exporting", "export"), _blamed("torch.export", model):
             return exported_graph(model, inputs), inputs
+
+
+def kept_in_float(eager: EagerModel) -> tuple[str, ...]:
+    """The names of modules that the model's author wants in floating point at every precision."""
+    return tuple(getattr(eager, "keep_float", ()))
 
 
 def calibration(built: BuiltModel) -> list[ModelInputs]:
@@ -126,45 +158,101 @@ def calibration(built: BuiltModel) -> list[ModelInputs]:
 def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress) -> LoweredProgram:
     """The program for the runner, as much of it as possible in XNNPACK."""
     import torch
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from executorch.exir import to_edge_transform_and_lower
 
     flat = flat_inputs(exported_program, inputs)
-    with torch.no_grad():
-        outputs = flat_tensors(inputs.call(exported_program.module()))
-    partitioner = XnnpackPartitioner()
+    module = exported_program.module()
+    with torch.no_grad(), state_kept(module):
+        outputs = flat_tensors(inputs.call(module))
     graphs = (exported_program.graph_module,)
     with progress.step("lowering to XNNPACK", "lower"), _blamed("Lowering to XNNPACK", graphs=graphs):
         with partitioner_reasons() as reasons:
-            edge = to_edge_transform_and_lower(
-                exported_program, partitioner=[partitioner], generate_etrecord=True
+            edge, partitioners = _partitioned(exported_program, generate_etrecord=True)
+        signature = edge.exported_program().graph_signature
+        changed = [signature.user_inputs.index(name) for name in signature.user_inputs_to_mutate.values()]
+        if changed:
+            progress.say(
+                f"the model changes its input {', '.join(map(str, changed))} in place: every inference gets "
+                "a copy of it, and the changed input is compared with the eager model's too"
             )
         graph_module = edge.exported_program().graph_module
-        report = delegation_report(graph_module, partitioner, reasons)
+        report = delegation_report(graph_module, partitioners[-1], reasons)
         delegated = _delegated_operators(graph_module)
     with (
         progress.step("planning memory", "lower"),
         _blamed("Emitting the program", graphs=(graph_module, *graphs)),
     ):
-        executorch = edge.to_executorch()
-    delegates, portable = called_operators(executorch.executorch_program)
-    return LoweredProgram(executorch, flat, outputs, OperatorCounts(delegates, delegated, portable), report)
+        executorch = _executorch(edge)
+    delegates, portable = called_operators(executorch.executorch_program.execution_plan[0])
+    counts = OperatorCounts(delegates, delegated, portable)
+    outputs = [*(flat[index] for index in changed), *outputs]
+    names = ", ".join(type(partitioner).__name__ for partitioner in partitioners)
+    return LoweredProgram(executorch, flat, outputs, counts, report, changed, names)
+
+
+def _partitioned(exported_program: Any, **more: Any) -> tuple[Any, list[Any]]:
+    """The edge program with its delegates, and the partitioners that made them."""
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+        XnnpackDynamicallyQuantizedPartitioner,
+        XnnpackPartitioner,
+    )
+
+    partitioners = [XnnpackPartitioner()]
+    try:
+        return _edge(exported_program, partitioners, **more), partitioners
+    except Exception as error:
+        # Layers that share a dynamically quantised input may be merged into partitions that need each other.
+        if "cycle" not in str(error):
+            raise
+        partitioners = [XnnpackDynamicallyQuantizedPartitioner(), XnnpackPartitioner()]
+        return _edge(exported_program, partitioners, **more), partitioners
+
+
+def _edge(exported_program: Any, partitioners: list[Any], **more: Any) -> Any:
+    """Lowered as far as XNNPACK takes it."""
+    from executorch.exir import to_edge, to_edge_transform_and_lower
+
+    try:
+        return to_edge_transform_and_lower(exported_program, partitioner=partitioners, **more)
+    except RuntimeError as error:
+        # What XNNPACK would have whole stays whole in the branches of control flow, where it takes nothing:
+        # the older way takes it apart everywhere.
+        if "not decomposed or delegated" not in str(error):
+            raise
+        edge = to_edge(exported_program, **more)
+        for partitioner in partitioners:
+            edge = edge.to_backend(partitioner)
+        return edge
+
+
+def _executorch(edge: Any) -> Any:
+    """The program, whose mutable buffers start with the model's values, where these are not zeros."""
+    from executorch.exir import ExecutorchBackendConfig
+    from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
+
+    program = edge.exported_program()
+    changed = set(program.graph_signature.buffers_to_mutate.values())
+    values = {**program.constants, **program.state_dict}
+    starting = [
+        placeholder
+        for placeholder, name in program.graph_signature.inputs_to_buffers.items()
+        if name in changed and bool(values[name].any())
+    ]
+    return edge.to_executorch(ExecutorchBackendConfig(passes=[InitializedMutableBufferPass(starting)]))
 
 
 def lower_tapped_program(
-    exported_program: Any, inputs: ModelInputs, precision: str, progress: Progress
+    exported_program: Any, program: LoweredProgram, inputs: ModelInputs, precision: str, progress: Progress
 ) -> tuple[Taps, bytes | None]:
     """The program with the values between as outputs, as bytes; None where it cannot be lowered."""
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from executorch.exir import to_edge_transform_and_lower
+    import torch
 
-    with progress.step("lowering once more, with taps", "lower"):
+    with progress.step("lowering once more, with taps", "lower"), torch.no_grad():
         graph_module = exported_program.module()
-        layers, taps = describe_taps(graph_module, inputs, precision)
+        layers, taps = describe_taps(graph_module, program.outputs, precision)
         try:
             tapped = tapped_program(graph_module, layers, inputs)
-            edge = to_edge_transform_and_lower(tapped, partitioner=[XnnpackPartitioner()])
-            return taps, bytes(edge.to_executorch().buffer)
+            edge, _ = _partitioned(tapped)
+            return taps, bytes(_executorch(edge).buffer)
         except Exception as error:
             # The program itself is fine: it only cannot be looked into.
             why = (str(error).splitlines() or [""])[0]
@@ -172,20 +260,19 @@ def lower_tapped_program(
             return taps.without_taps(f"the program with taps does not lower: {why}"), None
 
 
-def called_operators(program: Any) -> tuple[int, dict[str, int]]:
-    """Delegate calls and kernel calls as the runtime will make them, from the program itself."""
+def called_operators(plan: Any) -> tuple[int, dict[str, int]]:
+    """Delegate calls and kernel calls as the runtime will make them, from the method's own plan."""
     delegates = 0
     portable: Counter[str] = Counter()
-    for plan in program.execution_plan:
-        for chain in plan.chains:
-            for instruction in chain.instructions:
-                arguments = instruction.instr_args
-                kind = type(arguments).__name__
-                if kind == "DelegateCall":
-                    delegates += 1
-                elif kind == "KernelCall":
-                    operator = plan.operators[arguments.op_index]
-                    portable[f"{operator.name}.{operator.overload}".rstrip(".")] += 1
+    for chain in plan.chains:
+        for instruction in chain.instructions:
+            arguments = instruction.instr_args
+            kind = type(arguments).__name__
+            if kind == "DelegateCall":
+                delegates += 1
+            elif kind == "KernelCall":
+                operator = plan.operators[arguments.op_index]
+                portable[f"{operator.name}.{operator.overload}".rstrip(".")] += 1
     return delegates, dict(sorted(portable.items()))
 
 
@@ -253,11 +340,32 @@ def _delegated_operators(graph_module: Any) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
+def _judge(reference: Reference, model: Any, inputs: ModelInputs, progress: Progress) -> None:
+    """What cannot be compared is told before anything is exported."""
+    for step, outputs in enumerate(reference.outputs):
+        if (what := not_finite(outputs)) is None:
+            continue
+        when = f" at step {step + 1}" if step else ""
+        with _blamed(f"In plain PyTorch{when} {what}: the eager model", model, remedy=_FINITE_REMEDY):
+            blame_first_not_finite(model, inputs)
+        raise ExportError(f"In plain PyTorch{when} {what}", _FINITE_REMEDY)
+    for note in too_small(reference.outputs[0]):
+        progress.say(note)
+    if reference.state:
+        progress.say(
+            f"the model has state ({', '.join(reference.state)}): every process starts from its initial "
+            f"values, and {STEPS} inferences in a row are compared with the eager model's"
+        )
+
+
 def _count_macs(model: Any, inputs: ModelInputs) -> int:
+    import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
-    with counter:
+    with state_kept(model), counter:
         inputs.call(model)
+    # What dynamo compiled for control flow under the counter fails wherever there is none.
+    torch._dynamo.reset()
     # The counter counts a multiply and an add as two.
     return counter.get_total_flops() // 2

@@ -56,7 +56,7 @@ def mutants(variant_key: str, *, outputs: bool = False, log: Log) -> Iterator[Mu
             with progress.step("building the model"):
                 built = build_model(spec, variant.precision, progress)
             exported, inputs = export_program(built, variant.precision, progress)
-            arguments = tuple(torch.utils._pytree.tree_leaves((inputs.args, inputs.kwargs)))
+            arguments = tuple(inputs.flat())
             run = _Intact(exported.module(), variant.precision, arguments, built.minimum_sqnr_db)
             for number, layer in enumerate(run.layers):
                 progress.say(f"operator {number + 1} of {len(run.layers)}")

@@ -88,11 +88,11 @@ def _module_of(node: Any) -> tuple[str | None, str | None]:
 
 
 def _line_of(stack_trace: str | None) -> tuple[str | None, str | None]:
-    """The innermost line that is not torch's own: the model's author wrote that one."""
-    frames = list(_frames(stack_trace or ""))
+    """The innermost line that is not torch's own: the model's author wrote that one. None where all are."""
+    frames = [frame for frame in _frames(stack_trace or "") if not is_library(frame[0])]
     if not frames:
         return None, None
-    file, line = ([frame for frame in frames if not is_library(frame[0])] or frames)[-1]
+    file, line = frames[-1]
     return f"{short_path(file)}:{line}", linecache.getline(file, line).strip() or None
 
 

@@ -8,16 +8,20 @@ layers only, 4-bit weights in groups, 8-bit activations quantised while it runs 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase as fnmatch
 from typing import Any
 
-from sme2_assets.errors import ExportError
+from sme2_assets.errors import ExportError, did_you_mean
 from sme2_assets.models.inputs import ModelInputs, exported_graph
+from sme2_assets.models.provenance import origin_of
+from sme2_assets.models.reference import set_buffers, show_to_observers
 
 CALIBRATION_BATCHES = 16
 # XNNPACK takes groups that are a multiple of 32.
 INT4_GROUP = 32
+_LAYERS = ("aten.linear", "aten.addmm", "aten.conv")
 
 SCHEMES: dict[str, dict[str, Any]] = {
     "int8": {
@@ -51,13 +55,78 @@ def quantise(
     inputs: ModelInputs,
     calibration: Callable[[], list[ModelInputs]],
     *,
+    kept: Sequence[str] = (),
     with_reference: bool = False,
 ) -> Quantised:
-    """The model at that precision. `reference` is for finding where the two part."""
+    """The model at that precision, but for modules whose names match one of `kept`.
+
+    `reference` is for finding where the two part.
+    """
+    _require_matches(model, kept)
     if precision == "int4":
         reference = copy.deepcopy(model) if with_reference else None
-        return Quantised(_int4(model), reference)
-    return _by_observers(model, precision, inputs, calibration, with_reference=with_reference)
+        return Quantised(_int4(model, kept), reference)
+    return _by_observers(model, precision, inputs, calibration, kept, with_reference=with_reference)
+
+
+def left_out(exported_program: Any, precision: str, kept: Sequence[str]) -> dict[str, str]:
+    """The layers with weights that a quantised program computes in floating point, and why."""
+    found: dict[str, str] = {}
+    for node in exported_program.graph.nodes:
+        name = str(node.target)
+        if node.op != "call_function" or not name.startswith(_LAYERS):
+            continue
+        weight = node.args[2 if name.startswith("aten.addmm") else 1]
+        if not _is_dequantised(weight):
+            path = origin_of(node).module or ""
+            found[path] = _why_left_out(name, weight, path, precision, kept)
+    return found
+
+
+def _why_left_out(name: str, weight: Any, path: str, precision: str, kept: Sequence[str]) -> str:
+    if pattern := _kept_by(path, kept):
+        return f"kept by {pattern!r}"
+    linear = name.startswith("aten.linear")
+    if precision == "int4" and not linear:
+        return "int4 quantises linear layers only"
+    value = weight.meta.get("val")
+    if precision == "int4" and value is not None and value.shape[-1] % INT4_GROUP:
+        return f"its {value.shape[-1]} inputs are not a multiple of {INT4_GROUP}, one group"
+    if value is not None and weight.op != "placeholder":
+        return "its weights are computed while it runs"
+    return "XNNPACK's quantiser has no pattern for it"
+
+
+def _is_dequantised(weight: Any) -> bool:
+    """Whether weights come out of a dequantisation, perhaps through a change of shape."""
+    for _ in range(4):
+        if "dequantize" in str(weight.target):
+            return True
+        if weight.op != "call_function" or not weight.all_input_nodes:
+            return False
+        weight = weight.all_input_nodes[0]
+    return False
+
+
+def _kept_by(path: str, kept: Sequence[str]) -> str | None:
+    """The pattern that a module, or one around it, matches; it may lack the beginning of the name."""
+    parts = path.split(".")
+    names = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    for pattern in kept:
+        if any(fnmatch(name, pattern) or fnmatch(name, f"*.{pattern}") for name in names):
+            return pattern
+    return None
+
+
+def _require_matches(model: Any, kept: Sequence[str]) -> None:
+    names = [name for name, _ in model.named_modules() if name]
+    for pattern in kept:
+        if not any(_kept_by(name, [pattern]) for name in names):
+            raise ExportError(
+                f"No module of the model matches {pattern!r}, which is to stay in floating point"
+                f"{did_you_mean(pattern, names)}",
+                f"its modules are {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}",
+            )
 
 
 def _by_observers(
@@ -65,6 +134,7 @@ def _by_observers(
     precision: str,
     inputs: ModelInputs,
     calibration: Callable[[], list[ModelInputs]],
+    kept: Sequence[str],
     *,
     with_reference: bool,
 ) -> Quantised:
@@ -80,12 +150,18 @@ def _by_observers(
         raise _nothing_to_quantise(precision, "it has no linear layer")
     _keep_integers(graph)
     config = get_symmetric_quantization_config(is_per_channel=True, is_dynamic=dynamic)
-    prepared = prepare_pt2e(graph, XNNPACKQuantizer().set_global(config))
+    initial = {name: buffer.clone() for name, buffer in graph.named_buffers()}
+    quantizer = XNNPACKQuantizer().set_global(config)
+    if kept:
+        quantizer.set_filter_function(lambda node: _kept_by(origin_of(node).module or "", kept) is None)
+    prepared = prepare_pt2e(graph, quantizer)
     for batch in [inputs] if dynamic else calibration():
-        batch.call(prepared)
+        show_to_observers(prepared, batch, initial)
     # The observers pass values on unchanged, and batch norms are folded as they will be when converted.
     reference = copy.deepcopy(prepared) if with_reference else None
     converted = convert_pt2e(prepared)
+    # Folding constants runs what changes a buffer, too.
+    set_buffers(converted, initial)
     if not any("dequantize" in str(node.target) for node in converted.graph.nodes):
         raise _nothing_to_quantise(precision, "it has no operator that XNNPACK's quantiser knows")
     return Quantised(converted, reference)
@@ -118,13 +194,14 @@ def _keep_integers(graph: Any) -> None:
     graph.recompile()
 
 
-def _int4(model: Any) -> Any:
+def _int4(model: Any, kept: Sequence[str]) -> Any:
     import torch
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
     from torchao.quantization.granularity import PerGroup
 
-    def fits(module: Any, _name: str) -> bool:
-        return isinstance(module, torch.nn.Linear) and module.in_features % INT4_GROUP == 0
+    def fits(module: Any, name: str) -> bool:
+        linear = isinstance(module, torch.nn.Linear) and module.in_features % INT4_GROUP == 0
+        return linear and _kept_by(name, kept) is None
 
     if not any(fits(module, name) for name, module in model.named_modules()):
         raise _nothing_to_quantise(
@@ -142,8 +219,8 @@ def _is_linear(node: Any) -> bool:
 
 
 def _nothing_to_quantise(precision: str, why: str) -> ExportError:
+    wider = "" if precision == "int8" else " (or int8, which quantises convolutions and more)"
     return ExportError(
         f"There is nothing to quantise at {precision}: {why}",
-        "use fp32 or fp16 (or int8, which quantises convolutions and more), or leave this precision out of "
-        "the model's list",
+        f"use fp32 or fp16{wider}, or leave this precision out of the model's list",
     )

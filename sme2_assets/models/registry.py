@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sme2_assets.errors import ExportError, did_you_mean
+from sme2_assets.models import rewrites
 from sme2_assets.models.sources import ModelSource, all_sources
 from sme2_assets.models.spec import (
     AS_IS,
@@ -121,8 +122,11 @@ def is_known(key: str) -> bool:
 def model_spec(name: str) -> ModelSpec:
     """The model of that name or key, with its options: `toy_cnn`, `hf:bert@layers=2`, `hf.bert.layers_2`."""
     plain, options = _split(name)
+    rewrite = options.pop(rewrites.OPTION, None)
     spec = _find(plain)
-    return spec.with_options(options) if options else spec
+    if options:
+        spec = spec.with_options(options)
+    return rewrites.rewritten(spec, rewrite) if rewrite else spec
 
 
 def parse_variant(key: str) -> Variant:
@@ -148,9 +152,11 @@ def parse_variant(key: str) -> Variant:
 
 
 def requested(text: str) -> list[Variant]:
-    """What a person asks for: one variant, or all precisions of a model."""
+    """What a person asks for: a variant, or all precisions of a model; all parts of one that has several."""
     model, precision = _split_precision(text)
     _require_safe(model, text)
+    if parts := _parts(model):
+        return [found for part in parts for found in requested(f"{part}-{precision}" if precision else part)]
     if not precision:
         try:
             spec = model_spec(model)
@@ -160,6 +166,16 @@ def requested(text: str) -> list[Variant]:
         else:
             return [Variant(spec.key, offered) for offered in spec.precisions]
     return [parse_variant(text)]
+
+
+def _parts(model: str) -> list[str]:
+    """The names of a model's parts; none where it has none, one is chosen, or there is no such model."""
+    try:
+        spec = model_spec(model)
+    except ExportError:
+        return []
+    chosen = dict(spec.values)
+    return [] if "part" in chosen else [spec.with_options({"part": part}).title for part in spec.parts()]
 
 
 def _split(name: str) -> tuple[str, dict[str, str]]:

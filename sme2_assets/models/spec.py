@@ -20,6 +20,8 @@ from typing import Any, Protocol, TypeAlias
 
 from sme2_assets.errors import ExportError, did_you_mean
 from sme2_assets.evidence.numerics import AS_IS
+from sme2_assets.models.given import inputs_of, library_of
+from sme2_assets.models.methods import FORWARD
 from sme2_assets.store import sha256_of_file
 
 # What an eager model can be exported at.
@@ -34,6 +36,9 @@ SEED = 2
 # Names, and the keys made of them, are parts of folder names: 255 bytes is what file systems give.
 LONGEST_KEY = 150
 
+# Options that every model has: inputs and kernels by the hash of their content, sizes that can vary.
+INPUTS, LIBRARY, SIZE_PREFIX = "inputs", "ops", "size_"
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _OPTION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 # Extras of this project's pyproject.toml, by the package that is missing without them.
@@ -47,7 +52,8 @@ class EagerModel(Protocol):
 
     An object may also have `get_example_kwarg_inputs()`, `get_dynamic_shapes()`,
     `get_calibration_inputs(count)` (a list of input tuples that stand for the data of the model), the hooks
-    `wrap(model)` and `substitute(model)`, `is_classifier` and `minimum_sqnr_db`.
+    `wrap(model)` and `substitute(model)`, `is_classifier`, `minimum_sqnr_db`, and `keep_float`: patterns of
+    the names of modules that stay in floating point when the rest is quantised.
     """
 
     def get_eager_model(self) -> Any: ...
@@ -63,12 +69,21 @@ class ModelOption:
     kind: str | None = None
     """int, float, bool or str; None where it cannot be told: the value is then read as what it looks like."""
     default: OptionValue | None = None
+    choices: tuple[str, ...] = ()
+    """All values there are, where only some are."""
 
     def __str__(self) -> str:
+        if self.choices:
+            return f"{self.name}={'|'.join(self.choices)}"
         return self.name if self.default is None else f"{self.name}={_text(self.default)}"
 
     def parse(self, text: str, owner: str) -> OptionValue:
         """The value of a text; an error where it is of the wrong kind."""
+        if self.choices and text not in self.choices:
+            raise ExportError(
+                f"{owner} has no {self.name} {text!r}{did_you_mean(text, list(self.choices))}",
+                f"it has {', '.join(self.choices)}: {owner}@{self.name}={self.default or self.choices[0]}",
+            )
         try:
             return _parse_value(text, self.kind)
         except ValueError:
@@ -110,9 +125,16 @@ class ModelSpec:
     """None where the factory's arguments are not known before it is imported."""
     values: tuple[tuple[str, OptionValue], ...] = ()
     """The options that were chosen, by name."""
+    parts: Callable[[], tuple[str, ...]] = tuple
+    """The parts that it is profiled in where nobody chooses one with the option `part`."""
     pte: Path | None = None
     etrecord: Path | None = None
+    data: Path | None = None
+    """External weights of the program (.ptd)."""
     input_files: tuple[Path, ...] = ()
+    """Inputs that somebody gives, instead of the model's own."""
+    libraries: tuple[Path, ...] = ()
+    """Kernels that the program calls and the runner lacks."""
     large: bool = False
     """Takes minutes under emulation: left out there, and at night, unless it is asked for by name."""
 
@@ -133,6 +155,10 @@ class ModelSpec:
         """The same model with these options chosen; an error names one that it does not have."""
         values = {name: self._option(name).parse(text, self.title) for name, text in texts.items()}
         spec = replace(self, values=tuple(sorted({**dict(self.values), **values}.items())))
+        if (inputs := values.get(INPUTS)) and not self._declares(INPUTS):
+            spec = replace(spec, input_files=inputs_of(str(inputs)))
+        if (library := values.get(LIBRARY)) and not self._declares(LIBRARY):
+            spec = replace(spec, libraries=(library_of(str(library)),))
         if len(spec.key) > LONGEST_KEY:
             raise ExportError(
                 f"The options of {self.title} are too long for the name of a folder: {len(spec.key)} "
@@ -149,7 +175,7 @@ class ModelSpec:
                 "profile it as it is, or register the model it was exported from",
             )
         try:
-            return self.factory(**dict(self.values))
+            return self.factory(**self._arguments())
         except ExportError:
             raise
         except Exception as error:
@@ -159,9 +185,9 @@ class ModelSpec:
         """Everything that decides what is built, as far as it belongs to the model."""
         chosen = {name: _text(value) for name, value in self.values}
         files = {
-            f"file of option {name}": cached_sha256(Path(value))
+            f"file of option {name}": hashed
             for name, value in self.values
-            if isinstance(value, str) and value and Path(value).is_file()
+            if isinstance(value, str) and value and (hashed := _content_sha256(Path(value)))
         }
         return {
             "model": self.name,
@@ -171,7 +197,30 @@ class ModelSpec:
             **files,
         }
 
+    @property
+    def method(self) -> str:
+        """The method of a program that is run."""
+        chosen = {**{option.name: option.default for option in self.options or ()}, **dict(self.values)}
+        return str(chosen.get("method") or FORWARD)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Sizes that were chosen for dimensions that can vary, by the names of these."""
+        return {
+            name.removeprefix(SIZE_PREFIX): int(value)
+            for name, value in self.values
+            if name.startswith(SIZE_PREFIX) and not self._declares(name)
+        }
+
+    def _arguments(self) -> dict[str, OptionValue]:
+        return {name: value for name, value in self.values if self._declares(name) or not _is_common(name)}
+
+    def _declares(self, name: str) -> bool:
+        return any(option.name == name for option in self.options or ())
+
     def _option(self, name: str) -> ModelOption:
+        if not self._declares(name) and _is_common(name) and not (self.pte and name.startswith(SIZE_PREFIX)):
+            return ModelOption(name, "int" if name.startswith(SIZE_PREFIX) else "str")
         if self.options is None:
             return ModelOption(name)
         known = {option.name: option for option in self.options}
@@ -214,6 +263,17 @@ class Variant:
         return self.key
 
 
+def _is_common(name: str) -> bool:
+    """Whether every model has the option: it is about what the model is given, not about the model."""
+    return name in (INPUTS, LIBRARY) or name.startswith(SIZE_PREFIX)
+
+
+def valid_name(text: str) -> str:
+    """The nearest name that a model can have."""
+    name = re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_-")[:80] or "model"
+    return f"{name}_" if any(name.endswith(f"-{precision}") for precision in (*PRECISIONS, AS_IS)) else name
+
+
 def check_name(name: str) -> None:
     """A name that a user gives to a model; the error says what is wrong with it."""
     if not _NAME.fullmatch(name):
@@ -247,6 +307,18 @@ def split_text(text: str) -> tuple[str, dict[str, str]]:
     return name.replace(":", ".", 1), options
 
 
+def plain_key(text: str) -> str:
+    """The key of what a person wrote, known or not: `hf:bert@layers=2-fp32` is `hf.bert.layers_2-fp32`."""
+    name, at, chosen = text.partition("@")
+    if not at:
+        return name.replace(":", ".", 1)
+    last, dash, precision = chosen.rpartition("-")
+    precise = bool(dash) and precision in (*PRECISIONS, AS_IS)
+    name, options = split_text(f"{name}@{last if precise else chosen}")
+    key = ".".join([name, *(f"{option}_{_escape(value)}" for option, value in sorted(options.items()))])
+    return f"{key}-{precision}" if precise else key
+
+
 def split_key(key: str, prefixes: Sequence[str]) -> tuple[str, dict[str, str]]:
     """Name and options of a key: `hf.bert.hidden_64.layers_2`. Names have no dots but after a prefix."""
     first, *rest = key.split(".")
@@ -276,6 +348,14 @@ def cached_sha256(path: Path) -> str:
     """The hash of a file's content; read once for as long as size and time of change stay the same."""
     facts = path.stat()
     return _sha256(path, facts.st_mtime_ns, facts.st_size)
+
+
+def _content_sha256(path: Path) -> str:
+    """The hash of a file, or of the names and contents of the files in a folder; else nothing."""
+    if path.is_file():
+        return cached_sha256(path)
+    files = sorted(inner for inner in path.glob("*") if inner.is_file())
+    return ", ".join(f"{inner.name}: {cached_sha256(inner)}" for inner in files)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -91,13 +91,9 @@ def compared_outputs(graph_module: Any, precision: str, outputs: list[Any]) -> l
     ]
 
 
-def describe_taps(graph_module: Any, inputs: ModelInputs, precision: str) -> tuple[list[Layer], Taps]:
+def describe_taps(graph_module: Any, outputs: list[Any], precision: str) -> tuple[list[Layer], Taps]:
     """The operators whose values can be shown, and what the outputs of a program that shows them are."""
-    import torch
-
     kept, left_out = affordable(layers_of(graph_module, precision))
-    with torch.no_grad():
-        outputs = flat_tensors(inputs.call(graph_module))
     values = [*compared_outputs(graph_module, precision, outputs), *(layer.value for layer in kept)]
     names = [layer.value.name for layer in left_out]
     return kept, Taps(outputs=len(outputs), values=values, left_out=names)
@@ -117,8 +113,7 @@ def tapped_program(graph_module: Any, layers: list[Layer], inputs: ModelInputs) 
             outputs = watched(self.inner, values, lambda node, value: seen.setdefault(node, value))
             return (*flat_tensors(outputs), *(seen[layer.tap] for layer in layers))
 
-    flat = torch.utils._pytree.tree_leaves((inputs.args, inputs.kwargs))
-    return exported_graph(Tapped(), ModelInputs(tuple(flat), {}))
+    return exported_graph(Tapped(), ModelInputs(tuple(inputs.flat()), {}))
 
 
 def watched(graph_module: Any, values: tuple[Any, ...], see: See) -> Any:

@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 from sme2_assets.errors import ExportError
+from sme2_assets.models.brought import model_file
 from sme2_assets.models.registry import catalogue
 from sme2_assets.models.sources.folder import RESERVED, default_folder
 from sme2_assets.models.spec import check_name
@@ -14,8 +15,8 @@ from sme2_assets.models.trust import trust
 from sme2_assets.store import write_text_atomically
 
 
-def write_template(name: str, folder: Path | None = None) -> Path:
-    """A working model file of that name; what is there already is not touched."""
+def write_template(name: str, folder: Path | None = None, source: str | None = None) -> Path:
+    """A working model file of that name, for what `source` names; what is there already is not touched."""
     check_name(name)
     if name in RESERVED:
         raise ExportError(f"{name!r} is the name of a source of models", "choose another name")
@@ -29,7 +30,7 @@ def write_template(name: str, folder: Path | None = None) -> Path:
         raise ExportError(f"{path} already exists", "choose another name, or edit that file")
     # Whoever begins a models folder here wrote what will be in it.
     first = not any(path.parent.glob("*.py"))
-    write_text_atomically(path, template(name))
+    write_text_atomically(path, model_file(name, source) if source else template(name))
     if first:
         trust(path.parent)
     return path

@@ -23,11 +23,12 @@ def compare_pair(bench: Bench, arms: list[Arm]) -> ArmsNumerics | None:
         return None
     off, on = (outputs_of(arm.directory / arm.processes[0].directory / "outputs") for arm in arms)
     model = bench.model
-    taps = Taps.read(model.taps) if model.taps else _foreign_taps(off)
+    taps = _over_steps(Taps.read(model.taps), model.steps) if model.taps else _foreign_taps(off)
     same_outputs, sqnr_db = None, worst_sqnr_db(off, on)
     if model.tapped_pte is not None:
         try:
-            tapped_off, tapped_on = (_tapped(bench, arm, model.tapped_pte) for arm in arms)
+            each = taps.outputs // model.steps
+            tapped_off, tapped_on = (_tapped(bench, arm, model.tapped_pte, each) for arm in arms)
         except Sme2Error as error:
             # What was measured stands; only the look between failed.
             bench.log(f"{model.variant}: the values between are not compared: {error.what}")
@@ -37,6 +38,11 @@ def compare_pair(bench: Bench, arms: list[Arm]) -> ArmsNumerics | None:
             same_outputs = _same(off, tapped_off[:count]) and _same(on, tapped_on[:count])
             # The outputs that count are those of the program that was measured.
             off, on = [*off, *tapped_off[count:]], [*on, *tapped_on[count:]]
+    for index, ranking in model.rankings.items():
+        # Indices are compared as what they point at: values that are nearly the same may change places.
+        pointed = [ranking.pointed_at(arm[index]) if index < len(arm) else None for arm in (off, on)]
+        if pointed[0] is not None and pointed[1] is not None:
+            off[index], on[index] = pointed[0], pointed[1]
     return ArmsNumerics(
         sqnr_db=sqnr_db,
         values=compare_arms(taps.values, off, on),
@@ -52,7 +58,7 @@ def outputs_of(folder: Path) -> Arrays:
     return [np.load(path, allow_pickle=False) for path in files]
 
 
-def _tapped(bench: Bench, arm: Arm, program: Path) -> Arrays:
+def _tapped(bench: Bench, arm: Arm, program: Path, outputs: int) -> Arrays:
     workspace, name = bench.workspace, f"{arm.spec.label}_tapped"
     command = runner_command(bench, arm, program)
     command += ["--pass", "latency", "--warmup", "0", "--iterations", "1"]
@@ -62,7 +68,24 @@ def _tapped(bench: Bench, arm: Arm, program: Path) -> Arrays:
         raise Sme2Error(f"the program with taps failed: {completed.stderr.strip()[-300:]}", "Report it.")
     with tempfile.TemporaryDirectory(prefix="sme2-") as folder:
         workspace.get(f"{name}_outputs", Path(folder) / "outputs")
-        return outputs_of(Path(folder) / "outputs")
+        given = outputs_of(Path(folder) / "outputs")
+    # Every step gives the outputs of the model, and then the values between: of these the first step's count.
+    each, steps = len(given) // bench.model.steps, range(bench.model.steps)
+    return [*(array for step in steps for array in given[step * each :][:outputs]), *given[outputs:each]]
+
+
+def _over_steps(taps: Taps, steps: int) -> Taps:
+    """The outputs of every inference that is compared, then the values between."""
+    if steps == 1:
+        return taps
+    outputs = [
+        value.model_copy(update={"name": f"{value.name}, step {step + 1}"})
+        for step in range(steps)
+        for value in taps.values[: taps.outputs]
+    ]
+    return taps.model_copy(
+        update={"outputs": len(outputs), "values": [*outputs, *taps.values[taps.outputs :]]}
+    )
 
 
 def _foreign_taps(outputs: Arrays) -> Taps:

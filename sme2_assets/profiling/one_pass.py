@@ -73,10 +73,11 @@ class Bench:
 def runner_command(bench: Bench, arm: Arm, program: Path) -> list[str]:
     """The arm's runner with a program and the model's inputs, placed as the plan asks."""
     workspace, plan = bench.workspace, bench.plan
-    command = [*workspace.install(bench.runners[arm.spec.sme2].program), "--model", workspace.put(program)]
-    for path in bench.model.inputs:
-        command += ["--input", workspace.put(path)]
-    command += ["--threads", str(plan.threads)]
+    command = [
+        *workspace.install(bench.runners[arm.spec.sme2].program),
+        *bench.model.runner_flags(workspace.put, program),
+        *("--threads", str(plan.threads)),
+    ]
     if bench.cpus:
         command += ["--cpus", bench.cpus]
     if plan.qos:
@@ -222,7 +223,7 @@ def _failure(
     # A kernel that the runner lacks is a matter of the model, and its line can be named.
     operators = ProgramOperators.read(model.operators)
     cause: Sme2Error = load_failure(completed.stderr, operators) or runner_failure(
-        completed.returncode, completed.stderr[-2000:]
+        completed.returncode, completed.stderr
     )
     return RunnerError(
         f"{model.variant} with SME2 {arm.spec.sme2}, round {round_index + 1}, {pass_kind} pass: {cause.what}",

@@ -55,7 +55,11 @@ def info_of(
     exported = read_manifest(model.manifest)
     expected = [np.load(path) for path in model.expected_outputs]
     # A program that came without its model has nothing to be compared with but its own other arm.
-    agreements = compare_outputs(expected, outputs[0], classifier=exported.is_classifier) if expected else []
+    agreements = (
+        compare_outputs(expected, outputs[0], classifier=exported.is_classifier, rankings=model.rankings)
+        if expected
+        else []
+    )
     worst = worst_agreement(agreements)
     return Info(
         started_at=started.isoformat(),

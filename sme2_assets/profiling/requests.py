@@ -100,6 +100,12 @@ def requests_on_devices(
     chosen = {name: entry for choice in choices for name, entry in inventory.chosen(choice).items()}
     wanted = Requests([], [], [])
     for name, entry in chosen.items():
+        if entry.is_elsewhere:
+            given = tuple(sme2 for sme2 in states if sme2 == "off" or entry.has_sme2)
+            wanted.requests.extend(
+                ProfileRequest(variant, entry.platform, given, name) for variant in variants
+            )
+            continue
         target = entry.target(store.tools)
         answers = {sme2: target.availability(sme2) for sme2 in states}
         given = tuple(sme2 for sme2, answer in answers.items() if answer.ok)

@@ -37,6 +37,7 @@ from sme2_assets.report.models import arms_table, delegation_cost_table, numeric
 from sme2_assets.report.module_plots import module_figure, roofline_figure
 from sme2_assets.report.operators import operators_of_arm, operators_of_pair
 from sme2_assets.report.plots import category_figure, latency_figure, speedup_figure
+from sme2_assets.report.sizes import sizes_section
 from sme2_assets.report.tables import (
     arm_text,
     category_table,
@@ -151,6 +152,7 @@ def _document(subject: _Subject, title: str, verdict: Verdict) -> Document:
         *([] if subject.reference else [missed_section(subject.explanation)]),
         *insight_sections(subject.explanation),
         _modules(subject),
+        *sizes_section(subject.warehouse, subject.runs[0]),
         *_delegation(subject),
         _numerics(subject),
         _noise(subject),

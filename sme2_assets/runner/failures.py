@@ -66,9 +66,11 @@ _OTHER_LIBRARIES = (
 )
 
 _ERROR_PREFIX = "sme2_runner: error: "
-_LOG_LINES_SHOWN = 8
-# ExecuTorch's log lines below the level of an error: "I 00:00:00.000704 executorch:...".
-_CHATTER = re.compile(r"[DI] \d\d:\d\d:\d\d\.\d+ executorch:")
+# The first lines say what went wrong, the last ones what came of it.
+_FIRST_LINES, _LAST_LINES = 5, 3
+# ExecuTorch's log lines below the level of an error: "I 00:00:00.000704 executorch:...", and those that only
+# list what an operator was called with.
+_CHATTER = re.compile(r"(?:[DI] \d\d:\d\d:\d\d\.\d+ executorch:|.*\barg \d+ with type id \d+)")
 
 
 def read_cpu_facts(text: str) -> CpuFacts:
@@ -82,10 +84,10 @@ def read_cpu_facts(text: str) -> CpuFacts:
         ) from error
 
 
-def runner_failure(returncode: int, stderr_tail: str) -> RunnerError:
-    """The error for a person, from the exit code (or signal) and the end of stderr."""
-    meaning, remedy = _OTHER_LIBRARIES if _LOADER_WORDS.search(stderr_tail) else _meaning(returncode)
-    lines = [line for line in stderr_tail.splitlines() if line.strip()]
+def runner_failure(returncode: int, stderr: str) -> RunnerError:
+    """The error for a person, from the exit code (or signal) and all of stderr."""
+    meaning, remedy = _OTHER_LIBRARIES if _LOADER_WORDS.search(stderr) else _meaning(returncode)
+    lines = [line for line in stderr.splitlines() if line.strip()]
     said = [line.removeprefix(_ERROR_PREFIX) for line in lines if line.startswith(_ERROR_PREFIX)]
     what = f"{meaning} (exit code {returncode})" if returncode >= 0 else f"{meaning} (signal {-returncode})"
     if said:
@@ -94,7 +96,10 @@ def runner_failure(returncode: int, stderr_tail: str) -> RunnerError:
         remedy = own_remedy or remedy
     log = [line for line in lines if not line.startswith(_ERROR_PREFIX) and not _CHATTER.match(line)]
     if log:
-        what += "\n  Log of the runner:\n" + "\n".join(f"    {line}" for line in log[-_LOG_LINES_SHOWN:])
+        left_out = len(log) - _FIRST_LINES - _LAST_LINES
+        if left_out > 0:
+            log = [*log[:_FIRST_LINES], f"... ({left_out} more lines)", *log[-_LAST_LINES:]]
+        what += "\n  Log of the runner:\n" + "\n".join(f"    {line}" for line in log)
     return RunnerError(what, remedy)
 
 

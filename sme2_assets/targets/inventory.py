@@ -28,6 +28,8 @@ from sme2_assets.written.problems import Problem, WrittenError, line_of, problem
 
 FILE = "devices.yaml"
 VARIABLE = "SME2_INVENTORY"
+# The name of the worker that this process belongs to.
+WORKER_VARIABLE = "SME2_WORKER"
 LABEL = "label:"
 _PAGE = "docs/devices.md"
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -69,6 +71,10 @@ class Entry(_Strict):
     # The adb server that has it, where it is not the usual one.
     server: Annotated[str, AfterValidator(_server)] | None = None
     labels: list[Word] = []
+    # In a deployment: the worker that measures on it, and no other, and whether it has SME2, which only that
+    # worker can ask it.
+    worker: Word | None = None
+    has_sme2: bool = True
 
     @model_validator(mode="after")
     def _one_way_there(self) -> Entry:
@@ -85,6 +91,11 @@ class Entry(_Strict):
     @property
     def address(self) -> str:
         return self.ssh or self.adb or ""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether another worker's process has to measure on it: one owner keeps sessions apart."""
+        return self.worker not in (None, os.environ.get(WORKER_VARIABLE))
 
     def target(self, tools: Path) -> RemoteTarget:
         return SshTarget(self.ssh) if self.ssh is not None else one_device(tools, self.address, self.server)
@@ -179,6 +190,12 @@ def open_device(platform: str, store: Store, device: str | None) -> Target:
         return DevicePool(platform, lambda: _candidates(inventory, platform, store, device))
     if device in inventory.devices:
         [entry] = inventory.chosen(device, platform).values()
+        if entry.is_elsewhere:
+            raise TargetUnavailable(
+                f"{device} is measured by the worker {entry.worker}, and this is not that worker.",
+                f"Give the run the tag dagster-celery/queue: {entry.worker}; on that machine, with its data "
+                f"folder, set {WORKER_VARIABLE}={entry.worker}.",
+            )
         return entry.target(store.tools)
     if platform == "android":
         return one_device(store.tools, device)
@@ -207,11 +224,18 @@ def platform_of(store: Store, device: str) -> str:
 def _candidates(inventory: Inventory, platform: str, store: Store, choice: str) -> list[RemoteTarget]:
     """The devices of a pool that are there: all of the inventory, and for `any` what adb lists besides."""
     if platform != "android" or choice != ANY:
-        return [entry.target(store.tools) for entry in inventory.chosen(choice, platform).values()]
+        chosen = inventory.chosen(choice, platform)
+        here = [entry.target(store.tools) for entry in chosen.values() if not entry.is_elsewhere]
+        if not here:
+            raise TargetUnavailable(
+                f"{', '.join(chosen)} are measured by other workers.",
+                "Give the run the tag dagster-celery/queue with the name of a worker.",
+            )
+        return here
     elsewhere = [
         entry
         for entry in inventory.devices.values()
-        if entry.platform == platform and entry.server is not None
+        if entry.platform == platform and entry.server is not None and not entry.is_elsewhere
     ]
     listed = require_adb().devices()
     usable = [device.serial for device in listed if device.usable]
@@ -222,5 +246,5 @@ def _candidates(inventory: Inventory, platform: str, store: Store, choice: str) 
             f"No connected Android device can be used: {device_names(listed)}.",
             "; ".join(f"{device.serial}: {device.remedy}" for device in listed),
         )
-    here: list[RemoteTarget] = [one_device(store.tools, serial) for serial in usable]
-    return here + [entry.target(store.tools) for entry in elsewhere]
+    listed_here: list[RemoteTarget] = [one_device(store.tools, serial) for serial in usable]
+    return listed_here + [entry.target(store.tools) for entry in elsewhere]

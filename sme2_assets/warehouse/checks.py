@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
+
 from sme2_assets.analysis.comparison import why_not_a_pair, why_outputs_differ
 from sme2_assets.analysis.confidence import noise
 from sme2_assets.analysis.conservation import CLOCK_NS
@@ -145,7 +147,10 @@ def attribution_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
         "SELECT operators, attributed_operators, row_coverage FROM attribution_coverage WHERE run_id = ?",
         [run["run_id"]],
     )
-    if found.empty or found["row_coverage"].iloc[0] >= LEAST_ATTRIBUTED:
+    # A program that came without its model has no places to be attributed to.
+    if found.empty or pd.isna(found["row_coverage"].iloc[0]):
+        return None
+    if found["row_coverage"].iloc[0] >= LEAST_ATTRIBUTED:
         return None
     missing = int(found["operators"].iloc[0] - found["attributed_operators"].iloc[0])
     return f"{missing} of {found['operators'].iloc[0]} operators have no one place in the model"

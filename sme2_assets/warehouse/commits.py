@@ -4,6 +4,8 @@ A commit names files that belong together, such as all rows of a session: they a
 moment on, or not at all. It is named by its number and its content, and its content names the commit before,
 so a list that was changed or replaced is known as such. Files are named by their content, too, and never
 written again.
+
+A file has the rows of one run, or of a group of older ones that were merged (merge.py).
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
@@ -22,6 +25,14 @@ from sme2_assets.store import sha256_of_file, sha256_of_text, write_text_atomica
 from sme2_assets.warehouse.schema import RUN_ID
 
 COMMITS = "commits"
+# In paths: the group whose rows a file has.
+GROUP = "merged"
+# The commits that say which runs are in which group, told by their names: nobody has to read all others.
+_OF_GROUPS = ".groups.json"
+
+
+# The runs of each group.
+Groups = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,10 @@ class TableFile:
     def run_id(self) -> str | None:
         return self.keys.get(RUN_ID.name)
 
+    @property
+    def group(self) -> str | None:
+        return self.keys.get(GROUP)
+
     def is_whole(self, tables: Path) -> bool:
         try:
             return sha256_of_file(tables / self.path) == self.sha256
@@ -64,15 +79,60 @@ class Commit:
     name: str
     runs: tuple[str, ...]
     files: tuple[TableFile, ...]
+    # The runs that groups have from now on.
+    groups: Groups = field(default_factory=dict)
+
+    @property
+    def changed_runs(self) -> set[str]:
+        """The runs whose rows may be others than before: merging changes none."""
+        return {*self.runs}.difference(*self.groups.values())
 
 
-def add_commit(tables: Path, files: Sequence[TableFile], runs: Sequence[str]) -> None:
+def add_commit(
+    tables: Path,
+    files: Sequence[TableFile],
+    runs: Sequence[str],
+    rewrite: Callable[[Groups], tuple[Sequence[TableFile], Groups]] | None = None,
+) -> None:
+    """Adds files, in place of all that was there of these runs.
+
+    `rewrite` is told the runs that are left in groups which lose some of them by this; it gives the files of
+    those groups, and the runs that these have. A group that has none is no more.
+    """
     with FileLock(tables.parent / "commit.lock"):
-        last = (_names(tables) or [""])[-1]
-        number = int(last.partition("-")[0] or 0) + 1
-        content = {"after": last, "runs": list(runs), "files": [asdict(file) for file in files]}
-        text = json.dumps(content, indent=1) + "\n"
-        write_text_atomically(tables / COMMITS / f"{number:08d}-{sha256_of_text(text)[:16]}.json", text)
+        groups = groups_now(tables)
+        hit = {group: members for group, members in groups.items() if not {*members}.isdisjoint(runs)}
+        left = {group: tuple(run for run in members if run not in runs) for group, members in hit.items()}
+        again, kept = rewrite(left) if rewrite and left else ((), left)
+        lost = {run for group, members in left.items() for run in members if run not in kept[group]}
+        _append(tables, [*files, *again], [*runs, *sorted(lost)], kept)
+
+
+def add_group(tables: Path, files: Sequence[TableFile], group: str, runs: Sequence[str], after: str) -> bool:
+    """Puts files of many runs in the place of each run's own, unless one changed after that commit."""
+    with FileLock(tables.parent / "commit.lock"):
+        since = commits_after(tables, after)
+        if since is None or not {*runs}.isdisjoint(run for commit in since for run in commit.runs):
+            return False
+        _append(tables, files, runs, {group: tuple(runs)})
+        return True
+
+
+def _append(
+    tables: Path, files: Sequence[TableFile], runs: Sequence[str], groups: Mapping[str, Sequence[str]]
+) -> None:
+    last = last_commit(tables)
+    number = int(last.partition("-")[0] or 0) + 1
+    content: dict[str, Any] = {
+        "after": last,
+        "runs": list(runs),
+        "files": [asdict(file) for file in files],
+    }
+    if groups:
+        content["groups"] = {group: list(members) for group, members in groups.items()}
+    text = json.dumps(content, indent=1) + "\n"
+    name = f"{number:08d}-{sha256_of_text(text)[:16]}{_OF_GROUPS if groups else '.json'}"
+    write_text_atomically(tables / COMMITS / name, text)
 
 
 def commits_after(tables: Path, last: str | None) -> list[Commit] | None:
@@ -88,8 +148,21 @@ def commits_after(tables: Path, last: str | None) -> list[Commit] | None:
     return [_read(tables, name) or Commit(name, (), ()) for name in names]
 
 
+def last_commit(tables: Path) -> str:
+    return (_names(tables) or [""])[-1]
+
+
 def damaged_commits(tables: Path) -> list[str]:
     return [name for name in _names(tables) if _read(tables, name) is None]
+
+
+def groups_now(tables: Path) -> dict[str, tuple[str, ...]]:
+    """The runs of each group."""
+    groups: dict[str, tuple[str, ...]] = {}
+    for name in _names(tables):
+        if name.endswith(_OF_GROUPS):
+            groups |= (_read(tables, name) or Commit(name, (), ())).groups
+    return groups
 
 
 def require_commits(tables: Path) -> None:
@@ -118,10 +191,11 @@ def _read(tables: Path, name: str) -> Commit | None:
         text = (tables / COMMITS / name).read_text()
     except (OSError, UnicodeDecodeError):
         return None
-    if sha256_of_text(text)[:16] != name.partition("-")[2].removesuffix(".json"):
+    if sha256_of_text(text)[:16] != name.partition("-")[2].partition(".")[0]:
         return None
     content = json.loads(text)
-    return Commit(name, tuple(content["runs"]), tuple(TableFile(**file) for file in content["files"]))
+    groups = {group: tuple(runs) for group, runs in content.get("groups", {}).items()}
+    return Commit(name, tuple(content["runs"]), tuple(TableFile(**file) for file in content["files"]), groups)
 
 
 class Listing:
@@ -138,8 +212,12 @@ class Listing:
             self.drop(run)
         for file in commit.files:
             self._put(file)
+        gone = {group for group, runs in commit.groups.items() if not runs}
+        for part in [part for part, file in self.files.items() if gone and file.group in gone]:
+            del self.files[part]
 
     def drop(self, run: str) -> None:
+        """The files that have the rows of this run alone."""
         for part in self._parts_of_run.pop(run, ()):
             self.files.pop(part, None)
 

@@ -236,7 +236,8 @@ _RELATIONS = """
     SELECT table_name AS name, 'table' AS kind, comment AS holds
     FROM duckdb_tables() WHERE database_name = 'warehouse' AND schema_name = 'main'
     UNION ALL
-    SELECT view_name, 'view', comment FROM duckdb_views() WHERE database_name = 'warehouse' AND NOT internal
+    SELECT view_name, 'view', comment FROM duckdb_views()
+    WHERE database_name = 'warehouse' AND schema_name = 'main' AND NOT internal
     ORDER BY kind, name
 """
 _COLUMNS = """

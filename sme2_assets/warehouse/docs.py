@@ -12,6 +12,7 @@ from sme2_assets.errors import WarehouseError
 from sme2_assets.store import CHECKOUT, write_text_atomically
 from sme2_assets.warehouse.schema import TABLES
 from sme2_assets.warehouse.store import Warehouse
+from sme2_assets.warehouse.summaries import summary_tables
 
 PAGE = CHECKOUT / "docs" / "warehouse.md"
 BEGIN = "<!-- schema: written by `python -m sme2_assets.warehouse.docs` -->"
@@ -30,12 +31,12 @@ def schema_markdown() -> str:
     # What is measured first, in the order of its declaration; then what is made of it.
     relations.sort(key=lambda relation: tables.index(relation[1]) if relation[1] in tables else len(tables))
     sections = []
-    for kind, name, comment in relations:
+    summaries = {table.name for table in summary_tables()}
+    for what, name, comment in relations:
         # A view that has a table's columns says so in its comment: they are not listed again.
         new = name in tables or columns[name] not in [columns[table] for table in tables]
-        sections.append(
-            _section(f"{'Table' if name in tables else kind} `{name}`", comment, columns[name] if new else [])
-        )
+        kind = "Table" if name in tables else "Summary" if name in summaries else what
+        sections.append(_section(f"{kind} `{name}`", comment, columns[name] if new else []))
     return "\n".join(sections)
 
 
@@ -55,7 +56,7 @@ _RELATIONS = """
      WHERE database_name = 'warehouse' AND schema_name = 'main' ORDER BY table_name)
     UNION ALL
     (SELECT 'View', view_name, comment FROM duckdb_views()
-     WHERE database_name = 'warehouse' AND NOT internal ORDER BY view_name)
+     WHERE database_name = 'warehouse' AND schema_name = 'main' AND NOT internal ORDER BY view_name)
 """
 _COLUMNS = """
     SELECT column_name, data_type, comment FROM duckdb_columns()

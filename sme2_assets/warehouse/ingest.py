@@ -25,7 +25,6 @@ from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.store import Store, safe_name, write_text_atomically
 from sme2_assets.targets.keys import TargetKey
-from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.schema import (
     ARMS_NUMERICS,
     DELEGATION,
@@ -44,7 +43,7 @@ from sme2_assets.warehouse.store import Rows, Warehouse
 
 # The version of the code that makes rows of evidence. A change of what any row says, such as another
 # category of an operator, is a new version; `sme2 warehouse rebuild` then applies it to history.
-DERIVATION = 5
+DERIVATION = 6
 ANNOTATION = "xnnpack.log"
 # Every run has rows in these, be they none.
 RUN_TABLES = (
@@ -177,12 +176,6 @@ def annotation(store: Store, run_id: str) -> Path:
 def annotate(store: Store, run_id: str, log_file: Path) -> None:
     """Keeps a log with a run; its registered kernels replace what the run's own logs told."""
     write_text_atomically(annotation(store, run_id), log_file.read_text(errors="replace"))
-
-
-def write_registered(warehouse: Warehouse, run_id: str, rows: pd.DataFrame) -> None:
-    """Stores registered kernels with a run that is in the warehouse; they replace what was there."""
-    run = run_of_id(warehouse, run_id)
-    warehouse.write(REGISTERED_KERNELS, rows, {key.name: run[key.name] for key in REGISTERED_KERNELS.keys})
 
 
 def _trusted(run_dir: Path) -> RunFolder:

@@ -3,29 +3,13 @@
 -- keeps its times; it has no missed SME2 and no ceilings, because it says nothing about SME2.
 
 CREATE VIEW bottlenecks AS
-WITH ordered AS (
-    SELECT
-        facts.*, placed.execution_order
-    FROM operator_facts AS facts
-    JOIN operator_order AS placed
-        ON placed.run_id = facts.run_id AND placed.backend = facts.backend
-        AND placed.delegate IS NOT DISTINCT FROM facts.delegate AND placed.position = facts.position
-)
 SELECT
     run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at,
-    CASE WHEN mean_ns IS NOT NULL THEN
-        row_number() OVER (PARTITION BY run_id ORDER BY median_ns DESC, mean_ns DESC, execution_order)
-    END::INTEGER AS rank,
-    execution_order, backend, delegate, position, name, op_type, data_type, category,
+    rank, execution_order, backend, delegate, position, name, op_type, data_type, category,
     attribution, node_kind, edge_ops, module, module_type, source, code, input_shape, output_shape, macs,
     on_sme_unit, sme2_evidence, samples, telling_samples, certain_sme_samples, rounds, inferences,
-    median_ns, mean_ns, mean_most_ns, share,
-    sum(share) OVER (
-        PARTITION BY run_id ORDER BY median_ns DESC, mean_ns DESC, execution_order
-        ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-    ) AS cumulative_share,
-    gops, rate_unit
-FROM ordered;
+    median_ns, mean_ns, mean_most_ns, share, cumulative_share, gops, rate_unit
+FROM operator_facts;
 COMMENT ON VIEW bottlenecks IS 'The operators of each run with their rank by time, and with their order in the inference.';
 COMMENT ON COLUMN bottlenecks.rank IS '1 for the operator with the largest median, which one disturbed round does not decide; NULL when emulated.';
 COMMENT ON COLUMN bottlenecks.on_sme_unit IS 'on, off or unknown, as in operator_facts.';
@@ -75,8 +59,7 @@ WITH sessions AS (
 -- Not materialised, so that a query for one run reads no other.
 matrix AS NOT MATERIALIZED (
     SELECT
-        facts.*, sessions.both_arms,
-        bool_or(facts.on_sme_unit = 'on') OVER (PARTITION BY facts.run_id, facts.op_type, facts.element) AS kind_is_on
+        facts.*, sessions.both_arms
     FROM operator_facts AS facts
     JOIN runs ON runs.run_id = facts.run_id AND runs.experiment = 'sme2'
     JOIN sessions
@@ -170,61 +153,16 @@ COMMENT ON COLUMN missed_sme2.mean_ns IS 'Mean time as reported: the most that a
 COMMENT ON COLUMN missed_sme2.share IS 'Mean time over mean Method::execute; NULL when emulated.';
 
 CREATE VIEW module_summary AS
-WITH placed AS (
-    SELECT
-        run_id, category, execution_order, macs, mean_ns, mean_most_ns, data_type, on_sme_unit, module_type,
-        CASE
-            WHEN module <> '' THEN string_split(module, '.')
-            -- Of the model's own forward: it has a line, but no module below the model.
-            WHEN source IS NOT NULL THEN ['(top level)']
-            ELSE ['(unattributed)']
-        END AS path
-    FROM bottlenecks
-    UNION ALL BY NAME
-    SELECT run_id, mean_ns, ['(overhead)'] AS path
-    FROM category_summary
-    WHERE category = 'Overhead'
-),
-levels AS (
-    SELECT *, unnest(range(0, len(path) + 1)) AS depth
-    FROM placed
-),
-modules AS (
-    SELECT
-        run_id, depth, array_to_string(path[:depth], '.') AS module,
-        any_value(module_type) FILTER (depth = len(path)) AS module_type,
-        min(execution_order) AS first_operator,
-        count(category) AS operators,
-        count(category) FILTER (depth = len(path)) AS own_operators,
-        count(category) FILTER (category IN ('CONV', 'GEMM')) AS matrix_operators,
-        count(*) FILTER (on_sme_unit = 'on') AS sme2_operators,
-        count(*) FILTER (on_sme_unit = 'unknown') AS sme2_unknown_operators,
-        sum(macs)::BIGINT AS macs,
-        sum(mean_ns) AS mean_ns,
-        sum(coalesce(mean_most_ns, mean_ns)) AS mean_most_ns,
-        bool_or(macs > 0 AND regexp_matches(coalesce(data_type, ''), '^P?Q')) AS integers,
-        CASE WHEN sum(mean_ns) IS NOT NULL THEN coalesce(sum(mean_ns) FILTER (depth = len(path)), 0) END AS own_ns
-    FROM levels
-    GROUP BY run_id, depth, array_to_string(path[:depth], '.')
-)
 SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
     runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
-    modules.depth::INTEGER AS depth, modules.module,
-    CASE WHEN depth > 1 THEN regexp_replace(modules.module, '\.[^.]*$', '') WHEN depth = 1 THEN '' END AS parent,
-    modules.module_type,
-    modules.operators::INTEGER AS operators, modules.own_operators::INTEGER AS own_operators,
-    modules.matrix_operators::INTEGER AS matrix_operators,
-    CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN modules.sme2_operators::INTEGER END AS sme2_operators,
-    CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN modules.sme2_unknown_operators::INTEGER END
+    modules.depth, modules.module, modules.parent, modules.module_type,
+    modules.operators, modules.own_operators, modules.matrix_operators,
+    CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN modules.sme2_operators END AS sme2_operators,
+    CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN modules.sme2_unknown_operators END
         AS sme2_unknown_operators,
-    modules.first_operator, modules.macs, modules.mean_ns, modules.own_ns,
-    -- By the column that is shown: then a query for one run reads no other.
-    modules.mean_ns / nullif(max(modules.mean_ns) FILTER (depth = 0) OVER (PARTITION BY runs.run_id), 0) AS share,
-    -- As in operator_facts.
-    CASE WHEN modules.mean_most_ns <= 1.2 * modules.mean_ns THEN 2 * modules.macs / nullif(modules.mean_ns, 0) END AS gops,
-    CASE WHEN gops IS NOT NULL THEN if(modules.integers, 'GOP/s', 'GFLOP/s') END AS rate_unit
-FROM modules
+    modules.first_operator, modules.macs, modules.mean_ns, modules.own_ns, modules.share, modules.gops, modules.rate_unit
+FROM module_times AS modules
 JOIN runs USING (run_id);
 COMMENT ON VIEW module_summary IS 'Time by module of the model, at every level of its hierarchy. The rows of one depth add up to their parents'' own time and theirs; the own times of all rows add up to the inference.';
 COMMENT ON COLUMN module_summary.depth IS 'Level: 0 is the whole inference, 1 its parts.';
@@ -254,7 +192,6 @@ WITH per_run AS (
         max(delegate_calls)::INTEGER AS delegate_calls, max(operators)::INTEGER AS operators,
         max(portable_operators)::INTEGER AS portable_operators
     FROM part_rounds
-    JOIN traced_rounds USING (run_id, round)
     GROUP BY run_id
 )
 SELECT

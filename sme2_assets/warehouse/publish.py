@@ -1,9 +1,8 @@
 """Building the DuckDB file that people open, from the Parquet files that commits list.
 
 The file before is continued: only what was committed since is read, so that publishing a run hardly depends
-on how many there are (benchmarks/growth_bench.py). Event tables stay in Parquet, behind views that name each
-file. What summaries need of them is counted once, when a run is published (summaries.sql), because a query
-over the files of all runs takes longer with each of them.
+on how many there are (benchmarks/growth_bench.py). Tables of many rows stay in Parquet, behind views that
+name each file; the others are copied.
 """
 
 from __future__ import annotations
@@ -11,31 +10,29 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import duckdb
 import pandas as pd
 
-from sme2_assets.analysis.unit import filled_in
 from sme2_assets.store import fsync, sha256_of_file
-from sme2_assets.warehouse.commits import Commit, Listing, TableFile, commits_after
+from sme2_assets.warehouse.commits import GROUP, Commit, Listing, TableFile, commits_after
 from sme2_assets.warehouse.schema import RUN_ID, TABLES, Table
+from sme2_assets.warehouse.sql import literal, no_rows, quoted, rows_of_files, sql_file
+from sme2_assets.warehouse.summaries import EVENT_VIEWS_FILE, SUMMARIES_FILE, summary_tables
 
 T = TypeVar("T")
 
 # Readable by DuckDB clients older than the one that writes.
 STORAGE_VERSION = "v1.0.0"
-SUMMARIES_FILE = "summaries.sql"
 # In this order: insights are views over the views of runs.
-VIEW_FILES = ("views.sql", "insight_views.sql")
-# Files that are read at a time, and runs whose events are in memory.
-BATCH = 200
+VIEW_FILES = (EVENT_VIEWS_FILE, "views.sql", "insight_views.sql")
+# Files that are read at a time.
+BATCH = 1000
 
 # What the file is made of. A schema of its own keeps it out of SHOW TABLES.
 _RECORD = """
@@ -55,8 +52,12 @@ class _Change:
 
     new: list[TableFile]
     gone: list[TableFile]
-    # Of all runs whose events change, in the state that is published.
-    events: dict[str, list[TableFile]]
+    # Runs whose rows change. Where files are merged, only their files do.
+    runs: set[str]
+    # The files that have all their rows, and maybe those of others that were merged with them.
+    of_runs: list[TableFile]
+    # Whether there are rows of them already.
+    replaces: bool
     superseded: set[str]
     last_commit: str | None
 
@@ -64,34 +65,39 @@ class _Change:
         return {file.table for file in (*self.new, *self.gone)}
 
 
-def build(path: Path, folder: Path, previous: Path | None, publication: int, kept: int) -> list[str]:
+@dataclass(frozen=True)
+class Built:
+    # Superseded files that none of the publications that are kept has.
+    needless: list[str]
+    # Runs with files of their own.
+    loose_runs: int
+
+
+def build(
+    path: Path,
+    folder: Path,
+    previous: Path | None,
+    publication: int,
+    kept: int,
+    complete: Callable[[], None],
+) -> Built:
     """Makes `path` from the tables' files below `folder`; `previous` is the file that was made last.
 
-    Gives the superseded files that none of the last so many publications has.
+    `complete` adds what older releases did not write; it is called where all is made anew.
     """
     with duckdb.connect() as connection:
-        commits = _attach(connection, path, previous, folder)
+        commits = _attach(connection, path, previous, folder, complete)
         change = _change(connection, folder, commits)
-        # Another database, and so before the transaction, which can have but one.
-        _summarise(connection, folder, change.events)
         connection.execute("USE published")
         connection.begin()
-        for table in TABLES:
+        for table in _tables():
             if not table.published_as_view:
-                _delete(
-                    connection, table.name, [file.keys for file in change.gone if file.table == table.name]
-                )
-                for some in _batches([file for file in change.new if file.table == table.name]):
-                    connection.execute(f"INSERT INTO {table.name} {_rows(table, folder, some)}")
-        if change.events:
-            for name in _summary_names(connection):
-                _delete(connection, name, [{RUN_ID.name: run} for run in change.events])
-                connection.execute(f"INSERT INTO {name} FROM memory.main.{name}")
+                _copy_rows(connection, table, folder, change)
         _record(connection, change, publication)
         moved = _folder_of(connection) != str(folder)
-        for table in _event_tables():
-            if moved or table.name in change.tables():
-                _show_events(connection, table, folder)
+        for table in _tables():
+            if table.published_as_view and (moved or table.name in change.tables()):
+                _show_files(connection, table, folder)
         connection.execute(
             "UPDATE publishing.layout SET last_commit = ?, folder = ?", [change.last_commit, str(folder)]
         )
@@ -99,11 +105,31 @@ def build(path: Path, folder: Path, previous: Path | None, publication: int, kep
             "DELETE FROM publishing.superseded WHERE publication <= ? RETURNING path",
             [publication + 1 - kept],
         ).fetchall()
+        [[loose]] = connection.execute(
+            "SELECT count(*) FROM publishing.files WHERE table_name = 'runs' AND run_id IS NOT NULL"
+        ).fetchall()
         connection.commit()
         connection.execute("USE memory")
         connection.execute("DETACH published")
     fsync(path)
-    return [name for (name,) in needless]
+    return Built([name for (name,) in needless], loose)
+
+
+def _copy_rows(connection: duckdb.DuckDBPyConnection, table: Table, folder: Path, change: _Change) -> None:
+    if RUN_ID not in table.keys:
+        _delete(connection, table.name, [file.keys for file in change.gone if file.table == table.name])
+        for some in _batches([file for file in change.new if file.table == table.name]):
+            connection.execute(f"INSERT INTO {table.name} {rows_of_files(table, folder, some)}")
+        return
+    if change.replaces:
+        _delete(connection, table.name, [{RUN_ID.name: run} for run in change.runs])
+    for some in _batches([file for file in change.of_runs if file.table == table.name]):
+        rows = rows_of_files(table, folder, some)
+        if any(file.group for file in some):
+            rows += " WHERE run_id IN (SELECT unnest($changed::VARCHAR[]))"
+            connection.execute(f"INSERT INTO {table.name} {rows}", {"changed": sorted(change.runs)})
+        else:
+            connection.execute(f"INSERT INTO {table.name} {rows}")
 
 
 def _change(connection: duckdb.DuckDBPyConnection, folder: Path, commits: Sequence[Commit]) -> _Change:
@@ -112,11 +138,13 @@ def _change(connection: duckdb.DuckDBPyConnection, folder: Path, commits: Sequen
         file.run_id for commit in commits for file in commit.files if file.run_id is not None
     }
     parts = {file.part for commit in commits for file in commit.files}
-    stored = _stored(connection, runs, parts)
+    stored = _stored(connection, runs, parts, {group for commit in commits for group in commit.groups})
     listing = Listing(stored.values())
     for commit in commits:
         listing.apply(commit)
+    changed: set[str] = set()
     for commit in commits:
+        changed |= commit.changed_runs | {file.run_id for file in commit.files if file.run_id is not None}
         # A session with a damaged file is none: as if it had not been taken in yet, which `sync` then does.
         current = [file for file in commit.files if listing.files.get(file.part) == file]
         if any(file != stored.get(file.part) and not file.is_whole(folder) for file in current):
@@ -124,29 +152,32 @@ def _change(connection: duckdb.DuckDBPyConnection, folder: Path, commits: Sequen
                 listing.files.pop(file.part)
             for run in commit.runs:
                 listing.drop(run)
+            changed.update(commit.runs, *commit.groups.values())
     now = listing.files
     new = [file for part, file in now.items() if stored.get(part) != file]
     gone = [file for part, file in stored.items() if now.get(part) != file]
-    names = {table.name for table in _event_tables()}
-    events: dict[str, list[TableFile]] = {
-        str(file.run_id): [] for file in (*new, *gone) if file.table in names
-    }
-    for file in now.values():
-        if file.table in names and file.run_id in events:
-            events[file.run_id].append(file)
     written = {file.path for commit in commits for file in commit.files} | {file.path for file in gone}
     superseded = written - {file.path for file in now.values()}
-    return _Change(new, gone, events, superseded, commits[-1].name if commits else _last_commit(connection))
+    [[replaces]] = connection.execute(
+        "SELECT count(*) > 0 FROM runs WHERE run_id IN (SELECT unnest($1::VARCHAR[]))", [list(changed)]
+    ).fetchall()
+    last = commits[-1].name if commits else _last_commit(connection)
+    of_runs = [file for file in now.values() if file.run_id in changed or file.group is not None]
+    return _Change(new, gone, changed, of_runs, replaces, superseded, last)
 
 
 def _stored(
-    connection: duckdb.DuckDBPyConnection, runs: Collection[str], parts: Collection[str]
+    connection: duckdb.DuckDBPyConnection,
+    runs: Collection[str],
+    parts: Collection[str],
+    groups: Collection[str],
 ) -> dict[str, TableFile]:
-    """The published files of these runs and parts."""
+    """The published files of these runs, parts and groups."""
     rows = connection.execute(
         "SELECT path, sha256, columns FROM publishing.files "
-        "WHERE run_id IN (SELECT unnest(?::VARCHAR[])) OR part IN (SELECT unnest(?::VARCHAR[]))",
-        [list(runs), list(parts)],
+        "WHERE run_id IN (SELECT unnest(?::VARCHAR[])) OR part IN (SELECT unnest(?::VARCHAR[])) "
+        f"OR regexp_extract(part, '/{GROUP}=(.*)$', 1) IN (SELECT unnest(?::VARCHAR[]))",
+        [list(runs), list(parts), list(groups)],
     ).fetchall()
     files = [TableFile(*row) for row in rows]
     return {file.part: file for file in files}
@@ -163,18 +194,23 @@ def is_current(connection: duckdb.DuckDBPyConnection, folder: Path) -> bool:
 
 def _fingerprint() -> str:
     """Of everything but the rows that decides what is in the file."""
-    sql = [_sql(name) for name in (SUMMARIES_FILE, *VIEW_FILES)]
+    sql = [sql_file(name) for name in (SUMMARIES_FILE, *VIEW_FILES)]
     decides = (duckdb.__version__, STORAGE_VERSION, repr(TABLES), _RECORD, _MOVED, *sql)
     return hashlib.sha256("\n".join(decides).encode()).hexdigest()
 
 
 def _attach(
-    connection: duckdb.DuckDBPyConnection, path: Path, previous: Path | None, folder: Path
+    connection: duckdb.DuckDBPyConnection,
+    path: Path,
+    previous: Path | None,
+    folder: Path,
+    complete: Callable[[], None],
 ) -> list[Commit]:
     """Attaches the file with all its tables and views; gives the commits that are not in it yet."""
     commits = _continued(connection, path, previous, folder) if previous is not None else None
     if commits is not None:
         return commits
+    complete()
     path.write_bytes(_without_rows(_fingerprint()))
     connection.execute(f"ATTACH '{quoted(path)}' AS published")
     connection.execute("USE published")
@@ -237,20 +273,23 @@ def _folder_of(connection: duckdb.DuckDBPyConnection) -> str:
     return str(name)
 
 
+def _tables() -> tuple[Table, ...]:
+    return (*TABLES, *summary_tables())
+
+
 def _create_tables_and_views(connection: duckdb.DuckDBPyConnection) -> None:
-    for table in TABLES:
-        columns = ", ".join(f'"{column.name}" {column.type}' for column in table.all_columns)
-        connection.execute(f"CREATE TABLE {table.name} ({columns})")
-        if not table.published_as_view:
+    for table in _tables():
+        if table.published_as_view:
+            # In two steps: the view over files is made again with each of them, which would lose comments.
+            connection.execute(f"CREATE VIEW publishing.{table.name}_files AS {no_rows(table)}")
+            connection.execute(f"CREATE VIEW {table.name} AS FROM publishing.{table.name}_files")
+            _comment(connection, table, "VIEW")
+        else:
+            columns = ", ".join(f'"{column.name}" {column.type}' for column in table.all_columns)
+            connection.execute(f"CREATE TABLE {table.name} ({columns})")
             _comment(connection, table, "TABLE")
-    # Made of the empty tables of events, whose places their views take afterwards.
-    connection.execute(_sql(SUMMARIES_FILE))
-    for table in _event_tables():
-        connection.execute(f"DROP TABLE {table.name}")
-        connection.execute(f"CREATE VIEW {table.name} AS {_rows(table, Path(), [])}")
-        _comment(connection, table, "VIEW")
     for name in VIEW_FILES:
-        connection.execute(_sql(name))
+        connection.execute(sql_file(name))
     _comment_like_tables(connection)
 
 
@@ -266,66 +305,56 @@ _MOVED = """
 """
 
 
-def _show_events(connection: duckdb.DuckDBPyConnection, table: Table, folder: Path) -> None:
-    """The view over the Parquet files of an event table, each by its name."""
+def _show_files(
+    connection: duckdb.DuckDBPyConnection, table: Table, folder: Path | str, guarded: bool = True
+) -> None:
+    """The view over the Parquet files of a table, each by its name."""
     rows = connection.execute(
         "SELECT path, sha256, columns FROM publishing.files WHERE table_name = ? ORDER BY path", [table.name]
     ).fetchall()
-    select = _rows(table, folder, [TableFile(*row) for row in rows])
-    if rows:
-        data = folder.parent.parent
+    select = rows_of_files(table, folder, [TableFile(*row) for row in rows])
+    if rows and guarded:
+        data = Path(folder).parent.parent
         guard = _MOVED.format(here=literal(f"{data}/"), really=literal(f"{data.resolve()}/"))
         select = f"SELECT events.* FROM ({select}) AS events, ({guard}) AS here"
-    connection.execute(f"CREATE OR REPLACE VIEW {table.name} AS {select}")
-    _comment(connection, table, "VIEW")
+    connection.execute(f"CREATE OR REPLACE VIEW publishing.{table.name}_files AS {select}")
 
 
-def _rows(table: Table, folder: Path, files: Sequence[TableFile]) -> str:
-    """SQL for the rows of files; what was written before a column was declared has NULL there."""
-    nulls = ", ".join(f'NULL::{column.type} AS "{column.name}"' for column in table.all_columns)
-    none = f"SELECT {nulls} WHERE false"
-    if not files:
-        return none
-    alike: dict[str, list[str]] = defaultdict(list)
-    for file in files:
-        alike[file.columns].append(f"'{quoted(folder / file.path)}'")
-    # Files of the same columns together: so only one of them is opened to learn which columns there are.
-    read = " UNION ALL BY NAME ".join(
-        f"FROM read_parquet([{', '.join(paths)}], hive_partitioning = true, hive_types_autocast = false)"
-        for paths in alike.values()
-    )
-    columns = ", ".join(f'"{column.name}"::{column.type} AS "{column.name}"' for column in table.all_columns)
-    return f"SELECT {columns} FROM (({none}) UNION ALL BY NAME {read})"
+def write_for_readers_elsewhere(published: Path, path: Path, tables: str, folder: Path) -> None:
+    """A copy of a published file whose events are read below the address `tables`, as those in `folder` are.
+
+    DuckDB looks at every file that a view names when it is made: at those here, for asking a store a thousand
+    times takes a minute.
+    """
+    shutil.copyfile(published, path)
+    with duckdb.connect() as connection:
+        if "://" in tables:
+            connection.register_filesystem(_as_if_at(tables, folder))
+        connection.execute(f"ATTACH '{quoted(path)}' AS published")
+        connection.execute("USE published")
+        connection.begin()
+        for table in _tables():
+            if table.published_as_view:
+                _show_files(connection, table, tables, guarded=False)
+        connection.execute("UPDATE publishing.layout SET folder = ?", [tables])
+        connection.commit()
+        connection.execute("USE memory")
+        connection.execute("DETACH published")
 
 
-def _event_tables() -> list[Table]:
-    return [table for table in TABLES if table.published_as_view]
+def _as_if_at(tables: str, folder: Path) -> Any:
+    """A file system that has the files of a folder at another address."""
+    from fsspec.implementations.local import LocalFileSystem
 
+    class Here(LocalFileSystem):
+        protocol = tables.partition("://")[0]
+        cachable = False
 
-def _summarise(
-    connection: duckdb.DuckDBPyConnection, folder: Path, events: dict[str, list[TableFile]]
-) -> None:
-    """Counts what the events of these runs have in the summaries, into tables in memory."""
-    for some in _batches(list(events)):
-        connection.execute("CREATE SCHEMA memory.batch")
-        connection.execute("USE memory.batch")
-        for table in _event_tables():
-            files = [file for run in some for file in events[run] if file.table == table.name]
-            connection.execute(f"CREATE TABLE {table.name} AS {_rows(table, folder, files)}")
-        connection.execute(_sql(SUMMARIES_FILE))
-        for name in _summary_names(connection):
-            connection.execute(f"CREATE TABLE IF NOT EXISTS memory.main.{name} AS FROM {name} LIMIT 0")
-            connection.execute(f"INSERT INTO memory.main.{name} FROM {name}")
-        connection.execute("DROP SCHEMA memory.batch CASCADE")
+        @classmethod
+        def _strip_protocol(cls, path: Any) -> Any:
+            return super()._strip_protocol(str(path).replace(tables, str(folder), 1))
 
-
-def _summary_names(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """The tables here that summaries.sql made."""
-    here = connection.execute(
-        "SELECT table_name FROM duckdb_tables() "
-        "WHERE database_name = current_database() AND schema_name = current_schema()"
-    ).fetchall()
-    return sorted({name for (name,) in here} - {table.name for table in TABLES})
+    return Here()
 
 
 def _delete(connection: duckdb.DuckDBPyConnection, table: str, keys: list[dict[str, str]]) -> None:
@@ -370,28 +399,13 @@ def _comment_like_tables(connection: duckdb.DuckDBPyConnection) -> None:
 
     Of several tables the first counts, and those of summaries come last.
     """
-    columns = connection.execute(
-        "SELECT table_name, column_name, comment FROM duckdb_columns() "
-        "WHERE database_name = 'published' AND schema_name = 'main'"
+    bare = connection.execute(
+        "SELECT table_name, column_name FROM duckdb_columns() "
+        "WHERE database_name = 'published' AND schema_name = 'main' AND comment IS NULL"
     ).fetchall()
-    summaries = _summary_names(connection)
-    comments = {column: comment for table, column, comment in columns if table in summaries and comment}
-    comments |= {column.name: column.comment for table in reversed(TABLES) for column in table.all_columns}
-    bare = [(table, column) for table, column, comment in columns if comment is None]
+    comments = {column.name: column.comment for table in reversed(_tables()) for column in table.all_columns}
     for table_name, column_name in bare:
         if column_name in comments:
             connection.execute(
                 f'COMMENT ON COLUMN {table_name}."{column_name}" IS {literal(comments[column_name])}'
             )
-
-
-def _sql(name: str) -> str:
-    return filled_in(resources.files(__package__).joinpath(name).read_text())
-
-
-def quoted(path: Path) -> str:
-    return str(path).replace("'", "''")
-
-
-def literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

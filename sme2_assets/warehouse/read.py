@@ -17,7 +17,6 @@ SERIES = ("variant", "platform", "device", "arch", "threads", "cpus", "power_mod
 RUN_VIEWS = (
     "latency_summary",
     "operator_summary",
-    "category_times",
     "category_summary",
     "operator_facts",
     "unit_use",
@@ -58,7 +57,6 @@ def rows_of_view(warehouse: Warehouse, view: str, run_id: str) -> pd.DataFrame:
     order = {
         "operator_summary": "delegate NULLS LAST, position",
         "operator_facts": "delegate NULLS LAST, position",
-        "category_times": "mean_ns DESC NULLS LAST, category",
         "category_summary": "mean_ns DESC NULLS LAST, category",
         "kernel_usage": "delegate NULLS LAST, position, samples DESC",
     }

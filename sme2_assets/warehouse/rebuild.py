@@ -28,15 +28,16 @@ from sme2_assets.evidence.folder import (
 )
 from sme2_assets.store import Store, new_directory, write_text_atomically
 from sme2_assets.warehouse.blind import write_blind_trials
-from sme2_assets.warehouse.commits import TableFile, files_now, require_commits
+from sme2_assets.warehouse.commits import TableFile, files_now, groups_now, require_commits
 from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.history import find_regressions
 from sme2_assets.warehouse.ingest import DERIVATION, annotate, annotation
-from sme2_assets.warehouse.publish import quoted
 from sme2_assets.warehouse.read import runs_in_tables
 from sme2_assets.warehouse.schema import REGRESSIONS, TABLES, Table
 from sme2_assets.warehouse.sessions import take_session
+from sme2_assets.warehouse.sql import no_rows, stored_rows
 from sme2_assets.warehouse.store import Warehouse
+from sme2_assets.warehouse.summaries import summary_tables
 
 Log = Callable[[str], None]
 
@@ -98,7 +99,9 @@ def sync(store: Store, log: Log) -> Derived:
     done = Derived()
     damaged = damaged_files(warehouse, log)
     missing = {path.name: path for path in runs_in_no_table(store)}
-    missing |= {run: store.run_dir(run) for file in damaged if (run := file.run_id) is not None}
+    groups = groups_now(warehouse.tables)
+    lost = {run for file in damaged for run in (file.run_id, *groups.get(file.group or "", ()))}
+    missing |= {run: store.run_dir(run) for run in lost if run is not None}
     _derive_all(store, warehouse, [missing[name] for name in sorted(missing)], done, log)
     warehouse.publish()
     _compare_all(warehouse, done, log, {file.keys.get("session_id") for file in damaged})
@@ -190,7 +193,7 @@ def differences(store: Store, log: Log) -> tuple[list[Difference], Derived]:
         cleaned_up.callback(shutil.rmtree, made.root.parent, ignore_errors=True)
         shutil.rmtree(made.root.parent, ignore_errors=True)
         done = _derived_anew(store, made, log)
-        found = [_difference(table, warehouse, made) for table in TABLES]
+        found = [_difference(table, warehouse, made) for table in (*TABLES, *summary_tables())]
     return [each for each in found if each.only_stored or each.only_derived], done
 
 
@@ -290,24 +293,18 @@ def _difference(table: Table, stored: Warehouse, derived: Warehouse) -> Differen
     with duckdb.connect() as connection:
         columns = []
         for name, warehouse in (("stored", stored), ("derived", derived)):
-            found = [file for file in files_now(warehouse.tables) if file.table == table.name]
-            files = ", ".join(f"'{quoted(warehouse.tables / file.path)}'" for file in found)
-            nulls = ", ".join(f'NULL::{column.type} AS "{column.name}"' for column in table.all_columns)
-            connection.execute(f"CREATE VIEW {name} AS SELECT {nulls} WHERE false")
+            files = [file for file in files_now(warehouse.tables) if file.table == table.name]
+            rows = no_rows(table)
             if files:
-                rows = (
-                    f"read_parquet([{files}], hive_partitioning = true, hive_types_autocast = false, "
-                    "union_by_name = true)"
-                )
-                described = connection.execute(f"DESCRIBE FROM {rows}").fetchall()
-                columns.append({row[0] for row in described})
-                connection.execute(
-                    f"CREATE OR REPLACE VIEW {name} AS "
-                    f"SELECT {nulls} WHERE false UNION ALL BY NAME FROM {rows}"
-                )
+                stored_files = stored_rows(warehouse.tables, files)
+                columns.append({row[0] for row in connection.execute(f"DESCRIBE {stored_files}").fetchall()})
+                rows = f"{rows} UNION ALL BY NAME {stored_files}"
+            connection.execute(f"CREATE VIEW {name} AS {rows}")
         shared = set.intersection(*columns) if columns else set()
+        # Last digits of a sum of doubles depend on the order of its terms: in summaries they are left out.
+        inexact = table in summary_tables()
         chosen = ", ".join(
-            f'"{column.name}"'
+            f'"{column.name}"{"::FLOAT" if inexact and column.type == "DOUBLE" else ""}'
             for column in table.all_columns
             if column.name != "derivation" and (column.name in shared or not shared)
         )

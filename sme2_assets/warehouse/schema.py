@@ -24,7 +24,7 @@ class Table:
     comment: str
     keys: tuple[Column, ...]
     columns: tuple[Column, ...]
-    # Event-level tables stay in Parquet behind a view; the others are copied into the published file.
+    # Tables of many rows stay in Parquet behind a view; the others are copied into the published file.
     published_as_view: bool = False
 
     @property
@@ -247,6 +247,7 @@ INFERENCES = Table(
         EMULATED_NS,
         Column("emulated_execute_ns", "BIGINT", "execute_ns of an emulated run. It means nothing."),
     ),
+    published_as_view=True,
 )
 
 TIMELINE = Table(
@@ -327,6 +328,7 @@ OPERATORS = Table(
         Column("groups", "INTEGER", "Groups of a convolution."),
         Column("kernel_size", "VARCHAR", "Kernel of a convolution or pooling, e.g. 3x3."),
     ),
+    published_as_view=True,
 )
 
 DELEGATION = Table(
@@ -378,6 +380,7 @@ ARMS_NUMERICS = Table(
         ),
         Column("fault", "VARCHAR", "How the arms differ; NULL where they agree."),
     ),
+    published_as_view=True,
 )
 
 KERNEL_SAMPLES = Table(

@@ -13,7 +13,8 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -24,9 +25,20 @@ from filelock import FileLock
 
 from sme2_assets.errors import WarehouseError
 from sme2_assets.store import fsync, safe_name, sha256_of_file, sha256_of_text
-from sme2_assets.warehouse.commits import TableFile, add_commit, require_commits
-from sme2_assets.warehouse.publish import build, is_current, literal, quoted
-from sme2_assets.warehouse.schema import Table
+from sme2_assets.warehouse.commits import (
+    GROUP,
+    Groups,
+    TableFile,
+    add_commit,
+    files_now,
+    last_commit,
+    require_commits,
+)
+from sme2_assets.warehouse.merge import MERGE_AT, merge_runs
+from sme2_assets.warehouse.publish import build, is_current
+from sme2_assets.warehouse.schema import RUN_ID, RUNS, TABLES, Column, Table
+from sme2_assets.warehouse.sql import literal, quoted, rows_of_files, typed
+from sme2_assets.warehouse.summaries import made, summary_tables
 
 # Rows of a table, and the values of its keys.
 Rows = tuple[Table, pd.DataFrame, Mapping[str, str]]
@@ -112,17 +124,62 @@ class Warehouse:
         return self.root / "staging"
 
     def write(self, table: Table, rows: pd.DataFrame, keys: Mapping[str, str]) -> Path:
-        """Stores rows of a table; the same keys replace what was there."""
-        return self.write_together([(table, rows, keys)])[0]
+        """Stores rows of a table; the same keys replace what was there. Of a run they are all there is."""
+        runs = [keys[RUN_ID.name]] if RUN_ID in table.keys else []
+        return self.write_together([(table, rows, keys)], runs)[0]
 
     def write_together(self, parts: Iterable[Rows], runs: Sequence[str] = ()) -> list[Path]:
-        """Stores rows that appear together. Of `runs` they are all there is: whatever else was there goes."""
+        """Stores rows that appear together, and what summaries make of them. Of `runs` they are all there is:
+        whatever else was there goes. Rows of a run are only stored as a whole."""
         require_commits(self.tables)
-        files = [self._file(*part) for part in parts]
-        add_commit(self.tables, files, runs)
+        files = [self._file_of_frame(*part) for part in parts]
+        strange = {file.run_id for file in files if file.run_id is not None} - {*runs}
+        if strange:
+            raise ValueError(f"only a part of {sorted(strange)}")
+        files += self.summaries(files)
+        add_commit(self.tables, files, runs, self._without_runs)
         return [self.tables / file.path for file in files]
 
-    def _file(self, table: Table, rows: pd.DataFrame, keys: Mapping[str, str]) -> TableFile:
+    def summaries(self, files: Sequence[TableFile]) -> list[TableFile]:
+        """Writes the summaries of the runs that these files have all rows of."""
+        runs = [file for file in files if file.table == RUNS.name]
+        if not runs:
+            return []
+        with _scratch().cursor() as connection, made(connection, self.tables, files):
+            return [
+                self._file(
+                    connection,
+                    table,
+                    f"FROM {table.name} WHERE run_id = {literal(file.keys['run_id'])}",
+                    part,
+                )
+                for file in runs
+                for table in summary_tables()
+                for part in ["/".join((table.name, *file.part.split("/")[1:]))]
+            ]
+
+    def merged(
+        self, table: Table, files: Sequence[TableFile], group: str, runs: Collection[str]
+    ) -> TableFile:
+        """Writes the rows that files have of these runs as one file of a group, whose keys are columns."""
+        with _scratch().cursor() as connection:
+            connection.register("members", pd.DataFrame({RUN_ID.name: list(runs)}, dtype="str"))
+            rows = f"FROM ({rows_of_files(table, self.tables, files)}) SEMI JOIN members USING (run_id)"
+            return self._file(connection, table, rows, f"{table.name}/{GROUP}={group}", table.all_columns)
+
+    def _without_runs(self, left: Groups) -> tuple[list[TableFile], Groups]:
+        """The files of these groups again, with only the runs left in them; none of a damaged one."""
+        tables = {table.name: table for table in (*TABLES, *summary_tables())}
+        files = [file for file in files_now(self.tables) if file.group in left]
+        damaged = {file.group for file in files if not file.is_whole(self.tables)}
+        kept = {group: () if group in damaged else runs for group, runs in left.items()}
+        return [
+            self.merged(tables[file.table], [file], file.group, kept[file.group])
+            for file in files
+            if file.group and kept[file.group]
+        ], kept
+
+    def _file_of_frame(self, table: Table, rows: pd.DataFrame, keys: Mapping[str, str]) -> TableFile:
         """Writes a file that no commit names yet."""
         part = "/".join((table.name, *(f"{key.name}={safe_name(keys[key.name])}" for key in table.keys)))
         missing = [column.name for column in table.columns if column.name not in rows.columns]
@@ -132,16 +189,26 @@ class Warehouse:
                 f"Rows for {table.name} do not fit its schema: missing {missing}, surplus {surplus}.",
                 "Change warehouse/schema.py and the code that makes the rows together.",
             )
-        columns = ", ".join(f'"{column.name}"::{column.type} AS "{column.name}"' for column in table.columns)
+        with _scratch().cursor() as connection:
+            connection.register("incoming", rows)
+            return self._file(connection, table, "FROM incoming", part)
+
+    def _file(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        table: Table,
+        rows: str,
+        part: str,
+        stored: Sequence[Column] | None = None,
+    ) -> TableFile:
+        """Writes rows of a query as a file that no commit names yet."""
+        columns = typed(stored or table.columns)
         self.staging.mkdir(parents=True, exist_ok=True)
         staged = self.staging / f"{uuid.uuid4().hex}.parquet"
         try:
-            with _scratch().cursor() as connection:
-                connection.register("incoming", rows)
-                connection.execute(
-                    f"COPY (SELECT {columns} FROM incoming) TO '{quoted(staged)}' "
-                    "(FORMAT parquet, COMPRESSION zstd)"
-                )
+            connection.execute(
+                f"COPY (SELECT {columns} {rows}) TO '{quoted(staged)}' (FORMAT parquet, COMPRESSION zstd)"
+            )
             fsync(staged)
             sha256 = sha256_of_file(staged)
             file = TableFile(f"{part}/{sha256[:16]}.parquet", sha256, sha256_of_text(columns)[:8])
@@ -157,10 +224,22 @@ class Warehouse:
 
     def publish(self) -> Path:
         """Makes a new DuckDB file of everything that was committed the current one."""
+        final, loose_runs = self._published_now()
+        # Not under the lock: nobody has to wait for it.
+        if loose_runs >= MERGE_AT and merge_runs(self):
+            final, _ = self._published_now()
+        return final
+
+    def _published_now(self) -> tuple[Path, int]:
+        """The new file, and how many runs have files of their own in it."""
         require_commits(self.tables)
         self.snapshots.mkdir(parents=True, exist_ok=True)
+        before, wanted = self.published(), last_commit(self.tables)
         with FileLock(self.root / "publish.lock"):
             existing = self.published()
+            # Who had the lock meanwhile may have taken what this one was to publish: so nobody waits for all.
+            if existing[-1:] != before[-1:] and self._holds(existing[-1], wanted):
+                return existing[-1], 0
             number = 1 + (_number(existing[-1]) if existing else 0)
             # A folder of its own, emptied first: a killed publisher leaves a file with a write-ahead log
             # beside it, and DuckDB would replay that log into the next file of the same name.
@@ -168,26 +247,48 @@ class Warehouse:
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir(parents=True)
             try:
-                made = building / "warehouse.duckdb"
+                path = building / "warehouse.duckdb"
                 previous = existing[-1] if existing else None
                 try:
-                    needless = build(made, self.tables, previous, number, SNAPSHOTS_KEPT)
+                    built = build(path, self.tables, previous, number, SNAPSHOTS_KEPT, self._complete)
                 except duckdb.Error:
                     # A file is missing, or cannot be read. Made anew, only its own session is left out.
-                    made.unlink(missing_ok=True)
-                    needless = build(made, self.tables, None, number, SNAPSHOTS_KEPT)
-                final = self.snapshots / f"warehouse-{number:06d}-{sha256_of_file(made)[:16]}.duckdb"
-                made.replace(final)
+                    path.unlink(missing_ok=True)
+                    built = build(path, self.tables, None, number, SNAPSHOTS_KEPT, self._complete)
+                final = self.snapshots / f"warehouse-{number:06d}-{sha256_of_file(path)[:16]}.duckdb"
+                path.replace(final)
                 fsync(self.snapshots)
             finally:
                 shutil.rmtree(building, ignore_errors=True)
             self._point_link_at(final)
             for old in existing[: 1 - SNAPSHOTS_KEPT]:
                 old.unlink(missing_ok=True)
-            for path in needless:
-                (self.tables / path).unlink(missing_ok=True)
             self._drop_abandoned_files()
-        return final
+        # After a merge there are thousands: nobody has to wait for them.
+        for name in built.needless:
+            (self.tables / name).unlink(missing_ok=True)
+        return final, built.loose_runs
+
+    def _holds(self, published: Path, commit: str) -> bool:
+        with duckdb.connect() as connection:
+            connection.execute(f"ATTACH '{quoted(published)}' AS warehouse (READ_ONLY)")
+            [[last]] = connection.execute("SELECT last_commit FROM warehouse.publishing.layout").fetchall()
+            return is_current(connection, self.tables) and (last or "") >= commit
+
+    def _complete(self) -> None:
+        """Runs that were stored before there were summaries get them, from the rows that they have."""
+        files: dict[str, list[TableFile]] = defaultdict(list)
+        for file in files_now(self.tables):
+            if file.run_id is not None:
+                files[file.run_id].append(file)
+        names = {table.name for table in summary_tables()}
+        for run in files:
+            if names.isdisjoint(file.table for file in files[run]):
+                try:
+                    add_commit(self.tables, self.summaries(files[run]), ())
+                except (duckdb.Error, WarehouseError):
+                    # A file of it is damaged, and so the run is in no table.
+                    continue
 
     def published(self) -> list[Path]:
         """The published files that are kept, oldest first."""

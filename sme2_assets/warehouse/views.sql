@@ -11,50 +11,18 @@ QUALIFY row_number() OVER (
 ) = 1;
 COMMENT ON VIEW latest_runs IS 'The newest run of every variant, platform, device, architecture, thread count, choice of CPUs, power mode, method and SME2 state; columns as in runs.';
 
--- The per-process median is the observation; rounds are the statistical unit.
-CREATE VIEW latency_rounds AS
-SELECT run_id, round, count(*)::INTEGER AS inferences, median(duration_ns) AS median_ns
-FROM inferences
-WHERE pass = 'latency' AND NOT is_warmup
-GROUP BY run_id, round;
-COMMENT ON VIEW latency_rounds IS 'Median inference time of each process of the latency pass.';
-COMMENT ON COLUMN latency_rounds.run_id IS 'The profile run.';
-COMMENT ON COLUMN latency_rounds.round IS 'Round of the session.';
-COMMENT ON COLUMN latency_rounds.median_ns IS 'Median inference time of the process.';
-
 CREATE VIEW latency_summary AS
-WITH spread AS (
-    SELECT
-        run_id,
-        min(duration_ns) AS min_ns,
-        quantile_cont(duration_ns, 0.05) AS p05_ns,
-        quantile_cont(duration_ns, 0.95) AS p95_ns,
-        max(duration_ns) AS max_ns
-    FROM inferences
-    WHERE pass = 'latency' AND NOT is_warmup
-    GROUP BY run_id
-),
-rounds AS (
-    SELECT
-        run_id,
-        count(*)::INTEGER AS rounds,
-        sum(inferences)::INTEGER AS inferences,
-        median(median_ns) AS median_ns,
-        stddev_samp(median_ns) / nullif(avg(median_ns), 0) AS round_cv
-    FROM latency_rounds
-    GROUP BY run_id
-)
 SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
     runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
-    rounds.rounds, rounds.inferences, rounds.median_ns, spread.min_ns, spread.p05_ns, spread.p95_ns, spread.max_ns,
-    rounds.round_cv,
+    times.rounds, times.inferences, times.median_ns, times.min_ns, times.p05_ns, times.p95_ns, times.max_ns,
+    times.round_cv,
     runs.passes_agree, runs.passes_reason, runs.tracer_overhead, runs.tracer_overhead_low, runs.tracer_overhead_high,
     runs.sampler_overhead,
     runs.load_ns, runs.peak_memory_bytes
 FROM runs
-JOIN rounds USING (run_id)
-JOIN spread USING (run_id);
+JOIN run_times AS times USING (run_id)
+WHERE times.rounds IS NOT NULL;
 COMMENT ON VIEW latency_summary IS 'Inference latency of each run, from the pass without tracer.';
 COMMENT ON COLUMN latency_summary.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN latency_summary.inferences IS 'Timed inferences of all rounds.';
@@ -67,63 +35,27 @@ COMMENT ON COLUMN latency_summary.round_cv IS 'Standard deviation of the round m
 COMMENT ON COLUMN latency_summary.load_ns IS 'Model load time, median.';
 COMMENT ON COLUMN latency_summary.peak_memory_bytes IS 'Peak memory, largest process.';
 
--- Means add up, and one disturbed round decides them: they leave such rounds out, by the same rule in every arm.
--- Speedups leave none out: they rest on medians, over all pairs of rounds.
+CREATE VIEW programs AS
+SELECT run_id, program
+FROM run_times
+WHERE program IS NOT NULL;
+COMMENT ON VIEW programs IS 'Which operators each run has in which places.';
+
 CREATE VIEW traced_rounds AS
-WITH timed AS (
-    SELECT
-        run_id, round,
-        inference_ns / nullif(median(inference_ns) OVER (PARTITION BY run_id), 0) AS deviation,
-        coalesce(deviation NOT BETWEEN 1 / 1.25 AND 1.25, false) AS odd
-    FROM part_rounds
-)
-SELECT
-    run_id, round, deviation,
-    coalesce(odd, false)
-        AND 2 * count(*) FILTER (odd) OVER (PARTITION BY run_id) < count(*) OVER (PARTITION BY run_id) AS disturbed
-FROM timed;
+SELECT run_id, round, deviation, disturbed
+FROM part_rounds;
 COMMENT ON VIEW traced_rounds IS 'The rounds of the etdump pass, and which of them are disturbed: means, shares and ranks leave those out.';
-COMMENT ON COLUMN traced_rounds.deviation IS 'Mean inference of the round over that of the run''s middle round.';
-COMMENT ON COLUMN traced_rounds.disturbed IS 'Whether that is a factor of more than 1.25, in either direction. Where half of the rounds would be, none is: then it is no exception.';
 
 CREATE VIEW operator_summary AS
-WITH execute AS (
-    SELECT run_id, sum(execute_ns) AS total_ns
-    FROM inferences
-    JOIN traced_rounds USING (run_id, round)
-    WHERE pass = 'etdump' AND NOT is_warmup AND NOT disturbed
-    GROUP BY run_id
-),
-operators AS (
-    SELECT
-        run_id, backend, delegate, position,
-        any_value(name) AS name,
-        any_value(op_type) AS op_type,
-        any_value(data_type) AS data_type,
-        any_value(category) AS category,
-        bool_and(known) AS known,
-        any_value(sme2_evidence) AS sme2_evidence,
-        count(*)::INTEGER AS rounds,
-        sum(inferences)::INTEGER AS inferences,
-        median(median_ns) AS median_ns,
-        avg(mean_ns) FILTER (NOT disturbed) AS mean_ns,
-        avg(mean_most_ns) FILTER (NOT disturbed) AS mean_most_ns,
-        sum(mean_ns * inferences) FILTER (NOT disturbed) AS total_ns
-    FROM operator_rounds
-    JOIN traced_rounds USING (run_id, round)
-    GROUP BY run_id, backend, delegate, position
-)
 SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
     runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
-    operators.delegate, operators.position, operators.name, operators.op_type, operators.data_type,
-    operators.category, operators.known, operators.backend,
-    CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN operators.sme2_evidence END AS sme2_evidence,
-    operators.rounds, operators.inferences, operators.median_ns, operators.mean_ns, operators.mean_most_ns,
-    operators.total_ns / nullif(execute.total_ns, 0) AS share
-FROM operators
-JOIN runs USING (run_id)
-JOIN execute USING (run_id);
+    details.delegate, details.position, details.name, details.op_type, details.data_type,
+    details.category, details.known, details.backend,
+    CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN if(details.named, 'name', 'none') END AS sme2_evidence,
+    details.rounds, details.inferences, details.median_ns, details.mean_ns, details.mean_most_ns, details.share
+FROM operator_details AS details
+JOIN runs USING (run_id);
 COMMENT ON VIEW operator_summary IS 'Time of each operator of each run. An operator is its delegate and position, not its name.';
 COMMENT ON COLUMN operator_summary.sme2_evidence IS 'By name alone. name: the operator''s name implies an SME2 kernel; none: it does not. NULL on a reference, which says nothing about SME2.';
 COMMENT ON COLUMN operator_summary.rounds IS 'Rounds: the n of the median.';
@@ -133,9 +65,6 @@ COMMENT ON COLUMN operator_summary.mean_ns IS 'Mean over the inferences that ran
 COMMENT ON COLUMN operator_summary.mean_most_ns IS 'The most the mean can be: XNNPACK hides up to a microsecond of each of its operators. The same as the mean elsewhere.';
 COMMENT ON COLUMN operator_summary.share IS 'Its time in all timed inferences, but for disturbed rounds, over that of Method::execute.';
 
--- `sme2_obstacle` are reasons that hold whatever the machine: no kernel of the library fits. Which packed type
--- (PF32, PF16, PQS8) exists for which operator is that of the library's symbols.
--- Not materialised, so that a query for one run reads no other.
 CREATE VIEW operator_facts AS
 WITH registered AS (
     SELECT
@@ -145,84 +74,23 @@ WITH registered AS (
     FROM registered_kernels
     WHERE isa IN ('sme', 'sme2')
     GROUP BY run_id
-),
-known AS NOT MATERIALIZED (
-    SELECT
-        summary.*,
-        operators.* EXCLUDE (variant, target, run_id, backend, delegate, position),
-        coalesce(sampled.samples, 0) AS samples,
-        coalesce(sampled.near_boundary_samples, 0) AS near_boundary_samples,
-        coalesce(sampled.telling_samples, 0) AS telling_samples,
-        coalesce(sampled.certain_sme_samples, 0) AS certain_sme_samples,
-        CASE WHEN summary.fidelity IS DISTINCT FROM 'reference' THEN coalesce(sampled.sme_samples, 0) END AS sme_samples,
-        sampled.sme_unit_share, sampled.sve_unit_share, sampled.simd_unit_share, sampled.load_store_share,
-        coalesce(summary.sme2_evidence = 'name', false) AS named,
-        string_split(replace(coalesce(summary.data_type, ''), ' ', ''), ',') AS types,
-        -- The element type that decides which packed kernel there could be.
-        CASE
-            WHEN list_has_any(types, ['QP8']) THEN 'QP8'
-            WHEN list_has_any(types, ['QS8', 'QC8', 'PQS8']) THEN 'int8'
-            WHEN list_has_any(types, ['F16', 'PF16']) THEN 'F16'
-            WHEN list_has_any(types, ['F32', 'PF32']) THEN 'F32'
-        END AS element
-    FROM operator_summary AS summary
-    LEFT JOIN operators
-        ON operators.run_id = summary.run_id AND operators.backend = summary.backend
-        AND operators.delegate IS NOT DISTINCT FROM summary.delegate AND operators.position = summary.position
-    LEFT JOIN operator_samples AS sampled
-        ON sampled.run_id = summary.run_id AND sampled.backend = summary.backend
-        AND sampled.delegate IS NOT DISTINCT FROM summary.delegate AND sampled.position = summary.position
-),
-judged AS NOT MATERIALIZED (
-    SELECT
-        *,
-        CASE
-            WHEN fidelity = 'reference' OR category NOT IN ('CONV', 'GEMM') THEN NULL
-            WHEN backend = 'portable' THEN 'not delegated'
-            -- What other delegates compute with is not known.
-            WHEN backend <> 'xnnpack' THEN NULL
-            WHEN regexp_matches(name, '\b(DWConv|VMulCAddC)\b') THEN 'depthwise'
-            -- Shapes inside XNNPACK have the channels last.
-            WHEN groups > 1 AND groups = TRY_CAST(string_split(input_shape, 'x')[-1] AS INTEGER) THEN 'depthwise'
-            -- With one input channel its only group is a channel, and the exporter takes it for depthwise.
-            WHEN node_kind = 'XNNDepthwiseConv2d' AND groups = 1 THEN 'shape'
-            WHEN list_has_any(types, ['QB4W', 'QU8', 'QDU8']) THEN 'quantisation scheme'
-            -- Weights alone are quantised.
-            WHEN types[1] IN ('F32', 'F16') AND list_has_any(types, ['QC8W', 'QC4W', 'QC2W'])
-                THEN 'quantisation scheme'
-            -- An arm without SME2 cannot tell: with it, the same operator may be QP8, which has SME2 kernels.
-            WHEN sme2 = 'on' AND list_has_any(types, ['QD8']) THEN 'quantisation scheme'
-            WHEN op_type = 'Deconvolution' AND element IN ('F32', 'F16') THEN 'data type'
-            WHEN list_has_any(types, ['BF16']) THEN 'data type'
-            -- A 1x1 convolution. A linear layer of the same name has a kernel, so without a node only a
-            -- run with SME2 on can tell.
-            WHEN op_type = 'Fully Connected' AND element = 'F16' AND coalesce(node_kind LIKE '%Conv%', sme2 = 'on')
-                THEN 'data type'
-        END AS sme2_obstacle,
-        -- Where the packed name stands for some of a kind, it is missing for others because their kernel is another.
-        sme2_obstacle IS NOT NULL
-            OR coalesce(element <> 'QP8' AND bool_or(named) OVER (PARTITION BY run_id, op_type, element), false) AS no_kernel
-    FROM known
 )
 SELECT
-    judged.* EXCLUDE (sme2_evidence, named, types, no_kernel),
+    runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
+    runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
+    details.* EXCLUDE (variant, target, run_id, named, executed),
     CASE
-        WHEN fidelity = 'reference' THEN NULL
-        WHEN {{EXECUTED}} THEN 'executed'
+        WHEN runs.fidelity = 'reference' THEN NULL
+        WHEN executed THEN 'executed'
         WHEN named THEN 'name'
         WHEN backend = 'xnnpack' AND (
             (category = 'CONV' AND (registered.conv OR registered.gemm)) OR (category = 'GEMM' AND registered.gemm)
         ) THEN 'registered'
         ELSE 'none'
-    END AS sme2_evidence,
-    {{UNIT_STATE}} AS on_sme_unit,
-    -- Two operations per multiply-accumulate, over the mean that is shown beside it. No rate where XNNPACK's whole
-    -- microseconds hide more than a fifth.
-    CASE WHEN mean_most_ns <= 1.2 * mean_ns THEN 2 * macs / nullif(mean_ns, 0) END AS gops,
-    CASE WHEN gops IS NOT NULL THEN if(regexp_matches(coalesce(data_type, ''), '^P?Q'), 'GOP/s', 'GFLOP/s')
-    END AS rate_unit
-FROM judged
-LEFT JOIN registered ON registered.run_id = judged.run_id;
+    END AS sme2_evidence
+FROM operator_details AS details
+JOIN runs USING (run_id)
+LEFT JOIN registered ON registered.run_id = details.run_id;
 COMMENT ON VIEW operator_facts IS 'All that is known of each operator of each run: time, source, work, and the evidence of its kernel.';
 COMMENT ON COLUMN operator_facts.sme2_evidence IS 'executed (sampled in an SME kernel), name (its name implies one), registered (the log offered one for this kind of operator) or none. NULL on a reference, which says nothing about SME2.';
 COMMENT ON COLUMN operator_facts.on_sme_unit IS 'Whether a convolution or matrix product runs on the SME unit: on, off or unknown. From its samples in kernels that compute where there are enough, else from its name, else from its type (sme2_obstacle, or SME2 taken away). NULL for all other operators and on a reference.';
@@ -245,21 +113,14 @@ SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
     runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
     kernels.kind, kernels.backend, kernels.delegate, kernels.position,
-    facts.name, facts.op_type, facts.category, facts.module, facts.source,
+    kernels.name, kernels.op_type, kernels.category, kernels.module, kernels.source,
     kernels.kernel, kernels.named, kernels.library, kernels.kernel_family, kernels.role, kernels.data_types,
     kernels.tile, kernels.isa, kernels.samples, kernels.near_boundary_samples,
     CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN kernels.sme_samples END AS sme_samples,
-    kernels.samples / sum(kernels.samples) OVER (
-        PARTITION BY runs.run_id, kernels.kind, kernels.backend, kernels.delegate, kernels.position
-    ) AS share_of_operator,
-    -- By the column that is shown: then a query for one run counts no other.
-    kernels.samples / sum(kernels.samples) OVER (PARTITION BY runs.run_id) AS share_of_run,
+    kernels.share_of_operator, kernels.share_of_run,
     kernels.sme_unit_share, kernels.sve_unit_share, kernels.simd_unit_share, kernels.load_store_share
 FROM function_samples AS kernels
-JOIN runs USING (run_id)
-LEFT JOIN operator_facts AS facts
-    ON facts.run_id = kernels.run_id AND kernels.kind = 'operator' AND facts.backend = kernels.backend
-    AND facts.delegate IS NOT DISTINCT FROM kernels.delegate AND facts.position = kernels.position;
+JOIN runs USING (run_id);
 COMMENT ON VIEW kernel_usage IS 'Which functions each operator was sampled in; also samples outside operators, so that all of a run are here.';
 COMMENT ON COLUMN kernel_usage.kernel IS 'Name of the function, or its library and offset when it has no exported name.';
 COMMENT ON COLUMN kernel_usage.sme_samples IS 'Those on SME, as in judged_samples; NULL on a reference.';
@@ -309,47 +170,37 @@ COMMENT ON COLUMN delegation_report.share IS 'Mean time over mean Method::execut
 COMMENT ON COLUMN delegation_report.count IS 'Operators of the exported program; XNNPACK fuses some of them.';
 
 CREATE VIEW attribution_coverage AS
-SELECT
-    run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at,
-    count(*)::INTEGER AS operators,
-    count(*) FILTER (attribution IN ('exact', 'aligned', 'inserted'))::INTEGER AS attributed_operators,
-    count(*) FILTER (attribution IN ('exact', 'aligned', 'inserted')) / count(*) AS row_coverage,
-    coalesce(sum(mean_ns) FILTER (attribution IN ('exact', 'aligned', 'inserted')), 0) / nullif(sum(mean_ns), 0)
-        AS time_coverage
-FROM operator_facts
-GROUP BY
-    run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at;
-COMMENT ON VIEW attribution_coverage IS 'How much of each run is attributed to the model: operators, and their time.';
-COMMENT ON COLUMN attribution_coverage.operators IS 'Operators of the run.';
-COMMENT ON COLUMN attribution_coverage.attributed_operators IS 'Those with one place in the model, or inserted by the delegate.';
-COMMENT ON COLUMN attribution_coverage.row_coverage IS 'Attributed over all operators.';
-COMMENT ON COLUMN attribution_coverage.time_coverage IS 'The same by time; NULL when emulated.';
-
--- Without where operators ran, which is known once samples are.
-CREATE VIEW category_times AS
-WITH categories AS (
+WITH placed AS (
     SELECT
-        run_id, category,
-        max(operators)::INTEGER AS operators,
-        max(unknown_operators)::INTEGER AS unknown_operators,
-        count(*)::INTEGER AS rounds,
-        median(median_ns) AS median_ns,
-        avg(mean_ns) FILTER (NOT disturbed) AS mean_ns
-    FROM category_rounds
-    JOIN traced_rounds USING (run_id, round)
-    GROUP BY run_id, category
+        run_id, mean_ns,
+        coalesce(module, source) IS NOT NULL AS has_place,
+        attribution = 'inserted' OR (attribution IN ('exact', 'aligned') AND coalesce(module, source) IS NOT NULL)
+            AS is_attributed
+    FROM operator_details
+),
+counted AS (
+    SELECT
+        run_id,
+        count(*)::INTEGER AS operators,
+        CASE WHEN bool_or(has_place) THEN count(*) FILTER (is_attributed) END::INTEGER AS attributed_operators,
+        CASE WHEN bool_or(has_place) THEN count(*) FILTER (is_attributed) / count(*) END AS row_coverage,
+        CASE
+            WHEN bool_or(has_place) THEN coalesce(sum(mean_ns) FILTER (is_attributed), 0) / nullif(sum(mean_ns), 0)
+        END AS time_coverage
+    FROM placed
+    GROUP BY run_id
 )
 SELECT
     runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
     runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
-    categories.category, categories.operators, categories.unknown_operators,
-    categories.rounds, categories.median_ns, categories.mean_ns,
-    categories.mean_ns / nullif(sum(categories.mean_ns) OVER (PARTITION BY runs.run_id), 0) AS share
-FROM categories
+    counted.* EXCLUDE (run_id)
+FROM counted
 JOIN runs USING (run_id);
-COMMENT ON VIEW category_times IS 'The times of category_summary.';
-COMMENT ON COLUMN category_times.mean_ns IS 'Mean time per inference without disturbed rounds; the rows of a run add up to the inference.';
-COMMENT ON COLUMN category_times.share IS 'Mean time over the sum of the run''s rows.';
+COMMENT ON VIEW attribution_coverage IS 'How much of each run is attributed to the model: operators, and their time.';
+COMMENT ON COLUMN attribution_coverage.operators IS 'Operators of the run.';
+COMMENT ON COLUMN attribution_coverage.attributed_operators IS 'Those with one place in the model, or inserted by the delegate; NULL for a program that came without its model.';
+COMMENT ON COLUMN attribution_coverage.row_coverage IS 'Attributed over all operators; NULL where that is not known.';
+COMMENT ON COLUMN attribution_coverage.time_coverage IS 'The same by time; NULL when emulated, too.';
 
 CREATE VIEW category_summary AS
 WITH placed AS NOT MATERIALIZED (
@@ -357,15 +208,19 @@ WITH placed AS NOT MATERIALIZED (
         run_id, category,
         count(*) FILTER (on_sme_unit = 'on')::INTEGER AS sme2_operators,
         count(*) FILTER (on_sme_unit = 'unknown')::INTEGER AS sme2_unknown_operators
-    FROM operator_facts
+    FROM operator_details
     GROUP BY run_id, category
 )
 SELECT
-    times.*,
+    runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
+    runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
+    times.category, times.operators, times.unknown_operators, times.rounds, times.median_ns, times.mean_ns, times.share,
+    times.events, times.total_ns,
     CASE WHEN fidelity IS DISTINCT FROM 'reference' THEN coalesce(placed.sme2_operators, 0) END AS sme2_operators,
     CASE WHEN fidelity IS DISTINCT FROM 'reference' THEN coalesce(placed.sme2_unknown_operators, 0) END
         AS sme2_unknown_operators
 FROM category_times AS times
+JOIN runs USING (run_id)
 LEFT JOIN placed ON placed.run_id = times.run_id AND placed.category = times.category;
 COMMENT ON VIEW category_summary IS 'Time of each operator category of each run, and of the overhead.';
 COMMENT ON COLUMN category_summary.category IS 'CONV, GEMM, Data Movement, Elementwise, Other; Overhead is delegate and framework overhead.';
@@ -376,22 +231,32 @@ COMMENT ON COLUMN category_summary.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN category_summary.median_ns IS 'Median over rounds of the per-process medians.';
 COMMENT ON COLUMN category_summary.mean_ns IS 'Mean time per inference without disturbed rounds; the rows of a run add up to the inference.';
 COMMENT ON COLUMN category_summary.share IS 'Mean time over the sum of the run''s rows.';
+COMMENT ON COLUMN category_summary.events IS 'Rows of timeline in all timed inferences.';
+COMMENT ON COLUMN category_summary.total_ns IS 'Their time; NULL when emulated.';
 
 CREATE VIEW unit_use AS
+WITH counted AS (
+    SELECT
+        run_id,
+        count(*)::INTEGER AS matrix_operators,
+        count(*) FILTER (on_sme_unit = 'on')::INTEGER AS on_unit,
+        count(*) FILTER (on_sme_unit = 'off')::INTEGER AS off_unit,
+        count(*) FILTER (on_sme_unit = 'unknown')::INTEGER AS unknown,
+        count(*) FILTER (on_sme_unit = 'on' AND NOT executed)::INTEGER AS by_name_alone,
+        count(*) FILTER (macs IS NULL)::INTEGER AS uncounted,
+        sum(macs)::BIGINT AS macs,
+        coalesce(sum(macs) FILTER (on_sme_unit = 'on'), 0) / nullif(sum(macs), 0) AS macs_on_unit,
+        coalesce(sum(macs) FILTER (on_sme_unit <> 'off'), 0) / nullif(sum(macs), 0) AS macs_on_unit_at_most
+    FROM operator_details
+    WHERE on_sme_unit IS NOT NULL
+    GROUP BY run_id
+)
 SELECT
-    run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at,
-    count(*)::INTEGER AS matrix_operators,
-    count(*) FILTER (on_sme_unit = 'on')::INTEGER AS on_unit,
-    count(*) FILTER (on_sme_unit = 'off')::INTEGER AS off_unit,
-    count(*) FILTER (on_sme_unit = 'unknown')::INTEGER AS unknown,
-    count(*) FILTER (on_sme_unit = 'on' AND sme2_evidence <> 'executed')::INTEGER AS by_name_alone,
-    count(*) FILTER (macs IS NULL)::INTEGER AS uncounted,
-    sum(macs)::BIGINT AS macs,
-    coalesce(sum(macs) FILTER (on_sme_unit = 'on'), 0) / nullif(sum(macs), 0) AS macs_on_unit,
-    coalesce(sum(macs) FILTER (on_sme_unit <> 'off'), 0) / nullif(sum(macs), 0) AS macs_on_unit_at_most
-FROM operator_facts
-WHERE on_sme_unit IS NOT NULL
-GROUP BY ALL;
+    runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
+    runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
+    counted.* EXCLUDE (run_id)
+FROM counted
+JOIN runs USING (run_id);
 COMMENT ON VIEW unit_use IS 'How much of each run is on the SME unit: the one count of it. A run without convolutions and matrix products has no row, nor has a reference.';
 COMMENT ON COLUMN unit_use.matrix_operators IS 'Convolutions and matrix products, of all operator sequences that inferences took.';
 COMMENT ON COLUMN unit_use.on_unit IS 'Those on the SME unit, as in operator_facts.';
@@ -403,17 +268,24 @@ COMMENT ON COLUMN unit_use.macs IS 'Multiply-accumulates of those that are count
 COMMENT ON COLUMN unit_use.macs_on_unit IS 'Share of these on the SME unit.';
 COMMENT ON COLUMN unit_use.macs_on_unit_at_most IS 'The same if all that is unknown is on it, too.';
 
+-- Sessions are ranked by one narrow row each: all their rows are wide, and many.
 CREATE VIEW sme2_comparison AS
+WITH newest AS (
+    SELECT variant, platform, session_id
+    FROM (SELECT DISTINCT
+            variant, platform, session_id, device, arch, threads, cpus, power_mode,
+            coalesce(method, 'forward') AS method, on_run_id
+        FROM comparisons
+        WHERE experiment = 'sme2')
+    LEFT JOIN (SELECT run_id AS on_run_id, sequence FROM runs) USING (on_run_id)
+    QUALIFY rank() OVER (
+        PARTITION BY variant, platform, device, arch, threads, cpus, power_mode, method
+        ORDER BY coalesce(sequence, 0) DESC, session_id DESC
+    ) = 1
+)
 SELECT comparisons.*
 FROM comparisons
-LEFT JOIN runs ON runs.run_id = comparisons.on_run_id
-WHERE comparisons.experiment = 'sme2'
-QUALIFY rank() OVER (
-    PARTITION BY
-        comparisons.variant, comparisons.platform, comparisons.device, comparisons.arch, comparisons.threads,
-        comparisons.cpus, comparisons.power_mode, coalesce(comparisons.method, 'forward')
-    ORDER BY coalesce(runs.sequence, 0) DESC, comparisons.session_id DESC
-) = 1;
+SEMI JOIN newest USING (variant, platform, session_id);
 COMMENT ON VIEW sme2_comparison IS 'The newest comparison of every variant, platform, device, architecture, thread count, choice of CPUs, power mode and method; columns as in comparisons.';
 
 CREATE VIEW aa_sessions AS
@@ -453,7 +325,7 @@ SELECT
 FROM (
     SELECT run_id, 'latency' AS category, median_ns FROM latency_summary
     UNION ALL
-    SELECT run_id, category, median(median_ns) AS median_ns FROM category_rounds GROUP BY run_id, category
+    SELECT run_id, category, median_ns FROM category_times
 ) AS series
 JOIN runs USING (run_id)
 WHERE runs.fidelity <> 'emulated' AND runs.experiment = 'sme2';

@@ -307,8 +307,11 @@ def add_nights(warehouse: Warehouse, host: str, nights: int, slower_from: int, f
         night_keys = {**keys, "run_id": f"night-{night:02d}"}
         of_night = inferences.assign(duration_ns=(inferences["duration_ns"] * scale).round().astype("int64"))
         drop = ["variant", "target", "run_id"]
-        warehouse.write(INFERENCES, of_night.drop(columns=drop), night_keys)
-        warehouse.write(RUNS, rows.assign(started_at=started, threads=7).drop(columns=drop), night_keys)
+        parts = [
+            (INFERENCES, of_night.drop(columns=drop), night_keys),
+            (RUNS, rows.assign(started_at=started, threads=7).drop(columns=drop), night_keys),
+        ]
+        warehouse.write_together(parts, [night_keys["run_id"]])
     warehouse.publish()
 
 

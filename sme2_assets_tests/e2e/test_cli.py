@@ -46,6 +46,7 @@ def sme2(tmp_path_factory: pytest.TempPathFactory, artifacts_dir: Path) -> Cli:
         "explain",
         "history",
         "kernel-log",
+        "language",
         "models",
         "onboard",
         "profile",

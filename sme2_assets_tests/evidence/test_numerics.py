@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sme2_assets.evidence.numerics import (
     IDENTICAL_SQNR_DB,
     Agreement,
+    Ranking,
     compare_outputs,
     equal_share_db,
     sqnr_db,
@@ -191,3 +192,72 @@ def test_a_mask_of_nothing_is_wrong():
     (agreement,) = compare_outputs([expected], [np.zeros_like(expected)])
     assert agreement.sqnr_db > 12, "the average hides it"
     assert agreement.fault(12.0) is not None
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([np.float32, np.float16]))
+def test_what_kernels_make_zeros_of_is_compared_as_zero_and_counted(seed, dtype):
+    random = np.random.default_rng(seed)
+    expected = random.normal(size=64).astype(np.float32)
+    small = random.random(64) < 0.5
+    expected[small] *= np.float32(np.finfo(dtype).tiny / 8)
+    given = np.where(np.abs(expected) < np.finfo(dtype).tiny, 0, expected).astype(dtype)
+    (agreement,) = compare_outputs([expected], [given])
+    assert agreement.sqnr_db > 60
+    assert agreement.compared_as_zero == np.mean((expected != 0) & (np.abs(expected) < np.finfo(dtype).tiny))
+
+
+def test_a_small_value_that_should_be_zero_is_still_wrong():
+    (agreement,) = compare_outputs([np.zeros(4, np.float32)], [np.full(4, 1e-9, np.float32)])
+    assert agreement.sqnr_db == -IDENTICAL_SQNR_DB
+    # A half below its smallest normal number is a number all the same, unless the kernel made a zero of it.
+    (agreement,) = compare_outputs([np.full(4, 3e-5, np.float32)], [np.full(4, 1e-5, np.float16)])
+    assert agreement.sqnr_db < 10
+    assert agreement.compared_as_zero == 0
+
+
+def _top(values, count):
+    return np.argsort(-values, axis=-1, kind="stable")[..., :count]
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([12.0, 30.0]))
+def test_indices_may_change_places_as_far_as_the_values_may(seed, bound_db):
+    random = np.random.default_rng(seed)
+    values = random.normal(size=(3, 100)) + 5
+    noise = random.normal(size=values.shape) * 10 ** (-(bound_db + 6) / 20)
+    rankings = {0: Ranking(values, -1, True)}
+    (agreement,) = compare_outputs([_top(values, 5)], [_top(values + noise, 5)], rankings=rankings)
+    assert agreement.fault(bound_db, exact=True) is None
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_indices_of_something_else_are_wrong(seed):
+    values = np.random.default_rng(seed).normal(size=(3, 100))
+    expected = _top(values, 5)
+    rankings = {0: Ranking(values, -1, True)}
+    for wrong in (
+        _top(-values, 5),
+        np.repeat(expected[:, :1], 5, axis=1),
+        expected + 100,
+        expected - 100,
+        expected[:, :4],
+    ):
+        (agreement,) = compare_outputs([expected], [wrong], rankings=rankings)
+        assert agreement.fault(8.0, exact=True)
+
+
+def test_indices_without_an_order_are_a_set():
+    values = np.array([[1.0, 9.0, 5.0, 7.0]])
+    expected, turned = np.array([[1, 3, 2]]), np.array([[2, 1, 3]])
+    (as_set,) = compare_outputs([expected], [turned], rankings={0: Ranking(values, -1, False)})
+    (in_order,) = compare_outputs([expected], [turned], rankings={0: Ranking(values, -1, True)})
+    assert as_set.fault(80.0, exact=True) is None
+    assert in_order.fault(12.0, exact=True)
+
+
+def test_an_argmax_points_at_one_value_of_each_row():
+    values = np.array([[1.0, 9.0, 8.999], [2.0, 1.0, 0.0]])
+    (agreement,) = compare_outputs(
+        [np.array([1, 0])], [np.array([2, 0])], rankings={0: Ranking(values, 1, True)}
+    )
+    assert agreement.fault(30.0, exact=True) is None
+    assert agreement.equal_share == 0.5

@@ -40,9 +40,16 @@ TOLD = {
 # Views whose rows belong to one run each: a foreign run has rows of its own there, for those who ask for it.
 OF_ONE_RUN = {
     *("latency_rounds", "latency_summary", "operator_rounds", "operator_summary", "judged_samples"),
-    *("operator_samples", "operator_facts", "kernel_usage", "delegation_report", "attribution_coverage"),
+    *(
+        "module_times",
+        "run_times",
+        "operator_facts",
+        "kernel_usage",
+        "delegation_report",
+        "attribution_coverage",
+    ),
     *("category_rounds", "category_summary", "bottlenecks", "module_summary", "headroom"),
-    *("operator_order", "function_samples", "part_rounds", "programs", "traced_rounds", "delegate_calls"),
+    *("operator_details", "function_samples", "part_rounds", "programs", "traced_rounds", "delegate_calls"),
     *("category_times", "unit_use"),
 }
 # Views that verdicts, reports, history and nights are made from: nothing foreign is in them.

@@ -31,9 +31,7 @@ def run(
     model: ExportedModel, runner: RunnerBinary, folder: Path, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
     """One inference; what became of it is the caller's to judge."""
-    command = [str(runner.path), "--model", str(model.pte)]
-    for path in model.inputs:
-        command += ["--input", str(path)]
+    command = [str(runner.path), *model.runner_flags(str)]
     command += ["--warmup", "1", "--iterations", "1", "--threads", "1", *arguments]
     command += ["--result", str(folder / "result.json"), "--outputs", str(folder / "outputs")]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -154,3 +154,117 @@ class Loud(nn.Module):
         x = torch.relu(self.first(x)) + 1
         x = self.loud(x)
         return self.last(x / 30000)
+
+
+class Growing(nn.Module):
+    """Takes sequences of any length; a batch norm in it is folded when it is lowered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Conv2d(1, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.up = nn.Linear(8, 16)
+        self.down = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.norm(self.before(x[:, None]))).mean(1)
+        return self.down(torch.relu(self.up(y)))[:, : x.shape[1] - 1]
+
+
+class Tiny(nn.Module):
+    """Gives numbers below the smallest normal one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) * 1e-41
+
+
+class Ranking(nn.Module):
+    """Indices of logits that come in pairs, nearly the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.inner(x)
+        return torch.topk(torch.cat([y, y * (1 + 1e-4)], dim=-1), 5)
+
+
+class Scaling(nn.Module):
+    """Changes its input in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.mul_(2)
+        return self.inner(x)
+
+
+class Remembering(nn.Module):
+    """Buffers that change: one that starts at zero, one that does not, one that is assigned."""
+
+    counter: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+        self.register_buffer("counter", torch.zeros(1))
+        self.register_buffer("total", torch.full((8,), 3.0))
+        self.register_buffer("last", torch.ones(2, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.counter.add_(1)
+        self.total.add_(x.sum(0))
+        y = self.inner(x) + self.total * self.counter + self.last
+        self.last = y * 0.5
+        return y
+
+
+class Choosing(nn.Module):
+    """Branches with matrix products in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.second = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return torch.cond(x.sum() > 0, lambda v: self.second(v), lambda v: self.second(v) * 2, (x,))
+
+
+class Dividing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(x)
+        return (y - y) / (y - y)
+
+
+class Optional(nn.Module):
+    """None between inputs that are given by position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, mask: Tensor | None, x: Tensor) -> Tensor:
+        y = self.inner(x)
+        return y if mask is None else y + mask
+
+
+class Halving(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.half())

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from executorch.devtools import Inspector
 from torch import nn
 
 from sme2_assets.errors import ExportError
@@ -20,7 +21,7 @@ from sme2_assets.models import export
 from sme2_assets.models.artifact import ExportedModel, load_exported, read_manifest
 from sme2_assets.models.spec import ModelSpec
 from sme2_assets.runner.build import RunnerBinary
-from sme2_assets_tests.models.run import outputs_of
+from sme2_assets_tests.models.run import operator_names, outputs_of
 from sme2_assets_tests.models.small import Tangled, spec, values, variant
 
 KEYS = ["toy_cnn-fp32", "toy_cnn-fp16", "toy_cnn-int8"]
@@ -361,3 +362,15 @@ def test_a_damaged_export_is_made_again(
     assert asked == ["toy_cnn-fp32"]
     assert "model.pte is not the file that was exported" in lines[0]
     assert not damaged.exists()
+
+
+def test_the_etrecord_has_the_graphs_and_not_the_weights(tmp_path: Path, runner_binary: RunnerBinary) -> None:
+    wide = spec("wide", lambda: nn.Sequential(nn.Linear(512, 512), nn.Softplus()), values(1, 512))
+    model = export.export_model(wide, variant("wide"), tmp_path, log=print)
+    assert model.pte.stat().st_size > 2**20
+    assert model.etrecord is not None
+    assert model.etrecord.stat().st_size < 100_000
+    operator_names(model, runner_binary, tmp_path)
+    inspector = Inspector(etdump_path=str(tmp_path / "trace.etdump"), etrecord=str(model.etrecord))
+    events = [event for block in inspector.event_blocks for event in block.events]
+    assert any("softplus" in str(event.stack_traces) for event in events)

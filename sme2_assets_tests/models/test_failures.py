@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sme2_assets.errors import ExportError
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models import export
-from sme2_assets.models.failures import load_failure
+from sme2_assets.models.failures import failure, load_failure
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets_tests.models import small
 from sme2_assets_tests.models.run import run
@@ -107,3 +107,9 @@ def test_an_operator_that_the_runner_cannot_load_is_traced_to_its_line(
     assert "no kernel for aten::sort.values (in module 'block' (Sorting)" in failure.what
     assert _line("torch.sort(x)") in failure.what
     assert load_failure("some other trouble", ProgramOperators.read(model.operators)) is None
+
+
+def test_the_end_of_the_time_limit_is_told_as_such_though_a_pass_wraps_it() -> None:
+    wrapped = RuntimeError("An error occurred when running the 'SomePass' pass")
+    wrapped.__cause__ = ExportError("it did not end within 3 s", "use a smaller model")
+    assert failure("Lowering to XNNPACK", wrapped).what == "it did not end within 3 s"

@@ -14,6 +14,9 @@ from sme2_assets.errors import ExportError
 from sme2_assets.evidence.numerics import MINIMUM_SQNR_DB, worst_sqnr_db
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.models.export import export_model
+from sme2_assets.models.lowering import build_model, export_program
+from sme2_assets.models.progress import Progress
+from sme2_assets.models.quantise import left_out
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets_tests.models.run import operator_names, outputs_of
 from sme2_assets_tests.models.small import spec, values, variant
@@ -120,3 +123,40 @@ def test_a_model_is_calibrated_on_the_data_it_is_given(tmp_path: Path) -> None:
     looking = spec("looking", Looking, values(2, 8) * 5, get_calibration_inputs=own)
     export_model(looking, variant("looking", "int8"), tmp_path, log=print)
     assert seen == [16]
+
+
+class Mixed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pictures = nn.Conv2d(3, 64, 2)
+        self.wide, self.narrow, self.head = nn.Linear(64, 40), nn.Linear(40, 32), nn.Linear(32, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.narrow(self.wide(self.pictures(x).mean(dim=(2, 3)))))
+
+
+def _left_out(precision: str, *kept: str) -> dict[str, str]:
+    mixed = spec("mixed", Mixed, values(1, 3, 4, 4), keep_float=kept)
+    progress = Progress("mixed", lambda _: None)
+    program, _ = export_program(build_model(mixed, precision, progress), precision, progress)
+    return left_out(program, precision, kept)
+
+
+def test_the_layers_that_a_scheme_leaves_out_are_told_with_the_reason() -> None:
+    assert _left_out("int4") == {
+        "pictures": "int4 quantises linear layers only",
+        "narrow": "its 40 inputs are not a multiple of 32, one group",
+    }
+    assert _left_out("int8") == {}
+
+
+@pytest.mark.parametrize("precision", SCHEMES)
+def test_modules_that_match_a_pattern_stay_in_floating_point(precision: str) -> None:
+    found = _left_out(precision, "hea*")
+    assert found["head"] == "kept by 'hea*'"
+    assert "wide" not in found
+
+
+def test_a_pattern_that_matches_no_module_is_refused_with_the_modules() -> None:
+    with pytest.raises(ExportError, match=r"No module of the model matches 'haed'.*did you mean 'head'"):
+        _left_out("int8", "haed")

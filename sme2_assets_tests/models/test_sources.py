@@ -11,7 +11,9 @@ from textwrap import dedent
 
 import pytest
 import torch
+from click.testing import CliRunner
 
+from sme2_assets.cli import main
 from sme2_assets.errors import ExportError
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.models.registry import (
@@ -341,7 +343,6 @@ def test_a_transformer_is_built_from_its_configuration_without_download(
     ("name", "complaint"),
     [
         ("hf:bret", "no model type 'bret' .*did you mean 'bert'"),
-        ("hf:t5", "encoder-decoder"),
         ("hf:bert@heads=3", "heads divides hidden"),
     ],
 )
@@ -400,3 +401,58 @@ def test_every_source_follows_the_interface() -> None:
         for spec in source.list():
             assert isinstance(spec, ModelSpec)
             assert source.find(spec.name.rpartition(".")[2]) is not None
+
+
+def onboarded(*arguments: str) -> str:
+    done = CliRunner().invoke(main, ["onboard", *arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_folder_of_weights_is_brought_part_by_part_with_its_content(folder: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=64, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
+        intermediate_size=96, vocab_size=80, max_position_embeddings=64,
+    )  # fmt: skip
+    network = transformers.LlamaForCausalLM(config).eval()
+    network.save_pretrained(tmp_path / "weights")
+    assert "sme2 check-model mine_decode" in onboarded("mine", "--from", str(tmp_path / "weights"))
+    assert brought() == ["mine_prefill", "mine_decode"]
+    made = model_spec("mine_prefill@sequence=8").build()
+    [tokens] = made.get_example_inputs()
+    with torch.no_grad():
+        found = made.get_eager_model()(tokens)[0]
+        assert torch.allclose(found, network(tokens).logits[:, -1], atol=1e-5)
+    before = model_spec("mine_decode").identity()
+    network.half().save_pretrained(tmp_path / "weights")
+    assert model_spec("mine_decode").identity() != before
+
+
+def test_what_a_callable_of_a_package_gives_is_a_model(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site" / "brought_package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "nets.py").write_text(
+        "import torch\ndef make():\n    return torch.nn.Linear(4, 2), (torch.ones(1, 4),)\n"
+        "def bare():\n    return torch.nn.Linear(4, 2)\n"
+    )
+    monkeypatch.syspath_prepend(str(package.parent))
+    onboarded("mine", "--from", "brought_package.nets:make")
+    onboarded("bare", "--from", "brought_package.nets:bare")
+    assert output_of("mine").shape == (1, 2)
+    with pytest.raises(ExportError, match=r"brought_package.nets:bare gives a Linear, which is no model"):
+        model_spec("bare").build()
+    before = model_spec("mine").identity()
+    (package / "helper.py").write_text("WIDTH = 3\n")
+    assert model_spec("mine").identity() != before
+
+
+@pytest.mark.parametrize("source", ["nowhere", "a folder", "package.module"])
+def test_what_is_neither_folder_nor_callable_is_refused_and_writes_nothing(folder: Path, source: str) -> None:
+    done = CliRunner().invoke(main, ["onboard", "mine", "--from", source])
+    assert done.exit_code != 0
+    assert "neither a folder nor a callable" in done.output
+    assert list(folder.iterdir()) == []

@@ -76,7 +76,7 @@ def test_a_value_is_taken_where_the_fused_operator_ends_and_counts_the_sums_befo
 
 def test_values_that_are_too_large_are_left_out_and_named(graph, monkeypatch):
     monkeypatch.setattr(taps, "MOST_BYTES", 100)
-    _, described = taps.describe_taps(graph, ModelInputs((torch.ones(1, 4, 6, 6),), {}), "fp32")
+    _, described = taps.describe_taps(graph, [torch.ones(1, 3)], "fp32")
     assert [value.name for value in described.values] == ["output 0", "linear"]
     assert described.left_out == ["conv2d"]
 

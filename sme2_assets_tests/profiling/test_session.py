@@ -13,11 +13,14 @@ import pytest
 
 from sme2_assets.analysis.comparison import why_outputs_differ
 from sme2_assets.errors import EvidenceError, RunnerError, Sme2Error, TargetUnavailable
+from sme2_assets.evidence.arms import ARMS_FILE, ArmsNumerics
 from sme2_assets.evidence.blind import Trial, revealed
 from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.models.artifact import ExportedModel
+from sme2_assets.models.export import export_model
+from sme2_assets.models.reference import STEPS
 from sme2_assets.profiling.arms import aa_arms, same_runner, sme2_arms
 from sme2_assets.profiling.blind import blind_trial
 from sme2_assets.profiling.plan import Plan, plan_for
@@ -31,6 +34,7 @@ from sme2_assets.targets.environment.snapshot import Snapshot, take_snapshot
 from sme2_assets.targets.host import host_has_sme2, host_platform
 from sme2_assets.targets.local import NativeTarget
 from sme2_assets.warehouse.ingest import rows_of_run
+from sme2_assets_tests.models import small
 
 HOST = host_platform() or ""
 SHORT = plan_for(
@@ -384,3 +388,24 @@ def test_a_round_that_nothing_disturbed_is_followed_by_the_next_at_once(
     assert (target.looks.count(0.2), target.looks.count(0)) == (looks, 3)
     assert bool(manifest.info.flags) is (stolen_s > 0)
     assert len(manifest.info.environment) == 6, "each round has the machine before and after it all the same"
+
+
+def test_a_model_with_state_is_compared_step_by_step_however_many_inferences_a_pass_runs(
+    store, artifacts_dir, runner_binary
+):
+    spec = small.spec("remembering", small.Remembering, small.values(2, 8))
+    model = export_model(spec, small.variant("remembering"), artifacts_dir, log=print)
+    runners = same_runner(runner_binary)
+    manifests = measure_session(
+        store, NativeTarget(HOST), model, runners, aa_arms("off"), replace(SHORT, rounds=1), log=print
+    )
+    for manifest in manifests:
+        assert manifest.info.eager_fault is None
+        assert [agreement["output"] for agreement in manifest.info.agreements] == list(range(STEPS))
+        between = ArmsNumerics.read(store.run_dir(manifest.run_id) / ARMS_FILE)
+        assert between.fault is None
+        assert between.same_outputs
+        assert [value.name for value in between.values] == [
+            *(f"output 0, step {step + 1}" for step in range(STEPS)),
+            "linear",
+        ]

@@ -20,7 +20,15 @@ from sme2_assets.analysis.categories import classify
 from sme2_assets.report.explain import Explanation, explain
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import with_named_times
-from sme2_assets.warehouse.schema import INFERENCES, KERNEL_SAMPLES, OPERATORS, RUNS, TIMELINE, Table
+from sme2_assets.warehouse.schema import (
+    INFERENCES,
+    KERNEL_SAMPLES,
+    OPERATORS,
+    REGISTERED_KERNELS,
+    RUNS,
+    TIMELINE,
+    Table,
+)
 from sme2_assets_tests.warehouse.newest import newest_session
 
 DELEGATE_OVERHEAD_NS = 3_000
@@ -61,6 +69,8 @@ class OperatorRun:
     features: Sequence[str] = ("asimd",)
     pte_sha256: str = "a" * 64
     started_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+    # Rows of registered_kernels.
+    registered: Sequence[dict[str, Any]] = ()
 
     def __post_init__(self) -> None:
         # A session is of one model on one platform.
@@ -99,11 +109,16 @@ class OperatorRun:
             for kind in ("latency", "etdump")
             for r, i in processes
         ]
-        _write(warehouse, TIMELINE, timeline, keys, self.fidelity)
-        _write(warehouse, INFERENCES, inferences, keys, self.fidelity)
-        _write(warehouse, OPERATORS, [row for row in self._operator_rows() if "attribution" in row], keys)
-        _write(warehouse, KERNEL_SAMPLES, self._sample_rows(), keys)
-        _write(warehouse, RUNS, [self._run()], keys)
+        tables: dict[Table, list[dict[str, Any]]] = {
+            TIMELINE: timeline,
+            INFERENCES: inferences,
+            OPERATORS: [row for row in self._operator_rows() if "attribution" in row],
+            KERNEL_SAMPLES: self._sample_rows(),
+            REGISTERED_KERNELS: list(self.registered),
+            RUNS: [self._run()],
+        }
+        parts = [(table, _frame(table, rows, self.fidelity), keys) for table, rows in tables.items()]
+        warehouse.write_together(parts, [self.run_id])
 
     def _identity(self) -> dict[str, Any]:
         model, _, precision = self.variant.rpartition("-")
@@ -206,19 +221,11 @@ class OperatorRun:
         ]
 
 
-def _write(
-    warehouse: Warehouse,
-    table: Table,
-    rows: list[dict[str, Any]],
-    keys: dict[str, str],
-    fidelity: str | None = None,
-) -> None:
-    if not rows:
-        return
+def _frame(table: Table, rows: list[dict[str, Any]], fidelity: str) -> pd.DataFrame:
     columns = [column.name for column in table.columns]
     # As objects: whole columns of nothing, and columns with gaps, keep what they hold.
     frame = pd.DataFrame(rows, columns=columns, dtype=object)
-    warehouse.write(table, with_named_times(frame, table, fidelity), keys)
+    return with_named_times(frame, table, fidelity)
 
 
 def source(module: str | None, kind: str, line: int = 1, **facts: Any) -> dict[str, Any]:

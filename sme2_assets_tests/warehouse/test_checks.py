@@ -175,12 +175,10 @@ class Tampered:
                 rows = rows_of_run(made)
                 fault(rows)
                 keys = {**keys_of(rows.manifest), "run_id": f"{fault.__name__}-{sme2}"}
-                for table, frame in (
-                    (TIMELINE, rows.timeline),
-                    (INFERENCES, rows.inferences),
-                    (RUNS, rows.runs),
-                ):
-                    self.warehouse.write(table, frame, keys)
+                tables = ((TIMELINE, rows.timeline), (INFERENCES, rows.inferences), (RUNS, rows.runs))
+                self.warehouse.write_together(
+                    [(table, frame, keys) for table, frame in tables], [keys["run_id"]]
+                )
         self.warehouse.publish()
 
     def what_finds(self, check: Check, fault: Fault, sme2: str = "off") -> str | None:

@@ -23,18 +23,16 @@ from sme2_assets.warehouse.history import (
     series_of,
     what_could_be_found,
 )
-from sme2_assets.warehouse.schema import TIMELINE
+from sme2_assets.warehouse.ingest import rows_of_run, write_runs
 from sme2_assets_tests.warehouse.test_compare import write
 
 
 def test_a_category_below_the_resolution_of_the_trace_has_no_time_to_compare(
     warehouse: Warehouse, tmp_path: Path
 ):
-    write(warehouse, tmp_path, MadeRun())
-    rows = warehouse.query("SELECT * FROM timeline")
-    keys = {key.name: rows[key.name].iloc[0] for key in TIMELINE.keys}
-    rows.loc[rows["category"] == "Elementwise", "duration_ns"] = 0
-    warehouse.write(TIMELINE, rows.drop(columns=list(keys)), keys)
+    rows = rows_of_run(MadeRun().write(tmp_path))
+    rows.timeline.loc[rows.timeline["category"] == "Elementwise", "duration_ns"] = 0
+    write_runs(warehouse, rows)
     warehouse.publish()
     series = {key[-1]: times["median_ns"] for key, times in series_of(warehouse).items()}
     assert series["Elementwise"].isna().all()

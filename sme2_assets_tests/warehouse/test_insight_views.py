@@ -11,7 +11,6 @@ import pytest
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import sme2_evidence_faults
 from sme2_assets.warehouse.read import run_of_id
-from sme2_assets.warehouse.schema import REGISTERED_KERNELS
 from sme2_assets_tests.warehouse.made_operators import (
     CNN_MACS,
     DELEGATE_OVERHEAD_NS,
@@ -133,13 +132,10 @@ def runs_of(name: str) -> list[OperatorRun]:
 def all_scenarios(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     """All of them in one warehouse: publishing once is quick. Only for reading."""
     warehouse = Warehouse(tmp_path_factory.mktemp("insights") / "warehouse")
+    log = {"operator": "GEMM", "kernel": "k", "kernel_family": "gemm", "data_types": "f32", "isa": "sme2"}
     for name in scenarios():
         for run in runs_of(name):
-            run.write(warehouse)
-    [registered] = runs_of("registered")
-    log = {"operator": "GEMM", "kernel": "k", "kernel_family": "gemm", "data_types": "f32", "isa": "sme2"}
-    keys = {"variant": registered.variant, "target": "linux-sme2_on", "run_id": registered.run_id}
-    warehouse.write(REGISTERED_KERNELS, pd.DataFrame([log]), keys)
+            replace(run, registered=[log] if name == "registered" else []).write(warehouse)
     warehouse.publish()
     return warehouse
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
 from benchmarks.made.run_folder import (
     SME2_KERNEL,
@@ -14,18 +16,19 @@ from benchmarks.made.run_folder import (
     ingest,
     vouch_for_what_is_there,
 )
-from sme2_assets.errors import EvidenceError, Sme2Error, TraceError
+from sme2_assets.cli import main
+from sme2_assets.cli.support import measured_variants
+from sme2_assets.errors import EvidenceError, ExportError, TraceError
+from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import attribution_faults, executed_kernel_faults
 from sme2_assets.warehouse.ingest import (
-    keys_of,
     registered_rows_of_log,
     rows_of_run,
-    write_registered,
     write_runs,
 )
 from sme2_assets.warehouse.read import run_of_id
-from sme2_assets.warehouse.schema import KERNEL_SAMPLES, OPERATORS
+from sme2_assets.warehouse.sessions import take_session
 
 REGISTERED = "Using sme2 PF32 GEMM microkernel 'xnn_pf32_gemm_minmax_ukernel_32x32__neonsme2'\n"
 
@@ -101,8 +104,7 @@ def tampered(folder: Path, sme2: str, tamper: Tamper) -> tuple[Warehouse, dict[s
     warehouse = Warehouse(folder / "warehouse")
     made = MadeRun(sme2=sme2, rounds=1, iterations=20).write(folder / "runs")
     rows = rows_of_run(made)
-    write_runs(warehouse, rows)
-    warehouse.write(KERNEL_SAMPLES, tamper(rows.kernel_samples), keys_of(rows.manifest))
+    write_runs(warehouse, replace(rows, kernel_samples=tamper(rows.kernel_samples)))
     warehouse.publish()
     return warehouse, run_of_id(warehouse, rows.manifest.run_id)
 
@@ -143,8 +145,7 @@ def test_one_stray_sample_proves_nothing(tmp_path: Path):
 def test_operators_without_a_place_in_the_model_are_found(tmp_path: Path):
     warehouse = Warehouse(tmp_path / "warehouse")
     rows = rows_of_run(MadeRun(rounds=1).write(tmp_path / "runs"))
-    write_runs(warehouse, rows)
-    warehouse.write(OPERATORS, rows.operators.assign(attribution="ambiguous"), keys_of(rows.manifest))
+    write_runs(warehouse, replace(rows, operators=rows.operators.assign(attribution="ambiguous")))
     warehouse.publish()
     fault = attribution_faults(warehouse, run_of_id(warehouse, rows.manifest.run_id))
     assert fault == "8 of 8 operators have no one place in the model"
@@ -153,11 +154,10 @@ def test_operators_without_a_place_in_the_model_are_found(tmp_path: Path):
 def test_coverage_counts_rows_and_time_of_which_the_origin_is_settled(tmp_path: Path):
     warehouse = Warehouse(tmp_path / "warehouse")
     rows = rows_of_run(MadeRun(rounds=1).write(tmp_path / "runs"))
-    write_runs(warehouse, rows)
     # The convolution alone is ambiguous: an eighth of the operators, but most of the time.
     convolution = rows.operators["module"] == "features.0.conv"
     states = rows.operators["attribution"].mask(convolution, "ambiguous")
-    warehouse.write(OPERATORS, rows.operators.assign(attribution=states), keys_of(rows.manifest))
+    write_runs(warehouse, replace(rows, operators=rows.operators.assign(attribution=states)))
     warehouse.publish()
     [found] = warehouse.query("FROM attribution_coverage").to_dict("records")
     [share] = warehouse.query(
@@ -166,6 +166,33 @@ def test_coverage_counts_rows_and_time_of_which_the_origin_is_settled(tmp_path: 
     assert found["row_coverage"] == 7 / 8
     assert found["time_coverage"] == pytest.approx(share)
     assert found["time_coverage"] < 0.6
+
+
+def test_coverage_of_a_program_without_its_model_is_unknown_and_no_fault(tmp_path: Path):
+    warehouse = Warehouse(tmp_path / "warehouse")
+    rows = rows_of_run(MadeRun(rounds=1).write(tmp_path / "runs"))
+    unplaced = rows.operators.assign(module=None, module_type=None, source=None, code=None)
+    write_runs(warehouse, replace(rows, operators=unplaced))
+    warehouse.publish()
+    [found] = warehouse.query("FROM attribution_coverage").to_dict("records")
+    assert found["operators"] == 8
+    for column in ("attributed_operators", "row_coverage", "time_coverage"):
+        assert pd.isna(found[column])
+    assert attribution_faults(warehouse, run_of_id(warehouse, rows.manifest.run_id)) is None
+
+
+def test_what_was_measured_is_found_when_its_model_is_gone(tmp_path: Path):
+    warehouse = Warehouse(tmp_path / "warehouse")
+    manifest = rows_of_run(made := MadeRun(rounds=1).write(tmp_path / "runs")).manifest
+    variant, gone = manifest.identity.variant, "gone.size_seq_16-fp32"
+    text = (made / "manifest.json").read_text().replace(f'"{variant}"', f'"{gone}"')
+    (made / "manifest.json").write_text(text.replace(f'"{manifest.identity.model}"', '"gone.size_seq_16"'))
+    write_runs(warehouse, rows_of_run(made))
+    warehouse.publish()
+    for asked in ("gone@size_seq=16", "gone@size_seq=16-fp32", gone, "gone.size_seq_16"):
+        assert measured_variants(warehouse, asked) == [gone]
+    with pytest.raises(ExportError, match="There is no model 'gone'"):
+        measured_variants(warehouse, "gone@size_seq=32")
 
 
 def test_samples_that_changed_since_are_refused(tmp_path: Path):
@@ -199,14 +226,22 @@ def test_the_log_of_a_source_build_is_registered_evidence(tmp_path: Path):
     assert set(levels["sme2_evidence"]) == {"registered"}
 
 
-def test_a_log_from_elsewhere_is_stored_with_its_run(measured: Warehouse, tmp_path: Path):
+def test_a_log_from_elsewhere_is_stored_with_its_run(tmp_path: Path):
+    store = Store(tmp_path / "data")
+    made = MadeRun(sme2="off", rounds=1, paired=False).write(store.runs)
+    warehouse = Warehouse(store.warehouse)
+    take_session(store, warehouse, made)
+    warehouse.publish()
     log = tmp_path / "runner.log"
     log.write_text(f"noise\n{REGISTERED}{REGISTERED}")
-    write_registered(measured, run_of("off"), registered_rows_of_log(log))
-    measured.publish()
-    assert len(measured.query("FROM registered_kernels WHERE run_id = ?", [run_of("off")])) == 1
-    with pytest.raises(Sme2Error, match="no run"):
-        write_registered(measured, "nobody", registered_rows_of_log(log))
+    done = CliRunner().invoke(main, ["--data", str(store.root), "kernel-log", str(log), "--run", made.name])
+    assert done.exit_code == 0, done.output
+    assert len(warehouse.query("FROM registered_kernels WHERE run_id = ?", [made.name])) == 1
+    levels = warehouse.query("SELECT sme2_evidence FROM operator_facts WHERE category = 'GEMM'")
+    assert set(levels["sme2_evidence"]) == {"registered"}
+    refused = CliRunner().invoke(main, ["--data", str(store.root), "kernel-log", str(log), "--run", "nobody"])
+    assert refused.exit_code == 1
+    assert "no run" in refused.output
 
 
 def test_an_empty_log_says_which_build_is_needed(tmp_path: Path):

@@ -28,13 +28,14 @@ VIEWS = {
     "blind_rates",
     "history",
     "judged_samples",
+    "operator_rounds",
+    "programs",
     "delegation_report",
     "operator_facts",
     "kernel_usage",
     "attribution_coverage",
     "bottlenecks",
     "emulated_twin",
-    "category_times",
     "delegate_calls",
     "traced_rounds",
     "missed_sme2",
@@ -42,15 +43,15 @@ VIEWS = {
     "headroom",
 }
 
-# Tables that are made of events.
+# Tables that are made of the rows of a run.
 SUMMARIES = {
-    "operator_rounds",
-    "operator_order",
-    "operator_samples",
-    "function_samples",
     "category_rounds",
+    "category_times",
+    "function_samples",
+    "module_times",
+    "operator_details",
     "part_rounds",
-    "programs",
+    "run_times",
 }
 RELATIONS = {table.name for table in TABLES} | SUMMARIES | VIEWS
 
@@ -88,9 +89,13 @@ def test_rows_older_than_a_column_have_null_there(
     for table in ("runs", "timeline"):
         assert warehouse.query(f"SELECT DISTINCT weather FROM {table}")["weather"].isna().tolist() == [True]
     later = rows_of_run(small_run(1).write(tmp_path))
-    warehouse.write(grown[TIMELINE], later.timeline.assign(weather="rain"), keys_of(later.manifest))
-    warehouse.write(INFERENCES, later.inferences, keys_of(later.manifest))
-    warehouse.write(grown[RUNS], later.runs.assign(weather="rain"), keys_of(later.manifest))
+    keys = keys_of(later.manifest)
+    parts = [
+        (grown[TIMELINE], later.timeline.assign(weather="rain"), keys),
+        (INFERENCES, later.inferences, keys),
+        (grown[RUNS], later.runs.assign(weather="rain"), keys),
+    ]
+    warehouse.write_together(parts, [later.manifest.run_id])
     warehouse.publish()
     for table in ("runs", "timeline"):
         values = warehouse.query(f"SELECT weather FROM {table} GROUP BY ALL ORDER BY ALL")["weather"]
@@ -99,8 +104,9 @@ def test_rows_older_than_a_column_have_null_there(
 
 def test_a_key_that_looks_like_a_number_stays_text(warehouse: Warehouse, tmp_path: Path):
     rows = rows_of_run(small_run(0).write(tmp_path))
-    for table, frame in ((TIMELINE, rows.timeline), (INFERENCES, rows.inferences), (RUNS, rows.runs)):
-        warehouse.write(table, frame, {**keys_of(rows.manifest), "run_id": "007"})
+    tables = ((TIMELINE, rows.timeline), (INFERENCES, rows.inferences), (RUNS, rows.runs))
+    keys = {**keys_of(rows.manifest), "run_id": "007"}
+    warehouse.write_together([(table, frame, keys) for table, frame in tables], ["007"])
     warehouse.publish()
     for table in ("runs", "timeline", "inferences", "latency_summary"):
         run_ids = warehouse.query(f"SELECT DISTINCT run_id FROM {table} ORDER BY run_id")["run_id"]
@@ -208,7 +214,7 @@ def test_a_failed_publication_leaves_the_old_one(
     warehouse.publish()
     ingest(warehouse, small_run(1).write(tmp_path))
     with monkeypatch.context() as patched:
-        patched.setattr("sme2_assets.warehouse.publish._sql", lambda name: "SELECT no_such_column")
+        patched.setattr("sme2_assets.warehouse.publish.sql_file", lambda name: "SELECT no_such_column")
         with pytest.raises(duckdb.Error):
             warehouse.publish()
     assert len(warehouse.query("FROM runs")) == 1
@@ -360,7 +366,8 @@ def test_every_table_view_and_column_is_documented(paired: Warehouse):
         SELECT table_name AS name, comment FROM duckdb_tables()
         WHERE database_name = 'warehouse' AND schema_name = 'main'
         UNION ALL
-        SELECT view_name, comment FROM duckdb_views() WHERE database_name = 'warehouse' AND NOT internal
+        SELECT view_name, comment FROM duckdb_views()
+        WHERE database_name = 'warehouse' AND schema_name = 'main' AND NOT internal
         """
     )
     assert set(relations["name"]) == RELATIONS

@@ -22,7 +22,6 @@ from sme2_assets.exchange.ingest import ingest_paths
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse, history, ingest
 from sme2_assets.warehouse.rebuild import differences, merge, rebuild, runs_in_no_table, sync
-from sme2_assets.warehouse.schema import TIMELINE
 from sme2_assets_tests.evidence.old_data import ARCHIVES, unpack_old_data
 from sme2_assets_tests.exchange.kit_folder import write_kit_folder
 
@@ -101,7 +100,7 @@ def test_a_rebuild_gives_the_same_rows_of_every_table(store: Store):
 def test_rows_that_somebody_changed_are_found_and_made_again(store: Store):
     warehouse = Warehouse(store.warehouse)
     rows = ingest.rows_of_run(store.run_dir(OFF.run_id))
-    warehouse.write(TIMELINE, rows.timeline.tail(-1), ingest.keys_of(rows.manifest))
+    ingest.write_runs(warehouse, replace(rows, timeline=rows.timeline.tail(-1)))
     warehouse.publish()
     found, _ = differences(store, quiet)
     assert [(each.table, each.only_stored, each.only_derived) for each in found] == [("timeline", 0, 1)]

@@ -109,7 +109,8 @@ def test_times_of_an_emulator_are_under_their_own_names_alone(paired: Warehouse)
     names = "_(ns|ms)$|^share$|cumulative_share|overhead$|round_cv|time_coverage|gops"
     timed = paired.query(
         "SELECT table_name, column_name FROM duckdb_columns() "
-        f"WHERE database_name = 'warehouse' AND regexp_matches(column_name, '{names}')"
+        "WHERE database_name = 'warehouse' AND schema_name = 'main' "
+        f"AND regexp_matches(column_name, '{names}')"
     )
     assert len(timed) > 50
     leaks = {}

@@ -25,8 +25,9 @@ from sme2_assets.report.markdown import markdown_of
 from sme2_assets.report.tables import comparison_table
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.comparisons import compare_pair
-from sme2_assets.warehouse.publish import SUMMARIES_FILE, _rows, _sql
-from sme2_assets.warehouse.schema import KERNEL_SAMPLES, TIMELINE
+from sme2_assets.warehouse.schema import TABLES, TIMELINE
+from sme2_assets.warehouse.sql import no_rows, sql_file, typed
+from sme2_assets.warehouse.summaries import EVENT_VIEWS_FILE, SUMMARIES_FILE
 from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, source
 
 GEMM = "Fully Connected (NC, {}) GEMM"
@@ -103,12 +104,13 @@ def summarised(rows: pd.DataFrame, view: str, keys: list[str]) -> pd.DataFrame:
     rows = rows.reindex(columns=[column.name for column in TIMELINE.all_columns]).astype({"known": bool})
     with duckdb.connect() as connection:
         connection.register("made", rows)
-        columns = ", ".join(
-            f'"{column.name}"::{column.type} AS "{column.name}"' for column in TIMELINE.all_columns
-        )
-        connection.execute(f"CREATE TABLE timeline AS SELECT {columns} FROM made")
-        connection.execute(f"CREATE TABLE kernel_samples AS {_rows(KERNEL_SAMPLES, Path(), [])}")
-        connection.execute(_sql(SUMMARIES_FILE))
+        for table in TABLES:
+            filled = f"SELECT {typed(table.all_columns)} FROM made"
+            connection.execute(
+                f"CREATE TABLE {table.name} AS {filled if table is TIMELINE else no_rows(table)}"
+            )
+        connection.execute(sql_file(EVENT_VIEWS_FILE))
+        connection.execute(sql_file(SUMMARIES_FILE))
         return connection.execute(f"FROM {view} ORDER BY {', '.join(keys)}").df()
 
 

@@ -35,6 +35,7 @@ from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import executed_kernel_faults
 from sme2_assets.warehouse.comparisons import compare_pair
 from sme2_assets.warehouse.read import rows_of_view, run_of_id, runs_of_session
+from sme2_assets.warehouse.shared import catch_up
 
 # `eager` would ask for a comparison when one state alone was measured, and would wait for ever for a run
 # whose process was killed. This asks when the last asset of a run is there, and only where the newest run of
@@ -74,6 +75,7 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
     keys = [run_key(variant, TargetKey(platform_name, sme2)) for sme2 in SME2_STATES]
     warehouse = lab.warehouse
     with clear_failures():
+        catch_up(lab.store, context.log.info)
         off, on = _arms(context, warehouse, keys)
         for run in (off, on):
             # The check of `kernel_samples` ends the run that measured, but not what follows by itself.

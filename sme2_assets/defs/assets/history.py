@@ -10,6 +10,7 @@ from sme2_assets.report.plots import data_uri_markdown, history_picture
 from sme2_assets.report.tables import regression_table
 from sme2_assets.store import sha256_of_text
 from sme2_assets.warehouse.history import SERIES, find_regressions, no_slow_down_text, series_of
+from sme2_assets.warehouse.shared import catch_up
 
 # Of the series that became slower; the table lists them all.
 MOST_PICTURES = 6
@@ -27,6 +28,7 @@ def regressions(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeRe
     A slow-down that is known and accepted is acknowledged by listing its run id in data/acknowledged.txt.
     """
     with clear_failures():
+        catch_up(lab.store, context.log.info)
         found = find_regressions(lab.warehouse, lab.store.root / "acknowledged.txt")
         lab.warehouse.publish()
         series = series_of(lab.warehouse)

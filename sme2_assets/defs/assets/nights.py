@@ -23,6 +23,7 @@ from sme2_assets.store import sha256_of_text
 from sme2_assets.targets import SME2_STATES
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, run_of_id
+from sme2_assets.warehouse.shared import catch_up, publish_shared
 
 STATUS = {dg.DagsterRunStatus.SUCCESS: "measured", dg.DagsterRunStatus.CANCELED: "stopped"}
 
@@ -50,6 +51,8 @@ def night_summary(context: dg.AssetExecutionContext, lab: Lab, nights: Nights) -
                 "There is no night to sum up: this run belongs to none.",
                 "Leave it to `night_sensor`, which asks for it after a night, with the night as its tag.",
             )
+        catch_up(lab.store, context.log.info)
+        publish_shared(lab.store, context.log.info)
         summary = summed_up(context.instance, lab, nights, night)
         summary.write(night_folder(lab.store))
     notify.post(summary.message(), lab.store, log=context.log.warning)

@@ -20,6 +20,7 @@ from sme2_assets.warehouse.blind import blind_rates_text, write_blind_trials
 from sme2_assets.warehouse.comparisons import compare_session, device_noise_floor
 from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.sessions import take_session
+from sme2_assets.warehouse.shared import begin, give
 
 
 class NoiseConfig(ProfileConfig):
@@ -57,9 +58,11 @@ def aa_noise(context: dg.AssetExecutionContext, config: NoiseConfig, lab: Lab) -
         model, runners = inputs_of_session(context, lab, variant, target, [key.sme2], config.runner)
         # Nothing is learnt of noise from samples.
         plan = plan_for(target.fidelity, **{**config.plan_wishes(), "kernel_rounds": 0})
+        begin(lab.store)
         manifests = measure_session(
             lab.store, target, model, runners, aa_arms(key.sme2), plan, context.log.info
         )
+        give(lab.store, context.log.info)
         take_session(lab.store, warehouse, lab.store.run_dir(manifests[0].run_id))
         warehouse.publish()
         compared = compare_session(warehouse, manifests[0].session_id)

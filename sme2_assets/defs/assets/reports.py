@@ -8,6 +8,7 @@ from sme2_assets.defs.resources import Lab
 from sme2_assets.report.files import write_overview, write_session_report
 from sme2_assets.report.markdown import markdown_of
 from sme2_assets.store import sha256_of_text
+from sme2_assets.warehouse.shared import publish_shared
 
 
 # A report follows its comparison, in the same run where both are asked for. Neither condition here looks at
@@ -68,6 +69,7 @@ def overview(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResul
     """
     with clear_failures():
         rows, [markdown, page] = write_overview(lab.store, lab.warehouse)
+        publish_shared(lab.store, context.log.info)
     text = markdown.read_text()
     return dg.MaterializeResult(
         metadata={

@@ -20,7 +20,7 @@ SLOWEST_SHOWN = 5
 
 def run_metadata(warehouse: Warehouse, run_id: str) -> Metadata:
     """Latency, operators and categories of a run. Where they run is told with its samples."""
-    categories = rows_of_view(warehouse, "category_times", run_id)
+    categories = rows_of_view(warehouse, "category_summary", run_id)
     return {
         **_category_metadata(categories.assign(sme2_operators=None, sme2_unknown_operators=None)),
         **_latency_metadata(rows_of_view(warehouse, "latency_summary", run_id)),

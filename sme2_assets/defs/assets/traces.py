@@ -31,6 +31,7 @@ from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.source_build import source_pair
 from sme2_assets.store import Store, sha256_of_text
 from sme2_assets.targets import Target, TargetKey
+from sme2_assets.warehouse.shared import begin
 
 
 class ProfileConfig(dg.Config):
@@ -119,6 +120,7 @@ def etdump_traces(context: dg.AssetExecutionContext, config: ProfileConfig, lab:
             for sme2 in states:
                 target.require(sme2)
             model, runners = inputs_of_session(context, lab, variant, target, states, config.runner)
+            begin(store)
             manifests += measure_session(
                 store,
                 target,

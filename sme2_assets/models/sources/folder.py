@@ -7,6 +7,7 @@ Files that begin with `_` are helpers, which model files may import.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -19,8 +20,13 @@ from typing import Any
 
 from sme2_assets.errors import ExportError
 from sme2_assets.models.sources.base import Entries, Listed
-from sme2_assets.models.sources.python_code import DeclaredModel, declared_models, sha256_of_code
-from sme2_assets.models.spec import EagerModel, ModelProblem, ModelSpec, cached_sha256
+from sme2_assets.models.sources.python_code import (
+    DeclaredModel,
+    declared_models,
+    sha256_of_code,
+    sha256_of_package,
+)
+from sme2_assets.models.spec import EagerModel, ModelProblem, ModelSpec, cached_sha256, how_to_install
 from sme2_assets.models.trust import require_trusted
 from sme2_assets.store import default_data_root
 
@@ -131,7 +137,24 @@ def _identify(path: Path, declared: DeclaredModel) -> dict[str, str]:
                 "put it beside the model's code, or take it out of MODEL",
             )
         further[f"file {name}"] = cached_sha256(file)
+    for name in declared.packages:
+        # What lies beside the model file is importable too.
+        with _importable(folder):
+            code_of_package = sha256_of_package(name)
+        if not code_of_package:
+            raise ExportError(f"{declared.name} ({path}) needs the package {name!r}", how_to_install(name))
+        further[f"package {name}"] = code_of_package
     return {"factory": declared.factory, "code": sha256_of_code(list(set(code)), folder), **further}
+
+
+@contextlib.contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    before = list(sys.path)
+    sys.path.append(str(folder))
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def _build(path: Path, factory: str, **options: Any) -> EagerModel:

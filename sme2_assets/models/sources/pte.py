@@ -1,19 +1,30 @@
 """Programs that somebody else exported: `.pte` files in a models folder, profiled as they are.
 
-Beside `x.pte` may lie `x.etrecord` and the inputs `x.input_0.npy`, `x.input_1.npy`, ...; without inputs
-they are made from what the program says about itself. There is no eager model to compare with.
+Beside `x.pte` may lie `x.etrecord`, external weights `x.ptd`, and the inputs `x.input_0.npy`,
+`x.input_1.npy`, ...; without inputs they are made from what the program says about itself. Each method is a
+variant of its own, `x@method=encode`. There is no eager model to compare with.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+import shutil
 from pathlib import Path
 
 from sme2_assets.errors import ExportError
+from sme2_assets.models.methods import default_method, method_names
 from sme2_assets.models.sources.base import Entries, Listed
-from sme2_assets.models.sources.folder import RESERVED, model_folders, visible
-from sme2_assets.models.spec import AS_IS, ModelProblem, ModelSpec, cached_sha256, check_name
+from sme2_assets.models.sources.folder import RESERVED, default_folder, model_folders, visible
+from sme2_assets.models.spec import (
+    AS_IS,
+    ModelOption,
+    ModelProblem,
+    ModelSpec,
+    cached_sha256,
+    check_name,
+    valid_name,
+)
 
 SUFFIX = ".pte"
 # A FlatBuffer's file identifier, after the offset of its root.
@@ -36,6 +47,53 @@ class PteFiles(Listed):
             for entry in visible(folder)
             if entry.suffix == SUFFIX and entry.is_file()
         ]
+
+
+def take_in(path: Path) -> str:
+    """Copies a program from anywhere into the models folder, with what lies beside it; gives its name there.
+
+    The same program keeps its name. Where another model has it, the beginning of its hash is added. A program
+    that is in a models folder stays where it is.
+    """
+    if not path.is_file():
+        raise ExportError(f"There is no file {path}", "check its path")
+    if path.resolve().parent in model_folders():
+        return _spec(path).name
+    content = cached_sha256(path)
+    folder = default_folder()
+    name = valid_name(path.stem)
+    if name in (*RESERVED, *_names_of_others()) or _differs(folder / f"{name}{SUFFIX}", content):
+        name = f"{name}_{content[:8]}"
+    beside = [path.with_suffix(".etrecord"), path.with_suffix(".ptd"), *_inputs(path)]
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in (*(each for each in beside if each.is_file()), path):
+        target = folder / f"{name}{file.name.removeprefix(path.stem)}"
+        if target.resolve() == file.resolve() or (
+            target.is_file() and not _differs(target, cached_sha256(file))
+        ):
+            continue
+        staged = target.with_name(f".{target.name}.part")
+        shutil.copyfile(file, staged)
+        staged.replace(target)
+    program_at(folder / f"{name}{SUFFIX}")
+    return name
+
+
+def _names_of_others() -> set[str]:
+    """Names of models that are no program of the default folder."""
+    from sme2_assets.models.sources import all_sources
+
+    return {
+        entry.name
+        for source in all_sources()
+        if source.automatic
+        for entry in source.list()
+        if Path(entry.place) != default_folder().resolve() / f"{entry.name}{SUFFIX}"
+    }
+
+
+def _differs(file: Path, sha256: str) -> bool:
+    return file.is_file() and cached_sha256(file) != sha256
 
 
 def program_at(path: Path) -> ModelSpec:
@@ -66,18 +124,22 @@ def _spec(path: Path) -> ModelSpec:
             f"{path.name} is not an ExecuTorch program: a .pte has 'ET12' or similar at byte 4",
             "export the model again, and copy the whole file",
         )
-    etrecord = path.with_suffix(".etrecord")
+    etrecord, data = path.with_suffix(".etrecord"), path.with_suffix(".ptd")
     inputs = tuple(_inputs(path))
+    methods = method_names(path)
+    beside = {"ETRecord": etrecord.is_file(), "inputs": bool(inputs), "external weights": data.is_file()}
     return ModelSpec(
         name=path.stem,
         description=f"A program as it is, {path.stat().st_size:,} bytes"
-        f"{', with ETRecord' if etrecord.is_file() else ''}{', with inputs' if inputs else ''}",
+        f"{''.join(f', with {what}' for what, there in beside.items() if there)}",
         source=PteFiles.name,
         place=str(path),
         identify=functools.partial(_identify, path),
         precisions=(AS_IS,),
+        options=(ModelOption("method", "str", default_method(methods), methods),),
         pte=path,
         etrecord=etrecord if etrecord.is_file() else None,
+        data=data if data.is_file() else None,
         input_files=inputs,
     )
 
@@ -91,6 +153,6 @@ def _inputs(path: Path) -> list[Path]:
 
 
 def _identify(path: Path) -> dict[str, str]:
-    beside = [path.with_suffix(".etrecord"), *_inputs(path)]
+    beside = [path.with_suffix(".etrecord"), path.with_suffix(".ptd"), *_inputs(path)]
     files = [path, *(file for file in beside if file.is_file())]
     return {file.name.removeprefix(path.stem): cached_sha256(file) for file in files}

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ from sme2_assets.models.spec import (
 
 DECLARATION = "MODEL"
 _METHODS = {"get_eager_model", "get_example_inputs"}
-_KEYS = ("name", "factory", "description", "precisions", "files")
+_KEYS = ("name", "factory", "description", "precisions", "files", "packages")
 _KINDS = {"int": int, "float": float, "bool": bool, "str": str}
 _EXAMPLE = 'MODEL = {"factory": "MyModel", "description": "What it is"}'
 
@@ -49,6 +50,8 @@ class DeclaredModel:
     precisions: tuple[str, ...]
     options: tuple[ModelOption, ...] | None
     files: tuple[str, ...]
+    packages: tuple[str, ...]
+    """Installed packages whose code decides what is built."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,16 @@ def sha256_of_code(files: Sequence[Path], root: Path) -> str:
     for path in sorted(files):
         digest.update(f"{path.relative_to(root).as_posix()}\0{cached_sha256(path)}\n".encode())
     return digest.hexdigest()
+
+
+def sha256_of_package(name: str) -> str:
+    """One hash of all the code of a top-level package or module, which is not imported; empty without it."""
+    found = importlib.util.find_spec(name)
+    if found is not None and found.submodule_search_locations:
+        top = Path(next(iter(found.submodule_search_locations)))
+        return sha256_of_code(list(top.rglob("*.py")), top)
+    file = Path(found.origin) if found is not None and found.origin else None
+    return cached_sha256(file) if file is not None and file.is_file() else ""
 
 
 def _parse(path: Path) -> ast.Module:
@@ -150,6 +163,7 @@ def _declared_model(module: ast.Module, entry: dict[Any, Any], default_name: str
         precisions=precisions,
         options=signature.options,
         files=_texts_of(entry, "files", ()),
+        packages=_texts_of(entry, "packages", ()),
     )
 
 

@@ -21,6 +21,7 @@ constexpr uint32_t kLeastSamplePeriodUs = 50;
 constexpr uint32_t kMostSamplePeriodUs = 1'000'000;
 constexpr uint32_t kMostSamples = 10'000'000;
 constexpr uint32_t kMostCpu = 1023;
+constexpr uint32_t kMostSteps = 1000;
 
 Failure usage_error(const std::string& what) { return Failure(ExitCode::usage, what, "see sme2_runner --help"); }
 
@@ -99,6 +100,10 @@ const std::map<std::string, Setter> kValueFlags = {
     {"--etdump", [](Options& o, const std::string&, const std::string& v) { o.etdump = v; }},
     {"--samples", [](Options& o, const std::string&, const std::string& v) { o.samples = v; }},
     {"--method", [](Options& o, const std::string&, const std::string& v) { o.method = v; }},
+    {"--data", [](Options& o, const std::string&, const std::string& v) { o.data = v; }},
+    {"--op-library", [](Options& o, const std::string&, const std::string& v) { o.op_libraries.push_back(v); }},
+    {"--steps",
+     [](Options& o, const std::string& f, const std::string& v) { o.steps = parse_count(f, v, 1, kMostSteps); }},
     {"--qos", [](Options& o, const std::string&, const std::string& v) { o.qos = parse_qos(v); }},
     {"--cpus", [](Options& o, const std::string& f, const std::string& v) { o.cpus = parse_cpus(f, v); }},
     {"--warmup",
@@ -196,7 +201,7 @@ Options parse_args(int argc, char** argv) {
   }
   std::set<std::string> seen;
   for (const auto& [flag, value] : split_flags(words)) {
-    if (!seen.insert(flag).second && flag != "--input") {
+    if (!seen.insert(flag).second && flag != "--input" && flag != "--op-library") {
       throw usage_error(flag + " is given twice");
     }
     kValueFlags.at(flag)(options, flag, value);
@@ -228,7 +233,7 @@ const char* help_text() {
               --warmup W [--warmup-ms T] --iterations N [--timed-ms D] [--iterations-cap C] --threads T
               --result result.json --outputs DIR [--etdump trace.etdump] [--method forward]
               [--samples samples.json] [--sample-period-us U] [--sample-capacity S] [--slowdown-percent P]
-              [--cpus 0-3,7] [--qos CLASS]
+              [--data M.ptd] [--op-library L.so ...] [--steps S] [--cpus 0-3,7] [--qos CLASS]
   sme2_runner --help | --version | --cpu
 
   --model FILE       the program (.pte)
@@ -255,6 +260,12 @@ const char* help_text() {
                      samples kept, of all threads (1 to 10000000, 200000 unless told); more are counted
                      and dropped
   --method NAME      method of the program, 'forward' unless told
+  --data FILE        weights of the program that are in a file of their own (.ptd)
+  --op-library FILE  a library with kernels that the program calls; loaded before the program, may be repeated
+  --steps S          for a program with state: S inferences run from its initial state first, and the outputs
+                     of all of them are written, one step after the other; from then on the state is set back
+                     after every S inferences, between them (1 unless told: the outputs are the last
+                     inference's, and the state goes on)
   --cpus LIST        CPUs on which all threads of the run stay, e.g. 0-3,7 (Linux and Android)
   --qos CLASS        quality of service of all threads: user-interactive, user-initiated, utility or
                      background (macOS)

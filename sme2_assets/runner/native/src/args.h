@@ -29,6 +29,9 @@ struct Options {
   uint32_t sample_period_us = 500;
   uint32_t sample_capacity = 200'000;
   std::string method = "forward";
+  std::string data;  // empty: the weights are in the program
+  std::vector<std::string> op_libraries;
+  uint32_t steps = 1;
   std::vector<int64_t> cpus;  // ascending; empty: not bound
   std::string qos;            // empty: not asked for
 };

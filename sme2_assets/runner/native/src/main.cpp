@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 
+#include <dlfcn.h>
 #include <sys/resource.h>
 
 #include "args.h"
@@ -77,6 +78,9 @@ std::vector<NamedFile> written_files(const Options& options) {
 void check_paths(const Options& options) {
   std::vector<std::string> read = options.inputs;
   read.push_back(options.model);
+  if (!options.data.empty()) {
+    read.push_back(options.data);
+  }
   const std::vector<NamedFile> written = written_files(options);
   for (size_t i = 0; i < written.size(); ++i) {
     for (const std::string& other : read) {
@@ -123,6 +127,34 @@ void warn_of_slowdown(const Options& options) {
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
+}
+
+// Their kernels register themselves as a library is loaded.
+void load_op_libraries(const Options& options) {
+  for (const std::string& path : options.op_libraries) {
+    if (::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+      throw Failure(ExitCode::model, "the library of kernels " + path + " cannot be loaded: " + ::dlerror(),
+                    "give one that is built for this machine against the runner's own ExecuTorch, and needs neither "
+                    "Python nor libtorch");
+    }
+  }
+}
+
+// A program with state: what it gives step by step, from its initial state. It has that again afterwards.
+std::vector<Array> run_steps(MethodRunner& runner, const Options& options) {
+  std::vector<Array> outputs;
+  if (options.steps == 1) {
+    return outputs;
+  }
+  runner.start_again_every(options.steps);
+  for (uint32_t step = 0; step < options.steps; ++step) {
+    runner.execute(0);
+    for (Array& array : runner.finite_outputs()) {
+      outputs.push_back(std::move(array));
+    }
+  }
+  runner.start_again_every(options.steps);
+  return outputs;
 }
 
 void warm_up(MethodRunner& runner, const Options& options, RunResult& result) {
@@ -253,7 +285,8 @@ void run(const Options& options) {
   if (options.pass != Pass::latency) {
     tracer = std::make_unique<PausableTracer>();
   }
-  MethodRunner runner(options.model, options.method, tracer.get());
+  load_op_libraries(options);
+  MethodRunner runner(options.model, options.method, options.data, tracer.get());
   runner.accept_inputs(options.inputs, read_inputs(options, result));
   runner.load_method();
   result.load_ns = runner.load_ns();
@@ -261,6 +294,7 @@ void run(const Options& options) {
   if (tracer) {
     tracer->pause();
   }
+  const std::vector<Array> step_outputs = run_steps(runner, options);
   warm_up(runner, options, result);
   if (tracer) {
     tracer->resume();
@@ -283,7 +317,7 @@ void run(const Options& options) {
   if (recording) {
     result.samples = write_recording(options, result, *recording);
   }
-  write_outputs(options, outputs, result);
+  write_outputs(options, options.steps > 1 ? step_outputs : outputs, result);
   const std::string json = result_json(options, result);
   write_file(options.result, json.data(), json.size());
   print_summary(options, result);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <executorch/extension/data_loader/file_data_loader.h>
+#include <executorch/extension/flat_tensor/flat_tensor_data_map.h>
 #include <executorch/extension/memory_allocator/malloc_memory_allocator.h>
 #include <executorch/runtime/executor/method.h>
 #include <executorch/runtime/executor/program.h>
@@ -23,6 +24,7 @@ namespace {
 namespace rt = executorch::runtime;
 using executorch::aten::Tensor;
 using executorch::extension::FileDataLoader;
+using executorch::extension::FlatTensorDataMap;
 using executorch::extension::MallocMemoryAllocator;
 using Clock = std::chrono::steady_clock;
 
@@ -79,11 +81,16 @@ struct MethodRunner::State {
   // Destroyed from the bottom up: the method before what it points to.
   std::optional<FileDataLoader> loader;
   std::optional<rt::Program> program;
+  std::optional<FileDataLoader> data_loader;
+  std::optional<FlatTensorDataMap> data;
   std::vector<std::unique_ptr<InputTensor>> tensors;
   std::vector<rt::EValue> inputs;
   std::vector<std::string> expectations;
   std::vector<AlignedBuffer> planned;
   std::vector<rt::Span<uint8_t>> planned_spans;
+  std::vector<std::vector<uint8_t>> initial;  // planned memory as the method was loaded; empty: never set back
+  uint32_t steps = 0;
+  uint32_t steps_made = 0;
   std::optional<rt::HierarchicalAllocator> planned_memory;
   MallocMemoryAllocator method_allocator;
   MallocMemoryAllocator temp_allocator;
@@ -91,6 +98,8 @@ struct MethodRunner::State {
   std::optional<rt::Method> method;
 
   void load_program();
+  void load_data(const std::string& path);
+  void set_back();
   rt::EValue accept_input(const rt::MethodMeta& meta, size_t index, const Array& array);
   rt::EValue accept_tensor(const rt::TensorInfo& info, size_t index, const Array& array);
   rt::MethodMeta meta() const;
@@ -120,6 +129,24 @@ void MethodRunner::State::load_program() {
   load_ns += elapsed_ns(start);
 }
 
+void MethodRunner::State::load_data(const std::string& path) {
+  auto opened = FileDataLoader::from(path.c_str());
+  if (!opened.ok()) {
+    throw Failure(ExitCode::model,
+                  "the weights " + path + " cannot be opened (" + std::string(rt::to_string(opened.error())) + ")",
+                  "check the path given to --data");
+  }
+  data_loader.emplace(std::move(*opened));
+  auto loaded = FlatTensorDataMap::load(&*data_loader);
+  if (!loaded.ok()) {
+    throw Failure(
+        ExitCode::model,
+        "the weights " + path + " are not a whole .ptd file (" + std::string(rt::to_string(loaded.error())) + ")",
+        "export the model again, and copy the program and its .ptd together");
+  }
+  data.emplace(std::move(*loaded));
+}
+
 rt::MethodMeta MethodRunner::State::meta() const {
   auto found = program->method_meta(method_name.c_str());
   if (found.ok()) {
@@ -139,7 +166,7 @@ rt::EValue MethodRunner::State::accept_tensor(const rt::TensorInfo& info, size_t
   const std::string wanted = described(type_text(info.scalar_type()), expected);
   expectations[index] = wanted;
   // The program states upper bounds where a dimension is dynamic; set_inputs() finds a wrong static one.
-  bool fits = dtype_of(info.scalar_type()) == array.dtype && expected.size() == array.shape.size();
+  bool fits = file_dtype_of(info.scalar_type()) == array.dtype && expected.size() == array.shape.size();
   for (size_t d = 0; fits && d < expected.size(); ++d) {
     fits = array.shape[d] <= expected[d];
   }
@@ -148,7 +175,8 @@ rt::EValue MethodRunner::State::accept_tensor(const rt::TensorInfo& info, size_t
         index, "the model wants " + wanted + ", the file has " + described(dtype_name(array.dtype), array.shape));
   }
   const std::vector<uint8_t> dim_order(info.dim_order().begin(), info.dim_order().end());
-  tensors.push_back(std::make_unique<InputTensor>(array, info.scalar_type(), dim_order));
+  tensors.push_back(
+      std::make_unique<InputTensor>(as_program_type(array, info.scalar_type()), info.scalar_type(), dim_order));
   return rt::EValue(Tensor(&tensors.back()->impl));
 }
 
@@ -201,13 +229,17 @@ void MethodRunner::State::set_inputs() {
   }
 }
 
-MethodRunner::MethodRunner(const std::string& model, const std::string& method, rt::EventTracer* tracer)
+MethodRunner::MethodRunner(const std::string& model, const std::string& method, const std::string& data,
+                           rt::EventTracer* tracer)
     : state_(std::make_unique<State>()) {
   rt::runtime_init();
   state_->model = model;
   state_->method_name = method;
   state_->tracer = tracer;
   state_->load_program();
+  if (!data.empty()) {
+    state_->load_data(data);
+  }
   state_->meta();  // a method that is not there should be told before the inputs are read
 }
 
@@ -248,7 +280,7 @@ void MethodRunner::load_method() {
   }
   s.planned_memory.emplace(rt::Span<rt::Span<uint8_t>>(s.planned_spans.data(), s.planned_spans.size()));
   s.memory.emplace(&s.method_allocator, &*s.planned_memory, &s.temp_allocator);
-  auto loaded = s.program->load_method(s.method_name.c_str(), &*s.memory, s.tracer);
+  auto loaded = s.program->load_method(s.method_name.c_str(), &*s.memory, s.tracer, s.data ? &*s.data : nullptr);
   if (!loaded.ok()) {
     throw model_error(s.model, "method '" + s.method_name + "' cannot be loaded (" + rt::to_string(loaded.error()) +
                                    ", the lines above say more)");
@@ -258,8 +290,31 @@ void MethodRunner::load_method() {
   s.set_inputs();
 }
 
+void MethodRunner::start_again_every(uint32_t steps) {
+  State& s = *state_;
+  s.steps = steps;
+  if (s.initial.empty()) {
+    for (const AlignedBuffer& buffer : s.planned) {
+      s.initial.emplace_back(buffer.data.get(), buffer.data.get() + buffer.size);
+    }
+  }
+  s.set_back();
+}
+
+// Mutable buffers are in planned memory, as everything that an inference writes.
+void MethodRunner::State::set_back() {
+  for (size_t i = 0; i < initial.size(); ++i) {
+    std::memcpy(planned[i].data.get(), initial[i].data(), initial[i].size());
+  }
+  steps_made = 0;
+}
+
 Inference MethodRunner::execute(double slowdown_percent) {
   State& s = *state_;
+  if (s.steps > 0 && s.steps_made == s.steps) {
+    s.set_back();
+  }
+  ++s.steps_made;
   // Every time: where the memory plan holds the inputs, an inference may reuse their bytes.
   s.set_inputs();
   const auto cycles_before = s.cycles.read();

@@ -25,8 +25,10 @@ struct Inference {
 
 class MethodRunner {
  public:
-  // Loads the program and finds the method. `tracer` may be null and must outlive the runner.
-  MethodRunner(const std::string& model, const std::string& method, executorch::runtime::EventTracer* tracer);
+  // Loads the program and finds the method. `data` are weights in a file of their own, or empty. `tracer` may be
+  // null and must outlive the runner.
+  MethodRunner(const std::string& model, const std::string& method, const std::string& data,
+               executorch::runtime::EventTracer* tracer);
   ~MethodRunner();
 
   // Checks count, dtypes and shapes against the program's own description. Keeps the data.
@@ -34,6 +36,9 @@ class MethodRunner {
 
   // Initialises the method with its delegates.
   void load_method();
+
+  // Sets the state back to the initial one, now and after every `steps` inferences, between them.
+  void start_again_every(uint32_t steps);
 
   // One inference; of Method::execute alone, but for `slowdown_percent` of its time spent busy-waiting.
   Inference execute(double slowdown_percent);

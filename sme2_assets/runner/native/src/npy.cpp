@@ -29,6 +29,7 @@ constexpr DtypeInfo kDtypes[] = {
     {Dtype::float32, "float32", "<f4", 4}, {Dtype::float16, "float16", "<f2", 2}, {Dtype::float64, "float64", "<f8", 8},
     {Dtype::int8, "int8", "|i1", 1},       {Dtype::uint8, "uint8", "|u1", 1},     {Dtype::int16, "int16", "<i2", 2},
     {Dtype::int32, "int32", "<i4", 4},     {Dtype::int64, "int64", "<i8", 8},     {Dtype::boolean, "bool", "|b1", 1},
+    {Dtype::uint16, "uint16", "<u2", 2},   {Dtype::uint32, "uint32", "<u4", 4},   {Dtype::uint64, "uint64", "<u8", 8},
 };
 
 const DtypeInfo& info(Dtype dtype) {
@@ -186,7 +187,7 @@ Dtype dtype_of_descr(const std::string& path, const std::string& descr) {
   }
   throw bad_npy(path, "its dtype '" + descr +
                           "' is not one of float32, float16, float64, int8, uint8, int16, "
-                          "int32, int64, bool");
+                          "int32, int64, uint16, uint32, uint64, bool");
 }
 
 // Bytes the data must have; guards the product against overflow.

@@ -9,7 +9,7 @@
 
 namespace sme2 {
 
-enum class Dtype { float32, float16, float64, int8, uint8, int16, int32, int64, boolean };
+enum class Dtype { float32, float16, float64, int8, uint8, int16, int32, int64, uint16, uint32, uint64, boolean };
 
 const char* dtype_name(Dtype dtype);
 size_t dtype_size(Dtype dtype);

@@ -78,8 +78,17 @@ Array scalar_array(Dtype dtype, T value) {
   return array;
 }
 
+// A bfloat16 is the upper half of a float.
+Array widened(const Array& halves) {
+  Array array = {Dtype::float32, halves.shape, std::vector<unsigned char>(halves.data.size() * 2, 0)};
+  for (size_t i = 0; i < halves.data.size(); i += 2) {
+    std::memcpy(array.data.data() + 2 * i + 2, halves.data.data() + i, 2);
+  }
+  return array;
+}
+
 Array tensor_array(const Tensor& tensor, size_t index) {
-  const auto dtype = dtype_of(tensor.scalar_type());
+  const auto dtype = tensor.scalar_type() == ScalarType::BFloat16 ? Dtype::uint16 : dtype_of(tensor.scalar_type());
   if (!dtype) {
     throw Failure(ExitCode::cannot_write,
                   "output " + std::to_string(index) + " is " + type_text(tensor.scalar_type()) +
@@ -110,6 +119,16 @@ Array tensor_array(const Tensor& tensor, size_t index) {
     std::memcpy(array.data.data() + c_order * width, source + strided * width, width);
   });
   return array;
+}
+
+uint16_t nearest_bfloat16(float value) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  if (std::isnan(value)) {
+    return static_cast<uint16_t>(bits >> 16 | 0x40);
+  }
+  // Ties to even.
+  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
 template <typename T, typename IsFinite>
@@ -157,6 +176,12 @@ std::optional<Dtype> dtype_of(ScalarType type) {
       return Dtype::int32;
     case ScalarType::Long:
       return Dtype::int64;
+    case ScalarType::UInt16:
+      return Dtype::uint16;
+    case ScalarType::UInt32:
+      return Dtype::uint32;
+    case ScalarType::UInt64:
+      return Dtype::uint64;
     case ScalarType::Bool:
       return Dtype::boolean;
     default:
@@ -164,7 +189,28 @@ std::optional<Dtype> dtype_of(ScalarType type) {
   }
 }
 
+std::optional<Dtype> file_dtype_of(ScalarType type) {
+  return type == ScalarType::BFloat16 ? Dtype::float32 : dtype_of(type);
+}
+
+Array as_program_type(const Array& array, ScalarType type) {
+  if (type != ScalarType::BFloat16) {
+    return array;
+  }
+  Array halves = {Dtype::uint16, array.shape, std::vector<unsigned char>(array.data.size() / 2)};
+  for (size_t i = 0; i < halves.data.size(); i += 2) {
+    float value = 0;
+    std::memcpy(&value, array.data.data() + 2 * i, sizeof(value));
+    const uint16_t half = nearest_bfloat16(value);
+    std::memcpy(halves.data.data() + i, &half, sizeof(half));
+  }
+  return halves;
+}
+
 std::string type_text(ScalarType type) {
+  if (type == ScalarType::BFloat16) {
+    return "bfloat16 (in a file: float32)";
+  }
   const auto dtype = dtype_of(type);
   return dtype ? dtype_name(*dtype) : rt::toString(type);
 }
@@ -190,7 +236,8 @@ InputTensor::InputTensor(const Array& array, ScalarType type, std::vector<uint8_
 
 Array output_array(const rt::EValue& value, size_t index) {
   if (value.isTensor()) {
-    return tensor_array(value.toTensor(), index);
+    const Array array = tensor_array(value.toTensor(), index);
+    return value.toTensor().scalar_type() == ScalarType::BFloat16 ? widened(array) : array;
   }
   if (value.isInt()) {
     return scalar_array(Dtype::int64, value.toInt());

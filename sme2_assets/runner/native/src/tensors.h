@@ -13,6 +13,10 @@
 namespace sme2 {
 
 std::optional<Dtype> dtype_of(executorch::aten::ScalarType type);
+// The dtype of a file that holds such values: NumPy has no bfloat16, and float32 has all of them.
+std::optional<Dtype> file_dtype_of(executorch::aten::ScalarType type);
+// Values of such a file as the program takes them.
+Array as_program_type(const Array& array, executorch::aten::ScalarType type);
 std::string type_text(executorch::aten::ScalarType type);
 
 // "float32 [1, 3, 32, 32]"

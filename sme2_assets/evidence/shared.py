@@ -1,0 +1,371 @@
+"""Evidence that several machines share: sessions in an object store, and a log of them that only grows.
+
+A store is any place that fsspec reaches: a bucket, or, as the smallest one, a folder. The run folders of a
+session are put there first, packed. Then an entry is added to the log that names them with their hashes: it
+appears as a whole, under a number that nobody else has, or not at all. What no entry names is read by nobody,
+so a machine that dies while it puts something there leaves no half session. What an entry names is fetched
+once by every machine that wants it, verified, and renamed into place, both arms together. A session that was
+put there twice, because a machine died before it had noted that it had done so, is still fetched once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from filelock import FileLock
+
+from sme2_assets.errors import EvidenceError, Sme2Error
+from sme2_assets.evidence.documents import Count, Document, Part, PathInside, Text
+from sme2_assets.evidence.folder import (
+    RunFolder,
+    arms_of_session,
+    finish_sessions,
+    identity_of,
+    open_verified,
+    run_folders,
+)
+from sme2_assets.evidence.foreign import FOREIGN_FILE
+from sme2_assets.evidence.sequence import count_from
+from sme2_assets.store import (
+    Store,
+    fsync,
+    new_directories,
+    safe_name,
+    sha256_of_file,
+    sha256_of_text,
+    write_text_atomically,
+)
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+Log = Callable[[str], None]
+
+VARIABLE = "SME2_STORE"
+# Noted here of a run: it is in the store, or nobody's business there; and it was handed on here to whoever
+# makes its rows, so that what is removed on purpose does not come back.
+_THERE, _HANDED_ON = "there", "handed_on"
+_DAMAGED = "Restore the object from a copy, or measure again."
+
+
+class SharedRun(Part):
+    """A run folder as one object: a request, and a name, for each of its many small files would cost more."""
+
+    archive: PathInside
+    sha256: Text
+    # The hash of what vouches for its files (identity_of).
+    evidence: Text
+
+
+class SharedSession(Document):
+    """An entry of the log."""
+
+    VERSION: ClassVar[int] = 1
+    REMEDY: ClassVar[str] = _DAMAGED
+
+    # The largest number of a session (sequence.py) in this entry and in all before it.
+    sequence: Count
+    # By their ids: both arms of a pair.
+    runs: dict[Text, SharedRun]
+
+
+@dataclass
+class Pulled:
+    """A run folder of each session that was fetched, and what could not be, with the reason."""
+
+    folders: list[Path] = field(default_factory=list)
+    refused: dict[str, Sme2Error] = field(default_factory=dict)
+
+
+class SharedStore:
+    """The store, and what this data folder knows of it."""
+
+    def __init__(self, url: str, here: Path) -> None:
+        self.url, self.here = url.rstrip("/"), here
+        try:
+            import fsspec
+
+            self.fs: AbstractFileSystem
+            self.fs, self.root = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
+        except (ImportError, ValueError) as error:
+            raise Sme2Error(
+                f"{VARIABLE} is {url!r}, which cannot be opened: {error}.",
+                "Give an address such as s3://bucket/lab or file:///srv/lab, and install what reaches it: "
+                "pip install 'sme2-assets[deploy]'.",
+            ) from error
+
+    @classmethod
+    def of(cls, store: Store) -> SharedStore | None:
+        """The one that `$SME2_STORE` names; None where this data folder shares nothing."""
+        url = os.environ.get(VARIABLE)
+        if not url:
+            return None
+        return cls(url, store.root / "shared" / sha256_of_text(url.rstrip("/"))[:16])
+
+    @property
+    def is_folder(self) -> bool:
+        from fsspec.implementations.local import LocalFileSystem
+
+        return isinstance(self.fs, LocalFileSystem)
+
+    # The log
+
+    def newest(self) -> int:
+        """The largest number of all sessions there, 0 where there is none."""
+        with self.reached():
+            return self._sequence_before(self._end())
+
+    def _end(self) -> int:
+        """The first number that no entry has. There are no gaps, so a few looks find it."""
+        hint = self.here / "end"
+        known, step = int(hint.read_text()) if hint.is_file() else 0, 1
+        if known and not self._has(known):
+            # Another store than the one that was looked at.
+            known = 0
+        while self._has(known + step):
+            step *= 2
+        low, high = known + step // 2, known + step
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._has(middle) else (low, middle)
+        write_text_atomically(hint, str(low))
+        return high
+
+    def _has(self, number: int) -> bool:
+        return bool(self.fs.exists(self._name(number)))
+
+    def _name(self, number: int) -> str:
+        return f"{self.root}/sessions/{number:010d}.json"
+
+    def _entry(self, number: int) -> SharedSession | None:
+        try:
+            raw = self.fs.cat_file(self._name(number))
+        except FileNotFoundError:
+            return None
+        return SharedSession.parse(raw, self._name(number))
+
+    def _sequence_before(self, number: int) -> int:
+        for earlier in range(number - 1, 0, -1):
+            with contextlib.suppress(EvidenceError):
+                entry = self._entry(earlier)
+                return entry.sequence if entry else 0
+        return 0
+
+    def _append(self, sequence: int, runs: Mapping[str, SharedRun]) -> None:
+        number = self._end()
+        while True:
+            newest = max(sequence, self._sequence_before(number))
+            entry = SharedSession(sequence=newest, runs=dict(runs))
+            try:
+                self.create(self._name(number), entry.to_json().encode())
+            except FileExistsError:
+                number += 1
+            else:
+                return
+
+    def create(self, name: str, data: bytes) -> None:
+        """Puts a whole object there under a name that is free; FileExistsError where it is not."""
+        if not self.is_folder:
+            self.fs.pipe_file(name, data, mode="create")
+            return
+        # A file that is opened has its name before it has its content; a link has both at once.
+        path = Path(name)
+        staged = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        write_text_atomically(staged, data.decode())
+        try:
+            os.link(staged, path)
+        finally:
+            staged.unlink(missing_ok=True)
+
+    def put(self, source: Path, name: str) -> None:
+        """Puts a file there: written under another name first where the store shows what is half written."""
+        target = f"{self.root}/{name}"
+        if not self.is_folder:
+            self.fs.put_file(str(source), target)
+            return
+        staged = str(Path(target).with_name(f".{Path(target).name}.{uuid.uuid4().hex}"))
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        self.fs.put_file(str(source), staged)
+        fsync(Path(staged))
+        Path(staged).replace(target)
+
+    @contextlib.contextmanager
+    def reached(self) -> Iterator[None]:
+        """Turns whatever the store's own client raises into an error that names the store."""
+        try:
+            yield
+        except Sme2Error:
+            raise
+        except Exception as error:
+            raise Sme2Error(
+                f"The shared store {self.url} does not answer as it should: {type(error).__name__}: {error}",
+                "Check the address, the network and the credentials; nothing is lost, and "
+                "`sme2 warehouse sync` goes on from here.",
+            ) from error
+
+    # What this data folder knows
+
+    def _state(self) -> dict:
+        try:
+            return dict(json.loads((self.here / "state.json").read_text()))
+        except (FileNotFoundError, ValueError):
+            return {}
+
+    def _has_noted(self, note: str, run_id: str) -> bool:
+        return (self.here / note / safe_name(run_id)).exists()
+
+    def _note(self, note: str, run_ids: Iterable[str]) -> None:
+        for run_id in run_ids:
+            (self.here / note).mkdir(parents=True, exist_ok=True)
+            (self.here / note / safe_name(run_id)).touch()
+
+    # Sessions
+
+    def push(self, runs: Path, log: Log) -> list[str]:
+        """Puts every session there that is whole here and was not put there yet; gives its runs.
+
+        That includes what somebody measured who was killed before it was put there. What is damaged stays.
+        """
+        pushed: list[str] = []
+        with self._one_at_a_time("push"), self.reached():
+            finish_sessions(runs)
+            for path in run_folders(runs):
+                if self._has_noted(_THERE, path.name):
+                    continue
+                try:
+                    arms = self._arms(path)
+                    for arm in arms:
+                        open_verified(arm)
+                except EvidenceError as error:
+                    log(f"{path.name} is not shared: {error}")
+                    continue
+                names = [arm.name for arm in arms]
+                if arms:
+                    log(f"sharing {', '.join(names)}")
+                    self._append(_sequence_of(arms[0]), {arm.name: self._put_run(arm) for arm in arms})
+                    pushed += names
+                for note in (_HANDED_ON, _THERE):
+                    self._note(note, names or [path.name])
+        return pushed
+
+    def _put_run(self, folder: Path) -> SharedRun:
+        with tempfile.TemporaryDirectory() as temporary:
+            packed = Path(temporary) / "run"
+            _pack(folder, packed)
+            sha256 = sha256_of_file(packed)
+            # By its content: what somebody else made of the same run is another object.
+            name = f"runs/{folder.name}-{sha256[:16]}.tar.gz"
+            self.put(packed, name)
+        return SharedRun(archive=name, sha256=sha256, evidence=str(identity_of(folder)))
+
+    def _arms(self, path: Path) -> list[Path]:
+        """The folders of a session; none where it measures no model."""
+        if (path / FOREIGN_FILE).is_file():
+            return [path]
+        return [] if RunFolder.open(path).is_slowed else arms_of_session(path)
+
+    def pull(self, runs: Path, log: Log, take: Callable[[Path], object] = lambda folder: None) -> Pulled:
+        """Fetches every session that is there and was never here, and hands it on: a folder of it is taken.
+
+        What cannot be fetched or taken is tried again the next time, and so is what was not handed on because
+        this process was killed.
+        """
+        done = Pulled()
+        with self._one_at_a_time("pull"), self.reached():
+            state = self._state()
+            again: list[int] = []
+            waiting = list(state.get("again", []))
+            position = int(state.get("position", 0))
+            while True:
+                number = waiting.pop(0) if waiting else position + 1
+                try:
+                    entry = self._entry(number)
+                    if entry is None:
+                        break
+                    if not all(self._has_noted(_HANDED_ON, run_id) for run_id in entry.runs):
+                        # First, or it would be taken for what was measured here.
+                        self._note(_THERE, entry.runs)
+                        folder = self._fetched(entry, runs, log)
+                        take(folder)
+                        done.folders.append(folder)
+                        self._note(_HANDED_ON, entry.runs)
+                except Sme2Error as error:
+                    done.refused[self._name(number)] = error
+                    again.append(number)
+                position = max(position, number)
+                write_text_atomically(
+                    self.here / "state.json", json.dumps({"position": position, "again": again + waiting})
+                )
+        return done
+
+    def _fetched(self, entry: SharedSession, runs: Path, log: Log) -> Path:
+        """A folder of a session; all of them are in place with all their files."""
+        finals = [runs / safe_name(run_id) for run_id in entry.runs]
+        for there in (final for final in finals if final.is_dir()):
+            if identity_of(there) != entry.runs[there.name].evidence:
+                raise EvidenceError(
+                    f"{there} and the shared store have the same run id and different content.",
+                    "One of them was changed or made up: find out which, and remove it.",
+                )
+        if missing := [final for final in finals if not final.is_dir()]:
+            log(f"fetching {', '.join(final.name for final in missing)}")
+            with new_directories(missing) as stagings:
+                for staging, final in zip(stagings, missing, strict=True):
+                    self._unpack(entry.runs[final.name], staging)
+        return finals[0]
+
+    def _unpack(self, run: SharedRun, folder: Path) -> None:
+        with tempfile.TemporaryDirectory() as temporary:
+            packed = Path(temporary) / "run"
+            try:
+                self.fs.get_file(f"{self.root}/{run.archive}", str(packed))
+            except FileNotFoundError:
+                raise EvidenceError(f"{run.archive} is missing from the shared store.", _DAMAGED) from None
+            if sha256_of_file(packed) != run.sha256:
+                raise EvidenceError(f"{run.archive} in the shared store is not what was put there.", _DAMAGED)
+            _unpack(packed, folder)
+
+    def count_on(self, runs: Path) -> None:
+        """Makes the next session here newer than all that are there."""
+        count_from(runs, self.newest())
+
+    @contextlib.contextmanager
+    def _one_at_a_time(self, what: str) -> Iterator[None]:
+        self.here.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.here / f"{what}.lock"):
+            yield
+
+
+def _pack(folder: Path, packed: Path) -> None:
+    with tarfile.open(packed, "w:gz", compresslevel=6) as archive:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            archive.add(path, path.relative_to(folder).as_posix(), recursive=False)
+
+
+def _unpack(packed: Path, folder: Path) -> None:
+    """Regular files alone, and below the folder alone, whatever the archive says."""
+    with tarfile.open(packed, "r:gz") as archive:
+        for member in archive:
+            content = archive.extractfile(member) if member.isreg() else None
+            path = folder / member.name
+            if content is None or not path.resolve().is_relative_to(folder.resolve()):
+                raise EvidenceError(f"{member.name!r} of an archive is no file of a run folder.", _DAMAGED)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as target:
+                shutil.copyfileobj(content, target)
+
+
+def _sequence_of(folder: Path) -> int:
+    if (folder / FOREIGN_FILE).is_file():
+        return 0
+    return RunFolder.open(folder).manifest.sequence

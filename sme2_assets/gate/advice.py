@@ -1,0 +1,86 @@
+"""What changes of a model bring, from the facts of each: ranked, and in a table. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sme2_assets.analysis.statistics import unpaired_ratio
+from sme2_assets.gate.baseline import ModelFacts
+from sme2_assets.gate.judge import match, place_of
+
+# What a person should care about: less is a matter of how work is counted, such as of a frame of zeros.
+LEAST_GAIN = 0.01
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A change that was tried: what it is, the code to write, and what became of it."""
+
+    name: str
+    what: str
+    code: str | None
+    facts: ModelFacts | None
+    problem: str | None = None
+
+    def gain(self, base: ModelFacts) -> float | None:
+        """By how much the share of MACs on the unit grows at least; None where nothing is counted."""
+        if self.facts is None:
+            return None
+        before, after = base.macs_share("on", "unknown"), self.facts.macs_share("on")
+        return None if before is None or after is None else after - before
+
+
+def ranked(base: ModelFacts, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The largest gain first, the fewest operators among equals; what could not be measured last."""
+
+    def order(candidate: Candidate) -> tuple[bool, float, int]:
+        gain = candidate.gain(base)
+        steps = candidate.facts.steps if candidate.facts else 0
+        return (candidate.facts is None, -round(gain or 0.0, 2), steps)
+
+    return sorted(candidates, key=order)
+
+
+def is_gain(base: ModelFacts, candidate: Candidate) -> bool:
+    return (candidate.gain(base) or 0.0) > LEAST_GAIN
+
+
+def moved(base: ModelFacts, candidate: Candidate) -> list[str]:
+    """The operators that come onto the unit."""
+    if candidate.facts is None:
+        return []
+    pairs = match(base.operators, candidate.facts.operators).pairs
+    return [place_of(old) for old, new in pairs if old.unit != "on" and new.unit == "on"]
+
+
+def row_of(base: ModelFacts, candidate: Candidate) -> dict[str, str]:
+    """A row of the table; a candidate without facts has its problem in the place of them."""
+    facts = candidate.facts
+    if facts is None:
+        return {"change": candidate.name, "MACs on the unit": f"not measured: {candidate.problem}"}
+    gain = candidate.gain(base)
+    effect = "" if facts is base or gain is None else f" ({100 * gain:+.1f} pp)"
+    return {
+        "change": candidate.name,
+        "MACs on the unit": f"{facts.macs_text()}{effect}",
+        "matrix operators on it": facts.units(),
+        "operators": str(facts.steps),
+        "delegate calls": str(facts.delegate_calls),
+        "program": f"{facts.program_bytes:,} B",
+        "worst output": f"{min(facts.sqnr_db):.1f} dB" if facts.sqnr_db else "unknown",
+        **_times(base, facts),
+    }
+
+
+def _times(base: ModelFacts, facts: ModelFacts) -> dict[str, str]:
+    cells = {}
+    for old, new in zip(base.times, facts.times, strict=False):
+        column = f"time, SME2 {new.sme2}, {new.device}"
+        if facts is base:
+            cells[column] = f"{sorted(new.rounds_ns)[len(new.rounds_ns) // 2] / 1e6:.3f} ms"
+            continue
+        ratio, low, high = unpaired_ratio(old.rounds_ns, new.rounds_ns)
+        interval = "too few rounds" if low is None else f"[{low:.2f}, {high:.2f}]"
+        cells[column] = f"{ratio:.2f} times {interval}"
+    return cells

@@ -1,0 +1,130 @@
+"""`sme2_gate.json`: what was true of some models when somebody recorded it. It lives in a user's repository.
+
+An operator is known by its module and its line of code, not by its position: unrelated changes leave it as it
+is. One operator is one line of the file, so a change of it reads well in a review.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, StrictStr
+
+from sme2_assets.evidence.documents import Count, Document, Number, Part, Text
+from sme2_assets.store import write_text_atomically
+
+BASELINE_FILE = "sme2_gate.json"
+
+
+class Operator(Part):
+    """A convolution or matrix product."""
+
+    module: StrictStr
+    source: StrictStr
+    code: StrictStr
+    category: Text
+    shape: StrictStr
+    kernel: Text
+    backend: Text
+    unit: Literal["on", "off", "unknown"]
+    macs: Count | None
+
+
+class Sketch(Part):
+    """So much of an array that another one can be told to be near it, or not: see `sketches`."""
+
+    dtype: Text
+    shape: list[Count]
+    power: Number
+    values: list[Number]
+
+
+class Outside(Part):
+    """Operators of the model that no delegate took."""
+
+    operator: Text
+    module: StrictStr
+    reason: StrictStr
+    count: Count
+
+
+class Times(Part):
+    """The median inference of every round of a session on one device."""
+
+    platform: Text
+    # As it was asked for (`--device`); empty: whatever the platform means without.
+    asked: StrictStr
+    device: Text
+    sme2: Literal["on", "off"]
+    threads: Count
+    cpus: StrictStr
+    rounds_ns: list[Number] = Field(min_length=1)
+
+
+class ModelFacts(Part):
+    """All that the gate knows of a variant."""
+
+    program_bytes: Count
+    # Calls of a delegate, and all operators, of one inference.
+    delegate_calls: Count
+    steps: Count
+    # Of each output, against the eager model; None without one.
+    sqnr_db: list[Number] | None
+    # What outputs have to reach at this precision, against the eager model and against the baseline's.
+    least_db: Number
+    inputs: list[Sketch]
+    outputs: list[Sketch]
+    operators: list[Operator]
+    outside: list[Outside]
+    times: list[Times] = Field(default_factory=list)
+
+    def units(self) -> str:
+        """How many matrix operators are on the unit, as people read it."""
+        units = [operator.unit for operator in self.operators]
+        unknown = f", {units.count('unknown')} unknown" if "unknown" in units else ""
+        return f"{units.count('on')} of {len(units)}{unknown}"
+
+    def macs_text(self) -> str:
+        """The share of the work on the unit; from least to most where some of it is unknown."""
+        share, most = self.macs_share("on"), self.macs_share("on", "unknown")
+        if share is None or most is None:
+            return "not counted"
+        return f"{share:.1%}" if share == most else f"{share:.1%} to {most:.1%}"
+
+    def macs_share(self, *units: str) -> float | None:
+        """Of the counted work, how much is on these units; None where nothing is counted."""
+        counted = [(each.unit, each.macs) for each in self.operators if each.macs is not None]
+        total = sum(macs for _, macs in counted)
+        return sum(macs for unit, macs in counted if unit in units) / total if total else None
+
+
+class Baseline(Document):
+    """The file."""
+
+    VERSION: ClassVar[int] = 1
+    REMEDY: ClassVar[str] = "Restore it, or record it again: `sme2 gate record MODEL`."
+
+    executorch: Text
+    models: dict[str, ModelFacts]
+
+    def write(self, path: Path) -> None:
+        write_text_atomically(path, _text({"schema": self.VERSION, **self.as_json()}) + "\n")
+
+
+def _text(value: Any, indent: str = "") -> str:
+    """JSON in which whatever holds only plain values is one line."""
+    plain = not isinstance(value, dict | list) or not any(
+        isinstance(each, dict | list) for each in (value.values() if isinstance(value, dict) else value)
+    )
+    if plain or not value:
+        return json.dumps(value, allow_nan=False)
+    inner = f"{indent}  "
+    if isinstance(value, list):
+        lines = [_text(each, inner) for each in value]
+        opening, closing = "[", "]"
+    else:
+        lines = [f"{json.dumps(name)}: {_text(each, inner)}" for name, each in value.items()]
+        opening, closing = "{", "}"
+    return f"{opening}\n{inner}" + f",\n{inner}".join(lines) + f"\n{indent}{closing}"

@@ -1,0 +1,73 @@
+"""The gate's answer as Markdown: for a terminal, a job's page, or a comment on a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sme2_assets.gate.baseline import ModelFacts
+from sme2_assets.gate.judge import Finding
+
+# By this line a comment of an earlier run is found again, and replaced.
+MARK = "<!-- sme2 gate -->"
+_MOST_ROWS = 25
+
+
+def summary(
+    findings: Mapping[str, Sequence[Finding]],
+    before: Mapping[str, ModelFacts],
+    after: Mapping[str, ModelFacts],
+) -> str:
+    """`findings` of each variant, losses first, as `judge` gives them."""
+    losing = [variant for variant, found in findings.items() if has_losses(found)]
+    verdict = f"lost something in {', '.join(losing)}" if losing else "nothing was lost"
+    lines = [MARK, f"## SME2 gate: {verdict}", "", *_overview(findings, before, after)]
+    for variant, found in findings.items():
+        lines += _table(variant, found)
+    lines += ["", "Kernels and outputs are those of an emulated SME2 unit, of which no time is known."]
+    if losing:
+        lines.append(f"If this is meant, record it: `sme2 gate record {' '.join(losing)}`.")
+    return "\n".join(lines) + "\n"
+
+
+def has_losses(findings: Sequence[Finding]) -> bool:
+    return any(finding.kind == "loss" for finding in findings)
+
+
+def _overview(
+    findings: Mapping[str, Sequence[Finding]],
+    before: Mapping[str, ModelFacts],
+    after: Mapping[str, ModelFacts],
+) -> list[str]:
+    rows = [
+        "| model | | matrix operators on the SME unit | MACs on it | program |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for variant, found in findings.items():
+        mark = "**lost**" if has_losses(found) else "ok"
+        cells = [facts[variant].units() for facts in (before, after)]
+        shares = [facts[variant].macs_text() for facts in (before, after)]
+        sizes = [f"{facts[variant].program_bytes:,} B" for facts in (before, after)]
+        rows.append(f"| {variant} | {mark} | {_change(cells)} | {_change(shares)} | {_change(sizes)} |")
+    return rows
+
+
+def _change(cells: Sequence[str]) -> str:
+    return cells[0] if cells[0] == cells[1] else f"{cells[0]} → {cells[1]}"
+
+
+def _table(variant: str, findings: Sequence[Finding]) -> list[str]:
+    if not findings:
+        return []
+    rows = [
+        f"| {finding.kind} | {_cell(finding.where)} | {_cell(finding.what)} |"
+        for finding in findings[:_MOST_ROWS]
+    ]
+    more = len(findings) - _MOST_ROWS
+    cut = [f"| | | and {more} more: `sme2 gate check --json` |"] if more > 0 else []
+    return ["", f"### {variant}", "", "| | where | what |", "| --- | --- | --- |", *rows, *cut]
+
+
+def _cell(text: str) -> str:
+    """Names come from outside: none of them ends a cell, or is Markdown or HTML."""
+    escaped = "".join(f"\\{char}" if char in r"\`*_[]<>|~#@!" else char for char in text)
+    return " ".join(escaped.split())

@@ -1,0 +1,93 @@
+"""What a measured run puts into the baseline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sme2_assets.errors import Sme2Error
+from sme2_assets.evidence.folder import RunFolder
+from sme2_assets.gate.baseline import ModelFacts, Operator, Outside, Sketch, Times
+from sme2_assets.gate.sketches import sketch_of
+from sme2_assets.models.artifact import load_exported, read_manifest
+from sme2_assets.store import Store
+from sme2_assets.warehouse import Warehouse
+
+# A trace numbers operators of one kind: the number is a position, which the gate does not go by.
+_OPERATORS = """
+    SELECT
+        coalesce(module, '') AS module, coalesce(source, '') AS source, coalesce(code, '') AS code, category,
+        coalesce(input_shape || ' to ' || output_shape, '') AS shape,
+        regexp_replace(name, ' #\\d+$', '') AS kernel, backend, on_sme_unit AS unit, macs
+    FROM operator_facts WHERE run_id = ? AND on_sme_unit IS NOT NULL
+    ORDER BY delegate NULLS LAST, position
+"""
+_OUTSIDE = """
+    SELECT operator, coalesce(module, '') AS module, coalesce(min(reason), '') AS reason,
+        sum(count)::BIGINT AS count
+    FROM delegation WHERE run_id = ? AND NOT delegated GROUP BY operator, module ORDER BY ALL
+"""
+# By the same place as in _OPERATORS.
+_BECAUSE = """
+    SELECT coalesce(module, '') AS module, coalesce(source, '') AS source, min(because) AS because
+    FROM missed_sme2 WHERE run_id = ? AND on_sme_unit = 'off' GROUP BY ALL
+"""
+
+
+class Taken(NamedTuple):
+    """The facts, and what no baseline needs: why operators are off the unit, by module and line."""
+
+    facts: ModelFacts
+    because: dict[tuple[str, str], str]
+
+
+def taken_of(store: Store, warehouse: Warehouse, run_id: str, timed: list[Times]) -> Taken:
+    """Of a run with SME2 on, and of the times of the same program that were measured beside it."""
+    folder = RunFolder.verified(store.run_dir(run_id))
+    identity, info = folder.manifest.identity, folder.manifest.info
+    exported = load_exported(
+        store.artifacts / "models" / identity.variant / (store.current("model", identity.variant) or "")
+    )
+    if exported.pte_sha256 != identity.pte_sha256:
+        raise Sme2Error(
+            f"{identity.variant} was exported anew while it was measured.",
+            "Leave the model alone until the gate has ended, and run it again.",
+        )
+    outputs = next(folder.processes("latency")).folder / "outputs"
+    facts = ModelFacts(
+        program_bytes=exported.pte.stat().st_size,
+        delegate_calls=read_manifest(exported.manifest).operators.delegates,
+        steps=len(_records(warehouse, "SELECT 1 FROM operator_facts WHERE run_id = ?", run_id)),
+        sqnr_db=[round(each["sqnr_db"], 2) for each in info.agreements] or None,
+        least_db=info.sqnr_threshold_db,
+        inputs=_sketches(exported.inputs),
+        outputs=_sketches(sorted(outputs.glob("output_*.npy"), key=lambda path: int(path.stem[7:]))),
+        operators=[Operator(**row) for row in _records(warehouse, _OPERATORS, run_id)],
+        outside=[Outside(**row) for row in _records(warehouse, _OUTSIDE, run_id)],
+        times=timed,
+    )
+    reasons = _records(warehouse, _BECAUSE, run_id)
+    return Taken(facts, {(each["module"], each["source"]): each["because"] for each in reasons})
+
+
+def times_of(warehouse: Warehouse, run_id: str, asked: str) -> Times:
+    """The rounds of a native run."""
+    [run] = _records(warehouse, "SELECT * FROM runs WHERE run_id = ?", run_id)
+    rounds = _records(
+        warehouse, "SELECT median_ns FROM latency_rounds WHERE run_id = ? ORDER BY round", run_id
+    )
+    names = ("platform", "device", "sme2", "threads", "cpus")
+    medians = [each["median_ns"] for each in rounds]
+    return Times(**{name: run[name] for name in names}, asked=asked, rounds_ns=medians)
+
+
+def _sketches(paths: list[Path]) -> list[Sketch]:
+    return [sketch_of(np.load(path, allow_pickle=False)) for path in paths]
+
+
+def _records(warehouse: Warehouse, sql: str, run_id: str) -> list[dict[str, Any]]:
+    rows = warehouse.query(sql, [run_id])
+    records = rows.astype(object).where(rows.notna(), None).to_dict("records")
+    return [{str(name): value for name, value in row.items()} for row in records]

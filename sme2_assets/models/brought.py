@@ -1,0 +1,117 @@
+"""Model files for models that are somewhere else: a folder of weights, or a callable of a package.
+
+Belongs here: the text of such files, and what they call. What is read to write them is neither run nor
+imported.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from sme2_assets.errors import ExportError
+from sme2_assets.models.huggingface.types import (
+    DECODE,
+    PREFILL,
+    WHOLE,
+    model_type,
+    package_folder,
+    type_names,
+)
+from sme2_assets.models.spec import PRECISIONS, EagerModel, how_to_install
+
+_CALLABLE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<factory>[A-Za-z_]\w*)")
+_REMEDY = "name a folder with config.json and *.safetensors, or a callable as package.module:factory"
+
+
+def model_file(name: str, source: str) -> str:
+    """The text of a model file for what `source` names."""
+    if Path(source).expanduser().is_dir():
+        return _for_folder(name, Path(source).expanduser().resolve())
+    if found := _CALLABLE.fullmatch(source):
+        return _for_callable(name, found["module"], found["factory"])
+    raise ExportError(f"{source!r} is neither a folder nor a callable of a package", _REMEDY)
+
+
+def checkpoint(folder: str, part: str, **sizes: int) -> EagerModel:
+    """A part of the model whose configuration and weights lie in a folder."""
+    from sme2_assets.models.sources.huggingface import build
+
+    return build(_type_in(Path(folder)).replace(".", "_"), part, folder, "", **sizes)
+
+
+def made_elsewhere(made: Any, source: str) -> Any:
+    """What a callable gave, as a model: one already, or a module with a tuple of its example inputs."""
+    if hasattr(made, "get_eager_model"):
+        return made
+    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], tuple)):
+        raise ExportError(
+            f"{source} gives a {type(made).__name__}, which is no model",
+            "give (module, (input, ...)), or an object with get_eager_model() and get_example_inputs()",
+        )
+
+    class Made:
+        def get_eager_model(self) -> Any:
+            return made[0]
+
+        def get_example_inputs(self) -> tuple[Any, ...]:
+            return made[1]
+
+    return Made()
+
+
+def _type_in(folder: Path) -> str:
+    try:
+        kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ExportError(f"{folder} has no config.json with a model_type ({error})", _REMEDY) from None
+    if not isinstance(kind, str) or kind not in type_names():
+        needs = how_to_install("transformers") if package_folder() is None else _REMEDY
+        raise ExportError(f"{folder} is of the type {kind!r}, which transformers does not have here", needs)
+    return kind
+
+
+def _for_folder(name: str, folder: Path) -> str:
+    kind = _type_in(folder)
+    files = [str(path) for path in sorted([folder / "config.json", *folder.glob("*.safetensors")])]
+    if len(files) < 2:
+        raise ExportError(f"{folder} has no weights (*.safetensors)", _REMEDY)
+    parts = model_type(kind).parts or (WHOLE,)
+    entries, functions = [], []
+    for part in parts:
+        entry = {
+            "name": name if part == WHOLE else f"{name}_{part}",
+            "factory": part,
+            "description": f"{kind}, {part}, with the weights in {folder}",
+            "precisions": list(PRECISIONS),
+            "files": files,
+        }
+        sizes = {"sequence": 32, "context": 64} if part in (PREFILL, DECODE) else {}
+        sizes["batch"] = 1
+        arguments = ", ".join(f"{size}: int = {value}" for size, value in sizes.items())
+        passed = ", ".join(f"{size}={size}" for size in sizes)
+        entries.append(f"    {entry!r},\n")
+        functions.append(f"\n\ndef {part}({arguments}):\n    return checkpoint(FOLDER, {part!r}, {passed})\n")
+    return (
+        f'"""The model {name}: what lies in a folder as transformers saves it. Arguments are options."""\n\n'
+        "from sme2_assets.models.brought import checkpoint\n\n"
+        f"FOLDER = {str(folder)!r}\nMODEL = [\n{''.join(entries)}]\n{''.join(functions)}"
+    )
+
+
+def _for_callable(name: str, module: str, factory: str) -> str:
+    entry = {
+        "name": name,
+        "factory": "model",
+        "description": f"{factory} of {module}",
+        "packages": [module.partition(".")[0]],
+    }
+    return (
+        f'"""The model {name}: what a callable of an installed package gives."""\n\n'
+        f"from {module} import {factory} as make\n\n"
+        "from sme2_assets.models.brought import made_elsewhere\n\n"
+        f"MODEL = {entry!r}\n\n\n"
+        f"def model():\n    return made_elsewhere(make(), {f'{module}:{factory}'!r})\n"
+    )

@@ -1,0 +1,188 @@
+"""Configurations that are small in a way each model type accepts.
+
+Types name the same size differently (`hidden_size`, `d_model`, `n_embd`), nest configurations, and tie sizes
+to one another in ways that no table knows. So names are translated, and several ways of being small are
+tried from the smallest on, until one gives a network that runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+LARGEST_PARAMETERS = 150_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """The options that a person may give, whatever a type calls them."""
+
+    layers: int = 2
+    hidden: int = 128
+    heads: int = 4
+    sequence: int = 32
+    context: int = 64
+    vocabulary: int = 1000
+    image: int = 64
+    batch: int = 1
+
+
+# Names of attributes by what they are. `hidden_dim` is the width of the feed-forward where there is another
+# name for the width itself.
+# fmt: off
+_LAYERS = (
+    "num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers",
+    "num_encoder_layers", "num_decoder_layers", "depth", "num_blocks", "num_block", "encoder_num_layers",
+    "decoder_num_layers", "encoder_num_hidden_layers", "decoder_num_hidden_layers",
+    "num_self_attends_per_block", "encoder_hidden_layers", "decoder_hidden_layers",
+)
+_WIDTHS = (
+    "hidden_size", "d_model", "embed_dim", "n_embd", "dim", "emb_dim", "d_embed", "encoder_hidden_size",
+    "decoder_hidden_size", "embedding_size", "decoder_hidden_dim",
+)
+_HEADS = (
+    "num_attention_heads", "num_heads", "n_head", "n_heads", "encoder_attention_heads",
+    "decoder_attention_heads", "num_key_value_heads", "num_kv_heads", "encoder_num_attention_heads",
+    "decoder_num_attention_heads", "encoder_num_key_value_heads", "decoder_num_key_value_heads",
+    "num_decoder_attention_heads",
+)
+_FEED_FORWARDS = (
+    "intermediate_size", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim", "d_ff", "d_inner",
+    "ffn_hidden_size", "hidden_dim", "dim_feedforward", "mlp_dim", "encoder_intermediate_size",
+    "decoder_intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size",
+)
+# fmt: on
+_HEAD_WIDTHS = ("head_dim", "d_kv", "kv_channels", "attention_head_dim", "d_head")
+_POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_target_positions",
+              "max_source_positions")  # fmt: skip
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_EXPERT_CHOICES = ("num_experts_per_tok", "moe_topk", "top_k_experts")
+_EXPERT_GROUPS = ("n_group", "topk_group")
+_VOCABULARIES = ("vocab_size", "text_vocab_size")
+
+
+def small_configurations(cls: Any, sizes: Sizes) -> list[Callable[[], Any]]:
+    """Ways to a configuration of a class, the smallest first; the last is the type's own."""
+    ways = (_all_sizes, _with_own_heads, _but_widths, _layers_only)
+    return [*(functools.partial(_configured, cls, sizes, way) for way in ways), cls]
+
+
+def _configured(cls: Any, sizes: Sizes, change: Callable[[Any, Sizes], dict[str, Any]]) -> Any:
+    own = cls()
+    changes = change(own, sizes)
+    for name in getattr(cls, "sub_configs", {}):
+        inner = getattr(own, name, None)
+        if getattr(inner, "model_type", None) == "timm_backbone":
+            changes[name] = _residual_backbone(inner)
+        elif hasattr(inner, "to_dict"):
+            changes[name] = _configured(type(inner), sizes, change)
+    if "vocab_size" in changes:
+        changes |= _tokens_within(own, sizes.vocabulary)
+    config = cls(**{name: value for name, value in changes.items() if _can_be_set(own, name)})
+    # A cache would be an output, and differ from call to call.
+    if hasattr(config, "use_cache"):
+        config.use_cache = False
+    return config
+
+
+def _can_be_set(config: Any, name: str) -> bool:
+    computed = getattr(type(config), name, None)
+    return hasattr(config, name) and not (isinstance(computed, property) and computed.fset is None)
+
+
+def _residual_backbone(timm: Any) -> Any:
+    """transformers' own ResNet in the place of one of timm, which is another package."""
+    from transformers import ResNetConfig
+
+    stages = len(getattr(timm, "out_indices", None) or [0])
+    small: dict[str, Any] = {"embedding_size": 32, "hidden_sizes": [64, 128, 256, 512], "depths": [1] * 4}
+    small["out_features"] = [f"stage{5 - stages + index}" for index in range(stages)]
+    return ResNetConfig(**small)
+
+
+def _all_sizes(own: Any, sizes: Sizes) -> dict[str, Any]:
+    """Every size that has a name we know."""
+    return {
+        **_but_widths(own, sizes),
+        **_set(own, _WIDTHS, sizes.hidden),
+        **_set(own, _HEADS, sizes.heads),
+        **_set(own, _HEAD_WIDTHS, sizes.hidden // sizes.heads),
+        **_set(own, _FEED_FORWARDS, 4 * sizes.hidden),
+    }
+
+
+def _with_own_heads(own: Any, sizes: Sizes) -> dict[str, Any]:
+    """Few heads of the type's own width: rotary tables and the like are cut to it."""
+    heads: Any = getattr(own, "num_attention_heads", None)
+    hidden: Any = getattr(own, "hidden_size", None)
+    if not (_is_size(heads) and _is_size(hidden)):
+        return _but_widths(own, sizes)
+    width = getattr(own, "head_dim", None) or hidden // heads
+    wide = sizes.heads * width
+    return {
+        **_but_widths(own, sizes),
+        **_set(own, _WIDTHS, wide),
+        **_set(own, _HEADS, sizes.heads),
+        **_set(own, _FEED_FORWARDS, 2 * wide),
+    }
+
+
+def _but_widths(own: Any, sizes: Sizes) -> dict[str, Any]:
+    """All but the widths."""
+    return {
+        **_layers_only(own, sizes),
+        **_set(own, _VOCABULARIES, sizes.vocabulary),
+        **_set(own, _POSITIONS, 2 * max(sizes.sequence, sizes.context)),
+        **_set(own, ("image_size",), _image(own, sizes.image)),
+    }
+
+
+def _layers_only(own: Any, sizes: Sizes) -> dict[str, Any]:
+    changes = _set(own, _LAYERS, sizes.layers)
+    depths = getattr(own, "depths", None)
+    if isinstance(depths, list | tuple):
+        changes["depths"] = [min(depth, sizes.layers) if _is_size(depth) else depth for depth in depths]
+    return {
+        **changes,
+        **_set(own, _EXPERTS, 4),
+        **_set(own, _EXPERT_CHOICES, 2),
+        **_set(own, _EXPERT_GROUPS, 1),
+    }
+
+
+def _set(own: Any, names: Any, value: Any) -> dict[str, Any]:
+    """The names that a configuration has as sizes of its own, by the name it was declared with."""
+    aliases = getattr(own, "attribute_map", {})
+    return {
+        aliases.get(name, name): value
+        for name in names
+        if _is_size(getattr(own, name, None)) or (name == "image_size" and hasattr(own, name))
+    }
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+def _image(own: Any, image: int) -> Any:
+    """The nearest size that patches fill; as many values as the type has."""
+    patch: Any = getattr(own, "patch_size", None)
+    if _is_size(patch) and image % patch:
+        image = patch * max(2, round(image / patch))
+    value = getattr(own, "image_size", None)
+    return [image] * len(value) if isinstance(value, list | tuple) else image
+
+
+def _tokens_within(own: Any, vocabulary: int) -> dict[str, Any]:
+    """Numbers of special tokens, moved to the end of the vocabulary; inputs leave that end alone."""
+    changes: dict[str, Any] = {}
+    for name, value in own.to_dict().items():
+        token = name.endswith(("_token_id", "_token_index", "_token_type_id", "_start_id", "_end_id"))
+        if token and _is_size(value) and value >= vocabulary:
+            changes[name] = vocabulary - 1 - len(changes)
+    return changes
+
+
+SPECIAL_TOKENS = 32

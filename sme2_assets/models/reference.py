@@ -1,0 +1,211 @@
+"""What the eager model gives: the values that a program is judged by.
+
+Belongs here: running the eager model, over several inferences where it has state; what its outputs say about
+themselves (indices, numbers too small to compare, no numbers at all). Does not: what a program gives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sme2_assets.evidence.numerics import Ranking, below_normal
+from sme2_assets.models.inputs import ModelInputs, flat_tensors, tensor_array
+
+# Inferences that a model with state is followed through: one that forgets shows in the second, one that
+# starts wrong in the first.
+STEPS = 3
+
+# Operators that give indices, and the place of these among their results.
+_RANKING = {"topk": 1, "sort": 1, "argmax": None, "argmin": None, "max": 1, "min": 1}
+# They write infinities on purpose, as masks do.
+_FILLING = ("full", "fill", "masked_fill", "where", "scalar_tensor", "lift_fresh")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The outputs of every inference, and what the inference does besides giving them."""
+
+    outputs: list[list[Any]]
+    inputs_after: list[list[Any]]
+    """The inputs as each inference left them, flat."""
+    changes_inputs: bool
+    state: tuple[str, ...]
+    """Buffers that an inference changes."""
+    rankings: dict[int, Ranking]
+    """Of outputs that are indices: what they point into."""
+
+    def expected(self, changed_inputs: list[int]) -> list[Any]:
+        """What a program gives over all inferences: the inputs that it writes come first, each time."""
+        return [
+            value
+            for outputs, inputs in zip(self.outputs, self.inputs_after, strict=True)
+            for value in (*(inputs[index] for index in changed_inputs), *outputs)
+        ]
+
+
+def run_reference(model: Any, inputs: ModelInputs) -> Reference:
+    """The model run on copies of its inputs, from its initial state; it has that state again afterwards."""
+    import torch
+
+    first, after = [], []
+    with state_kept(model), torch.no_grad():
+        before = _versions(model)
+        given = inputs.copied()
+        leaves = given.flat()
+        versions = [_version(leaf) for leaf in leaves]
+        watch = _index_watch()
+        with watch:
+            outputs = flat_tensors(model(*given.args, **given.kwargs))
+        rankings = watch.rankings(outputs)
+        state = tuple(name for name, version in _versions(model).items() if before.get(name) != version)
+        changed = versions != [_version(leaf) for leaf in leaves]
+        # Copied: a later inference may change what an earlier one gave.
+        first.append([value.clone() for value in outputs])
+        after.append(leaves)
+        for _ in range(STEPS - 1 if state else 0):
+            given = inputs.copied()
+            first.append([value.clone() for value in flat_tensors(model(*given.args, **given.kwargs))])
+            after.append(given.flat())
+    return Reference(first, after, changed, state, {} if state else rankings)
+
+
+def show_to_observers(prepared: Any, inputs: ModelInputs, initial: Mapping[str, Any]) -> None:
+    """Runs a model that is being quantised from its initial state: several inferences where it has some.
+
+    The observers' own buffers are not among the initial ones: what they saw is kept.
+    """
+    set_buffers(prepared, initial)
+    before = _versions(prepared)
+    inputs.call(prepared)
+    after = _versions(prepared)
+    for _ in range(STEPS - 1 if any(before.get(name) != after.get(name) for name in initial) else 0):
+        inputs.call(prepared)
+
+
+def set_buffers(model: Any, values: Mapping[str, Any]) -> None:
+    """Gives buffers these values, where the model has one of that name."""
+    import torch
+
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            if name in values:
+                buffer.copy_(values[name])
+
+
+@contextlib.contextmanager
+def state_kept(model: Any) -> Iterator[None]:
+    """The buffers of a model are afterwards what they were before."""
+    before = dict(model.named_buffers())
+    values = {name: buffer.clone() for name, buffer in before.items()}
+    try:
+        yield
+    finally:
+        for name, buffer in before.items():
+            owner, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(owner), attribute, buffer)
+        set_buffers(model, values)
+
+
+def _versions(model: Any) -> dict[str, tuple[int, int]]:
+    """What tells whether a buffer was changed in place, or replaced."""
+    return {name: (id(buffer), buffer._version) for name, buffer in model.named_buffers()}
+
+
+def not_finite(outputs: list[Any]) -> str | None:
+    """Which output has NaN or infinity, in words."""
+    for index, value in enumerate(outputs):
+        if value.is_floating_point() and (bad := int((~value.isfinite()).sum())):
+            what = "NaN" if bool(value.isnan().any()) else "infinity"
+            return f"output {index} has {what} in {bad:,} of {value.numel():,} elements"
+    return None
+
+
+def blame_first_not_finite(model: Any, inputs: ModelInputs) -> None:
+    """Runs the model and raises where the first value that is not finite comes from finite ones."""
+    import torch
+    from torch.utils import _python_dispatch, _pytree
+
+    def bad(values: Any) -> bool:
+        return any(
+            isinstance(value, torch.Tensor) and value.is_floating_point() and not bool(value.isfinite().all())
+            for value in _pytree.tree_leaves(values)
+        )
+
+    class Watching(_python_dispatch.TorchDispatchMode):
+        supports_higher_order_operators = True
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            name = getattr(func, "_opname", "")
+            if not name.startswith(_FILLING) and bad(made) and not bad((args, kwargs)):
+                raise ArithmeticError("the first value that is not finite comes from here")
+            return made
+
+    with state_kept(model), torch.no_grad(), Watching():
+        copied = inputs.copied()
+        model(*copied.args, **copied.kwargs)
+
+
+def too_small(outputs: list[Any]) -> list[str]:
+    """What to say of outputs with values below the smallest normal number: kernels make zeros of them."""
+    said = []
+    for index, value in enumerate(outputs):
+        array = tensor_array(value)
+        if count := int(np.count_nonzero(below_normal(array))):
+            said.append(
+                f"output {index} of the eager model has {count:,} of {array.size:,} values below the "
+                f"smallest normal number ({np.finfo(array.dtype).tiny:.2g}): they are compared as zero"
+            )
+    return said
+
+
+def _version(leaf: Any) -> int | None:
+    return getattr(leaf, "_version", None)
+
+
+def _index_watch() -> Any:
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watch(TorchDispatchMode):
+        """Keeps what operators rank, and where their indices go."""
+
+        supports_higher_order_operators = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[tuple[Any, Ranking]] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            if (name := getattr(func, "_opname", "")) in _RANKING:
+                place = _RANKING[name]
+                indices = made[place] if place is not None and isinstance(made, tuple) else made
+                if isinstance(indices, torch.Tensor) and indices.dtype == torch.int64:
+                    names = [argument.name for argument in func._schema.arguments]
+                    named = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
+                    self.seen.append((indices, _ranking(named)))
+            return made
+
+        def rankings(self, outputs: list[Any]) -> dict[int, Ranking]:
+            """By output: those that are, memory and shape, indices that were seen."""
+            return {
+                index: ranking
+                for index, value in enumerate(outputs)
+                for indices, ranking in self.seen
+                if value.shape == indices.shape and value.data_ptr() == indices.data_ptr()
+            }
+
+    return Watch()
+
+
+def _ranking(named: dict[str, Any]) -> Ranking:
+    values, axis = tensor_array(named["self"].clone()), named.get("dim", -1 if "k" in named else None)
+    if axis is None:
+        values, axis = values.ravel(), 0
+    return Ranking(values, axis, bool(named.get("sorted", True)))

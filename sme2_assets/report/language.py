@@ -1,0 +1,96 @@
+"""What was measured of a language model, in the terms of llama-bench: pp reads a prompt, tg adds a token.
+
+Belongs here: the table of one row per phase, precision and state. It rests on the manifest of the export
+(tokens, cache, size) and on the newest run of each state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import pandas as pd
+
+from sme2_assets.errors import Sme2Error
+from sme2_assets.models.artifact import MANIFEST, PTE, ModelManifest, read_manifest
+from sme2_assets.report.tables import TextTable
+from sme2_assets.store import Store
+from sme2_assets.warehouse import Warehouse
+
+HEADER = (
+    *("variant", "test", "platform", "device", "threads", "SME2", "t/s", "ms"),
+    *("on the SME unit", "MACs on the unit", "program MB", "cache kB"),
+)
+_RUNS = """
+SELECT latest.platform, latest.device, latest.threads, latest.sme2, latest.fidelity, median_ns,
+       on_unit, matrix_operators, macs_on_unit, macs_on_unit_at_most
+FROM latest_runs AS latest JOIN latency_summary USING (run_id) LEFT JOIN unit_use USING (run_id)
+WHERE latest.variant = ? ORDER BY ALL
+"""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What one inference of a program of a language model does."""
+
+    test: str
+    tokens: int
+    """Of all texts at once."""
+    cache_bytes: int
+    program_bytes: int
+
+
+def phase_of(manifest: ModelManifest) -> Phase | None:
+    """The phase of a program that gives logits and a cache; None for any other."""
+    cache = manifest.outputs[1:]
+    if len(cache) < 2 or len(cache) % 2 or len({tuple(tensor.shape) for tensor in cache}) != 1:
+        return None
+    batch, length = (*manifest.inputs[0].shape, 1, 1)[:2]
+    takes_cache = len(manifest.inputs) > len(cache)
+    if not takes_cache and len(manifest.inputs) != 1:
+        return None
+    held = sum(prod(tensor.shape) * np.dtype(tensor.dtype).itemsize for tensor in cache)
+    test = f"tg{length}" if takes_cache else f"pp{length}"
+    return Phase(test, batch * length, held, manifest.files[PTE].bytes)
+
+
+def language_table(store: Store, warehouse: Warehouse, variants: list[str]) -> TextTable:
+    """A row for each phase, precision and state that was measured."""
+    rows = []
+    for variant in variants:
+        current = store.current("model", variant)
+        if current is None:
+            continue
+        phase = phase_of(read_manifest(store.artifacts / "models" / variant / current / MANIFEST))
+        if phase is not None:
+            rows += [_cells(variant, phase, run) for _, run in warehouse.query(_RUNS, [variant]).iterrows()]
+    if not rows:
+        raise Sme2Error(
+            "Nothing was measured of a language model of that name.",
+            f"Measure both phases first: sme2 profile {variants[0]}",
+        )
+    return TextTable.of(HEADER, rows)
+
+
+def _cells(variant: str, phase: Phase, run: pd.Series) -> list[object]:
+    # Emulated times, and those of another architecture, say nothing about SME2.
+    timed = run["fidelity"] not in ("emulated", "reference")
+    known = pd.notna(run["macs_on_unit"])
+    low, high = run["macs_on_unit"], run["macs_on_unit_at_most"]
+    share = (f"{low:.0%}" if low == high else f"{low:.0%} to {high:.0%}") if known else None
+    counted = pd.notna(run["on_unit"])
+    return [
+        variant,
+        phase.test,
+        run["platform"],
+        run["device"],
+        run["threads"],
+        run["sme2"],
+        f"{phase.tokens / run['median_ns'] * 1e9:,.1f}" if timed else None,
+        f"{run['median_ns'] / 1e6:.3f}" if timed else None,
+        f"{run['on_unit']:.0f} of {run['matrix_operators']:.0f}" if counted else None,
+        share,
+        f"{phase.program_bytes / 1e6:.2f}",
+        f"{phase.cache_bytes / 1e3:.1f}",
+    ]

@@ -1,0 +1,56 @@
+"""SQL over the Parquet files of tables, and the SQL files of this room."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from sme2_assets.analysis.unit import filled_in
+from sme2_assets.warehouse.commits import TableFile
+from sme2_assets.warehouse.schema import Column, Table
+
+
+def sql_file(name: str) -> str:
+    return filled_in(resources.files(__package__).joinpath(name).read_text())
+
+
+def quoted(path: Path) -> str:
+    return str(path).replace("'", "''")
+
+
+def literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def typed(columns: Sequence[Column]) -> str:
+    """Columns, each cast to its type."""
+    return ", ".join(f'"{column.name}"::{column.type} AS "{column.name}"' for column in columns)
+
+
+def no_rows(table: Table) -> str:
+    nulls = ", ".join(f'NULL::{column.type} AS "{column.name}"' for column in table.all_columns)
+    return f"SELECT {nulls} WHERE false"
+
+
+def stored_rows(folder: Path | str, files: Sequence[TableFile]) -> str:
+    """The rows of files of one table as they are stored; some, at least."""
+    alike: dict[tuple[str, bool], list[str]] = defaultdict(list)
+    for file in files:
+        alike[file.columns, file.group is None].append(literal(f"{folder}/{file.path}"))
+    # Files of the same columns together: so only one of them is opened to learn which columns there are.
+    # A file of one run has its keys in its path, one of many has them inside.
+    return " UNION ALL BY NAME ".join(
+        f"FROM read_parquet([{', '.join(paths)}], "
+        f"hive_partitioning = {keys_in_path}, hive_types_autocast = false)"
+        for (_, keys_in_path), paths in alike.items()
+    )
+
+
+def rows_of_files(table: Table, folder: Path | str, files: Sequence[TableFile]) -> str:
+    """SQL for the rows of files; what was written before a column was declared has NULL there."""
+    if not files:
+        return no_rows(table)
+    rows = f"({no_rows(table)}) UNION ALL BY NAME {stored_rows(folder, files)}"
+    return f"SELECT {typed(table.all_columns)} FROM ({rows})"

@@ -1,0 +1,1 @@
+"""The gate: what is lost is found, what is not is not."""

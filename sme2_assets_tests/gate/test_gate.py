@@ -1,0 +1,216 @@
+"""A gate over a real model: recorded, unchanged, then changed so that a convolution loses its SME2 kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sme2_assets.analysis.statistics import MIN_ROUNDS
+from sme2_assets.cli import main
+from sme2_assets.gate.baseline import BASELINE_FILE, Baseline
+from sme2_assets.gate.judge import Tolerances, judge
+from sme2_assets.gate.summary import MARK
+from sme2_assets.models.rewrites import REWRITES
+from sme2_assets.store import CHECKOUT
+from sme2_assets.targets.host import host_platform
+from sme2_assets.targets.qemu import Qemu
+from sme2_assets_tests.gate.test_action import run_step
+from sme2_assets_tests.skills import bash_commands
+
+NET = """
+import torch
+
+MODEL = {{"factory": "Net", "precisions": ["fp16"]}}
+
+
+class Layers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = torch.nn.Conv2d(3, 16, 3, padding=1)
+        self.body = torch.nn.Conv2d(16, 16, 3, padding=1{groups})
+
+    def forward(self, x):
+        x = torch.relu(self.stem(x))
+        return self.body(x)
+
+
+class Net:
+    def get_eager_model(self):
+        return Layers()
+
+    def get_example_inputs(self):
+        return (torch.randn(1, 3, 16, 16),)
+"""
+BODY_LINE = NET.splitlines().index("        return self.body(x)") + 1
+
+
+@pytest.fixture(scope="module")
+def repository(
+    tmp_path_factory: pytest.TempPathFactory, artifacts_dir: Path, emulator: Qemu
+) -> Iterator[Path]:
+    """Somebody's repository with a model and a baseline of it."""
+    root = tmp_path_factory.mktemp("repository")
+    (root / "nets").mkdir()
+    (root / "data").mkdir()
+    (root / "data" / "artifacts").symlink_to(artifacts_dir)
+    (root / "data" / "tools").symlink_to(artifacts_dir / "tools")
+    (root / "nets" / "net.py").write_text(NET.format(groups=""))
+    before = dict(os.environ)
+    os.environ.update(SME2_DATA=str(root / "data"), SME2_MODELS=str(root / "nets"))
+    done = gate(root, "record", "net")
+    assert done.exit_code == 0, done.output
+    yield root
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def gate(root: Path, *words: str) -> Result:
+    command = words[0]
+    return CliRunner().invoke(main, ["gate", command, "--baseline", str(root / BASELINE_FILE), *words[1:]])
+
+
+def test_the_baseline_has_what_the_model_is(repository: Path):
+    [(variant, facts)] = Baseline.read(repository / BASELINE_FILE).models.items()
+    assert variant == "net-fp16"
+    assert [(each.module, each.unit) for each in facts.operators] == [("stem", "on"), ("body", "on")]
+    # By hand: places x kernel x input channels x output channels.
+    assert [each.macs for each in facts.operators] == [256 * 9 * 3 * 16, 256 * 9 * 16 * 16]
+    assert facts.outside == []
+    assert facts.outputs[0].shape == [1, 16, 16, 16]
+
+
+def test_a_change_that_loses_a_kernel_fails_with_the_line(repository: Path, artifacts_dir: Path):
+    """A depthwise convolution, of which XNNPACK has no SME2 kernel; by the step of the action."""
+    recorded = (repository / BASELINE_FILE).read_text()
+    (repository / "nets" / "net.py").write_text(NET.format(groups=", groups=16"))
+    home = repository / "home"
+    cache = home / ".cache" / "sme2-gate"
+    cache.mkdir(parents=True)
+    (cache / "artifacts").symlink_to(artifacts_dir)
+    (cache / "tools").symlink_to(artifacts_dir / "tools")
+    files = {name: repository / name.lower() for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+    done = run_step(
+        "check",
+        {
+            **{name: str(path) for name, path in files.items()},
+            **{"HOME": str(home), "RUNNER_TEMP": str(repository), "SME2_DATA": str(repository / "data2")},
+            **{"MODELS": "", "BASELINE": BASELINE_FILE, "OPTIONS": "--update"},
+        },
+        repository,
+    )
+    assert done.returncode == 1, done.stderr
+    assert (repository / BASELINE_FILE).read_text() == recorded
+    text = files["GITHUB_STEP_SUMMARY"].read_text()
+    assert text.startswith(f"{MARK}\n## SME2 gate: lost something in net-fp16\n")
+    [lost] = [row for row in text.splitlines() if row.startswith("| loss | body")]
+    assert f"net.py:{BODY_LINE}" in lost
+    # On a busy machine the few samples of so small an operator may leave open where it ran.
+    assert re.search(r"lost its SME2 kernel|no longer shown to run on the SME unit", lost)
+    assert "Convolution (NHWC, PF16) IGEMM, now Convolution (NHWC, F16) DWConv" in lost
+    assert "2 of 2 → 1 of 2" in text
+    assert f"summary={repository}/sme2-gate.md" in files["GITHUB_OUTPUT"].read_text()
+
+
+def test_what_was_gained_is_recorded_when_somebody_says_so(repository: Path):
+    path = repository / BASELINE_FILE
+    recorded = Baseline.read(path).models["net-fp16"]
+    done = gate(repository, "record", "net-fp16", "--times", host_platform())
+    assert done.exit_code == 0, done.output
+    times = Baseline.read(path).models["net-fp16"].times
+    assert {(each.platform, each.asked, len(each.rounds_ns) >= MIN_ROUNDS) for each in times} == {
+        (host_platform(), "", True)
+    }
+    assert [each.kernel for each in Baseline.read(path).models["net-fp16"].operators][1].endswith("DWConv")
+    (repository / "nets" / "net.py").write_text(NET.format(groups=""))
+    # The program is larger again. Its weights took other random numbers, and so do the inputs after them.
+    done = gate(repository, "check", "net", "--json", "--size", "9", "--update")
+    assert done.exit_code == 0
+    found = {(each["kind"], each["where"].split()[0]) for each in json.loads(done.stdout)["net-fp16"]}
+    untimed = {("note", f"{each.device},") for each in times}
+    assert found == {("gain", "body"), ("note", "inputs")} | untimed
+    again = Baseline.read(path).models["net-fp16"]
+    # Nothing but samples differs between two measurements of a program, and no sample is in the baseline.
+    assert again == recorded.model_copy(update={"times": times})
+
+
+def test_advice_is_proven_by_what_ran(artifacts_dir: Path, tmp_path: Path, emulator: Qemu):
+    """At fp16 XNNPACK has no SME2 kernel for 1x1 convolutions; both rewrites bring them onto the unit."""
+    [command] = bash_commands(CHECKOUT / "docs" / "advise.md")
+    done = documented(f"{command} --json", artifacts_dir, tmp_path)
+    told = json.loads(done.stdout)
+    off = {each["module"] for each in told["as it is"]["operators"] if each["unit"] == "off"}
+    assert off == {"depthwise.0.0", "expand.0.0", "project.0", "mix.0.0"}
+    tried = {each["change"]: each for each in told["tried"]}
+    assert set(tried) == {"-fp32", "-int8", *(f"@rewrite={name}" for name in REWRITES)}
+    for change in ("-fp32", "-int8", "@rewrite=linear", "@rewrite=framed"):
+        still_off = {each["module"] for each in tried[change]["facts"]["operators"] if each["unit"] == "off"}
+        assert still_off == {"depthwise.0.0"}
+        assert len(tried[change]["onto_the_unit"]) == 3
+        assert tried[change]["is_gain"]
+    assert tried["@rewrite=two_channels"]["problem"] == "the model has none"
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (
+            lambda text: text.replace('"executorch": "', '"executorch": "0.'),
+            "kernels may differ for that reason",
+        ),
+        (lambda text: text[: len(text) // 2], "is not a JSON document"),
+        (lambda text: text.replace('"unit": "on"', '"unit": "maybe"'), "unit"),
+    ],
+)
+def test_a_baseline_of_another_version_or_a_damaged_one_is_refused_before_anything_is_measured(
+    repository: Path, tmp_path: Path, damage, told: str
+):
+    (tmp_path / BASELINE_FILE).write_text(damage((repository / BASELINE_FILE).read_text()))
+    done = gate(tmp_path, "check")
+    assert done.exit_code == 1
+    assert told in done.stderr
+    assert "What to do:" in done.stderr
+
+
+def test_a_model_that_was_never_recorded_is_refused(repository: Path):
+    done = gate(repository, "check", "toy_cnn-fp16")
+    assert done.exit_code == 1
+    assert "has nothing of 'toy_cnn-fp16'; it has net-fp16." in done.stderr
+
+
+def test_the_documented_commands_work_in_their_order(artifacts_dir: Path, tmp_path: Path, emulator: Qemu):
+    commands = bash_commands(CHECKOUT / "docs" / "gate.md")
+    assert [shlex.split(command)[2] for command in commands] == ["record", "check"]
+    done = [documented(command, artifacts_dir, tmp_path) for command in commands][-1]
+    assert "nothing was lost" in done.stdout
+    assert "| toy_cnn-fp16 | ok | 4 of 8 | 62.2% |" in done.stdout
+    # The one that the workflow checks with: recorded on another machine, another day.
+    kept = Baseline.read(CHECKOUT / "sme2_assets_tests" / "gate" / BASELINE_FILE)
+    made = Baseline.read(tmp_path / BASELINE_FILE)
+    found = judge(kept.models["toy_cnn-fp16"], made.models["toy_cnn-fp16"], Tolerances())
+    assert (kept.executorch, found) == (made.executorch, [])
+
+
+def documented(command: str, artifacts_dir: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command as it is written, in that folder, which is also its data folder."""
+    for name, place in (("artifacts", artifacts_dir), ("tools", artifacts_dir / "tools")):
+        if not (folder / name).exists():
+            (folder / name).symlink_to(place)
+    done = subprocess.run(
+        [sys.executable, "-m", "sme2_assets.cli", *shlex.split(command)[1:]],
+        env={**os.environ, "SME2_DATA": str(folder)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done

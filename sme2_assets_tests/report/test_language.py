@@ -1,0 +1,62 @@
+"""The phases of a language model, told from what an export says of itself."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from sme2_assets.models.artifact import PTE, TensorFacts
+from sme2_assets.report.language import HEADER, Phase, _cells, phase_of
+
+CACHE = [1, 2, 32, 16]
+
+
+def manifest(inputs: list[tuple[str, list[int]]], outputs: list[tuple[str, list[int]]]) -> Any:
+    return SimpleNamespace(
+        inputs=[TensorFacts("i", dtype, shape) for dtype, shape in inputs],
+        outputs=[TensorFacts("o", dtype, shape) for dtype, shape in outputs],
+        files={PTE: SimpleNamespace(bytes=1_000_000)},
+    )
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("float16", 2)])
+def test_prefill_is_pp_and_decode_is_tg_with_the_bytes_of_the_cache(dtype: str, size: int) -> None:
+    outputs = [(dtype, [2, 100]), (dtype, CACHE), (dtype, CACHE)]
+    held = 2 * 2 * 32 * 16 * size
+    prefill = manifest([("int64", [2, 8])], outputs)
+    decode = manifest([("int64", [2, 1]), ("int64", [1]), (dtype, CACHE), (dtype, CACHE)], outputs)
+    assert phase_of(prefill) == Phase("pp8", 16, held, 1_000_000)
+    assert phase_of(decode) == Phase("tg1", 2, held, 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [
+        ([("int64", [1, 8])], [("float32", [1, 8, 100])]),
+        ([("float32", [1, 3, 8, 8])], [("float32", [1, 10]), ("float32", [1, 4])]),
+        (
+            [("int64", [1, 8]), ("float32", [4])],
+            [("float32", [1, 10]), ("float32", CACHE), ("float32", CACHE)],
+        ),
+    ],
+)
+def test_other_programs_have_no_phase(inputs: Any, outputs: Any) -> None:
+    assert phase_of(manifest(inputs, outputs)) is None
+
+
+@pytest.mark.parametrize(
+    ("fidelity", "rate"), [("hardware", "4,000.0"), ("emulated", None), ("reference", None)]
+)
+def test_times_that_mean_nothing_give_no_rate(fidelity: str, rate: str | None) -> None:
+    run = pd.Series(
+        {"platform": "p", "device": "d", "threads": 1, "sme2": "on", "fidelity": fidelity,
+         "median_ns": 2e6, "on_unit": 3.0, "matrix_operators": 4.0, "macs_on_unit": 0.5,
+         "macs_on_unit_at_most": 0.75}
+    )  # fmt: skip
+    row = dict(zip(HEADER, _cells("v", Phase("pp8", 8, 1000, 2_000_000), run), strict=True))
+    assert row["t/s"] == rate
+    assert (row["ms"] is None) == (rate is None)
+    assert (row["on the SME unit"], row["MACs on the unit"]) == ("3 of 4", "50% to 75%")

@@ -1,0 +1,302 @@
+"""A store that machines share: over a folder and over an S3 server alike."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import dagster as dg
+import duckdb
+import fsspec
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.made.run_folder import MadeRun
+from sme2_assets.cli import main
+from sme2_assets.defs.jobs import compare_job, regressions_job
+from sme2_assets.defs.partitions import MODEL_VARIANTS, SESSION_TAG, pair_key
+from sme2_assets.defs.resources import Lab
+from sme2_assets.errors import Sme2Error
+from sme2_assets.evidence.sequence import next_number
+from sme2_assets.evidence.shared import SharedStore
+from sme2_assets.launch import Jobs
+from sme2_assets.store import Store, sha256_of_file
+from sme2_assets.warehouse.shared import CURRENT, catch_up, give, publish_shared
+from sme2_assets.warehouse.store import Warehouse
+from sme2_assets_tests.warehouse.crashes import session
+
+# `python -m sme2_assets_tests.warehouse.shared_crashes FOLDER 220` kills at every step.
+KILLS = 8
+
+
+def silent(_: str) -> None: ...
+
+
+def measured(store: Store, number: int) -> MadeRun:
+    """A pair as a session leaves it."""
+    off = session(number)
+    for run in (off, replace(off, sme2="on")):
+        run.write(store.runs)
+    return off
+
+
+def shared(store: Store) -> SharedStore:
+    found = SharedStore.of(store)
+    assert found is not None
+    return found
+
+
+def sessions_in(store: Store) -> list[str]:
+    rows = Warehouse(store.warehouse).query("SELECT session_id FROM runs ORDER BY run_id")
+    return rows["session_id"].tolist()
+
+
+def test_what_one_machine_measured_is_in_the_tables_of_another_once(shared_url: str, tmp_path: Path):
+    one, two, reader = (Store(tmp_path / name) for name in ("one", "two", "reader"))
+    pairs = [measured(one, 1), measured(two, 2)]
+    for store in (one, two, one, two):
+        catch_up(store, silent)
+    assert catch_up(reader, silent).refused == {}
+    assert sessions_in(reader) == [run.session_id for run in pairs for _ in range(2)]
+    assert catch_up(reader, silent).folders == [], "what is here is not fetched again"
+    for run in pairs:
+        source = one if run.session_id == pairs[0].session_id else two
+        there, here = source.run_dir(run.run_id), reader.run_dir(run.run_id)
+        names = sorted(path.relative_to(there) for path in there.rglob("*") if path.is_file())
+        assert names == sorted(path.relative_to(here) for path in here.rglob("*") if path.is_file())
+        assert all((there / name).read_bytes() == (here / name).read_bytes() for name in names)
+
+
+def test_a_session_that_was_given_twice_is_taken_once(shared_url: str, tmp_path: Path):
+    """As by a machine that died after its entry was there and before it had noted that."""
+    one, reader = Store(tmp_path / "one"), Store(tmp_path / "reader")
+    off = measured(one, 1)
+    catch_up(one, silent)
+    shutil.rmtree(one.root / "shared")
+    shared(one).push(one.runs, silent)
+    assert shared(one)._end() == 3, "there are two entries"
+    catch_up(reader, silent)
+    assert sessions_in(reader) == [off.session_id] * 2
+
+
+def test_what_was_removed_here_does_not_come_back(shared_url: str, tmp_path: Path):
+    one, reader = Store(tmp_path / "one"), Store(tmp_path / "reader")
+    off = measured(one, 1)
+    catch_up(one, silent)
+    catch_up(reader, silent)
+    for path in list(reader.runs.iterdir()):
+        shutil.rmtree(path)
+    shutil.rmtree(one.root / "shared")
+    shared(one).push(one.runs, silent)
+    assert catch_up(reader, silent).folders == [], "not even where it was given twice"
+    shutil.rmtree(reader.root / "shared")
+    assert len(catch_up(reader, silent).folders) == 1
+    assert sessions_in(reader) == [off.session_id] * 2
+
+
+def test_numbers_of_two_machines_are_in_the_order_of_what_they_could_see(shared_url: str, tmp_path: Path):
+    one, two = Store(tmp_path / "one"), Store(tmp_path / "two")
+    measured(one, 70)
+    catch_up(one, silent)
+    shared(two).count_on(two.runs)
+    assert next_number(two.runs) == 71
+    measured(two, 71)
+    catch_up(two, silent)
+    measured(one, 3)
+    catch_up(one, silent)
+    assert shared(two).newest() == 71, "a later entry with a smaller number hides no larger one"
+
+
+def test_a_machine_that_knows_where_the_log_ended_asks_little(
+    shared_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    one, two = Store(tmp_path / "one"), Store(tmp_path / "two")
+    for store in (one, two):
+        for number in range(9):
+            shared(store).create(shared(store)._name(number + 1 + 9 * (store is two)), b"{}")
+    asked: list[int] = []
+    has = SharedStore._has
+    monkeypatch.setattr(SharedStore, "_has", lambda self, number: asked.append(number) or has(self, number))
+    assert [shared(one)._end() for _ in range(2)] == [19, 19]
+    assert asked[-2:] == [18, 19]
+    assert len(asked) > 6
+
+
+def test_many_machines_at_once_never_share_a_place_in_the_log(shared_url: str, tmp_path: Path):
+    stores = [Store(tmp_path / f"machine{number}") for number in range(6)]
+    for number, store in enumerate(stores):
+        measured(store, number)
+        measured(store, number + 100)
+    with ThreadPoolExecutor(6) as together:
+        list(together.map(lambda store: shared(store).push(store.runs, silent), stores))
+    reader = Store(tmp_path / "reader")
+    assert shared(reader)._end() == 13
+    catch_up(reader, silent)
+    assert sorted(set(sessions_in(reader))) == sorted(
+        session(number + more).session_id for number in range(6) for more in (0, 100)
+    )
+
+
+@pytest.mark.parametrize("fault", ["changed", "missing"])
+def test_one_damaged_object_costs_its_own_session_until_it_is_mended(
+    shared_url: str, tmp_path: Path, fault: str
+):
+    one, reader = Store(tmp_path / "one"), Store(tmp_path / "reader")
+    first, second = measured(one, 1), measured(one, 2)
+    catch_up(one, silent)
+    fs, root = fsspec.core.url_to_fs(shared_url, use_listings_cache=False)
+    [name] = [it for it in fs.find(f"{root}/runs") if first.run_id in it]
+    whole = fs.cat_file(name)
+    if fault == "changed":
+        fs.pipe_file(name, whole[:-2] + b"##")
+    else:
+        fs.rm_file(name)
+    pulled = catch_up(reader, silent)
+    [error] = pulled.refused.values()
+    assert first.run_id in error.what
+    assert sessions_in(reader) == [second.session_id] * 2
+    assert [path.name for path in reader.runs.iterdir() if first.session_id in path.name] == []
+    fs.pipe_file(name, whole)
+    assert catch_up(reader, silent).refused == {}
+    assert sessions_in(reader) == sorted([first.session_id] * 2 + [second.session_id] * 2)
+
+
+def test_an_entry_that_leads_out_of_the_folder_is_refused(shared_url: str, tmp_path: Path):
+    reader = Store(tmp_path / "reader")
+    there = shared(reader)
+    packed = tmp_path / "packed"
+    hostile = [
+        ("../../evil", tarfile.REGTYPE),
+        ("/tmp/sme2-evil", tarfile.REGTYPE),
+        ("evil", tarfile.SYMTYPE),
+    ]
+    runs = [("../../evil", "runs/a"), ("run", "../../evil")] + [("run", f"runs/{n}") for n in range(3)]
+    for number, (name, kind) in enumerate(hostile):
+        with tarfile.open(packed, "w:gz") as archive:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "/etc/passwd"
+            archive.addfile(member, io.BytesIO())
+        there.put(packed, f"runs/{number}")
+    for number, (run_id, archived) in enumerate(runs, start=1):
+        run = {"archive": archived, "sha256": sha256_of_file(packed), "evidence": "0" * 64}
+        if archived.startswith("runs/") and archived != "runs/a":
+            fs, root = there.fs, there.root
+            run["sha256"] = hashlib.sha256(fs.cat_file(f"{root}/{archived}")).hexdigest()
+        entry = json.dumps({"schema": 1, "sequence": 0, "runs": {run_id: run}}).encode()
+        there.create(there._name(number), entry)
+    told = [error.what for error in catch_up(reader, silent).refused.values()]
+    assert len(told) == len(runs)
+    assert sum("no file of a run folder" in text for text in told) == len(hostile)
+    assert not Path("/tmp/sme2-evil").exists()
+    assert not [path for path in tmp_path.rglob("*evil*") if "store" not in str(path)]
+
+
+def test_evidence_that_was_changed_is_not_shared(shared_url: str, tmp_path: Path):
+    one = Store(tmp_path / "one")
+    off = measured(one, 1)
+    (one.run_dir(off.run_id) / "operators.json").write_text("{}")
+    lines: list[str] = []
+    assert shared(one).push(one.runs, lines.append) == []
+    assert any("is not shared" in line and "content changed" in line for line in lines), lines
+    assert shared(one)._end() == 1
+
+
+def test_people_open_the_published_file_from_the_store_with_any_client(shared_url: str, tmp_path: Path):
+    one, publisher = Store(tmp_path / "one"), Store(tmp_path / "publisher")
+    for number in range(1, 8):
+        measured(one, number)
+        catch_up(one, silent)
+        catch_up(publisher, silent)
+        address = publish_shared(publisher, silent)
+    expected = Warehouse(publisher.warehouse).query("SELECT count(*) AS n FROM timeline")["n"].iloc[0]
+    fs, root = fsspec.core.url_to_fs(shared_url, use_listings_cache=False)
+    files = json.loads(fs.cat_file(f"{root}/{CURRENT}"))["files"]
+    assert address == f"{shared_url}/{files[0]}"
+    assert sorted(fs.find(f"{root}/published")) == sorted(f"{root}/{name}" for name in files)
+    assert len(files) == 5, "older ones go"
+    shutil.rmtree(publisher.root)
+    shutil.rmtree(one.root)
+    for name, sessions in zip(files, (7, 6, 5, 4, 3), strict=True):
+        fs.get_file(f"{root}/{name}", str(tmp_path / "mine.duckdb"))
+        with duckdb.connect(str(tmp_path / "mine.duckdb"), read_only=True) as connection:
+            connection.register_filesystem(fs)
+            [[runs]] = connection.execute("SELECT count(*) FROM runs").fetchall()
+            [[events]] = connection.execute("SELECT count(*) FROM timeline").fetchall()
+        assert (runs, events) == (2 * sessions, expected * sessions // 7)
+
+
+def test_what_was_measured_elsewhere_is_compared_and_reported_here(shared_url: str, tmp_path: Path):
+    """As the worker `lab` does after a session of another one."""
+    one, lab = Store(tmp_path / "one"), Lab(data_root=str(tmp_path / "lab"))
+    off = measured(one, 1)
+    give(one, silent)
+    with dg.instance_for_test() as instance:
+        instance.add_dynamic_partitions(MODEL_VARIANTS, [off.variant])
+        jobs = Jobs(lab, instance, silent)
+        jobs.run(compare_job.name, [pair_key(off.variant, off.platform)], tags={SESSION_TAG: off.session_id})
+        jobs.run(regressions_job.name)
+    compared = lab.warehouse.query("SELECT session_id FROM comparisons WHERE level = 'model'")
+    assert compared["session_id"].tolist() == [off.session_id]
+    assert list((lab.store.reports / off.variant).rglob("report.md"))
+
+
+def test_the_command_line_exchanges_and_publishes(shared_url: str, tmp_path: Path):
+    one, mine = Store(tmp_path / "one"), tmp_path / "mine"
+    off = measured(one, 1)
+    catch_up(one, silent)
+    done = CliRunner().invoke(main, ["--data", str(mine), "warehouse", "sync", "--publish", "--json"])
+    assert done.exit_code == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (len(told["taken"]), told["compared"]) == (2, [off.session_id])
+    fs, root = fsspec.core.url_to_fs(shared_url, use_listings_cache=False)
+    assert fs.exists(f"{root}/{CURRENT}")
+
+
+def test_without_a_shared_store_nothing_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("SME2_STORE", raising=False)
+    done = CliRunner().invoke(main, ["--data", str(tmp_path), "warehouse", "sync", "--publish"])
+    assert done.exit_code == 1
+    assert "Set SME2_STORE" in done.stderr
+
+
+def test_a_store_that_does_not_answer_is_named_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    one = Store(tmp_path / "one")
+    measured(one, 1)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("SME2_STORE", "s3://nowhere/lab")
+    with pytest.raises(Sme2Error, match="s3://nowhere/lab does not answer") as caught:
+        catch_up(one, silent)
+    assert "sme2 warehouse sync" in str(caught.value.remedy)
+    monkeypatch.setenv("SME2_STORE", f"file://{tmp_path}/store")
+    catch_up(one, silent)
+    assert shared(one)._end() == 2
+    monkeypatch.setenv("SME2_STORE", "nonsense://x")
+    with pytest.raises(Sme2Error, match="cannot be opened"):
+        catch_up(one, silent)
+
+
+def test_whenever_a_machine_is_killed_the_store_has_no_half_session_and_loses_none(
+    shared_url: str, tmp_path: Path
+):
+    words = [sys.executable, "-m", "sme2_assets_tests.warehouse.shared_crashes", str(tmp_path), str(KILLS)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["half"], found["lost"], found["not measured"], found["not once"]) == ([], [], [], [])
+    assert found["refused"] == {}
+    assert found["invisible after the kill"] > 0
+    assert found["entries"] >= found["sessions"] == found["in the tables"] == 2 * KILLS + 2
