@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from sme2_assets.models.registry import ModelSpec, Variant
 
 AS_IT_IS = "as it is"
+# Of the operators that come onto the unit; --json has all.
+_MOST_PLACES = 6
 
 
 @click.command()
@@ -105,12 +107,13 @@ def _show(variant: Variant, base: ModelFacts, best: list[Candidate]) -> None:
         if each.code is not None:
             say(f"  {each.code}")
         if places := moved(base, each):
-            say(f"  onto the unit: {', '.join(places)}")
+            more = f", and {len(places) - _MOST_PLACES} more" if len(places) > _MOST_PLACES else ""
+            say(f"  onto the unit: {', '.join(places[:_MOST_PLACES])}{more}")
     for each in best:
         if each.facts is None:
             say(f"{each.name} ({each.what}) was not measured: {each.problem}", "dim")
         elif not is_gain(base, each):
-            say(f"{each.name}: tried, no effect on the share of MACs on the unit", "dim")
+            say(f"{each.name} ({each.what}) was tried, and brings nothing onto the unit", "dim")
 
 
 def _json(base: ModelFacts, best: list[Candidate]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from sme2_assets.analysis.statistics import unpaired_ratio
 from sme2_assets.gate.baseline import ModelFacts
 from sme2_assets.gate.judge import match, place_of
 
-# What a person should care about: less is a matter of how work is counted, such as of a frame of zeros.
+# What a person should care about.
 LEAST_GAIN = 0.01
 
 
@@ -23,11 +23,21 @@ class Candidate:
     facts: ModelFacts | None
     problem: str | None = None
 
-    def gain(self, base: ModelFacts) -> float | None:
-        """By how much the share of MACs on the unit grows at least; None where nothing is counted."""
+    def share(self, base: ModelFacts, *units: str) -> float | None:
+        """Of the work of the model as it is, how much is on these units now.
+
+        A change adds work of its own, such as on a frame of zeros, which nobody wanted: it does not count.
+        """
         if self.facts is None:
             return None
-        before, after = base.macs_share("on", "unknown"), self.facts.macs_share("on")
+        pairs = match(base.operators, self.facts.operators).pairs
+        on = sum(old.macs for old, new in pairs if old.macs is not None and new.unit in units)
+        total = sum(operator.macs for operator in base.operators if operator.macs is not None)
+        return on / total if total else None
+
+    def gain(self, base: ModelFacts) -> float | None:
+        """By how much that grows at least, whatever was unknown before; None where nothing is counted."""
+        before, after = base.macs_share("on", "unknown"), self.share(base, "on")
         return None if before is None or after is None else after - before
 
 
@@ -58,12 +68,19 @@ def row_of(base: ModelFacts, candidate: Candidate) -> dict[str, str]:
     """A row of the table; a candidate without facts has its problem in the place of them."""
     facts = candidate.facts
     if facts is None:
-        return {"change": candidate.name, "MACs on the unit": f"not measured: {candidate.problem}"}
-    gain = candidate.gain(base)
-    effect = "" if facts is base or gain is None else f" ({100 * gain:+.1f} pp)"
+        return {"change": candidate.name, "problem": str(candidate.problem)}
+    least, most, gain = (
+        candidate.share(base, "on"),
+        candidate.share(base, "on", "unknown"),
+        candidate.gain(base),
+    )
+    counted = "not counted"
+    if least is not None and most is not None and gain is not None:
+        effect = f"{100 * gain:+.1f} pp" if least == most else f"{100 * gain:+.1f} pp at least"
+        counted = f"{least:.1%} ({effect})"
     return {
         "change": candidate.name,
-        "MACs on the unit": f"{facts.macs_text()}{effect}",
+        "the model's MACs on the unit": base.macs_text() if facts is base else counted,
         "matrix operators on it": facts.units(),
         "operators": str(facts.steps),
         "delegate calls": str(facts.delegate_calls),

@@ -74,37 +74,68 @@ class _Rewritten:
         if own is not None:
             model = own(model) or model
         for name in self._names:
-            if not apply(REWRITES[name], model):
+            if not apply(REWRITES[name], model, self._eager.get_example_inputs()):
                 raise ExportError(f"The rewrite {name!r} {NOTHING}", f"it is for: {REWRITES[name].what}")
         return model
 
 
-def apply(rewrite: Rewrite, model: nn.Module) -> list[str]:
+def apply(rewrite: Rewrite, model: nn.Module, inputs: tuple[Any, ...]) -> list[str]:
     """Replaces what the rewrite is for; gives the paths of what was replaced."""
-    _fold_batch_norms(model)
-    done = []
-    for path, module in list(model.named_modules()):
-        other = rewrite.one(module) if path else None
-        if other is not None:
-            parent, _, name = path.rpartition(".")
-            setattr(model.get_submodule(parent), name, other.eval())
-            done.append(path)
-    return done
+    paths = [path for path, module in model.named_modules() if path and rewrite.one(module) is not None]
+    if paths:
+        _fold_batch_norms(model, inputs)
+    for path in paths:
+        other = rewrite.one(model.get_submodule(path))
+        assert other is not None
+        _put(model, path, other.eval())
+    return paths
 
 
-def _fold_batch_norms(model: nn.Module) -> None:
-    """Into the convolution before them, where they surely follow it: once that is none, nothing else does."""
+def _put(model: nn.Module, path: str, module: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(model.get_submodule(parent), name, module)
+
+
+def _fold_batch_norms(model: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Into the convolution whose output they take: once that is no convolution, nothing else does.
+
+    Which one that is shows when the model runs. Should something else take the same output, the outputs of
+    the model are others, and the export tells.
+    """
+    import torch
     from torch import nn
     from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-    for module in model.modules():
-        if not isinstance(module, nn.Sequential):
-            continue
-        for index in range(len(module) - 1):
-            first, second = module[index], module[index + 1]
-            if isinstance(first, nn.Conv2d) and isinstance(second, nn.BatchNorm2d) and not second.training:
-                module[index] = fuse_conv_bn_eval(first, second)
-                module[index + 1] = nn.Identity()
+    made: dict[int, tuple[str, Any]] = {}
+    follows: dict[str, str | None] = {}
+
+    def hook(path: str) -> Callable[..., None]:
+        def look(module: Any, given: tuple[Any, ...], output: Any) -> None:
+            if isinstance(module, nn.Conv2d):
+                # The output is kept, so that no other tensor gets its identity.
+                made[id(output)] = (path, output)
+            else:
+                # A module that runs twice has two uses: neither is folded.
+                before = None if path in follows else made.get(id(given[0]), (None,))[0]
+                follows[path] = before
+
+        return look
+
+    hooks = [
+        module.register_forward_hook(hook(path))
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Conv2d | nn.BatchNorm2d)
+    ]
+    with torch.no_grad():
+        model(*inputs)
+    for each in hooks:
+        each.remove()
+    taken = list(follows.values())
+    for norm, convolution in follows.items():
+        if convolution is not None and taken.count(convolution) == 1:
+            folded = fuse_conv_bn_eval(model.get_submodule(convolution), model.get_submodule(norm))
+            _put(model, convolution, folded)
+            _put(model, norm, nn.Identity())
 
 
 def _is_pointwise(module: Any) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sme2_assets.gate.advice import LEAST_GAIN, Candidate, is_gain, moved, ranked, row_of
+from sme2_assets.gate.advice import Candidate, is_gain, moved, ranked, row_of
 from sme2_assets.gate.baseline import ModelFacts
 from sme2_assets_tests.gate.test_judge import facts, operator
 
@@ -50,15 +51,21 @@ def test_the_operators_that_came_onto_the_unit_are_named_also_as_another_kind():
     assert moved(BASE, tried("off", "off")) == []
 
 
-def test_a_share_that_only_counting_makes_is_no_gain():
-    framed = tried("on", "off")
-    little = facts(operator(0, macs=605), operator(1, macs=400, unit="off"))
-    assert 0 < (Candidate("x", "x", None, little).gain(BASE) or 0) < LEAST_GAIN
-    assert not is_gain(BASE, framed)
+def test_work_that_a_change_adds_counts_for_nothing():
+    """Ten times the work on what was on the unit before: a larger share of all, and nothing won."""
+    added = facts(operator(0, macs=6000), operator(1, macs=400, unit="off"), operator(7, macs=9000))
+    assert (added.macs_share("on") or 0) > 0.97
+    inflated = Candidate("x", "x", None, added)
+    assert (inflated.share(BASE, "on"), inflated.gain(BASE)) == (0.6, 0.0)
+    assert not is_gain(BASE, inflated)
+    lost = Candidate("x", "x", None, facts(operator(1, macs=400)))
+    assert lost.gain(BASE) == pytest.approx(-0.2)
 
 
 def test_a_row_says_what_is_unknown():
-    row = row_of(BASE, Candidate("x", "x", None, facts(operator(0, macs=None), sqnr_db=None)))
-    assert row["MACs on the unit"] == "not counted"
+    row = row_of(BASE, Candidate("x", "x", None, facts(operator(0, unit="unknown"), sqnr_db=None)))
+    assert row["the model's MACs on the unit"] == "0.0% (-60.0 pp at least)"
+    uncounted = facts(operator(0, macs=None))
+    assert "not counted" in row_of(uncounted, tried("on", "on")).values()
     assert row["worst output"] == "unknown"
-    assert row_of(BASE, tried("on", "on"))["MACs on the unit"] == "100.0% (+40.0 pp)"
+    assert row_of(BASE, tried("on", "on"))["the model's MACs on the unit"] == "100.0% (+40.0 pp)"

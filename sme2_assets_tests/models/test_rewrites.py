@@ -47,15 +47,37 @@ NETWORKS = {
 def test_a_rewritten_network_gives_what_it_gave(name: str):
     network, shape, places = NETWORKS[name]
     other = copy.deepcopy(network)
-    assert apply(REWRITES[name], other) == places
     x = torch.randn(shape)
+    assert apply(REWRITES[name], other, (x,)) == places
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in other.modules())
     with torch.no_grad():
         torch.testing.assert_close(other(x), network(x), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"stride": 2}, {"padding": 1}, {"groups": 4}])
 def test_only_plain_1x1_convolutions_are_matrix_products(options: dict[str, int]):
-    assert apply(REWRITES["linear"], settled(nn.Conv2d(4, 4, 1, **options))) == []
+    assert apply(REWRITES["linear"], settled(nn.Conv2d(4, 4, 1, **options)), (torch.randn(1, 4, 3, 3),)) == []
+
+
+class Shared(nn.Module):
+    """One batch norm that runs twice: it belongs to neither convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+        self.norm = nn.BatchNorm2d(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.second(self.norm(self.first(x))))
+
+
+def test_a_batch_norm_of_two_convolutions_stays():
+    network = settled(Shared())
+    other, x = copy.deepcopy(network), torch.randn(1, 3, 4, 4)
+    apply(REWRITES["linear"], other, (x,))
+    with torch.no_grad():
+        torch.testing.assert_close(other(x), network(x), rtol=1e-5, atol=1e-5)
+    assert any(isinstance(module, nn.BatchNorm2d) for module in other.modules())
 
 
 def test_a_name_with_a_rewrite_leads_to_its_key_and_back():
