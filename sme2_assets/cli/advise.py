@@ -53,10 +53,17 @@ def advise(
     if device and not platform:
         raise click.UsageError("--device is for --times: add --times PLATFORM.")
     variant = parse_variant(model)
+    changes = _changes(model_spec(variant.model), variant, rewrites, precisions)
+    if not changes:
+        raise Sme2Error(
+            f"There is nothing to try with {variant.key}.",
+            "A finished program is what it is: give the model that it was exported from. Otherwise leave "
+            "--no-rewrites and --no-precisions out.",
+        )
     places = [Timed(platform, device, 1)] if platform else []
     base = measure(store, {variant.key: places})[variant.key].facts
     tried = []
-    for name, what, code, key in _changes(model_spec(variant.model), variant, rewrites, precisions):
+    for name, what, code, key in changes:
         tell(f"trying {name}: {what}")
         try:
             facts, problem = measure(store, {key: places})[key].facts, None

@@ -118,14 +118,15 @@ def _kernels(matched: Matched, because: Mapping[tuple[str, str], str]) -> Iterat
         elif old.unit == "on" != new.unit and old.kernel != new.kernel:
             what = f"no longer shown to run on the SME unit: {old.kernel}, now {new.kernel}"
             yield Finding("loss", where, what)
-        elif old.unit != "on" and new.unit == "on":
+        elif (old.unit, new.unit) == ("off", "on"):
             yield Finding("gain", where, f"runs on the SME unit: {new.kernel}, was {old.kernel}")
-        elif old.unit != "unknown" == new.unit:
-            yield Finding(
-                "note", where, f"whether it runs on the SME unit is unknown now; it was {old.unit} the unit"
-            )
+        elif old.unit != new.unit:
+            now = "is unknown now" if new.unit == "unknown" else f"is known now: {new.unit} the unit"
+            before = "unknown before" if old.unit == "unknown" else f"{old.unit} the unit before"
+            yield Finding("note", where, f"whether it runs on the SME unit {now}; {before}")
         elif old.kernel != new.kernel:
-            yield Finding("note", where, f"has another kernel, {new.unit} the unit as before: {new.kernel}")
+            unit = "unknown whether on the SME unit" if new.unit == "unknown" else f"{new.unit} the SME unit"
+            yield Finding("note", where, f"has another kernel, {unit} as before: {new.kernel}")
     yield from (Finding("note", place_of(each), "is no longer in the program") for each in matched.gone)
     for each in matched.added:
         unit = "unknown whether on the SME unit" if each.unit == "unknown" else f"{each.unit} the SME unit"

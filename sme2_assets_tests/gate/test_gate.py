@@ -214,3 +214,10 @@ def documented(command: str, artifacts_dir: Path, folder: Path) -> subprocess.Co
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done
+
+
+def test_where_nothing_can_be_tried_nothing_is_measured():
+    done = CliRunner().invoke(main, ["advise", "toy_cnn-fp16", "--no-rewrites", "--no-precisions"])
+    assert done.exit_code == 1
+    assert "There is nothing to try with toy_cnn-fp16." in done.stderr
+    assert "What to do:" in done.stderr

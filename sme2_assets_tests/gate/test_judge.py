@@ -128,6 +128,24 @@ def test_what_is_unknown_is_neither_a_loss_nor_a_gain():
     assert "unknown now" in found.what
 
 
+@given(*[st.sampled_from(["on", "off", "unknown"])] * 2, st.booleans())
+def test_what_is_said_of_before_was_so_before(old: str, new: str, same_kernel: bool):
+    kernel = {} if same_kernel else {"kernel": "Convolution (NHWC, F16) IGEMM"}
+    found = judge(facts(operator(0, unit=old)), facts(operator(0, unit=new, **kernel)), Tolerances(macs=1))
+    told = " ".join(each.what for each in found)
+    assert ("as before" in told) == (old == new and not same_kernel)
+    assert ("unknown before" in told) == (old == "unknown" != new)
+    assert {each.kind for each in found} == (
+        {"gain"}
+        if (old, new) == ("off", "on")
+        else {"loss"}
+        if (old, new) == ("on", "off") or (old == "on" and new == "unknown" and not same_kernel)
+        else set()
+        if old == new and same_kernel
+        else {"note"}
+    )
+
+
 def test_under_another_kernel_the_unit_has_to_be_shown_again():
     other = operator(1, unit="unknown", kernel="Convolution (NHWC, F16) DWConv")
     [found] = losses(facts(operator(0), operator(1)), facts(operator(0), other))
