@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sme2_assets.cli.gate import Timed, measure
+from sme2_assets.cli.gate import Timed, measure, times_option
 from sme2_assets.cli.support import json_option, out, print_json, say, tell
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
@@ -28,7 +28,7 @@ _MOST_PLACES = 6
 @click.argument("model")
 @click.option("--rewrites/--no-rewrites", default=True, help="Try other ways to write the same network.")
 @click.option("--precisions/--no-precisions", default=True, help="Try the model's other precisions.")
-@click.option("--times", "platform", help="Also measure times on this platform, such as linux or android.")
+@times_option
 @click.option("--device", help="The device for --times, as in `sme2 profile`.")
 @json_option
 @click.pass_obj

@@ -6,7 +6,7 @@ Belongs here: options, and how results are printed. Heavy imports happen inside 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +16,7 @@ import click
 from sme2_assets.cli.support import json_option, print_json, progress_log, say, tell, variants_of
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
+from sme2_assets.targets.keys import PLATFORMS
 
 if TYPE_CHECKING:
     from sme2_assets.gate.baseline import Baseline, ModelFacts
@@ -29,6 +30,14 @@ baseline_option = click.option(
     default=Path("sme2_gate.json"),
     show_default=True,
     help="The baseline; it belongs into your repository.",
+)
+
+# Emulated times mean nothing.
+times_option = click.option(
+    "--times",
+    "platform",
+    type=click.Choice([name for name in PLATFORMS if name != "emulated"]),
+    help="Also measure times on this platform.",
 )
 
 
@@ -51,7 +60,7 @@ def gate() -> None:
 @gate.command()
 @click.argument("models", nargs=-1, required=True)
 @baseline_option
-@click.option("--times", "platform", help="Also the times on this platform, such as linux or android.")
+@times_option
 @click.option("--device", help="The device for --times, as in `sme2 profile`.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads for --times.")
 @click.pass_obj
@@ -67,17 +76,15 @@ def record(
     if device and not platform:
         raise click.UsageError("--device is for --times: add --times PLATFORM.")
     variants = list(dict.fromkeys(variant for model in models for variant in variants_of(model)))
-    old = Baseline.read(path) if path.exists() else None
+    kept = {}
+    if path.exists():
+        old = Baseline.read(path)
+        _require_one_version(old, variants, path)
+        kept = {name: it for name, it in old.models.items() if name not in variants}
     taken = measure(
         store, {variant: [Timed(platform, device, threads)] if platform else [] for variant in variants}
     )
     facts = {variant: each.facts for variant, each in taken.items()}
-    kept = {} if old is None else {name: it for name, it in old.models.items() if name not in facts}
-    if kept and old is not None and old.executorch != _executorch():
-        raise Sme2Error(
-            f"{path} is of ExecuTorch {old.executorch}, this is {_executorch()}: one file is of one version.",
-            f"Record all of it again: `sme2 gate record {' '.join(sorted({*kept, *facts}))}`.",
-        )
     _write(path, {**kept, **facts})
     for variant, each in facts.items():
         say(f"{variant}: {each.units()} matrix operators on the SME unit; MACs: {each.macs_text()}.")
@@ -126,13 +133,14 @@ def check(
             "that reason alone.",
             "Install that version; or compare all the same, with --other-version.",
         )
-    taken = measure(
-        store,
-        {
-            name: [Timed(it.platform, it.asked or None, it.threads) for it in facts.times] if times else []
-            for name, facts in before.items()
-        },
-    )
+    if update:
+        _require_one_version(baseline, before, path)
+    # Both states of a device are one session.
+    places = {
+        name: {Timed(it.platform, it.asked or None, it.threads): None for it in facts.times if times}
+        for name, facts in before.items()
+    }
+    taken = measure(store, {name: list(each) for name, each in places.items()})
     tolerances = Tolerances(size=size, macs=macs, time=time)
     found = {name: judge(before[name], it.facts, tolerances, it.because) for name, it in taken.items()}
     after = {name: it.facts for name, it in taken.items()}
@@ -206,6 +214,17 @@ def _chosen(baseline: Baseline, models: tuple[str, ...], path: Path) -> dict[str
             )
         chosen.update(found)
     return chosen
+
+
+def _require_one_version(baseline: Baseline, measured: Collection[str], path: Path) -> None:
+    """What is written is of this version, so nothing of another one may stay beside it."""
+    staying = sorted(set(baseline.models).difference(measured))
+    if staying and baseline.executorch != _executorch():
+        raise Sme2Error(
+            f"{path} is of ExecuTorch {baseline.executorch}, this is {_executorch()}: one file is of one "
+            "version.",
+            f"Record all of it again: `sme2 gate record {' '.join(sorted({*staying, *measured}))}`.",
+        )
 
 
 def _executorch() -> str:

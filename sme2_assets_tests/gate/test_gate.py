@@ -221,3 +221,15 @@ def test_where_nothing_can_be_tried_nothing_is_measured():
     assert done.exit_code == 1
     assert "There is nothing to try with toy_cnn-fp16." in done.stderr
     assert "What to do:" in done.stderr
+
+
+def test_one_file_is_of_one_version_and_emulated_times_are_none(repository: Path, tmp_path: Path):
+    """Refused before anything is measured."""
+    older = (repository / BASELINE_FILE).read_text().replace('"executorch": "', '"executorch": "0.')
+    (tmp_path / BASELINE_FILE).write_text(older)
+    done = gate(tmp_path, "record", "toy_cnn-fp16")
+    assert done.exit_code == 1
+    assert "one file is of one version" in done.stderr
+    assert "sme2 gate record net-fp16 toy_cnn-fp16" in done.stderr
+    assert (tmp_path / BASELINE_FILE).read_text() == older
+    assert gate(repository, "record", "net-fp16", "--times", "emulated").exit_code == 2
