@@ -82,19 +82,27 @@ def advise(
 def _changes(
     spec: ModelSpec, variant: Variant, rewrites: bool, precisions: bool
 ) -> list[tuple[str, str, str | None, str]]:
-    """Name, words, code and variant key of everything that is worth a try."""
+    """Name as people write it, words, code and key of everything that is worth a try."""
     from sme2_assets.models.registry import Variant
     from sme2_assets.models.rewrites import OPTION, REWRITES, rewritten
 
     changes: list[tuple[str, str, str | None, str]] = []
     if rewrites and spec.factory is not None and OPTION not in dict(spec.values):
         changes += [
-            (f"@rewrite={name}", it.what, it.code, Variant(rewritten(spec, name).key, variant.precision).key)
+            (
+                f"{other.title}-{variant.precision}",
+                it.what,
+                it.code,
+                Variant(other.key, variant.precision).key,
+            )
             for name, it in REWRITES.items()
+            for other in [rewritten(spec, name)]
         ]
     if precisions:
         others = [precision for precision in spec.precisions if precision != variant.precision]
-        changes += [(f"-{other}", f"at {other}", None, Variant(spec.key, other).key) for other in others]
+        changes += [
+            (f"{spec.title}-{other}", f"at {other}", None, Variant(spec.key, other).key) for other in others
+        ]
     return changes
 
 
@@ -110,7 +118,7 @@ def _show(variant: Variant, base: ModelFacts, best: list[Candidate]) -> None:
     if not gaining:
         say(f"No change that was tried brings more of {variant.key} onto the SME unit.")
     for each in gaining:
-        say(f"\n{variant.model}{each.name}: {each.what}", "bold")
+        say(f"\n{each.name}: {each.what}", "bold")
         if each.code is not None:
             say(f"  {each.code}")
         if places := moved(base, each):

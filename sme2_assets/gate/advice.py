@@ -93,7 +93,7 @@ def row_of(base: ModelFacts, candidate: Candidate) -> dict[str, str]:
 def _times(base: ModelFacts, facts: ModelFacts) -> dict[str, str]:
     cells = {}
     for old, new in zip(base.times, facts.times, strict=False):
-        column = f"time, SME2 {new.sme2}, {new.device}"
+        column = f"time on {new.where}"
         if facts is base:
             cells[column] = f"{sorted(new.rounds_ns)[len(new.rounds_ns) // 2] / 1e6:.3f} ms"
             continue

@@ -57,10 +57,16 @@ class Times(Part):
     # As it was asked for (`--device`); empty: whatever the platform means without.
     asked: StrictStr
     device: Text
+    fidelity: Literal["hardware", "reference"]
     sme2: Literal["on", "off"]
     threads: Count
     cpus: StrictStr
     rounds_ns: list[Number] = Field(min_length=1)
+
+    @property
+    def where(self) -> str:
+        """As people read it. A machine of another instruction set has no SME2 that could be off."""
+        return self.device if self.fidelity == "reference" else f"{self.device}, SME2 {self.sme2}"
 
 
 class ModelFacts(Part):

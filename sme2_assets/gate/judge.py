@@ -198,7 +198,7 @@ def _size(before: int, after: int, tolerance: float) -> Iterator[Finding]:
 
 def _times(before: Times, measured: Sequence[Times], tolerance: float) -> Iterator[Finding]:
     same = [each for each in measured if _series(each) == _series(before)]
-    where = f"{before.device}, SME2 {before.sme2}"
+    where = before.where
     if not same:
         yield Finding("note", where, "was not measured this time, so nothing is said of its time")
         return

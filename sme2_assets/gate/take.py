@@ -78,7 +78,7 @@ def times_of(warehouse: Warehouse, run_id: str, asked: str) -> Times:
     rounds = _records(
         warehouse, "SELECT median_ns FROM latency_rounds WHERE run_id = ? ORDER BY round", run_id
     )
-    names = ("platform", "device", "sme2", "threads", "cpus")
+    names = ("platform", "device", "fidelity", "sme2", "threads", "cpus")
     medians = [each["median_ns"] for each in rounds]
     return Times(**{name: run[name] for name in names}, asked=asked, rounds_ns=medians)
 

@@ -150,13 +150,14 @@ def test_advice_is_proven_by_what_ran(artifacts_dir: Path, tmp_path: Path, emula
     off = {each["module"] for each in told["as it is"]["operators"] if each["unit"] == "off"}
     assert off == {"depthwise.0.0", "expand.0.0", "project.0", "mix.0.0"}
     tried = {each["change"]: each for each in told["tried"]}
-    assert set(tried) == {"-fp32", "-int8", *(f"@rewrite={name}" for name in REWRITES)}
-    for change in ("-fp32", "-int8", "@rewrite=linear", "@rewrite=framed"):
+    rewritten = {name: f"toy_cnn@rewrite={name}-fp16" for name in REWRITES}
+    assert set(tried) == {"toy_cnn-fp32", "toy_cnn-int8", *rewritten.values()}
+    for change in ("toy_cnn-fp32", "toy_cnn-int8", rewritten["linear"], rewritten["framed"]):
         still_off = {each["module"] for each in tried[change]["facts"]["operators"] if each["unit"] == "off"}
         assert still_off == {"depthwise.0.0"}
         assert len(tried[change]["onto_the_unit"]) == 3
         assert tried[change]["is_gain"]
-    assert tried["@rewrite=two_channels"]["problem"] == "the model has none"
+    assert tried[rewritten["two_channels"]]["problem"] == "the model has none"
 
 
 @pytest.mark.parametrize(

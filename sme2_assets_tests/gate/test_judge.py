@@ -221,11 +221,19 @@ def test_outputs_of_other_inputs_are_not_compared():
     assert [(each.kind, each.where) for each in found] == [("note", "inputs")]
 
 
-def timed(rounds_ns: list[float], device: str = "one") -> ModelFacts:
-    times = Times(
-        platform="linux", asked="", device=device, sme2="off", threads=1, cpus="", rounds_ns=rounds_ns
-    )
-    return facts(times=[times])
+def timed(rounds_ns: list[float], device: str = "one", fidelity: str = "hardware") -> ModelFacts:
+    known = {"platform": "linux", "asked": "", "sme2": "off", "threads": 1, "cpus": ""}
+    return facts(times=[Times(**known, device=device, fidelity=fidelity, rounds_ns=rounds_ns)])  # type: ignore[arg-type]
+
+
+def test_times_of_another_instruction_set_say_nothing_of_sme2():
+    steady = [100.0 + each for each in range(10)]
+    slower = [2 * each for each in steady]
+    [found] = judge(timed(steady, fidelity="reference"), timed(slower, fidelity="reference"), AS_IT_IS)
+    assert (found.kind, found.where) == ("loss", "one")
+    assert "SME" not in found.what
+    [native] = judge(timed(steady), timed(slower), AS_IT_IS)
+    assert native.where == "one, SME2 off"
 
 
 def test_only_a_time_that_is_surely_longer_is_a_loss():
