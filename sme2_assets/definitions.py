@@ -8,6 +8,7 @@ import dagster as dg
 
 from sme2_assets.defs import checks
 from sme2_assets.defs.assets import (
+    arms,
     comparison,
     history,
     kernels,
@@ -60,6 +61,7 @@ def build_definitions(
                 models.exported_model,
                 traces.etdump_traces,
                 noise.aa_noise,
+                arms.arms_comparison,
                 timeline.timeline,
                 kernels.kernel_samples,
                 comparison.sme2_comparison,

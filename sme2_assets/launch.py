@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import dagster as dg
 
 from sme2_assets.definitions import build_definitions
 from sme2_assets.defs.failures import failure_of
-from sme2_assets.defs.jobs import compare_job, noise_job, profile_job
+from sme2_assets.defs.jobs import arms_job, compare_job, noise_job, profile_job
 from sme2_assets.defs.loggers import Log, progress_logger
 from sme2_assets.defs.partitions import MODEL_VARIANTS, SESSION_TAG, pair_key, range_tags, run_key
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.leftovers import remove_leftovers
+from sme2_assets.profiling.arm_requests import ArmsRequest
 from sme2_assets.profiling.requests import LeftOut, ProfileRequest, causes_of
 from sme2_assets.store import Store, ready_dagster_home
 
@@ -88,6 +89,19 @@ def profile(
     if failures and len(failures) == len(requests):
         raise next(iter(failures.values()))
     return Profiled(sessions, causes_of(failures))
+
+
+def compare_arms(
+    lab: Lab, instance: dg.DagsterInstance, request: ArmsRequest, settings: dict[str, Any], log: Log
+) -> str:
+    """Measures and compares arms that differ in something else than SME2; gives their session."""
+    variants = sorted({arm.variant for arm in request.arms})
+    instance.add_dynamic_partitions(MODEL_VARIANTS, variants)
+    config = {**settings, **asdict(request), "arms": [asdict(arm) for arm in request.arms]}
+    config = {name: value for name, value in config.items() if value is not None}
+    result = Jobs(lab, instance, log).run(arms_job.name, ops={"arms_comparison": {"config": config}})
+    [facts] = _facts_of(result, "arms_comparison")
+    return str(facts["session_id"])
 
 
 def _measure(jobs: Jobs, request: ProfileRequest, settings: dict[str, Any]) -> list[Measured]:

@@ -16,6 +16,7 @@ import click
 
 import sme2_assets
 from sme2_assets.cli.advise import advise
+from sme2_assets.cli.compare import compare, scale
 from sme2_assets.cli.demo import demo
 from sme2_assets.cli.dev import dev
 from sme2_assets.cli.devices import devices
@@ -27,7 +28,7 @@ from sme2_assets.cli.machine import doctor, emulator, targets
 from sme2_assets.cli.measure import profile
 from sme2_assets.cli.models import check_model, models, onboard
 from sme2_assets.cli.mutate import mutate
-from sme2_assets.cli.results import compare, explain, history, kernel_log, language, report
+from sme2_assets.cli.results import explain, history, kernel_log, language, report
 from sme2_assets.cli.runners import build_runner
 from sme2_assets.cli.sql import sql
 from sme2_assets.cli.support import tell
@@ -91,7 +92,7 @@ COMMANDS = (
     *(doctor, targets, devices, emulator, build_runner),
     *(models, onboard, check_model),
     *(dev, worker, profile, run, config),
-    *(advise, gate, compare, explain, history, language, report, sql, warehouse, kernel_log),
+    *(advise, gate, compare, scale, explain, history, language, report, sql, warehouse, kernel_log),
     *(ingest, export_, validate, check, smoke, mutate, gc),
 )
 for command in COMMANDS:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,53 @@ if TYPE_CHECKING:
     from sme2_assets.warehouse import Warehouse
 
 
+def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How much is measured and where, under the names that `etdump_traces` takes; what models are given."""
+    for option in (
+        json_option,
+        given_options,
+        click.option(
+            "--qos",
+            type=click.Choice(["user-interactive", "user-initiated", "utility", "background"]),
+            help="macOS: quality of service of the runner's threads, which decides the kind of core.",
+        ),
+        click.option(
+            "--device",
+            help="A device: ssh://user@host[:port], the serial of an Android device, a name or label:LABEL "
+            "of the inventory, or `any` [this machine; the only Android device connected].",
+        ),
+        click.option(
+            "--runner",
+            type=click.Choice(["wheel", "source"]),
+            default="wheel",
+            show_default=True,
+            help="source: the pair that `sme2 build-runner` made, one binary per arm.",
+        ),
+        click.option(
+            "--budget",
+            "budget_s",
+            type=click.FloatRange(0),
+            help="Seconds after which no round is added [120].",
+        ),
+        click.option(
+            "--rounds", type=click.IntRange(1), help="Exactly this many rounds [10 to 30; emulated 1]."
+        ),
+        click.option(
+            "--warmup",
+            type=click.IntRange(0),
+            help="Exactly this many warm-ups [at least 10 and 0.3 s; emulated 0].",
+        ),
+        click.option(
+            "--runs",
+            "iterations",
+            type=click.IntRange(1),
+            help="Exactly this many timed inferences per process [at least 10 and 0.2 s; emulated 1].",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command()
 @click.argument("model")
 @click.option(
@@ -52,38 +100,9 @@ if TYPE_CHECKING:
 @click.option(
     "--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of the runner."
 )
-@click.option(
-    "--runs",
-    type=click.IntRange(1),
-    help="Exactly this many timed inferences per process [at least 10 and 0.2 s; emulated 1].",
-)
-@click.option(
-    "--warmup",
-    type=click.IntRange(0),
-    help="Exactly this many warm-ups [at least 10 and 0.3 s; emulated 0].",
-)
-@click.option("--rounds", type=click.IntRange(1), help="Exactly this many rounds [10 to 30; emulated 1].")
-@click.option("--budget", type=click.FloatRange(0), help="Seconds after which no round is added [120].")
-@click.option(
-    "--runner",
-    type=click.Choice(["wheel", "source"]),
-    default="wheel",
-    show_default=True,
-    help="source: the pair that `sme2 build-runner` made, one binary per arm.",
-)
-@click.option(
-    "--device",
-    help="A device: ssh://user@host[:port], the serial of an Android device, a name or label:LABEL of the "
-    "inventory, or `any` [this machine; the only Android device connected].",
-)
+@plan_options
 @click.option("--cpus", help="CPUs to run on: prime, performance, efficiency, a list (4-7) or a mask (0xf0).")
-@click.option(
-    "--qos",
-    type=click.Choice(["user-interactive", "user-initiated", "utility", "background"]),
-    help="macOS: quality of service of the runner's threads, which decides the kind of core.",
-)
 @click.option("--power", type=click.Choice(["boost", "app"]), help="Android: power mode during the session.")
-@given_options
 @click.option(
     "--sizes",
     multiple=True,
@@ -92,7 +111,6 @@ if TYPE_CHECKING:
 )
 @click.option("--aa", is_flag=True, help="Measure each state against itself: the noise of this machine.")
 @click.option("--operators", is_flag=True, help="Also print every operator.")
-@json_option
 @click.pass_obj
 def profile(
     store: Store,
@@ -100,14 +118,8 @@ def profile(
     platform_name: str,
     sme2: str,
     threads: int,
-    runs: int | None,
-    warmup: int | None,
-    rounds: int | None,
-    budget: float | None,
-    runner: str,
     device: str | None,
     cpus: str | None,
-    qos: str | None,
     power: str | None,
     inputs: Path | None,
     op_library: Path | None,
@@ -115,6 +127,7 @@ def profile(
     aa: bool,
     operators: bool,
     as_json: bool,
+    **wishes: Any,
 ) -> None:
     """Profile MODEL[-PRECISION] with SME2 on and off, and show the comparison.
 
@@ -149,18 +162,7 @@ def profile(
         )
     for note in wanted.notes:
         tell(f"note: {note}", "yellow")
-    settings = {
-        "threads": threads,
-        "iterations": runs,
-        "warmup": warmup,
-        "rounds": rounds,
-        "budget_s": budget,
-        "runner": runner,
-        "device": device,
-        "cpus": cpus,
-        "qos": qos,
-        "power": power,
-    }
+    settings = {**wishes, "threads": threads, "device": device, "cpus": cpus, "power": power}
     settings = {name: value for name, value in settings.items() if value is not None}
     with launch.open_instance(store) as instance, progress_log() as log:
         done = launch.profile(lab, instance, wanted.requests, settings, log, aa=aa)

@@ -1,4 +1,4 @@
-"""What has been measured: comparisons, history, reports, explanations.
+"""What has been measured: history, reports, explanations.
 
 Belongs here: options, and how results are printed. Heavy imports happen inside the commands.
 """
@@ -16,29 +16,6 @@ from sme2_assets.cli.support import json_option, measured_variants, out, print_j
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
-
-
-@click.command()
-@click.argument("off_run")
-@click.argument("on_run")
-@click.option("--operators", is_flag=True, help="Also print every operator.")
-@json_option
-@click.pass_obj
-def compare(store: Store, off_run: str, on_run: str, operators: bool, as_json: bool) -> None:
-    """Compare the runs OFF_RUN and ON_RUN, if they were measured together.
-
-    Run ids are in the table runs: sme2 sql "SELECT run_id, arm FROM runs".
-    """
-    from sme2_assets.report.terminal import show_comparison_rows
-    from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.comparisons import compare_runs
-
-    warehouse = Warehouse(store.warehouse)
-    rows = compare_runs(warehouse, off_run, on_run)
-    if as_json:
-        click.echo(rows.to_json(orient="records", date_format="iso", indent=2))
-        return
-    show_comparison_rows(out, warehouse, rows, operators)
 
 
 @click.command()

@@ -299,3 +299,35 @@ FLOOR = Claim(
     "SELECT count(*) > 0 AND max(deviation) >= $floor - 1e-9 FROM aa_sessions AS aa JOIN runs ON "
     "runs.run_id = $run_id AND aa.platform = runs.platform AND aa.device = runs.device",
 )
+
+# Of arms that differ in something else than SME2: each with the first of its session.
+_OF_ARM = "FROM comparisons WHERE on_run_id = $on_run_id AND level = 'model'"
+ARM_FASTER = Claim(
+    "{faster} {verb} {ratio:.2f}x ({low:.2f} to {high:.2f}, n={n}) faster than {slower}.",
+    f"""SELECT fidelity <> 'emulated' AND {_RIGHT} AND $low > 1 AND $ratio BETWEEN $low AND $high
+        AND $n = {_PAIRED_ROUNDS} AND CASE
+        WHEN $faster = on_arm AND $slower = off_arm
+            THEN $ratio BETWEEN {_LEAST} - 1e-9 AND {_MOST} + 1e-9 AND {_MIDDLE} > 1
+        WHEN $faster = off_arm AND $slower = on_arm
+            THEN 1 / $ratio BETWEEN {_LEAST} - 1e-9 AND {_MOST} + 1e-9 AND {_MIDDLE} < 1
+        ELSE false END {_OF_ARM}""",
+)
+ARMS_ALIKE = Claim(
+    "{first} and {second} do not differ by {share:.1%} or more.",
+    "SELECT fidelity <> 'emulated' AND speedup_low >= 1 / (1 + $share) - 1e-9 "
+    f"AND speedup_high <= 1 + $share + 1e-9 AND off_arm = $first AND on_arm = $second {_OF_ARM}",
+)
+ARMS_OPEN = Claim(
+    "Which of {first} and {second} is faster is not shown.",
+    f"SELECT fidelity <> 'emulated' AND verdict = 'insufficient data' {_OF_ARM}",
+)
+ARMS_UNTIMED = Claim(
+    "{first} and {second} are not compared in time.",
+    f"SELECT verdict = 'not comparable' AND speedup IS NULL {_OF_ARM}",
+)
+ARM_REASON = Claim(REASON.text, REASON.holds.replace(_MODEL, _OF_ARM))
+ARM_CONFIDENCE = Claim(CONFIDENCE.text, CONFIDENCE.holds.replace(_MODEL, _OF_ARM))
+ARMS_REFERENCE = Claim(
+    "This is a reference on {arch}: it says nothing about SME2.",
+    f"SELECT fidelity = 'reference' AND arch = $arch {_OF_ARM}",
+)

@@ -335,6 +335,7 @@ def _run_row(
         "session_id": manifest.session_id,
         "sequence": manifest.sequence,
         "experiment": manifest.experiment,
+        "factor": manifest.factor,
         "source": None,
         "arm": manifest.arm,
         "paired": manifest.paired,

@@ -52,6 +52,15 @@ def latest_sessions(
     return list(newest.values())
 
 
+def latest_comparisons(warehouse: Warehouse) -> set[str]:
+    """The newest sessions of arms that differ in something else than SME2, by factor and series of an arm."""
+    rows = warehouse.query(
+        "SELECT arg_max(session_id, (coalesce(sequence, 0), started_at)) AS session_id FROM runs "
+        f"WHERE experiment = 'arms' GROUP BY factor, sme2, {', '.join(SERIES)}"
+    )
+    return set(rows["session_id"])
+
+
 def rows_of_view(warehouse: Warehouse, view: str, run_id: str) -> pd.DataFrame:
     """A run's rows of a summary view, in the order people read them."""
     order = {

@@ -240,12 +240,12 @@ def _compare_all(warehouse: Warehouse, done: Derived, log: Log, again: Collectio
     compared = set(warehouse.query("SELECT DISTINCT session_id FROM comparisons")["session_id"]) - {*again}
     waiting: dict[str, list[str]] = defaultdict(list)
     for row in warehouse.query(
-        "SELECT session_id, experiment FROM runs WHERE paired GROUP BY ALL HAVING count(*) = 2 "
+        "SELECT session_id, experiment FROM runs WHERE paired GROUP BY ALL HAVING count(*) > 1 "
         "ORDER BY max(coalesce(sequence, 0)), session_id"
     ).itertuples():
         if row.session_id not in compared:
             waiting[row.experiment].append(row.session_id)
-    for experiment in ("aa", "sme2"):
+    for experiment in ("aa", "sme2", "arms"):
         for number, session_id in enumerate(waiting[experiment], start=1):
             log(f"comparing {number} of {len(waiting[experiment])}: {session_id}")
             try:

@@ -108,8 +108,15 @@ RUNS = Table(
         Column(
             "experiment",
             "VARCHAR",
-            "sme2: the arms differ in SME2. aa: both arms are the same, to learn the noise. foreign: a trace "
-            "imported by `sme2 ingest`; what is not known about it is NULL, and it is in no verdict.",
+            "sme2: the arms differ in SME2. arms: they differ in another factor. aa: both arms are the same, "
+            "to learn the noise. foreign: a trace imported by `sme2 ingest`; what is not known about it is "
+            "NULL, and it is in no verdict.",
+        ),
+        Column(
+            "factor",
+            "VARCHAR",
+            "What the arms of the session differ in: sme2, precision, option, model, threads, cpus or power. "
+            "NULL for one arm, for identical ones, and before it was recorded.",
         ),
         Column(
             "evidence_sha256",
@@ -117,8 +124,12 @@ RUNS = Table(
             "Hash of the file of the run folder that has the hashes of all its other files.",
         ),
         Column("source", "VARCHAR", "The file that a foreign run was read from; NULL for our own runs."),
-        Column("arm", "VARCHAR", "The arm of the session: off or on; a or b in an A/A session."),
-        Column("paired", "BOOLEAN", "Whether both arms were measured interleaved in this session."),
+        Column(
+            "arm",
+            "VARCHAR",
+            "The arm of the session: off or on; a, b and so on where SME2 is not what differs.",
+        ),
+        Column("paired", "BOOLEAN", "Whether other arms were measured interleaved with it in this session."),
         *IDENTITY,
         Column("started_at", "TIMESTAMPTZ", "Start of the session."),
         Column("finished_at", "TIMESTAMPTZ", "End of the session."),
@@ -457,9 +468,11 @@ ENVIRONMENT = Table(
 
 COMPARISONS = Table(
     "comparisons",
-    "SME2 on against off, per session: the whole model, each category, each operator.",
+    "One arm of a session against another: the whole model, each category, each operator. `factor` says what "
+    "they differ in; SME2 on against off is factor sme2. Columns that begin with off are the first arm's, "
+    "those that begin with on the second's.",
     (
-        VARIANT,
+        Column("variant", "VARCHAR", "Model variant of the first arm."),
         Column("platform", "VARCHAR", "Where it ran."),
         Column("session_id", "VARCHAR", "The session that measured both arms."),
     ),
@@ -467,18 +480,25 @@ COMPARISONS = Table(
         Column(
             "experiment",
             "VARCHAR",
-            "sme2, or aa: then both arms are the same, off columns hold arm a and on columns arm b.",
+            "sme2; arms: they differ in another factor; aa: both arms are the same, a and b.",
         ),
+        Column(
+            "factor",
+            "VARCHAR",
+            "What the arms differ in, as in runs: sme2, precision, option, model, threads, cpus or power.",
+        ),
+        Column("off_arm", "VARCHAR", "What the first arm is called, e.g. SME2 off, fp16 or 1 thread."),
+        Column("on_arm", "VARCHAR", "What the second arm is called."),
         Column("model", "VARCHAR", "Model without its precision."),
         Column(
             "precision", "VARCHAR", "fp32, fp16, int8, int8_dynamic, int4, or as_is for a finished program."
         ),
         *DEVICE,
-        Column("threads", "INTEGER", "Threads of the runner's pool, the same in both arms."),
+        Column("threads", "INTEGER", "Threads of the runner's pool, of the first arm."),
         *SETTING,
         Column("fidelity", "VARCHAR", "hardware or emulated, as in runs."),
-        Column("off_run_id", "VARCHAR", "The run with SME2 off."),
-        Column("on_run_id", "VARCHAR", "The run with SME2 on."),
+        Column("off_run_id", "VARCHAR", "The run with SME2 off, or of the first arm."),
+        Column("on_run_id", "VARCHAR", "The run with SME2 on, or of the second arm."),
         Column("level", "VARCHAR", "model, category or operator."),
         Column("category", "VARCHAR", "Category of the row; NULL at model level."),
         Column("backend", "VARCHAR", "Backend of the operator; NULL at the other levels."),
@@ -500,7 +520,11 @@ COMPARISONS = Table(
         ),
         Column("operators", "INTEGER", "Operators in the row."),
         Column("matrix_operators", "INTEGER", "Convolutions and matrix products with SME2 on."),
-        Column("sme2_operators_off", "INTEGER", "Those on the SME unit with SME2 off; must be 0."),
+        Column(
+            "sme2_operators_off",
+            "INTEGER",
+            "Those on the SME unit with SME2 off, which must be 0; of another factor, in the first arm.",
+        ),
         Column("sme2_operators_on", "INTEGER", "Those on the SME unit with SME2 on, as in operator_facts."),
         Column("sme2_operators_unknown", "INTEGER", "Those of which it is unknown with SME2 on."),
         Column(
@@ -512,8 +536,8 @@ COMPARISONS = Table(
         Column(
             "speedup",
             "DOUBLE",
-            "off / on over paired rounds; above 1 SME2 is faster. NULL when not comparable, and where "
-            "XNNPACK's whole microseconds leave it open by a factor of more than 1.25.",
+            "off / on over paired rounds; above 1 SME2, or the second arm, is faster. NULL when not "
+            "comparable, and where XNNPACK's whole microseconds leave it open by a factor of more than 1.25.",
         ),
         Column("speedup_low", "DOUBLE", "Lower end of its 95 % interval, whatever the clock hides."),
         Column("speedup_high", "DOUBLE", "Upper end of its 95 % interval, whatever the clock hides."),

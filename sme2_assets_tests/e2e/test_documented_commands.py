@@ -67,7 +67,7 @@ def sme2(store: Store) -> Sme2:
     """A documented command. What measures is a process of its own, as the one that a person starts."""
 
     def call(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        if words[0] == "profile":
+        if words[0] in ("profile", "compare", "scale"):
             return run(store, [sys.executable, "-m", "sme2_assets.cli", *words], code)
         return run_here(store, list(words), code)
 

@@ -41,6 +41,7 @@ GUIDES = {
     "exported_model": Guide("docs/models.md", "Models", "minutes", "cpu"),
     "etdump_traces": Guide("docs/measuring.md", "How we measure", "minutes", "device"),
     "aa_noise": Guide("docs/measuring.md", "How we measure", "minutes", "device"),
+    "arms_comparison": Guide("docs/compare.md", "Compare anything", "minutes", "device"),
     "timeline": Guide("docs/warehouse.md", "What to know before reading a number", "seconds", "warehouse"),
     "kernel_samples": Guide("docs/kernels.md", "Which kernel really ran", "seconds", "warehouse"),
     "sme2_comparison": Guide("docs/measuring.md", "How we measure", "seconds", "warehouse"),
