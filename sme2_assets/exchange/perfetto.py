@@ -385,7 +385,7 @@ def _metadata(
     pid: int, run: dict[str, Any], pass_kind: str, parts: Sequence[_Shown]
 ) -> Iterator[dict[str, Any]]:
     state = "state unknown" if _is_null(run["sme2"]) else run["sme2"]
-    arm = f" ({run['arm']})" if run["experiment"] == "aa" else ""
+    arm = f" ({run['arm']})" if run["experiment"] in ("aa", "arms") else ""
     what = "" if pass_kind == "etdump" else ", kernels pass (sampled)"
     notes = {
         "emulated": ", emulated: times mean nothing",

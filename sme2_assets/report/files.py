@@ -7,15 +7,17 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pandas as pd
 
 from sme2_assets.report.content import session_document
 from sme2_assets.report.document import Document
 from sme2_assets.report.html import html_of, stamp_in, stamp_of
 from sme2_assets.report.markdown import MarkdownReport, markdown_report
-from sme2_assets.report.overview import overview_document, overview_rows
+from sme2_assets.report.overview import overview_document, overview_rows, overview_table
 from sme2_assets.store import Store, safe_name, write_text_atomically
 from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.csv_files import write_csv
 from sme2_assets.warehouse.read import latest_sessions, runs_of_session
 
 FORMATS = ("md", "html")
@@ -23,6 +25,7 @@ REPORT_NAME = "report.md"
 PAGE_NAME = "report.html"
 OVERVIEW_NAME = "index.md"
 OVERVIEW_PAGE_NAME = "index.html"
+OVERVIEW_TABLE_NAME = "index.csv"
 
 
 def report_folder(store: Store, run: Mapping[str, Any]) -> Path:
@@ -72,17 +75,32 @@ def write_report(path: Path, report: MarkdownReport) -> Path:
 
 
 def write_overview(
-    store: Store, warehouse: Warehouse, formats: Collection[str] = FORMATS
+    store: Store,
+    warehouse: Warehouse,
+    formats: Collection[str] = FORMATS,
+    *,
+    folder: Path | None = None,
+    pages: Mapping[str, Path] | None = None,
 ) -> tuple[pd.DataFrame, list[Path]]:
-    """Writes the overview of all models and platforms; its rows lead to the pages that are there."""
-    rows = overview_rows(warehouse)
+    """Writes the overview of all models and platforms; its rows lead to the pages that are there.
+
+    With `pages` it is of these sessions alone, and leads there; `folder` is where it is put. The same rows
+    are beside it as a CSV file.
+    """
+    folder = folder or store.reports
+    rows = overview_rows(warehouse, None if pages is None else list(pages))
 
     def link(row: Mapping[str, Any]) -> str | None:
-        page = report_folder(store, row) / PAGE_NAME
-        return page.relative_to(store.reports).as_posix() if page.is_file() else None
+        page = report_folder(store, row) / PAGE_NAME if pages is None else pages[row["session_id"]]
+        return page.relative_to(folder).as_posix() if page.is_file() else None
 
     document = overview_document(rows, link)
-    return rows, write_document(store.reports, document, formats, (OVERVIEW_NAME, OVERVIEW_PAGE_NAME))
+    written = write_document(folder, document, formats, (OVERVIEW_NAME, OVERVIEW_PAGE_NAME))
+    staged = folder / f".{OVERVIEW_TABLE_NAME}"
+    with duckdb.connect() as connection:
+        write_csv(connection.from_df(overview_table(rows)), staged)
+    staged.replace(folder / OVERVIEW_TABLE_NAME)
+    return rows, [*written, folder / OVERVIEW_TABLE_NAME]
 
 
 def write_missing_reports(store: Store, warehouse: Warehouse, log: Callable[[str], None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -24,8 +24,19 @@ HEADER = [
     "on the SME unit",
     "biggest bottleneck",
     "numerics",
+    "SME2 off, ms",
+    "SME2 on, ms",
+    "slowest category",
     "measured",
 ]
+# Of the rows, what a spreadsheet gets; times in milliseconds follow.
+CSV_COLUMNS = [
+    *("variant", "platform", "device", "arch", "threads", "cpus", "power_mode", "method", "fidelity"),
+    *("session_id", "started_at", "arms", "verdict", "speedup", "speedup_low", "speedup_high", "n"),
+    *("matrix_operators", "on_unit_operators", "unknown_operators", "macs", "macs_on_unit"),
+    *("category", "category_share", "bottleneck", "sqnr_db", "fault"),
+]
+_TIMES = [f"{arm}_{end}" for arm in ("off", "on") for end in ("median", "p05", "p95")]
 
 # Sessions, each with its comparison if there is one; the numerics are those of the arm that is nearest to
 # failing.
@@ -40,8 +51,15 @@ WITH sessions AS (
         arg_max(run_id, sme2) AS subject_run_id,
         min(sqnr_db - sqnr_threshold_db) AS margin_db,
         coalesce(any_value(arms_fault), any_value(eager_fault)) AS fault,
-        min(sqnr_db) AS sqnr_db
+        min(sqnr_db) AS sqnr_db,
+        any_value(median_ns) FILTER (sme2 = 'off') AS off_median_ns,
+        any_value(p05_ns) FILTER (sme2 = 'off') AS off_p05_ns,
+        any_value(p95_ns) FILTER (sme2 = 'off') AS off_p95_ns,
+        any_value(median_ns) FILTER (sme2 = 'on') AS on_median_ns,
+        any_value(p05_ns) FILTER (sme2 = 'on') AS on_p05_ns,
+        any_value(p95_ns) FILTER (sme2 = 'on') AS on_p95_ns
     FROM runs
+    LEFT JOIN (SELECT run_id, median_ns, p05_ns, p95_ns FROM latency_summary) USING (run_id)
     WHERE list_contains(?, session_id)
     GROUP BY variant, platform, session_id
 )
@@ -51,24 +69,38 @@ FROM sessions
 LEFT JOIN comparisons AS compared
     ON compared.variant = sessions.variant AND compared.platform = sessions.platform
     AND compared.session_id = sessions.session_id AND compared.level = 'model'
+    AND compared.experiment = 'sme2'
 ORDER BY sessions.variant, sessions.platform, sessions.device, sessions.threads, sessions.session_id
 """
 # What the subject of each session waits for most. Emulated runs have no times: what missed the SME unit.
 _SLOWEST = """
 SELECT run_id, name, module, share FROM bottlenecks WHERE rank = 1 AND list_contains(?, run_id)
 """
+_CATEGORIES = """
+SELECT run_id, arg_max(category, mean_ns) AS category, max(share) AS category_share
+FROM category_summary WHERE list_contains(?, run_id) AND mean_ns IS NOT NULL GROUP BY run_id
+"""
 _MISSED = """
 SELECT run_id, reason, count(*) AS operators FROM missed_sme2 WHERE list_contains(?, run_id)
 GROUP BY run_id, reason ORDER BY operators DESC, reason
 """
 
+_COUNTED = {
+    "matrix_operators": "matrix_operators",
+    "on_unit_operators": "on_unit",
+    "unknown_operators": "unknown",
+    "macs": "macs",
+    "macs_on_unit": "macs_on_unit",
+}
+
 Record = Mapping[Any, Any]
 
 
-def overview_rows(warehouse: Warehouse) -> pd.DataFrame:
-    """One row per series: its newest session, how it ended, and what it waits for most."""
-    newest = [run["session_id"] for run in latest_sessions(warehouse)]
-    rows = warehouse.query(_SESSIONS, [newest])
+def overview_rows(warehouse: Warehouse, sessions: Sequence[str] | None = None) -> pd.DataFrame:
+    """One row per series: its newest session, how it ended, and what it waits for most; or these sessions."""
+    if sessions is None:
+        sessions = [run["session_id"] for run in latest_sessions(warehouse)]
+    rows = warehouse.query(_SESSIONS, [list(sessions)])
     emulated = rows["fidelity"] == "emulated"
     of_time, of_kernels = (rows.loc[these, "subject_run_id"].tolist() for these in (~emulated, emulated))
     said = {
@@ -78,12 +110,33 @@ def overview_rows(warehouse: Warehouse) -> pd.DataFrame:
         counted = ", ".join(f"{row['operators']} {row['reason']}" for row in missed.to_dict("records"))
         said[run_id] = claims.NOT_ON_UNIT.say(run_id=run_id, missed=counted)
     subjects = rows["subject_run_id"]
-    on_unit = {
-        run_id: ", ".join(filter(None, (count_text(counts), work_text(counts))))
+    units = {
+        run_id: counts
         for run_id, counts in unit_counts(warehouse, subjects.tolist()).items()
         if counts["sme2"] == "on"
     }
-    return rows.assign(bottleneck=subjects.map(said), on_unit=subjects.map(on_unit))
+    on_unit = {
+        run_id: ", ".join(filter(None, (count_text(counts), work_text(counts))))
+        for run_id, counts in units.items()
+    }
+    slowest = warehouse.query(_CATEGORIES, [subjects.tolist()]).set_index("run_id")
+    return rows.assign(
+        bottleneck=subjects.map(said),
+        on_unit=subjects.map(on_unit),
+        **{name: subjects.map(slowest[name]) for name in ("category", "category_share")},
+        **{
+            column: subjects.map({run_id: counts[name] for run_id, counts in units.items()})
+            for column, name in _COUNTED.items()
+        },
+    )
+
+
+def overview_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows for a spreadsheet: numbers as numbers, times in milliseconds."""
+    times = {f"{name}_ms": rows[f"{name}_ns"] / 1e6 for name in _TIMES}
+    # A timestamp in words: a spreadsheet knows no time zones.
+    started = rows["started_at"].map(lambda at: at.isoformat())
+    return rows.assign(started_at=started)[CSV_COLUMNS].assign(**times)
 
 
 def overview_document(rows: pd.DataFrame, link: Callable[[Record], str | None]) -> Document:
@@ -130,12 +183,23 @@ def _cells(row: Record) -> list[Any]:
         row["on_unit"],
         row["bottleneck"],
         _numerics_text(row),
+        _latency_cell(row, "off"),
+        _latency_cell(row, "on"),
+        None if pd.isna(row["category"]) else f"{row['category']}, {row['category_share']:.0%}",
         f"{row['started_at']:%Y-%m-%d %H:%M}",
     ]
 
 
 def _threads_text(row: Record) -> str:
     return ", ".join(str(part) for part in (row["threads"], row["cpus"], row["power_mode"]) if part)
+
+
+def _latency_cell(row: Record, arm: str) -> str | None:
+    """The median, and what nine of ten inferences took."""
+    if pd.isna(row[f"{arm}_median_ns"]):
+        return None
+    median, low, high = (row[f"{arm}_{end}_ns"] / 1e6 for end in ("median", "p05", "p95"))
+    return f"{median:.3f} ({low:.3f} to {high:.3f})"
 
 
 def _slowest_text(row: Record) -> str:

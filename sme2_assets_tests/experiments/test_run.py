@@ -66,6 +66,9 @@ def test_a_yaml_file_is_measured_and_a_failing_member_loses_no_other(
     [run] = Warehouse(store.warehouse).query("SELECT * FROM runs").to_dict("records")
     assert (run["variant"], run["rounds"], run["iterations"], run["samples"]) == ("toy_cnn-fp32", 1, 2, 0)
     summary = json.loads((tmp_path / "out" / "experiment.json").read_text())
+    overview = (tmp_path / "out" / "index.csv").read_text().splitlines()
+    assert len(overview) == 1 + sum(session["ok"] for session in summary["sessions"])
+    assert (tmp_path / "out" / "index.html").is_file()
     assert [session["ok"] for session in summary["sessions"]] == [False, True]
     assert summary["sessions"][1]["run_ids"] == {"off": run["run_id"]}
     assert summary["sessions"][1]["entries"] == ["fine", "the-same"]

@@ -68,7 +68,7 @@ def overview(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResul
     `sme2 report --all` writes the same, with the pages of baselines, too.
     """
     with clear_failures():
-        rows, [markdown, page] = write_overview(lab.store, lab.warehouse)
+        rows, [markdown, page, _] = write_overview(lab.store, lab.warehouse)
         publish_shared(lab.store, context.log.info)
     text = markdown.read_text()
     return dg.MaterializeResult(
