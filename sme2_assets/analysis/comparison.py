@@ -78,7 +78,8 @@ def why_not_a_pair(off: dict[str, Any], on: dict[str, Any]) -> str | None:
     # The first arm of several is what each of the others is compared with.
     of_several = off["experiment"] == on["experiment"] == "arms" and off["arm"] == "a" < on["arm"]
     if not of_several and (off["arm"], on["arm"]) not in (("off", "on"), ("a", "b")):
-        return f"the runs are the arms {off['arm']} and {on['arm']}, not off and on"
+        wanted = "a and another one" if off["experiment"] == "arms" else "off and on"
+        return f"the runs are the arms {off['arm']} and {on['arm']}, not {wanted}"
     if off["session_id"] != on["session_id"]:
         return (
             f"the runs are of different sessions ({off['session_id']} and {on['session_id']}): "
