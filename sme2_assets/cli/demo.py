@@ -36,8 +36,10 @@ def demo(store: Store, model: str, as_json: bool) -> None:
     and ends with one table, the one finding in it, and the report to read next. Exit code 1: something that
     should work was left out.
     """
+    # Before Dagster is loaded: a mistyped name is told at once.
+    variants = variants_of(model)
     with progress_log() as log:
-        run_ids, left_out = _measured(store, model, log)
+        run_ids, left_out = _measured(store, variants, log)
     result = _Result.of(store, run_ids, left_out)
     if as_json:
         print_json(result.as_json())
@@ -49,7 +51,7 @@ def demo(store: Store, model: str, as_json: bool) -> None:
         sys.exit(1)
 
 
-def _measured(store: Store, model: str, log: Log) -> tuple[list[str], list[str]]:
+def _measured(store: Store, variants: list[str], log: Log) -> tuple[list[str], list[str]]:
     """The runs that were measured, and what was left out that should work."""
     from sme2_assets import launch
     from sme2_assets.defs.resources import Lab
@@ -63,7 +65,7 @@ def _measured(store: Store, model: str, log: Log) -> tuple[list[str], list[str]]
     except Sme2Error as error:
         # It is among what is left out, then, and everything else is measured.
         log(f"emulated: {error}")
-    wanted = requests_for_this_machine(store, variants_of(model), SME2_STATES)
+    wanted = requests_for_this_machine(store, variants, SME2_STATES)
     for note in wanted.notes:
         log(f"note: {note}")
     with launch.open_instance(store) as instance:

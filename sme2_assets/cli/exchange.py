@@ -14,7 +14,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from sme2_assets.cli.support import json_option, out, print_json, progress, say, tell
+from sme2_assets.cli.support import json_option, out, print_json, progress, reads_store, say, tell
 from sme2_assets.store import Store
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _print_ingested(done: Ingested) -> None:
     help="Inferences of each process in the Perfetto trace.",
 )
 @json_option
-@click.pass_obj
+@reads_store
 def export_(
     store: Store,
     run: str,

@@ -410,8 +410,7 @@ def _verdict(warehouse: Warehouse, outcome: Outcome) -> dict[str, Any] | None:
 
 def _print_baseline(warehouse: Warehouse, outcome: Outcome) -> None:
     from sme2_assets.report.terminal import show_arm
-    from sme2_assets.warehouse.read import run_of_id
 
-    [run_id] = outcome.run_ids.values()
     say(f"== {outcome.session.title} ==", "bold")
-    show_arm(out, warehouse, run_of_id(warehouse, run_id))
+    assert outcome.session_id is not None
+    show_arm(out, warehouse, outcome.session_id)

@@ -123,6 +123,8 @@ def profile(
     materialised in Dagster; what is up to date is taken from the cache. If something cannot be
     measured, the rest still is, and the exit code is 1.
     """
+    # Before Dagster is loaded: a mistyped name is told at once.
+    variants = variants_of(model, inputs, op_library, sizes)
     from sme2_assets import launch
     from sme2_assets.defs.resources import Lab
     from sme2_assets.profiling.requests import requests_for, requests_for_this_machine
@@ -133,7 +135,6 @@ def profile(
     if platform_name == "auto" and device is not None:
         platform_name = platform_of(store, device)
     states = SME2_STATES if sme2 == "both" else (sme2,)
-    variants = variants_of(model, inputs, op_library, sizes)
     if platform_name == "auto":
         wanted = requests_for_this_machine(store, variants, states)
         if aa:

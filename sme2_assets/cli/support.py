@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import sys
@@ -16,7 +17,8 @@ from rich.segment import Segment
 from rich.text import Text
 
 from sme2_assets.diagnostics.steps import FAILED, NOT_REACHED, NOTE, CheckStep, Checkup
-from sme2_assets.errors import printable
+from sme2_assets.errors import Sme2Error, printable
+from sme2_assets.store import Store
 
 if TYPE_CHECKING:
     from sme2_assets.warehouse import Warehouse
@@ -37,6 +39,23 @@ class Printer(Console):
 # A pipe or a file has no width: nothing that is printed there is cut.
 out = Printer() if sys.stdout.isatty() else Printer(width=250)
 progress = Printer(stderr=True)
+
+
+def reads_store(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command that only reads the data folder, which must be there: a mistyped one would be empty."""
+
+    @click.pass_obj
+    @functools.wraps(command)
+    def given(store: Store, *args: Any, **options: Any) -> Any:
+        if not store.root.is_dir():
+            raise Sme2Error(
+                f"There is no data folder {store.root}.",
+                "Check --data and $SME2_DATA. If nothing was measured yet, run `sme2 profile MODEL` first.",
+            )
+        return command(store, *args, **options)
+
+    return given
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
@@ -124,13 +143,15 @@ def measured_variants(warehouse: Warehouse, model: str) -> list[str]:
     try:
         return variants_of(model)
     except ExportError:
-        rows = warehouse.query(
-            "SELECT DISTINCT variant FROM runs WHERE $key IN (variant, model) ORDER BY variant",
-            {"key": plain_key(model)},
-        )
-        if rows.empty:
+        # Not as a frame: a mistyped name is told before pandas is loaded.
+        with warehouse.connect() as connection:
+            rows = connection.execute(
+                "SELECT DISTINCT variant FROM runs WHERE $key IN (variant, model) ORDER BY variant",
+                {"key": plain_key(model)},
+            ).fetchall()
+        if not rows:
             raise
-        return [str(variant) for variant in rows["variant"]]
+        return [str(variant) for [variant] in rows]
 
 
 def _sizes(text: str) -> tuple[str, list[str]]:

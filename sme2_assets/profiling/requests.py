@@ -74,13 +74,12 @@ def requests_for(
 ) -> Requests:
     """A platform asked for by name must be able to give every state asked for.
 
-    A reference has no SME2 states, and another Linux machine may have no SME2: there the pair that is asked
-    for by default is one run.
+    A reference has no SME2 states, and a machine may have no SME2: there the pair that is asked for by
+    default is one run. Emulation has both states or none.
     """
     target = open_target(platform_name, store, device)
     notes = []
-    elsewhere = platform_name == "linux" and device is not None and target.availability("off").ok
-    if states == SME2_STATES and (target.fidelity == "reference" or elsewhere):
+    if states == SME2_STATES and platform_name != "emulated" and target.availability("off").ok:
         on = target.availability("on")
         if not on.ok:
             states = ("off",)

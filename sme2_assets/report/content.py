@@ -1,4 +1,4 @@
-"""What a report of a model on a platform says: the verdict first, then all that it rests on.
+"""What a report of a model on a platform says: the answer first, then all that it rests on.
 
 Belongs here: which rows of the warehouse are shown, in which order, in which words. Tables and pictures are
 made by their own modules; nothing here knows of Markdown or HTML.
@@ -15,10 +15,10 @@ from typing import Any
 import pandas as pd
 
 from sme2_assets.analysis.insights.insight import device_text
-from sme2_assets.analysis.passes import passes_fault
 from sme2_assets.analysis.statistics import MIN_AA_SESSIONS, threshold_of
 from sme2_assets.errors import WarehouseError
 from sme2_assets.report import claims
+from sme2_assets.report.answer import session_answer
 from sme2_assets.report.document import (
     Block,
     Commands,
@@ -27,8 +27,6 @@ from sme2_assets.report.document import (
     Picture,
     Section,
     Text,
-    Tone,
-    Verdict,
 )
 from sme2_assets.report.explain import Explanation, explain
 from sme2_assets.report.insights import headroom_table, insight_sections, missed_section, module_table
@@ -39,6 +37,7 @@ from sme2_assets.report.operators import operators_of_arm, operators_of_pair
 from sme2_assets.report.plots import category_figure, latency_figure, speedup_figure
 from sme2_assets.report.sizes import sizes_section
 from sme2_assets.report.tables import (
+    TextTable,
     arm_text,
     category_table,
     comparison_table,
@@ -51,20 +50,13 @@ from sme2_assets.report.tables import (
     placebo_text,
     provenance_table,
     speedup_text,
-    verdict_and_reason,
 )
-from sme2_assets.report.unit_use import count_text, unit_counts, unit_sentence, work_text
+from sme2_assets.report.unit_use import unit_counts, unit_sentence
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.blind import blind_rates_text
 from sme2_assets.warehouse.comparisons import aa_sessions_like, device_noise_floor
 from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, runs_of_session
 
-TONES: dict[str, Tone] = {
-    "faster": "good",
-    "slower": "bad",
-    "no difference": "same",
-    "too small to count": "same",
-}
 # Of the A/A sessions of a device; the view aa_sessions has them all.
 NOISE_SHOWN = 10
 # Of the values in which the arms are compared; the table arms_numerics has them all.
@@ -92,6 +84,10 @@ class _Subject:
     @property
     def reference(self) -> bool:
         return self.runs[0]["fidelity"] == "reference"
+
+    @property
+    def pair(self) -> bool:
+        return len(self.runs) == 2
 
     @property
     def name(self) -> str:
@@ -131,7 +127,7 @@ def session_document(warehouse: Warehouse, session_id: str) -> Document:
             "Materialise sme2_comparison for it, or run `sme2 warehouse sync`.",
         )
     subject = _Subject(warehouse, runs, rows, explain(warehouse, session_id))
-    return _document(subject, f"{subject.name}: SME2 on against off", _pair_verdict(subject))
+    return _document(subject, f"{subject.name}: SME2 on against off")
 
 
 def _baseline_document(warehouse: Warehouse, run: dict[str, Any]) -> Document:
@@ -139,69 +135,56 @@ def _baseline_document(warehouse: Warehouse, run: dict[str, Any]) -> Document:
     explanation = explain(warehouse, run["session_id"], run["sme2"])
     subject = _Subject(warehouse, [run], pd.DataFrame(), explanation)
     title = f"{subject.name}: {arm_text(run)}" + ("" if subject.reference else " alone")
-    return _document(subject, title, _baseline_verdict(subject))
+    return _document(subject, title)
 
 
-def _document(subject: _Subject, title: str, verdict: Verdict) -> Document:
+def _document(subject: _Subject, title: str) -> Document:
+    """The answer, the picture, the operators; then the evidence; then where it comes from, folded."""
+    answer = session_answer(
+        subject.warehouse, subject.explanation, subject.compared if subject.pair else None
+    )
     sections = [
-        _measured(subject),
-        *_latency(subject),
         _categories(subject),
         _operators(subject),
-        *_kernels(subject),
+        _evidence(subject),
         *([] if subject.reference else [missed_section(subject.explanation)]),
         *insight_sections(subject.explanation),
+        *_latency(subject),
+        *_kernels(subject),
         _modules(subject),
         *sizes_section(subject.warehouse, subject.runs[0]),
         *_delegation(subject),
         _numerics(subject),
         _noise(subject),
+        _measured(subject),
         _reproduction(subject),
     ]
-    return Document(title, verdict, sections, stamp=str(subject.runs[0]["session_id"]))
+    return Document(title, answer, sections, stamp=str(subject.runs[0]["session_id"]))
 
 
-def _pair_verdict(subject: _Subject) -> Verdict:
-    model = subject.model
-    verdict, reason = verdict_and_reason(model)
-    facts = [
-        ("fidelity", model["fidelity"]),
-        ("device", device_text(subject.runs[0])),
-        ("on the SME unit", _on_unit(subject)),
-        ("sampled", sampled_text(subject.rows("operator_facts"))),
-        ("numerics", _numerics_text(subject.runs)),
-    ]
-    if subject.timed and (rates := blind_rates_text(subject.warehouse, subject.runs[0])):
+def _evidence(subject: _Subject) -> Section:
+    """What the answer rests on, a line each."""
+    facts = [("fidelity", subject.runs[0]["fidelity"]), ("device", device_text(subject.runs[0]))]
+    if subject.pair and subject.timed:
+        facts += _statistics(subject.model)
+    if not subject.reference or subject.pair:
+        facts += [
+            ("on the SME unit", _on_unit(subject)),
+            ("sampled", sampled_text(subject.rows("operator_facts"))),
+        ]
+    facts.append(("numerics", _numerics_text(subject.runs)))
+    if subject.pair and subject.timed and (rates := blind_rates_text(subject.warehouse, subject.runs[0])):
         facts.append(("blind trials on this device", rates))
-    if not subject.timed:
-        counts = subject.unit.get(subject.runs[-1]["run_id"])
-        figure = count_text(counts) if counts else None
-        what = "convolutions and matrix products on the SME unit with SME2 on"
-        note = ", ".join(filter(None, (what, work_text(counts)))) if counts else None
-        return Verdict(verdict, "emulated", reason, figure, note, facts=tuple(facts))
-    facts[2:2] = _statistics(model)
-    tone: Tone = TONES.get(model["verdict"], "open")
-    if pd.isna(model["speedup_low"]):
-        # A ratio without an interval shows nothing yet: it stands among the facts, and not large above them.
-        if not pd.isna(model["speedup"]):
-            facts.insert(2, ("ratio so far (off / on)", speedup_text(model)))
-        return Verdict(verdict, tone, reason, facts=tuple(facts))
-    return Verdict(
-        verdict,
-        tone,
-        reason,
-        f"{model['speedup']:.2f}x",
-        claims.SPEEDUP.say(
-            session_id=model["session_id"], text=speedup_text(model), speedup=model["speedup"]
-        ),
-        facts=tuple(facts),
-    )
+    return Section("What it rests on", [Grid(TextTable.of(["", ""], facts))])
 
 
 def _statistics(model: dict[Any, Any]) -> list[tuple[str, str]]:
-    """What the verdict rests on, where there is anything."""
+    """The numbers of a pair, where there are any."""
     session_id, low, high = (model[name] for name in ("session_id", "speedup_low", "speedup_high"))
     told = []
+    if pd.isna(low) and not pd.isna(model["speedup"]):
+        # A ratio without an interval shows nothing yet: it stands here, and not in the answer.
+        told.append(("ratio so far (off / on)", speedup_text(model)))
     if not pd.isna(model["n"]):
         told.append(("paired rounds (n)", claims.ROUNDS.say(session_id=session_id, n=int(model["n"]))))
     if not pd.isna(low):
@@ -216,38 +199,6 @@ def _statistics(model: dict[Any, Any]) -> list[tuple[str, str]]:
     if confidence := confidence_text(model):
         told.append(("confidence", confidence))
     return told
-
-
-def _baseline_verdict(subject: _Subject) -> Verdict:
-    [run] = subject.runs
-    facts = [("fidelity", run["fidelity"]), ("device", device_text(run))]
-    if not subject.reference:
-        facts.append(("on the SME unit", _on_unit(subject)))
-        facts.append(("sampled", sampled_text(subject.rows("operator_facts"))))
-    facts.append(("numerics", _numerics_text(subject.runs)))
-    figure = note = None
-    alone = claims.ALONE.say(session_id=run["session_id"])
-    sentence = (fidelity_note(run) or "") if subject.reference else alone
-    if fault := passes_fault(run):
-        sentence = f"{sentence} {fault}"
-    elif subject.timed:
-        latency = rows_of_view(subject.warehouse, "latency_summary", run["run_id"]).iloc[0]
-        figure = f"{latency['median_ns'] / 1e6:.3f} ms"
-        note = claims.LATENCY.say(
-            run_id=run["run_id"],
-            low=latency["p05_ns"] / 1e6,
-            high=latency["p95_ns"] / 1e6,
-            rounds=int(latency["rounds"]),
-        )
-    return Verdict(
-        arm_text(run) if subject.reference else f"baseline, {arm_text(run)}",
-        "open" if subject.timed else "emulated",
-        sentence,
-        figure,
-        note,
-        judged=False,
-        facts=tuple(facts),
-    )
 
 
 def _on_unit(subject: _Subject) -> str:
@@ -319,7 +270,7 @@ def _measured(subject: _Subject) -> Section:
         ),
         Grid(provenance_table(pd.DataFrame(subject.runs))),
     ]
-    return Section("What was measured", blocks)
+    return Section("What was measured", blocks, folded=True)
 
 
 def _latency(subject: _Subject) -> list[Section]:
@@ -563,7 +514,7 @@ def _reproduction(subject: _Subject) -> Section:
         timed=_length(run, "iterations", "timed_s", "timed inference"),
         seed=run["seed"],
     )
-    return Section("Do it again", [Text(said), Commands(tuple(lines))])
+    return Section("Do it again", [Text(said), Commands(tuple(lines))], folded=True)
 
 
 def _length(run: dict[Any, Any], count: str, seconds: str, thing: str) -> str:

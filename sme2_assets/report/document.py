@@ -6,7 +6,7 @@ nothing in it becomes markup, is the matter of report/markdown.py and report/htm
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -67,8 +67,11 @@ Block = Text | Grid | Picture | Finding | Commands
 
 @dataclass(frozen=True)
 class Section:
+    """A part of a report; a folded one is opened by whoever wants it."""
+
     title: str
     blocks: list[Block]
+    folded: bool = False
 
     @property
     def anchor(self) -> str:
@@ -76,26 +79,43 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What is said first. `figure` is its number, if it has one, with `figure_note` about it."""
+class Action:
+    """Something to do: what was found, what it can bring at most (empty: not known), and how."""
+
+    what: str
+    gain: str
+    next: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is said first: a word for what it is, the answer in one sentence, why, and what to do.
+
+    `figure` is its number, if it has one.
+    """
 
     word: str
     tone: Tone
     sentence: str
+    why: str = ""
     figure: str | None = None
-    figure_note: str | None = None
-    # Whether two arms were compared; one arm alone has no verdict but a word for what it is.
-    judged: bool = True
-    facts: tuple[tuple[str, str], ...] = ()
+    actions: tuple[Action, ...] = ()
 
 
 @dataclass(frozen=True)
 class Document:
     title: str
-    verdict: Verdict | None
+    answer: Answer | None
     sections: list[Section] = field(default_factory=list)
     # What it is of: a page with another one is out of date.
     stamp: str = ""
 
     def pictures(self) -> list[Picture]:
         return [block for section in self.sections for block in section.blocks if isinstance(block, Picture)]
+
+
+def actions_table(actions: Sequence[Action]) -> TextTable:
+    return TextTable.of(
+        ["", "finding", "can bring", "next"],
+        [[n, it.what, it.gain or "not known", it.next] for n, it in enumerate(actions, 1)],
+    )

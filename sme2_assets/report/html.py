@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"-?\d[\d,.]*(%|x| ms)?$")
 STAMP = "sme2-report"
 # A page made by another version of this module is out of date.
-VERSION = 1
+VERSION = 2
 
 
 def html_of(document: Document) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 from sme2_assets.report.document import (
+    Answer,
     Block,
     Commands,
     Document,
@@ -15,10 +16,10 @@ from sme2_assets.report.document import (
     Picture,
     Section,
     Text,
-    Verdict,
+    actions_table,
 )
 from sme2_assets.report.plots import WIDE, png_bytes
-from sme2_assets.report.tables import TextTable, markdown_paragraph, markdown_text
+from sme2_assets.report.tables import markdown_paragraph, markdown_text
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ def markdown_report(document: Document) -> MarkdownReport:
 
 def markdown_of(document: Document) -> str:
     parts = [f"# {markdown_text(document.title)}"]
-    if document.verdict is not None:
-        parts += _verdict(document.verdict)
+    if document.answer is not None:
+        parts += _answer(document.answer)
     parts += [section_markdown(section) for section in document.sections]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -48,12 +49,12 @@ def section_markdown(section: Section, heading: str = "##") -> str:
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def _verdict(verdict: Verdict) -> list[str]:
-    word = f"Verdict: {verdict.word}" if verdict.judged else verdict.word.capitalize()
-    parts = [f"**{markdown_text(word)}.** {markdown_text(verdict.sentence)}"]
-    if verdict.figure is not None:
-        parts.append(f"**{markdown_text(verdict.figure)}** {markdown_text(verdict.figure_note or '')}")
-    parts.append(TextTable.of(["", ""], verdict.facts).markdown())
+def _answer(answer: Answer) -> list[str]:
+    parts = [f"**{markdown_text(answer.word.capitalize())}.** {markdown_text(answer.sentence)}"]
+    if answer.why:
+        parts.append(markdown_paragraph(answer.why))
+    if answer.actions:
+        parts += ["What to do:", actions_table(answer.actions).markdown()]
     return parts
 
 

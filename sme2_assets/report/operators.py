@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from sme2_assets.analysis.insights.values import shown_name
 from sme2_assets.analysis.pairing import Place, place_of
 from sme2_assets.report.explain import Explanation
 from sme2_assets.report.kernels import main_kernels
@@ -22,7 +23,7 @@ def operators_of_pair(
     """Every operator of both arms, the longest with SME2 on first; as they ran when emulated.
 
     `comparison` has the rows of the table comparisons of the session, `usage` those of `kernel_usage` of
-    each arm.
+    each arm, where kernels are to be shown.
     """
     of_arm = {arm.run["sme2"]: _by_place(arm.bottlenecks) for arm in explanation.arms}
     kernels = {sme2: main_kernels(rows) for sme2, rows in usage.items()}
@@ -37,7 +38,7 @@ def operators_of_pair(
                 _order(facts),
                 [
                     facts["execution_order"],
-                    names_in_both(pair),
+                    shown_name(facts, names_in_both(pair)),
                     *_facts(facts),
                     _ms(pair["off_ns"]),
                     _ms(pair["on_ns"]),
@@ -45,8 +46,8 @@ def operators_of_pair(
                     pair["verdict"],
                     _share(facts),
                     None if on is None else unit_cell(on),
-                    kernels["off"].get(off_place),
-                    kernels["on"].get(on_place),
+                    kernels.get("off", {}).get(off_place),
+                    kernels.get("on", {}).get(on_place),
                 ],
             )
         )
@@ -61,6 +62,12 @@ def operators_of_pair(
     return real_times(table, comparison, *TIMES)
 
 
+def operators_in_short(explanation: Explanation, comparison: pd.DataFrame) -> TextTable:
+    """Where every operator of a pair ran and what it took, without where it comes from."""
+    kernels = (f"main kernel with SME2 {sme2}" for sme2 in ("off", "on"))
+    return operators_of_pair(explanation, comparison, {}).without("source", "shapes", "verdict", *kernels)
+
+
 def operators_of_arm(explanation: Explanation, usage: pd.DataFrame) -> TextTable:
     """The same of one arm alone."""
     kernels = main_kernels(usage)
@@ -73,7 +80,7 @@ def operators_of_arm(explanation: Explanation, usage: pd.DataFrame) -> TextTable
         [
             [
                 facts["execution_order"],
-                facts["name"],
+                shown_name(facts),
                 *_facts(facts),
                 _ms(facts["median_ns"]),
                 _share(facts),

@@ -7,7 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+from sme2_assets.analysis.insights.values import shown_name
 from sme2_assets.report import claims
+from sme2_assets.report.answer import KERNEL_EVIDENCE
 from sme2_assets.report.document import Document, Grid, Section, Text
 from sme2_assets.report.tables import TextTable, arm_text, device_cell, speedup_text
 from sme2_assets.report.unit_use import count_text, unit_counts, work_text
@@ -55,7 +57,8 @@ ORDER BY sessions.variant, sessions.platform, sessions.device, sessions.threads,
 """
 # What the subject of each session waits for most. Emulated runs have no times: what missed the SME unit.
 _SLOWEST = """
-SELECT run_id, name, module, share FROM bottlenecks WHERE rank = 1 AND list_contains(?, run_id)
+SELECT run_id, name, op_type, edge_ops, module, share FROM bottlenecks
+WHERE rank = 1 AND list_contains(?, run_id)
 """
 _MISSED = """
 SELECT run_id, reason, count(*) AS operators FROM missed_sme2 WHERE list_contains(?, run_id)
@@ -90,12 +93,11 @@ def overview_document(rows: pd.DataFrame, link: Callable[[Record], str | None]) 
     """The overview; `link` says where the page of a row is, None where there is none."""
     records = rows.to_dict("records")
     if not records:
-        return Document("Overview", None, [Section("Models", [Text("Nothing has been measured yet.")])])
+        return Document("Overview", None, [Section("Models", [Text(overview_sentence(rows))])])
     table = TextTable.of(HEADER, [_cells(row) for row in records])
     links = tuple(link(row) for row in records)
-    said = _counts_text(rows)
     notes = [
-        Text(said),
+        Text(overview_sentence(rows)),
         Text(
             "Emulated rows are about kernels: their times mean nothing and are not shown. A baseline is one "
             "arm alone, with nothing to compare it with. A reference is native on another instruction set: "
@@ -115,7 +117,7 @@ def verdict_text(row: Record) -> str:
         return arm_text(row)
     if not pd.isna(row["verdict"]):
         verdict = claims.VERDICT.say(session_id=row["session_id"], verdict=row["verdict"])
-        return f"{verdict} (emulated)" if row["fidelity"] == "emulated" else verdict
+        return KERNEL_EVIDENCE if row["fidelity"] == "emulated" else verdict
     return f"baseline, SME2 {row['arms']}" if row["arms"] in ("off", "on") else "not compared yet"
 
 
@@ -140,7 +142,7 @@ def _threads_text(row: Record) -> str:
 
 def _slowest_text(row: Record) -> str:
     module = "" if pd.isna(row["module"]) else f", {row['module']}"
-    return claims.HEAVIEST.say(run_id=row["run_id"], name=row["name"], module=module, share=row["share"])
+    return claims.HEAVIEST.say(run_id=row["run_id"], name=shown_name(row), module=module, share=row["share"])
 
 
 def _numerics_text(row: Record) -> str:
@@ -150,7 +152,10 @@ def _numerics_text(row: Record) -> str:
     return f"{'WRONG' if wrong else 'right'}, {row['sqnr_db']:.0f} dB"
 
 
-def _counts_text(rows: pd.DataFrame) -> str:
+def overview_sentence(rows: pd.DataFrame) -> str:
+    """How many models on how many platforms, and how each ended."""
+    if rows.empty:
+        return "Nothing has been measured yet."
     verdicts = pd.Series([verdict_text(row) for row in rows.to_dict("records")]).value_counts()
     counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
     models, platforms = (rows[name].nunique() for name in ("variant", "platform"))

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.analysis.claims import Said, heard
+from sme2_assets.report.answer import session_answer
 from sme2_assets.report.content import session_document
 from sme2_assets.report.explain import explain
 from sme2_assets.report.insights import show_explanation
@@ -36,9 +37,12 @@ def sentences(warehouse: Warehouse) -> list[Said]:
     )
     with heard() as said:
         for session_id, arms in runs.groupby("session_id"):
-            show_explanation(out, explain(warehouse, str(session_id)))
-            for sme2 in arms["sme2"] if len(arms) > 1 else ():
-                show_explanation(out, explain(warehouse, str(session_id), sme2))
+            for sme2 in (None, *(arms["sme2"] if len(arms) > 1 else ())):
+                explanation = explain(warehouse, str(session_id), sme2)
+                answer = session_answer(warehouse, explanation)
+                show_explanation(out, explanation, answer, everything=True)
+                if sme2 is None:
+                    show_explanation(out, explanation, answer)
             # Runs that were written straight into the tables lack what a report shows besides.
             if arms["manifest"].all():
                 session_document(warehouse, str(session_id))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from sme2_assets.report.claims import EMULATED
-from sme2_assets.report.document import Commands, Document, Finding, Grid, Section, Text, Verdict
+from sme2_assets.report.document import Action, Answer, Commands, Document, Finding, Grid, Section, Text
 from sme2_assets.report.html import html_of
 from sme2_assets.report.markdown import markdown_of
 from sme2_assets.report.module_plots import module_figure
@@ -31,13 +31,26 @@ def section(page: str, anchor: str) -> str:
     return page.split(f'<section id="{anchor}">')[1].split("</section>")[0]
 
 
-def test_the_verdict_comes_first_with_its_interval_its_n_and_its_fidelity(pages: dict[str, str]):
+def answer_of(page: str) -> str:
+    return page.split('id="answer"')[1].split("</section>")[0]
+
+
+def test_the_answer_comes_first_with_its_interval_and_its_n(pages: dict[str, str]):
     page = pages["faster"]
-    assert page.index('id="verdict"') < page.index("<h2")
-    verdict = " ".join(parsed(page.split('id="verdict"')[1].split("</section>")[0]).text)
-    assert re.search(r"Verdict:\s+faster", verdict)
-    assert re.search(r"1\.\d\dx \(1\.\d\d to 1\.\d\d, n=6\)", verdict)
-    assert re.search(r"fidelity\s+hardware", verdict)
+    assert page.index('id="answer"') < page.index("<h2")
+    answer = " ".join(parsed(answer_of(page)).text)
+    assert re.search(
+        r"Speedup \(off / on\) 1\.\d\dx \(1\.\d\d to 1\.\d\d, n=6\): faster with SME2 on", answer
+    )
+    assert "`sme2 advise toy_cnn-fp32`" in answer
+    assert re.search(r"fidelity\s+hardware", " ".join(parsed(section(page, "what-it-rests-on")).text))
+
+
+def test_where_it_comes_from_is_folded_at_the_end(pages: dict[str, str]):
+    page = pages["faster"]
+    for part in ("what-was-measured", "do-it-again"):
+        assert re.match(r"\s*<details><summary><h2>", section(page, part))
+    assert "<details" not in page.split('<section id="what-was-measured">')[0].split("<main>")[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -55,15 +68,8 @@ def test_a_page_needs_nothing_but_itself(pages: dict[str, str], kind: str):
 
 def test_a_page_has_every_part_of_the_measurement(pages: dict[str, str]):
     page = pages["faster"]
-    parts = [
-        "what-was-measured",
-        "latency",
-        "categories",
-        "operators",
-        "conv-and-gemm-not-on-the-sme-unit",
-        "insights",
-    ]
-    parts += ["modules", "numerics", "noise", "do-it-again"]
+    parts = ["categories", "operators", "what-it-rests-on", "conv-and-gemm-not-on-the-sme-unit", "insights"]
+    parts += ["latency", "modules", "numerics", "noise", "what-was-measured", "do-it-again"]
     places = [page.index(f'<section id="{part}">') for part in parts]
     assert places == sorted(places)
     operators = section(page, "operators")
@@ -106,19 +112,20 @@ def test_an_emulated_report_does_not_change_with_its_times(
 
 
 def test_too_few_rounds_make_no_large_number(pages: dict[str, str]):
-    verdict = pages["few"].split('id="verdict"')[1].split("</section>")[0]
-    assert "insufficient data" in verdict
-    assert "at least 6 are needed" in verdict
-    assert 'class="figure"' not in verdict
-    assert "no interval, n=2" in verdict
+    answer = answer_of(pages["few"])
+    assert "insufficient data" in answer
+    assert "at least 6 are needed" in answer
+    assert 'class="figure"' not in answer
+    assert "no interval, n=2" in section(pages["few"], "what-it-rests-on")
     assert "Speedup of the model" not in pages["few"], "no picture of intervals that there are none of"
 
 
 def test_wrong_outputs_are_said_wherever_times_stand_side_by_side(pages: dict[str, str]):
-    verdict = pages["wrong"].split('id="verdict"')[1].split("</section>")[0]
-    assert "not comparable" in verdict
-    assert "WRONG" in verdict
-    assert 'class="figure"' not in verdict
+    answer = answer_of(pages["wrong"])
+    assert "not comparable" in answer
+    assert "the outputs are wrong" in answer
+    assert "WRONG" in section(pages["wrong"], "what-it-rests-on")
+    assert 'class="figure"' not in answer
     for part in ("latency", "categories"):
         assert "These times do not compare." in section(pages["wrong"], part)
 
@@ -137,7 +144,7 @@ def made_of(text: str) -> Document:
     table = TextTable.of([text, "b"], [[text, text], ["x", text], ["x", "x"]])
     return Document(
         text,
-        Verdict(text, "good", text, text, text, facts=((text, text),)),
+        Answer(text, "good", text, text, text, (Action(text, text, text),)),
         [
             Section(
                 "A section",

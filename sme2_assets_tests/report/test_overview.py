@@ -43,10 +43,10 @@ def test_each_model_on_each_platform_has_one_row(store: Store):
     rows = overview_rows(Warehouse(store.warehouse))
     document = overview_document(rows, lambda row: None)
     [text, _, grid] = document.sections[0].blocks
-    assert "2 models on 2 platforms: 1 not comparable (emulated), 1 faster, 1 baseline, SME2 off" in text.text
+    assert "2 models on 2 platforms: 1 kernel evidence, 1 faster, 1 baseline, SME2 off" in text.text
     emulated, linux, alone = grid.table.rows
     device = "a-cpu-0a1b2c (aarch64)"
-    assert emulated[:6] == [VARIANT, "emulated", device, "1", "not comparable (emulated)", "-"]
+    assert emulated[:6] == [VARIANT, "emulated", device, "1", "kernel evidence", "-"]
     assert emulated[6] == linux[6] == "2 of 3, 91% of the multiply-accumulates"
     assert emulated[7] == "not on the SME unit, or unknown: 1 shape"
     assert linux[:5] == [VARIANT, "linux", device, "1", "faster"]
@@ -58,7 +58,10 @@ def test_each_model_on_each_platform_has_one_row(store: Store):
 
 def test_report_all_writes_the_overview_and_the_pages_it_leads_to(store: Store):
     shown = sme2(store, "report", "--all").stdout
-    assert f"[{VARIANT}]({VARIANT}/linux/a-cpu-0a1b2c-t1/report.html)" in shown
+    assert shown.splitlines()[0].startswith("2 models on 2 platforms: ")
+    assert shown.splitlines()[1:] == [f"overview: {(store.reports / 'index.html').as_uri()}"]
+    text = (store.reports / "index.md").read_text()
+    assert f"[{VARIANT}]({VARIANT}/linux/a-cpu-0a1b2c-t1/report.html)" in text
     page = (store.reports / "index.html").read_text()
     links = [link for link in parsed(page).links if link.endswith("report.html")]
     assert len(links) == 3

@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sme2_assets.cli import main
-from sme2_assets.cli.sql import is_complete
+from sme2_assets.cli.sql_shell import is_complete
 from sme2_assets.errors import WarehouseError
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.console import Console, Limits, open_console

@@ -88,6 +88,23 @@ ONLY_KERNELS = Claim(
     "SELECT fidelity = 'emulated' FROM runs WHERE run_id = $run_id",
 )
 
+# What an insight can bring. Operators are named by delegate and position.
+_AT = "list_contains($places, coalesce(delegate::VARCHAR, '') || '|' || position::VARCHAR)"
+_OPERATORS_AT = f"kind = 'operator' AND {_AT}"
+GAIN = Claim(
+    "at most {ms:.3f} ms, {share:.1%} of the inference",
+    _both(
+        _TIMED,
+        _is(f"$ms * 1e6 / {_inference()}", "share", _SHARE),
+        f"$ms * 1e6 <= if(len($places) > 0, {_time(_OPERATORS_AT)}, {_inference()}) + {_NS}",
+    ),
+)
+GAIN_WORK = Claim(
+    "{share:.0%} of the multiply-accumulates",
+    f"SELECT abs(sum(macs) FILTER ({_AT}) / sum(macs) - $share) < 1e-9 AND count(*) = count(macs) "
+    f"FROM operator_facts WHERE run_id = $run_id AND {_MATRIX}",
+)
+
 # Heavy operators.
 HEAVY = Claim(
     "{name} takes {share:.1%} of the inference",
@@ -95,7 +112,8 @@ HEAVY = Claim(
         _TIMED,
         _is(f"{_time(_HERE)} / {_inference()}", "share", _SHARE),
         "$share > 0.05",
-        _fact("name = $name"),
+        # Where XNNPACK has no name, its own stands behind that of the program.
+        _fact("name = $name OR ends_with($name, ' (' || name || ')')"),
     ),
 )
 HEAVY_TIME = Claim("{ms:.3f} ms", _both(_TIMED, _is(f"{_time(_HERE)} / 1e6", "ms", _NS / 1e6)))

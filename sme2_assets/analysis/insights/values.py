@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -19,6 +20,17 @@ def names_in(value: Any) -> list[str]:
     if value is None or isinstance(value, float) or value is pd.NA:
         return []
     return [str(name) for name in value]
+
+
+# What XNNPACK calls operators that it computes by table: it has no names for them.
+_NAMELESS = ("Invalid Unary Op", "Unary Elementwise")
+
+
+def shown_name(operator: Mapping[Any, Any], name: str | None = None) -> str:
+    """An operator's name, or where XNNPACK has none, the program's: `hardswish (Invalid Unary Op #1)`."""
+    name = str(operator["name"]) if name is None else name
+    ops = names_in(operator["edge_ops"])
+    return f"{ops[0].split('.')[1]} ({name})" if operator["op_type"] in _NAMELESS and ops else name
 
 
 def ms(duration_ns: float) -> float:

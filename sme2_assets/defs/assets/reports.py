@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from sme2_assets.defs.assets.summaries import answer_metadata
 from sme2_assets.defs.assets.support import clear_failures, materialised
 from sme2_assets.defs.partitions import pair_partitions
 from sme2_assets.defs.resources import Lab
@@ -25,19 +26,16 @@ from sme2_assets.warehouse.shared import publish_shared
 def report(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """The comparison to read: `report.html`, one file that needs no network, and `report.md` with pictures.
 
-    Verdict first, then what it rests on. docs/reports.md says how to read it.
+    The answer first, then what it rests on. docs/reports.md says how to read it.
     """
     with clear_failures():
         session_id = materialised(context, "sme2_comparison", context.partition_key, "session_id")
         document, [markdown, page] = write_session_report(lab.store, lab.warehouse, session_id)
     text = markdown_of(document)
-    verdict = document.verdict
-    assert verdict is not None
+    assert document.answer is not None
     return dg.MaterializeResult(
         metadata={
-            "verdict": verdict.word,
-            "why": verdict.sentence,
-            "figure": f"{verdict.figure or '-'} {verdict.figure_note or ''}".strip(),
+            **answer_metadata(document.answer),
             "session_id": session_id,
             "html": dg.MetadataValue.path(str(page)),
             "path": dg.MetadataValue.path(str(markdown)),
