@@ -8,7 +8,8 @@ is waited for but a device that is in use (targets/lease.py): a run of a process
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,18 +64,22 @@ def profile(
     *,
     aa: bool = False,
     tags: Mapping[str, str] | None = None,
+    reached: Callable[[float], None] = lambda share: None,
 ) -> Profiled:
     """Materialises everything from the runner to the report for the given models and platforms.
 
     What fails costs only itself: the rest is measured, and what was left out is given, with the reason.
     When nothing could be measured, that is an error. With `aa` each state is measured against itself
-    instead, which gives the noise of the device. `tags` mark the runs.
+    instead, which gives the noise of the device. `tags` mark the runs. `reached` is told the share that is
+    done.
     """
     instance.add_dynamic_partitions(MODEL_VARIANTS, sorted({request.variant for request in requests}))
-    jobs, measure = Jobs(lab, instance, log, tags), _measure_noise if aa else _measure
+    parts = _Parts(len(requests), log, reached)
+    jobs, measure = Jobs(lab, instance, parts.log, tags, parts.step), _measure_noise if aa else _measure
     sessions: list[Measured] = []
     failures: dict[ProfileRequest, Sme2Error] = {}
-    for request in requests:
+    for index, request in enumerate(requests):
+        parts.begin(index, request)
         try:
             wishes = {**settings, "device": request.device} if request.device else settings
             target = lab.target(request.platform, wishes.get("device"))
@@ -125,13 +130,49 @@ def _facts_of(result: dg.ExecuteInProcessResult, asset: str) -> list[dict[str, o
     ]
 
 
+# What a session says after each of its rounds (profiling/session.py).
+_ROUND = re.compile(r": round (\d+) of (\d+)")
+# Of a request's time, nearly all goes into its rounds.
+_ROUNDS_SHARE = 0.8
+
+
+class _Parts:
+    """How much of a number of requests is done, by their rounds and by Dagster's steps."""
+
+    def __init__(self, requests: int, log: Log, reached: Callable[[float], None]) -> None:
+        self._requests, self._log, self._reached = requests, log, reached
+        self._index, self._done, self._steps = 0, 0, 1
+
+    def begin(self, index: int, request: ProfileRequest) -> None:
+        # Traces, timeline and samples; of a pair also the comparison and the report.
+        self._index, self._done, self._steps = index, 0, 5 if len(request.states) == 2 else 3
+        self._tell(0.0)
+
+    def log(self, message: str) -> None:
+        self._log(message)
+        if found := _ROUND.search(message):
+            self._tell(_ROUNDS_SHARE * min(int(found[1]) / int(found[2]), 1.0))
+
+    def step(self) -> None:
+        self._done = min(self._done + 1, self._steps)
+        self._tell(_ROUNDS_SHARE + (1 - _ROUNDS_SHARE) * self._done / self._steps)
+
+    def _tell(self, share: float) -> None:
+        self._reached((self._index + share) / self._requests)
+
+
 class Jobs:
     """Runs the jobs in this process, against a real instance."""
 
     def __init__(
-        self, lab: Lab, instance: dg.DagsterInstance, log: Log, tags: Mapping[str, str] | None = None
+        self,
+        lab: Lab,
+        instance: dg.DagsterInstance,
+        log: Log,
+        tags: Mapping[str, str] | None = None,
+        ended: Callable[[], None] = lambda: None,
     ) -> None:
-        self.definitions = build_definitions(lab, extra_loggers={"progress": progress_logger(log)})
+        self.definitions = build_definitions(lab, extra_loggers={"progress": progress_logger(log, ended)})
         self.instance = instance
         self.tags = dict(tags or {})
 

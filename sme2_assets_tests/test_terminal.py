@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
 
 import pytest
 from rich.table import Table
@@ -34,3 +39,41 @@ def test_what_is_printable_is_printed_as_it_is():
     written = io.StringIO()
     Printer(file=written, width=60).print("zwei Zeilen:\n  grösser → 1.5", markup=False)
     assert written.getvalue() == "zwei Zeilen:\n  grösser → 1.5\n"
+
+
+SHOWS = """
+import sys
+from sme2_assets.cli import support
+support._verbose = sys.argv[1] == "-v"
+with support.progress_log() as log:
+    for number in range(50):
+        log(f"compiling file {number}")
+        log.reached(number / 50)
+"""
+
+
+def lines_of(*words: str, terminal: bool) -> str:
+    command = [sys.executable, "-c", SHOWS, *words]
+    if not terminal:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env=environment) as process:
+        os.close(theirs)
+        said = b""
+        with suppress(OSError):
+            while part := os.read(ours, 65536):
+                said += part
+    os.close(ours)
+    assert process.returncode == 0
+    return said.decode()
+
+
+def test_progress_is_one_bar_on_a_terminal_and_lines_elsewhere_or_if_asked_for():
+    lines = [f"compiling file {number}" for number in range(50)]
+    assert lines_of("", terminal=False).splitlines() == lines
+    bar = lines_of("", terminal=True)
+    assert bar.count("\n") <= 2, "nothing scrolls"
+    assert "%" in bar
+    verbose = lines_of("-v", terminal=True)
+    assert all(line in verbose for line in lines)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sme2_assets.cli.gate import Timed, measure, times_option
-from sme2_assets.cli.support import json_option, out, print_json, say, tell
+from sme2_assets.cli.support import json_option, out, print_json, say, tell, verbose_option
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 
@@ -30,6 +30,7 @@ _MOST_PLACES = 6
 @click.option("--precisions/--no-precisions", default=True, help="Try the model's other precisions.")
 @times_option
 @click.option("--device", help="The device for --times, as in `sme2 profile`.")
+@verbose_option
 @json_option
 @click.pass_obj
 def advise(

@@ -5,6 +5,7 @@ Belongs here: options, and how results are printed. Heavy imports happen inside 
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import asdict
@@ -13,7 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from sme2_assets.cli.support import json_option, print_json, progress_log, say, tell, variants_of
+from sme2_assets.cli.support import (
+    json_option,
+    print_json,
+    progress_log,
+    say,
+    tell,
+    variants_of,
+    verbose_option,
+)
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
@@ -63,6 +72,7 @@ def gate() -> None:
 @times_option
 @click.option("--device", help="The device for --times, as in `sme2 profile`.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads for --times.")
+@verbose_option
 @click.pass_obj
 def record(
     store: Store, models: tuple[str, ...], path: Path, platform: str | None, device: str | None, threads: int
@@ -101,6 +111,7 @@ def record(
 @_tolerance("--size", 0.01, "How much the program may grow")
 @_tolerance("--macs", 0.01, "How much of all MACs may leave the unit")
 @_tolerance("--time", 0.10, "How much slower it may be")
+@verbose_option
 @json_option
 @click.pass_obj
 def check(
@@ -179,9 +190,16 @@ def measure(store: Store, wanted: dict[str, list[Timed]]) -> dict[str, Taken]:
     lab = Lab(data_root=str(store.root))
     taken = {}
     with launch.open_instance(store) as instance, progress_log() as log:
+        sessions = sum(len(places) + 1 for places in wanted.values())
+        done = itertools.count()
 
         def run(request: ProfileRequest, settings: dict[str, Any]) -> Measured:
-            return launch.profile(lab, instance, [request], settings, log).sessions[0]
+            before = next(done)
+
+            def reached(share: float) -> None:
+                log.reached((before + share) / sessions)
+
+            return launch.profile(lab, instance, [request], settings, log, reached=reached).sessions[0]
 
         for variant, places in wanted.items():
             times = []

@@ -21,6 +21,7 @@ from sme2_assets.cli.support import (
     progress_log,
     tell,
     variants_of,
+    verbose_option,
 )
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
 )
 @click.option("--aa", is_flag=True, help="Measure each state against itself: the noise of this machine.")
 @click.option("--operators", is_flag=True, help="Also print every operator.")
+@verbose_option
 @json_option
 @click.pass_obj
 def profile(
@@ -164,7 +166,7 @@ def profile(
     }
     settings = {name: value for name, value in settings.items() if value is not None}
     with launch.open_instance(store) as instance, progress_log() as log:
-        done = launch.profile(lab, instance, wanted.requests, settings, log, aa=aa)
+        done = launch.profile(lab, instance, wanted.requests, settings, log, aa=aa, reached=log.reached)
     left_out = [*wanted.left_out, *done.left_out]
     if aa:
         _show_noise(lab.warehouse, [session.request.variant for session in done.sessions], as_json)
@@ -180,12 +182,15 @@ def profile(
 
 def _show(store: Store, warehouse: Warehouse, sessions: list[Measured], operators: bool) -> None:
     from sme2_assets.report.files import PAGE_NAME, report_folder
+    from sme2_assets.report.html import stamp_in, stamp_of
     from sme2_assets.report.terminal import show_session
     from sme2_assets.warehouse.read import run_of_id
 
     for session in sessions:
-        folder = report_folder(store, run_of_id(warehouse, session.run_ids[0]))
-        show_session(out, warehouse, session.session_id, folder / PAGE_NAME, operators)
+        page = report_folder(store, run_of_id(warehouse, session.run_ids[0])) / PAGE_NAME
+        # One arm alone is followed by no report; what lies there is of an earlier session.
+        made = stamp_in(page) == stamp_of(session.session_id)
+        show_session(out, warehouse, session.session_id, page if made else None, operators)
 
 
 def _show_noise(warehouse: Warehouse, variants: list[str], as_json: bool) -> None:

@@ -21,6 +21,8 @@ from sme2_assets.errors import Sme2Error, printable
 from sme2_assets.store import Store
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from sme2_assets.warehouse import Warehouse
 
 
@@ -70,16 +72,65 @@ def tell(text: str, style: str | None = None) -> None:
     progress.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-@contextmanager
-def progress_log(beginning: str = "starting") -> Iterator[Callable[[str], None]]:
-    """A spinner on standard error; gives a function that shows a line beside it and leaves it on record."""
-    with progress.status(beginning) as status:
+class ProgressLog:
+    """What people see of work that goes on: called with what is done now, told how much of it is done.
 
-        def log(message: str) -> None:
-            status.update(Text(message))
+    On a terminal one bar with the time that is left; with -v, and where there is no terminal, a line each.
+    """
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._task = bar.add_task("starting", total=None)
+        self._lines = _verbose or not progress.is_terminal
+
+    def __call__(self, message: str) -> None:
+        self._bar.update(self._task, description=printable(message))
+        if self._lines:
             tell(message, "dim")
 
-        yield log
+    def reached(self, share: float) -> None:
+        """How much of the whole is done, from 0 to 1."""
+        self._bar.update(self._task, total=1.0, completed=share)
+
+
+_verbose = False
+
+
+def _set_verbose(context: click.Context, option: click.Parameter, value: bool) -> None:
+    global _verbose
+    _verbose = value
+
+
+verbose_option = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_verbose,
+    help="Show every step, the compiler's too, instead of one bar.",
+)
+
+
+@contextmanager
+def progress_log() -> Iterator[ProgressLog]:
+    """The bar on standard error, gone when the work is done."""
+    from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+    from rich.table import Column
+
+    text = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False, table_column=text),
+        BarColumn(bar_width=16),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    # Without a terminal there is nothing to draw on.
+    with Bar(
+        *columns, console=progress, expand=True, transient=True, disable=not progress.is_terminal
+    ) as bar:
+        yield ProgressLog(bar)
 
 
 def print_json(value: Any) -> None:

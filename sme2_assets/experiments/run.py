@@ -56,10 +56,12 @@ def run_sessions(
     name: str,
     log: Callable[[str], None],
     output: Path | None = None,
+    reached: Callable[[float], None] = lambda share: None,
 ) -> list[Outcome]:
     """Measures every session; one that fails does not keep the others from being measured."""
     outcomes = []
     for index, session in enumerate(sessions):
+        reached(index / len(sessions))
         log(f"session {index + 1} of {len(sessions)}: {session.title}")
         outcome = _measured(lab, instance, session, name, log)
         if outcome.error is not None:

@@ -39,7 +39,7 @@ def show_session(
         show_arm(out, warehouse, session_id)
     else:
         show_comparison_rows(out, warehouse, rows, operators)
-    if report is not None and report.is_file():
+    if report is not None:
         print_link(out, "report", report)
     out.print()
 
@@ -117,7 +117,10 @@ def show_rows(out: Console, rows: pd.DataFrame) -> None:
 
 def print_table(out: Console, table: TextTable) -> None:
     """A table that is ready to be read."""
-    rendered = Table(*table.header, box=None, pad_edge=False)
+    rendered = Table(box=None, pad_edge=False)
+    for name in table.header:
+        # What is too long goes on below: half a path or id is none.
+        rendered.add_column(name, overflow="fold")
     for row in table.rows:
         rendered.add_row(*row)
     out.print(rendered)
