@@ -28,7 +28,7 @@ from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
 
 if TYPE_CHECKING:
-    from sme2_assets.report.document import Document
+    from sme2_assets.report.document import Answer
     from sme2_assets.warehouse import Warehouse
 
 
@@ -163,13 +163,13 @@ def _reports(store: Store, model: str, platform_name: str | None, formats: tuple
     from sme2_assets.warehouse import Warehouse
 
     warehouse = Warehouse(store.warehouse)
-    documents: list[tuple[Document, Path]] = []
+    shown: list[tuple[str, Answer, Path]] = []
     written, facts = [], []
     for run in _newest(warehouse, model, platform_name):
         document, files = write_session_report(store, warehouse, run["session_id"], formats)
         answer = document.answer
         assert answer is not None
-        documents.append((document, files[-1]))
+        shown.append((f"{run['variant']} on {run['platform']}", answer, files[-1]))
         written += files
         facts.append(
             {
@@ -184,9 +184,8 @@ def _reports(store: Store, model: str, platform_name: str | None, formats: tuple
         )
 
     def show() -> None:
-        for document, path in documents:
-            assert document.answer is not None
-            show_answer(out, document.title, document.answer)
+        for title, answer, path in shown:
+            show_answer(out, title, answer)
             print_link(out, "report", path)
             out.print()
 

@@ -23,7 +23,7 @@ from sme2_assets.report.document import Answer, Block, Finding, Grid, Section, T
 from sme2_assets.report.explain import Explanation
 from sme2_assets.report.next_steps import next_step
 from sme2_assets.report.tables import TextTable, arm_text, fidelity_note, of_sme2, on_unit_cell, unit_cell
-from sme2_assets.report.terminal import print_indented, print_table, show_answer
+from sme2_assets.report.terminal import print_table, print_text, show_answer
 
 # Operators below this rank are a long tail; the view bottlenecks has them all.
 BOTTLENECKS_SHOWN = 15
@@ -234,43 +234,45 @@ def show_explanation(
     """The same on a terminal: the answer and the first findings, or everything."""
     show_answer(out, f"{explanation.variant} on {explanation.platform}", answer, actions=False)
     if explanation.subject.timed:
-        out.print(Styled(f"device: {device_text(explanation.subject.run)}", "dim"))
+        print_text(out, Styled(f"device: {device_text(explanation.subject.run)}", "dim"))
     if everything:
-        out.print(Styled(f"Numbers are of {_common(explanation)}.", "dim"))
+        print_text(out, Styled(f"Numbers are of {_common(explanation)}.", "dim"))
         if explanation.subject.timed:
-            out.print(Styled(WINS_NOTE, "dim"))
+            print_text(out, Styled(WINS_NOTE, "dim"))
     found = findings(explanation)
     shown = found if everything else found[:FINDINGS_SHOWN]
     for number, insight in enumerate(shown, start=1):
         gain = gain_text(insight, explanation)
-        out.print(
-            Styled.assemble((f"{number}. {insight.title}", "bold"), (f"  [{gain}]" if gain else "", "green"))
+        print_text(
+            out,
+            Styled.assemble((f"{number}. {insight.title}", "bold"), (f"  [{gain}]" if gain else "", "green")),
         )
         if insight.detail:
-            print_indented(out, insight.detail)
+            print_text(out, Styled(insight.detail), 3)
         for label, text in finding_points(insight, explanation):
             if everything or label == "Next":
-                print_indented(out, f"{label.lower()}: {text}", "dim" if label == "Evidence" else "")
+                print_text(out, Styled(f"{label.lower()}: {text}", "dim" if label == "Evidence" else ""), 3)
     out.print()
     if not everything:
         if len(found) > len(shown):
             told = {"variant": explanation.variant, "platform": explanation.platform}
-            out.print(
+            print_text(
+                out,
                 Styled(
                     claims.MORE.say(
                         **told, run_id=explanation.subject.run["run_id"], more=len(found) - len(shown)
                     ),
                     "dim",
-                )
+                ),
             )
             out.print()
         return
     for heading, missed in _missed_groups(explanation.subject.missed_sme2):
-        out.print(Styled(heading, "bold"))
+        print_text(out, Styled(heading, "bold"))
         print_table(out, missed_table(missed))
-    out.print(Styled("Bottlenecks" if explanation.subject.timed else "Operators", "bold"))
+    print_text(out, Styled("Bottlenecks" if explanation.subject.timed else "Operators", "bold"))
     print_table(out, bottleneck_table(explanation.subject.bottlenecks))
-    out.print(Styled("Modules", "bold"))
+    print_text(out, Styled("Modules", "bold"))
     print_table(out, module_table(explanation.modules))
 
 

@@ -64,7 +64,7 @@ def show_comparison_rows(out: Console, warehouse: Warehouse, rows: pd.DataFrame,
         rests_on.append(("evidence", sampled_text(pd.concat(facts))))
     for label, text in rests_on:
         if text:
-            out.print(Text(f"{label}: {text}", "dim"))
+            print_text(out, Text(f"{label}: {text}", "dim"))
 
 
 def show_arm(out: Console, warehouse: Warehouse, session_id: str) -> None:
@@ -72,7 +72,7 @@ def show_arm(out: Console, warehouse: Warehouse, session_id: str) -> None:
     explanation = explain(warehouse, session_id)
     run = explanation.subject.run
     show_answer(out, f"{run['variant']} on {run['platform']}", session_answer(warehouse, explanation))
-    out.print(Text(f"device: {device_text(run)}", "dim"))
+    print_text(out, Text(f"device: {device_text(run)}", "dim"))
     if passes_fault(run):
         return
     views = (("latency_summary", latency_table), ("category_summary", category_table))
@@ -83,22 +83,26 @@ def show_arm(out: Console, warehouse: Warehouse, session_id: str) -> None:
 def show_answer(out: Console, title: str, answer: Answer, actions: bool = True) -> None:
     """What everything else is read after: the answer, and what to do."""
     style = {"good": "bold green", "bad": "bold red"}.get(answer.tone, "bold")
-    out.print(Text.assemble((f"{title}: ", "bold"), (answer.word, style)))
-    out.print(Text(answer.sentence))
+    print_text(out, Text.assemble((f"{title}: ", "bold"), (answer.word, style)))
+    print_text(out, Text(answer.sentence))
     if answer.why:
-        out.print(Text(answer.why, "dim"))
+        print_text(out, Text(answer.why, "dim"))
     out.print()
     if not actions or not answer.actions:
         return
     for number, action in enumerate(answer.actions, start=1):
         gain = f"  [{action.gain}]" if action.gain else ""
-        out.print(Text.assemble(f"{number}. {action.what}", (gain, "green")))
-        print_indented(out, action.next)
+        print_text(out, Text.assemble(f"{number}. {action.what}", (gain, "green")))
+        print_text(out, Text(action.next), 3)
     out.print()
 
 
-def print_indented(out: Console, text: str, style: str = "") -> None:
-    out.print(Padding(Text(text, style), (0, 0, 0, 3), expand=False))
+def print_text(out: Console, text: Text, indent: int = 0) -> None:
+    """A paragraph, wrapped to the terminal; a pipe or a file has no width, and one line there is one."""
+    if out.is_terminal:
+        out.print(Padding(text, (0, 0, 0, indent), expand=False))
+    else:
+        out.print(Text(" " * indent).append_text(text), soft_wrap=True)
 
 
 def print_link(out: Console, what: str, path: Path) -> None:

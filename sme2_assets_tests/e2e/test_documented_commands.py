@@ -126,7 +126,8 @@ def test_a_documented_command_works(sme2: Sme2, command: str):
 
 @pytest.mark.slow
 def test_a_profile_prints_the_comparison_and_no_emulated_time(profiled: subprocess.CompletedProcess[str]):
-    assert "verdict: not comparable" in profiled.stdout
+    assert "toy_cnn-int8 on emulated: kernel evidence" in profiled.stdout
+    assert "not comparable" not in profiled.stdout
     assert "PQS8" in profiled.stdout
     assert "round 1 of 1" in profiled.stderr
     assert " ms" not in profiled.stdout, "an emulated time is shown"
@@ -152,8 +153,11 @@ def test_report_and_explanation_rank_what_was_found(sme2: Sme2, profiled: subpro
     insights = explained["insights"]
     assert "missed_sme2" in [insight["kind"] for insight in insights]
     assert all(insight["win_ns"] is None for insight in insights), "an emulated time is shown"
-    report = sme2("report", "toy_cnn-int8", "--platform", "emulated").stdout
-    printed = sme2("explain", "toy_cnn-int8", "--platform", "emulated").stdout
+    told = sme2("report", "toy_cnn-int8", "--platform", "emulated").stdout
+    printed = sme2("explain", "toy_cnn-int8", "--platform", "emulated", "--all").stdout
+    [link] = re.findall(r"report: file://(\S+)", told)
+    assert explained["answer"] in told
+    report = Path(link).with_name("report.md").read_text()
     assert "SME2 on against off" in report
     for insight in insights:
         assert insight["title"] in report

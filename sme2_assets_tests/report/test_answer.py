@@ -47,7 +47,7 @@ def sessions(warehouse: Warehouse) -> list[dict[Any, Any]]:
 def printed(warehouse: Warehouse, session_id: str, width: int, everything: bool = False) -> str:
     out = io.StringIO()
     explanation = explain(warehouse, session_id)
-    console = Console(file=out, width=width, force_terminal=False)
+    console = Console(file=out, width=width, force_terminal=True, color_system=None)
     show_explanation(console, explanation, session_answer(warehouse, explanation), everything)
     return out.getvalue()
 
@@ -116,7 +116,8 @@ def test_nothing_but_a_link_is_wider_than_the_terminal(warehouse: Warehouse, wid
     page.touch()
     for session in sessions(warehouse):
         out = io.StringIO()
-        show_session(Console(file=out, width=width), warehouse, session["session_id"], page, True)
+        terminal = Console(file=out, width=width, force_terminal=True, color_system=None)
+        show_session(terminal, warehouse, session["session_id"], page, True)
         text = printed(warehouse, session["session_id"], width, everything=True) + out.getvalue()
         wide = [line for line in text.splitlines() if len(line) > width]
         assert all(line.startswith("report: file:///") for line in wide), wide
