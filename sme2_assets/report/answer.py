@@ -7,6 +7,7 @@ be unknown.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -19,6 +20,7 @@ from sme2_assets.report import claims
 from sme2_assets.report.document import Action, Answer, Tone
 from sme2_assets.report.explain import Explanation
 from sme2_assets.report.next_steps import ACTIONABLE, next_step
+from sme2_assets.report.numerics import numerics_text, outputs_are_wrong
 from sme2_assets.report.tables import arm_text, fidelity_note, speedup_text, verdict_and_reason
 from sme2_assets.report.unit_use import (
     MatrixOperator,
@@ -68,10 +70,20 @@ def session_answer(
     runs = runs_of_session(warehouse, subject["session_id"])
     actions = top_actions(explanation)
     if explanation.baseline is None or len(runs) == 1:
-        return _of_one_arm(warehouse, explanation, actions, len(runs) == 1)
+        alone = _of_one_arm(warehouse, explanation, actions, len(runs) == 1)
+        return _with_outputs(alone, [subject])
     rows = comparison_of_session(warehouse, subject["session_id"]) if compared is None else compared
     models: list[dict[Any, Any]] = rows[rows["level"] == "model"].to_dict("records")
-    return _of_pair(warehouse, explanation, models[0] if models else None, actions)
+    return _with_outputs(_of_pair(warehouse, explanation, models[0] if models else None, actions), runs)
+
+
+def _with_outputs(answer: Answer, runs: list[dict[str, Any]]) -> Answer:
+    """The answer; where outputs are wrong, that is said before anything else."""
+    if not outputs_are_wrong(runs):
+        return answer
+    said = claims.OUTPUTS_WRONG.say(run_ids=[run["run_id"] for run in runs])
+    why = " ".join(filter(None, (f"{numerics_text(runs)}.", answer.why)))
+    return replace(answer, sentence=f"{said} {answer.sentence}", tone="bad", why=why)
 
 
 def _of_pair(

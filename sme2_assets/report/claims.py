@@ -252,6 +252,11 @@ AGAINST_EAGER = Claim(
     f"SELECT abs({_LEAST_SQNR} - $sqnr) < 1e-9 AND sqnr_threshold_db = $needed "
     f"AND ($judged = 'right') = ({_LEAST_SQNR} >= sqnr_threshold_db AND eager_fault IS NULL) {_RUN}",
 )
+OUTPUTS_WRONG = Claim(
+    "THE OUTPUTS ARE WRONG.",
+    "SELECT bool_or(sqnr_db < sqnr_threshold_db OR eager_fault IS NOT NULL OR arms_fault IS NOT NULL) "
+    "FROM runs WHERE list_contains($run_ids, run_id)",
+)
 NO_EAGER = Claim("{arm}: no eager model to compare with", f"SELECT {_LEAST_SQNR} IS NULL")
 _VALUES = "FROM arms_numerics WHERE run_id = $run_id"
 _BETWEEN = "the arms against each other: {sqnr:.1f} dB"

@@ -33,6 +33,7 @@ from sme2_assets.report.insights import headroom_table, insight_sections, missed
 from sme2_assets.report.kernels import kernel_table, sampled_text, unit_table
 from sme2_assets.report.models import arms_table, delegation_cost_table, numerics_table
 from sme2_assets.report.module_plots import module_figure, roofline_figure
+from sme2_assets.report.numerics import counted, numerics_text
 from sme2_assets.report.operators import operators_of_arm, operators_of_pair
 from sme2_assets.report.plots import category_figure, latency_figure, speedup_figure
 from sme2_assets.report.sizes import sizes_section
@@ -172,7 +173,7 @@ def _evidence(subject: _Subject) -> Section:
             ("on the SME unit", _on_unit(subject)),
             ("sampled", sampled_text(subject.rows("operator_facts"))),
         ]
-    facts.append(("numerics", _numerics_text(subject.runs)))
+    facts.append(("numerics", numerics_text(subject.runs)))
     if subject.pair and subject.timed and (rates := blind_rates_text(subject.warehouse, subject.runs[0])):
         facts.append(("blind trials on this device", rates))
     return Section("What it rests on", [Grid(TextTable.of(["", ""], facts))])
@@ -209,43 +210,6 @@ def _on_unit(subject: _Subject) -> str:
     )
 
 
-def _numerics_text(runs: Sequence[dict[Any, Any]]) -> str:
-    """Whether the outputs are right, in a few words."""
-    said = []
-    for run in runs:
-        if pd.isna(run["sqnr_db"]):
-            said.append(claims.NO_EAGER.say(run_id=run["run_id"], arm=arm_text(run)))
-            continue
-        fault = run["eager_fault"]
-        right = run["sqnr_db"] >= run["sqnr_threshold_db"] and pd.isna(fault)
-        said.append(
-            claims.AGAINST_EAGER.say(
-                run_id=run["run_id"],
-                arm=arm_text(run),
-                judged="right" if right else "WRONG",
-                sqnr=run["sqnr_db"],
-                needed=run["sqnr_threshold_db"],
-                fault="" if pd.isna(fault) else f"; {fault}",
-            )
-        )
-    if len(runs) == 2 and not pd.isna(runs[-1]["arms_sqnr_db"]):
-        said.append(_between_arms_text(runs[-1]))
-    return "; ".join(said)
-
-
-def _between_arms_text(run: dict[Any, Any]) -> str:
-    between = {"run_id": run["run_id"], "sqnr": run["arms_sqnr_db"]}
-    if pd.isna(run["arms_values"]):
-        return claims.ARMS_UNBOUNDED.say(**between)
-    if not pd.isna(run["arms_fault"]):
-        return claims.ARMS_WRONG.say(**between, fault=run["arms_fault"])
-    values = int(run["arms_values"])
-    between |= {"values": values, "counted": _counted(values, "value")}
-    if run["arms_of_bound"] == 0:
-        return claims.ARMS_EQUAL.say(**between)
-    return claims.ARMS_WITHIN.say(**between, of_bound=run["arms_of_bound"])
-
-
 def _measured(subject: _Subject) -> Section:
     run = subject.runs[0]
     where = run["emulator"] or " ".join(
@@ -262,9 +226,9 @@ def _measured(subject: _Subject) -> Section:
                 run_id=run["run_id"],
                 variant=run["variant"],
                 where=f"{where}, {device_cell(run)}, {run['os']}",
-                threads=_counted(run["threads"], "thread"),
+                threads=counted(run["threads"], "thread"),
                 when=f"{run['started_at']:%Y-%m-%d %H:%M %Z}",
-                rounds=_counted(run["rounds"], "round"),
+                rounds=counted(run["rounds"], "round"),
                 length=_length(run, "iterations", "timed_s", "timed inference"),
             )
         ),
@@ -414,7 +378,7 @@ def _numerics(subject: _Subject) -> Section:
         "WHERE list_contains(?, run_id) ORDER BY sme2, output",
         [subject.run_ids],
     )
-    shown: list[Block] = [Text(f"{_numerics_text(subject.runs)}.")]
+    shown: list[Block] = [Text(f"{numerics_text(subject.runs)}.")]
     if not rows.empty:
         shown.append(Grid(numerics_table(rows)))
     arms = subject.warehouse.query(
@@ -509,7 +473,7 @@ def _reproduction(subject: _Subject) -> Section:
         run_id=run["run_id"],
         executorch=run["executorch_version"],
         compiler=run["compiler"],
-        rounds=_counted(run["rounds"], "round"),
+        rounds=counted(run["rounds"], "round"),
         warmup=_length(run, "warmup", "warmup_s", "warm-up inference"),
         timed=_length(run, "iterations", "timed_s", "timed inference"),
         seed=run["seed"],
@@ -520,9 +484,5 @@ def _reproduction(subject: _Subject) -> Section:
 def _length(run: dict[Any, Any], count: str, seconds: str, thing: str) -> str:
     """How long a process was at least, by inferences and by the clock."""
     if pd.isna(run[seconds]) or run[seconds] == 0:
-        return _counted(run[count], thing)
-    return f"at least {_counted(run[count], thing)} and {run[seconds]:g} s"
-
-
-def _counted(number: Any, thing: str) -> str:
-    return f"{int(number)} {thing}" + ("" if int(number) == 1 else "s")
+        return counted(run[count], thing)
+    return f"at least {counted(run[count], thing)} and {run[seconds]:g} s"

@@ -95,6 +95,7 @@ def pairs_that_prove_little(folder: Path) -> Warehouse:
         folder,
         MadeRun(variant="few-fp32", rounds=2, iterations=1),
         MadeRun(variant="wrong-fp32", sqnr_db=12.0, rounds=2, iterations=1),
+        MadeRun(variant="wrong_emulated-fp32", sqnr_db=12.0, iterations=1, **EMULATED),
         MadeRun(variant="slower-fp32", matrix_speedup=0.5),
         MadeRun(variant="same-fp32", matrix_speedup=1.0),
         MadeRun(variant="short-fp32", slowness=0.01),

@@ -80,6 +80,11 @@ def test_emulated_results_are_kernel_evidence_and_show_no_time(warehouse: Wareho
     for session in sessions(warehouse):
         answer = session_answer(warehouse, explain(warehouse, session["session_id"]))
         assert (answer.word == "kernel evidence") == (session["fidelity"] == "emulated")
+        [[right]] = warehouse.query(
+            "SELECT bool_and(coalesce(sqnr_db >= sqnr_threshold_db, true)) FROM runs WHERE session_id = ?",
+            [session["session_id"]],
+        ).to_numpy()
+        assert answer.sentence.startswith("THE OUTPUTS ARE WRONG. ") != right
         if session["fidelity"] == "emulated":
             said = " ".join([answer.sentence, *(action.gain for action in answer.actions)])
             assert not re.search(r"\d ms|\dx\b", said), said
