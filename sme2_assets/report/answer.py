@@ -57,7 +57,10 @@ _OFF = {
     ),
     "quantisation scheme": ("cannot: no kernel for this quantisation exists",) * 2,
     "not delegated": ("does not: it is outside the delegate", "do not: they are outside the delegate"),
-    "shape": ("does not: its own shape rules it out", "do not: their own shapes rule them out"),
+    "shape": (
+        "does not: its own shape or parameters keep it off",
+        "do not: their own shapes or parameters keep them off",
+    ),
     "unexplained": ("does not, and nothing stored tells why", "do not, and nothing stored tells why"),
 }
 

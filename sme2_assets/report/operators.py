@@ -63,9 +63,9 @@ def operators_of_pair(
 
 
 def operators_in_short(explanation: Explanation, comparison: pd.DataFrame) -> TextTable:
-    """Where every operator of a pair ran and what it took, without where it comes from."""
+    """Where every operator of a pair ran and what it took; the report has where it comes from."""
     kernels = (f"main kernel with SME2 {sme2}" for sme2 in ("off", "on"))
-    return operators_of_pair(explanation, comparison, {}).without("source", "shapes", *kernels)
+    return operators_of_pair(explanation, comparison, {}).without("source", "shapes", "verdict", *kernels)
 
 
 def operators_of_arm(explanation: Explanation, usage: pd.DataFrame) -> TextTable:
