@@ -8,7 +8,7 @@ import pytest
 from sme2_assets.definitions import build_definitions
 from sme2_assets.defs.assets.guide import GUIDES
 from sme2_assets.report.glance import SHOWN_IN_PLACE, category_glance
-from sme2_assets.report.plots import COLOURS
+from sme2_assets.report.pictures.style import CATEGORIES
 from sme2_assets.store import CHECKOUT
 
 
@@ -49,6 +49,6 @@ def test_a_picture_is_small_enough_to_be_seen_without_a_click(fidelity: str):
             "fidelity": fidelity,
         }
         for sme2 in ("off", "on")
-        for place, category in enumerate(COLOURS)
+        for place, category in enumerate(CATEGORIES)
     ]
     assert len(category_glance(pd.DataFrame(rows))) < SHOWN_IN_PLACE

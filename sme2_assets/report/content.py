@@ -24,7 +24,6 @@ from sme2_assets.report.document import (
     Commands,
     Document,
     Grid,
-    Picture,
     Section,
     Text,
     Tone,
@@ -34,9 +33,17 @@ from sme2_assets.report.explain import Explanation, explain
 from sme2_assets.report.insights import headroom_table, insight_sections, missed_section, module_table
 from sme2_assets.report.kernels import kernel_table, sampled_text, unit_table
 from sme2_assets.report.models import arms_table, delegation_cost_table, numerics_table
-from sme2_assets.report.module_plots import module_figure, roofline_figure
 from sme2_assets.report.operators import operators_of_arm, operators_of_pair
-from sme2_assets.report.plots import category_figure, latency_figure, speedup_figure
+from sme2_assets.report.pictures.graph import graph_pictures
+from sme2_assets.report.pictures.modules import module_pictures
+from sme2_assets.report.pictures.rounds import round_pictures, rounds_of, speedup_pictures
+from sme2_assets.report.pictures.work import (
+    category_pictures,
+    inference_of,
+    roofline_pictures,
+    timeline_pictures,
+    waterfall_pictures,
+)
 from sme2_assets.report.sizes import sizes_section
 from sme2_assets.report.tables import (
     arm_text,
@@ -326,25 +333,14 @@ def _latency(subject: _Subject) -> list[Section]:
     """The section on latency; none for emulated runs, whose times are not shown."""
     if not subject.timed:
         return []
-    inferences = subject.warehouse.query(
-        "SELECT sme2, fidelity, arch, inferences.round, inferences.duration_ns "
-        "FROM inferences JOIN runs USING (run_id) "
-        "WHERE list_contains(?, run_id) AND pass = 'latency' AND NOT is_warmup",
-        [subject.run_ids],
-    )
-    title = f"{subject.name}: inference times by round"
+    pair = subject.model if len(subject.runs) == 2 else None
     return [
         Section(
             "Latency",
             [
                 *_not_comparable(subject),
                 Grid(latency_table(subject.rows("latency_summary"))),
-                Picture(
-                    "latency",
-                    "Inference times of every round, without tracer: the box is the middle half, the line in "
-                    "it the median, the whiskers go from 5 % to 95 %.",
-                    lambda width: latency_figure(inferences, title, width),
-                ),
+                *round_pictures(rounds_of(subject.warehouse, subject.run_ids), pair),
             ],
         )
     ]
@@ -361,33 +357,13 @@ def _not_comparable(subject: _Subject) -> list[Block]:
 def _categories(subject: _Subject) -> Section:
     categories = subject.rows("category_summary")
     both = len(subject.runs) == 2
-    title = f"{subject.name}: " + ("the category shift" if both else arm_text(subject.runs[0]))
-    caption = (
-        "Mean time per inference by category."
-        if subject.timed
-        else "Operators per inference by category; hatched: on the SME unit."
-    )
     blocks: list[Block] = [
         *(_not_comparable(subject) if subject.timed else []),
-        Picture("categories", caption, lambda width: category_figure(categories, title, width)),
+        *category_pictures(categories),
         Grid(comparison_table(subject.compared, "category") if both else category_table(categories)),
     ]
-    if both and subject.timed:
-        threshold = _threshold(subject.model)
-        name = f"{subject.name}: speedups"
-        if speedup_figure(subject.compared, threshold, name) is not None:
-
-            def draw(width: float) -> Any:
-                return speedup_figure(subject.compared, threshold, name, width)
-
-            blocks.append(
-                Picture(
-                    "speedups",
-                    "Speedup of the model and of each category. Without a point: whole microseconds "
-                    "of XNNPACK leave no number.",
-                    draw,
-                )
-            )
+    if both:
+        blocks += speedup_pictures(subject.compared, _threshold(subject.model))
     if subject.timed:
         bounds = "" if subject.reference else ", and the most that could be gained if it took no time"
         blocks += [Text(f"What each part takes{bounds}:"), Grid(headroom_table(subject.explanation))]
@@ -401,15 +377,17 @@ def _threshold(model: dict[Any, Any]) -> float:
 
 def _operators(subject: _Subject) -> Section:
     usage = subject.usage
+    timeline = timeline_pictures([inference_of(subject.warehouse, run_id) for run_id in subject.run_ids])
     if len(usage) == 2:
         paired = (
             "The arms are paired by the order of operators in each delegate: "
             "a different kernel often has a different name."
         )
         table = operators_of_pair(subject.explanation, subject.compared, usage)
-        return Section("Operators", [Text(paired), Grid(table, long=True)])
+        drawn = waterfall_pictures(subject.compared)
+        return Section("Operators", [*drawn, Text(paired), Grid(table, long=True), *timeline])
     [rows] = usage.values()
-    return Section("Operators", [Grid(operators_of_arm(subject.explanation, rows), long=True)])
+    return Section("Operators", [Grid(operators_of_arm(subject.explanation, rows), long=True), *timeline])
 
 
 def _kernels(subject: _Subject) -> list[Section]:
@@ -425,22 +403,13 @@ def _kernels(subject: _Subject) -> list[Section]:
 
 
 def _modules(subject: _Subject) -> Section:
-    modules = subject.explanation.modules
-    caption = "The model's modules, as wide as " + (
-        "their time." if subject.timed else "their operators are many."
-    )
+    explanation = subject.explanation
     blocks: list[Block] = [
-        Picture("modules", caption, lambda width: module_figure(modules, f"{subject.name}: modules", width)),
-        Grid(module_table(modules)),
+        *module_pictures(explanation.modules, explanation.subject.bottlenecks),
+        Grid(module_table(explanation.modules)),
+        *graph_pictures(explanation.subject.bottlenecks),
+        *roofline_pictures(pd.concat([arm.bottlenecks for arm in explanation.arms])),
     ]
-    operators = pd.concat([arm.bottlenecks for arm in subject.explanation.arms])
-    title = f"{subject.name}: achieved rates"
-    if roofline_figure(operators, title) is not None:
-
-        def draw(width: float) -> Any:
-            return roofline_figure(operators, title, width)
-
-        blocks.append(Picture("roofline", "Achieved rate of each operator against its work.", draw))
     return Section("Modules", blocks)
 
 

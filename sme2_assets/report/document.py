@@ -6,14 +6,10 @@ nothing in it becomes markup, is the matter of report/markdown.py and report/htm
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from sme2_assets.report.tables import TextTable
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Tone = Literal["good", "bad", "same", "open", "emulated"]
 
@@ -38,11 +34,14 @@ class Grid:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture: its file name without ending, what it shows, and how it is drawn at a width in inches."""
+    """A picture: its file name without ending, its title, what it shows, the same for those who do not see
+    it, and how it is drawn: a specification of Vega or Vega-Lite."""
 
     name: str
+    title: str
     caption: str
-    draw: Callable[[float], Figure]
+    alternative: str
+    spec: dict[str, Any]
 
 
 @dataclass(frozen=True)

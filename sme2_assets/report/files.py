@@ -81,7 +81,7 @@ def write_overview(
         page = report_folder(store, row) / PAGE_NAME
         return page.relative_to(store.reports).as_posix() if page.is_file() else None
 
-    document = overview_document(rows, link)
+    document = overview_document(warehouse, rows, link)
     return rows, write_document(store.reports, document, formats, (OVERVIEW_NAME, OVERVIEW_PAGE_NAME))
 
 

@@ -17,7 +17,7 @@ from sme2_assets.report.document import (
     Text,
     Verdict,
 )
-from sme2_assets.report.plots import WIDE, png_bytes
+from sme2_assets.report.pictures.chart import svg
 from sme2_assets.report.tables import TextTable, markdown_paragraph, markdown_text
 
 
@@ -30,8 +30,11 @@ class MarkdownReport:
 
 
 def markdown_report(document: Document) -> MarkdownReport:
-    """The text, and every picture as a PNG."""
-    pictures = {f"{picture.name}.png": png_bytes(picture.draw(WIDE)) for picture in document.pictures()}
+    """The text, and every picture as an SVG."""
+    pictures = {
+        f"{picture.name}.svg": svg(picture.spec, picture.alternative).encode()
+        for picture in document.pictures()
+    }
     return MarkdownReport(markdown_of(document), pictures)
 
 
@@ -82,7 +85,8 @@ def _(block: Grid) -> str:
 
 @_block.register
 def _(block: Picture) -> str:
-    return f"![{markdown_text(block.caption)}]({block.name}.png)"
+    title, caption, alternative = map(markdown_text, (block.title, block.caption, block.alternative))
+    return f"**{title}**\n\n![{alternative}]({block.name}.svg)\n\n{caption}"
 
 
 @_block.register

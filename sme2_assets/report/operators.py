@@ -38,13 +38,13 @@ def operators_of_pair(
                 [
                     facts["execution_order"],
                     names_in_both(pair),
-                    *_facts(facts),
                     _ms(pair["off_ns"]),
                     _ms(pair["on_ns"]),
+                    _share(facts),
                     speedup_text(pair),
                     pair["verdict"],
-                    _share(facts),
                     None if on is None else unit_cell(on),
+                    *_facts(facts),
                     kernels["off"].get(off_place),
                     kernels["on"].get(on_place),
                 ],
@@ -52,8 +52,9 @@ def operators_of_pair(
         )
     table = TextTable.of(
         [
-            *("order", "operator (off -> on)", "category", "module", "source", "shapes"),
-            *("off ms", "on ms", "speedup", "verdict", "share", "SME unit"),
+            # What the rows are sorted by is seen without scrolling.
+            *("order", "operator (off -> on)", "off ms", "on ms", "share", "speedup", "verdict", "SME unit"),
+            *("category", "module", "source", "shapes"),
             *("main kernel with SME2 off", "main kernel with SME2 on"),
         ],
         [row for _, row in sorted(rows, key=lambda each: each[0])],
@@ -67,17 +68,17 @@ def operators_of_arm(explanation: Explanation, usage: pd.DataFrame) -> TextTable
     operators = explanation.subject.bottlenecks
     table = TextTable.of(
         [
-            *("order", "operator", "category", "module", "source", "shapes"),
-            *("median ms", "share", "SME unit", "main kernel"),
+            *("order", "operator", "median ms", "share", "SME unit"),
+            *("category", "module", "source", "shapes", "main kernel"),
         ],
         [
             [
                 facts["execution_order"],
                 facts["name"],
-                *_facts(facts),
                 _ms(facts["median_ns"]),
                 _share(facts),
                 unit_cell(facts),
+                *_facts(facts),
                 kernels.get(place_of(facts)),
             ]
             for facts in sorted(operators.to_dict("records"), key=_order)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from sme2_assets.report import claims
 from sme2_assets.report.document import Document, Grid, Section, Text
+from sme2_assets.report.pictures.overview import overview_pictures
 from sme2_assets.report.tables import TextTable, arm_text, device_cell, speedup_text
 from sme2_assets.report.unit_use import count_text, unit_counts, work_text
 from sme2_assets.warehouse import Warehouse
@@ -86,13 +87,16 @@ def overview_rows(warehouse: Warehouse) -> pd.DataFrame:
     return rows.assign(bottleneck=subjects.map(said), on_unit=subjects.map(on_unit))
 
 
-def overview_document(rows: pd.DataFrame, link: Callable[[Record], str | None]) -> Document:
+def overview_document(
+    warehouse: Warehouse, rows: pd.DataFrame, link: Callable[[Record], str | None]
+) -> Document:
     """The overview; `link` says where the page of a row is, None where there is none."""
     records = rows.to_dict("records")
     if not records:
         return Document("Overview", None, [Section("Models", [Text("Nothing has been measured yet.")])])
     table = TextTable.of(HEADER, [_cells(row) for row in records])
     links = tuple(link(row) for row in records)
+    pictures = overview_pictures(warehouse, rows["session_id"].tolist())
     said = _counts_text(rows)
     notes = [
         Text(said),
@@ -106,7 +110,7 @@ def overview_document(rows: pd.DataFrame, link: Callable[[Record], str | None]) 
     return Document(
         "Overview: every model on every platform",
         None,
-        [Section("Models", [*notes, Grid(table, True, links)])],
+        [Section("Models", [*notes, *pictures, Grid(table, True, links)])],
     )
 
 

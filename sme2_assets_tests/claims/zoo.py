@@ -43,7 +43,7 @@ def sentences(warehouse: Warehouse) -> list[Said]:
             if arms["manifest"].all():
                 session_document(warehouse, str(session_id))
                 show_session(out, warehouse, str(session_id), None, operators=True)
-        overview_document(overview_rows(warehouse), lambda row: None)
+        overview_document(warehouse, overview_rows(warehouse), lambda row: None)
         used = unit_use(warehouse, runs["run_id"].tolist())
         unit_table(used, {})
         finding(used)

@@ -283,7 +283,7 @@ def test_five_clicks_from_the_front_page_to_a_report(ui: Ui, page: Page):
     expect(page.get_by_text("not comparable").first).to_be_visible()
     assert drawn(page, "operators by category").startswith("data:image/svg+xml"), "seen without a click"
     page.get_by_text("[Show Markdown]").first.click()
-    assert drawn(page, "category shift").startswith("data:image/png")
+    assert drawn(page, "category shift").startswith("data:image/svg+xml")
 
 
 def drawn(page: Page, alt: str) -> str:

@@ -40,9 +40,10 @@ def sme2(store: Store, *words: str, code: int = 0) -> Result:
 
 
 def test_each_model_on_each_platform_has_one_row(store: Store):
-    rows = overview_rows(Warehouse(store.warehouse))
-    document = overview_document(rows, lambda row: None)
-    [text, _, grid] = document.sections[0].blocks
+    warehouse = Warehouse(store.warehouse)
+    document = overview_document(warehouse, overview_rows(warehouse), lambda row: None)
+    [text, _, work, latencies, grid] = document.sections[0].blocks
+    assert [work.name, latencies.name] == ["work", "latencies"]
     assert "2 models on 2 platforms: 1 not comparable (emulated), 1 faster, 1 baseline, SME2 off" in text.text
     emulated, linux, alone = grid.table.rows
     device = "a-cpu-0a1b2c (aarch64)"

@@ -132,7 +132,7 @@ def test_the_pages_of_the_assets_say_so_too(warehouse: Warehouse):
 
 def test_the_overview_calls_it_a_reference(warehouse: Warehouse):
     rows = overview_rows(warehouse)
-    text = markdown_report(overview_document(rows, lambda row: None)).text
+    text = markdown_report(overview_document(warehouse, rows, lambda row: None)).text
     [line] = [line for line in text.splitlines() if "xeon-0a1b2c" in line]
     assert "reference (x86_64)" in line
     assert "SME2" not in line

@@ -87,14 +87,17 @@ def test_the_latest_report_is_of_what_was_measured_last(warehouse: Warehouse, tm
 def test_a_report_on_disk_has_its_pictures_beside_it(documents: dict[str, Document], tmp_path: Path):
     report = markdown_report(documents["faster"])
     named = re.findall(r"!\[[^]]*\]\(([^)]*)\)", report.text)
-    pictures = ["categories.png", "latency.png", "modules.png", "roofline.png", "speedups.png"]
-    assert sorted(named) == sorted(report.pictures) == pictures
+    pictures = [
+        *("categories", "graph", "modules", "ratios", "roofline", "rounds_off", "rounds_on", "speedups"),
+        *("timeline", "waterfall"),
+    ]
+    assert sorted(named) == sorted(report.pictures) == [f"{name}.svg" for name in pictures]
     markdown, page = write_document(tmp_path / "reports", documents["faster"])
     assert markdown.read_text() == report.text
     for name, picture in report.pictures.items():
         assert (markdown.parent / name).read_bytes() == picture
     assert {each.name for each in markdown.parent.iterdir()} == {*named, "report.md", "report.html"}
-    assert page.stat().st_size < 300_000
+    assert page.stat().st_size < 3_000_000
     assert write_document(tmp_path / "page", documents["faster"], ["html"]) == [tmp_path / "page/report.html"]
     assert [each.name for each in (tmp_path / "page").iterdir()] == ["report.html"]
 
@@ -115,14 +118,14 @@ def test_a_report_says_what_the_samples_prove(documents: dict[str, Document]):
 
 
 def test_a_report_that_fails_midway_keeps_the_old_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = write_report(tmp_path / "report.md", MarkdownReport("old", {"categories.png": b"old"}))
+    path = write_report(tmp_path / "report.md", MarkdownReport("old", {"categories.svg": b"old"}))
 
     def fail(path: Path, text: str) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr("sme2_assets.report.files.write_text_atomically", fail)
     with pytest.raises(OSError, match="disk full"):
-        write_report(path, MarkdownReport("new", {"categories.png": b"new"}))
+        write_report(path, MarkdownReport("new", {"categories.svg": b"new"}))
     assert path.read_text() == "old"
 
 
@@ -130,11 +133,9 @@ def test_a_picture_that_cannot_be_drawn_leaves_the_old_report(tmp_path: Path):
     write_document(tmp_path, Document("old", None))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
-    def draw(width: float) -> None:
-        raise ValueError("cannot be drawn")
-
-    broken = Document("new", None, [Section("A section", [Picture("a", "a", draw)])])
-    with pytest.raises(ValueError, match="cannot be drawn"):
+    spec = {"$schema": "https://vega.github.io/schema/vega-lite/v6.json", "mark": "no such mark"}
+    broken = Document("new", None, [Section("A section", [Picture("a", "a", "a", "a", spec)])])
+    with pytest.raises(ValueError, match="conversion failed"):
         write_document(tmp_path, broken)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 

@@ -19,8 +19,9 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.report.explain import explain
 from sme2_assets.report.glance import category_glance
 from sme2_assets.report.insights import insight_table
-from sme2_assets.report.module_plots import module_picture
-from sme2_assets.report.plots import category_picture, data_uri_markdown
+from sme2_assets.report.pictures.chart import data_uri_markdown
+from sme2_assets.report.pictures.modules import module_pictures
+from sme2_assets.report.pictures.work import category_spec
 from sme2_assets.report.tables import (
     comparison_table,
     confidence_text,
@@ -95,7 +96,7 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
         explanation = explain(warehouse, rows["session_id"].iloc[0])
     model = rows[rows["level"] == "model"].iloc[0]
     verdict, reason = verdict_and_reason(dict(model))
-    picture = category_picture(categories, f"{variant} on {platform_name}: the category shift")
+    modules = module_pictures(explanation.modules, explanation.subject.bottlenecks)
     return dg.MaterializeResult(
         metadata={
             "verdict": verdict,
@@ -104,13 +105,16 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
             **({"confidence": confidence} if (confidence := confidence_text(dict(model))) else {}),
             **({"placebo": placebo} if (placebo := placebo_text(dict(model))) else {}),
             "shift at a glance": dg.MetadataValue.md(category_glance(categories)),
-            "category shift": dg.MetadataValue.md(data_uri_markdown(picture, "category shift")),
+            "category shift": dg.MetadataValue.md(
+                data_uri_markdown(category_spec(categories), "category shift")
+            ),
             "categories": dg.MetadataValue.md(comparison_table(rows, "category").markdown()),
             "operators": dg.MetadataValue.md(comparison_table(rows, "operator").markdown()),
             "what to do next": dg.MetadataValue.md(insight_table(explanation.insights).markdown()),
-            "modules": dg.MetadataValue.md(
-                data_uri_markdown(module_picture(explanation.modules, f"{variant}: modules"), "modules")
-            ),
+            **{
+                picture.name: dg.MetadataValue.md(data_uri_markdown(picture.spec, picture.alternative))
+                for picture in modules
+            },
             **_numbers(model),
             "fidelity": model["fidelity"],
             "device": device_cell(dict(model)),
