@@ -34,7 +34,7 @@ from sme2_assets.report.insights import headroom_table, insight_sections, missed
 from sme2_assets.report.kernels import kernel_table, sampled_text, unit_table
 from sme2_assets.report.models import arms_table, delegation_cost_table, numerics_table
 from sme2_assets.report.operators import operators_of_arm, operators_of_pair
-from sme2_assets.report.pictures.graph import graph_pictures
+from sme2_assets.report.pictures.graph import graph_pictures, tensors_of
 from sme2_assets.report.pictures.modules import module_pictures
 from sme2_assets.report.pictures.rounds import round_pictures, rounds_of, speedup_pictures
 from sme2_assets.report.pictures.work import (
@@ -404,10 +404,11 @@ def _kernels(subject: _Subject) -> list[Section]:
 
 def _modules(subject: _Subject) -> Section:
     explanation = subject.explanation
+    run_id = explanation.subject.run["run_id"]
     blocks: list[Block] = [
         *module_pictures(explanation.modules, explanation.subject.bottlenecks),
         Grid(module_table(explanation.modules)),
-        *graph_pictures(explanation.subject.bottlenecks),
+        *graph_pictures(explanation.subject.bottlenecks, tensors_of(subject.warehouse, run_id)),
         *roofline_pictures(pd.concat([arm.bottlenecks for arm in explanation.arms])),
     ]
     return Section("Modules", blocks)

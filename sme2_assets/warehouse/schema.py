@@ -327,6 +327,15 @@ OPERATORS = Table(
         Column("macs", "BIGINT", "Multiply-accumulates of one inference; NULL where they are not counted."),
         Column("groups", "INTEGER", "Groups of a convolution."),
         Column("kernel_size", "VARCHAR", "Kernel of a convolution or pooling, e.g. 3x3."),
+        Column(
+            "reads",
+            "VARCHAR[]",
+            "Tensors that it reads: those that another operator writes, and the inputs. What was fused away "
+            "is looked through. Empty or NULL where the program does not tell.",
+        ),
+        Column(
+            "writes", "VARCHAR[]", "Tensors that it writes. Empty or NULL where the program does not tell."
+        ),
     ),
     published_as_view=True,
 )

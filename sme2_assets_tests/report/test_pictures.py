@@ -47,6 +47,8 @@ from sme2_assets_tests.claims.zoo import random_warehouse
 from sme2_assets_tests.warehouse.made_operators import made_warehouse
 from sme2_assets_tests.warehouse.newest import newest_session
 
+NO_TENSORS = pd.DataFrame(columns=["backend", "delegate", "position", "reads", "writes"])
+
 
 def rows(warehouse: Warehouse, view: str, platform: str = "linux", sme2: str = "on") -> pd.DataFrame:
     return warehouse.query(
@@ -254,7 +256,11 @@ def test_no_time_is_drawn_that_means_nothing(paired: Warehouse, fidelity: str):
     if fidelity == "reference":
         categories[["sme2_operators", "sme2_unknown_operators"]] = None
     assert roofline_pictures(facts) == []
-    pictures = [*module_pictures(modules, facts), *category_pictures(categories), *graph_pictures(facts)]
+    pictures = [
+        *module_pictures(modules, facts),
+        *category_pictures(categories),
+        *graph_pictures(facts, NO_TENSORS),
+    ]
     assert len(pictures) == 3
     slower = [frame.copy() for frame in (modules, facts, categories)]
     for frame in slower:
@@ -263,7 +269,7 @@ def test_no_time_is_drawn_that_means_nothing(paired: Warehouse, fidelity: str):
     again = [
         *module_pictures(slower[0], slower[1]),
         *category_pictures(slower[2]),
-        *graph_pictures(slower[1]),
+        *graph_pictures(slower[1], NO_TENSORS),
     ]
     assert [picture.spec for picture in again] == [picture.spec for picture in pictures]
     text = json.dumps([picture.spec for picture in pictures])
@@ -291,13 +297,52 @@ def test_bars_of_categories_are_as_long_as_the_warehouse_says(paired: Warehouse)
     assert on == counted["sme2_operators"].sum() > 0
 
 
-def test_the_graph_has_every_operator_once_and_all_layers_go_down(paired: Warehouse):
-    facts = rows(paired, "bottlenecks")
-    boxes, edges, _ = graph_rows(facts)
-    assert sorted(box["name"] for box in boxes) == sorted(facts["name"])
+def check_layers(boxes: list[dict[str, Any]], edges: list[dict[str, Any]]) -> None:
     assert all(boxes[edge["from"]]["layer"] < boxes[edge["to"]]["layer"] for edge in edges)
     places = [(box["layer"], box["lane"]) for box in boxes]
     assert len(set(places)) == len(places), "no box covers another"
+
+
+def test_a_graph_of_which_nothing_tells_is_in_the_order_of_the_run(paired: Warehouse):
+    facts = rows(paired, "bottlenecks")
+    boxes, edges, flows = graph_rows(facts, NO_TENSORS)
+    assert not flows
+    assert [box["name"] for box in boxes] == facts.sort_values("execution_order")["name"].tolist()
+    assert len(edges) == len(boxes) - 1
+    check_layers(boxes, edges)
+    [picture] = graph_pictures(facts, NO_TENSORS)
+    assert "does not tell which reads from which" in picture.caption
+
+
+@given(st.lists(st.lists(st.integers(0, 30), max_size=3), min_size=1, max_size=12), st.randoms())
+def test_edges_are_what_flows_between_operators(reads: list[list[int]], random: Any):
+    """Of any program: operator n writes tensor n, and reads some that were written before it, and inputs."""
+    places = [{"backend": "xnnpack", "delegate": 0, "position": n} for n in range(len(reads))]
+    tensors = [
+        {
+            **place,
+            "writes": [f"t{n}"],
+            "reads": [f"t{each}" if each < n else f"input {each}" for each in given],
+        }
+        for n, (place, given) in enumerate(zip(places, reads, strict=True))
+    ]
+    common = {
+        "op_type": "Add",
+        "module": None,
+        "category": "Elementwise",
+        "sme2": "on",
+        "node_kind": "XNNAdd",
+    }
+    common |= {"fidelity": "hardware", "input_shape": None, "output_shape": None, "macs": None}
+    facts = [
+        {**place, **common, "name": f"op {n}", "execution_order": n + 1} for n, place in enumerate(places)
+    ]
+    random.shuffle(facts)
+    boxes, edges, flows = graph_rows(pd.DataFrame(facts), pd.DataFrame(tensors))
+    assert flows
+    expected = {(each, n) for n, given in enumerate(reads) for each in given if each < n}
+    assert {(edge["from"], edge["to"]) for edge in edges} == expected
+    check_layers(boxes, edges)
 
 
 def test_the_overview_draws_what_unit_use_and_latency_summary_say(paired: Warehouse):

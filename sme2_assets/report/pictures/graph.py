@@ -6,32 +6,44 @@ from typing import Any
 
 import pandas as pd
 
+from sme2_assets.analysis.pairing import place_of
 from sme2_assets.report.document import Picture
 from sme2_assets.report.pictures.chart import Spec, known, scale_of, vega
 from sme2_assets.report.pictures.status import COLOURS, LETTERS, status_of
 from sme2_assets.report.pictures.style import DIM
+from sme2_assets.warehouse import Warehouse
 
 _ROW, _BOX, _COLUMN, _GUTTER = 34, 24, 290, 26
 
 
-def graph_rows(operators: pd.DataFrame) -> tuple[list[Spec], list[Spec], bool]:
+def tensors_of(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
+    """The tensors that each operator of a run reads and writes, where its program tells."""
+    return warehouse.query(
+        "SELECT backend, delegate, position, coalesce(reads, []) AS reads, coalesce(writes, []) AS writes "
+        "FROM operators WHERE run_id = ?",
+        [run_id],
+    )
+
+
+def graph_rows(operators: pd.DataFrame, tensors: pd.DataFrame) -> tuple[list[Spec], list[Spec], bool]:
     """Boxes with their layer, the edges between them, and whether these are what flows.
 
-    `operators` has the columns of the view bottlenecks, of one run. Runs from before the program told which
-    tensors an operator reads have their operators one after the other, as they ran.
+    `operators` has the columns of the view bottlenecks, of one run, `tensors` is what `tensors_of` gives.
+    Where the program does not tell the tensors of all its nodes, operators stand as they ran.
     """
-    rows = operators.sort_values("execution_order").to_dict("records")
-    flows = any(known_list(row.get("writes")) for row in rows)
+    told = {place_of(row): row for row in tensors.to_dict("records")}
+    rows = [
+        {"reads": [], "writes": [], **row, **told.get(place_of(row), {})}
+        for row in operators.sort_values("execution_order").to_dict("records")
+    ]
+    flows = bool(rows) and all(len(row["writes"]) for row in rows if known(row["node_kind"]))
+    flows = flows and any(len(row["writes"]) for row in rows)
     if flows:
-        rows = [row for row in rows if known_list(row["writes"])]
+        rows = [row for row in rows if len(row["writes"])]
     boxes = [_box(number, row) for number, row in enumerate(rows)]
     edges = _flow(rows) if flows else [(number - 1, number) for number in range(1, len(rows))]
     _lay_out(boxes, edges)
     return boxes, [{"from": start, "to": end} for start, end in edges], flows
-
-
-def known_list(value: Any) -> list[str]:
-    return [] if value is None or (not hasattr(value, "__len__") and pd.isna(value)) else list(value)
 
 
 def _box(number: int, row: dict[Any, Any]) -> Spec:
@@ -53,10 +65,10 @@ def _flow(rows: list[dict[Any, Any]]) -> list[tuple[int, int]]:
     writer: dict[str, int] = {}
     edges: dict[tuple[int, int], None] = {}
     for number, row in enumerate(rows):
-        for tensor in known_list(row["reads"]):
+        for tensor in row["reads"]:
             if tensor in writer:
                 edges[writer[tensor], number] = None
-        for tensor in known_list(row["writes"]):
+        for tensor in row["writes"]:
             writer[tensor] = number
     return list(edges)
 
@@ -225,9 +237,9 @@ def _path() -> str:
     return f"datum.a_column != datum.b_column ? {over} : {skips} ? {around} : {straight}"
 
 
-def graph_pictures(operators: pd.DataFrame) -> list[Picture]:
+def graph_pictures(operators: pd.DataFrame, tensors: pd.DataFrame) -> list[Picture]:
     """The graph of one run; none without operators."""
-    boxes, edges, flows = graph_rows(operators)
+    boxes, edges, flows = graph_rows(operators, tensors)
     if not boxes:
         return []
     order = (
