@@ -407,8 +407,8 @@ def _modules(subject: _Subject) -> Section:
     run_id = explanation.subject.run["run_id"]
     blocks: list[Block] = [
         *module_pictures(explanation.modules, explanation.subject.bottlenecks),
-        Grid(module_table(explanation.modules)),
         *graph_pictures(explanation.subject.bottlenecks, tensors_of(subject.warehouse, run_id)),
+        Grid(module_table(explanation.modules)),
         *roofline_pictures(pd.concat([arm.bottlenecks for arm in explanation.arms])),
     ]
     return Section("Modules", blocks)

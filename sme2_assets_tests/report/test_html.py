@@ -19,6 +19,7 @@ from sme2_assets.report.pictures.modules import module_pictures
 from sme2_assets.report.tables import TextTable
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.report.hostile import FRAGMENTS, hostile_text, markdown_skeleton, parsed
+from sme2_assets_tests.screenshots import draw_all
 
 PHONE = {"width": 390, "height": 844}
 KINDS = ("faster", "emulated", "baseline", "few", "wrong")
@@ -212,18 +213,11 @@ def opened(browser: Any, path: Path, said: list[str], **options: Any) -> Any:
     return page
 
 
-def alive(page: Any) -> None:
-    """Every picture is drawn by the page itself."""
-    for picture in page.locator(".picture").all():
-        picture.scroll_into_view_if_needed()
-        picture.locator("xpath=self::*[@data-drawn]").wait_for()
-
-
 def test_pages_fit_a_phone_and_ask_for_nothing(browser: Any, files: dict[str, Path]):
     for name in ("faster", "emulated", "baseline"):
         said: list[str] = []
         page = opened(browser, files[name], said, color_scheme="dark")
-        alive(page)
+        draw_all(page)
         assert [text for text in said if text not in (files[name].as_uri(), "data:,")] == []
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name
         ink, ground = page.evaluate(
@@ -283,7 +277,7 @@ def test_hovering_tells_and_a_click_looks_into_a_module(browser: Any, files: dic
     said: list[str] = []
     page = opened(browser, files["faster"], said)
     page.set_viewport_size({"width": 1280, "height": 900})
-    alive(page)
+    draw_all(page)
     before = icicle(page)
     assert 1000 < before["all"] <= 1280, "as wide as the page"
     box = page.locator("#picture-modules text", has_text=re.compile("^head")).first

@@ -222,19 +222,28 @@ def graph_spec(boxes: list[Spec], edges: list[Spec]) -> Spec:
 def _path() -> str:
     """Down to the next layer; around boxes in between and to another column through the gutter."""
     half = _BOX / 2
-    straight = f"'M' + datum.a_x + ',' + (datum.a_y + {_BOX}) + 'L' + datum.b_x + ',' + datum.b_y"
-    # The gutter is to the right of the column that an edge comes from.
-    side = f"((datum.a_column + 1) * column - {_GUTTER / 2})"
-    a, b = (f"(datum.{end}_x + datum.{end}_wide / 2) + ',' + (datum.{end}_y + {half})" for end in "ab")
+    below = f"'M' + datum.a_x + ',' + (datum.a_y + {_BOX})"
+    beside = f"'M' + (datum.a_x + datum.a_wide / 2) + ',' + (datum.a_y + {half})"
+    # The gutter to the right of the column that an edge comes from, and that to the left of where it goes.
+    leaving, entering = (
+        f"({column} * column - {_GUTTER / 2})" for column in ("(datum.a_column + 1)", "datum.b_column")
+    )
+    middle = f"(datum.b_y + {half})"
+    straight = f"{below} + 'L' + datum.b_x + ',' + datum.b_y"
     around = (
-        f"'M' + {a} + 'C' + {side} + ',' + (datum.a_y + {half}) + ' ' + {side} + ',' + (datum.b_y + {half})"
-        f" + ' ' + {b}"
+        f"{beside} + 'C' + {leaving} + ',' + (datum.a_y + {half}) + ' ' + {leaving} + ',' + {middle}"
+        f" + ' ' + (datum.b_x + datum.b_wide / 2) + ',' + {middle}"
     )
-    over = (
-        f"'M' + datum.a_x + ',' + (datum.a_y + {_BOX}) + 'v4H' + {side} + 'V2H' + datum.b_x + 'V' + datum.b_y"
+    to_the_top = f"{below} + 'v4H' + {leaving} + 'V2H' + datum.b_x + 'V' + datum.b_y"
+    # Beside the line that goes to the top.
+    leaving, entering = f"({leaving} - 6)", f"({entering} - 6)"
+    across = f"datum.b_column - datum.a_column > 1 ? 'V2H' + {entering} : ''"
+    through = (
+        f"{beside} + 'H' + {leaving} + ({across}) + 'V' + {middle} + 'H' + (datum.b_x - datum.b_wide / 2)"
     )
-    skips = "datum.b_layer - datum.a_layer > 1"
-    return f"datum.a_column != datum.b_column ? {over} : {skips} ? {around} : {straight}"
+    near = "datum.b_layer - datum.a_layer == 1"
+    same = "datum.a_column == datum.b_column"
+    return f"{same} ? ({near} ? {straight} : {around}) : {near} ? {to_the_top} : {through}"
 
 
 def graph_pictures(operators: pd.DataFrame, tensors: pd.DataFrame) -> list[Picture]:
