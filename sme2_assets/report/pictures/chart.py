@@ -114,8 +114,8 @@ def inline_svg(spec: Spec, description: str) -> str:
 def svg(spec: Spec, description: str) -> str:
     """The same as a file: light, and dark where the reader's system is."""
     opening, rest = inline_svg(spec, description).split(">", 1)
-    style = f"<style>@media (prefers-color-scheme:dark){{{DARK}}}</style>"
-    return f'{opening}>{style}<rect width="100%" height="100%" fill="{GROUND}"/>{rest}'
+    ground = f'<rect width="100%" height="100%" fill="{GROUND}"/>'
+    return f"{opening}><style>{DARK}</style>{ground}{rest}"
 
 
 def data_uri_markdown(spec: Spec, description: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -100,7 +101,8 @@ def graph_spec(boxes: list[Spec], edges: list[Spec]) -> Spec:
     return vega(
         0,
         signals=[
-            {"name": "columns", "update": f"max(1, min(floor(width / {_COLUMN}), ceil({layers} / 6)))"},
+            # A column has some boxes at least, and is wide enough to be read.
+            {"name": "columns", "update": f"max(1, min(floor(width / {_COLUMN}), {math.ceil(layers / 6)}))"},
             {"name": "tall", "update": f"ceil({layers} / columns)"},
             {"name": "height", "update": f"tall * {_ROW} + 6"},
             {"name": "column", "update": "width / columns"},
@@ -262,7 +264,7 @@ def graph_pictures(operators: pd.DataFrame, tensors: pd.DataFrame) -> list[Pictu
         Picture(
             "graph",
             "The model's graph",
-            f"{order} The colour says where each operator runs.",
+            order + " The colour says where each operator runs.",
             "Operators of the model as boxes, coloured by where they run",
             graph_spec(boxes, edges),
         )

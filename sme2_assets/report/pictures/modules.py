@@ -209,23 +209,25 @@ def module_spec(rows: list[Spec], timed: bool) -> Spec:
     )
 
 
+_BY_TIME = "Boxes are as wide as their mean time with the tracer attached."
+_BY_WORK = "Boxes are as wide as their multiply-accumulates; operators without any are not shown."
+_HOW = (
+    " A module has its parts below it; one that holds a single module is one box with it. Click a box to "
+    "look into it, and the top box to see all again."
+)
+
+
 def module_pictures(modules: pd.DataFrame, operators: pd.DataFrame) -> list[Picture]:
     """The icicle of one run; none where nothing is counted that a box could be as wide as."""
     rows = icicle_rows(modules, operators)
     if not rows:
         return []
     timed = hardware(modules)
-    width = (
-        "their mean time with the tracer attached"
-        if timed
-        else "their multiply-accumulates; operators that multiply nothing are not shown"
-    )
     return [
         Picture(
             "modules",
             "Modules and their operators",
-            f"Boxes are as wide as {width}. A module has its parts below it; one that holds a single module "
-            "is one box with it. Click a box to look into it, and the top box to see all again.",
+            (_BY_TIME if timed else _BY_WORK) + _HOW,
             "The modules of the model as boxes, as wide as their share",
             module_spec(rows, timed),
         )

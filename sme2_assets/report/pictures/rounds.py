@@ -51,7 +51,7 @@ def round_pictures(rounds: pd.DataFrame, model: dict[Any, Any] | None) -> list[P
     pictures = [
         Picture(
             f"rounds_{arm}",
-            f"Inference times by round, SME2 {arm}",
+            f"Times by round, SME2 {arm}",
             "Times of the pass without tracer; a round is a fresh process. The bar is the middle half, the "
             "mark in it the median, the line goes from 5 % to 95 %. A cross marks a round in which the "
             "machine was busy or throttled, or whose traced inferences stand out.",

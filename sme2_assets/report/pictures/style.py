@@ -11,11 +11,12 @@ from typing import Any
 INK, DIM, FAINT, GROUND = "#1f2328", "#59636e", "#c4cbd2", "#ffffff"
 # As in page/style.css.
 IN_THE_DARK = {INK: "#e6edf3", DIM: "#9198a1", FAINT: "#3d444d", GROUND: "#0d1117"}
-DARK = "".join(
+_RULES = (
     f"[{what}='{light}']{{{what}:{dark}}}"
     for light, dark in IN_THE_DARK.items()
     for what in ("fill", "stroke")
 )
+DARK = "@media (prefers-color-scheme:dark){" + "".join(_RULES) + "}"
 
 # Colour-blind safe (Okabe-Ito); Overhead is grey because it is no operator category.
 CATEGORIES = {

@@ -319,9 +319,9 @@ def roofline_pictures(operators: pd.DataFrame) -> list[Picture]:
             "roofline",
             "Achieved rate against intensity",
             "Each convolution and matrix product whose bytes are known and whose time is long enough for "
-            "XNNPACK's whole microseconds; a line joins the same operator in both arms. Bytes are those of "
-            "input, weights and output, moved once. No roofs are drawn: peak rate and bandwidth of this "
-            "device were not measured.",
+            "XNNPACK's whole microseconds; where both arms were measured, a line joins the same operator in "
+            "them. Bytes are those of input, weights and output, moved once. No roofs are drawn: peak rate "
+            "and bandwidth of this device were not measured.",
             "Achieved rate of operators against their operations per byte",
             lite(rows, 340, [moves, points] if moved else [points]),
         )
