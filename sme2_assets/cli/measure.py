@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,6 @@ from sme2_assets.cli.support import (
     tell,
     variants_of,
 )
-from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
 
@@ -125,28 +123,13 @@ def profile(
     """
     from sme2_assets import launch
     from sme2_assets.defs.resources import Lab
-    from sme2_assets.profiling.requests import requests_for, requests_for_this_machine
+    from sme2_assets.profiling.requests import requests_asked_for
     from sme2_assets.targets import SME2_STATES
-    from sme2_assets.targets.inventory import platform_of
 
     lab = Lab(data_root=str(store.root))
-    if platform_name == "auto" and device is not None:
-        platform_name = platform_of(store, device)
-    states = SME2_STATES if sme2 == "both" else (sme2,)
     variants = variants_of(model, inputs, op_library, sizes)
-    if platform_name == "auto":
-        wanted = requests_for_this_machine(store, variants, states)
-        if aa:
-            # Emulated times mean nothing, so they have no noise either.
-            timed = [request for request in wanted.requests if request.platform != "emulated"]
-            wanted = replace(wanted, requests=timed, left_out=[])
-    else:
-        wanted = requests_for(store, variants, platform_name, states, device)
-    if not wanted.requests:
-        raise Sme2Error(
-            "Nothing here has times whose noise could be measured for SME2.",
-            "Measure on an AArch64 machine or a phone, or name a platform with --platform.",
-        )
+    states = SME2_STATES if sme2 == "both" else (sme2,)
+    wanted = requests_asked_for(store, variants, platform_name, states, device, aa=aa)
     for note in wanted.notes:
         tell(f"note: {note}", "yellow")
     settings = {

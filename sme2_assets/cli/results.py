@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from sme2_assets.cli.support import json_option, measured_variants, out, print_json, progress, tell
+from sme2_assets.cli.support import json_option, out, print_json, progress, tell
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
@@ -57,6 +57,7 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
     from sme2_assets.report.terminal import print_table
     from sme2_assets.warehouse import Warehouse
     from sme2_assets.warehouse.history import find_regressions, no_slow_down_text
+    from sme2_assets.warehouse.read import measured_variants
 
     warehouse = Warehouse(store.warehouse)
     variants = measured_variants(warehouse, model)
@@ -145,33 +146,28 @@ def _reports(store: Store, model: str, platform_name: str | None, formats: tuple
     from sme2_assets.report.files import write_session_report
     from sme2_assets.report.markdown import markdown_of
     from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.read import latest_sessions
+    from sme2_assets.warehouse.read import measured_sessions
 
     warehouse = Warehouse(store.warehouse)
     written: list[Path] = []
     texts, facts = [], []
-    for variant in measured_variants(warehouse, model):
-        for run in latest_sessions(warehouse, variant, platform_name):
-            document, files = write_session_report(store, warehouse, run["session_id"], formats)
-            verdict = document.verdict
-            assert verdict is not None
-            written += files
-            texts.append(markdown_of(document))
-            facts.append(
-                {
-                    "variant": variant,
-                    "platform": run["platform"],
-                    "device": run["device"],
-                    "session_id": run["session_id"],
-                    "verdict": verdict.word,
-                    "reason": verdict.sentence,
-                    "figure": verdict.figure,
-                    "files": [str(path) for path in files],
-                }
-            )
-    if not written:
-        raise Sme2Error(
-            f"There is no run of {model} in the warehouse yet.", f"Run `sme2 profile {model}` first."
+    for run in measured_sessions(warehouse, model, platform_name):
+        document, files = write_session_report(store, warehouse, run["session_id"], formats)
+        verdict = document.verdict
+        assert verdict is not None
+        written += files
+        texts.append(markdown_of(document))
+        facts.append(
+            {
+                "variant": run["variant"],
+                "platform": run["platform"],
+                "device": run["device"],
+                "session_id": run["session_id"],
+                "verdict": verdict.word,
+                "reason": verdict.sentence,
+                "figure": verdict.figure,
+                "files": [str(path) for path in files],
+            }
         )
     return written, "\n".join(texts), facts
 
@@ -201,18 +197,12 @@ def explain(store: Store, model: str, platform_name: str | None, as_json: bool) 
     from sme2_assets.report.explain import explain as explained
     from sme2_assets.report.insights import explanation_json, show_explanation
     from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.read import latest_sessions
+    from sme2_assets.warehouse.read import measured_sessions
 
     warehouse = Warehouse(store.warehouse)
     found = [
-        explained(warehouse, run["session_id"])
-        for variant in measured_variants(warehouse, model)
-        for run in latest_sessions(warehouse, variant, platform_name)
+        explained(warehouse, run["session_id"]) for run in measured_sessions(warehouse, model, platform_name)
     ]
-    if not found:
-        raise Sme2Error(
-            f"There is no run of {model} in the warehouse yet.", f"Run `sme2 profile {model}` first."
-        )
     if as_json:
         print_json([explanation_json(explanation) for explanation in found])
         return
@@ -262,6 +252,7 @@ def language(store: Store, model: str) -> None:
     from sme2_assets.report.language import language_table
     from sme2_assets.report.terminal import print_table
     from sme2_assets.warehouse import Warehouse
+    from sme2_assets.warehouse.read import measured_variants
 
     warehouse = Warehouse(store.warehouse)
     print_table(out, language_table(store, warehouse, measured_variants(warehouse, model)))

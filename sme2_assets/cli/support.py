@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -17,9 +16,6 @@ from rich.text import Text
 
 from sme2_assets.diagnostics.steps import FAILED, NOT_REACHED, NOTE, CheckStep, Checkup
 from sme2_assets.errors import printable
-
-if TYPE_CHECKING:
-    from sme2_assets.warehouse import Warehouse
 
 
 class Printer(Console):
@@ -89,59 +85,19 @@ def given_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def variants_of(
     model: str, inputs: Path | None = None, op_library: Path | None = None, sizes: Sequence[str] = ()
 ) -> list[str]:
-    """The variant that was named, or all precisions of the model that was, with what it is given.
+    """The variants that a command's arguments mean."""
+    from sme2_assets.models import given
 
-    The path of a .pte is taken into the models folder first.
-    """
-    from sme2_assets.models.given import take_inputs, take_library
-    from sme2_assets.models.registry import model_spec, requested
-    from sme2_assets.models.sources.pte import SUFFIX, take_in
-    from sme2_assets.models.spec import INPUTS, LIBRARY, Variant
-
-    path, at, options = model.partition("@")
-    if path.endswith((SUFFIX, f"{SUFFIX}-as_is")):
-        name = take_in(Path(path.removesuffix("-as_is")).expanduser())
-        tell(f"{path} is the model {name} from now on")
-        model = f"{name}{at}{options}"
-    chosen: dict[str, list[str]] = {name: values for text in sizes for name, values in [_sizes(text)]}
-    if inputs is not None:
-        chosen[INPUTS] = [take_inputs(inputs.expanduser())]
-    if op_library is not None:
-        chosen[LIBRARY] = [take_library(op_library.expanduser())]
-    return [
-        Variant(spec.with_options(dict(zip(chosen, values, strict=True))).key, variant.precision).key
-        for variant in requested(model)
-        for spec in [model_spec(variant.model)]
-        for values in itertools.product(*chosen.values())
-    ]
-
-
-def measured_variants(warehouse: Warehouse, model: str) -> list[str]:
-    """The variants that a model means; those of one that is gone are those that were measured."""
-    from sme2_assets.errors import ExportError
-    from sme2_assets.models.spec import plain_key
-
-    try:
-        return variants_of(model)
-    except ExportError:
-        rows = warehouse.query(
-            "SELECT DISTINCT variant FROM runs WHERE $key IN (variant, model) ORDER BY variant",
-            {"key": plain_key(model)},
-        )
-        if rows.empty:
-            raise
-        return [str(variant) for variant in rows["variant"]]
+    return given.variants_of(model, inputs, op_library, dict(map(_sizes, sizes)), tell)
 
 
 def _sizes(text: str) -> tuple[str, list[str]]:
-    from sme2_assets.models.spec import SIZE_PREFIX
-
     name, equals, values = text.partition("=")
     if not (name.isidentifier() and equals and all(value.isdigit() for value in values.split(","))):
         raise click.UsageError(
             f"--sizes wants a dimension and its sizes, as in seq=16,128,512, not {text!r}."
         )
-    return f"{SIZE_PREFIX}{name}", values.split(",")
+    return name, values.split(",")
 
 
 _MARKS = {

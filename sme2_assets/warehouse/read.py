@@ -8,7 +8,7 @@ import pandas as pd
 
 from sme2_assets.analysis.comparison import ArmRounds
 from sme2_assets.analysis.confidence import Conditions, conditions_of
-from sme2_assets.errors import WarehouseError
+from sme2_assets.errors import ExportError, Sme2Error, WarehouseError
 from sme2_assets.warehouse.store import Warehouse
 
 # What tells one history from another; the view `latest_runs` has the newest run of each, and of each state.
@@ -50,6 +50,39 @@ def latest_sessions(
     for run in latest_runs(warehouse, variant, platform):
         newest.setdefault(tuple(run[name] for name in SERIES), run)
     return list(newest.values())
+
+
+def measured_variants(warehouse: Warehouse, model: str) -> list[str]:
+    """The variants that a model means; those of one that is gone are those that were measured."""
+    # Imported here: assets read rows without knowing of models.
+    from sme2_assets.models.given import variants_of
+    from sme2_assets.models.spec import plain_key
+
+    try:
+        return variants_of(model)
+    except ExportError:
+        rows = warehouse.query(
+            "SELECT DISTINCT variant FROM runs WHERE $key IN (variant, model) ORDER BY variant",
+            {"key": plain_key(model)},
+        )
+        if rows.empty:
+            raise
+        return [str(variant) for variant in rows["variant"]]
+
+
+def measured_sessions(warehouse: Warehouse, model: str, platform: str | None = None) -> list[dict[str, Any]]:
+    """The newest session of every series of a model, each as one of its runs; an error where it has none."""
+    found = [
+        run
+        for variant in measured_variants(warehouse, model)
+        for run in latest_sessions(warehouse, variant, platform)
+    ]
+    if not found:
+        where = f" on {platform}" if platform else ""
+        raise Sme2Error(
+            f"There is no run of {model}{where} in the warehouse yet.", f"Run `sme2 profile {model}` first."
+        )
+    return found
 
 
 def rows_of_view(warehouse: Warehouse, view: str, run_id: str) -> pd.DataFrame:
