@@ -23,6 +23,10 @@ class Sme2Error(Exception):
     def __str__(self) -> str:
         return f"{self.what}\n  What to do: {self.remedy}" if self.remedy else self.what
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows of it."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class BuildError(Sme2Error):
     """The native runner could not be built."""

@@ -16,13 +16,18 @@ from sme2_assets.warehouse.store import Warehouse
 
 def compare_session(warehouse: Warehouse, session_id: str) -> pd.DataFrame:
     """Compares the two arms of a session and stores the rows."""
+    return compare_pair(warehouse, *pair_of_session(warehouse, session_id))
+
+
+def pair_of_session(warehouse: Warehouse, session_id: str) -> tuple[str, str]:
+    """The runs of both arms, SME2 off first; an error where there is one."""
     arms = runs_of_session(warehouse, session_id)
     if len(arms) != 2:
         raise Sme2Error(
             f"The session {session_id} has one arm, {arms[0]['run_id']}: there is nothing to compare.",
             "Measure both states together: `sme2 profile`.",
         )
-    return compare_pair(warehouse, arms[0]["run_id"], arms[1]["run_id"])
+    return arms[0]["run_id"], arms[1]["run_id"]
 
 
 def compare_pair(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> pd.DataFrame:
