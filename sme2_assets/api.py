@@ -190,7 +190,7 @@ class DataFolder:
 
         from sme2_assets.models.registry import catalogue
 
-        with self._chosen():
+        with self.chosen():
             found = catalogue(lambda source: everything or source.automatic)
         listed = [
             (spec.title, ", ".join(spec.precisions), spec.description, spec.source) for spec in found.specs
@@ -203,7 +203,7 @@ class DataFolder:
 
         from sme2_assets.targets import availabilities
 
-        with self._chosen():
+        with self.chosen():
             found = availabilities(self.store)
         rows = [(str(key), fidelity, it.ok, it.detail, it.remedy) for key, fidelity, it in found]
         return pd.DataFrame(rows, columns=["target", "fidelity", "available", "detail", "remedy"])
@@ -325,7 +325,7 @@ class DataFolder:
         from sme2_assets.targets import SME2_STATES
 
         states: Sequence[str] = SME2_STATES if sme2 == "both" else (sme2,)
-        with self._chosen():
+        with self.chosen():
             variants = variants_of(model, log=log)
             wanted = requests_asked_for(self.store, variants, platform, tuple(states), device)
             for note in wanted.notes:
@@ -343,7 +343,7 @@ class DataFolder:
         """The one session that is meant, as one of its runs."""
         from sme2_assets.warehouse.read import measured_sessions
 
-        with self._chosen():
+        with self.chosen():
             found = measured_sessions(self.warehouse, model, platform)
         matching = [run for run in found if device in (None, run["device"])]
         if len(matching) == 1:
@@ -362,7 +362,7 @@ class DataFolder:
         )
 
     @contextmanager
-    def _chosen(self) -> Iterator[None]:
+    def chosen(self) -> Iterator[None]:
         """Models are looked for in the data folder that the environment names, also by other processes."""
         before = os.environ.get("SME2_DATA")
         os.environ["SME2_DATA"] = str(self.store.root)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 
 class Sme2Error(Exception):
@@ -90,6 +90,20 @@ def disk_failure(text: str) -> Sme2Error | None:
             said = printable(text.strip().splitlines()[0])[:300]
             return Sme2Error(f"{what}: {said}", f"{remedy}, or choose another data folder with --data.")
     return None
+
+
+def told(error: BaseException) -> Sme2Error | None:
+    """What a person is told of an error; None of a defect of ours, which keeps its traceback."""
+    if isinstance(error, Sme2Error):
+        return error
+    # Dagster's storage and DuckDB have errors of their own for a disk that failed.
+    return disk_failure("\n".join(map(str, _chain(error))))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def did_you_mean(given: str, known: Sequence[str], *, always: bool = False) -> str:

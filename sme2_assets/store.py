@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,13 @@ DAGSTER_YAML = Path(__file__).with_name("dagster.yaml")
 # File systems end names at 255 bytes, and a folder being filled has a longer one.
 _LONGEST_NAME = 200
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def documents() -> list[Path]:
+    """The pages of docs/: in the checkout, or where the wheel puts them."""
+    shared = Path(sys.prefix) / "share" / "sme2_assets" / "docs"
+    in_checkout = (CHECKOUT / "sme2_assets_tests").is_dir()
+    return sorted((CHECKOUT / "docs" if in_checkout else shared).glob("*.md"))
 
 
 def default_data_root() -> Path:

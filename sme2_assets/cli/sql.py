@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import date, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,8 +169,7 @@ def _give_file(warehouse: Warehouse, limits: Limits, text: str, chosen: str, out
 
 
 def _give_json(console: Console, text: str, output: Path | None) -> None:
-    rows = [{name: _json_value(value) for name, value in row.items()} for row in console.ask(text).records()]
-    made = json.dumps(rows, indent=2, allow_nan=False, default=str)
+    made = json.dumps(console.ask(text).records(), indent=2, allow_nan=False)
     if output is None:
         click.echo(made)
         return
@@ -178,18 +177,6 @@ def _give_json(console: Console, text: str, output: Path | None) -> None:
         raise Sme2Error(f"There is no folder {output.absolute().parent}.", "Make it, or write elsewhere.")
     write_text_atomically(output, made + "\n")
     tell(f"written: {output}")
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, (date, datetime)):
-        return value.isoformat()
-    if isinstance(value, dict):
-        return {key: _json_value(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_json_value(inner) for inner in value]
-    return value
 
 
 def _cell(value: Any) -> str:
