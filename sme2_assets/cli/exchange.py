@@ -167,5 +167,5 @@ def export_(
     for path in files:
         say(f"{path.stat().st_size:>12,}  {path.relative_to(folder)}")
     say(f"written: {folder}")
-    if any(path.name.endswith(".perfetto.json") for path in files):
-        say("Open the .perfetto.json at https://ui.perfetto.dev (it stays in your browser).")
+    if any(path.suffix == ".pftrace" for path in files):
+        say("Open the .pftrace at https://ui.perfetto.dev (it stays in your browser).")

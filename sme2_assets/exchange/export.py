@@ -164,8 +164,8 @@ class _Writer:
         if "perfetto" in formats:
             self.log("trace")
             arms = [(arm.run, self.store.run_dir(arm.run["run_id"])) for arm in self.arms]
-            trace = perfetto.trace_of_runs(self.warehouse, arms, inferences)
-            perfetto.write_trace(self.folder / f"{self.arms[0].model_stem}.perfetto.json", trace)
+            path = self.folder / f"{self.arms[0].model_stem}{perfetto.SUFFIX}"
+            perfetto.write_trace(path, self.warehouse, arms, inferences)
 
     def _table(self, arm: ExportedArm, name: str) -> pd.DataFrame:
         """A table of an arm, made once."""
