@@ -24,6 +24,7 @@ from sme2_assets.defs.jobs import JOBS
 from sme2_assets.defs.nights import nightly_schedule
 from sme2_assets.defs.resources import Lab, Nights
 from sme2_assets.defs.sensors import SENSORS
+from sme2_assets.store import UI_PAGES
 
 # What every night makes, and what is overdue without one. Dagster looks at the newest partition, so it tells
 # that there was no night, and not that a pair is missing from one: that is in the night's summary.
@@ -33,7 +34,7 @@ NIGHT_FRESH_ASSETS = ("etdump_traces", "timeline", "sme2_comparison")
 def build_definitions(
     lab: Lab | None = None,
     when: Nights | None = None,
-    docs_url: str | None = None,
+    docs_url: str = UI_PAGES,
     extra_loggers: Mapping[str, dg.LoggerDefinition] | None = None,
 ) -> dg.Definitions:
     """All definitions, over the default data folder or a given one.

@@ -32,9 +32,16 @@ from sme2_assets.errors import Sme2Error
 CHECKOUT = Path(__file__).resolve().parent.parent
 # What the configuration of a Dagster instance begins with.
 DAGSTER_YAML = Path(__file__).with_name("dagster.yaml")
+# Where the webserver has reports and documents (ui/pages.py).
+UI_PAGES = "/sme2"
 # File systems end names at 255 bytes, and a folder being filled has a longer one.
 _LONGEST_NAME = 200
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def anchor_of(heading: str) -> str:
+    """The anchor of a section, as code hosts make it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def documents() -> list[Path]:

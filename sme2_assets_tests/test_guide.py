@@ -16,7 +16,8 @@ def test_every_asset_says_where_to_read_on_and_what_it_takes():
     graph = build_definitions().resolve_asset_graph()
     for key in graph.get_all_asset_keys():
         node = graph.get(key)
-        assert "Read on: `docs/" in node.description, key
+        assert "Read on: [docs/" in node.description, key
+        assert "](/sme2/docs/" in node.description, key
         assert {"takes", "occupies"} <= set(node.tags), key
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
 
@@ -14,7 +15,7 @@ from sme2_assets.report.document import Document
 from sme2_assets.report.html import html_of, stamp_in, stamp_of
 from sme2_assets.report.markdown import MarkdownReport, markdown_report
 from sme2_assets.report.overview import overview_document, overview_rows
-from sme2_assets.store import Store, safe_name, write_text_atomically
+from sme2_assets.store import UI_PAGES, Store, safe_name, write_text_atomically
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import latest_sessions, runs_of_session
 
@@ -31,6 +32,11 @@ def report_folder(store: Store, run: Mapping[str, Any]) -> Path:
     setting += [run["method"]] if run["method"] not in (None, "forward") else []
     name = re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(str(part) for part in setting if part))
     return store.reports / safe_name(run["variant"]) / safe_name(run["platform"]) / safe_name(name)
+
+
+def page_address(store: Store, page: Path) -> str:
+    """Where the webserver shows a page of the reports."""
+    return f"{UI_PAGES}/reports/{quote(page.relative_to(store.reports).as_posix())}"
 
 
 def write_session_report(

@@ -1,13 +1,14 @@
 """Where the documentation of each asset is, and what it takes to make it.
 
-The pages are files of this repository. Their path and section are shown with the asset; where a team serves
-them, `build_definitions(docs_url=...)` makes links of them.
+The pages are files of this repository, which the webserver of `sme2 dev` shows, too. Where a team serves them
+elsewhere, `build_definitions(docs_url=...)` leads there.
 """
 
-import re
 from dataclasses import dataclass
 
 import dagster as dg
+
+from sme2_assets.store import anchor_of
 
 # Who is asked about an asset, as Dagster names a team.
 OWNER = "team:sme2_assets"
@@ -24,15 +25,9 @@ class Guide:
     # What is occupied meanwhile: `device` (nothing else may run there), `cpu`, or `warehouse`.
     occupies: str
 
-    @property
-    def anchor(self) -> str:
-        return re.sub(r"[^\w\- ]", "", self.section.lower()).replace(" ", "-")
-
-    def link(self, base: str | None) -> str:
-        """A link where the pages are served; else the path, for whoever has the repository."""
-        if base:
-            return f"[{self.page}]({base.rstrip('/')}/{self.page}#{self.anchor}), “{self.section}”"
-        return f"`{self.page}`, “{self.section}”"
+    def link(self, base: str) -> str:
+        address = f"{base.rstrip('/')}/{self.page}#{anchor_of(self.section)}"
+        return f"[{self.page}]({address}), “{self.section}”"
 
 
 GUIDES = {
@@ -51,7 +46,7 @@ GUIDES = {
 }
 
 
-def guided(spec: dg.AssetSpec, docs_url: str | None = None) -> dg.AssetSpec:
+def guided(spec: dg.AssetSpec, docs_url: str) -> dg.AssetSpec:
     """The asset with its owner, where to read on, and with tags to choose by, e.g. `tag:takes=seconds`."""
     guide = GUIDES.get(spec.key.to_user_string())
     if guide is None:

@@ -5,7 +5,7 @@ import dagster as dg
 from sme2_assets.defs.assets.support import clear_failures, materialised
 from sme2_assets.defs.partitions import pair_partitions
 from sme2_assets.defs.resources import Lab
-from sme2_assets.report.files import write_overview, write_session_report
+from sme2_assets.report.files import page_address, write_overview, write_session_report
 from sme2_assets.report.markdown import markdown_of
 from sme2_assets.store import sha256_of_text
 from sme2_assets.warehouse.shared import publish_shared
@@ -39,6 +39,7 @@ def report(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
             "why": verdict.sentence,
             "figure": f"{verdict.figure or '-'} {verdict.figure_note or ''}".strip(),
             "session_id": session_id,
+            "open": dg.MetadataValue.url(page_address(lab.store, page)),
             "html": dg.MetadataValue.path(str(page)),
             "path": dg.MetadataValue.path(str(markdown)),
             "report": dg.MetadataValue.md(text),
@@ -73,6 +74,7 @@ def overview(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResul
     text = markdown.read_text()
     return dg.MaterializeResult(
         metadata={
+            "open": dg.MetadataValue.url(page_address(lab.store, page)),
             "html": dg.MetadataValue.path(str(page)),
             "overview": dg.MetadataValue.md(text),
             "dagster/row_count": len(rows),
