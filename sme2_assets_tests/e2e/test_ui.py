@@ -285,6 +285,15 @@ def test_five_clicks_from_the_front_page_to_a_report(ui: Ui, page: Page):
     page.get_by_text("[Show Markdown]").first.click()
     assert drawn(page, "category shift").startswith("data:image/png")
 
+    # The report opens from its asset, and so does the document about it.
+    page.goto("/assets/report?view=overview")
+    with page.context.expect_page() as opened:
+        page.locator("a[href^='/sme2/reports/']").first.click()
+    expect(opened.value.get_by_role("heading", name=VARIANT).first).to_be_visible()
+    opened.value.close()
+    page.locator("a[href^='/sme2/docs/']").first.click()
+    expect(page.get_by_role("heading", name="What a page says")).to_be_visible()
+
 
 def drawn(page: Page, alt: str) -> str:
     """The address of a picture that the browser has decoded."""
