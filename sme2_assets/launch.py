@@ -21,7 +21,7 @@ from sme2_assets.defs.loggers import Log, progress_logger
 from sme2_assets.defs.partitions import MODEL_VARIANTS, SESSION_TAG, pair_key, range_tags, run_key
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
-from sme2_assets.leftovers import remove_leftovers
+from sme2_assets.evidence.leftovers import remove_leftovers
 from sme2_assets.profiling.requests import LeftOut, ProfileRequest, causes_of
 from sme2_assets.store import Store, ready_dagster_home
 

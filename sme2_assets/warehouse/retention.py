@@ -18,7 +18,7 @@ import dagster as dg
 
 from sme2_assets.errors import EvidenceError, Sme2Error
 from sme2_assets.evidence.folder import RunFolder, run_folders
-from sme2_assets.leftovers import leftovers
+from sme2_assets.evidence.leftovers import leftovers
 from sme2_assets.store import Store
 from sme2_assets.targets.lease import lease
 from sme2_assets.warehouse.read import latest_sessions
