@@ -94,7 +94,7 @@ def confidence(basis: Basis, arms: Sequence[Conditions], against: Sequence[str] 
     against it. It says nothing about the size of an effect: for that there is the interval.
     """
     if basis == "projection":
-        return Confidence("low", "arithmetic on published factors, no measurement")
+        return Confidence("low", "arithmetic on published rates, no measurement")
     if basis == "predicted":
         return Confidence("medium", "from the operator's type alone; no run with SME2 on shows it")
     if basis == "emulated":
