@@ -365,6 +365,6 @@ def run_with_trace(runs: Path, trace: Path) -> Path:
     return folder
 
 
-def ingest(warehouse: Warehouse, folder: Path) -> None:
-    """One run folder into the warehouse, as the asset does it; publishing is left to the caller."""
-    write_runs(warehouse, rows_of_run(folder))
+def ingest(warehouse: Warehouse, *folders: Path) -> None:
+    """Run folders into the warehouse, as the asset does it; publishing is left to the caller."""
+    write_runs(warehouse, *map(rows_of_run, folders))

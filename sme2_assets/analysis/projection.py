@@ -1,7 +1,8 @@
 """What a published SME unit could do with counted work: a roofline per operator, and never a measurement.
 
 The fast end of the range is the unit at its peak, or memory at its bandwidth, whichever takes longer. The
-slow end pays for whole tiles, also where a shape fills only part of one, and for memory on top.
+slow end pays for whole tiles, also where a shape fills only part of one, for accumulators that a small shape
+leaves idle, and on top for memory, in which the kernels write and read their packed inputs once more.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Unit:
     gops: Mapping[str, float]
     # 10^9 bytes per second from memory.
     gb_s: float
-    # Values of 32 bits in a vector: a tile has as many rows and columns of accumulators.
+    # Values of 32 bits in a vector: a tile has as many rows and columns.
     tile: int
     sources: tuple[str, ...]
 
@@ -65,12 +66,14 @@ def projected_ns(operators: pd.DataFrame, unit: Unit) -> tuple[float, float]:
     columns = np.array([shape[-1] for shape in outputs], float)
     rows = np.array([np.prod(shape[:-1]) for shape in outputs], float)
     inputs = np.array([np.prod(_dimensions(shape)) for shape in operators["input_shape"]], float)
-    # Each weight meets every row once.
-    values = inputs + rows * columns + macs / rows
-    memory_ns = values * [_BYTES[kind] for kind in kinds] / unit.gb_s
+    # Each weight meets every row once, and each input every column.
+    values, packed = inputs + rows * columns + macs / rows, macs / columns
+    byte_ns = np.array([_BYTES[kind] for kind in kinds]) / unit.gb_s
     peak_ns = 2 * macs / rates
-    filled = _filled(rows, unit.tile) * _filled(columns, unit.tile)
-    return float(np.maximum(peak_ns, memory_ns).sum()), float((peak_ns / filled + memory_ns).sum())
+    fast_ns = np.maximum(peak_ns, values * byte_ns)
+    used = _used(rows, unit.tile) * _used(columns, unit.tile)
+    slow_ns = peak_ns / used + (values + 2 * packed) * byte_ns
+    return float(fast_ns.sum()), float(slow_ns.sum())
 
 
 def _kind(data_type: object) -> str:
@@ -83,6 +86,8 @@ def _dimensions(shape: str) -> list[int]:
     return [int(size) for size in shape.split("x")]
 
 
-def _filled(size: np.ndarray, tile: int) -> np.ndarray:
-    """The share of the tiles along a side that a shape of this size fills."""
-    return size / (tile * np.ceil(size / tile))
+def _used(size: np.ndarray, tile: int) -> np.ndarray:
+    """How much of the unit a side of this size uses. Kernels accumulate in two tiles by two, and the peak
+    takes all four: what fits into one tile leaves the other idle."""
+    tiles = np.ceil(size / tile)
+    return size / (tile * tiles) * np.minimum(tiles, 2) / 2

@@ -366,8 +366,7 @@ PART = Claim(
     ),
 )
 NO_MORE = Claim("More than {ceiling} from {remedy}.", _both(_HARDWARE, _HOLDS))
-# What the operators that would be on the unit take now and there: at its peak or as long as memory does, and
-# for whole tiles with memory on top.
+# What the operators that would be on the unit take now, and what would decide how long they take there.
 _ON_UNIT = """(
     SELECT
         mean_ns,
@@ -382,7 +381,9 @@ _ON_UNIT = """(
         list_product(output) / n AS m,
         2 * macs / kind[1] AS peak_ns,
         (list_product(input) + m * n + macs / m) * kind[2] / $gb_s AS memory_ns,
-        ceil(m / $tile) * $tile / m * ceil(n / $tile) * $tile / n AS padding
+        2 * macs / n * kind[2] / $gb_s AS packing_ns,
+        -- Two tiles by two, filled or not.
+        greatest(ceil(m / $tile), 2) * $tile / m * greatest(ceil(n / $tile), 2) * $tile / n AS idle
     FROM operator_facts AS facts
     WHERE run_id = $run_id AND category IN ('CONV', 'GEMM') AND macs > 0
     AND input_shape IS NOT NULL AND output_shape IS NOT NULL AND NOT EXISTS (
@@ -401,7 +402,7 @@ _PROJECTED = _both(
     _HARDWARE,
     "(SELECT sme2 = 'off' AND NOT list_contains(cpu_features_seen, 'sme2') FROM runs WHERE run_id = $run_id)",
     _is(_speedup_on_unit("greatest(peak_ns, memory_ns)"), "high", 1e-6),
-    _is(_speedup_on_unit("peak_ns * padding + memory_ns"), "low", 1e-6),
+    _is(_speedup_on_unit("peak_ns * idle + memory_ns + packing_ns"), "low", 1e-6),
 )
 PROJECTION = Claim(
     "Projection, not a measurement: {low:.2f}x to {high:.2f}x, were the SME unit of an {unit} in this CPU",
@@ -410,8 +411,8 @@ PROJECTION = Claim(
 ON_OTHER_UNIT = Claim(" With that of an {unit}: {low:.2f}x to {high:.2f}x.", _PROJECTED)
 IF_ON_UNIT = Claim(
     "{count} of {total} CONV and GEMM operators ({ms:.3f} of {inference_ms:.3f} ms) would run on the unit: "
-    "at best at its published peak, at worst with every tile paid for whole and no overlap with memory. All "
-    "else stays as it is.",
+    "at best at its published peak, at worst with tiles that its shapes leave idle, inputs packed in memory, "
+    "and no overlap. All else stays as it is.",
     _both(
         _HARDWARE,
         f"{_count(_MATRIX)} = $total AND $count BETWEEN 1 AND $total",
