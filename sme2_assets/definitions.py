@@ -8,6 +8,7 @@ import dagster as dg
 
 from sme2_assets.defs import checks
 from sme2_assets.defs.assets import (
+    advice,
     comparison,
     history,
     kernels,
@@ -63,6 +64,7 @@ def build_definitions(
                 timeline.timeline,
                 kernels.kernel_samples,
                 comparison.sme2_comparison,
+                advice.advice,
                 reports.report,
                 reports.overview,
                 history.regressions,

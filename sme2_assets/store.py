@@ -84,6 +84,11 @@ class Store:
         return self.root / "blind"
 
     @property
+    def advice(self) -> Path:
+        """What changes of each model brought when they were tried."""
+        return self.root / "advice"
+
+    @property
     def reports(self) -> Path:
         return self.root / "reports"
 

@@ -17,9 +17,8 @@ from sme2_assets.store import Store
 if TYPE_CHECKING:
     from sme2_assets.gate.advice import Candidate
     from sme2_assets.gate.baseline import ModelFacts
-    from sme2_assets.models.registry import ModelSpec, Variant
+    from sme2_assets.models.registry import Variant
 
-AS_IT_IS = "as it is"
 # Of the operators that come onto the unit; --json has all.
 _MOST_PLACES = 6
 
@@ -47,13 +46,14 @@ def advise(
     model as it is. A change that cannot be exported, or gives other outputs, is told with the reason.
     """
     from sme2_assets.gate.advice import Candidate, ranked
-    from sme2_assets.models.registry import model_spec, parse_variant
+    from sme2_assets.gate.changes import changes_of
+    from sme2_assets.models.registry import parse_variant
     from sme2_assets.models.rewrites import NOTHING
 
     if device and not platform:
         raise click.UsageError("--device is for --times: add --times PLATFORM.")
     variant = parse_variant(model)
-    changes = _changes(model_spec(variant.model), variant, rewrites, precisions)
+    changes = changes_of(variant, rewrites=rewrites, precisions=precisions)
     if not changes:
         raise Sme2Error(
             f"There is nothing to try with {variant.key}.",
@@ -62,7 +62,7 @@ def advise(
         )
     places = [Timed(platform, device, 1)] if platform else []
     base = measure(store, {variant.key: places})[variant.key].facts
-    tried = []
+    tried, problems = [], {}
     for name, what, code, key in changes:
         tell(f"trying {name}: {what}")
         try:
@@ -71,7 +71,9 @@ def advise(
             facts, problem = None, error.what.splitlines()[0]
             if NOTHING in problem:
                 problem = "the model has none"
+            problems[key] = problem
         tried.append(Candidate(name, what, code, facts, problem))
+    _keep(store, variant, problems)
     best = ranked(base, tried)
     if as_json:
         print_json(_json(base, best))
@@ -79,34 +81,19 @@ def advise(
         _show(variant, base, best)
 
 
-def _changes(
-    spec: ModelSpec, variant: Variant, rewrites: bool, precisions: bool
-) -> list[tuple[str, str, str | None, str]]:
-    """Name as people write it, words, code and key of everything that is worth a try."""
-    from sme2_assets.models.registry import Variant
-    from sme2_assets.models.rewrites import OPTION, REWRITES, rewritten
+def _keep(store: Store, variant: Variant, problems: dict[str, str]) -> None:
+    """As the asset `advice`, which takes what was measured; and so the table, and a section of the report."""
+    from sme2_assets.defs.jobs import advise_job
+    from sme2_assets.defs.resources import Lab
+    from sme2_assets.launch import Jobs, open_instance
 
-    changes: list[tuple[str, str, str | None, str]] = []
-    if rewrites and spec.factory is not None and OPTION not in dict(spec.values):
-        changes += [
-            (
-                f"{other.title}-{variant.precision}",
-                it.what,
-                it.code,
-                Variant(other.key, variant.precision).key,
-            )
-            for name, it in REWRITES.items()
-            for other in [rewritten(spec, name)]
-        ]
-    if precisions:
-        others = [precision for precision in spec.precisions if precision != variant.precision]
-        changes += [
-            (f"{spec.title}-{other}", f"at {other}", None, Variant(spec.key, other).key) for other in others
-        ]
-    return changes
+    with open_instance(store) as instance:
+        jobs = Jobs(Lab(data_root=str(store.root)), instance, lambda _: None)
+        jobs.run(advise_job.name, [variant.key], {"advice": {"config": {"problems": problems}}})
 
 
 def _show(variant: Variant, base: ModelFacts, best: list[Candidate]) -> None:
+    from sme2_assets.evidence.advice import AS_IT_IS
     from sme2_assets.gate.advice import Candidate, is_gain, moved, row_of
     from sme2_assets.report.tables import TextTable
     from sme2_assets.report.terminal import print_table

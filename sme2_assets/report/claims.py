@@ -299,3 +299,17 @@ FLOOR = Claim(
     "SELECT count(*) > 0 AND max(deviation) >= $floor - 1e-9 FROM aa_sessions AS aa JOIN runs ON "
     "runs.run_id = $run_id AND aa.platform = runs.platform AND aa.device = runs.device",
 )
+
+# What was tried.
+GAIN = Claim(
+    "With {change} ({what}) {least:.1%} of the model's multiply-accumulates are on the SME unit, as "
+    "emulation shows; as the model is, {before:.1%} at most.",
+    "SELECT (SELECT abs(least - $least) < 1e-9 AND what = $what AND recommended AND run_id IS NOT NULL "
+    "FROM advice WHERE variant = $variant AND change = $change) "
+    "AND (SELECT abs(most - $before) < 1e-9 FROM advice WHERE variant = $variant AND rank = 0)",
+)
+NO_GAIN = Claim(
+    "Changes that were tried under emulation: {count}. None brings more of the model onto the SME unit.",
+    "SELECT count(*) FILTER (run_id IS NOT NULL AND rank > 0) = $count AND NOT bool_or(recommended) "
+    "FROM advice WHERE variant = $variant",
+)

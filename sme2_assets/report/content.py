@@ -19,6 +19,7 @@ from sme2_assets.analysis.passes import passes_fault
 from sme2_assets.analysis.statistics import MIN_AA_SESSIONS, threshold_of
 from sme2_assets.errors import WarehouseError
 from sme2_assets.report import claims
+from sme2_assets.report.advice import advice_section
 from sme2_assets.report.document import (
     Block,
     Commands,
@@ -153,6 +154,7 @@ def _document(subject: _Subject, title: str, verdict: Verdict) -> Document:
         *insight_sections(subject.explanation),
         _modules(subject),
         *sizes_section(subject.warehouse, subject.runs[0]),
+        *([] if subject.reference else advice_section(subject.warehouse, subject.runs[0]["variant"])),
         *_delegation(subject),
         _numerics(subject),
         _noise(subject),

@@ -630,6 +630,36 @@ BLIND_TRIALS = Table(
     ),
 )
 
+ADVICE = Table(
+    "advice",
+    "Changes of a model that `sme2 advise` tried under emulation, and what each brought onto the SME unit.",
+    (),
+    (
+        VARIANT,
+        Column("rank", "INTEGER", "0: the model as it is; then the largest gain first, the unmeasured last."),
+        Column("change", "VARCHAR", "The change, as `sme2 profile` takes it; or: as it is."),
+        Column("what", "VARCHAR", "It in words."),
+        Column("code", "VARCHAR", "The code to write; NULL for another precision."),
+        Column("problem", "VARCHAR", "Why it could not be measured; NULL where it was."),
+        Column("run_id", "VARCHAR", "Its emulated run with SME2 on; NULL where it was not measured."),
+        Column(
+            "least",
+            "DOUBLE",
+            "Share of the multiply-accumulates of the model as it is that are on the unit then, at least.",
+        ),
+        Column("most", "DOUBLE", "The same at most: more than that where it is unknown of some operators."),
+        Column("gain", "DOUBLE", "By how much that share grows at least; NULL where nothing is counted."),
+        Column("recommended", "BOOLEAN", "Whether it gains more than a percentage point."),
+        Column("matrix_operators", "INTEGER", "Convolutions and matrix products with the change."),
+        Column("on_unit", "INTEGER", "Those of them on the SME unit."),
+        Column("operators", "INTEGER", "All operators of one inference with the change."),
+        Column("delegate_calls", "INTEGER", "Calls of a delegate of one inference with the change."),
+        Column("program_bytes", "BIGINT", "Size of the exported program."),
+        Column("worst_db", "DOUBLE", "Worst output against the eager model, as in numerics."),
+        Column("onto_unit", "VARCHAR[]", "Operators that come onto the unit, by module and line."),
+    ),
+)
+
 TABLES = (
     RUNS,
     INFERENCES,
@@ -644,4 +674,5 @@ TABLES = (
     COMPARISONS,
     REGRESSIONS,
     BLIND_TRIALS,
+    ADVICE,
 )

@@ -44,6 +44,7 @@ GUIDES = {
     "timeline": Guide("docs/warehouse.md", "What to know before reading a number", "seconds", "warehouse"),
     "kernel_samples": Guide("docs/kernels.md", "Which kernel really ran", "seconds", "warehouse"),
     "sme2_comparison": Guide("docs/measuring.md", "How we measure", "seconds", "warehouse"),
+    "advice": Guide("docs/advise.md", "Advice that was tried first", "seconds", "warehouse"),
     "report": Guide("docs/reports.md", "What a page says", "seconds", "warehouse"),
     "overview": Guide("docs/reports.md", "The overview", "seconds", "warehouse"),
     "regressions": Guide("docs/nightly.md", "What it leaves", "seconds", "warehouse"),

@@ -14,13 +14,17 @@ from sme2_assets.warehouse.shared import publish_shared
 # A report follows its comparison, in the same run where both are asked for. Neither condition here looks at
 # runs in progress: one whose process was killed would be in progress for ever.
 @dg.asset(
-    deps=["sme2_comparison"],
+    deps=[
+        "sme2_comparison",
+        dg.AssetDep("advice", partition_mapping=dg.MultiToSingleDimensionPartitionMapping("model")),
+    ],
     partitions_def=pair_partitions,
     backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),
     group_name="results",
     kinds={"markdown", "html"},
     code_version="2",
-    automation_condition=dg.AutomationCondition.any_deps_updated(),
+    # Advice is of a model on all platforms, and most of them were never measured.
+    automation_condition=dg.AutomationCondition.any_deps_updated().ignore(dg.AssetSelection.assets("advice")),
 )
 def report(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """The comparison to read: `report.html`, one file that needs no network, and `report.md` with pictures.
