@@ -22,8 +22,8 @@ import pandas as pd
 
 from benchmarks.etdump_bench import Table, progress
 from benchmarks.made.history import History
+from sme2_assets.store import CHECKOUT
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.docs import PAGE
 
 T = TypeVar("T")
 REPEAT = 3
@@ -50,8 +50,9 @@ def best_of(work: Callable[[], T], repeat: int = REPEAT) -> tuple[float, T]:
 
 
 def questions() -> dict[str, str]:
-    """Those of docs/warehouse.md, by their number."""
-    found = re.findall(r"^### (\d+)\. .*?\n+```sql\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    """Those of docs/questions.md, by their number."""
+    page = CHECKOUT / "docs" / "questions.md"
+    found = re.findall(r"^## (\d+)\. .*?\n+```sql\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     return dict(found)
 
 

@@ -8,6 +8,8 @@ import dagster as dg
 
 from sme2_assets.defs import checks
 from sme2_assets.defs.assets import (
+    advice,
+    arms,
     comparison,
     history,
     kernels,
@@ -24,6 +26,7 @@ from sme2_assets.defs.jobs import JOBS
 from sme2_assets.defs.nights import nightly_schedule
 from sme2_assets.defs.resources import Lab, Nights
 from sme2_assets.defs.sensors import SENSORS
+from sme2_assets.store import UI_PAGES
 
 # What every night makes, and what is overdue without one. Dagster looks at the newest partition, so it tells
 # that there was no night, and not that a pair is missing from one: that is in the night's summary.
@@ -33,7 +36,7 @@ NIGHT_FRESH_ASSETS = ("etdump_traces", "timeline", "sme2_comparison")
 def build_definitions(
     lab: Lab | None = None,
     when: Nights | None = None,
-    docs_url: str | None = None,
+    docs_url: str = UI_PAGES,
     extra_loggers: Mapping[str, dg.LoggerDefinition] | None = None,
 ) -> dg.Definitions:
     """All definitions, over the default data folder or a given one.
@@ -60,9 +63,11 @@ def build_definitions(
                 models.exported_model,
                 traces.etdump_traces,
                 noise.aa_noise,
+                arms.arms_comparison,
                 timeline.timeline,
                 kernels.kernel_samples,
                 comparison.sme2_comparison,
+                advice.advice,
                 reports.report,
                 reports.overview,
                 history.regressions,

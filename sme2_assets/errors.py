@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 
 class Sme2Error(Exception):
@@ -22,6 +22,10 @@ class Sme2Error(Exception):
 
     def __str__(self) -> str:
         return f"{self.what}\n  What to do: {self.remedy}" if self.remedy else self.what
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows of it."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 class BuildError(Sme2Error):
@@ -86,6 +90,20 @@ def disk_failure(text: str) -> Sme2Error | None:
             said = printable(text.strip().splitlines()[0])[:300]
             return Sme2Error(f"{what}: {said}", f"{remedy}, or choose another data folder with --data.")
     return None
+
+
+def told(error: BaseException) -> Sme2Error | None:
+    """What a person is told of an error; None of a defect of ours, which keeps its traceback."""
+    if isinstance(error, Sme2Error):
+        return error
+    # Dagster's storage and DuckDB have errors of their own for a disk that failed.
+    return disk_failure("\n".join(map(str, _chain(error))))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def did_you_mean(given: str, known: Sequence[str], *, always: bool = False) -> str:

@@ -8,20 +8,22 @@ is waited for but a device that is in use (targets/lease.py): a run of a process
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import dagster as dg
 
 from sme2_assets.definitions import build_definitions
 from sme2_assets.defs.failures import failure_of
-from sme2_assets.defs.jobs import compare_job, noise_job, profile_job
+from sme2_assets.defs.jobs import arms_job, compare_job, noise_job, profile_job
 from sme2_assets.defs.loggers import Log, progress_logger
 from sme2_assets.defs.partitions import MODEL_VARIANTS, SESSION_TAG, pair_key, range_tags, run_key
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
-from sme2_assets.leftovers import remove_leftovers
+from sme2_assets.evidence.leftovers import remove_leftovers
+from sme2_assets.profiling.arm_requests import ArmsRequest
 from sme2_assets.profiling.requests import LeftOut, ProfileRequest, causes_of
 from sme2_assets.store import Store, ready_dagster_home
 
@@ -63,18 +65,22 @@ def profile(
     *,
     aa: bool = False,
     tags: Mapping[str, str] | None = None,
+    reached: Callable[[float], None] = lambda share: None,
 ) -> Profiled:
     """Materialises everything from the runner to the report for the given models and platforms.
 
     What fails costs only itself: the rest is measured, and what was left out is given, with the reason.
     When nothing could be measured, that is an error. With `aa` each state is measured against itself
-    instead, which gives the noise of the device. `tags` mark the runs.
+    instead, which gives the noise of the device. `tags` mark the runs. `reached` is told the share that is
+    done.
     """
     instance.add_dynamic_partitions(MODEL_VARIANTS, sorted({request.variant for request in requests}))
-    jobs, measure = Jobs(lab, instance, log, tags), _measure_noise if aa else _measure
+    parts = _Parts(len(requests), log, reached)
+    jobs, measure = Jobs(lab, instance, parts.log, tags, parts.step), _measure_noise if aa else _measure
     sessions: list[Measured] = []
     failures: dict[ProfileRequest, Sme2Error] = {}
-    for request in requests:
+    for index, request in enumerate(requests):
+        parts.begin(index, request)
         try:
             wishes = {**settings, "device": request.device} if request.device else settings
             target = lab.target(request.platform, wishes.get("device"))
@@ -88,6 +94,19 @@ def profile(
     if failures and len(failures) == len(requests):
         raise next(iter(failures.values()))
     return Profiled(sessions, causes_of(failures))
+
+
+def compare_arms(
+    lab: Lab, instance: dg.DagsterInstance, request: ArmsRequest, settings: dict[str, Any], log: Log
+) -> str:
+    """Measures and compares arms that differ in something else than SME2; gives their session."""
+    variants = sorted({arm.variant for arm in request.arms})
+    instance.add_dynamic_partitions(MODEL_VARIANTS, variants)
+    config = {**settings, **asdict(request), "arms": [asdict(arm) for arm in request.arms]}
+    config = {name: value for name, value in config.items() if value is not None}
+    result = Jobs(lab, instance, log).run(arms_job.name, ops={"arms_comparison": {"config": config}})
+    [facts] = _facts_of(result, "arms_comparison")
+    return str(facts["session_id"])
 
 
 def _measure(jobs: Jobs, request: ProfileRequest, settings: dict[str, Any]) -> list[Measured]:
@@ -125,13 +144,49 @@ def _facts_of(result: dg.ExecuteInProcessResult, asset: str) -> list[dict[str, o
     ]
 
 
+# What a session says after each of its rounds (profiling/session.py).
+_ROUND = re.compile(r": round (\d+) of (\d+)")
+# Of a request's time, nearly all goes into its rounds.
+_ROUNDS_SHARE = 0.8
+
+
+class _Parts:
+    """How much of a number of requests is done, by their rounds and by Dagster's steps."""
+
+    def __init__(self, requests: int, log: Log, reached: Callable[[float], None]) -> None:
+        self._requests, self._log, self._reached = requests, log, reached
+        self._index, self._done, self._steps = 0, 0, 1
+
+    def begin(self, index: int, request: ProfileRequest) -> None:
+        # Traces, timeline and samples; of a pair also the comparison and the report.
+        self._index, self._done, self._steps = index, 0, 5 if len(request.states) == 2 else 3
+        self._tell(0.0)
+
+    def log(self, message: str) -> None:
+        self._log(message)
+        if found := _ROUND.search(message):
+            self._tell(_ROUNDS_SHARE * min(int(found[1]) / int(found[2]), 1.0))
+
+    def step(self) -> None:
+        self._done = min(self._done + 1, self._steps)
+        self._tell(_ROUNDS_SHARE + (1 - _ROUNDS_SHARE) * self._done / self._steps)
+
+    def _tell(self, share: float) -> None:
+        self._reached((self._index + share) / self._requests)
+
+
 class Jobs:
     """Runs the jobs in this process, against a real instance."""
 
     def __init__(
-        self, lab: Lab, instance: dg.DagsterInstance, log: Log, tags: Mapping[str, str] | None = None
+        self,
+        lab: Lab,
+        instance: dg.DagsterInstance,
+        log: Log,
+        tags: Mapping[str, str] | None = None,
+        ended: Callable[[], None] = lambda: None,
     ) -> None:
-        self.definitions = build_definitions(lab, extra_loggers={"progress": progress_logger(log)})
+        self.definitions = build_definitions(lab, extra_loggers={"progress": progress_logger(log, ended)})
         self.instance = instance
         self.tags = dict(tags or {})
 

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,9 +32,23 @@ from sme2_assets.errors import Sme2Error
 CHECKOUT = Path(__file__).resolve().parent.parent
 # What the configuration of a Dagster instance begins with.
 DAGSTER_YAML = Path(__file__).with_name("dagster.yaml")
+# Where the webserver has reports and documents (ui/pages.py).
+UI_PAGES = "/sme2"
 # File systems end names at 255 bytes, and a folder being filled has a longer one.
 _LONGEST_NAME = 200
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def anchor_of(heading: str) -> str:
+    """The anchor of a section, as code hosts make it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def documents() -> list[Path]:
+    """The pages of docs/: in the checkout, or where the wheel puts them."""
+    shared = Path(sys.prefix) / "share" / "sme2_assets" / "docs"
+    in_checkout = (CHECKOUT / "sme2_assets_tests").is_dir()
+    return sorted((CHECKOUT / "docs" if in_checkout else shared).glob("*.md"))
 
 
 def default_data_root() -> Path:
@@ -82,6 +97,11 @@ class Store:
     def blind(self) -> Path:
         """Blind trials: what was observed, and the truth apart from it."""
         return self.root / "blind"
+
+    @property
+    def advice(self) -> Path:
+        """What changes of each model brought when they were tried."""
+        return self.root / "advice"
 
     @property
     def reports(self) -> Path:

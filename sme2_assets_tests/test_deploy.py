@@ -17,9 +17,9 @@ from dagster._core.instance import DagsterInstance
 from dagster._core.workspace.load import location_origins_from_yaml_paths
 
 from sme2_assets.cli import main
+from sme2_assets.defs.workers import WorkerRunLauncher
 from sme2_assets.store import CHECKOUT, DAGSTER_YAML, Store
 from sme2_assets.targets.inventory import read_inventory
-from sme2_assets.workers import WorkerRunLauncher
 
 DEPLOY = CHECKOUT / "deploy"
 # Of every process of the lab: what our code, Dagster's configuration here, and the store's client read.

@@ -18,7 +18,7 @@ import yaml
 from sme2_assets.cli import main
 from sme2_assets.defs.assets.guide import GUIDES
 from sme2_assets.runner.build import RunnerBinary
-from sme2_assets.store import CHECKOUT
+from sme2_assets.store import CHECKOUT, anchor_of
 from sme2_assets_tests.skills import (
     AGENTS,
     SECTIONS,
@@ -144,7 +144,7 @@ def test_the_web_site_leads_from_one_page_to_the_next(site: Path):
             assert not anchor or f' id="{anchor}"' in made[target], f"{page} leads to {path}#{anchor}"
     for guide in GUIDES.values():
         page = site / guide.page / "index.html"
-        assert f' id="{guide.anchor}"' in made[page], guide
+        assert f' id="{anchor_of(guide.section)}"' in made[page], guide
 
 
 def test_the_web_site_fetches_nothing(site: Path):

@@ -8,7 +8,7 @@ import pytest
 from sme2_assets.definitions import build_definitions
 from sme2_assets.defs.assets.guide import GUIDES
 from sme2_assets.report.glance import SHOWN_IN_PLACE, category_glance
-from sme2_assets.report.plots import COLOURS
+from sme2_assets.report.pictures.style import CATEGORIES
 from sme2_assets.store import CHECKOUT
 
 
@@ -16,7 +16,8 @@ def test_every_asset_says_where_to_read_on_and_what_it_takes():
     graph = build_definitions().resolve_asset_graph()
     for key in graph.get_all_asset_keys():
         node = graph.get(key)
-        assert "Read on: `docs/" in node.description, key
+        assert "Read on: [docs/" in node.description, key
+        assert "](/sme2/docs/" in node.description, key
         assert {"takes", "occupies"} <= set(node.tags), key
 
 
@@ -49,6 +50,6 @@ def test_a_picture_is_small_enough_to_be_seen_without_a_click(fidelity: str):
             "fidelity": fidelity,
         }
         for sme2 in ("off", "on")
-        for place, category in enumerate(COLOURS)
+        for place, category in enumerate(CATEGORIES)
     ]
     assert len(category_glance(pd.DataFrame(rows))) < SHOWN_IN_PLACE

@@ -35,6 +35,7 @@ TABLES_OF = {
     "sme2_comparison": ("comparisons",),
     "aa_noise": ("comparisons",),
     "regressions": ("regressions",),
+    "advice": ("advice",),
 }
 TABLES = {table for tables in TABLES_OF.values() for table in tables}
 WATCHED = ("timeline", "kernel_samples", "sme2_comparison", "report", "overview", "regressions")
@@ -52,17 +53,24 @@ class Watch:
         return self.facts | {name for name, tables in TABLES_OF.items() if self.tables & set(tables)}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def instance() -> Iterator[dg.DagsterInstance]:
     with dg.DagsterInstance.ephemeral() as made:
         made.add_dynamic_partitions("model_variants", [VARIANT])
         yield made
 
 
-@pytest.fixture
-def reads(tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> dict[str, Watch]:
+@pytest.fixture(scope="module")
+def reads(
+    tmp_path_factory: pytest.TempPathFactory, instance: dg.DagsterInstance
+) -> Iterator[dict[str, Watch]]:
     """What each asset read."""
-    store = Store(tmp_path / "data")
+    with pytest.MonkeyPatch.context() as patch:
+        yield _watched(tmp_path_factory.mktemp("lineage"), instance, patch)
+
+
+def _watched(folder: Path, instance: dg.DagsterInstance, patch: pytest.MonkeyPatch) -> dict[str, Watch]:
+    store = Store(folder / "data")
     lab = Lab(data_root=str(store.root))
     for sme2, key in RUN_KEYS.items():
         made = MadeRun(sme2=sme2, rounds=1, iterations=1)
@@ -82,8 +90,8 @@ def reads(tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.Monk
         watch.tables.update(_tables_of(self, sql))
         return query(self, sql, *rest, **named)
 
-    monkeypatch.setattr(dg.DagsterInstance, "fetch_materializations", watched_fetch)
-    monkeypatch.setattr(Warehouse, "query", watched_query)
+    patch.setattr(dg.DagsterInstance, "fetch_materializations", watched_fetch)
+    patch.setattr(Warehouse, "query", watched_query)
     found = {}
     assets = list(build_definitions(lab).assets or [])
     for name in WATCHED:

@@ -49,7 +49,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("sources")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, copy)
-    for name in ("sme2_assets", "sme2_assets_tests", "benchmarks", "tools"):
+    for name in ("sme2_assets", "sme2_assets_tests", "benchmarks", "tools", "docs"):
         shutil.copytree(CHECKOUT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     folder = tmp_path_factory.mktemp("wheel")
     command = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, copy]
@@ -106,7 +106,11 @@ def desk(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Desk:
 def test_a_wheel_has_all_that_is_needed_and_no_tests(wheel: Path):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"sme2_assets"}
+    assert {top for top in tops if not top.endswith((".dist-info", ".data"))} == {"sme2_assets"}
+    # What `sme2 mcp` offers to read.
+    shared = {name.partition(".data/data/")[2] for name in names if ".data/" in name}
+    pages = (CHECKOUT / "docs").glob("*.md")
+    assert shared == {f"share/sme2_assets/docs/{page.name}" for page in pages}
     in_git = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "sme2_assets"],
         cwd=CHECKOUT,
@@ -132,6 +136,13 @@ def test_the_installed_package_is_the_one_that_answers(desk: Desk):
     done = desk.run("python", "-c", "import sme2_assets.definitions as it; print(it.__file__, it.defs)")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(desk.folder / "venv"))
+
+
+def test_the_installed_package_has_its_documents(desk: Desk):
+    done = desk.run(
+        "python", "-c", "from sme2_assets.store import documents; print(*(page.name for page in documents()))"
+    )
+    assert done.stdout.split() == sorted(page.name for page in (CHECKOUT / "docs").glob("*.md")), done.stderr
 
 
 def test_help_lists_every_command_and_says_where_data_go(desk: Desk):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import re
 import subprocess
 import sys
@@ -77,7 +79,9 @@ def test_the_hooks_mend_a_badly_written_file_without_a_network(tmp_path: Path):
     bad.write_text("import os\nx = [ 1,2 ]\n")
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+        # The types of one file are those of the whole package, and `make lint` has looked at them.
+        environment = {**os.environ, "SKIP": "mypy"}
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, env=environment)
 
     run("git", "init", "--quiet")
     run("git", "add", "bad.py", *(path.name for path in tmp_path.glob(".pre*")))
@@ -117,3 +121,39 @@ def test_files_that_are_treated_apart_are_there(name: str):
 def test_nothing_but_tests_imports_tests(room: str):
     importing = re.compile(rf"^\s*(?:from|import) {TESTS.name}\b|[\"']{TESTS.name}\.", re.MULTILINE)
     assert [path for path in (CHECKOUT / room).rglob("*.py") if importing.search(path.read_text())] == []
+
+
+def _rooms() -> dict[str, int]:
+    """The rooms of the package and the level of each, from the top, as the architecture page lists them."""
+    page = (CHECKOUT / "docs/architecture.md").read_text()
+    table = page.split("## The rooms of the code")[1].split("\n## ")[0]
+    levels = [
+        re.findall(r"`(\w+)(?:/|\.py)`", row) for row in re.findall(r"^\| (`.*?) \| ", table, re.MULTILINE)
+    ]
+    return {room: level for level, rooms in enumerate(levels) for room in rooms}
+
+
+def test_every_room_is_on_the_architecture_page():
+    package = CHECKOUT / "sme2_assets"
+    there = {path.parent.name for path in package.glob("*/__init__.py")} | {
+        path.stem for path in package.glob("*.py")
+    }
+    assert there - {"__init__"} == set(_rooms())
+
+
+def test_no_import_climbs():
+    package, levels = CHECKOUT / "sme2_assets", _rooms()
+    climbing = []
+    for path in package.rglob("*.py"):
+        room = path.relative_to(package).parts[0].removesuffix(".py")
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            modules += [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            for module in modules:
+                imported = module.split(".")[1:2] if module.startswith("sme2_assets.") else []
+                climbing += [
+                    f"{path.relative_to(package)}:{node.lineno} imports {module}"
+                    for other in imported
+                    if room != "__init__" and levels[other] < levels[room]
+                ]
+    assert climbing == []

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 
 import pytest
 from rich.table import Table
 from rich.text import Text
 
 from sme2_assets.cli.support import Printer
+from sme2_assets_tests.terminal import said_on_terminal
 
 # Clears the screen, sets the title, rings, writes from right to left, answers as if typed.
 HARMFUL = ["\x1b[2J", "\x1b]0;title\x07", "\x07", "\u202e", "\x1bP$q\x1b\\", "\x9b2J", "\r", "\x08"]
@@ -34,3 +37,31 @@ def test_what_is_printable_is_printed_as_it_is():
     written = io.StringIO()
     Printer(file=written, width=60).print("zwei Zeilen:\n  grösser → 1.5", markup=False)
     assert written.getvalue() == "zwei Zeilen:\n  grösser → 1.5\n"
+
+
+SHOWS = """
+import sys
+from sme2_assets.cli import support
+support._verbose = sys.argv[1] == "-v"
+with support.progress_log() as log:
+    for number in range(50):
+        log(f"compiling file {number}")
+        log.reached(number / 50)
+"""
+
+
+def lines_of(*words: str, terminal: bool) -> str:
+    command = [sys.executable, "-c", SHOWS, *words]
+    if not terminal:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return said_on_terminal(command, 80, "xterm")
+
+
+def test_progress_is_one_bar_on_a_terminal_and_lines_elsewhere_or_if_asked_for():
+    lines = [f"compiling file {number}" for number in range(50)]
+    assert lines_of("", terminal=False).splitlines() == lines
+    bar = lines_of("", terminal=True)
+    assert bar.count("\n") <= 2, "nothing scrolls"
+    assert "%" in bar
+    verbose = lines_of("-v", terminal=True)
+    assert all(line in verbose for line in lines)

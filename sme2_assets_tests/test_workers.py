@@ -17,10 +17,10 @@ from sme2_assets.defs.jobs import noise_job, profile_job
 from sme2_assets.defs.nights import _what_follows, nightly_schedule
 from sme2_assets.defs.partitions import QUEUE_TAG
 from sme2_assets.defs.resources import Lab, Nights
+from sme2_assets.defs.workers import WorkerRunLauncher
 from sme2_assets.errors import TargetUnavailable
 from sme2_assets.store import Store
 from sme2_assets.targets import open_target
-from sme2_assets.workers import WorkerRunLauncher
 
 VARIANT = "toy_cnn-fp32"
 INVENTORY = """

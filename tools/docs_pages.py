@@ -17,8 +17,10 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 # What documents link to and no other pattern has.
 PATTERNS = (
     *("*.md", "docs/**/*", "skills/*/SKILL.md", "data/README.md"),
-    *("LICENSE", "sme2_assets/models/edgetam_image_encoder.py"),
+    *("LICENSE", "sme2_assets/models/edgetam_image_encoder.py", "examples/*.ipynb"),
 )
+# A signpost to AGENTS.md, where some assistants look for it.
+LEFT_OUT = (CHECKOUT / "CLAUDE.md",)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -26,7 +28,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for file in list(files):
         if file.src_dir == config.docs_dir:
             files.remove(file)
-    for path in sorted(path for pattern in PATTERNS for path in CHECKOUT.glob(pattern) if path.is_file()):
+    found = {path for pattern in PATTERNS for path in CHECKOUT.glob(pattern) if path.is_file()}
+    for path in sorted(found.difference(LEFT_OUT)):
         files.append(_file(path.relative_to(CHECKOUT), config))
     return files
 

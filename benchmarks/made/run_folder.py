@@ -136,20 +136,27 @@ class MadeRun:
     paired: bool = True
     # How often the delegated blocks follow one another.
     depth: int = 1
+    cpus: str = ""
+    # Of a session whose arms differ in something else than SME2: that, the letter of this one, and how many.
+    factor: str | None = None
+    arm: str = "a"
+    arms: int = 2
 
     def __post_init__(self) -> None:
-        # A session is of one model on one platform.
+        # A session is of one model on one platform, unless the model is what differs.
         begun = self.session_id.partition(".")[0]
-        object.__setattr__(self, "session_id", f"{begun}.{self.variant}.{self.platform}")
+        of = self.factor or self.variant
+        object.__setattr__(self, "session_id", f"{begun}.{of}.{self.platform}")
 
     @property
     def run_id(self) -> str:
-        return f"{self.session_id}-{self.variant}-{self.platform}-sme2_{self.sme2}"
+        arm = f"-arm_{self.arm}" if self.factor else ""
+        return f"{self.session_id}-{self.variant}-{self.platform}-sme2_{self.sme2}{arm}"
 
     def write(self, runs: Path) -> Path:
         """Writes the folder below `runs`."""
         folder = runs / self.run_id
-        noise = random.Random(f"{self.seed}{self.sme2}")
+        noise = random.Random(f"{self.seed}{self.sme2}{self.arm if self.factor else ''}")
         processes = []
         for round_index in range(self.rounds):
             sampled = ("kernels",) if self.sampled and round_index == 0 else ()
@@ -287,9 +294,10 @@ class MadeRun:
             run_id=self.run_id,
             session_id=self.session_id,
             sequence=self.sequence,
-            experiment="sme2",
-            arm=self.sme2,
-            paired=self.paired,
+            experiment="arms" if self.factor else "sme2",
+            arm=self.arm if self.factor else self.sme2,
+            arms=self.arms if self.factor else 1 + self.paired,
+            factor=self.factor or ("sme2" if self.paired else None),
             identity=Identity(
                 variant=self.variant,
                 model=model,
@@ -299,6 +307,7 @@ class MadeRun:
                 threads=self.threads,
                 pte_sha256=self.pte_sha256,
                 runner_sha256=self.runner_sha256,
+                cpus=self.cpus,
             ),
             context=Context(
                 fidelity=self.fidelity,
@@ -365,6 +374,6 @@ def run_with_trace(runs: Path, trace: Path) -> Path:
     return folder
 
 
-def ingest(warehouse: Warehouse, folder: Path) -> None:
-    """One run folder into the warehouse, as the asset does it; publishing is left to the caller."""
-    write_runs(warehouse, rows_of_run(folder))
+def ingest(warehouse: Warehouse, *folders: Path) -> None:
+    """Run folders into the warehouse, as the asset does it; publishing is left to the caller."""
+    write_runs(warehouse, *map(rows_of_run, folders))

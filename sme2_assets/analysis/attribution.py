@@ -40,6 +40,8 @@ COLUMNS = (
     "macs",
     "groups",
     "kernel_size",
+    "reads",
+    "writes",
     "candidates",
 )
 MAXIMUM_CANDIDATES = 8
@@ -150,12 +152,30 @@ def align(program: ProgramOperators, rows: pd.DataFrame) -> pd.DataFrame:
         nodes = program.delegates[number].nodes if number < len(program.delegates) else []
         findings.update(_align_delegate(nodes, group.sort_values("position")))
     records = [_record(findings.get(index, _Finding(NONE))) for index in range(len(given))]
+    rowed = {id(slot.node) for finding in findings.values() for slot in finding.candidates}
+    passed_on = {
+        tensor: node.reads for node in program.nodes if id(node) not in rowed for tensor in node.writes
+    }
+    for record in records:
+        record["reads"] = _through(record.get("reads") or [], passed_on)
     columns: dict[str, Any] = {key: given[key] for key in KEYS}
     for column in COLUMNS[len(KEYS) :]:
         # As objects: a missing text is None, not a number that is none.
         dtype = "Int64" if column in ("macs", "groups") else "object"
         columns[column] = pd.Series([record.get(column) for record in records], dtype=dtype)
     return pd.DataFrame(columns)
+
+
+def _through(tensors: Sequence[str], passed_on: Mapping[str, Sequence[str]]) -> list[str]:
+    """The tensors, but instead of one that a node without row writes, those that this node reads."""
+    found: dict[str, None] = {}
+    waiting = list(reversed(tensors))
+    while waiting:
+        tensor = waiting.pop()
+        if tensor not in found:
+            found[tensor] = None
+            waiting += reversed(passed_on.get(tensor, ()))
+    return [tensor for tensor in found if tensor not in passed_on]
 
 
 @dataclass(frozen=True)
@@ -358,6 +378,8 @@ def _facts(slot: _Slot) -> dict[str, Any]:
         "macs": node.macs,
         "groups": node.groups,
         "kernel_size": "x".join(map(str, node.kernel)) if node.kernel else None,
+        "reads": node.reads,
+        "writes": node.writes,
     }
 
 

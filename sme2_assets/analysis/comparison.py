@@ -1,8 +1,8 @@
-"""SME2 on against off: the rows of the `comparisons` table.
+"""One arm against another, SME2 on against off or any other factor: the rows of the `comparisons` table.
 
-A pair is compared only when the two runs were made together and differ in the SME2 state alone;
-otherwise the comparison says why not. Emulated pairs are compared in what is real under emulation
-(which operators took SME2 kernels), never in time.
+A pair is compared only when the two runs were made together and differ in their factor alone; otherwise the
+comparison says why not. Columns of the first arm are called `off`, those of the second `on`. Emulated pairs
+are compared in what is real under emulation (which operators took SME2 kernels), never in time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from sme2_assets.analysis.confidence import Conditions, confidence
+from sme2_assets.analysis.factors import arm_label, arm_name, factor_of, is_or_are, why_not_one_factor
 from sme2_assets.analysis.pairing import KEYS, ONE_ARM, Place, operator_pairs, place_of
 from sme2_assets.analysis.passes import passes_fault
 from sme2_assets.analysis.placebo import Placebo, is_placebo, placebo_of, times_of
@@ -74,29 +75,17 @@ class ArmRounds:
 
 def why_not_a_pair(off: dict[str, Any], on: dict[str, Any]) -> str | None:
     """Why the two runs may not be compared at all, or None."""
-    if (off["arm"], on["arm"]) not in (("off", "on"), ("a", "b")):
-        return f"the runs are the arms {off['arm']} and {on['arm']}, not off and on"
+    # The first arm of several is what each of the others is compared with.
+    of_several = off["experiment"] == on["experiment"] == "arms" and off["arm"] == "a" < on["arm"]
+    if not of_several and (off["arm"], on["arm"]) not in (("off", "on"), ("a", "b")):
+        wanted = "a and another one" if off["experiment"] == "arms" else "off and on"
+        return f"the runs are the arms {off['arm']} and {on['arm']}, not {wanted}"
     if off["session_id"] != on["session_id"]:
         return (
             f"the runs are of different sessions ({off['session_id']} and {on['session_id']}): "
             "they were not interleaved"
         )
-    for column, what in (
-        ("variant", "models"),
-        ("pte_sha256", "model files"),
-        ("runner_pair" if not pd.isna(off["runner_pair"]) else "runner_sha256", "runners"),
-        ("device", "devices"),
-        ("arch", "architectures"),
-        ("threads", "thread counts"),
-        ("cpus", "CPUs"),
-        ("power_mode", "power modes"),
-        ("method", "methods"),
-        ("fidelity", "fidelities"),
-    ):
-        # A run from before a column was there has nothing in it, and so has its other arm.
-        if off[column] != on[column] and not (pd.isna(off[column]) and pd.isna(on[column])):
-            return f"the runs have different {what} ({off[column]} and {on[column]})"
-    return None
+    return why_not_one_factor(off, on)
 
 
 def why_times_do_not_compare(off: dict[str, Any], on: dict[str, Any]) -> str | None:
@@ -107,7 +96,7 @@ def why_times_do_not_compare(off: dict[str, Any], on: dict[str, Any]) -> str | N
         return f"Times on {off['arch']} say nothing about SME2."
     for run in (off, on):
         if fault := passes_fault(run):
-            return f"With SME2 {run['sme2']}: {fault}"
+            return f"With {arm_name(run)}: {fault}"
     return why_outputs_differ(off, on)
 
 
@@ -123,7 +112,9 @@ def why_outputs_differ(off: dict[str, Any], on: dict[str, Any]) -> str | None:
         else:
             fault = f"{run['sqnr_db']:.1f} dB against eager, {run['sqnr_threshold_db']:g} dB needed"
         if isinstance(fault, str):
-            return f"With SME2 {run['sme2']} the outputs are wrong: {fault}."
+            return f"With {arm_name(run)} the outputs are wrong: {fault}."
+    if (factor := factor_of(on)) is not None and not factor.one_program:
+        return None
     if isinstance(on["arms_fault"], str):
         return f"The arms do not compute the same: {on['arms_fault']}."
     # In runs from before the arms had bounds of their own.
@@ -151,7 +142,7 @@ def compare(off: ArmRounds, on: ArmRounds, noise_floor: float | None = None) -> 
     for level in ("model", "category", "operator"):
         floors = [noise_floor or 1.0, placebo.deviation, (level != "model" and placebo.scatter) or 1.0]
         floor = max(floors) if noise_floor is not None or max(floors) > 1 else None
-        _judge([row for row in rows if row["level"] == level], off.run["experiment"], floor, bias)
+        _judge([row for row in rows if row["level"] == level], (off.run, on.run), floor, bias)
     frame = pd.DataFrame(rows)
     frame["placebo_operators"] = placebo.operators if reason is None else None
     for column, name in (("ratio", "placebo_ratio"), ("low", "placebo_low"), ("high", "placebo_high")):
@@ -164,8 +155,11 @@ def compare(off: ArmRounds, on: ArmRounds, noise_floor: float | None = None) -> 
         *("device", "arch", "threads", "cpus", "power_mode", "method", "fidelity"),
     ):
         frame[column] = off.run[column]
-    frame["off_run_id"] = off.run["run_id"]
-    frame["on_run_id"] = on.run["run_id"]
+    factor = factor_of(off.run)
+    frame["factor"] = factor.name if factor else None
+    for name, arm in (("off", off), ("on", on)):
+        frame[f"{name}_run_id"] = arm.run["run_id"]
+        frame[f"{name}_arm"] = arm_name(arm.run)
     return frame
 
 
@@ -176,14 +170,20 @@ def _confidence(
     if reason is not None or off.conditions is None or on.conditions is None:
         return None, None
     against = [] if bias is None else ["operators with the same kernel in both arms differ"]
-    slow = [arm.run["arm"] for arm, name in ((off, "off"), (on, "on")) if rows[0][f"slow_rounds_{name}"]]
-    against += [f"some rounds are a slow mode ({arm})" for arm in slow]
+    for arm, name in ((off, "off"), (on, "on")):
+        if rows[0][f"slow_rounds_{name}"]:
+            against.append(f"some rounds are a slow mode ({arm_label(arm.run)})")
     found = confidence("measured", [off.conditions, on.conditions], against)
     return found.level, found.why
 
 
 def _pairs(off: ArmRounds, on: ArmRounds) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
     """Each thing that is compared, with its times per round in both arms."""
+    factor = factor_of(off.run)
+    if factor is not None and not factor.one_network:
+        # Operators of two networks have nothing to do with one another: they are counted and not paired.
+        yield {**_facts("model"), **_counted(off, on)}, _joined(off.latency_rounds, on.latency_rounds, [])
+        return
     operators = list(_operator_pairs(off, on))
     facts = [of_operator for of_operator, _ in operators]
     yield {**_facts("model"), **_counts(facts)}, _joined(off.latency_rounds, on.latency_rounds, [])
@@ -224,6 +224,13 @@ def _operator_pairs(off: ArmRounds, on: ArmRounds) -> Iterator[tuple[dict[str, A
             ),
             group.assign(why_alone=pair.why_alone),
         )
+
+
+def _counted(off: ArmRounds, on: ArmRounds) -> dict[str, int]:
+    """The same counts, of operators that are not paired; those of all operators are the second arm's."""
+    first, second = (arm.operator_rounds.drop_duplicates(KEYS)["on_sme_unit"] for arm in (off, on))
+    counts = (len(second), second.notna().sum(), (first == ON).sum(), (second == ON).sum())
+    return dict(zip(_COUNTS, map(int, (*counts, (second == UNKNOWN).sum())), strict=True))
 
 
 def _of_pairs(rounds: pd.DataFrame, places: list[Place | None]) -> pd.DataFrame:
@@ -277,8 +284,15 @@ def _timed(pair: pd.DataFrame, reason: str | None) -> dict[str, Any]:
     return {**row, "times": (off, on)}
 
 
-def _judge(rows: list[dict[str, Any]], experiment: str, noise_floor: float | None, bias: str | None) -> None:
+def _judge(
+    rows: list[dict[str, Any]],
+    runs: tuple[dict[str, Any], dict[str, Any]],
+    noise_floor: float | None,
+    bias: str | None,
+) -> None:
     """Gives the rows of one level their verdicts, with false discoveries under control across them."""
+    names = arm_name(runs[0]), arm_name(runs[1])
+    subject = f"{names[1]} {is_or_are(names[1])}"
     judged = [(row, *row.pop("times")) for row in rows if "times" in row]
     estimates = [bounded_speedup(off, on) for _, off, on in judged]
     adjusted = adjusted_p_values([estimate.p_value for estimate in estimates])
@@ -286,7 +300,9 @@ def _judge(rows: list[dict[str, Any]], experiment: str, noise_floor: float | Non
         row["noise_floor"] = noise_floor
     for (row, off, on), estimate, p_adjusted in zip(judged, estimates, adjusted, strict=True):
         least, most = estimate.bounds or (estimate.ratio, estimate.ratio)
-        verdict, reason = speedup_verdict(estimate, noise_floor=noise_floor, adjusted_p=p_adjusted)
+        verdict, reason = speedup_verdict(
+            estimate, noise_floor=noise_floor, adjusted_p=p_adjusted, subject=subject
+        )
         modes = slow_rounds(off), slow_rounds(on)
         row |= {
             "speedup": estimate.ratio if estimate.resolution <= MOST_RESOLUTION else None,
@@ -304,14 +320,14 @@ def _judge(rows: list[dict[str, Any]], experiment: str, noise_floor: float | Non
         }
         # In the same rounds of both arms a slow mode is the machine's, and pairs take it out. Between
         # identical arms it is the very noise that is looked for.
-        mixed = modes[0] != modes[1] and experiment == "sme2"
+        mixed = modes[0] != modes[1] and runs[0]["experiment"] != "aa"
         if mixed:
-            reason += f" {_modes_text(off, on, modes)}"
+            reason += f" {_modes_text(off, on, modes, names)}"
         if bias is not None:
             verdict, reason = "not comparable", bias
         elif mixed and not _holds_between_modes(verdict, off, on, modes, threshold_of(noise_floor)):
             verdict = "insufficient data"
-            reason = f"{_modes_text(off, on, modes)} A ratio would mix two states of the machine."
+            reason = f"{_modes_text(off, on, modes, names)} A ratio would mix two states of the machine."
         row |= {"verdict": verdict, "reason": reason}
         if bias is not None or (mixed and verdict == "insufficient data"):
             row |= dict.fromkeys(_RATIO)
@@ -338,13 +354,13 @@ def _holds_between_modes(
     return verdict == "slower" and off_slow / on_fast <= 1 / threshold
 
 
-def _modes_text(off: Times, on: Times, modes: tuple[list[int], list[int]]) -> str:
+def _modes_text(off: Times, on: Times, modes: tuple[list[int], list[int]], names: tuple[str, str]) -> str:
     said = []
-    for arm, times, slow in (("off", off, modes[0]), ("on", on, modes[1])):
+    for arm, times, slow in ((names[0], off, modes[0]), (names[1], on, modes[1])):
         fast_ns, slow_ns = _by_mode(times, slow)
         if slow:
             said.append(
-                f"{len(slow)} of {len(times.least_ns)} rounds with SME2 {arm} are a slow mode, "
+                f"{len(slow)} of {len(times.least_ns)} rounds with {arm} are a slow mode, "
                 f"{slow_ns / fast_ns:.2f} times as long as the others."
             )
     return " ".join(said)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from sme2_assets.analysis.factors import arm_label
 from sme2_assets.analysis.statistics import MIN_ROUNDS, PRACTICAL_RATIO
 
 # With fewer rounds a measurement is an anecdote.
@@ -66,7 +67,7 @@ def conditions_of(
     """From a run's row of `runs`, and of `latency_summary` and `headroom`; empty where it has none."""
     flags = run.get("flags")
     return Conditions(
-        arm=str(run.get("arm", run["sme2"])),
+        arm=arm_label(run),
         fidelity=run["fidelity"],
         rounds=int(headroom.get("rounds", latency.get("rounds", 0))),
         round_cv=_known(latency.get("round_cv")),
@@ -94,7 +95,7 @@ def confidence(basis: Basis, arms: Sequence[Conditions], against: Sequence[str] 
     against it. It says nothing about the size of an effect: for that there is the interval.
     """
     if basis == "projection":
-        return Confidence("low", "arithmetic on published factors, no measurement")
+        return Confidence("low", "arithmetic on published rates, no measurement")
     if basis == "predicted":
         return Confidence("medium", "from the operator's type alone; no run with SME2 on shows it")
     if basis == "emulated":

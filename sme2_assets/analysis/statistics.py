@@ -171,9 +171,15 @@ def _estimated(differences: Floats, interval: bool) -> _Estimate:
 
 
 def speedup_verdict(
-    speedup: Speedup, *, noise_floor: float | None = None, adjusted_p: float | None = None
+    speedup: Speedup,
+    *,
+    noise_floor: float | None = None,
+    adjusted_p: float | None = None,
+    subject: str = "SME2 on is",
 ) -> tuple[str, str]:
     """`faster`, `slower`, `no difference`, `too small to count` or `insufficient data`, and why.
+
+    `subject` is what the second arm is called, with its verb.
 
     `faster` and `slower` need all three: the interval excludes 1, p is at most 5 % (`adjusted_p` instead of
     the p-value where many things are compared at once, see `adjusted_p_values`), and the ratio, whatever the
@@ -202,7 +208,7 @@ def speedup_verdict(
         verdict = "faster" if speedup.ratio > 1 else "slower"
         return (
             verdict,
-            f"SME2 on is {verdict}: {interval} lies {side} 1, p = {p:.2g}, the difference is beyond {limit}.",
+            f"{subject} {verdict}: {interval} lies {side} 1, p = {p:.2g}, the difference is beyond {limit}.",
         )
     if speedup.low >= 1 / threshold and speedup.high <= threshold:
         if speedup.low <= 1 <= speedup.high:

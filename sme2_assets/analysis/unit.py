@@ -12,8 +12,12 @@ is unknown.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import duckdb
-import pandas as pd
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ON, OFF, UNKNOWN = "on", "off", "unknown"
 

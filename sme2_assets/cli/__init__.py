@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import click
 
 import sme2_assets
 from sme2_assets.cli.advise import advise
+from sme2_assets.cli.compare import compare, scale
 from sme2_assets.cli.demo import demo
 from sme2_assets.cli.dev import dev
 from sme2_assets.cli.devices import devices
@@ -24,17 +24,18 @@ from sme2_assets.cli.experiments import config, run
 from sme2_assets.cli.gate import gate
 from sme2_assets.cli.gc import gc
 from sme2_assets.cli.machine import doctor, emulator, targets
+from sme2_assets.cli.mcp import mcp
 from sme2_assets.cli.measure import profile
 from sme2_assets.cli.models import check_model, models, onboard
 from sme2_assets.cli.mutate import mutate
-from sme2_assets.cli.results import compare, explain, history, kernel_log, language, report
+from sme2_assets.cli.results import explain, history, kernel_log, language, report
 from sme2_assets.cli.runners import build_runner
 from sme2_assets.cli.sql import sql
 from sme2_assets.cli.support import tell
 from sme2_assets.cli.validate import smoke, validate
 from sme2_assets.cli.warehouse import check, warehouse
 from sme2_assets.cli.worker import worker
-from sme2_assets.errors import Sme2Error, disk_failure
+from sme2_assets.errors import told
 from sme2_assets.store import Store, default_data_root
 
 
@@ -44,22 +45,12 @@ class _Group(click.Group):
     def invoke(self, context: click.Context) -> Any:
         try:
             return super().invoke(context)
-        except Sme2Error as error:
-            tell(f"error: {error}", "bold red")
-            sys.exit(1)
         except Exception as error:
-            # Dagster's storage and DuckDB have errors of their own for it.
-            told = disk_failure("\n".join(map(str, _chain(error))))
-            if told is None:
+            known = told(error)
+            if known is None:
                 raise
-            tell(f"error: {told}", "bold red")
+            tell(f"error: {known}", "bold red")
             sys.exit(1)
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -91,7 +82,7 @@ COMMANDS = (
     *(doctor, targets, devices, emulator, build_runner),
     *(models, onboard, check_model),
     *(dev, worker, profile, run, config),
-    *(advise, gate, compare, explain, history, language, report, sql, warehouse, kernel_log),
+    *(advise, gate, compare, scale, explain, history, language, report, sql, warehouse, kernel_log, mcp),
     *(ingest, export_, validate, check, smoke, mutate, gc),
 )
 for command in COMMANDS:

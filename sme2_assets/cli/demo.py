@@ -7,13 +7,24 @@ command.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.text import Text as Styled
 
-from sme2_assets.cli.support import json_option, out, print_json, progress_log, say, tell, variants_of
+from sme2_assets.cli.support import (
+    ProgressLog,
+    json_option,
+    out,
+    print_json,
+    progress_log,
+    say,
+    tell,
+    variants_of,
+    verbose_option,
+)
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 
@@ -22,11 +33,9 @@ if TYPE_CHECKING:
     from sme2_assets.warehouse import Warehouse
 
 
-Log = Callable[[str], None]
-
-
 @click.command()
 @click.argument("model", default="toy_cnn")
+@verbose_option
 @json_option
 @click.pass_obj
 def demo(store: Store, model: str, as_json: bool) -> None:
@@ -36,8 +45,10 @@ def demo(store: Store, model: str, as_json: bool) -> None:
     and ends with one table, the one finding in it, and the report to read next. Exit code 1: something that
     should work was left out.
     """
+    # Before Dagster is loaded: a mistyped name is told at once.
+    variants = variants_of(model)
     with progress_log() as log:
-        run_ids, left_out = _measured(store, model, log)
+        run_ids, left_out = _measured(store, variants, log)
     result = _Result.of(store, run_ids, left_out)
     if as_json:
         print_json(result.as_json())
@@ -49,7 +60,7 @@ def demo(store: Store, model: str, as_json: bool) -> None:
         sys.exit(1)
 
 
-def _measured(store: Store, model: str, log: Log) -> tuple[list[str], list[str]]:
+def _measured(store: Store, variants: list[str], log: ProgressLog) -> tuple[list[str], list[str]]:
     """The runs that were measured, and what was left out that should work."""
     from sme2_assets import launch
     from sme2_assets.defs.resources import Lab
@@ -63,11 +74,11 @@ def _measured(store: Store, model: str, log: Log) -> tuple[list[str], list[str]]
     except Sme2Error as error:
         # It is among what is left out, then, and everything else is measured.
         log(f"emulated: {error}")
-    wanted = requests_for_this_machine(store, variants_of(model), SME2_STATES)
+    wanted = requests_for_this_machine(store, variants, SME2_STATES)
     for note in wanted.notes:
-        log(f"note: {note}")
+        tell(f"note: {note}", "yellow")
     with launch.open_instance(store) as instance:
-        done = launch.profile(lab, instance, wanted.requests, {}, log)
+        done = launch.profile(lab, instance, wanted.requests, {}, log, reached=log.reached)
     return done.run_ids, [str(each) for each in (*wanted.left_out, *done.left_out)]
 
 
@@ -129,10 +140,11 @@ class _Result:
         from sme2_assets.report.terminal import print_table
         from sme2_assets.report.unit_use import unit_table
 
+        if self.finding:
+            out.print(Styled(f"Finding: {self.finding}", "bold"))
+            out.print()
         if self.used:
             print_table(out, unit_table(self.used, self.speedups))
-        if self.finding:
-            say(f"Finding: {self.finding}", "bold")
         if emulated := next((use for use in self.used if use.fidelity == "emulated"), None):
             say(EMULATED.say(run_id=emulated.run_id))
         for device in dict.fromkeys(baseline.device for baseline in self.baselines):
@@ -141,7 +153,7 @@ class _Result:
                 for it in self.baselines
                 if it.device == device
             )
-            say(f"SME2 off on {device}, with nothing to compare it with: {latencies}.")
+            out.print(Styled(f"SME2 off on {device}, with nothing to compare it with: {latencies}."))
         if self.report:
             say(f"report: {self.report}")
 

@@ -14,7 +14,7 @@ import click
 
 from sme2_assets.cli.support import tell
 from sme2_assets.errors import Sme2Error
-from sme2_assets.leftovers import remove_leftovers
+from sme2_assets.evidence.leftovers import remove_leftovers
 from sme2_assets.store import Store, ready_dagster_home
 from sme2_assets.ui.dev import serve
 

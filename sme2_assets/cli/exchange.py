@@ -14,7 +14,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from sme2_assets.cli.support import json_option, out, print_json, progress, say, tell
+from sme2_assets.cli.support import json_option, out, print_json, progress, reads_store, say, tell
 from sme2_assets.store import Store
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _print_ingested(done: Ingested) -> None:
     help="Inferences of each process in the Perfetto trace.",
 )
 @json_option
-@click.pass_obj
+@reads_store
 def export_(
     store: Store,
     run: str,
@@ -167,5 +167,5 @@ def export_(
     for path in files:
         say(f"{path.stat().st_size:>12,}  {path.relative_to(folder)}")
     say(f"written: {folder}")
-    if any(path.name.endswith(".perfetto.json") for path in files):
-        say("Open the .perfetto.json at https://ui.perfetto.dev (it stays in your browser).")
+    if any(path.suffix == ".pftrace" for path in files):
+        say("Open the .pftrace at https://ui.perfetto.dev (it stays in your browser).")

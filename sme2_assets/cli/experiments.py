@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from sme2_assets.cli.support import json_option, out, print_json, print_steps, progress_log, say, tell
+from sme2_assets.cli.support import (
+    json_option,
+    out,
+    print_json,
+    print_steps,
+    progress_log,
+    say,
+    tell,
+    verbose_option,
+)
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
@@ -39,6 +48,7 @@ platform_option = click.option(
 @click.option("--dry-run", is_flag=True, help="Check everything and print what would be done; do nothing.")
 @platform_option
 @click.option("--rounds", type=click.IntRange(1), help="Exactly this many rounds, whatever FILE says.")
+@verbose_option
 @json_option
 @click.pass_obj
 def run(
@@ -67,7 +77,7 @@ def run(
         return
     folder = loaded.output_folder
     with launch.open_instance(store) as instance, progress_log() as log:
-        outcomes = run_sessions(lab, instance, plan.sessions, loaded.name, log, folder)
+        outcomes = run_sessions(lab, instance, plan.sessions, loaded.name, log, folder, log.reached)
     if as_json:
         sessions = [{**outcome_json(it), "comparison": _verdict(lab.warehouse, it)} for it in outcomes]
         print_json({"experiment": loaded.name, "sessions": sessions})
@@ -410,8 +420,7 @@ def _verdict(warehouse: Warehouse, outcome: Outcome) -> dict[str, Any] | None:
 
 def _print_baseline(warehouse: Warehouse, outcome: Outcome) -> None:
     from sme2_assets.report.terminal import show_arm
-    from sme2_assets.warehouse.read import run_of_id
 
-    [run_id] = outcome.run_ids.values()
     say(f"== {outcome.session.title} ==", "bold")
-    show_arm(out, warehouse, run_of_id(warehouse, run_id))
+    assert outcome.session_id is not None
+    show_arm(out, warehouse, outcome.session_id)

@@ -6,22 +6,16 @@ Belongs here: options, and how results are printed. Heavy imports happen inside 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import click
 
-from sme2_assets.cli.support import json_option, print_json, progress_log, say, tell, variants_of
-from sme2_assets.errors import Sme2Error
+from sme2_assets.cli.support import json_option, print_json, progress_log, say, variants_of, verbose_option
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
-
-if TYPE_CHECKING:
-    from sme2_assets.gate.baseline import Baseline, ModelFacts
-    from sme2_assets.gate.take import Taken
-    from sme2_assets.launch import Measured
 
 baseline_option = click.option(
     "--baseline",
@@ -63,6 +57,7 @@ def gate() -> None:
 @times_option
 @click.option("--device", help="The device for --times, as in `sme2 profile`.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads for --times.")
+@verbose_option
 @click.pass_obj
 def record(
     store: Store, models: tuple[str, ...], path: Path, platform: str | None, device: str | None, threads: int
@@ -71,21 +66,14 @@ def record(
 
     Models that are in the file and not named here stay as they are.
     """
-    from sme2_assets.gate.baseline import Baseline
+    from sme2_assets.experiments import trials
 
     if device and not platform:
         raise click.UsageError("--device is for --times: add --times PLATFORM.")
-    variants = list(dict.fromkeys(variant for model in models for variant in variants_of(model)))
-    kept = {}
-    if path.exists():
-        old = Baseline.read(path)
-        _require_one_version(old, variants, path)
-        kept = {name: it for name, it in old.models.items() if name not in variants}
-    taken = measure(
-        store, {variant: [Timed(platform, device, threads)] if platform else [] for variant in variants}
-    )
-    facts = {variant: each.facts for variant, each in taken.items()}
-    _write(path, {**kept, **facts})
+    places = [trials.Timed(platform, device, threads)] if platform else []
+    wanted = {variant: places for model in models for variant in variants_of(model)}
+    with progress_log() as log:
+        facts = trials.record(store, path, wanted, log, log.reached)
     for variant, each in facts.items():
         say(f"{variant}: {each.units()} matrix operators on the SME unit; MACs: {each.macs_text()}.")
     say(f"Recorded in {path}. Commit it; `sme2 gate check` compares with it.")
@@ -101,6 +89,7 @@ def record(
 @_tolerance("--size", 0.01, "How much the program may grow")
 @_tolerance("--macs", 0.01, "How much of all MACs may leave the unit")
 @_tolerance("--time", 0.10, "How much slower it may be")
+@verbose_option
 @json_option
 @click.pass_obj
 def check(
@@ -120,120 +109,28 @@ def check(
 
     Without MODELS: all of them.
     """
-    from sme2_assets.gate.baseline import Baseline
-    from sme2_assets.gate.judge import Tolerances, judge
-    from sme2_assets.gate.summary import MARK, has_losses, summary
+    from sme2_assets.experiments import trials
+    from sme2_assets.gate.judge import Tolerances
     from sme2_assets.store import write_text_atomically
 
-    baseline = Baseline.read(path)
-    before = _chosen(baseline, models, path)
-    if baseline.executorch != _executorch() and not other_version:
-        raise Sme2Error(
-            f"{path} is of ExecuTorch {baseline.executorch}, this is {_executorch()}: kernels may differ for "
-            "that reason alone.",
-            "Install that version; or compare all the same, with --other-version.",
-        )
-    if update:
-        _require_one_version(baseline, before, path)
-    # Both states of a device are one session.
-    places = {
-        name: {Timed(it.platform, it.asked or None, it.threads): None for it in facts.times if times}
-        for name, facts in before.items()
-    }
-    taken = measure(store, {name: list(each) for name, each in places.items()})
     tolerances = Tolerances(size=size, macs=macs, time=time)
-    found = {name: judge(before[name], it.facts, tolerances, it.because) for name, it in taken.items()}
-    after = {name: it.facts for name, it in taken.items()}
-    text = summary(found, before, after)
-    if summary_file is not None:
-        write_text_atomically(summary_file, text)
-    if as_json:
-        print_json({name: [asdict(finding) for finding in each] for name, each in found.items()})
-    else:
-        say(text.removeprefix(f"{MARK}\n"))
-    if any(map(has_losses, found.values())):
-        sys.exit(1)
-    if update:
-        if not times:
-            after = {name: it.model_copy(update={"times": before[name].times}) for name, it in after.items()}
-        _write(path, {**baseline.models, **after})
-        tell(f"Recorded in {path}.")
-
-
-class Timed(NamedTuple):
-    """Where times are wanted."""
-
-    platform: str
-    device: str | None
-    threads: int
-
-
-def measure(store: Store, wanted: dict[str, list[Timed]]) -> dict[str, Taken]:
-    """Each variant emulated with SME2 on, and its times where they are wanted. All of it, or an error."""
-    from sme2_assets import launch
-    from sme2_assets.defs.resources import Lab
-    from sme2_assets.gate.take import taken_of, times_of
-    from sme2_assets.profiling.requests import ProfileRequest, requests_for, requests_for_this_machine
-    from sme2_assets.targets import SME2_STATES
-
-    lab = Lab(data_root=str(store.root))
-    taken = {}
-    with launch.open_instance(store) as instance, progress_log() as log:
-
-        def run(request: ProfileRequest, settings: dict[str, Any]) -> Measured:
-            return launch.profile(lab, instance, [request], settings, log).sessions[0]
-
-        for variant, places in wanted.items():
-            times = []
-            for place in places:
-                # Without a device: this machine, in the states that it has.
-                given = (
-                    requests_for(store, [variant], place.platform, SME2_STATES, place.device)
-                    if place.device
-                    else requests_for_this_machine(store, [variant], SME2_STATES, [place.platform])
-                )
-                [request] = given.requests
-                session = run(request, {"threads": place.threads})
-                times += [times_of(lab.warehouse, run_id, place.device or "") for run_id in session.run_ids]
-            session = run(ProfileRequest(variant, "emulated", ("on",)), {})
-            taken[variant] = taken_of(store, lab.warehouse, session.run_ids[0], times)
-    return taken
-
-
-def _chosen(baseline: Baseline, models: tuple[str, ...], path: Path) -> dict[str, ModelFacts]:
-    """What of the baseline is meant: a variant, or all precisions of a model that are in it."""
-    if not models:
-        return baseline.models
-    chosen = {}
-    for model in models:
-        found = {name: it for name, it in baseline.models.items() if model in (name, name.rpartition("-")[0])}
-        if not found:
-            raise Sme2Error(
-                f"{path} has nothing of {model!r}; it has {', '.join(baseline.models) or 'no model'}.",
-                f"Record it first: `sme2 gate record {model}`.",
-            )
-        chosen.update(found)
-    return chosen
-
-
-def _require_one_version(baseline: Baseline, measured: Collection[str], path: Path) -> None:
-    """What is written is of this version, so nothing of another one may stay beside it."""
-    staying = sorted(set(baseline.models).difference(measured))
-    if staying and baseline.executorch != _executorch():
-        raise Sme2Error(
-            f"{path} is of ExecuTorch {baseline.executorch}, this is {_executorch()}: one file is of one "
-            "version.",
-            f"Record all of it again: `sme2 gate record {' '.join(sorted({*staying, *measured}))}`.",
+    with progress_log() as log:
+        done = trials.check(
+            store,
+            path,
+            models,
+            log,
+            reached=log.reached,
+            times=times,
+            update=update,
+            other_version=other_version,
+            tolerances=tolerances,
         )
-
-
-def _executorch() -> str:
-    from importlib.metadata import version
-
-    return version("executorch")
-
-
-def _write(path: Path, models: dict[str, ModelFacts]) -> None:
-    from sme2_assets.gate.baseline import Baseline
-
-    Baseline(executorch=_executorch(), models=dict(sorted(models.items()))).write(path)
+    if summary_file is not None:
+        write_text_atomically(summary_file, done.markdown)
+    if as_json:
+        print_json({name: [asdict(finding) for finding in each] for name, each in done.found.items()})
+    else:
+        say(done.text)
+    if done.lost:
+        sys.exit(1)

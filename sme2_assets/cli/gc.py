@@ -68,7 +68,7 @@ def gc(
     `--run`; the tables are then made again from what is left. Nothing goes while anything is measured.
     """
     from sme2_assets.launch import open_instance
-    from sme2_assets.retention import candidates, chosen, remove, session_of
+    from sme2_assets.warehouse.retention import candidates, chosen, remove, session_of
 
     if run_ids and kinds:
         raise click.UsageError("--run removes one session everywhere: leave --kind out.")

@@ -36,13 +36,10 @@ def doctor(store: Store, as_json: bool) -> None:
 @click.pass_obj
 def targets(store: Store, as_json: bool) -> None:
     """List the platforms with SME2 on and off: which this machine offers, and what the others need."""
-    from sme2_assets.targets import TARGETS, open_target
+    from sme2_assets.targets import availabilities
     from sme2_assets.targets.inventory import read_inventory
 
-    rows = []
-    for key in TARGETS:
-        target = open_target(key.platform, store)
-        rows.append((str(key), target.fidelity, target.availability(key.sme2)))
+    rows = [(str(key), fidelity, state) for key, fidelity, state in availabilities(store)]
     if as_json:
         print_json([{"target": name, "fidelity": what, **asdict(state)} for name, what, state in rows])
         return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +21,62 @@ from sme2_assets.cli.support import (
     progress_log,
     tell,
     variants_of,
+    verbose_option,
 )
-from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
 
 if TYPE_CHECKING:
     from sme2_assets.launch import Measured
     from sme2_assets.warehouse import Warehouse
+
+
+def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How much is measured and where, under the names that `etdump_traces` takes; what models are given."""
+    for option in (
+        json_option,
+        verbose_option,
+        given_options,
+        click.option(
+            "--qos",
+            type=click.Choice(["user-interactive", "user-initiated", "utility", "background"]),
+            help="macOS: quality of service of the runner's threads, which decides the kind of core.",
+        ),
+        click.option(
+            "--device",
+            help="A device: ssh://user@host[:port], the serial of an Android device, a name or label:LABEL "
+            "of the inventory, or `any` [this machine; the only Android device connected].",
+        ),
+        click.option(
+            "--runner",
+            type=click.Choice(["wheel", "source"]),
+            default="wheel",
+            show_default=True,
+            help="source: the pair that `sme2 build-runner` made, one binary per arm.",
+        ),
+        click.option(
+            "--budget",
+            "budget_s",
+            type=click.FloatRange(0),
+            help="Seconds after which no round is added [120].",
+        ),
+        click.option(
+            "--rounds", type=click.IntRange(1), help="Exactly this many rounds [10 to 30; emulated 1]."
+        ),
+        click.option(
+            "--warmup",
+            type=click.IntRange(0),
+            help="Exactly this many warm-ups [at least 10 and 0.3 s; emulated 0].",
+        ),
+        click.option(
+            "--runs",
+            "iterations",
+            type=click.IntRange(1),
+            help="Exactly this many timed inferences per process [at least 10 and 0.2 s; emulated 1].",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 @click.command()
@@ -52,38 +100,9 @@ if TYPE_CHECKING:
 @click.option(
     "--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of the runner."
 )
-@click.option(
-    "--runs",
-    type=click.IntRange(1),
-    help="Exactly this many timed inferences per process [at least 10 and 0.2 s; emulated 1].",
-)
-@click.option(
-    "--warmup",
-    type=click.IntRange(0),
-    help="Exactly this many warm-ups [at least 10 and 0.3 s; emulated 0].",
-)
-@click.option("--rounds", type=click.IntRange(1), help="Exactly this many rounds [10 to 30; emulated 1].")
-@click.option("--budget", type=click.FloatRange(0), help="Seconds after which no round is added [120].")
-@click.option(
-    "--runner",
-    type=click.Choice(["wheel", "source"]),
-    default="wheel",
-    show_default=True,
-    help="source: the pair that `sme2 build-runner` made, one binary per arm.",
-)
-@click.option(
-    "--device",
-    help="A device: ssh://user@host[:port], the serial of an Android device, a name or label:LABEL of the "
-    "inventory, or `any` [this machine; the only Android device connected].",
-)
+@plan_options
 @click.option("--cpus", help="CPUs to run on: prime, performance, efficiency, a list (4-7) or a mask (0xf0).")
-@click.option(
-    "--qos",
-    type=click.Choice(["user-interactive", "user-initiated", "utility", "background"]),
-    help="macOS: quality of service of the runner's threads, which decides the kind of core.",
-)
 @click.option("--power", type=click.Choice(["boost", "app"]), help="Android: power mode during the session.")
-@given_options
 @click.option(
     "--sizes",
     multiple=True,
@@ -92,7 +111,6 @@ if TYPE_CHECKING:
 )
 @click.option("--aa", is_flag=True, help="Measure each state against itself: the noise of this machine.")
 @click.option("--operators", is_flag=True, help="Also print every operator.")
-@json_option
 @click.pass_obj
 def profile(
     store: Store,
@@ -100,14 +118,8 @@ def profile(
     platform_name: str,
     sme2: str,
     threads: int,
-    runs: int | None,
-    warmup: int | None,
-    rounds: int | None,
-    budget: float | None,
-    runner: str,
     device: str | None,
     cpus: str | None,
-    qos: str | None,
     power: str | None,
     inputs: Path | None,
     op_library: Path | None,
@@ -115,6 +127,7 @@ def profile(
     aa: bool,
     operators: bool,
     as_json: bool,
+    **wishes: Any,
 ) -> None:
     """Profile MODEL[-PRECISION] with SME2 on and off, and show the comparison.
 
@@ -123,47 +136,22 @@ def profile(
     materialised in Dagster; what is up to date is taken from the cache. If something cannot be
     measured, the rest still is, and the exit code is 1.
     """
+    # Before Dagster is loaded: a mistyped name is told at once.
+    variants = variants_of(model, inputs, op_library, sizes)
     from sme2_assets import launch
     from sme2_assets.defs.resources import Lab
-    from sme2_assets.profiling.requests import requests_for, requests_for_this_machine
+    from sme2_assets.profiling.requests import requests_asked_for
     from sme2_assets.targets import SME2_STATES
-    from sme2_assets.targets.inventory import platform_of
 
     lab = Lab(data_root=str(store.root))
-    if platform_name == "auto" and device is not None:
-        platform_name = platform_of(store, device)
     states = SME2_STATES if sme2 == "both" else (sme2,)
-    variants = variants_of(model, inputs, op_library, sizes)
-    if platform_name == "auto":
-        wanted = requests_for_this_machine(store, variants, states)
-        if aa:
-            # Emulated times mean nothing, so they have no noise either.
-            timed = [request for request in wanted.requests if request.platform != "emulated"]
-            wanted = replace(wanted, requests=timed, left_out=[])
-    else:
-        wanted = requests_for(store, variants, platform_name, states, device)
-    if not wanted.requests:
-        raise Sme2Error(
-            "Nothing here has times whose noise could be measured for SME2.",
-            "Measure on an AArch64 machine or a phone, or name a platform with --platform.",
-        )
+    wanted = requests_asked_for(store, variants, platform_name, states, device, aa=aa)
     for note in wanted.notes:
         tell(f"note: {note}", "yellow")
-    settings = {
-        "threads": threads,
-        "iterations": runs,
-        "warmup": warmup,
-        "rounds": rounds,
-        "budget_s": budget,
-        "runner": runner,
-        "device": device,
-        "cpus": cpus,
-        "qos": qos,
-        "power": power,
-    }
+    settings = {**wishes, "threads": threads, "device": device, "cpus": cpus, "power": power}
     settings = {name: value for name, value in settings.items() if value is not None}
     with launch.open_instance(store) as instance, progress_log() as log:
-        done = launch.profile(lab, instance, wanted.requests, settings, log, aa=aa)
+        done = launch.profile(lab, instance, wanted.requests, settings, log, aa=aa, reached=log.reached)
     left_out = [*wanted.left_out, *done.left_out]
     if aa:
         _show_noise(lab.warehouse, [session.request.variant for session in done.sessions], as_json)
@@ -179,12 +167,15 @@ def profile(
 
 def _show(store: Store, warehouse: Warehouse, sessions: list[Measured], operators: bool) -> None:
     from sme2_assets.report.files import PAGE_NAME, report_folder
+    from sme2_assets.report.html import stamp_in, stamp_of
     from sme2_assets.report.terminal import show_session
     from sme2_assets.warehouse.read import run_of_id
 
     for session in sessions:
-        folder = report_folder(store, run_of_id(warehouse, session.run_ids[0]))
-        show_session(out, warehouse, session.session_id, folder / PAGE_NAME, operators)
+        page = report_folder(store, run_of_id(warehouse, session.run_ids[0])) / PAGE_NAME
+        # One arm alone is followed by no report; what lies there is of an earlier session.
+        made = stamp_in(page) == stamp_of(session.session_id)
+        show_session(out, warehouse, session.session_id, page if made else None, operators)
 
 
 def _show_noise(warehouse: Warehouse, variants: list[str], as_json: bool) -> None:

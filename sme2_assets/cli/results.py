@@ -1,4 +1,4 @@
-"""What has been measured: comparisons, history, reports, explanations.
+"""What has been measured: history, reports, explanations.
 
 Belongs here: options, and how results are printed. Heavy imports happen inside the commands.
 """
@@ -7,38 +7,21 @@ from __future__ import annotations
 
 import json
 import webbrowser
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sme2_assets.cli.support import json_option, measured_variants, out, print_json, progress, tell
+from sme2_assets.cli.support import json_option, out, print_json, progress, reads_store, say
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
 
-
-@click.command()
-@click.argument("off_run")
-@click.argument("on_run")
-@click.option("--operators", is_flag=True, help="Also print every operator.")
-@json_option
-@click.pass_obj
-def compare(store: Store, off_run: str, on_run: str, operators: bool, as_json: bool) -> None:
-    """Compare the runs OFF_RUN and ON_RUN, if they were measured together.
-
-    Run ids are in the table runs: sme2 sql "SELECT run_id, arm FROM runs".
-    """
-    from sme2_assets.report.terminal import show_comparison_rows
+if TYPE_CHECKING:
+    from sme2_assets.report.document import Answer
     from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.comparisons import compare_runs
-
-    warehouse = Warehouse(store.warehouse)
-    rows = compare_runs(warehouse, off_run, on_run)
-    if as_json:
-        click.echo(rows.to_json(orient="records", date_format="iso", indent=2))
-        return
-    show_comparison_rows(out, warehouse, rows, operators)
 
 
 @click.command()
@@ -50,13 +33,14 @@ def compare(store: Store, off_run: str, on_run: str, operators: bool, as_json: b
     help="Default: all.",
 )
 @json_option
-@click.pass_obj
+@reads_store
 def history(store: Store, model: str, platform_name: str | None, as_json: bool) -> None:
     """Show the latency of MODEL[-PRECISION] over all its native runs, and where it got slower."""
     from sme2_assets.report.tables import history_table, regression_table
     from sme2_assets.report.terminal import print_table
     from sme2_assets.warehouse import Warehouse
     from sme2_assets.warehouse.history import find_regressions, no_slow_down_text
+    from sme2_assets.warehouse.variants import measured_variants
 
     warehouse = Warehouse(store.warehouse)
     variants = measured_variants(warehouse, model)
@@ -99,7 +83,7 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
 )
 @click.option("--open", "opened", is_flag=True, help="Open the HTML page in the browser.")
 @json_option
-@click.pass_obj
+@reads_store
 def report(
     store: Store,
     model: str | None,
@@ -109,7 +93,7 @@ def report(
     opened: bool,
     as_json: bool,
 ) -> None:
-    """Write the report of MODEL[-PRECISION] from what is in the warehouse, and print it.
+    """Write the report of MODEL[-PRECISION] from what is in the warehouse; print its answer and its link.
 
     With --all the overview of all models on all platforms: data/reports/index.html.
     """
@@ -119,66 +103,82 @@ def report(
         raise click.UsageError("--open needs the HTML page: leave out --format md.")
     formats = ("md", "html") if wanted == "both" else (wanted,)
     if everything:
-        written, said, facts = _overview(store, formats)
+        made = _overview(store, formats)
     else:
         assert model is not None
-        written, said, facts = _reports(store, model, platform_name, formats)
+        made = _reports(store, model, platform_name, formats)
     if as_json:
-        print_json(facts)
-    elif "md" in formats:
-        click.echo(said)
+        print_json(made.facts)
     else:
-        click.echo("\n".join(map(str, written)))
-    for path in written:
-        tell(f"written: {path}")
+        made.show()
     if opened:
-        for path in written:
+        for path in made.written:
             if path.suffix == ".html":
                 webbrowser.open(path.as_uri())
 
 
-Written = tuple[list[Path], str, list[dict[str, Any]]]
+@dataclass(frozen=True)
+class _Written:
+    """Files that were written, what they say as JSON, and how a terminal is told."""
+
+    written: list[Path]
+    facts: list[dict[str, Any]]
+    show: Callable[[], None]
 
 
-def _reports(store: Store, model: str, platform_name: str | None, formats: tuple[str, ...]) -> Written:
-    """Writes a model's reports; the files, the Markdown, and what they say first."""
+def _reports(store: Store, model: str, platform_name: str | None, formats: tuple[str, ...]) -> _Written:
+    """Writes a model's reports."""
     from sme2_assets.report.files import write_session_report
-    from sme2_assets.report.markdown import markdown_of
+    from sme2_assets.report.terminal import print_link, show_answer
     from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.read import latest_sessions
 
     warehouse = Warehouse(store.warehouse)
-    written: list[Path] = []
-    texts, facts = [], []
-    for variant in measured_variants(warehouse, model):
-        for run in latest_sessions(warehouse, variant, platform_name):
-            document, files = write_session_report(store, warehouse, run["session_id"], formats)
-            verdict = document.verdict
-            assert verdict is not None
-            written += files
-            texts.append(markdown_of(document))
-            facts.append(
-                {
-                    "variant": variant,
-                    "platform": run["platform"],
-                    "device": run["device"],
-                    "session_id": run["session_id"],
-                    "verdict": verdict.word,
-                    "reason": verdict.sentence,
-                    "figure": verdict.figure,
-                    "files": [str(path) for path in files],
-                }
-            )
-    if not written:
-        raise Sme2Error(
-            f"There is no run of {model} in the warehouse yet.", f"Run `sme2 profile {model}` first."
+    shown: list[tuple[str, Answer, Path]] = []
+    written, facts = [], []
+    for run in _newest(warehouse, model, platform_name):
+        document, files = write_session_report(store, warehouse, run["session_id"], formats)
+        answer = document.answer
+        assert answer is not None
+        shown.append((f"{run['variant']} on {run['platform']}", answer, files[-1]))
+        written += files
+        facts.append(
+            {
+                **{name: run[name] for name in ("variant", "platform", "device", "session_id")},
+                "verdict": answer.word,
+                "answer": answer.sentence,
+                "reason": answer.why,
+                "figure": answer.figure,
+                "actions": [asdict(action) for action in answer.actions],
+                "files": [str(path) for path in files],
+            }
         )
-    return written, "\n".join(texts), facts
+
+    def show() -> None:
+        for title, answer, path in shown:
+            show_answer(out, title, answer)
+            print_link(out, "report", path)
+            out.print()
+
+    return _Written(written, facts, show)
 
 
-def _overview(store: Store, formats: tuple[str, ...]) -> Written:
+def _newest(warehouse: Warehouse, model: str, platform_name: str | None) -> list[dict[str, Any]]:
+    """A run of the newest session of each series of a model, hardware first; an error where there is none."""
+    from sme2_assets.warehouse.variants import measured_variants
+
+    # Before pandas is loaded: a mistyped name is told at once.
+    variants = measured_variants(warehouse, model)
+    from sme2_assets.report.answer import hardware_first
+    from sme2_assets.warehouse.read import measured_sessions
+
+    return hardware_first(measured_sessions(warehouse, model, variants, platform_name))
+
+
+def _overview(store: Store, formats: tuple[str, ...]) -> _Written:
     """Writes the overview and the reports it leads to, unless they are there."""
     from sme2_assets.report.files import write_missing_reports, write_overview
+    from sme2_assets.report.overview import overview_sentence
+    from sme2_assets.report.terminal import print_link
     from sme2_assets.warehouse import Warehouse
 
     warehouse = Warehouse(store.warehouse)
@@ -187,37 +187,42 @@ def _overview(store: Store, formats: tuple[str, ...]) -> Written:
             store, warehouse, lambda message: status.update(f"writing the report of {message}")
         )
     rows, written = write_overview(store, warehouse, formats)
-    text = written[0].read_text() if "md" in formats else ""
-    return written, text, json.loads(rows.to_json(orient="records", date_format="iso"))
+
+    def show() -> None:
+        say(overview_sentence(rows))
+        page = next((path for path in written if path.suffix == ".html"), written[0])
+        print_link(out, "overview", page)
+
+    return _Written(written, json.loads(rows.to_json(orient="records", date_format="iso")), show)
 
 
 @click.command()
 @click.argument("model")
 @click.option("--platform", "platform_name", type=click.Choice(PLATFORMS), help="Default: all.")
+@click.option("--all", "everything", is_flag=True, help="All findings, with evidence and tables.")
 @json_option
-@click.pass_obj
-def explain(store: Store, model: str, platform_name: str | None, as_json: bool) -> None:
-    """Say why MODEL[-PRECISION] is as fast as it is, and what to fix next, ranked by the time to gain."""
-    from sme2_assets.report.explain import explain as explained
-    from sme2_assets.report.insights import explanation_json, show_explanation
+@reads_store
+def explain(store: Store, model: str, platform_name: str | None, everything: bool, as_json: bool) -> None:
+    """Say why MODEL[-PRECISION] is as fast as it is, and what to fix next, ranked by the time to gain.
+
+    The answer, then five findings, each with what to do; --all has the rest, and what they rest on.
+    """
     from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.read import latest_sessions
 
     warehouse = Warehouse(store.warehouse)
-    found = [
-        explained(warehouse, run["session_id"])
-        for variant in measured_variants(warehouse, model)
-        for run in latest_sessions(warehouse, variant, platform_name)
-    ]
-    if not found:
-        raise Sme2Error(
-            f"There is no run of {model} in the warehouse yet.", f"Run `sme2 profile {model}` first."
-        )
+    newest = _newest(warehouse, model, platform_name)
+    # After a mistyped name was told.
+    from sme2_assets.report.answer import session_answer
+    from sme2_assets.report.explain import explain as explained
+    from sme2_assets.report.insights import explanation_json, show_explanation
+
+    found = [explained(warehouse, run["session_id"]) for run in newest]
+    answers = [session_answer(warehouse, explanation) for explanation in found]
     if as_json:
-        print_json([explanation_json(explanation) for explanation in found])
+        print_json([explanation_json(*each) for each in zip(found, answers, strict=True)])
         return
-    for explanation in found:
-        show_explanation(out, explanation)
+    for explanation, answer in zip(found, answers, strict=True):
+        show_explanation(out, explanation, answer, everything)
 
 
 @click.command("kernel-log")
@@ -252,7 +257,7 @@ def kernel_log(store: Store, log_file: Path, run_id: str | None, as_json: bool) 
 
 @click.command()
 @click.argument("model")
-@click.pass_obj
+@reads_store
 def language(store: Store, model: str) -> None:
     """What was measured of the language model MODEL, in the terms of llama-bench.
 
@@ -262,6 +267,7 @@ def language(store: Store, model: str) -> None:
     from sme2_assets.report.language import language_table
     from sme2_assets.report.terminal import print_table
     from sme2_assets.warehouse import Warehouse
+    from sme2_assets.warehouse.variants import measured_variants
 
     warehouse = Warehouse(store.warehouse)
     print_table(out, language_table(store, warehouse, measured_variants(warehouse, model)))

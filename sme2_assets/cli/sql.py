@@ -6,42 +6,28 @@ Belongs here: options, the shell, and how rows are printed. What a query may do 
 from __future__ import annotations
 
 import json
-import math
-import os
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from datetime import date, datetime
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.markup import escape
-from rich.table import Table
 
-from sme2_assets.cli.support import Printer, json_option, out, progress, tell
-from sme2_assets.errors import Sme2Error, WarehouseError
+from sme2_assets.cli.sql_rows import show_answer
+from sme2_assets.cli.sql_shell import run_shell
+from sme2_assets.cli.support import json_option, progress, reads_store, tell
+from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store, write_text_atomically
 
 if TYPE_CHECKING:
     from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.console import Answer, Console, Limits
+    from sme2_assets.warehouse.console import Console, Limits
 
 FORMATS = ("table", "csv", "json", "parquet")
 ROWS_SHOWN = 1000
-# Wider than any table.
-WHOLE = 100_000
-HELP = """\
-A query ends with a semicolon and may take several lines. Ctrl-C stops it, Ctrl-D leaves.
-  .tables        tables and views, and what they hold
-  .schema NAME   the columns of one, and what they mean
-  .help          this
-  .quit          leave
-docs/warehouse.md has twenty questions with their queries."""
 
 
 @click.command()
@@ -70,10 +56,11 @@ docs/warehouse.md has twenty questions with their queries."""
     type=click.IntRange(min=1),
     help=f"Rows that a table shows (default: {ROWS_SHOWN}). Other formats have all rows.",
 )
+@click.option("--records", is_flag=True, help="Show each row as a record, a line for each column.")
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds.")
 @click.option("--memory", default="2GB", show_default=True, help="Memory a query may use, e.g. 500MB.")
 @json_option
-@click.pass_obj
+@reads_store
 def sql(
     store: Store,
     query: str | None,
@@ -81,6 +68,7 @@ def sql(
     file_format: str | None,
     output: Path | None,
     limit: int | None,
+    records: bool,
     timeout: float,
     memory: str,
     as_json: bool,
@@ -97,12 +85,14 @@ def sql(
     chosen = _chosen_format(file_format, output, as_json)
     if limit is not None and chosen != "table":
         raise click.UsageError(f"--limit is for tables; say LIMIT {limit} in the query.")
+    if records and chosen != "table":
+        raise click.UsageError(f"--records is for reading; {chosen} has all columns.")
     warehouse, limits = Warehouse(store.warehouse), Limits(timeout, memory)
     if query is None and file is None and sys.stdin.isatty():
         if chosen != "table":
             raise click.UsageError("The shell shows tables; give a query for another format.")
         with open_console(warehouse, limits) as console:
-            _shell(console, limit or ROWS_SHOWN)
+            run_shell(console, limit or ROWS_SHOWN)
         return
     text = query if query is not None else (file or sys.stdin).read()
     with _stopped_by_ctrl_c():
@@ -114,20 +104,7 @@ def sql(
                 _give_json(console, text, output)
                 return
             for single in console.queries_in(text):
-                show_answer(console.ask(single, limit or ROWS_SHOWN))
-
-
-def show_answer(answer: Answer) -> None:
-    """Rows as a table, and how many they are."""
-    table = Table(*map(escape, answer.columns))
-    for row in answer.rows:
-        table.add_row(*(escape(_cell(value)) for value in row))
-    # A pipe or a file has no width: what is wide stays whole there.
-    printer = out if out.is_terminal else Printer(width=WHOLE)
-    measured = table.__rich_measure__(printer, printer.options).maximum
-    printer.print(table, width=None if out.is_terminal else measured)
-    count = f"{len(answer.rows)} row{'' if len(answer.rows) == 1 else 's'}"
-    out.print(f"the first {count}; there are more (--limit)" if answer.more else count, style="dim")
+                show_answer(console.ask(single, limit or ROWS_SHOWN), records)
 
 
 def _chosen_format(file_format: str | None, output: Path | None, as_json: bool) -> str:
@@ -169,8 +146,7 @@ def _give_file(warehouse: Warehouse, limits: Limits, text: str, chosen: str, out
 
 
 def _give_json(console: Console, text: str, output: Path | None) -> None:
-    rows = [{name: _json_value(value) for name, value in row.items()} for row in console.ask(text).records()]
-    made = json.dumps(rows, indent=2, allow_nan=False, default=str)
+    made = json.dumps(console.ask(text).records(), indent=2, allow_nan=False)
     if output is None:
         click.echo(made)
         return
@@ -180,39 +156,6 @@ def _give_json(console: Console, text: str, output: Path | None) -> None:
     tell(f"written: {output}")
 
 
-def _json_value(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, (date, datetime)):
-        return value.isoformat()
-    if isinstance(value, dict):
-        return {key: _json_value(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_json_value(inner) for inner in value]
-    return value
-
-
-def _cell(value: Any) -> str:
-    """A value to be read at a glance; files and JSON have all digits."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return _number(value)
-    if isinstance(value, datetime):
-        return value.isoformat(sep=" ", timespec="seconds")
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(_cell, value))
-    return str(value)
-
-
-def _number(value: float) -> str:
-    if not math.isfinite(value) or (value != 0 and not 1e-3 <= abs(value) < 1e15):
-        return f"{value:.3g}"
-    return f"{value:.4f}".rstrip("0").rstrip(".")
-
-
 @contextmanager
 def _stopped_by_ctrl_c() -> Iterator[None]:
     try:
@@ -220,113 +163,3 @@ def _stopped_by_ctrl_c() -> Iterator[None]:
     except KeyboardInterrupt:
         progress.print("stopped", style="bold red")
         sys.exit(130)
-
-
-def _shell(console: Console, rows_shown: int) -> None:
-    """Reads queries until the end. What goes wrong ends a query, never the shell."""
-    history = _load_history()
-    out.print("The warehouse, read-only. .help shows what you can type, .tables what is there.", style="dim")
-    typed: list[str] = []
-    try:
-        while True:
-            try:
-                line = input("  ...> " if typed else "sme2> ")
-            except KeyboardInterrupt:
-                typed = []
-                click.echo()
-                continue
-            except EOFError:
-                click.echo()
-                return
-            if not typed and line.strip().startswith("."):
-                if _leaves(console, line):
-                    return
-                continue
-            if typed or line.strip():
-                typed.append(line)
-            text = "\n".join(typed)
-            if is_complete(text):
-                typed = []
-                _tell(partial(_answer, console, text, rows_shown))
-    finally:
-        history()
-
-
-def is_complete(text: str) -> bool:
-    """Whether a typed text ends with the semicolon of a query: not one in quotes, nor in a comment."""
-    quote, index = "", 0
-    ended = False
-    while index < len(text):
-        rest, character = text[index:], text[index]
-        if quote:
-            quote = "" if character == quote else quote
-        elif rest.startswith(("--", "/*")):
-            end = rest.find("\n" if character == "-" else "*/")
-            if end < 0:
-                return ended and character == "-"
-            index += end + (1 if character == "-" else 2)
-            continue
-        elif not character.isspace():
-            quote = character if character in "'\"" else ""
-            ended = character == ";"
-        index += 1
-    return ended and not quote
-
-
-def _answer(console: Console, text: str, rows_shown: int) -> None:
-    started = time.monotonic()
-    for query in console.queries_in(text):
-        show_answer(console.ask(query, rows_shown))
-    out.print(f"{time.monotonic() - started:.2f} s", style="dim", highlight=False)
-
-
-def _leaves(console: Console, line: str) -> bool:
-    """Does what a line with a dot says; whether that is to leave."""
-    command, *words = line.strip().rstrip(";").split()
-    if command in (".quit", ".exit", ".q"):
-        return True
-    if command == ".tables":
-        _tell(lambda: show_answer(console.relations()))
-    elif command == ".schema" and len(words) == 1:
-        _tell(lambda: show_answer(console.schema(words[0])))
-    elif command == ".schema":
-        _complain("Name one table or view, e.g. .schema runs")
-    elif command == ".help":
-        click.echo(HELP)
-    else:
-        _complain(f"{command} is not known here; .help shows what is.")
-    return False
-
-
-def _tell(work: Callable[[], None]) -> None:
-    try:
-        work()
-    except KeyboardInterrupt:
-        _complain("stopped")
-    except WarehouseError as error:
-        _complain(str(error))
-
-
-def _complain(text: str) -> None:
-    tell(text, "bold red")
-
-
-def _load_history() -> Callable[[], None]:
-    """Gives arrow keys the lines of earlier shells; the result saves those of this one."""
-    try:
-        import readline
-    except ImportError:
-        return lambda: None
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    path = state / "sme2" / "sql_history"
-    # A history that cannot be read or kept is no reason to answer nothing.
-    with suppress(OSError):
-        readline.read_history_file(path)
-
-    def save() -> None:
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            readline.set_history_length(1000)
-            readline.write_history_file(path)
-
-    return save

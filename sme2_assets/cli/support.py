@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,10 +16,11 @@ from rich.segment import Segment
 from rich.text import Text
 
 from sme2_assets.diagnostics.steps import FAILED, NOT_REACHED, NOTE, CheckStep, Checkup
-from sme2_assets.errors import printable
+from sme2_assets.errors import Sme2Error, printable
+from sme2_assets.store import Store
 
 if TYPE_CHECKING:
-    from sme2_assets.warehouse import Warehouse
+    from rich.progress import Progress
 
 
 class Printer(Console):
@@ -38,6 +39,23 @@ class Printer(Console):
 out = Printer() if sys.stdout.isatty() else Printer(width=250)
 progress = Printer(stderr=True)
 
+
+def reads_store(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command that only reads the data folder, which must be there: a mistyped one would be empty."""
+
+    @click.pass_obj
+    @functools.wraps(command)
+    def given(store: Store, *args: Any, **options: Any) -> Any:
+        if not store.root.is_dir():
+            raise Sme2Error(
+                f"There is no data folder {store.root}.",
+                "Check --data and $SME2_DATA. If nothing was measured yet, run `sme2 profile MODEL` first.",
+            )
+        return command(store, *args, **options)
+
+    return given
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
@@ -51,16 +69,65 @@ def tell(text: str, style: str | None = None) -> None:
     progress.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-@contextmanager
-def progress_log(beginning: str = "starting") -> Iterator[Callable[[str], None]]:
-    """A spinner on standard error; gives a function that shows a line beside it and leaves it on record."""
-    with progress.status(beginning) as status:
+class ProgressLog:
+    """What people see of work that goes on: called with what is done now, told how much of it is done.
 
-        def log(message: str) -> None:
-            status.update(Text(message))
+    On a terminal one bar with the time that is left; with -v, and where there is no terminal, a line each.
+    """
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._task = bar.add_task("starting", total=None)
+        self._lines = _verbose or not progress.is_terminal
+
+    def __call__(self, message: str) -> None:
+        self._bar.update(self._task, description=printable(message))
+        if self._lines:
             tell(message, "dim")
 
-        yield log
+    def reached(self, share: float) -> None:
+        """How much of the whole is done, from 0 to 1."""
+        self._bar.update(self._task, total=1.0, completed=share)
+
+
+_verbose = False
+
+
+def _set_verbose(context: click.Context, option: click.Parameter, value: bool) -> None:
+    global _verbose
+    _verbose = value
+
+
+verbose_option = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_verbose,
+    help="Show every step, the compiler's too, instead of one bar.",
+)
+
+
+@contextmanager
+def progress_log() -> Iterator[ProgressLog]:
+    """The bar on standard error, gone when the work is done."""
+    from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+    from rich.table import Column
+
+    text = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False, table_column=text),
+        BarColumn(bar_width=16),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    # Without a terminal there is nothing to draw on.
+    with Bar(
+        *columns, console=progress, expand=True, transient=True, disable=not progress.is_terminal
+    ) as bar:
+        yield ProgressLog(bar)
 
 
 def print_json(value: Any) -> None:
@@ -89,59 +156,19 @@ def given_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def variants_of(
     model: str, inputs: Path | None = None, op_library: Path | None = None, sizes: Sequence[str] = ()
 ) -> list[str]:
-    """The variant that was named, or all precisions of the model that was, with what it is given.
+    """The variants that a command's arguments mean."""
+    from sme2_assets.models import given
 
-    The path of a .pte is taken into the models folder first.
-    """
-    from sme2_assets.models.given import take_inputs, take_library
-    from sme2_assets.models.registry import model_spec, requested
-    from sme2_assets.models.sources.pte import SUFFIX, take_in
-    from sme2_assets.models.spec import INPUTS, LIBRARY, Variant
-
-    path, at, options = model.partition("@")
-    if path.endswith((SUFFIX, f"{SUFFIX}-as_is")):
-        name = take_in(Path(path.removesuffix("-as_is")).expanduser())
-        tell(f"{path} is the model {name} from now on")
-        model = f"{name}{at}{options}"
-    chosen: dict[str, list[str]] = {name: values for text in sizes for name, values in [_sizes(text)]}
-    if inputs is not None:
-        chosen[INPUTS] = [take_inputs(inputs.expanduser())]
-    if op_library is not None:
-        chosen[LIBRARY] = [take_library(op_library.expanduser())]
-    return [
-        Variant(spec.with_options(dict(zip(chosen, values, strict=True))).key, variant.precision).key
-        for variant in requested(model)
-        for spec in [model_spec(variant.model)]
-        for values in itertools.product(*chosen.values())
-    ]
-
-
-def measured_variants(warehouse: Warehouse, model: str) -> list[str]:
-    """The variants that a model means; those of one that is gone are those that were measured."""
-    from sme2_assets.errors import ExportError
-    from sme2_assets.models.spec import plain_key
-
-    try:
-        return variants_of(model)
-    except ExportError:
-        rows = warehouse.query(
-            "SELECT DISTINCT variant FROM runs WHERE $key IN (variant, model) ORDER BY variant",
-            {"key": plain_key(model)},
-        )
-        if rows.empty:
-            raise
-        return [str(variant) for variant in rows["variant"]]
+    return given.variants_of(model, inputs, op_library, dict(map(_sizes, sizes)), tell)
 
 
 def _sizes(text: str) -> tuple[str, list[str]]:
-    from sme2_assets.models.spec import SIZE_PREFIX
-
     name, equals, values = text.partition("=")
     if not (name.isidentifier() and equals and all(value.isdigit() for value in values.split(","))):
         raise click.UsageError(
             f"--sizes wants a dimension and its sizes, as in seq=16,128,512, not {text!r}."
         )
-    return f"{SIZE_PREFIX}{name}", values.split(",")
+    return name, values.split(",")
 
 
 _MARKS = {

@@ -29,7 +29,7 @@ def worker(store: Store, name: str, sessions: int) -> None:
     try:
         import dagster as dg
 
-        from sme2_assets.workers import WorkerRunLauncher, worker_app
+        from sme2_assets.defs.workers import WorkerRunLauncher, worker_app
     except ImportError as error:
         raise Sme2Error(
             f"A worker needs packages that are not installed: {error}.", "pip install 'sme2-assets[deploy]'."

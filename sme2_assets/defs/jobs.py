@@ -22,6 +22,17 @@ noise_job = dg.define_asset_job(
     dg.AssetSelection.assets("aa_noise"),
     description="Measures a target against itself: the noise of the device.",
 )
+arms_job = dg.define_asset_job(
+    "compare_arms",
+    dg.AssetSelection.assets("arms_comparison"),
+    description="Measures arms that differ in one thing other than SME2, and compares them: `sme2 compare`.",
+)
+advise_job = dg.define_asset_job(
+    "advise",
+    dg.AssetSelection.assets("advice"),
+    description="Which changes of a model bring more of it onto the SME unit, from the emulated runs that "
+    "are there. `sme2 advise` measures them first.",
+)
 regressions_job = dg.define_asset_job(
     "look_for_regressions",
     dg.AssetSelection.assets("regressions"),
@@ -33,4 +44,4 @@ summary_job = dg.define_asset_job(
     description="Sums up a night and tells people. Runs after everything else of the night.",
 )
 
-JOBS = [profile_job, compare_job, noise_job, regressions_job, summary_job]
+JOBS = [profile_job, compare_job, noise_job, arms_job, advise_job, regressions_job, summary_job]

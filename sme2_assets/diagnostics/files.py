@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from sme2_assets.diagnostics.evidence_checks import require, strict_json, trace_steps
+from sme2_assets.diagnostics.evidence_checks import require, trace_steps
 from sme2_assets.diagnostics.steps import Checkup
-from sme2_assets.exchange.perfetto import faults_of_trace
+from sme2_assets.exchange.perfetto import faults_of_trace, read_packets
 from sme2_assets.store import Store
 
 _PTE_IDENTIFIER, _PTE_HEADER = b"ET12", b"eh00"
@@ -76,7 +76,9 @@ def validate_experiment(path: Path, store: Store) -> Checkup:
 
 
 def check_perfetto(path: Path) -> str:
-    document = strict_json(path)
-    faults = faults_of_trace(document)
+    try:
+        events, faults = faults_of_trace(read_packets(path))
+    except ValueError as error:
+        events, faults = 0, [str(error)]
     require(not faults, f"{len(faults)} faults, the first: {faults[0] if faults else ''}", "Export again.")
-    return f"{len(document['traceEvents']):,} events, all slices inside one another"
+    return f"{events:,} events, all slices inside one another"

@@ -16,6 +16,7 @@ from sme2_assets.diagnostics.steps import Checkup
 from sme2_assets.errors import TraceError, printable
 from sme2_assets.exchange.export import LISTING_FILE
 from sme2_assets.exchange.kit import KIT_MANIFEST, KIT_METRICS, kit_results, promised_files
+from sme2_assets.exchange.perfetto import SUFFIX
 
 # Sums of decimals in a CSV file against one another, in milliseconds: a thousandth of a nanosecond.
 _CSV_TOLERANCE_MS = 1e-9
@@ -37,7 +38,7 @@ def validate_export(folder: Path) -> Checkup:
     if (folder / KIT_METRICS).is_file():
         with made.step("metrics") as step:
             step.detail = _check_metrics(folder / KIT_METRICS)
-    for path in sorted(folder.glob("*.perfetto.json")):
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
         with made.step("trace") as step:
             step.detail = check_perfetto(path)
     return made

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from sme2_assets.analysis.comparison import why_not_a_pair, why_outputs_differ
+from sme2_assets.analysis.factors import SME2, factor_of
 from sme2_assets.diagnostics.evidence_checks import (
     AGAIN,
     check_conservation,
@@ -114,22 +115,26 @@ def _check_pair(made: Checkup, warehouse: Warehouse, run: dict[str, Any]) -> Non
         if not run["paired"]:
             step.note("The run was measured alone: it is compared with nothing.")
             return
-        session = runs_of_session(warehouse, run["session_id"])
-        if len(session) != 2:
+        first, *others = runs_of_session(warehouse, run["session_id"])
+        if not others:
             step.note("The other arm of the session is not in this warehouse.", AGAIN)
             return
-        off, on = session
-        fault = why_not_a_pair(off, on) or why_outputs_differ(off, on)
-        require(fault is None, f"{fault}", "Measure both states in one session: `sme2 profile`.")
-        step.detail = f"{off['run_id']} and {on['run_id']} differ in SME2 alone and compute the same"
+        for other in others:
+            fault = why_not_a_pair(first, other) or why_outputs_differ(first, other)
+            require(fault is None, f"{fault}", "Measure both in one session: `sme2 profile`, `sme2 compare`.")
+        factor = factor_of(first)
+        same = " and compute the same" if factor is None or factor.one_program else ""
+        in_what = "nothing" if factor is None else "SME2 alone" if factor is SME2 else f"{factor.name} alone"
+        names = " and ".join(each["run_id"] for each in (first, *others))
+        step.detail = f"{names} differ in {in_what}{same}"
     with made.step("comparison") as step:
         rows = warehouse.query(
-            "SELECT verdict, reason, speedup FROM comparisons WHERE session_id = ? AND variant = ? "
-            "AND platform = ? AND level = 'model'",
-            [run["session_id"], run["variant"], run["platform"]],
+            "SELECT verdict, reason FROM comparisons WHERE session_id = $session AND level = 'model' "
+            "AND $run IN (off_run_id, on_run_id) ORDER BY on_run_id",
+            {"session": run["session_id"], "run": run["run_id"]},
         )
         if rows.empty:
-            step.note("The pair was not compared yet.", "Materialise sme2_comparison for it.")
+            step.note("The pair was not compared yet.", "Run `sme2 warehouse sync`.")
         elif rows["verdict"].iloc[0] in ("not comparable", "insufficient data"):
             step.note(f"{rows['verdict'].iloc[0]}: {rows['reason'].iloc[0]}")
         else:

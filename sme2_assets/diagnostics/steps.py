@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sme2_assets.errors import Sme2Error
-from sme2_assets.targets.base import Availability
+
+if TYPE_CHECKING:
+    from sme2_assets.targets.base import Availability
 
 PASSED, FAILED, NOTE, NOT_REACHED = "passed", "failed", "note", "not reached"
 

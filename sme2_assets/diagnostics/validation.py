@@ -20,6 +20,7 @@ from sme2_assets.evidence.foreign import FOREIGN_FILE
 from sme2_assets.evidence.manifest import MANIFEST_FILE
 from sme2_assets.exchange.export import LISTING_FILE
 from sme2_assets.exchange.kit import KIT_MANIFEST, KIT_METRICS
+from sme2_assets.exchange.perfetto import SUFFIX
 from sme2_assets.store import Store
 
 _EXPERIMENT_SUFFIXES = (".yaml", ".yml", ".json")
@@ -71,7 +72,7 @@ def _validate_file(path: Path, store: Store) -> Checkup:
         return validate_program(path)
     if path.name in (MANIFEST_FILE, FOREIGN_FILE, LISTING_FILE, KIT_METRICS):
         return _validate_folder(path.parent, store)
-    if path.suffix == ".json" and _looks_like_a_trace(path):
+    if path.suffix == SUFFIX:
         return validate_perfetto(path)
     if path.suffix in _EXPERIMENT_SUFFIXES:
         return validate_experiment(path, store)
@@ -90,8 +91,3 @@ def _is_own_manifest(path: Path) -> bool:
         # Broken: most likely ours, where the folder has nothing else that tells.
         return next(path.parent.glob("round_*"), None) is not None
     return isinstance(document, dict) and "run_id" in document and "identity" in document
-
-
-def _looks_like_a_trace(path: Path) -> bool:
-    with path.open("rb") as file:
-        return b'"traceEvents"' in file.read(65536)

@@ -180,7 +180,7 @@ def finish_sessions(runs: Path) -> None:
         waiting[manifest.session_id].append((path, manifest))
     for session_id, folders in waiting.items():
         named = [path for path in runs.glob(f"{session_id}-*") if path.is_dir()]
-        if len(folders) + len(named) < (2 if folders[0][1].paired else 1):
+        if len(folders) + len(named) < folders[0][1].arms:
             continue
         for path, manifest in folders:
             # Whoever began it may be alive after all, and faster.
@@ -190,18 +190,18 @@ def finish_sessions(runs: Path) -> None:
 
 
 def arms_of_session(path: Path) -> list[Path]:
-    """The run folder and that of the other arm, where two were measured together: neither counts alone."""
+    """The run folder and those of the other arms that were measured with it: none counts alone."""
     manifest = RunFolder.open(path).manifest
-    if not manifest.paired:
+    if manifest.arms == 1:
         return [path]
     beside = (other for other in path.parent.glob(f"{manifest.session_id}-*") if other.is_dir())
     found = sorted(
         other for other in beside if RunFolder.open(other).manifest.session_id == manifest.session_id
     )
-    if len(found) != 2:
+    if len(found) != manifest.arms:
         raise EvidenceError(
-            f"{path} is one arm of a pair, and the folder of the other one is missing.",
-            "Restore that folder from a copy, or remove this one, too: half a session says nothing.",
+            f"{path} is one of {manifest.arms} arms of a session, and the folder of another one is missing.",
+            "Restore that folder from a copy, or remove this one, too: a part of a session says nothing.",
         )
     return found
 

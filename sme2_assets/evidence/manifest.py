@@ -20,7 +20,7 @@ MANIFEST_FILE = "manifest.json"
 
 
 class Identity(Part):
-    """What is compared: two runs of one comparison differ here in `sme2` alone."""
+    """What is compared: two runs of one comparison differ here in their factor alone."""
 
     variant: Text
     model: Text
@@ -146,15 +146,23 @@ def _sessions_are_numbered(v4: dict[str, Any]) -> dict[str, Any]:
     return {**v4, "sequence": 0}
 
 
+def _arms_are_counted(v5: dict[str, Any]) -> dict[str, Any]:
+    """Version 6 has sessions of more than two arms, and of arms that differ in something else than SME2."""
+    paired = v5["paired"]
+    factor = "sme2" if paired and v5["experiment"] == "sme2" else None
+    return {name: v for name, v in v5.items() if name != "paired"} | {"arms": 1 + paired, "factor": factor}
+
+
 class Manifest(Document):
     """The provenance of one profile run."""
 
-    VERSION: ClassVar[int] = 5
+    VERSION: ClassVar[int] = 6
     UPGRADES: ClassVar = {
         1: _arms_are_named,
         2: _outputs_are_listed,
         3: _devices_have_names,
         4: _sessions_are_numbered,
+        5: _arms_are_counted,
     }
     REMEDY: ClassVar[str] = "Remove that folder, or restore it from a copy; then measure again."
 
@@ -162,13 +170,21 @@ class Manifest(Document):
     session_id: Text
     # Larger than that of every session that was here when this one ended (sequence.py).
     sequence: Count
-    # `sme2`: the arms differ in the SME2 state. `aa`: both arms are the same, to learn the noise.
+    # `sme2`: the arms differ in the SME2 state. `arms`: they differ in another factor. `aa`: both are the
+    # same, to learn the noise.
     experiment: Text
+    # What the arms differ in (analysis.factors); None for one arm, and for identical ones.
+    factor: Text | None
     arm: Text
-    paired: Flag
+    # How many were measured together.
+    arms: Count
     identity: Identity
     context: Context
     info: Info
+
+    @property
+    def paired(self) -> bool:
+        return self.arms > 1
 
     def write(self, directory: Path) -> None:
         write_text_atomically(directory / MANIFEST_FILE, self.to_json())

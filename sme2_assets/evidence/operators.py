@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import StrictStr
+from pydantic import Field, StrictStr
 
 from sme2_assets.evidence.documents import Count, Document, Flag, Part, RelativePath
 
@@ -48,6 +48,11 @@ class Node(Part):
     inserted: Flag
     """A transpose or conversion that no line of the model asked for: layout, quantisation."""
     debug_handle: Count | None
+    reads: list[StrictStr] = Field(default_factory=list)
+    """Tensors that it reads and other nodes or the caller wrote, by names that are the same in all nodes of
+    the program. Constants are not among them."""
+    writes: list[StrictStr] = Field(default_factory=list)
+    """Tensors that it writes. Programs of earlier releases do not tell, and have none."""
 
 
 class Delegate(Part):
@@ -60,7 +65,8 @@ class Delegate(Part):
 class ProgramOperators(Document):
     """Delegates in the order of the plan's delegate calls, portable nodes in that of its kernel calls."""
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
+    UPGRADES: ClassVar = {1: lambda v1: v1}
     REMEDY: ClassVar[str] = "Export the model again, and measure it again."
 
     delegates: list[Delegate]
@@ -69,5 +75,8 @@ class ProgramOperators(Document):
     @property
     def macs(self) -> int:
         """Multiply-accumulates of all the nodes that have a number."""
-        nodes = [node for delegate in self.delegates for node in delegate.nodes] + self.portable
-        return sum(node.macs or 0 for node in nodes)
+        return sum(node.macs or 0 for node in self.nodes)
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [node for delegate in self.delegates for node in delegate.nodes] + self.portable

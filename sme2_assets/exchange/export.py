@@ -15,7 +15,7 @@ import pandas as pd
 
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.folder import TRACE_FILE, RunFolder
-from sme2_assets.exchange import perfetto, summaries, tables
+from sme2_assets.exchange import pairs, perfetto, summaries, tables
 from sme2_assets.exchange.summaries import ExportedArm
 from sme2_assets.store import Store, sha256_of_file, write_json
 from sme2_assets.warehouse.csv_files import write_csv
@@ -111,9 +111,9 @@ def _replace(staging: Path, folder: Path) -> None:
 
 
 def _arms(warehouse: Warehouse, run: dict[str, Any]) -> list[ExportedArm]:
-    """The run first, then the other arm where the two were measured together."""
+    """The run first, then the other arm where the two were measured together, with SME2 or as each other."""
     arms = [ExportedArm(run)]
-    if bool(run["paired"]):
+    if bool(run["paired"]) and run["experiment"] != "arms":
         session = runs_of_session(warehouse, run["session_id"])
         arms += [ExportedArm(other) for other in session if other["run_id"] != run["run_id"]]
     return arms
@@ -158,14 +158,19 @@ class _Writer:
                 self._write_tables(arm, formats)
             if "etdump" in formats:
                 self._copy_traces(arm)
+        statistics = {
+            arm.run["run_id"]: summaries.latency_statistics(self.warehouse, arm) for arm in self.arms
+        }
+        comparison = self._comparison()
+        self._write_latencies(formats, statistics, comparison)
         if "json" in formats or "markdown" in formats:
             self.log("summaries")
-            self._write_summaries(formats)
+            self._write_summaries(formats, statistics, comparison)
         if "perfetto" in formats:
             self.log("trace")
             arms = [(arm.run, self.store.run_dir(arm.run["run_id"])) for arm in self.arms]
-            trace = perfetto.trace_of_runs(self.warehouse, arms, inferences)
-            perfetto.write_trace(self.folder / f"{self.arms[0].model_stem}.perfetto.json", trace)
+            path = self.folder / f"{self.arms[0].model_stem}{perfetto.SUFFIX}"
+            perfetto.write_trace(path, self.warehouse, arms, inferences)
 
     def _table(self, arm: ExportedArm, name: str) -> pd.DataFrame:
         """A table of an arm, made once."""
@@ -200,11 +205,39 @@ class _Writer:
             kind = "etdump" if number == 0 else f"etdump_round_{number:02d}"
             arm.files[kind] = f"{arm.experiment}/{name}"
 
-    def _write_summaries(self, formats: Sequence[str]) -> None:
-        statistics = {
-            arm.run["run_id"]: summaries.latency_statistics(self.warehouse, arm) for arm in self.arms
-        }
-        comparison = self._comparison()
+    def _write_latencies(
+        self, formats: Sequence[str], statistics: dict[str, Any], comparison: pd.DataFrame
+    ) -> None:
+        """Times of each run, and of a pair side by side; nothing of an emulated one."""
+        timed = {arm: it for arm in self.arms if (it := statistics[arm.run["run_id"]]) is not None}
+        by_state = {arm.run["sme2"]: arm for arm in timed if arm.run["experiment"] == "sme2"}
+        off, on = by_state.get("off"), by_state.get("on")
+        with duckdb.connect() as connection:
+            if "csv" in formats:
+                for arm, each in timed.items():
+                    name = f"{arm.experiment}/{arm.prefix}_e2e_latency.csv"
+                    write_csv(connection.from_df(pairs.e2e_latency(arm, each)), self.folder / name)
+                    arm.files["e2e_latency"] = name
+            if off is None or on is None:
+                return
+            if "csv" in formats:
+                shares = {
+                    name: dict(zip(rows["category"], rows["pct_total"], strict=True))
+                    for name, rows in (
+                        (pairs.OFF, self._table(off, "categories")),
+                        (pairs.ON, self._table(on, "categories")),
+                    )
+                }
+                compared = pairs.category_comparison(comparison, shares)
+                write_csv(connection.from_df(compared), self.folder / f"{off.model_stem}_comparison.csv")
+        robust = pairs.robust_comparison(timed[off], timed[on], comparison)
+        if "json" in formats and robust is not None:
+            name = "_vs_".join(f"{arm.prefix}_exec_all_runs_timeline" for arm in (off, on))
+            write_json(self.folder / f"{name}_robust_comparison.json", robust)
+
+    def _write_summaries(
+        self, formats: Sequence[str], statistics: dict[str, Any], comparison: pd.DataFrame
+    ) -> None:
         stem = self.arms[0].model_stem
         if "json" in formats:
             for arm in self.arms:
@@ -238,7 +271,8 @@ class _Writer:
         """What was found for this pair; empty for a run alone, and before its comparison is made."""
         run = self.arms[0].run
         return self.warehouse.query(
-            "SELECT * FROM comparisons WHERE session_id = ? AND variant = ? AND platform = ?",
+            "SELECT * FROM comparisons "
+            "WHERE session_id = ? AND variant = ? AND platform = ? AND experiment <> 'arms'",
             [run["session_id"], run["variant"], _text(run["platform"])],
         )
 

@@ -1,488 +1,319 @@
 """A run, and the other arm of its session, as a trace that the Perfetto UI opens.
 
-The format is that of Chrome's trace events (JSON), which Perfetto reads as it is, and other viewers too. Each
-arm is a process, and once more for its kernels pass, which is another run of the model with other times.
-On the track `inference` slices lie inside one another: Method::execute, the calls in it, the operators in
-those. What is left of a slice is filled with overhead, so that every nanosecond of Method::execute is in
-exactly one innermost slice. Samples are slices on a track for each thread, as long as the sampler's period.
+The format is Perfetto's own, in protobuf, by the messages of the published schema. Each arm is a group of
+tracks, and once more for its kernels pass, which is another run of the model with other times; the arms of a
+pass are below one another. A flow leads from an operator of the kernels pass to the samples taken in it.
 
 Times are those that were measured. Only the start of a round is moved: round n of every arm starts at the
-same place, so that arms can be seen one above the other.
+same place, so that arms can be seen side by side. One process is in memory at a time, whatever the trace has.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any
 
-import numpy as np
-import pandas as pd
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
+    InternedData,
+    TracePacket,
+    TrackDescriptor,
+    TrackEvent,
+)
+from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
-from sme2_assets.analysis.paths import Paths
-from sme2_assets.analysis.samples import attribute_samples
-from sme2_assets.errors import Sme2Error
-from sme2_assets.etdump import EventKind, Events, read_etdump
-from sme2_assets.evidence.folder import TRACE_FILE, RunFolder
-from sme2_assets.evidence.foreign import FOREIGN_FILE
-from sme2_assets.evidence.result import TRACED_PASSES
-from sme2_assets.evidence.samples import SAMPLES_FILE, Samples
-from sme2_assets.warehouse.read import rows_of_view
+from sme2_assets.exchange.slices import (
+    Place,
+    Process,
+    Slice,
+    facts_of_operators,
+    is_null,
+    processes_of,
+    shown,
+    window,
+)
 from sme2_assets.warehouse.store import Warehouse
 
+SUFFIX = ".pftrace"
 # Of each process, so that the file stays small enough to open at once.
 MOST_INFERENCES = 5
 MOST_SAMPLED_INFERENCES = 50
 BETWEEN_ROUNDS_NS = 1_000_000
-INFERENCE_TRACK = 1
-FIRST_SAMPLE_TRACK = 10
-DELEGATE_OVERHEAD, FRAMEWORK_OVERHEAD = "Delegate overhead", "Framework overhead"
-# What an operator's slice tells, from the view operator_facts.
-_FACTS = (
-    *(
-        "category",
-        "op_type",
-        "data_type",
-        "on_sme_unit",
-        "sme2_evidence",
-        "module",
-        "module_type",
-        "source",
-        "code",
-    ),
-    *("node_kind", "input_shape", "output_shape", "kernel_size", "macs", "samples", "sme_samples"),
-)
+PASSES = ("etdump", "kernels")
+COUNTERS = {
+    "cpu_mhz": ("CPU frequency", "MHz"),
+    "temperature_c": ("temperature", "°C"),
+    "load_1m": ("load", "1 min"),
+}
+# Of a field of TracePacket: the only packets of a trace.
+_PACKET_TAG = 0x0A
 
-Facts = dict[tuple[int, int], dict[str, Any]]
+Arm = tuple[dict[str, Any], Path]
 
 
 @dataclass(frozen=True)
-class _Process:
-    """One runner process of a run."""
+class _Part:
+    """A process, and where it lies in the trace."""
 
-    round: int
-    pass_kind: str
-    directory: Path
-    warmup: int
-
-
-class _Slice(NamedTuple):
-    """A stretch of time on a track, in nanoseconds of the trace's clock."""
-
-    name: str
-    kind: str
+    process: Process
     start: int
     end: int
-    args: dict[str, Any]
-    depth: int
+    base: int
+
+    def at(self, time_ns: int) -> int:
+        return time_ns - self.start + self.base
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """What is drawn of one process: slices and samples between two times of its own clock."""
-
-    process: _Process
-    start: int
-    end: int
-    slices: list[_Slice]
-    threads: dict[int, str]
-    samples: list[tuple[int, _Slice]]
-
-
-def trace_of_runs(
-    warehouse: Warehouse, arms: Sequence[tuple[dict[str, Any], Path]], inferences: int = MOST_INFERENCES
-) -> dict[str, Any]:
+def write_trace(
+    path: Path, warehouse: Warehouse, arms: Sequence[Arm], inferences: int = MOST_INFERENCES
+) -> None:
     """The trace of runs of one session; each with its row of the table `runs` and its folder."""
-    shown = [_shown(warehouse, run, folder, inferences) for run, folder in arms]
-    events: list[dict[str, Any]] = []
-    for pass_number, pass_kind in enumerate(("etdump", "kernels")):
-        bases = _bases([part for parts in shown for part in parts if part.process.pass_kind == pass_kind])
-        for number, ((run, _), parts) in enumerate(zip(arms, shown, strict=True)):
-            of_pass = [part for part in parts if part.process.pass_kind == pass_kind]
-            if of_pass:
-                pid = 1 + 2 * number + pass_number
-                events += _metadata(pid, run, pass_kind, of_pass)
-                for part in of_pass:
-                    events += _drawn(pid, part, bases[part.process.round])
-                if pass_kind == "etdump":
-                    events += _counters(warehouse, pid, run["run_id"], of_pass, bases)
-    # Stable: of events at one time those of a track stay in the order that opens and closes slices.
-    events.sort(key=lambda event: (event["ph"] != "M", event.get("ts", 0)))
-    return {
-        "displayTimeUnit": "ns",
-        "otherData": {
-            "runs": ", ".join(run["run_id"] for run, _ in arms),
-            "note": "Times are as measured; rounds of all arms are moved to start together.",
-        },
-        "traceEvents": events,
-    }
-
-
-def write_trace(path: Path, trace: dict[str, Any]) -> None:
-    """One event a line: what people search for with grep is found."""
-    head = {key: value for key, value in trace.items() if key != "traceEvents"}
-    lines = ",\n".join(
-        json.dumps(event, ensure_ascii=True, allow_nan=False) for event in trace["traceEvents"]
-    )
-    path.write_text(json.dumps(head, allow_nan=False)[:-1] + ', "traceEvents": [\n' + lines + "\n]}\n")
-
-
-def faults_of_trace(document: Any) -> list[str]:
-    """What is wrong with a trace by the format's own rules; Perfetto would drop or misplace such events."""
-    events = document.get("traceEvents") if isinstance(document, dict) else None
-    if not isinstance(events, list) or not events:
-        return ["there are no trace events"]
-    faults: list[str] = []
-    tracks: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for event in events:
-        fault = _fault_of_event(event)
-        if fault is not None:
-            faults.append(f"{fault}: {json.dumps(event)[:200]}")
-        elif event["ph"] in "BEi":
-            tracks.setdefault((event["pid"], event["tid"]), []).append(event)
-    named = {event.get("pid") for event in events if event.get("name") == "process_name"}
-    faults += [f"process {pid} has no name" for pid in sorted({pid for pid, _ in tracks} - named)]
-    for (pid, tid), of_track in tracks.items():
-        faults += [f"track {pid}/{tid}: {fault}" for fault in _nesting_faults(of_track)]
-    return faults
-
-
-def _fault_of_event(event: Any) -> str | None:
-    if not isinstance(event, dict) or event.get("ph") not in ("B", "E", "i", "M", "C"):
-        return "an event of no known kind"
-    if not isinstance(event.get("name"), str) or not isinstance(event.get("pid"), int):
-        return "an event without name or process"
-    if event["ph"] == "M":
-        return None if isinstance(event.get("args"), dict) else "metadata without arguments"
-    at = event.get("ts")
-    if not isinstance(at, int | float) or not math.isfinite(at) or at < 0:
-        return "an event without a time"
-    if event["ph"] in "BEi" and not isinstance(event.get("tid"), int):
-        return "a slice without thread"
-    values = event.get("args", {}).values()
-    if event["ph"] == "C" and not (values and all(isinstance(value, int | float) for value in values)):
-        return "a counter without number"
-    return None
-
-
-def _nesting_faults(events: list[dict[str, Any]]) -> Iterator[str]:
-    """Slices of one track that do not lie inside one another, or have no end."""
-    opened: list[str] = []
-    last = 0.0
-    for event in events:
-        if event["ts"] < last:
-            yield f"{event['name']!r} at {event['ts']} comes after what is later"
-        last = event["ts"]
-        if event["ph"] == "B":
-            opened.append(event["name"])
-        elif event["ph"] == "E" and (not opened or opened.pop() != event["name"]):
-            yield f"{event['name']!r} at {event['ts']} ends, but another slice is the innermost one"
-    yield from (f"{name!r} has no end" for name in opened)
-
-
-def _shown(warehouse: Warehouse, run: dict[str, Any], folder: Path, inferences: int) -> list[_Shown]:
-    facts = _operator_facts(warehouse, run["run_id"])
-    return [
-        _shown_process(
-            process,
-            facts,
-            inferences if process.pass_kind == "etdump" else max(inferences, MOST_SAMPLED_INFERENCES),
+    # "off" comes before "on", and "a" before "b".
+    arms = sorted(arms, key=lambda arm: str(arm[0]["arm"]))
+    processes = [processes_of(run, folder, inferences, MOST_SAMPLED_INFERENCES) for run, folder in arms]
+    with path.open("wb") as file:
+        tracks = _Tracks(file)
+        run = arms[0][0]
+        runs = ", ".join(str(each["run_id"]) for each, _ in arms)
+        root = tracks.add(
+            f"{run['variant']} on {run['platform']}",
+            description=f"{runs}. Times are as measured; rounds of all arms are moved to start together.",
         )
-        for process in _processes(run, folder)
-    ]
+        for rank, pass_kind in enumerate(PASSES):
+            of_pass = [[each for each in of_arm if each.pass_kind == pass_kind] for of_arm in processes]
+            parts = _placed(of_pass)
+            for number, ((run, _), of_arm) in enumerate(zip(arms, parts, strict=True)):
+                if of_arm:
+                    group = tracks.add(
+                        _name_of_arm(run, pass_kind),
+                        root,
+                        rank=len(arms) * rank + number,
+                        description=str(run["run_id"]),
+                    )
+                    _write_arm(tracks, group, warehouse, run, of_arm)
 
 
-def _processes(run: dict[str, Any], folder: Path) -> list[_Process]:
-    if not folder.is_dir():
-        raise Sme2Error(
-            f"The evidence of run {run['run_id']} is gone: there is no folder {folder}.",
-            "Only a run whose traces are there can be shown as a trace; the tables come from the warehouse.",
-        )
-    if (folder / FOREIGN_FILE).is_file():
-        return [_Process(0, "etdump", folder, 0 if pd.isna(run["warmup"]) else int(run["warmup"]))]
-    return [
-        _Process(each.facts.round, each.facts.pass_kind, each.folder, each.result.traced_warmup)
-        for each in RunFolder.open(folder).processes(*TRACED_PASSES)
-    ]
+def _name_of_arm(run: Mapping[str, Any], pass_kind: str) -> str:
+    state = "state unknown" if is_null(run["sme2"]) else run["sme2"]
+    name = f"reference ({run['arch']})" if run["fidelity"] == "reference" else f"SME2 {state}"
+    arm = f" ({run['arm']})" if run["experiment"] in ("aa", "arms") else ""
+    what = "" if pass_kind == "etdump" else ", kernels pass (sampled)"
+    notes = {"emulated": ", emulated: times mean nothing", "reference": ": says nothing about SME2"}
+    return f"{name}{arm}{what}{notes.get(run['fidelity'], '')}"
 
 
-def _operator_facts(warehouse: Warehouse, run_id: str) -> Facts:
-    rows = rows_of_view(warehouse, "operator_facts", run_id)
-    return {
-        _key(row.delegate, row.position): {"backend": row.backend}
-        | {name: _plain(getattr(row, name)) for name in _FACTS if not _is_null(getattr(row, name))}
-        for row in rows.itertuples(index=False)
-    }
-
-
-def _shown_process(process: _Process, facts: Facts, most: int) -> _Shown:
-    events = read_etdump(process.directory / TRACE_FILE)
-    blocks = events.execute_blocks()[process.warmup :][:most]
-    paths = Paths.of(events)
-    slices = [
-        drawn
-        for iteration, block in enumerate(blocks.tolist(), process.warmup)
-        for drawn in _inference_slices(events, block, iteration, paths, facts)
-    ]
-    if not slices:
-        raise Sme2Error(f"{process.directory / TRACE_FILE} contains no timed inference.", "Measure again.")
-    start, end = slices[0].start, max(drawn.end for drawn in slices)
-    threads: dict[int, str] = {}
-    samples: list[tuple[int, _Slice]] = []
-    if process.pass_kind == "kernels":
-        read = Samples.read(process.directory / SAMPLES_FILE)
-        threads, samples = _sample_slices(read, events, process.warmup, facts, start, end)
-    return _Shown(process, start, end, slices, threads, samples)
-
-
-def _inference_slices(
-    events: Events, block: int, iteration: int, paths: Paths, facts: Facts
-) -> Iterator[_Slice]:
-    """Method::execute and all inside it, outer slices before inner ones."""
-    children: dict[int, list[int]] = {}
-    parents = events.parent_rows()
-    rows = range(*events.block_rows(block).indices(len(events)))
-    execute = next(row for row in rows if events.kind[row] == EventKind.METHOD_EXECUTE)
-    for row in rows:
-        if events.kind[row] != EventKind.OTHER and row != execute:
-            parent = int(parents[row])
-            children.setdefault(parent if parent >= 0 else execute, []).append(row)
-    portable = [
-        row
-        for row in rows
-        if events.kind[row] == EventKind.NATIVE_CALL
-        or (events.kind[row] == EventKind.OPERATOR_CALL and row not in children)
-    ]
-    places = {row: (-1, place) for place, row in enumerate(portable, int(paths.first_portable[iteration]))}
-    for row in rows:
-        if events.delegate_call[row] >= 0:
-            delegate = int(events.delegate_call[row] + paths.first_delegate[iteration])
-            places[row] = (delegate, int(events.position[row]))
-    start, end = int(events.start_ns[execute]), int(events.end_ns[execute])
-    yield _Slice(
-        "Method::execute", "inference", start, end, {"iteration": iteration, "duration_ns": end - start}, 0
-    )
-    yield from _inside(events, execute, start, end, 1, children, places, facts)
-
-
-def _inside(
-    events: Events,
-    parent: int,
-    start: int,
-    end: int,
-    depth: int,
-    children: dict[int, list[int]],
-    places: dict[int, tuple[int, int]],
-    facts: Facts,
-) -> Iterator[_Slice]:
-    """The slices inside a call: its parts, and overhead wherever there is none.
-
-    XNNPACK rounds its operators to microseconds, so the last of them may seem to end after their call. Its
-    slice is cut there; its argument `duration_ns` is the time that was measured.
-    """
-    in_delegate = events.kind[parent] == EventKind.DELEGATE_CALL
-    overhead = DELEGATE_OVERHEAD if in_delegate else FRAMEWORK_OVERHEAD
-    kind = "delegate_overhead" if in_delegate else "framework_overhead"
-    now = start
-
-    def gap(until: int) -> Iterator[_Slice]:
-        if until > now:
-            yield _Slice(overhead, kind, now, until, {}, depth)
-
-    for row in sorted(children.get(parent, []), key=lambda row: (events.start_ns[row], row)):
-        began, ended = int(events.start_ns[row]), int(events.end_ns[row])
-        first = min(max(began, now), end)
-        last = min(max(ended, first), end)
-        yield from gap(first)
-        args: dict[str, Any] = {"duration_ns": ended - began}
-        if last - first != ended - began:
-            args["cut"] = True
-        yield from _call(events, row, first, last, depth, args, children, places, facts)
-        now = last
-    yield from gap(end)
-
-
-def _call(
-    events: Events,
-    row: int,
-    start: int,
-    end: int,
-    depth: int,
-    args: dict[str, Any],
-    children: dict[int, list[int]],
-    places: dict[int, tuple[int, int]],
-    facts: Facts,
-) -> Iterator[_Slice]:
-    name = events.names[int(events.name[row])]
-    if events.kind[row] == EventKind.DELEGATE_CALL or row not in places:
-        if row in places:
-            args["delegate"] = places[row][0]
-        yield _Slice(name, "call", start, end, args, depth)
-        yield from _inside(events, row, start, end, depth + 1, children, places, facts)
-        return
-    delegate, position = places[row]
-    placed = {"position": position} | ({"delegate": delegate} if delegate >= 0 else {})
-    yield _Slice(name, "operator", start, end, {**args, **placed, **facts.get(places[row], {})}, depth)
-
-
-def _sample_slices(
-    samples: Samples, events: Events, warmup: int, facts: Facts, start: int, end: int
-) -> tuple[dict[int, str], list[tuple[int, _Slice]]]:
-    """Every sample of the window on the track of its thread, up to the next one or the sampler's period."""
-    where = attribute_samples(samples, events, warmup)
-    threads: dict[int, str] = {}
-    slices = []
-    for thread, about in enumerate(samples.threads):
-        chosen = np.flatnonzero(
-            (samples.thread == thread) & (samples.time_ns >= start) & (samples.time_ns < end)
-        )
-        chosen = chosen[np.argsort(samples.time_ns[chosen], kind="stable")]
-        if len(chosen) == 0:
-            continue
-        kind = "main thread" if about.main else "pool thread"
-        threads[FIRST_SAMPLE_TRACK + thread] = f"samples: {about.name} {about.tid} ({kind})"
-        times = samples.time_ns[chosen]
-        ends = np.minimum(np.append(times[1:], end), times + samples.period_ns)
-        functions = [samples.functions[index] for index in samples.function[chosen].tolist()]
-        places = where.iloc[chosen].to_dict("records")
-        for function, place, began, ended in zip(
-            functions, places, times.tolist(), ends.tolist(), strict=True
-        ):
-            args = {
-                "unit": place["unit"],
-                "in": place["kind"],
-                "near_boundary": bool(place["near_boundary"]),
-                "library": function.library,
-                "iteration": _plain(place["iteration"]),
-            }
-            if place["kind"] == "operator":
-                key = _key(place["delegate"], place["position"])
-                args |= {"delegate": key[0], "position": key[1]}
-                shown = ("backend", "category", "module")
-                args |= {name: facts[key][name] for name in shown if name in facts.get(key, {})}
-            args = {name: value for name, value in args.items() if not _is_null(value)}
-            name = function.symbol or f"{function.library or 'unknown'}+0x{function.offset:x}"
-            drawn = _Slice(name, "sample", began, ended, args, 0)
-            slices.append((FIRST_SAMPLE_TRACK + thread, drawn))
-    return threads, slices
-
-
-def _bases(parts: Sequence[_Shown]) -> dict[int, int]:
-    """Where each round starts: behind the longest of the round before."""
+def _placed(processes: Sequence[Sequence[Process]]) -> list[list[_Part]]:
+    """Where the processes of each arm lie: each round behind the longest of the round before."""
+    windows = {process: window(process) for of_arm in processes for process in of_arm}
     bases: dict[int, int] = {}
     now = 0
-    for number in sorted({part.process.round for part in parts}):
+    for number in sorted({process.round for process in windows}):
         bases[number] = now
-        now += max(part.end - part.start for part in parts if part.process.round == number)
+        now += max(end - start for process, (start, end) in windows.items() if process.round == number)
         now += BETWEEN_ROUNDS_NS
-    return bases
+    return [
+        [_Part(process, *windows[process], bases[process.round]) for process in of_arm]
+        for of_arm in processes
+    ]
 
 
-def _metadata(
-    pid: int, run: dict[str, Any], pass_kind: str, parts: Sequence[_Shown]
-) -> Iterator[dict[str, Any]]:
-    state = "state unknown" if _is_null(run["sme2"]) else run["sme2"]
-    arm = f" ({run['arm']})" if run["experiment"] == "aa" else ""
-    what = "" if pass_kind == "etdump" else ", kernels pass (sampled)"
-    notes = {
-        "emulated": ", emulated: times mean nothing",
-        "reference": f", a reference on {run['arch']}: says nothing about SME2",
-    }
-    label = run["run_id"] + notes.get(run["fidelity"], "")
-    threads = {INFERENCE_TRACK: "inference"}
+def _write_arm(
+    tracks: _Tracks, group: int, warehouse: Warehouse, run: Mapping[str, Any], parts: Sequence[_Part]
+) -> None:
+    facts = facts_of_operators(warehouse, run["run_id"])
+    inference = tracks.add("inference", group)
+    threads: dict[str, int] = {}
     for part in parts:
-        threads |= part.threads
-    name = f"reference ({run['arch']})" if run["fidelity"] == "reference" else f"SME2 {state}"
-    yield _named("process_name", pid, 0, {"name": f"{name}{arm}{what}"})
-    yield _named("process_labels", pid, 0, {"labels": label})
-    yield _named("process_sort_index", pid, 0, {"sort_index": pid})
-    for tid, name in threads.items():
-        yield _named("thread_name", pid, tid, {"name": name})
-        yield _named("thread_sort_index", pid, tid, {"sort_index": tid})
+        drawn = shown(part.process, facts)
+        flows = tracks.flows(drawn.samples)
+        tracks.draw(inference, part, drawn.slices, flows)
+        for name, samples in drawn.samples.items():
+            if name not in threads:
+                threads[name] = tracks.add(name, group, rank=1 + len(threads))
+            tracks.draw(threads[name], part, samples, flows)
+    if parts[0].process.pass_kind == "etdump":
+        _write_counters(tracks, group, warehouse, run["run_id"], parts)
 
 
-def _named(name: str, pid: int, tid: int, args: dict[str, Any]) -> dict[str, Any]:
-    return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}
-
-
-def _drawn(pid: int, part: _Shown, base: int) -> Iterator[dict[str, Any]]:
-    """Begin and end of every slice, in the order that opens and closes them.
-
-    Not one event with a duration: its end would be a sum of decimals, and a viewer that adds them finds some
-    slices to end a hair after those they lie in.
-    """
-    tracks: dict[int, list[_Slice]] = {INFERENCE_TRACK: part.slices}
-    for tid, drawn in part.samples:
-        tracks.setdefault(tid, []).append(drawn)
-    for tid, drawn_slices in tracks.items():
-        opened: list[_Slice] = []
-        for drawn in drawn_slices:
-            while opened and opened[-1].depth >= drawn.depth:
-                yield _edge("E", pid, tid, opened.pop(), part, base)
-            if drawn.end == drawn.start:
-                # Below XNNPACK's microsecond. An instant: viewers disagree on what ends first at one time.
-                yield _edge("i", pid, tid, drawn, part, base)
-                continue
-            yield _edge("B", pid, tid, drawn, part, base)
-            opened.append(drawn)
-        while opened:
-            yield _edge("E", pid, tid, opened.pop(), part, base)
-
-
-def _edge(phase: str, pid: int, tid: int, drawn: _Slice, part: _Shown, base: int) -> dict[str, Any]:
-    at = drawn.end if phase == "E" else drawn.start
-    edge: dict[str, Any] = {"ph": phase, "name": drawn.name, "cat": drawn.kind, "pid": pid, "tid": tid}
-    edge["ts"] = _us(at - part.start + base)
-    if phase == "i":
-        edge["s"] = "t"  # Of its thread: it lies inside the slice that is open there.
-    return edge if phase == "E" else {**edge, "args": {"round": part.process.round, **drawn.args}}
-
-
-def _counters(
-    warehouse: Warehouse, pid: int, run_id: str, parts: Sequence[_Shown], bases: dict[int, int]
-) -> Iterator[dict[str, Any]]:
+def _write_counters(
+    tracks: _Tracks, group: int, warehouse: Warehouse, run_id: str, parts: Sequence[_Part]
+) -> None:
     """The machine before and after every round, where it could be read."""
-    lengths = {part.process.round: part.end - part.start for part in parts}
+    of_round = {part.process.round: part for part in parts}
     rows = warehouse.query(
-        "SELECT round, moment, cpu_mhz, temperature_c, load_1m FROM environment WHERE run_id = ?", [run_id]
+        "SELECT round, moment, cpu_mhz, temperature_c, load_1m FROM environment WHERE run_id = ? "
+        "ORDER BY round, moment DESC",
+        [run_id],
     )
-    names = {"cpu_mhz": "CPU frequency (MHz)", "temperature_c": "temperature (°C)", "load_1m": "load (1 min)"}
-    for row in rows.itertuples(index=False):
-        if row.round not in bases:
+    for rank, (column, (name, unit)) in enumerate(COUNTERS.items(), start=1000):
+        known = [row for row in rows.itertuples(index=False) if not is_null(getattr(row, column))]
+        known = [row for row in known if row.round in of_round]
+        track = tracks.add(name, group, rank=rank, unit=unit) if known else 0
+        for row in known:
+            part = of_round[row.round]
+            at = part.at(part.end if row.moment == "after" else part.start)
+            tracks.count(track, at, float(getattr(row, column)))
+
+
+class _Tracks:
+    """Writes tracks and what is on them, packet by packet; texts that come again are written once."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._builder = StreamingTraceProtoBuilder(file)
+        self._known: dict[str, dict[str, int]] = {}
+        self._tracks = self._flows = 0
+        # Before the first packet a reader knows no text.
+        self._state = TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
+
+    def add(
+        self, name: str, parent: int = 0, *, rank: int = 0, description: str = "", unit: str | None = None
+    ) -> int:
+        """A track below another one, in the order of their ranks; with a unit it is a counter."""
+        self._tracks += 1
+        packet = self._packet()
+        track = packet.track_descriptor
+        track.uuid, track.name, track.sibling_order_rank = self._tracks, name, rank
+        track.child_ordering = TrackDescriptor.EXPLICIT
+        if parent:
+            track.parent_uuid = parent
+        if description:
+            track.description = description
+        if unit is not None:
+            track.counter.unit_name = unit
+        self._builder.write_packet(packet)
+        return self._tracks
+
+    def flows(self, samples: Mapping[str, Sequence[Slice]]) -> dict[Place, int]:
+        """A flow for each operator that was sampled in this process."""
+        places = {
+            each.place for of_thread in samples.values() for each in of_thread if each.place is not None
+        }
+        first = self._flows + 1
+        self._flows += len(places)
+        return {place: number for number, place in enumerate(sorted(places), first)}
+
+    def draw(self, track: int, part: _Part, slices: Sequence[Slice], flows: Mapping[Place, int]) -> None:
+        """Begin and end of every slice, in the order that opens and closes them."""
+        opened: list[Slice] = []
+        for drawn in slices:
+            while opened and opened[-1].depth >= drawn.depth:
+                self._edge(track, TrackEvent.TYPE_SLICE_END, part.at(opened.pop().end))
+            # Below XNNPACK's microsecond: an instant lies inside the slice that is open there.
+            kind = TrackEvent.TYPE_INSTANT if drawn.end == drawn.start else TrackEvent.TYPE_SLICE_BEGIN
+            flow = None if drawn.place is None else flows.get(drawn.place)
+            self._edge(track, kind, part.at(drawn.start), drawn, part.process.round, flow)
+            if kind == TrackEvent.TYPE_SLICE_BEGIN:
+                opened.append(drawn)
+        while opened:
+            self._edge(track, TrackEvent.TYPE_SLICE_END, part.at(opened.pop().end))
+
+    def count(self, track: int, at: int, value: float) -> None:
+        packet = self._packet(at)
+        event = packet.track_event
+        event.type, event.track_uuid, event.double_counter_value = TrackEvent.TYPE_COUNTER, track, value
+        self._builder.write_packet(packet)
+
+    def _edge(
+        self,
+        track: int,
+        edge: Any,
+        at: int,
+        drawn: Slice | None = None,
+        round_number: int = 0,
+        flow: int | None = None,
+    ) -> None:
+        packet = self._packet(at)
+        event = packet.track_event
+        event.type, event.track_uuid = edge, track
+        if drawn is not None:
+            texts = packet.interned_data
+            event.name_iid = self._iid(texts, "event_names", "name", drawn.name)
+            event.category_iids.append(self._iid(texts, "event_categories", "name", drawn.kind))
+            for name, value in {"round": round_number, **drawn.args}.items():
+                told = event.debug_annotations.add()
+                told.name_iid = self._iid(texts, "debug_annotation_names", "name", name)
+                if isinstance(value, bool):
+                    told.bool_value = value
+                elif isinstance(value, int):
+                    told.int_value = value
+                elif isinstance(value, float):
+                    told.double_value = value
+                else:
+                    told.string_value_iid = self._iid(
+                        texts, "debug_annotation_string_values", "str", str(value)
+                    )
+            if flow is not None:
+                event.flow_ids.append(flow)
+        self._builder.write_packet(packet)
+
+    def _packet(self, at: int | None = None) -> TracePacket:
+        packet = self._builder.create_packet()
+        packet.trusted_packet_sequence_id = 1
+        packet.sequence_flags, self._state = self._state, TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
+        if at is not None:
+            packet.timestamp = at
+        return packet
+
+    def _iid(self, texts: InternedData, kind: str, field: str, text: str) -> int:
+        """The number of a text; the packet where it comes first has it."""
+        known = self._known.setdefault(kind, {})
+        if text not in known:
+            known[text] = len(known) + 1
+            entry = getattr(texts, kind).add(iid=known[text])
+            setattr(entry, field, text.encode() if field == "str" else text)
+        return known[text]
+
+
+def read_packets(path: Path) -> Iterator[TracePacket]:
+    """The packets of a trace, one at a time; ValueError where it is none."""
+    with path.open("rb") as file:
+        while tag := file.read(1):
+            size = shift = 0
+            more = tag[0] == _PACKET_TAG
+            while more:
+                byte = file.read(1)
+                if not byte or shift > 63:
+                    raise ValueError("a packet without an end")
+                size |= (byte[0] & 0x7F) << shift
+                shift += 7
+                more = byte[0] >= 0x80
+            content = file.read(size)
+            if tag[0] != _PACKET_TAG or len(content) < size:
+                raise ValueError("not a packet, or half of one")
+            try:
+                yield TracePacket.FromString(content)
+            except Exception as error:
+                raise ValueError(f"a packet that cannot be read: {error}") from error
+
+
+def faults_of_trace(packets: Iterator[TracePacket]) -> tuple[int, list[str]]:
+    """How many events there are, and what Perfetto would drop or misplace."""
+    faults: list[str] = []
+    described: set[int] = set()
+    opened: dict[int, int] = {}
+    last: dict[int, int] = {}
+    events = 0
+    for packet in packets:
+        if packet.HasField("track_descriptor"):
+            track = packet.track_descriptor
+            if track.parent_uuid and track.parent_uuid not in described:
+                faults.append(f"track {track.name!r} is below one that is not there")
+            described.add(track.uuid)
+        if not packet.HasField("track_event"):
             continue
-        at = bases[row.round] + (lengths.get(row.round, 0) if row.moment == "after" else 0)
-        for column, name in names.items():
-            value = getattr(row, column)
-            if not _is_null(value):
-                yield {
-                    "ph": "C",
-                    "name": name,
-                    "pid": pid,
-                    "tid": 0,
-                    "ts": _us(at),
-                    "args": {"value": float(value)},
-                }
-
-
-def _key(delegate: Any, position: Any) -> tuple[int, int]:
-    """The place of an operator in its run; a portable one is in no delegate."""
-    return -1 if _is_null(delegate) else int(delegate), int(position)
-
-
-def _is_null(value: Any) -> bool:
-    # Most values are of these types, and there are millions.
-    if isinstance(value, str | int | list | np.ndarray):
-        return False
-    return value is None or bool(pd.isna(value))
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else None if _is_null(value) else value
-
-
-def _us(nanoseconds: int) -> float:
-    """Microseconds, the format's unit, with the nanoseconds behind the point."""
-    return nanoseconds / 1000
+        events += 1
+        uuid, kind = packet.track_event.track_uuid, packet.track_event.type
+        where = f"track {uuid} at {packet.timestamp}"
+        if uuid not in described:
+            faults.append(f"{where}: an event on a track that is not there")
+        if packet.timestamp < last.get(uuid, 0):
+            faults.append(f"{where}: an event comes after what is later")
+        last[uuid] = packet.timestamp
+        opened.setdefault(uuid, 0)
+        opened[uuid] += (kind == TrackEvent.TYPE_SLICE_BEGIN) - (kind == TrackEvent.TYPE_SLICE_END)
+        if opened[uuid] < 0:
+            faults.append(f"{where}: a slice ends that never began")
+            opened[uuid] = 0
+    faults += [f"track {uuid}: {count} slices have no end" for uuid, count in opened.items() if count]
+    return events, faults if events else [*faults, "there are no events"]

@@ -28,7 +28,7 @@ REFERENCE_NOTE = "Native times on another instruction set: a reference, which sa
 FOREIGN_NOTE = "A foreign run: its provenance is unknown, and it was measured alone. It supports no verdict."
 
 
-@dataclass
+@dataclass(eq=False)
 class ExportedArm:
     """A run that is exported, with its names in the kit's form and the files that were written of it."""
 
@@ -37,9 +37,9 @@ class ExportedArm:
 
     @property
     def experiment(self) -> str:
-        """`linux_sme2_on`, as the kit names its experiments; arms of an A/A session end in their letter."""
+        """`linux_sme2_on`, as the kit names its experiments; other arms end in their letter."""
         name = f"{_or_unknown(self.run['platform'])}_sme2_{_or_unknown(self.run['sme2'])}"
-        return f"{name}_{self.run['arm']}" if self.run["experiment"] == "aa" else name
+        return f"{name}_{self.run['arm']}" if self.run["experiment"] in ("aa", "arms") else name
 
     @property
     def threads(self) -> int | None:

@@ -21,7 +21,7 @@ from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.exchange.export import export_run
 from sme2_assets.experiments.plan import Session
-from sme2_assets.report.files import report_folder
+from sme2_assets.report.files import PAGE_NAME, report_folder, write_overview
 from sme2_assets.store import Store, write_json
 from sme2_assets.warehouse.read import run_of_id
 
@@ -56,10 +56,12 @@ def run_sessions(
     name: str,
     log: Callable[[str], None],
     output: Path | None = None,
+    reached: Callable[[float], None] = lambda share: None,
 ) -> list[Outcome]:
     """Measures every session; one that fails does not keep the others from being measured."""
     outcomes = []
     for index, session in enumerate(sessions):
+        reached(index / len(sessions))
         log(f"session {index + 1} of {len(sessions)}: {session.title}")
         outcome = _measured(lab, instance, session, name, log)
         if outcome.error is not None:
@@ -72,6 +74,13 @@ def run_sessions(
                 outcome = replace(outcome, output_error=error)
         outcomes.append(outcome)
     if output is not None:
+        pages = {
+            it.session_id: output / output_name(it.session) / "report" / PAGE_NAME
+            for it in outcomes
+            if it.session_id is not None
+        }
+        if pages:
+            write_overview(lab.store, lab.warehouse, folder=output, pages=pages)
         write_json(output / SUMMARY_FILE, {"experiment": name, "sessions": [as_json(it) for it in outcomes]})
     return outcomes
 

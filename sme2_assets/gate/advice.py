@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sme2_assets.analysis.statistics import unpaired_ratio
+from sme2_assets.evidence.advice import AS_IT_IS, Advice, Change
 from sme2_assets.gate.baseline import ModelFacts
 from sme2_assets.gate.judge import match, place_of
 
@@ -22,6 +24,7 @@ class Candidate:
     code: str | None
     facts: ModelFacts | None
     problem: str | None = None
+    run_id: str | None = None
 
     def share(self, base: ModelFacts, *units: str) -> float | None:
         """Of the work of the model as it is, how much is on these units now.
@@ -62,6 +65,40 @@ def moved(base: ModelFacts, candidate: Candidate) -> list[str]:
         return []
     pairs = match(base.operators, candidate.facts.operators).pairs
     return [place_of(old) for old, new in pairs if old.unit != "on" and new.unit == "on"]
+
+
+def advice_of(variant: str, base: ModelFacts, run_id: str, candidates: Sequence[Candidate]) -> Advice:
+    """What is kept of all that was tried."""
+    as_it_is = Candidate(AS_IT_IS, "", None, base, run_id=run_id)
+    return Advice(
+        variant=variant, changes=[_change(base, each) for each in (as_it_is, *ranked(base, candidates))]
+    )
+
+
+def _change(base: ModelFacts, candidate: Candidate) -> Change:
+    facts, measured = candidate.facts, dict[str, Any]()
+    if facts is not None:
+        measured = {
+            "matrix_operators": len(facts.operators),
+            "on_unit": sum(operator.unit == "on" for operator in facts.operators),
+            "operators": facts.steps,
+            "delegate_calls": facts.delegate_calls,
+            "program_bytes": facts.program_bytes,
+            "worst_db": min(facts.sqnr_db) if facts.sqnr_db else None,
+        }
+    return Change(
+        change=candidate.name,
+        what=candidate.what,
+        code=candidate.code,
+        problem=candidate.problem,
+        run_id=candidate.run_id,
+        least=candidate.share(base, "on"),
+        most=candidate.share(base, "on", "unknown"),
+        gain=candidate.gain(base),
+        recommended=is_gain(base, candidate),
+        onto_unit=moved(base, candidate),
+        **measured,
+    )
 
 
 def row_of(base: ModelFacts, candidate: Candidate) -> dict[str, str]:

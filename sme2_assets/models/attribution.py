@@ -28,6 +28,8 @@ from sme2_assets.models.provenance import Origin, operator_name, origin_of
 XNNPACK_BACKEND = "XnnpackBackend"
 # XNNPACK's serialiser gives it to nodes that come from no edge operator.
 _NO_HANDLE = 65535
+# What a tensor has that the delegate's caller does not see.
+_NOT_EXTERNAL = 2**32 - 1
 _HEADER_MAGIC = b"XH00"
 # What the emitter calls for a view without a copy, which is no operator in the graph.
 _VIEW = "executorch_prim::et_view.default"
@@ -100,7 +102,10 @@ def describe_program(
                     graphs[call.delegate_index] = _xnnpack_nodes(payload)
                 nodes = origins.sized(place, graphs[call.delegate_index])
                 origin = origins.of_delegate(place, {node.handle for node in nodes})
-                steps = [step for node in nodes for step in node.described(origin)]
+                tensors = _tensor_names(
+                    nodes, f"d{len(delegates)}", [_name(plan, index) for index in call.args]
+                )
+                steps = [step for node in nodes for step in node.described(origin, tensors)]
                 delegates.append(Delegate(backend=delegate.id, nodes=steps))
             elif type(call).__name__ == "KernelCall":
                 portable.append(_kernel_call(plan, call, origins, place))
@@ -308,6 +313,9 @@ class _Value:
 
     shape: list[int]
     data_type: str
+    # Its number in the graph, and that among the arguments of the delegate's call.
+    number: int = -1
+    external: int | None = None
 
 
 @dataclass(frozen=True)
@@ -322,13 +330,15 @@ class _XnnNode:
     limited: bool
     """Whether the output is kept within limits: an activation that the exporter fused into the node."""
 
-    def described(self, origins: _DelegateOrigins) -> list[Node]:
+    def described(self, origins: _DelegateOrigins, tensors: Mapping[int, str]) -> list[Node]:
         """The steps that XNNPACK makes of the node: itself, and its limits where its kernels have none."""
         origin, inserted = origins.of(self.handle, self.kind, self._quantisation())
         if not self.limited or self.kind in _LIMITING:
-            return [self._described(origin, inserted)]
+            return [self._described(origin, inserted, tensors)]
         limits, handle = origins.of_limits(self.handle)
         unlimited = [name for name in origin.edge_ops if name not in limits.edge_ops]
+        # Between the two is a tensor that the program does not name.
+        between = {value.number: f"{tensors.get(value.number, '')} unlimited" for value in self.outputs}
         clamp = replace(
             self,
             kind="XNNClamp",
@@ -337,11 +347,15 @@ class _XnnNode:
             inputs=self.outputs,
         )
         return [
-            self._described(replace(origin, edge_ops=unlimited), inserted),
-            clamp._described(limits, inserted=False),
+            self._described(replace(origin, edge_ops=unlimited), inserted, {**tensors, **between}),
+            clamp._described(limits, False, tensors).model_copy(update={"reads": list(between.values())}),
         ]
 
-    def _described(self, origin: _Origin, inserted: bool) -> Node:
+    def _described(self, origin: _Origin, inserted: bool, tensors: Mapping[int, str]) -> Node:
+        reads, writes = (
+            [tensors[value.number] for value in values if value.number in tensors]
+            for values in (self.inputs, self.outputs)
+        )
         return Node(
             kind=self.kind,
             edge_ops=origin.edge_ops,
@@ -358,6 +372,8 @@ class _XnnNode:
             stride=self._pair("subsampling") or self._pair("stride"),
             inserted=inserted,
             debug_handle=None if self.handle == _NO_HANDLE else self.handle,
+            reads=reads,
+            writes=writes,
         )
 
     def _pair(self, what: str) -> list[int] | None:
@@ -395,6 +411,25 @@ class _XnnNode:
         return None
 
 
+def _tensor_names(nodes: list[_XnnNode], delegate: str, args: list[str | None]) -> dict[int, str]:
+    """Names of what the nodes of a delegate write or are given, by number. Those that the call is given and
+    returns have the names that they have outside of it."""
+    written = {value.number for node in nodes for value in node.outputs}
+    names = {}
+    for value in (value for node in nodes for value in (*node.inputs, *node.outputs)):
+        if value.external is not None:
+            if (name := args[value.external]) is not None:
+                names[value.number] = name
+        elif value.number in written:
+            names[value.number] = f"{delegate}.{value.number}"
+    return names
+
+
+def _name(plan: Any, index: int) -> str | None:
+    """What a tensor of the plan is called, by its place among the plan's values; None for a constant."""
+    return None if getattr(plan.values[index].val, "data_buffer_idx", 0) else f"v{index}"
+
+
 def _xnnpack_nodes(payload: bytes) -> list[_XnnNode]:
     graph = _xnnpack_graph(payload)
     values = {}
@@ -402,7 +437,13 @@ def _xnnpack_nodes(payload: bytes) -> list[_XnnNode]:
         value = entry["xvalue_union"]
         tensor = value.get("tensor_value", value)
         data_type = str(tensor["datatype"]).removeprefix("xnn_datatype_")
-        values[tensor["id_out"]] = _Value([int(size) for size in tensor["dims"]], data_type)
+        number, external = int(tensor["id_out"]), int(tensor["external_id"])
+        values[number] = _Value(
+            [int(size) for size in tensor["dims"]],
+            data_type,
+            number,
+            None if external == _NOT_EXTERNAL else external,
+        )
     nodes = []
     for entry in graph["xnodes"]:
         fields = entry["xnode_union"]
@@ -473,6 +514,8 @@ def _kernel_call(plan: Any, call: Any, origins: _Origins, instruction: int | Non
         and (bool(origin.edge_ops) or kernel == _WRITE_BACK)
         and (origin.module, origin.source) == (None, None),
         debug_handle=None,
+        reads=_names(plan, (index for index in call.args if index not in outputs)),
+        writes=_names(plan, sorted(outputs)),
     )
 
 
@@ -485,14 +528,23 @@ def _returned(args: list[int]) -> list[int]:
 
 
 def _tensors(plan: Any, index: int) -> Iterator[Any]:
+    return (plan.values[item].val for item in _items(plan, index))
+
+
+def _names(plan: Any, values: Iterable[int]) -> list[str]:
+    return [name for index in values for item in _items(plan, index) if (name := _name(plan, item))]
+
+
+def _items(plan: Any, index: int) -> Iterator[int]:
+    """The tensors that a value is or lists, by their places among the plan's values."""
     value = plan.values[index].val
     kind = type(value).__name__
     if kind == "Tensor":
-        yield value
+        yield index
     elif kind in ("TensorList", "OptionalTensorList"):
         for item in value.items:
             if item >= 0:
-                yield from _tensors(plan, item)
+                yield from _items(plan, item)
 
 
 def _data_type(tensor: Any) -> str:

@@ -1,14 +1,16 @@
-"""What people give to a model besides its options: inputs of their own, and libraries of kernels.
+"""What people ask for: a model in their words, inputs of their own, libraries of kernels.
 
-Both are copied into the data folder under the hash of their content, and the hash is an option of the variant
-(`toy_cnn@inputs=1f0c2a9be4d7`): what was measured can be measured again when the original is gone.
+The last two are copied into the data folder under the hash of their content, and the hash is an option of the
+variant (`toy_cnn@inputs=1f0c2a9be4d7`): what was measured can be measured again when the original is gone.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,40 @@ from sme2_assets.store import default_data_root
 
 _NUMBERED = re.compile(r"(?:input|arr)_(\d+)")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def variants_of(
+    model: str,
+    inputs: Path | None = None,
+    op_library: Path | None = None,
+    sizes: Mapping[str, Sequence[str]] | None = None,
+    log: Callable[[str], None] = lambda message: None,
+) -> list[str]:
+    """The variant that was named, or all precisions of the model that was, with what it is given.
+
+    The path of a .pte is taken into the models folder first. `sizes` are those of dimensions that can vary.
+    """
+    # Imported here: these modules need this one.
+    from sme2_assets.models.registry import model_spec, requested
+    from sme2_assets.models.sources.pte import SUFFIX, take_in
+    from sme2_assets.models.spec import INPUTS, LIBRARY, SIZE_PREFIX, Variant
+
+    path, at, options = model.partition("@")
+    if path.endswith((SUFFIX, f"{SUFFIX}-as_is")):
+        name = take_in(Path(path.removesuffix("-as_is")).expanduser())
+        log(f"{path} is the model {name} from now on")
+        model = f"{name}{at}{options}"
+    chosen = {f"{SIZE_PREFIX}{name}": list(values) for name, values in (sizes or {}).items()}
+    if inputs is not None:
+        chosen[INPUTS] = [take_inputs(inputs.expanduser())]
+    if op_library is not None:
+        chosen[LIBRARY] = [take_library(op_library.expanduser())]
+    return [
+        Variant(spec.with_options(dict(zip(chosen, values, strict=True))).key, variant.precision).key
+        for variant in requested(model)
+        for spec in [model_spec(variant.model)]
+        for values in itertools.product(*chosen.values())
+    ]
 
 
 def take_inputs(path: Path) -> str:

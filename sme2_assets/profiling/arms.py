@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from sme2_assets.evidence.manifest import Process
 from sme2_assets.evidence.result import RunnerResult
+from sme2_assets.models.artifact import ExportedModel
+from sme2_assets.profiling.plan import Plan
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.targets.keys import SME2_STATES
 
 
 @dataclass(frozen=True)
 class ArmSpec:
-    """One arm of an experiment: its name, and the SME2 state it runs in."""
+    """One arm of an experiment: its name, the SME2 state it runs in, and what else is its own."""
 
     label: str
     sme2: str
     # A known slow-down put in on purpose, to see whether it is found. Such runs never reach the warehouse.
     slowdown_percent: float = 0.0
+    # None: that of the session.
+    model: ExportedModel | None = None
+    # What the plan of the session is replaced by in this arm: threads, cpus or power.
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def sme2_arms(states: Sequence[str]) -> list[ArmSpec]:
@@ -45,8 +52,15 @@ class Arm:
     """One arm while it is being measured."""
 
     spec: ArmSpec
+    model: ExportedModel
+    # That of the session, set as this arm asks.
+    plan: Plan
     run_id: str
     directory: Path
+    # The CPUs that the plan means on this device, as the runner takes them; empty for any.
+    cpus: str = ""
+    # What the power mode set, and whether it took.
+    power: dict[str, Any] = field(default_factory=dict)
     processes: list[Process] = field(default_factory=list)
     results: list[RunnerResult] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""The arms of a pair against each other: in their outputs, and in the values between."""
+"""The arms of one program against its first one: in their outputs, and in the values between."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.arms import ArmsNumerics, ComparedValue, Taps, compare_arms
 from sme2_assets.evidence.numerics import output_channel_axis, worst_sqnr_db
+from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import Arm
 from sme2_assets.profiling.one_pass import Bench, runner_command
 
@@ -17,27 +18,45 @@ _FOREIGN = "the program was exported elsewhere"
 Arrays = list[np.ndarray]
 
 
-def compare_pair(bench: Bench, arms: list[Arm]) -> ArmsNumerics | None:
-    """One more process per arm runs the program with taps; None for one arm."""
-    if len(arms) < 2:
-        return None
-    off, on = (outputs_of(arm.directory / arm.processes[0].directory / "outputs") for arm in arms)
-    model = bench.model
-    taps = _over_steps(Taps.read(model.taps), model.steps) if model.taps else _foreign_taps(off)
-    same_outputs, sqnr_db = None, worst_sqnr_db(off, on)
+def compare_with_first(bench: Bench, arms: list[Arm]) -> dict[str, ArmsNumerics]:
+    """By its label, how near each arm is to the first, which is told the worst of them; none for one arm.
+
+    Arms that run other programs compute other things: each is compared with its own eager model alone. One
+    more process per arm runs the program with taps.
+    """
+    first, *others = arms
+    model = first.model
+    if not others or any(arm.model.pte_sha256 != model.pte_sha256 for arm in others):
+        return {}
+    given = [outputs_of(arm.directory / arm.processes[0].directory / "outputs") for arm in arms]
+    taps = _over_steps(Taps.read(model.taps), model.steps) if model.taps else _foreign_taps(given[0])
+    tapped: list[Arrays] | None = None
     if model.tapped_pte is not None:
         try:
             each = taps.outputs // model.steps
-            tapped_off, tapped_on = (_tapped(bench, arm, model.tapped_pte, each) for arm in arms)
+            tapped = [_tapped(bench, arm, model.tapped_pte, each) for arm in arms]
         except Sme2Error as error:
             # What was measured stands; only the look between failed.
             bench.log(f"{model.variant}: the values between are not compared: {error.what}")
             taps = taps.without_taps(error.what)
-        else:
-            count = taps.outputs
-            same_outputs = _same(off, tapped_off[:count]) and _same(on, tapped_on[:count])
-            # The outputs that count are those of the program that was measured.
-            off, on = [*off, *tapped_off[count:]], [*on, *tapped_on[count:]]
+    made = [
+        _numerics(model, taps, (given[0], given[at]), (tapped[0], tapped[at]) if tapped else None)
+        for at in range(1, len(arms))
+    ]
+    worst = max(made, key=lambda it: max((value.of_bound for value in it.values), default=0.0))
+    return {arm.spec.label: it for arm, it in zip(arms, [worst, *made], strict=True)}
+
+
+def _numerics(
+    model: ExportedModel, taps: Taps, outputs: tuple[Arrays, Arrays], tapped: tuple[Arrays, Arrays] | None
+) -> ArmsNumerics:
+    off, on = map(list, outputs)
+    same_outputs, sqnr_db = None, worst_sqnr_db(off, on)
+    if tapped is not None:
+        count = taps.outputs
+        same_outputs = all(_same(plain, its[:count]) for plain, its in zip(outputs, tapped, strict=True))
+        # The outputs that count are those of the program that was measured.
+        off, on = ([*plain, *its[count:]] for plain, its in zip(outputs, tapped, strict=True))
     for index, ranking in model.rankings.items():
         # Indices are compared as what they point at: values that are nearly the same may change places.
         pointed = [ranking.pointed_at(arm[index]) if index < len(arm) else None for arm in (off, on)]
@@ -70,7 +89,7 @@ def _tapped(bench: Bench, arm: Arm, program: Path, outputs: int) -> Arrays:
         workspace.get(f"{name}_outputs", Path(folder) / "outputs")
         given = outputs_of(Path(folder) / "outputs")
     # Every step gives the outputs of the model, and then the values between: of these the first step's count.
-    each, steps = len(given) // bench.model.steps, range(bench.model.steps)
+    each, steps = len(given) // arm.model.steps, range(arm.model.steps)
     return [*(array for step in steps for array in given[step * each :][:outputs]), *given[outputs:each]]
 
 

@@ -20,7 +20,6 @@ from sme2_assets.evidence.manifest import Process
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.evidence.result import RESULT_FILE, TRACED_PASSES, RunnerResult
 from sme2_assets.evidence.samples import SAMPLES_FILE
-from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.models.failures import load_failure
 from sme2_assets.profiling.arms import Arm, round_name
 from sme2_assets.profiling.plan import Lengths, Pace, Plan
@@ -41,10 +40,8 @@ class Bench:
     """
 
     target: Target
-    model: ExportedModel
     runners: Mapping[str, RunnerBinary]
     plan: Plan
-    cpus: str
     log: Log
     _open: ExitStack = field(default_factory=ExitStack)
     _workspace: Workspace | None = None
@@ -71,17 +68,17 @@ class Bench:
 
 
 def runner_command(bench: Bench, arm: Arm, program: Path) -> list[str]:
-    """The arm's runner with a program and the model's inputs, placed as the plan asks."""
-    workspace, plan = bench.workspace, bench.plan
+    """The arm's runner with a program and its model's inputs, placed as its plan asks."""
+    workspace = bench.workspace
     command = [
         *workspace.install(bench.runners[arm.spec.sme2].program),
-        *bench.model.runner_flags(workspace.put, program),
-        *("--threads", str(plan.threads)),
+        *arm.model.runner_flags(workspace.put, program),
+        *("--threads", str(arm.plan.threads)),
     ]
-    if bench.cpus:
-        command += ["--cpus", bench.cpus]
-    if plan.qos:
-        command += ["--qos", plan.qos]
+    if arm.cpus:
+        command += ["--cpus", arm.cpus]
+    if arm.plan.qos:
+        command += ["--qos", arm.plan.qos]
     return command
 
 
@@ -131,7 +128,7 @@ def _run_process(
     bench: Bench, arm: Arm, round_index: int, order_index: int, pass_kind: str, lengths: Lengths
 ) -> RunnerResult:
     """One runner process: run it, believe nothing that does not fit, keep its files."""
-    workspace, model, plan = bench.workspace, bench.model, bench.plan
+    workspace, model, plan = bench.workspace, arm.model, bench.plan
     environ = {"SME2_RUNNER_SME2": arm.spec.sme2}
     if pass_kind == "kernels":
         environ |= bench.target.sampling_environment
@@ -146,7 +143,7 @@ def _run_process(
         command += ["--slowdown-percent", str(arm.spec.slowdown_percent)]
     completed = workspace.run(command, environ, plan.timeout_s)
     if completed.returncode != 0:
-        raise _failure(completed, model, arm, round_index, pass_kind)
+        raise _failure(completed, arm, round_index, pass_kind)
 
     relative = Path(round_name(round_index)) / pass_kind
     directory = arm.directory / relative
@@ -159,7 +156,7 @@ def _run_process(
     if pass_kind == "kernels":
         _keep_samples(bench, arm, f"{name}.recording.json", directory)
     result = RunnerResult.read(directory / RESULT_FILE)
-    _believe(result, arm, bench, pass_kind, lengths)
+    _believe(result, arm, pass_kind, lengths)
     arm.results.append(result)
     arm.processes.append(
         Process(
@@ -187,12 +184,12 @@ def _keep_samples(bench: Bench, arm: Arm, name: str, directory: Path) -> None:
         )
 
 
-def _believe(result: RunnerResult, arm: Arm, bench: Bench, pass_kind: str, lengths: Lengths) -> None:
-    """The result must be of this arm and this plan: SME2 really on, or really taken away."""
-    plan = bench.plan
-    if bench.cpus and result.cpus != parse_cpu_list(bench.cpus):
+def _believe(result: RunnerResult, arm: Arm, pass_kind: str, lengths: Lengths) -> None:
+    """The result must be of this arm and its plan: SME2 really on, or really taken away."""
+    plan = arm.plan
+    if arm.cpus and result.cpus != parse_cpu_list(arm.cpus):
         raise RunnerError(
-            f"The runner should have run on CPUs {bench.cpus}, but reports {result.cpus}.",
+            f"The runner should have run on CPUs {arm.cpus}, but reports {result.cpus}.",
             "Choose CPUs that the device lets a program have, or leave `cpus` empty.",
         )
     if result.cpu.sme2_usable != (arm.spec.sme2 == "on"):
@@ -217,15 +214,14 @@ def _believe(result: RunnerResult, arm: Arm, bench: Bench, pass_kind: str, lengt
         )
 
 
-def _failure(
-    completed: Completed, model: ExportedModel, arm: Arm, round_index: int, pass_kind: str
-) -> Sme2Error:
+def _failure(completed: Completed, arm: Arm, round_index: int, pass_kind: str) -> Sme2Error:
     # A kernel that the runner lacks is a matter of the model, and its line can be named.
-    operators = ProgramOperators.read(model.operators)
+    operators = ProgramOperators.read(arm.model.operators)
     cause: Sme2Error = load_failure(completed.stderr, operators) or runner_failure(
         completed.returncode, completed.stderr
     )
     return RunnerError(
-        f"{model.variant} with SME2 {arm.spec.sme2}, round {round_index + 1}, {pass_kind} pass: {cause.what}",
+        f"{arm.model.variant} with SME2 {arm.spec.sme2}, round {round_index + 1}, {pass_kind} pass: "
+        f"{cause.what}",
         cause.remedy,
     )

@@ -231,7 +231,12 @@ def arm_orders(states: list[str], rounds: int, seed: int) -> list[list[str]]:
     """The order of the arms in each round: ABBA, starting with a random arm.
 
     Neighbouring rounds have opposite orders, so a slow drift of the machine cancels over a pair of rounds.
+    Of more than two arms each such pair begins in another order, so that none is always in the middle.
     """
-    first = list(states)
-    random.Random(seed).shuffle(first)
-    return [first if index % 2 == 0 else first[::-1] for index in range(rounds)]
+    chance = random.Random(seed)
+    orders: list[list[str]] = []
+    for _ in range(0, rounds, 2):
+        if not orders or len(states) > 2:
+            first = chance.sample(states, len(states))
+        orders += [first, first[::-1]]
+    return orders[:rounds]

@@ -15,10 +15,9 @@ from sme2_assets.evidence.arms import ArmsNumerics
 from sme2_assets.evidence.manifest import Info, Moment
 from sme2_assets.evidence.numerics import MINIMUM_SQNR_DB, compare_outputs, first_fault, worst_agreement
 from sme2_assets.evidence.result import RunnerResult
-from sme2_assets.models.artifact import ExportedModel, read_manifest
+from sme2_assets.models.artifact import read_manifest
 from sme2_assets.profiling.arms import Arm
 from sme2_assets.profiling.between_arms import outputs_of
-from sme2_assets.profiling.plan import Plan
 from sme2_assets.store import sha256_of_file
 
 LEAST_STEADY_SHARE = 0.9
@@ -37,8 +36,6 @@ def cpu_of(arm: Arm) -> dict[str, object]:
 
 def info_of(
     arm: Arm,
-    model: ExportedModel,
-    plan: Plan,
     seed: int,
     started: datetime,
     finished: datetime,
@@ -52,6 +49,7 @@ def info_of(
             f"The outputs with SME2 {arm.spec.sme2} differ from process to process on the same inputs.",
             "The model or a kernel is not deterministic: such a run cannot be compared.",
         )
+    model, plan = arm.model, arm.plan
     exported = read_manifest(model.manifest)
     expected = [np.load(path) for path in model.expected_outputs]
     # A program that came without its model has nothing to be compared with but its own other arm.

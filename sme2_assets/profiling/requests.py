@@ -7,14 +7,16 @@ Belongs here: requests, and the platforms and states that are there to serve the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sme2_assets.errors import Sme2Error
 from sme2_assets.models.registry import is_large
 from sme2_assets.store import Store
 from sme2_assets.targets import PLATFORMS, SME2_STATES, TargetKey, open_target
 from sme2_assets.targets.host import host_platform
-from sme2_assets.targets.inventory import read_inventory
+from sme2_assets.targets.inventory import platform_of, read_inventory
+
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,33 @@ class Requests:
     left_out: list[LeftOut]
 
 
+def requests_asked_for(
+    store: Store,
+    variants: Sequence[str],
+    platform_name: str = AUTO,
+    states: tuple[str, ...] = SME2_STATES,
+    device: str | None = None,
+    *,
+    aa: bool = False,
+) -> Requests:
+    """What somebody gets who names a platform, a device, both or none; `aa` asks for noise."""
+    if platform_name == AUTO and device is not None:
+        platform_name = platform_of(store, device)
+    if platform_name != AUTO:
+        return requests_for(store, variants, platform_name, states, device)
+    wanted = requests_for_this_machine(store, variants, states)
+    if not aa:
+        return wanted
+    # Emulated times mean nothing, so they have no noise either.
+    timed = [request for request in wanted.requests if request.platform != "emulated"]
+    if not timed:
+        raise Sme2Error(
+            "Nothing here has times whose noise could be measured for SME2.",
+            "Measure on an AArch64 machine or a phone, or name a platform with --platform.",
+        )
+    return replace(wanted, requests=timed, left_out=[])
+
+
 def requests_for(
     store: Store,
     variants: Sequence[str],
@@ -74,13 +103,12 @@ def requests_for(
 ) -> Requests:
     """A platform asked for by name must be able to give every state asked for.
 
-    A reference has no SME2 states, and another Linux machine may have no SME2: there the pair that is asked
-    for by default is one run.
+    A reference has no SME2 states, and a machine may have no SME2: there the pair that is asked for by
+    default is one run. Emulation has both states or none.
     """
     target = open_target(platform_name, store, device)
     notes = []
-    elsewhere = platform_name == "linux" and device is not None and target.availability("off").ok
-    if states == SME2_STATES and (target.fidelity == "reference" or elsewhere):
+    if states == SME2_STATES and platform_name != "emulated" and target.availability("off").ok:
         on = target.availability("on")
         if not on.ok:
             states = ("off",)

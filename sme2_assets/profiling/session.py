@@ -1,4 +1,4 @@
-"""A session: the interleaved measurement of one model on one platform, one or both arms.
+"""A session: the interleaved measurement of one or more arms on one platform.
 
 Each runner process is fresh and does one pass. Whatever fails, fails the whole session before
 anything is renamed into place: there are no rows from a crashed run. A device that goes away is no failure
@@ -12,10 +12,13 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 
+from sme2_assets.analysis.factors import SME2
 from sme2_assets.analysis.statistics import paired_speedup
 from sme2_assets.errors import ConnectionLost, Sme2Error
 from sme2_assets.evidence.arms import ARMS_FILE
@@ -26,7 +29,7 @@ from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.evidence.sequence import next_number
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import Arm, ArmSpec
-from sme2_assets.profiling.between_arms import compare_pair
+from sme2_assets.profiling.between_arms import compare_with_first
 from sme2_assets.profiling.one_pass import Bench, run_pass
 from sme2_assets.profiling.plan import Plan, arm_orders
 from sme2_assets.profiling.record import cpu_of, info_of
@@ -59,60 +62,75 @@ def measure_session(
     arm_specs: Sequence[ArmSpec],
     plan: Plan,
     log: Log,
+    factor: str = SME2.name,
 ) -> list[Manifest]:
-    """Measures the arms of one model interleaved in one session; gives a manifest per arm.
+    """Measures the arms interleaved in one session; gives a manifest per arm.
 
-    `runners` has the runner of each SME2 state: the same one, or the two of a pair that was built alike.
+    `model` and `plan` are those of every arm that has none of its own. `runners` has the runner of each SME2
+    state: the same one, or the two of a pair that was built alike. `factor` is what the arms differ in.
     """
     for spec in arm_specs:
         target.require(spec.sme2)
-    experiment = "aa" if len({spec.sme2 for spec in arm_specs}) < len(arm_specs) else "sme2"
+    experiment = "arms" if factor != SME2.name else "sme2"
+    if experiment == "sme2" and len({spec.sme2 for spec in arm_specs}) < len(arm_specs):
+        experiment = "aa"
     seed = secrets.randbelow(2**31)
     started = datetime.now(UTC)
     session_id = f"{started:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
     with ExitStack() as pending:
         target = pending.enter_context(target.leased(store.leases, log))
         machine = target.facts()
-        bench = Bench(target, model, runners, plan, _cpus(target, plan), log)
-        power = pending.enter_context(target.power(plan.power, store.leases, log))
+        bench = Bench(target, runners, plan, log)
         arms = {}
-        run_ids = [_run_id(session_id, model, target, spec) for spec in arm_specs]
+        run_ids = [_run_id(session_id, spec.model or model, target, spec, experiment) for spec in arm_specs]
         directories = pending.enter_context(new_directories([store.run_dir(run_id) for run_id in run_ids]))
         for spec, run_id, directory in zip(arm_specs, run_ids, directories, strict=True):
+            arm = Arm(spec, spec.model or model, replace(plan, **spec.settings), run_id, directory)
+            arm.cpus = _cpus(target, arm.plan)
             # The run folder is whole evidence: what the operators are does not depend on the model's folder.
-            shutil.copyfile(model.operators, directory / OPERATORS_FILE)
-            shutil.copyfile(model.delegation, directory / DELEGATION_FILE)
-            arms[spec.label] = Arm(spec, run_id, directory)
-        patience_s = (plan.quiet_patience_s, plan.cool_patience_s)
+            shutil.copyfile(arm.model.operators, directory / OPERATORS_FILE)
+            shutil.copyfile(arm.model.delegation, directory / DELEGATION_FILE)
+            arms[spec.label] = arm
+        powers = {arm.plan.power for arm in arms.values()}
+        switch = partial(target.power, leases=store.leases, log=log)
+        if len(powers) == 1:
+            power = pending.enter_context(switch(powers.pop()))
+            for arm in arms.values():
+                arm.power = power
+        rounds = _Rounds(bench, arms, machine.clusters, plan.quiet_patience_s, plan.cool_patience_s)
+        if powers:
+            rounds.switch = switch
         with bench:
-            environment = _Rounds(bench, arms, machine.clusters, *patience_s).measure(seed)
-            between = compare_pair(bench, list(arms.values()))
+            environment = rounds.measure(seed)
+            between = compare_with_first(bench, list(arms.values()))
         finished = datetime.now(UTC)
         sequence = next_number(store.runs)
         manifests = []
         for arm in arms.values():
-            if between is not None:
-                (arm.directory / ARMS_FILE).write_text(between.to_json(), encoding="utf-8")
+            near = between.get(arm.spec.label)
+            if near is not None:
+                (arm.directory / ARMS_FILE).write_text(near.to_json(), encoding="utf-8")
             runner = runners[arm.spec.sme2]
             manifest = Manifest(
                 run_id=arm.run_id,
                 session_id=session_id,
                 sequence=sequence,
                 experiment=experiment,
+                factor=factor if experiment != "aa" and len(arms) > 1 else None,
                 arm=arm.spec.label,
-                paired=len(arms) == 2,
+                arms=len(arms),
                 identity=Identity(
-                    variant=model.variant,
-                    model=model.model,
-                    precision=model.precision,
+                    variant=arm.model.variant,
+                    model=arm.model.model,
+                    precision=arm.model.precision,
                     platform=target.platform,
                     sme2=arm.spec.sme2,
-                    threads=plan.threads,
-                    pte_sha256=model.pte_sha256,
+                    threads=arm.plan.threads,
+                    pte_sha256=arm.model.pte_sha256,
                     runner_sha256=runner.sha256,
                     runner_pair=runner.pair,
-                    cpus=", ".join(part for part in (bench.cpus, plan.qos) if part),
-                    power_mode=plan.power,
+                    cpus=", ".join(part for part in (arm.cpus, arm.plan.qos) if part),
+                    power_mode=arm.plan.power,
                     method=arm.results[0].method,
                 ),
                 context=Context(
@@ -120,19 +138,20 @@ def measure_session(
                     device=target.device,
                     machine=machine.as_json(),
                     cpu=cpu_of(arm),
-                    power=power,
+                    power=arm.power,
                     load_before=environment[0].snapshot["load_1m"],
                     load_after=environment[-1].snapshot["load_1m"],
                 ),
-                info=info_of(arm, model, plan, seed, started, finished, environment, between),
+                info=info_of(arm, seed, started, finished, environment, near),
             )
             manifest.write(arm.directory)
             manifests.append(manifest)
     return manifests
 
 
-def _run_id(session_id: str, model: ExportedModel, target: Target, spec: ArmSpec) -> str:
-    arm = f"sme2_{spec.sme2}" if spec.label == spec.sme2 else f"sme2_{spec.sme2}-aa_{spec.label}"
+def _run_id(session_id: str, model: ExportedModel, target: Target, spec: ArmSpec, experiment: str) -> str:
+    kind = {"sme2": "", "aa": f"-aa_{spec.label}", "arms": f"-arm_{spec.label}"}[experiment]
+    arm = f"sme2_{spec.sme2}{kind}"
     return f"{session_id}-{model.variant}-{target.platform}-{arm}"
 
 
@@ -157,6 +176,8 @@ class _Rounds:
     cool_patience_s: float
     # The machine after the last round, when nothing had disturbed that: the next begins at once.
     undisturbed: Snapshot | None = None
+    # Puts the device into a power mode while an arm runs, where the arms differ in that.
+    switch: Callable[[str], AbstractContextManager[dict[str, Any]]] | None = None
 
     def measure(self, seed: int) -> list[Moment]:
         """Round after round until the plan is fulfilled; gives the machine's state around each."""
@@ -175,10 +196,14 @@ class _Rounds:
                 log(f"{lost.what} The {index} finished rounds are kept.")
                 break
             done, why = _enough(list(self.arms.values()), plan, index + 1, time.monotonic() - started)
-            log(f"{self.bench.model.variant} on {self.bench.target.platform}: round {index + 1}{why}")
+            log(f"{self.what} on {self.bench.target.platform}: round {index + 1}{why}")
             if done:
                 break
         return environment
+
+    @property
+    def what(self) -> str:
+        return " and ".join(dict.fromkeys(arm.model.variant for arm in self.arms.values()))
 
     def _measured(self, index: int, order: list[str]) -> list[Moment]:
         """One round of all arms; from its beginning again when the device went away in it."""
@@ -247,8 +272,10 @@ class _Rounds:
 
         if not self.bench.target.arms_at_once:
             for order_index, label in enumerate(order):
-                for pass_kind in passes:
-                    yield run(order_index, label, pass_kind)
+                arm = self.arms[label]
+                with self.switch(arm.plan.power) if self.switch else nullcontext(arm.power) as arm.power:
+                    for pass_kind in passes:
+                        yield run(order_index, label, pass_kind)
             return
         for pass_kind in passes:
             # A failure is raised when the others of its pass have ended, too: no process is left behind.
@@ -268,9 +295,14 @@ def _enough(arms: list[Arm], plan: Plan, rounds: int, spent_s: float) -> tuple[b
         return True, f" of {rounds}"
     if len(arms) < 2:
         return True, f" of {rounds}"
-    speedup = paired_speedup(arms[0].latency_medians_ns(), arms[1].latency_medians_ns())
-    if speedup.low is not None and speedup.high is not None:
-        width = speedup.high / speedup.low - 1
+    first, *others = (arm.latency_medians_ns() for arm in arms)
+    widths = [
+        each.high / each.low - 1
+        for each in (paired_speedup(first, other) for other in others)
+        if each.low is not None and each.high is not None
+    ]
+    if widths:
+        width = max(widths)
         if width <= plan.interval_width:
             return True, f": the interval is {width:.1%} wide, narrow enough"
         if spent_s >= plan.budget_s:

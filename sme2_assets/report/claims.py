@@ -21,21 +21,27 @@ _RIGHT = (
 
 # Faster or slower needs hardware, right outputs and an interval on one side of 1; "no difference" is only
 # said of one that holds 1.
-VERDICT = Claim(
-    "{verdict}",
-    f"""SELECT CASE $verdict
+_SHOWS = f"""CASE $verdict
         WHEN 'faster' THEN fidelity = 'hardware' AND {_RIGHT} AND speedup_low > 1 AND {_MIDDLE} > 1
         WHEN 'slower' THEN fidelity = 'hardware' AND {_RIGHT} AND speedup_high < 1 AND {_MIDDLE} < 1
         WHEN 'no difference' THEN fidelity = 'hardware' AND speedup_low <= 1 AND speedup_high >= 1
         WHEN 'too small to count' THEN fidelity = 'hardware' AND (speedup_low > 1 OR speedup_high < 1)
         WHEN 'insufficient data' THEN verdict = $verdict
         WHEN 'not comparable' THEN verdict = $verdict AND speedup IS NULL
-        ELSE false END {_MODEL}""",
+        ELSE false END"""
+VERDICT = Claim("{verdict}", f"SELECT {_SHOWS} {_MODEL}")
+# The answer of a pair: the speedup with its interval, and what it shows.
+SHOWN = Claim(
+    "Speedup (off / on) {text}: {shown}",
+    f"SELECT {_SHOWS} AND starts_with($shown, if($verdict LIKE 'too%', 'too small', $verdict)) "
+    f"AND $speedup BETWEEN {_LEAST} - 1e-9 AND {_MOST} + 1e-9 "
+    "AND $speedup BETWEEN speedup_low AND speedup_high "
+    "AND $text = printf('%.2fx (%.2f to %.2f, n=%d)', speedup, speedup_low, speedup_high, n) "
+    f"{_MODEL}",
 )
-SPEEDUP = Claim(
-    "Speedup (off / on): {text}.",
-    f"SELECT fidelity = 'hardware' AND $speedup BETWEEN {_LEAST} - 1e-9 AND {_MOST} + 1e-9 "
-    f"AND $speedup BETWEEN speedup_low AND speedup_high {_MODEL}",
+NO_SPEEDUP = Claim(
+    "What SME2 does to its time is not known: {verdict}",
+    f"SELECT verdict = $verdict AND speedup_low IS NULL {_MODEL}",
 )
 
 
@@ -159,6 +165,26 @@ NOTHING_SPEAKS_AGAINST = Claim(
     f"SELECT count(*) > 0 AND bool_and(sme2 = 'off') AND NOT EXISTS (SELECT 1 FROM missed_sme2 WHERE "
     f"run_id = $run_id) {_MATRIX}",
 )
+# The same as part of an answer.
+RUN_ON_UNIT = Claim(
+    "{on_unit} of {matrix_operators} matrix operators{work} run on the SME unit{arm}",
+    "SELECT count(*) = $matrix_operators AND count(*) FILTER (on_sme_unit = 'on') = $on_unit "
+    f"AND count(*) > 0 AND bool_and(fidelity IS DISTINCT FROM 'reference') {_MATRIX}",
+)
+NOTHING_FOR_UNIT = Claim(
+    "nothing in it is for the SME unit: it has no convolution and no matrix product", NO_MATRIX.holds
+)
+STAYS_OFF = Claim(
+    "{which} {why}",
+    "SELECT count(*) = $count AND bool_and(on_sme_unit = 'off') "
+    "AND ($count = 1) = starts_with($which, 'the ') "
+    "AND ($count = 1 OR starts_with($which, $count::VARCHAR || ' ')) "
+    "FROM missed_sme2 WHERE run_id = $run_id AND reason = $reason",
+)
+UNKNOWN_OF = Claim(
+    "{unknown} of {matrix_operators} unknown",
+    f"SELECT count(*) = $matrix_operators AND count(*) FILTER (on_sme_unit = 'unknown') = $unknown {_MATRIX}",
+)
 NO_CONV_OR_GEMM = Claim("The model has no CONV or GEMM operator.", NO_MATRIX.holds)
 NO_SAMPLE_TELLS = Claim(
     "SME2 {state}: no sample tells which kernels computed CONV and GEMM.",
@@ -226,6 +252,11 @@ AGAINST_EAGER = Claim(
     f"SELECT abs({_LEAST_SQNR} - $sqnr) < 1e-9 AND sqnr_threshold_db = $needed "
     f"AND ($judged = 'right') = ({_LEAST_SQNR} >= sqnr_threshold_db AND eager_fault IS NULL) {_RUN}",
 )
+OUTPUTS_WRONG = Claim(
+    "THE OUTPUTS ARE WRONG.",
+    "SELECT bool_or(sqnr_db < sqnr_threshold_db OR eager_fault IS NOT NULL OR arms_fault IS NOT NULL) "
+    "FROM runs WHERE list_contains($run_ids, run_id)",
+)
 NO_EAGER = Claim("{arm}: no eager model to compare with", f"SELECT {_LEAST_SQNR} IS NULL")
 _VALUES = "FROM arms_numerics WHERE run_id = $run_id"
 _BETWEEN = "the arms against each other: {sqnr:.1f} dB"
@@ -272,10 +303,12 @@ HEAVIEST = Claim(
 
 # What a run's times are.
 LATENCY = Claim(
-    "median inference; 5 % to 95 %: {low:.3f} to {high:.3f} ms; n={rounds} rounds",
+    "Median inference {ms:.3f} ms {arm} (5 % to 95 %: {low:.3f} to {high:.3f} ms; n={rounds} rounds)",
     "SELECT bool_and(fidelity <> 'emulated') AND count(DISTINCT inferences.round) = $rounds "
+    "AND $ms BETWEEN $low - 1e-6 AND $high + 1e-6 "
     "AND abs(quantile_cont(duration_ns, 0.05) / 1e6 - $low) < 1e-6 "
     "AND abs(quantile_cont(duration_ns, 0.95) / 1e6 - $high) < 1e-6 "
+    "AND bool_and(contains($arm, if(fidelity = 'reference', arch, 'SME2 ' || sme2))) "
     "FROM inferences JOIN runs USING (run_id) "
     "WHERE inferences.run_id = $run_id AND pass = 'latency' AND NOT is_warmup",
 )
@@ -298,4 +331,54 @@ FLOOR = Claim(
     "Identical arms reach a ratio of {floor:.3f} on this device, its noise floor by A/A sessions.",
     "SELECT count(*) > 0 AND max(deviation) >= $floor - 1e-9 FROM aa_sessions AS aa JOIN runs ON "
     "runs.run_id = $run_id AND aa.platform = runs.platform AND aa.device = runs.device",
+)
+MORE = Claim(
+    "{more} more, with the tables behind them: sme2 explain {variant} --platform {platform} --all",
+    f"SELECT $more > 0 AND variant = $variant AND platform = $platform {_RUN}",
+)
+
+# Of arms that differ in something else than SME2: each with the first of its session.
+_OF_ARM = "FROM comparisons WHERE on_run_id = $on_run_id AND level = 'model'"
+ARM_FASTER = Claim(
+    "{faster} {verb} {ratio:.2f}x ({low:.2f} to {high:.2f}, n={n}) faster than {slower}.",
+    f"""SELECT fidelity <> 'emulated' AND {_RIGHT} AND $low > 1 AND $ratio BETWEEN $low AND $high
+        AND $n = {_PAIRED_ROUNDS} AND CASE
+        WHEN $faster = on_arm AND $slower = off_arm
+            THEN $ratio BETWEEN {_LEAST} - 1e-9 AND {_MOST} + 1e-9 AND {_MIDDLE} > 1
+        WHEN $faster = off_arm AND $slower = on_arm
+            THEN 1 / $ratio BETWEEN {_LEAST} - 1e-9 AND {_MOST} + 1e-9 AND {_MIDDLE} < 1
+        ELSE false END {_OF_ARM}""",
+)
+ARMS_ALIKE = Claim(
+    "{first} and {second} do not differ by {share:.1%} or more.",
+    "SELECT fidelity <> 'emulated' AND speedup_low >= 1 / (1 + $share) - 1e-9 "
+    f"AND speedup_high <= 1 + $share + 1e-9 AND off_arm = $first AND on_arm = $second {_OF_ARM}",
+)
+ARMS_OPEN = Claim(
+    "Which of {first} and {second} is faster is not shown.",
+    f"SELECT fidelity <> 'emulated' AND verdict = 'insufficient data' {_OF_ARM}",
+)
+ARMS_UNTIMED = Claim(
+    "{first} and {second} are not compared in time.",
+    f"SELECT verdict = 'not comparable' AND speedup IS NULL {_OF_ARM}",
+)
+ARM_REASON = Claim(REASON.text, REASON.holds.replace(_MODEL, _OF_ARM))
+ARM_CONFIDENCE = Claim(CONFIDENCE.text, CONFIDENCE.holds.replace(_MODEL, _OF_ARM))
+ARMS_REFERENCE = Claim(
+    "This is a reference on {arch}: it says nothing about SME2.",
+    f"SELECT fidelity = 'reference' AND arch = $arch {_OF_ARM}",
+)
+
+# What was tried.
+GAIN = Claim(
+    "With {change} ({what}) {least:.1%} of the model's multiply-accumulates are on the SME unit, as "
+    "emulation shows; as the model is, {before:.1%} at most.",
+    "SELECT (SELECT abs(least - $least) < 1e-9 AND what = $what AND recommended AND run_id IS NOT NULL "
+    "FROM advice WHERE variant = $variant AND change = $change) "
+    "AND (SELECT abs(most - $before) < 1e-9 FROM advice WHERE variant = $variant AND rank = 0)",
+)
+NO_GAIN = Claim(
+    "Changes that were tried under emulation: {count}. None brings more of the model onto the SME unit.",
+    "SELECT count(*) FILTER (run_id IS NOT NULL AND rank > 0) = $count AND NOT bool_or(recommended) "
+    "FROM advice WHERE variant = $variant",
 )

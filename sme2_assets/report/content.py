@@ -1,4 +1,4 @@
-"""What a report of a model on a platform says: the verdict first, then all that it rests on.
+"""What a report of a model on a platform says: the answer first, then all that it rests on.
 
 Belongs here: which rows of the warehouse are shown, in which order, in which words. Tables and pictures are
 made by their own modules; nothing here knows of Markdown or HTML.
@@ -15,30 +15,38 @@ from typing import Any
 import pandas as pd
 
 from sme2_assets.analysis.insights.insight import device_text
-from sme2_assets.analysis.passes import passes_fault
 from sme2_assets.analysis.statistics import MIN_AA_SESSIONS, threshold_of
 from sme2_assets.errors import WarehouseError
 from sme2_assets.report import claims
+from sme2_assets.report.advice import advice_section
+from sme2_assets.report.answer import session_answer
 from sme2_assets.report.document import (
     Block,
     Commands,
     Document,
     Grid,
-    Picture,
     Section,
     Text,
-    Tone,
-    Verdict,
 )
 from sme2_assets.report.explain import Explanation, explain
 from sme2_assets.report.insights import headroom_table, insight_sections, missed_section, module_table
 from sme2_assets.report.kernels import kernel_table, sampled_text, unit_table
 from sme2_assets.report.models import arms_table, delegation_cost_table, numerics_table
-from sme2_assets.report.module_plots import module_figure, roofline_figure
+from sme2_assets.report.numerics import counted, numerics_text
 from sme2_assets.report.operators import operators_of_arm, operators_of_pair
-from sme2_assets.report.plots import category_figure, latency_figure, speedup_figure
+from sme2_assets.report.pictures.graph import graph_pictures, tensors_of
+from sme2_assets.report.pictures.modules import module_pictures
+from sme2_assets.report.pictures.rounds import round_pictures, rounds_of, speedup_pictures
+from sme2_assets.report.pictures.work import (
+    category_pictures,
+    inference_of,
+    roofline_pictures,
+    timeline_pictures,
+    waterfall_pictures,
+)
 from sme2_assets.report.sizes import sizes_section
 from sme2_assets.report.tables import (
+    TextTable,
     arm_text,
     category_table,
     comparison_table,
@@ -51,20 +59,13 @@ from sme2_assets.report.tables import (
     placebo_text,
     provenance_table,
     speedup_text,
-    verdict_and_reason,
 )
-from sme2_assets.report.unit_use import count_text, unit_counts, unit_sentence, work_text
+from sme2_assets.report.unit_use import unit_counts, unit_sentence
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.blind import blind_rates_text
 from sme2_assets.warehouse.comparisons import aa_sessions_like, device_noise_floor
 from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, runs_of_session
 
-TONES: dict[str, Tone] = {
-    "faster": "good",
-    "slower": "bad",
-    "no difference": "same",
-    "too small to count": "same",
-}
 # Of the A/A sessions of a device; the view aa_sessions has them all.
 NOISE_SHOWN = 10
 # Of the values in which the arms are compared; the table arms_numerics has them all.
@@ -92,6 +93,10 @@ class _Subject:
     @property
     def reference(self) -> bool:
         return self.runs[0]["fidelity"] == "reference"
+
+    @property
+    def pair(self) -> bool:
+        return len(self.runs) == 2
 
     @property
     def name(self) -> str:
@@ -131,7 +136,7 @@ def session_document(warehouse: Warehouse, session_id: str) -> Document:
             "Materialise sme2_comparison for it, or run `sme2 warehouse sync`.",
         )
     subject = _Subject(warehouse, runs, rows, explain(warehouse, session_id))
-    return _document(subject, f"{subject.name}: SME2 on against off", _pair_verdict(subject))
+    return _document(subject, f"{subject.name}: SME2 on against off")
 
 
 def _baseline_document(warehouse: Warehouse, run: dict[str, Any]) -> Document:
@@ -139,69 +144,57 @@ def _baseline_document(warehouse: Warehouse, run: dict[str, Any]) -> Document:
     explanation = explain(warehouse, run["session_id"], run["sme2"])
     subject = _Subject(warehouse, [run], pd.DataFrame(), explanation)
     title = f"{subject.name}: {arm_text(run)}" + ("" if subject.reference else " alone")
-    return _document(subject, title, _baseline_verdict(subject))
+    return _document(subject, title)
 
 
-def _document(subject: _Subject, title: str, verdict: Verdict) -> Document:
+def _document(subject: _Subject, title: str) -> Document:
+    """The answer, the picture, the operators; then the evidence; then where it comes from, folded."""
+    answer = session_answer(
+        subject.warehouse, subject.explanation, subject.compared if subject.pair else None
+    )
     sections = [
-        _measured(subject),
-        *_latency(subject),
         _categories(subject),
         _operators(subject),
-        *_kernels(subject),
+        _evidence(subject),
         *([] if subject.reference else [missed_section(subject.explanation)]),
         *insight_sections(subject.explanation),
+        *_latency(subject),
+        *_kernels(subject),
         _modules(subject),
         *sizes_section(subject.warehouse, subject.runs[0]),
+        *([] if subject.reference else advice_section(subject.warehouse, subject.runs[0]["variant"])),
         *_delegation(subject),
         _numerics(subject),
         _noise(subject),
+        _measured(subject),
         _reproduction(subject),
     ]
-    return Document(title, verdict, sections, stamp=str(subject.runs[0]["session_id"]))
+    return Document(title, answer, sections, stamp=str(subject.runs[0]["session_id"]))
 
 
-def _pair_verdict(subject: _Subject) -> Verdict:
-    model = subject.model
-    verdict, reason = verdict_and_reason(model)
-    facts = [
-        ("fidelity", model["fidelity"]),
-        ("device", device_text(subject.runs[0])),
-        ("on the SME unit", _on_unit(subject)),
-        ("sampled", sampled_text(subject.rows("operator_facts"))),
-        ("numerics", _numerics_text(subject.runs)),
-    ]
-    if subject.timed and (rates := blind_rates_text(subject.warehouse, subject.runs[0])):
+def _evidence(subject: _Subject) -> Section:
+    """What the answer rests on, a line each."""
+    facts = [("fidelity", subject.runs[0]["fidelity"]), ("device", device_text(subject.runs[0]))]
+    if subject.pair and subject.timed:
+        facts += _statistics(subject.model)
+    if not subject.reference or subject.pair:
+        facts += [
+            ("on the SME unit", _on_unit(subject)),
+            ("sampled", sampled_text(subject.rows("operator_facts"))),
+        ]
+    facts.append(("numerics", numerics_text(subject.runs)))
+    if subject.pair and subject.timed and (rates := blind_rates_text(subject.warehouse, subject.runs[0])):
         facts.append(("blind trials on this device", rates))
-    if not subject.timed:
-        counts = subject.unit.get(subject.runs[-1]["run_id"])
-        figure = count_text(counts) if counts else None
-        what = "convolutions and matrix products on the SME unit with SME2 on"
-        note = ", ".join(filter(None, (what, work_text(counts)))) if counts else None
-        return Verdict(verdict, "emulated", reason, figure, note, facts=tuple(facts))
-    facts[2:2] = _statistics(model)
-    tone: Tone = TONES.get(model["verdict"], "open")
-    if pd.isna(model["speedup_low"]):
-        # A ratio without an interval shows nothing yet: it stands among the facts, and not large above them.
-        if not pd.isna(model["speedup"]):
-            facts.insert(2, ("ratio so far (off / on)", speedup_text(model)))
-        return Verdict(verdict, tone, reason, facts=tuple(facts))
-    return Verdict(
-        verdict,
-        tone,
-        reason,
-        f"{model['speedup']:.2f}x",
-        claims.SPEEDUP.say(
-            session_id=model["session_id"], text=speedup_text(model), speedup=model["speedup"]
-        ),
-        facts=tuple(facts),
-    )
+    return Section("What it rests on", [Grid(TextTable.of(["", ""], facts))])
 
 
 def _statistics(model: dict[Any, Any]) -> list[tuple[str, str]]:
-    """What the verdict rests on, where there is anything."""
+    """The numbers of a pair, where there are any."""
     session_id, low, high = (model[name] for name in ("session_id", "speedup_low", "speedup_high"))
     told = []
+    if pd.isna(low) and not pd.isna(model["speedup"]):
+        # A ratio without an interval shows nothing yet: it stands here, and not in the answer.
+        told.append(("ratio so far (off / on)", speedup_text(model)))
     if not pd.isna(model["n"]):
         told.append(("paired rounds (n)", claims.ROUNDS.say(session_id=session_id, n=int(model["n"]))))
     if not pd.isna(low):
@@ -218,81 +211,12 @@ def _statistics(model: dict[Any, Any]) -> list[tuple[str, str]]:
     return told
 
 
-def _baseline_verdict(subject: _Subject) -> Verdict:
-    [run] = subject.runs
-    facts = [("fidelity", run["fidelity"]), ("device", device_text(run))]
-    if not subject.reference:
-        facts.append(("on the SME unit", _on_unit(subject)))
-        facts.append(("sampled", sampled_text(subject.rows("operator_facts"))))
-    facts.append(("numerics", _numerics_text(subject.runs)))
-    figure = note = None
-    alone = claims.ALONE.say(session_id=run["session_id"])
-    sentence = (fidelity_note(run) or "") if subject.reference else alone
-    if fault := passes_fault(run):
-        sentence = f"{sentence} {fault}"
-    elif subject.timed:
-        latency = rows_of_view(subject.warehouse, "latency_summary", run["run_id"]).iloc[0]
-        figure = f"{latency['median_ns'] / 1e6:.3f} ms"
-        note = claims.LATENCY.say(
-            run_id=run["run_id"],
-            low=latency["p05_ns"] / 1e6,
-            high=latency["p95_ns"] / 1e6,
-            rounds=int(latency["rounds"]),
-        )
-    return Verdict(
-        arm_text(run) if subject.reference else f"baseline, {arm_text(run)}",
-        "open" if subject.timed else "emulated",
-        sentence,
-        figure,
-        note,
-        judged=False,
-        facts=tuple(facts),
-    )
-
-
 def _on_unit(subject: _Subject) -> str:
     """How much is on the SME unit, arm by arm."""
     return "; ".join(
         f"{arm_text(run)}: {unit_sentence(run['run_id'], subject.unit.get(run['run_id']))}"
         for run in reversed(subject.runs)
     )
-
-
-def _numerics_text(runs: Sequence[dict[Any, Any]]) -> str:
-    """Whether the outputs are right, in a few words."""
-    said = []
-    for run in runs:
-        if pd.isna(run["sqnr_db"]):
-            said.append(claims.NO_EAGER.say(run_id=run["run_id"], arm=arm_text(run)))
-            continue
-        fault = run["eager_fault"]
-        right = run["sqnr_db"] >= run["sqnr_threshold_db"] and pd.isna(fault)
-        said.append(
-            claims.AGAINST_EAGER.say(
-                run_id=run["run_id"],
-                arm=arm_text(run),
-                judged="right" if right else "WRONG",
-                sqnr=run["sqnr_db"],
-                needed=run["sqnr_threshold_db"],
-                fault="" if pd.isna(fault) else f"; {fault}",
-            )
-        )
-    if len(runs) == 2 and not pd.isna(runs[-1]["arms_sqnr_db"]):
-        said.append(_between_arms_text(runs[-1]))
-    return "; ".join(said)
-
-
-def _between_arms_text(run: dict[Any, Any]) -> str:
-    between = {"run_id": run["run_id"], "sqnr": run["arms_sqnr_db"]}
-    if pd.isna(run["arms_values"]):
-        return claims.ARMS_UNBOUNDED.say(**between)
-    if not pd.isna(run["arms_fault"]):
-        return claims.ARMS_WRONG.say(**between, fault=run["arms_fault"])
-    values = int(run["arms_values"])
-    between |= {"values": values, "counted": _counted(values, "value")}
-    if run["arms_of_bound"] == 0:
-        return claims.ARMS_EQUAL.say(**between)
-    return claims.ARMS_WITHIN.say(**between, of_bound=run["arms_of_bound"])
 
 
 def _measured(subject: _Subject) -> Section:
@@ -311,40 +235,29 @@ def _measured(subject: _Subject) -> Section:
                 run_id=run["run_id"],
                 variant=run["variant"],
                 where=f"{where}, {device_cell(run)}, {run['os']}",
-                threads=_counted(run["threads"], "thread"),
+                threads=counted(run["threads"], "thread"),
                 when=f"{run['started_at']:%Y-%m-%d %H:%M %Z}",
-                rounds=_counted(run["rounds"], "round"),
+                rounds=counted(run["rounds"], "round"),
                 length=_length(run, "iterations", "timed_s", "timed inference"),
             )
         ),
         Grid(provenance_table(pd.DataFrame(subject.runs))),
     ]
-    return Section("What was measured", blocks)
+    return Section("What was measured", blocks, folded=True)
 
 
 def _latency(subject: _Subject) -> list[Section]:
     """The section on latency; none for emulated runs, whose times are not shown."""
     if not subject.timed:
         return []
-    inferences = subject.warehouse.query(
-        "SELECT sme2, fidelity, arch, inferences.round, inferences.duration_ns "
-        "FROM inferences JOIN runs USING (run_id) "
-        "WHERE list_contains(?, run_id) AND pass = 'latency' AND NOT is_warmup",
-        [subject.run_ids],
-    )
-    title = f"{subject.name}: inference times by round"
+    pair = subject.model if len(subject.runs) == 2 else None
     return [
         Section(
             "Latency",
             [
                 *_not_comparable(subject),
                 Grid(latency_table(subject.rows("latency_summary"))),
-                Picture(
-                    "latency",
-                    "Inference times of every round, without tracer: the box is the middle half, the line in "
-                    "it the median, the whiskers go from 5 % to 95 %.",
-                    lambda width: latency_figure(inferences, title, width),
-                ),
+                *round_pictures(rounds_of(subject.warehouse, subject.run_ids), pair),
             ],
         )
     ]
@@ -361,33 +274,13 @@ def _not_comparable(subject: _Subject) -> list[Block]:
 def _categories(subject: _Subject) -> Section:
     categories = subject.rows("category_summary")
     both = len(subject.runs) == 2
-    title = f"{subject.name}: " + ("the category shift" if both else arm_text(subject.runs[0]))
-    caption = (
-        "Mean time per inference by category."
-        if subject.timed
-        else "Operators per inference by category; hatched: on the SME unit."
-    )
     blocks: list[Block] = [
         *(_not_comparable(subject) if subject.timed else []),
-        Picture("categories", caption, lambda width: category_figure(categories, title, width)),
+        *category_pictures(categories),
         Grid(comparison_table(subject.compared, "category") if both else category_table(categories)),
     ]
-    if both and subject.timed:
-        threshold = _threshold(subject.model)
-        name = f"{subject.name}: speedups"
-        if speedup_figure(subject.compared, threshold, name) is not None:
-
-            def draw(width: float) -> Any:
-                return speedup_figure(subject.compared, threshold, name, width)
-
-            blocks.append(
-                Picture(
-                    "speedups",
-                    "Speedup of the model and of each category. Without a point: whole microseconds "
-                    "of XNNPACK leave no number.",
-                    draw,
-                )
-            )
+    if both:
+        blocks += speedup_pictures(subject.compared, _threshold(subject.model))
     if subject.timed:
         bounds = "" if subject.reference else ", and the most that could be gained if it took no time"
         blocks += [Text(f"What each part takes{bounds}:"), Grid(headroom_table(subject.explanation))]
@@ -401,15 +294,17 @@ def _threshold(model: dict[Any, Any]) -> float:
 
 def _operators(subject: _Subject) -> Section:
     usage = subject.usage
+    timeline = timeline_pictures([inference_of(subject.warehouse, run_id) for run_id in subject.run_ids])
     if len(usage) == 2:
         paired = (
             "The arms are paired by the order of operators in each delegate: "
             "a different kernel often has a different name."
         )
         table = operators_of_pair(subject.explanation, subject.compared, usage)
-        return Section("Operators", [Text(paired), Grid(table, long=True)])
+        drawn = waterfall_pictures(subject.compared)
+        return Section("Operators", [*drawn, Text(paired), Grid(table, long=True), *timeline])
     [rows] = usage.values()
-    return Section("Operators", [Grid(operators_of_arm(subject.explanation, rows), long=True)])
+    return Section("Operators", [Grid(operators_of_arm(subject.explanation, rows), long=True), *timeline])
 
 
 def _kernels(subject: _Subject) -> list[Section]:
@@ -425,22 +320,14 @@ def _kernels(subject: _Subject) -> list[Section]:
 
 
 def _modules(subject: _Subject) -> Section:
-    modules = subject.explanation.modules
-    caption = "The model's modules, as wide as " + (
-        "their time." if subject.timed else "their operators are many."
-    )
+    explanation = subject.explanation
+    run_id = explanation.subject.run["run_id"]
     blocks: list[Block] = [
-        Picture("modules", caption, lambda width: module_figure(modules, f"{subject.name}: modules", width)),
-        Grid(module_table(modules)),
+        *module_pictures(explanation.modules, explanation.subject.bottlenecks),
+        *graph_pictures(explanation.subject.bottlenecks, tensors_of(subject.warehouse, run_id)),
+        Grid(module_table(explanation.modules)),
+        *roofline_pictures(pd.concat([arm.bottlenecks for arm in explanation.arms])),
     ]
-    operators = pd.concat([arm.bottlenecks for arm in subject.explanation.arms])
-    title = f"{subject.name}: achieved rates"
-    if roofline_figure(operators, title) is not None:
-
-        def draw(width: float) -> Any:
-            return roofline_figure(operators, title, width)
-
-        blocks.append(Picture("roofline", "Achieved rate of each operator against its work.", draw))
     return Section("Modules", blocks)
 
 
@@ -463,7 +350,7 @@ def _numerics(subject: _Subject) -> Section:
         "WHERE list_contains(?, run_id) ORDER BY sme2, output",
         [subject.run_ids],
     )
-    shown: list[Block] = [Text(f"{_numerics_text(subject.runs)}.")]
+    shown: list[Block] = [Text(f"{numerics_text(subject.runs)}.")]
     if not rows.empty:
         shown.append(Grid(numerics_table(rows)))
     arms = subject.warehouse.query(
@@ -558,20 +445,16 @@ def _reproduction(subject: _Subject) -> Section:
         run_id=run["run_id"],
         executorch=run["executorch_version"],
         compiler=run["compiler"],
-        rounds=_counted(run["rounds"], "round"),
+        rounds=counted(run["rounds"], "round"),
         warmup=_length(run, "warmup", "warmup_s", "warm-up inference"),
         timed=_length(run, "iterations", "timed_s", "timed inference"),
         seed=run["seed"],
     )
-    return Section("Do it again", [Text(said), Commands(tuple(lines))])
+    return Section("Do it again", [Text(said), Commands(tuple(lines))], folded=True)
 
 
 def _length(run: dict[Any, Any], count: str, seconds: str, thing: str) -> str:
     """How long a process was at least, by inferences and by the clock."""
     if pd.isna(run[seconds]) or run[seconds] == 0:
-        return _counted(run[count], thing)
-    return f"at least {_counted(run[count], thing)} and {run[seconds]:g} s"
-
-
-def _counted(number: Any, thing: str) -> str:
-    return f"{int(number)} {thing}" + ("" if int(number) == 1 else "s")
+        return counted(run[count], thing)
+    return f"at least {counted(run[count], thing)} and {run[seconds]:g} s"

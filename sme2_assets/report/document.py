@@ -6,14 +6,10 @@ nothing in it becomes markup, is the matter of report/markdown.py and report/htm
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from sme2_assets.report.tables import TextTable
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Tone = Literal["good", "bad", "same", "open", "emulated"]
 
@@ -38,11 +34,14 @@ class Grid:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture: its file name without ending, what it shows, and how it is drawn at a width in inches."""
+    """A picture: its file name without ending, its title, what it shows, the same for those who do not see
+    it, and how it is drawn: a specification of Vega or Vega-Lite."""
 
     name: str
+    title: str
     caption: str
-    draw: Callable[[float], Figure]
+    alternative: str
+    spec: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,11 @@ Block = Text | Grid | Picture | Finding | Commands
 
 @dataclass(frozen=True)
 class Section:
+    """A part of a report; a folded one is opened by whoever wants it."""
+
     title: str
     blocks: list[Block]
+    folded: bool = False
 
     @property
     def anchor(self) -> str:
@@ -76,23 +78,33 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What is said first. `figure` is its number, if it has one, with `figure_note` about it."""
+class Action:
+    """Something to do: what was found, what it can bring at most (empty: not known), and how."""
+
+    what: str
+    gain: str
+    next: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is said first: a word for what it is, the answer in one sentence, why, and what to do.
+
+    `figure` is its number, if it has one.
+    """
 
     word: str
     tone: Tone
     sentence: str
+    why: str = ""
     figure: str | None = None
-    figure_note: str | None = None
-    # Whether two arms were compared; one arm alone has no verdict but a word for what it is.
-    judged: bool = True
-    facts: tuple[tuple[str, str], ...] = ()
+    actions: tuple[Action, ...] = ()
 
 
 @dataclass(frozen=True)
 class Document:
     title: str
-    verdict: Verdict | None
+    answer: Answer | None
     sections: list[Section] = field(default_factory=list)
     # What it is of: a page with another one is out of date.
     stamp: str = ""

@@ -5,7 +5,7 @@ A plain function on the warehouse. `sme2 explain`, the report and the assets sho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -32,7 +32,8 @@ class Explanation:
     """A session of a model on a platform, explained.
 
     `subject` is the arm the insights are about: SME2 on, or the only one measured; `baseline` is SME2
-    off beside it, or None. `modules` are the subject's rows of `module_summary`.
+    off beside it, or None. `modules` are the subject's rows of `module_summary`; `refusals` say why XNNPACK
+    did not take an operator, by its source line.
     """
 
     variant: str
@@ -42,6 +43,7 @@ class Explanation:
     baseline: ArmRows | None
     insights: list[Insight]
     modules: pd.DataFrame
+    refusals: dict[str, str] = field(default_factory=dict)
 
     @property
     def arms(self) -> list[ArmRows]:
@@ -62,7 +64,17 @@ def explain(warehouse: Warehouse, session_id: str, sme2: str | None = None) -> E
         baseline,
         insights(subject, baseline),
         _rows(warehouse, "module_summary", subject.run["run_id"]),
+        _refusals(warehouse, subject.run["run_id"]),
     )
+
+
+def _refusals(warehouse: Warehouse, run_id: str) -> dict[str, str]:
+    rows = warehouse.query(
+        "SELECT source, reason FROM delegation_report WHERE run_id = ? AND NOT delegated "
+        "AND source IS NOT NULL AND reason IS NOT NULL ORDER BY source, reason DESC",
+        [run_id],
+    )
+    return dict(zip(rows["source"], rows["reason"], strict=True))
 
 
 def _arm_rows(warehouse: Warehouse, run: dict[Any, Any]) -> ArmRows:

@@ -6,16 +6,19 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import duckdb
 import pandas as pd
 
 from sme2_assets.report.content import session_document
 from sme2_assets.report.document import Document
 from sme2_assets.report.html import html_of, stamp_in, stamp_of
 from sme2_assets.report.markdown import MarkdownReport, markdown_report
-from sme2_assets.report.overview import overview_document, overview_rows
-from sme2_assets.store import Store, safe_name, write_text_atomically
+from sme2_assets.report.overview import overview_document, overview_rows, overview_table
+from sme2_assets.store import UI_PAGES, Store, safe_name, write_text_atomically
 from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.csv_files import write_csv
 from sme2_assets.warehouse.read import latest_sessions, runs_of_session
 
 FORMATS = ("md", "html")
@@ -23,6 +26,7 @@ REPORT_NAME = "report.md"
 PAGE_NAME = "report.html"
 OVERVIEW_NAME = "index.md"
 OVERVIEW_PAGE_NAME = "index.html"
+OVERVIEW_TABLE_NAME = "index.csv"
 
 
 def report_folder(store: Store, run: Mapping[str, Any]) -> Path:
@@ -31,6 +35,11 @@ def report_folder(store: Store, run: Mapping[str, Any]) -> Path:
     setting += [run["method"]] if run["method"] not in (None, "forward") else []
     name = re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(str(part) for part in setting if part))
     return store.reports / safe_name(run["variant"]) / safe_name(run["platform"]) / safe_name(name)
+
+
+def page_address(store: Store, page: Path) -> str:
+    """Where the webserver shows a page of the reports."""
+    return f"{UI_PAGES}/reports/{quote(page.relative_to(store.reports).as_posix())}"
 
 
 def write_session_report(
@@ -72,17 +81,32 @@ def write_report(path: Path, report: MarkdownReport) -> Path:
 
 
 def write_overview(
-    store: Store, warehouse: Warehouse, formats: Collection[str] = FORMATS
+    store: Store,
+    warehouse: Warehouse,
+    formats: Collection[str] = FORMATS,
+    *,
+    folder: Path | None = None,
+    pages: Mapping[str, Path] | None = None,
 ) -> tuple[pd.DataFrame, list[Path]]:
-    """Writes the overview of all models and platforms; its rows lead to the pages that are there."""
-    rows = overview_rows(warehouse)
+    """Writes the overview of all models and platforms; its rows lead to the pages that are there.
+
+    With `pages` it is of these sessions alone, and leads there; `folder` is where it is put. The same rows
+    are beside it as a CSV file.
+    """
+    folder = folder or store.reports
+    rows = overview_rows(warehouse, None if pages is None else list(pages))
 
     def link(row: Mapping[str, Any]) -> str | None:
-        page = report_folder(store, row) / PAGE_NAME
-        return page.relative_to(store.reports).as_posix() if page.is_file() else None
+        page = report_folder(store, row) / PAGE_NAME if pages is None else pages[row["session_id"]]
+        return page.relative_to(folder).as_posix() if page.is_file() else None
 
-    document = overview_document(rows, link)
-    return rows, write_document(store.reports, document, formats, (OVERVIEW_NAME, OVERVIEW_PAGE_NAME))
+    document = overview_document(warehouse, rows, link)
+    written = write_document(folder, document, formats, (OVERVIEW_NAME, OVERVIEW_PAGE_NAME))
+    staged = folder / f".{OVERVIEW_TABLE_NAME}"
+    with duckdb.connect() as connection:
+        write_csv(connection.from_df(overview_table(rows)), staged)
+    staged.replace(folder / OVERVIEW_TABLE_NAME)
+    return rows, [*written, folder / OVERVIEW_TABLE_NAME]
 
 
 def write_missing_reports(store: Store, warehouse: Warehouse, log: Callable[[str], None]) -> None:

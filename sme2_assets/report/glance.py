@@ -10,7 +10,7 @@ import base64
 
 import pandas as pd
 
-from sme2_assets.report.plots import COLOURS, unknown_note
+from sme2_assets.report.pictures.style import CATEGORIES
 
 # What Dagster's UI shows in its place is shorter than this.
 SHOWN_IN_PLACE = 1000
@@ -35,7 +35,7 @@ def category_glance(categories: pd.DataFrame) -> str:
     bars = [f"<text y='{middle[arm] + 4}'>{'ref' if reference else arm}</text>" for arm in arms]
     faded: list[str] = []
     words: list[str] = []
-    for category, colour in COLOURS.items():
+    for category, colour in CATEGORIES.items():
         paths = ["", ""]
         for arm in arms:
             row = rows.get((arm, category), {column: 0, "sme2_operators": 0})
@@ -56,7 +56,8 @@ def category_glance(categories: pd.DataFrame) -> str:
         bars += ["<g opacity='.3'>", *faded, "</g>"]
     what = "time by category" if measured else "operators by category"
     if told:
-        what += f", in full colour on the SME unit{unknown_note(categories)}"
+        unknown = int(categories["sme2_unknown_operators"].sum())
+        what += ", in full colour on the SME unit" + (f", {unknown} unknown" if unknown else "")
     pictures = [_svg_markdown(bars + kept, len(arms), what) for kept in (words, [])]
     return next((picture for picture in pictures if len(picture) < SHOWN_IN_PLACE), pictures[-1])
 

@@ -1,23 +1,25 @@
 """A report as one HTML file that needs nothing else: no network, no other file.
 
-Belongs here: how a document becomes a page. The template escapes all text; only the pictures, which
-matplotlib wrote, go in as they are. The page's own policy forbids the browser to fetch anything and to run
-any script but the one that is here.
+Belongs here: how a document becomes a page. The template escapes all text; only the pictures, which Vega drew
+and escaped, go in as they are, and once more as the specifications that they are drawn from when the page is
+open. The page's own policy forbids the browser to fetch anything, to run any script but those that are here,
+and to make code of text.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sme2_assets.report.document import Block, Document, Picture
-from sme2_assets.report.plots import NARROW
-from sme2_assets.report.svg import inline_svg
+from sme2_assets.report.pictures.chart import inline_svg, library
 from sme2_assets.report.tables import TextTable
 
 if TYPE_CHECKING:
@@ -27,11 +29,12 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"-?\d[\d,.]*(%|x| ms)?$")
 STAMP = "sme2-report"
 # A page made by another version of this module is out of date.
-VERSION = 1
+VERSION = 2
 
 
 def html_of(document: Document) -> str:
-    """The page."""
+    """The page. What draws is in it once, and only if there is something to draw."""
+    scripts = [_text("table.js"), *([library(), _text("pictures.js")] if document.pictures() else [])]
     return (
         _templates()
         .get_template("report.html")
@@ -41,8 +44,9 @@ def html_of(document: Document) -> str:
             numeric=_numeric_columns,
             svg=_svg,
             style=_text("style.css"),
-            script=_text("table.js"),
-            policy=_policy(_text("table.js")),
+            spec=_spec,
+            scripts=scripts,
+            policy=_policy(scripts),
             stamp_name=STAMP,
             stamp=stamp_of(document.stamp),
         )
@@ -81,11 +85,12 @@ def _text(name: str) -> str:
     return (resources.files(__package__) / "page" / name).read_text(encoding="utf-8")
 
 
-def _policy(script: str) -> str:
-    """What the browser may do: show what is in the page, and run this one script."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+def _policy(scripts: Sequence[str]) -> str:
+    """What the browser may do: show what is in the page, and run these scripts."""
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; "
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
 
@@ -101,4 +106,13 @@ def _numeric_columns(table: TextTable) -> list[bool]:
 
 
 def _svg(picture: Picture) -> Markup:
-    return inline_svg(picture.draw(NARROW), picture.name, picture.caption)
+    from markupsafe import Markup
+
+    return Markup(inline_svg(picture.spec, picture.alternative))
+
+
+def _spec(picture: Picture) -> Markup:
+    """The specification inside a script element, which nothing but its end tag can end."""
+    from markupsafe import Markup
+
+    return Markup(json.dumps(picture.spec, separators=(",", ":")).replace("<", "\\u003c"))

@@ -6,19 +6,24 @@ Times of emulated runs are left out, as in every table.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
 from rich.console import Console
+from rich.text import Text as Styled
 
 from sme2_assets.analysis.confidence import Confidence, confidence
-from sme2_assets.analysis.insights.insight import Insight
+from sme2_assets.analysis.insights.insight import Insight, device_text
+from sme2_assets.analysis.insights.values import shown_name
 from sme2_assets.analysis.unit import OFF, UNKNOWN
 from sme2_assets.report import claims
-from sme2_assets.report.document import Block, Finding, Grid, Section, Text
+from sme2_assets.report.answer import findings, gain_text
+from sme2_assets.report.document import Answer, Block, Finding, Grid, Section, Text
 from sme2_assets.report.explain import Explanation
+from sme2_assets.report.next_steps import next_step
 from sme2_assets.report.tables import TextTable, arm_text, fidelity_note, of_sme2, on_unit_cell, unit_cell
-from sme2_assets.report.terminal import print_table
+from sme2_assets.report.terminal import print_table, print_text, show_answer
 
 # Operators below this rank are a long tail; the view bottlenecks has them all.
 BOTTLENECKS_SHOWN = 15
@@ -33,28 +38,8 @@ _BASIS = {
     "projection": "projection, not a measurement",
 }
 
-# What to do about each kind of insight.
-_NEXT_STEPS = {
-    "bottleneck_shift": "Read on: the rest is about what is left with SME2 on.",
-    "heavy_operator": "Look up its kernel, shape and source line in the table of operators.",
-    "portable_cost": "The table of delegation has the reason for each. Change the line it comes from so that "
-    "XNNPACK takes it.",
-    "layout_changes": "Merge or remove them in the lines they come from, or keep one memory format there.",
-    "delegate_overhead": "Move what is between delegates into them, so that there are fewer calls.",
-    "framework_overhead": "Nothing in the model: it matters only where an inference is very short.",
-    "amdahl_compute": "For more than that, look at what is neither CONV nor GEMM.",
-    "amdahl_data_movement": "Use it to decide whether work on layouts is worthwhile.",
-    "projection": "Measure on a device with SME2.",
-}
-_MISSED_NEXT_STEPS = {
-    "not delegated": _NEXT_STEPS["portable_cost"],
-    "depthwise": "No kernel can change it. An ordinary convolution in its place would be another model.",
-    "quantisation scheme": "Export the model in another precision (int8, fp32) and compare.",
-    "data type": "Export the model in another precision (int8, fp32) and compare.",
-    "shape": "Compare its shape with those of its kind that took SME2 kernels; more channels may do.",
-    "unexplained": 'Look up the functions it was sampled in: `sme2 sql "FROM kernel_usage"`.',
-    "unknown": "Profile it for longer or on a quieter machine: samples show which kernel ran.",
-}
+# What a terminal shows unasked.
+FINDINGS_SHOWN = 5
 
 Record = Mapping[Hashable, Any]
 
@@ -116,7 +101,7 @@ def bottleneck_table(bottlenecks: pd.DataFrame, most: int = BOTTLENECKS_SHOWN) -
         [
             [
                 row["rank"],
-                row["name"],
+                shown_name(row),
                 row["category"],
                 row["module"],
                 row["source"],
@@ -226,16 +211,9 @@ def _missed_groups(missed: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return [(text, rows) for text, rows in groups if not rows.empty]
 
 
-def next_step(insight: Insight) -> str:
-    """What to do about it."""
-    if insight.kind == "missed_sme2":
-        return next(step for reason, step in _MISSED_NEXT_STEPS.items() if f": {reason}" in insight.title)
-    return _NEXT_STEPS[insight.kind]
-
-
 def finding_points(insight: Insight, explanation: Explanation) -> tuple[tuple[str, str], ...]:
     return (
-        ("Next", next_step(insight)),
+        ("Next", next_step(insight, explanation)),
         ("Rules out", insight.rules_out),
         ("Confidence", f"{_confidence(insight, explanation)}."),
         ("Evidence", f"{_evidence(insight, _common(explanation))}."),
@@ -250,32 +228,55 @@ def _confidence(insight: Insight, explanation: Explanation) -> Confidence:
     return confidence(insight.basis, [arm.conditions for arm in arms])
 
 
-def show_explanation(out: Console, explanation: Explanation) -> None:
-    """The same on a terminal."""
-    out.print(f"== {explanation.variant} on {explanation.platform} ==", style="bold", highlight=False)
-    _say(out, _subject(explanation))
-    _say(out, f"Numbers are of {_common(explanation)}.", style="dim")
+def show_explanation(
+    out: Console, explanation: Explanation, answer: Answer, everything: bool = False
+) -> None:
+    """The same on a terminal: the answer and the first findings, or everything."""
+    show_answer(out, f"{explanation.variant} on {explanation.platform}", answer, actions=False)
     if explanation.subject.timed:
-        _say(out, WINS_NOTE, style="dim")
-    out.print()
-    for number, insight in enumerate(explanation.insights, start=1):
-        win = "" if insight.win_ns is None else f"  [{_ms_text(insight.win_ns)} ms"
-        win += "" if insight.win_share is None else f", {_percent_text(insight.win_share)}"
-        _say(out, f"{number}. {insight.title}{win}{']' if win else ''}", style="bold")
-        _say(out, f"   {insight.detail}")
+        print_text(out, Styled(f"device: {device_text(explanation.subject.run)}", "dim"))
+    if everything:
+        print_text(out, Styled(f"Numbers are of {_common(explanation)}.", "dim"))
+        if explanation.subject.timed:
+            print_text(out, Styled(WINS_NOTE, "dim"))
+    found = findings(explanation)
+    shown = found if everything else found[:FINDINGS_SHOWN]
+    for number, insight in enumerate(shown, start=1):
+        gain = gain_text(insight, explanation)
+        print_text(
+            out,
+            Styled.assemble((f"{number}. {insight.title}", "bold"), (f"  [{gain}]" if gain else "", "green")),
+        )
+        if insight.detail:
+            print_text(out, Styled(insight.detail), 3)
         for label, text in finding_points(insight, explanation):
-            _say(out, f"   {label.lower()}: {text}", style="dim" if label == "Evidence" else None)
+            if everything or label == "Next":
+                print_text(out, Styled(f"{label.lower()}: {text}", "dim" if label == "Evidence" else ""), 3)
     out.print()
+    if not everything:
+        if len(found) > len(shown):
+            told = {"variant": explanation.variant, "platform": explanation.platform}
+            print_text(
+                out,
+                Styled(
+                    claims.MORE.say(
+                        **told, run_id=explanation.subject.run["run_id"], more=len(found) - len(shown)
+                    ),
+                    "dim",
+                ),
+            )
+            out.print()
+        return
     for heading, missed in _missed_groups(explanation.subject.missed_sme2):
-        _say(out, heading, style="bold")
+        print_text(out, Styled(heading, "bold"))
         print_table(out, missed_table(missed))
-    _say(out, "Bottlenecks" if explanation.subject.timed else "Operators", style="bold")
+    print_text(out, Styled("Bottlenecks" if explanation.subject.timed else "Operators", "bold"))
     print_table(out, bottleneck_table(explanation.subject.bottlenecks))
-    _say(out, "Modules", style="bold")
+    print_text(out, Styled("Modules", "bold"))
     print_table(out, module_table(explanation.modules))
 
 
-def explanation_json(explanation: Explanation) -> dict[str, Any]:
+def explanation_json(explanation: Explanation, answer: Answer) -> dict[str, Any]:
     """For programs: strict JSON values, wins in nanoseconds."""
     return {
         "variant": explanation.variant,
@@ -283,6 +284,9 @@ def explanation_json(explanation: Explanation) -> dict[str, Any]:
         "fidelity": explanation.fidelity,
         "run_ids": {arm.run["sme2"]: arm.run["run_id"] for arm in explanation.arms},
         "subject": explanation.subject.run["sme2"],
+        "kind": answer.word,
+        "answer": answer.sentence,
+        "actions": [asdict(action) for action in answer.actions],
         "insights": [insight.as_json() for insight in explanation.insights],
     }
 
@@ -332,10 +336,6 @@ def _indented(row: Record) -> str:
 
 def _without_times(table: TextTable, rows: pd.DataFrame, *columns: str) -> TextTable:
     return table.without(*columns) if (rows["fidelity"] == "emulated").any() else table
-
-
-def _say(out: Console, text: str, style: str | None = None) -> None:
-    out.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _ms_text(value: float | None) -> str | None:

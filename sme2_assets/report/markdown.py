@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 
 from sme2_assets.report.document import (
+    Action,
+    Answer,
     Block,
     Commands,
     Document,
@@ -15,10 +18,9 @@ from sme2_assets.report.document import (
     Picture,
     Section,
     Text,
-    Verdict,
 )
-from sme2_assets.report.plots import WIDE, png_bytes
-from sme2_assets.report.tables import TextTable, markdown_paragraph, markdown_text
+from sme2_assets.report.pictures.chart import svg
+from sme2_assets.report.tables import markdown_paragraph, markdown_text
 
 
 @dataclass(frozen=True)
@@ -30,15 +32,18 @@ class MarkdownReport:
 
 
 def markdown_report(document: Document) -> MarkdownReport:
-    """The text, and every picture as a PNG."""
-    pictures = {f"{picture.name}.png": png_bytes(picture.draw(WIDE)) for picture in document.pictures()}
+    """The text, and every picture as an SVG."""
+    pictures = {
+        f"{picture.name}.svg": svg(picture.spec, picture.alternative).encode()
+        for picture in document.pictures()
+    }
     return MarkdownReport(markdown_of(document), pictures)
 
 
 def markdown_of(document: Document) -> str:
     parts = [f"# {markdown_text(document.title)}"]
-    if document.verdict is not None:
-        parts += _verdict(document.verdict)
+    if document.answer is not None:
+        parts += _answer(document.answer)
     parts += [section_markdown(section) for section in document.sections]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -48,13 +53,23 @@ def section_markdown(section: Section, heading: str = "##") -> str:
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def _verdict(verdict: Verdict) -> list[str]:
-    word = f"Verdict: {verdict.word}" if verdict.judged else verdict.word.capitalize()
-    parts = [f"**{markdown_text(word)}.** {markdown_text(verdict.sentence)}"]
-    if verdict.figure is not None:
-        parts.append(f"**{markdown_text(verdict.figure)}** {markdown_text(verdict.figure_note or '')}")
-    parts.append(TextTable.of(["", ""], verdict.facts).markdown())
+def _answer(answer: Answer) -> list[str]:
+    parts = [f"**{markdown_text(answer.word.capitalize())}.** {markdown_text(answer.sentence)}"]
+    if answer.why:
+        parts.append(markdown_paragraph(answer.why))
+    if answer.actions:
+        parts += ["What to do:", actions_markdown(answer.actions)]
     return parts
+
+
+def actions_markdown(actions: Sequence[Action]) -> str:
+    """A numbered list: what, what it could bring, and what to do about it."""
+    return "\n".join(
+        f"{number}. **{markdown_text(it.what)}**"
+        + (f" ({markdown_text(it.gain)})" if it.gain else "")
+        + f": {markdown_text(it.next)}"
+        for number, it in enumerate(actions, 1)
+    )
 
 
 @singledispatch
@@ -82,7 +97,8 @@ def _(block: Grid) -> str:
 
 @_block.register
 def _(block: Picture) -> str:
-    return f"![{markdown_text(block.caption)}]({block.name}.png)"
+    title, caption, alternative = map(markdown_text, (block.title, block.caption, block.alternative))
+    return f"**{title}**\n\n![{alternative}]({block.name}.svg)\n\n{caption}"
 
 
 @_block.register

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from sme2_assets.analysis.insights.values import shown_name
 from sme2_assets.analysis.pairing import Place, place_of
 from sme2_assets.report.explain import Explanation
 from sme2_assets.report.kernels import main_kernels
@@ -22,7 +23,7 @@ def operators_of_pair(
     """Every operator of both arms, the longest with SME2 on first; as they ran when emulated.
 
     `comparison` has the rows of the table comparisons of the session, `usage` those of `kernel_usage` of
-    each arm.
+    each arm, where kernels are to be shown.
     """
     of_arm = {arm.run["sme2"]: _by_place(arm.bottlenecks) for arm in explanation.arms}
     kernels = {sme2: main_kernels(rows) for sme2, rows in usage.items()}
@@ -37,28 +38,35 @@ def operators_of_pair(
                 _order(facts),
                 [
                     facts["execution_order"],
-                    names_in_both(pair),
-                    *_facts(facts),
+                    shown_name(facts, names_in_both(pair)),
                     _ms(pair["off_ns"]),
                     _ms(pair["on_ns"]),
+                    _share(facts),
                     speedup_text(pair),
                     pair["verdict"],
-                    _share(facts),
                     None if on is None else unit_cell(on),
-                    kernels["off"].get(off_place),
-                    kernels["on"].get(on_place),
+                    *_facts(facts),
+                    kernels.get("off", {}).get(off_place),
+                    kernels.get("on", {}).get(on_place),
                 ],
             )
         )
     table = TextTable.of(
         [
-            *("order", "operator (off -> on)", "category", "module", "source", "shapes"),
-            *("off ms", "on ms", "speedup", "verdict", "share", "SME unit"),
+            # What the rows are sorted by is seen without scrolling.
+            *("order", "operator (off -> on)", "off ms", "on ms", "share", "speedup", "verdict", "SME unit"),
+            *("category", "module", "source", "shapes"),
             *("main kernel with SME2 off", "main kernel with SME2 on"),
         ],
         [row for _, row in sorted(rows, key=lambda each: each[0])],
     )
     return real_times(table, comparison, *TIMES)
+
+
+def operators_in_short(explanation: Explanation, comparison: pd.DataFrame) -> TextTable:
+    """Where every operator of a pair ran and what it took; the report has where it comes from."""
+    kernels = (f"main kernel with SME2 {sme2}" for sme2 in ("off", "on"))
+    return operators_of_pair(explanation, comparison, {}).without("source", "shapes", "verdict", *kernels)
 
 
 def operators_of_arm(explanation: Explanation, usage: pd.DataFrame) -> TextTable:
@@ -67,17 +75,17 @@ def operators_of_arm(explanation: Explanation, usage: pd.DataFrame) -> TextTable
     operators = explanation.subject.bottlenecks
     table = TextTable.of(
         [
-            *("order", "operator", "category", "module", "source", "shapes"),
-            *("median ms", "share", "SME unit", "main kernel"),
+            *("order", "operator", "median ms", "share", "SME unit"),
+            *("category", "module", "source", "shapes", "main kernel"),
         ],
         [
             [
                 facts["execution_order"],
-                facts["name"],
-                *_facts(facts),
+                shown_name(facts),
                 _ms(facts["median_ns"]),
                 _share(facts),
                 unit_cell(facts),
+                *_facts(facts),
                 kernels.get(place_of(facts)),
             ]
             for facts in sorted(operators.to_dict("records"), key=_order)

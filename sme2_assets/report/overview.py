@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from sme2_assets.analysis.insights.values import shown_name
 from sme2_assets.report import claims
+from sme2_assets.report.answer import KERNEL_EVIDENCE
 from sme2_assets.report.document import Document, Grid, Section, Text
+from sme2_assets.report.pictures.overview import overview_pictures
 from sme2_assets.report.tables import TextTable, arm_text, device_cell, speedup_text
 from sme2_assets.report.unit_use import count_text, unit_counts, work_text
 from sme2_assets.warehouse import Warehouse
@@ -24,8 +27,19 @@ HEADER = [
     "on the SME unit",
     "biggest bottleneck",
     "numerics",
+    "SME2 off, ms",
+    "SME2 on, ms",
+    "slowest category",
     "measured",
 ]
+# Of the rows, what a spreadsheet gets; times in milliseconds follow.
+CSV_COLUMNS = [
+    *("variant", "platform", "device", "arch", "threads", "cpus", "power_mode", "method", "fidelity"),
+    *("session_id", "started_at", "arms", "verdict", "speedup", "speedup_low", "speedup_high", "n"),
+    *("matrix_operators", "on_unit_operators", "unknown_operators", "macs", "macs_on_unit"),
+    *("category", "category_share", "bottleneck", "sqnr_db", "fault"),
+]
+_TIMES = [f"{arm}_{end}" for arm in ("off", "on") for end in ("median", "p05", "p95")]
 
 # Sessions, each with its comparison if there is one; the numerics are those of the arm that is nearest to
 # failing.
@@ -40,8 +54,15 @@ WITH sessions AS (
         arg_max(run_id, sme2) AS subject_run_id,
         min(sqnr_db - sqnr_threshold_db) AS margin_db,
         coalesce(any_value(arms_fault), any_value(eager_fault)) AS fault,
-        min(sqnr_db) AS sqnr_db
+        min(sqnr_db) AS sqnr_db,
+        any_value(median_ns) FILTER (sme2 = 'off') AS off_median_ns,
+        any_value(p05_ns) FILTER (sme2 = 'off') AS off_p05_ns,
+        any_value(p95_ns) FILTER (sme2 = 'off') AS off_p95_ns,
+        any_value(median_ns) FILTER (sme2 = 'on') AS on_median_ns,
+        any_value(p05_ns) FILTER (sme2 = 'on') AS on_p05_ns,
+        any_value(p95_ns) FILTER (sme2 = 'on') AS on_p95_ns
     FROM runs
+    LEFT JOIN (SELECT run_id, median_ns, p05_ns, p95_ns FROM latency_summary) USING (run_id)
     WHERE list_contains(?, session_id)
     GROUP BY variant, platform, session_id
 )
@@ -51,24 +72,39 @@ FROM sessions
 LEFT JOIN comparisons AS compared
     ON compared.variant = sessions.variant AND compared.platform = sessions.platform
     AND compared.session_id = sessions.session_id AND compared.level = 'model'
+    AND compared.experiment = 'sme2'
 ORDER BY sessions.variant, sessions.platform, sessions.device, sessions.threads, sessions.session_id
 """
 # What the subject of each session waits for most. Emulated runs have no times: what missed the SME unit.
 _SLOWEST = """
-SELECT run_id, name, module, share FROM bottlenecks WHERE rank = 1 AND list_contains(?, run_id)
+SELECT run_id, name, op_type, edge_ops, module, share FROM bottlenecks
+WHERE rank = 1 AND list_contains(?, run_id)
+"""
+_CATEGORIES = """
+SELECT run_id, arg_max(category, mean_ns) AS category, max(share) AS category_share
+FROM category_summary WHERE list_contains(?, run_id) AND mean_ns IS NOT NULL GROUP BY run_id
 """
 _MISSED = """
 SELECT run_id, reason, count(*) AS operators FROM missed_sme2 WHERE list_contains(?, run_id)
 GROUP BY run_id, reason ORDER BY operators DESC, reason
 """
 
+_COUNTED = {
+    "matrix_operators": "matrix_operators",
+    "on_unit_operators": "on_unit",
+    "unknown_operators": "unknown",
+    "macs": "macs",
+    "macs_on_unit": "macs_on_unit",
+}
+
 Record = Mapping[Any, Any]
 
 
-def overview_rows(warehouse: Warehouse) -> pd.DataFrame:
-    """One row per series: its newest session, how it ended, and what it waits for most."""
-    newest = [run["session_id"] for run in latest_sessions(warehouse)]
-    rows = warehouse.query(_SESSIONS, [newest])
+def overview_rows(warehouse: Warehouse, sessions: Sequence[str] | None = None) -> pd.DataFrame:
+    """One row per series: its newest session, how it ended, and what it waits for most; or these sessions."""
+    if sessions is None:
+        sessions = [run["session_id"] for run in latest_sessions(warehouse)]
+    rows = warehouse.query(_SESSIONS, [list(sessions)])
     emulated = rows["fidelity"] == "emulated"
     of_time, of_kernels = (rows.loc[these, "subject_run_id"].tolist() for these in (~emulated, emulated))
     said = {
@@ -78,24 +114,47 @@ def overview_rows(warehouse: Warehouse) -> pd.DataFrame:
         counted = ", ".join(f"{row['operators']} {row['reason']}" for row in missed.to_dict("records"))
         said[run_id] = claims.NOT_ON_UNIT.say(run_id=run_id, missed=counted)
     subjects = rows["subject_run_id"]
-    on_unit = {
-        run_id: ", ".join(filter(None, (count_text(counts), work_text(counts))))
+    units = {
+        run_id: counts
         for run_id, counts in unit_counts(warehouse, subjects.tolist()).items()
         if counts["sme2"] == "on"
     }
-    return rows.assign(bottleneck=subjects.map(said), on_unit=subjects.map(on_unit))
+    on_unit = {
+        run_id: ", ".join(filter(None, (count_text(counts), work_text(counts))))
+        for run_id, counts in units.items()
+    }
+    slowest = warehouse.query(_CATEGORIES, [subjects.tolist()]).set_index("run_id")
+    return rows.assign(
+        bottleneck=subjects.map(said),
+        on_unit=subjects.map(on_unit),
+        **{name: subjects.map(slowest[name]) for name in ("category", "category_share")},
+        **{
+            column: subjects.map({run_id: counts[name] for run_id, counts in units.items()})
+            for column, name in _COUNTED.items()
+        },
+    )
 
 
-def overview_document(rows: pd.DataFrame, link: Callable[[Record], str | None]) -> Document:
+def overview_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows for a spreadsheet: numbers as numbers, times in milliseconds."""
+    times = {f"{name}_ms": rows[f"{name}_ns"] / 1e6 for name in _TIMES}
+    # A timestamp in words: a spreadsheet knows no time zones.
+    started = rows["started_at"].map(lambda at: at.isoformat())
+    return rows.assign(started_at=started)[CSV_COLUMNS].assign(**times)
+
+
+def overview_document(
+    warehouse: Warehouse, rows: pd.DataFrame, link: Callable[[Record], str | None]
+) -> Document:
     """The overview; `link` says where the page of a row is, None where there is none."""
     records = rows.to_dict("records")
     if not records:
-        return Document("Overview", None, [Section("Models", [Text("Nothing has been measured yet.")])])
+        return Document("Overview", None, [Section("Models", [Text(overview_sentence(rows))])])
     table = TextTable.of(HEADER, [_cells(row) for row in records])
     links = tuple(link(row) for row in records)
-    said = _counts_text(rows)
+    pictures = overview_pictures(warehouse, rows["session_id"].tolist())
     notes = [
-        Text(said),
+        Text(overview_sentence(rows)),
         Text(
             "Emulated rows are about kernels: their times mean nothing and are not shown. A baseline is one "
             "arm alone, with nothing to compare it with. A reference is native on another instruction set: "
@@ -106,7 +165,7 @@ def overview_document(rows: pd.DataFrame, link: Callable[[Record], str | None]) 
     return Document(
         "Overview: every model on every platform",
         None,
-        [Section("Models", [*notes, Grid(table, True, links)])],
+        [Section("Models", [*notes, *pictures, Grid(table, True, links)])],
     )
 
 
@@ -115,7 +174,7 @@ def verdict_text(row: Record) -> str:
         return arm_text(row)
     if not pd.isna(row["verdict"]):
         verdict = claims.VERDICT.say(session_id=row["session_id"], verdict=row["verdict"])
-        return f"{verdict} (emulated)" if row["fidelity"] == "emulated" else verdict
+        return KERNEL_EVIDENCE if row["fidelity"] == "emulated" else verdict
     return f"baseline, SME2 {row['arms']}" if row["arms"] in ("off", "on") else "not compared yet"
 
 
@@ -130,6 +189,9 @@ def _cells(row: Record) -> list[Any]:
         row["on_unit"],
         row["bottleneck"],
         _numerics_text(row),
+        _latency_cell(row, "off"),
+        _latency_cell(row, "on"),
+        None if pd.isna(row["category"]) else f"{row['category']}, {row['category_share']:.0%}",
         f"{row['started_at']:%Y-%m-%d %H:%M}",
     ]
 
@@ -138,9 +200,17 @@ def _threads_text(row: Record) -> str:
     return ", ".join(str(part) for part in (row["threads"], row["cpus"], row["power_mode"]) if part)
 
 
+def _latency_cell(row: Record, arm: str) -> str | None:
+    """The median, and what nine of ten inferences took."""
+    if pd.isna(row[f"{arm}_median_ns"]):
+        return None
+    median, low, high = (row[f"{arm}_{end}_ns"] / 1e6 for end in ("median", "p05", "p95"))
+    return f"{median:.3f} ({low:.3f} to {high:.3f})"
+
+
 def _slowest_text(row: Record) -> str:
     module = "" if pd.isna(row["module"]) else f", {row['module']}"
-    return claims.HEAVIEST.say(run_id=row["run_id"], name=row["name"], module=module, share=row["share"])
+    return claims.HEAVIEST.say(run_id=row["run_id"], name=shown_name(row), module=module, share=row["share"])
 
 
 def _numerics_text(row: Record) -> str:
@@ -150,7 +220,10 @@ def _numerics_text(row: Record) -> str:
     return f"{'WRONG' if wrong else 'right'}, {row['sqnr_db']:.0f} dB"
 
 
-def _counts_text(rows: pd.DataFrame) -> str:
+def overview_sentence(rows: pd.DataFrame) -> str:
+    """How many models on how many platforms, and how each ended."""
+    if rows.empty:
+        return "Nothing has been measured yet."
     verdicts = pd.Series([verdict_text(row) for row in rows.to_dict("records")]).value_counts()
     counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
     models, platforms = (rows[name].nunique() for name in ("variant", "platform"))

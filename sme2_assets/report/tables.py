@@ -155,8 +155,9 @@ def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
             "operator (off -> on)": names_in_both,
         },
     }[level]
+    off, on = arm_headings(rows)
     table = TextTable.of(
-        [*what, "SME unit off", "SME unit on", "off ms", "on ms", "speedup", "verdict"],
+        [*what, f"SME unit {off}", f"SME unit {on}", f"{off} ms", f"{on} ms", "speedup", "verdict"],
         [
             [
                 *(value(row) for value in what.values()),
@@ -170,7 +171,14 @@ def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
             for row in rows
         ],
     )
-    return real_times(table, comparison, "off ms", "on ms", "speedup", "verdict")
+    return real_times(table, comparison, f"{off} ms", f"{on} ms", "speedup", "verdict")
+
+
+def arm_headings(rows: Sequence[Record]) -> tuple[str, str]:
+    """What the columns of the two arms are called: off and on, or what another factor calls its arms."""
+    if not rows or rows[0].get("experiment") != "arms":
+        return "off", "on"
+    return str(rows[0]["off_arm"]), str(rows[0]["on_arm"])
 
 
 def unit_cell(row: Record) -> str | None:

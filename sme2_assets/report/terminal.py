@@ -7,88 +7,107 @@ from typing import Any
 
 import pandas as pd
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from sme2_assets.analysis.insights.insight import device_text
 from sme2_assets.analysis.passes import passes_fault
-from sme2_assets.report import claims
+from sme2_assets.report.answer import session_answer
+from sme2_assets.report.document import Answer
+from sme2_assets.report.explain import explain
 from sme2_assets.report.kernels import sampled_text
+from sme2_assets.report.operators import operators_in_short
 from sme2_assets.report.tables import (
     TextTable,
-    arm_text,
     category_table,
     comparison_table,
     confidence_text,
-    device_cell,
-    fidelity_note,
     latency_table,
     placebo_text,
-    speedup_text,
-    verdict_and_reason,
 )
-from sme2_assets.report.unit_use import missed_text, unit_counts, unit_sentence, unit_use
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, run_of_id, runs_of_session
+from sme2_assets.warehouse.read import comparison_of_session, rows_of_view
 
 
 def show_session(
     out: Console, warehouse: Warehouse, session_id: str, report: Path | None, operators: bool
 ) -> None:
-    """SME2 on against off, verdict first; or, of one arm alone, where its time goes."""
-    runs = runs_of_session(warehouse, session_id)
-    out.print(f"== {runs[0]['variant']} on {runs[0]['platform']} ==", style="bold", highlight=False)
-    if len(runs) == 1:
-        show_arm(out, warehouse, runs[0])
-        return
+    """The answer of a session, then where its time or its kernels went, then what the answer rests on."""
     rows = comparison_of_session(warehouse, session_id)
-    show_comparison_rows(out, warehouse, rows, operators)
+    if rows.empty:
+        show_arm(out, warehouse, session_id)
+    else:
+        show_comparison_rows(out, warehouse, rows, operators)
     if report is not None:
-        out.print(f"report: {report}", markup=False, highlight=False, soft_wrap=True)
+        print_link(out, "report", report)
     out.print()
 
 
 def show_comparison_rows(out: Console, warehouse: Warehouse, rows: pd.DataFrame, operators: bool) -> None:
-    """One session's rows of `comparisons`, and where the operators of its arms ran."""
+    """One session's rows of `comparisons`, the answer first."""
     model = dict(rows[rows["level"] == "model"].iloc[0])
-    verdict, reason = verdict_and_reason(model)
-    out.print(f"verdict: {verdict}", style="bold")
-    out.print(reason, markup=False)
+    explanation = explain(warehouse, model["session_id"])
+    show_answer(
+        out, f"{model['variant']} on {model['platform']}", session_answer(warehouse, explanation, rows)
+    )
+    print_table(out, comparison_table(rows, "category"))
+    if operators:
+        print_table(out, operators_in_short(explanation, rows))
+    rests_on = []
     if model["fidelity"] == "hardware":
-        out.print(f"speedup (off / on): {speedup_text(model)} on {device_cell(model)}", highlight=False)
-        if confidence := confidence_text(model):
-            out.print(f"confidence: {confidence}", highlight=False)
-        if placebo := placebo_text(model):
-            out.print(f"placebo: {placebo}", highlight=False)
+        rests_on = [("confidence", confidence_text(model)), ("placebo", placebo_text(model))]
+    if model["fidelity"] != "emulated":
+        rests_on.insert(0, ("device", device_text(explanation.subject.run)))
     if model["fidelity"] != "reference":
-        for sentence in _unit_sentences(warehouse, model["off_run_id"], model["on_run_id"]):
-            out.print(sentence, markup=False, highlight=False, soft_wrap=True)
-    for level in ("category", "operator") if operators else ("category",):
-        print_table(out, comparison_table(rows, level))
+        facts = [rows_of_view(warehouse, "operator_facts", arm.run["run_id"]) for arm in explanation.arms]
+        rests_on.append(("evidence", sampled_text(pd.concat(facts))))
+    for label, text in rests_on:
+        if text:
+            print_text(out, Text(f"{label}: {text}", "dim"))
 
 
-def _unit_sentences(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> list[str]:
-    """How much is on the SME unit in each arm, why not more, and what was sampled."""
-    counts = unit_counts(warehouse, [off_run_id, on_run_id])
-    runs = [run_of_id(warehouse, run_id) for run_id in (on_run_id, off_run_id)]
-    said = [
-        f"on the SME unit, {arm_text(run)}: {unit_sentence(run['run_id'], counts.get(run['run_id']))}"
-        for run in runs
-    ]
-    said += [missed_text(use, claims.NOT_ON_UNIT) for use in unit_use(warehouse, [on_run_id]) if use.missed]
-    facts = [rows_of_view(warehouse, "operator_facts", run_id) for run_id in (off_run_id, on_run_id)]
-    return [*said, sampled_text(pd.concat(facts))]
-
-
-def show_arm(out: Console, warehouse: Warehouse, run: dict[str, Any]) -> None:
+def show_arm(out: Console, warehouse: Warehouse, session_id: str) -> None:
     """A run that has nothing beside it: what its times are, and where they go."""
-    alone = claims.BASELINE.say(session_id=run["session_id"], arm=arm_text(run))
-    out.print(fidelity_note(run) or alone, style="bold")
-    out.print(f"on {device_text(run)}", highlight=False, markup=False)
-    if fault := passes_fault(run):
-        out.print(fault, markup=False, highlight=False, soft_wrap=True)
+    explanation = explain(warehouse, session_id)
+    run = explanation.subject.run
+    show_answer(out, f"{run['variant']} on {run['platform']}", session_answer(warehouse, explanation))
+    print_text(out, Text(f"device: {device_text(run)}", "dim"))
+    if passes_fault(run):
         return
-    for view, table in (("latency_summary", latency_table), ("category_summary", category_table)):
+    views = (("latency_summary", latency_table), ("category_summary", category_table))
+    for view, table in views[0 if explanation.subject.timed else 1 :]:
         print_table(out, table(rows_of_view(warehouse, view, run["run_id"])))
+
+
+def show_answer(out: Console, title: str, answer: Answer, actions: bool = True) -> None:
+    """What everything else is read after: the answer, and what to do."""
+    style = {"good": "bold green", "bad": "bold red"}.get(answer.tone, "bold")
+    print_text(out, Text.assemble((f"{title}: ", "bold"), (answer.word, style)))
+    print_text(out, Text(answer.sentence))
+    if answer.why:
+        print_text(out, Text(answer.why, "dim"))
+    out.print()
+    if not actions or not answer.actions:
+        return
+    for number, action in enumerate(answer.actions, start=1):
+        gain = f"  [{action.gain}]" if action.gain else ""
+        print_text(out, Text.assemble(f"{number}. {action.what}", (gain, "green")))
+        print_text(out, Text(action.next), 3)
+    out.print()
+
+
+def print_text(out: Console, text: Text, indent: int = 0) -> None:
+    """A paragraph, wrapped to the terminal; a pipe or a file has no width, and one line there is one."""
+    if out.is_terminal:
+        out.print(Padding(text, (0, 0, 0, indent), expand=False))
+    else:
+        out.print(Text(" " * indent).append_text(text), soft_wrap=True)
+
+
+def print_link(out: Console, what: str, path: Path) -> None:
+    """Whole: a link that is cut leads nowhere."""
+    out.print(Text(f"{what}: {path.absolute().as_uri()}"), soft_wrap=True)
 
 
 def show_rows(out: Console, rows: pd.DataFrame) -> None:
@@ -102,7 +121,10 @@ def show_rows(out: Console, rows: pd.DataFrame) -> None:
 
 def print_table(out: Console, table: TextTable) -> None:
     """A table that is ready to be read."""
-    rendered = Table(*table.header, box=None, pad_edge=False)
+    rendered = Table(box=None, pad_edge=False)
+    for name in table.header:
+        # What is too long goes on below: half a path or id is none.
+        rendered.add_column(name, overflow="fold")
     for row in table.rows:
         rendered.add_row(*row)
     out.print(rendered)

@@ -202,6 +202,13 @@ def most_telling(used: Sequence[UnitUse]) -> UnitUse | None:
     return max(used, key=lambda use: len(use.operators) - use.on_unit, default=None)
 
 
+def named(operators: Sequence[MatrixOperator]) -> str:
+    """What they are called together: `the depthwise convolution`, `2 linear layers`, `3 matrix operators`."""
+    kinds = {operator.kind for operator in operators}
+    kind = kinds.pop() if len(kinds) == 1 else "matrix operator"
+    return f"the {kind}" if len(operators) == 1 else f"{len(operators)} {kind}s"
+
+
 def _by_model(used: Sequence[UnitUse]) -> list[list[UnitUse]]:
     """The runs of each model on each platform."""
     groups: dict[tuple[str, str], list[UnitUse]] = {}

@@ -24,6 +24,7 @@ __all__ = [
     "Target",
     "TargetKey",
     "Workspace",
+    "availabilities",
     "open_target",
 ]
 
@@ -40,3 +41,9 @@ def open_target(platform: str, store: Store, device: str | None = None) -> Targe
     from sme2_assets.targets.inventory import open_device
 
     return open_device(platform, store, device)
+
+
+def availabilities(store: Store) -> list[tuple[TargetKey, str, Availability]]:
+    """Every target with its fidelity, and whether this machine offers it."""
+    opened = ((key, open_target(key.platform, store)) for key in TARGETS)
+    return [(key, target.fidelity, target.availability(key.sme2)) for key, target in opened]

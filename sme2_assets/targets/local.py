@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.evidence.device import AARCH64, native_fidelity
-from sme2_assets.leftovers import workspace_folder
+from sme2_assets.evidence.leftovers import workspace_folder
 from sme2_assets.targets.base import Availability, Completed, MachineFacts, Program, Target, Workspace
 from sme2_assets.targets.contained import run_contained
 from sme2_assets.targets.cross_compiler import CrossCompiler, compiler_availability, find_cross_compiler

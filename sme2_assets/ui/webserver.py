@@ -1,6 +1,6 @@
 """`python -m sme2_assets.ui.webserver`: Dagster's webserver with its options, behind the guard.
 
-Wherever `dagster-webserver` would be started, this can be.
+Reports and documents are beside it (pages.py). Wherever `dagster-webserver` would be started, this can be.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import os
 import dagster_webserver.app
 from dagster_webserver.cli import main
 from starlette.middleware import Middleware
+from starlette.routing import BaseRoute
 
 from sme2_assets.ui.guard import Guard
+from sme2_assets.ui.pages import routes
 
 #: Names under which the UI may be asked for, by commas; addresses and `localhost` need none.
 HOSTS_VARIABLE = "SME2_UI_HOSTS"
@@ -21,6 +23,10 @@ class GuardedWebserver(dagster_webserver.app.DagsterWebserver):
     def build_middleware(self) -> list[Middleware]:
         names = [name.strip() for name in os.environ.get(HOSTS_VARIABLE, "").split(",") if name.strip()]
         return [Middleware(Guard, names=names), *super().build_middleware()]
+
+    def build_routes(self) -> list[BaseRoute]:
+        # Dagster's last route takes every path.
+        return [*routes(), *super().build_routes()]
 
 
 if __name__ == "__main__":

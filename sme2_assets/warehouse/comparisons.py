@@ -15,19 +15,27 @@ from sme2_assets.warehouse.store import Warehouse
 
 
 def compare_session(warehouse: Warehouse, session_id: str) -> pd.DataFrame:
-    """Compares the two arms of a session and stores the rows."""
-    arms = runs_of_session(warehouse, session_id)
-    if len(arms) != 2:
+    """Compares each arm of a session with its first one, and stores the rows."""
+    return _stored(warehouse, compare_arms(warehouse, session_id))
+
+
+def compare_arms(warehouse: Warehouse, session_id: str) -> pd.DataFrame:
+    """Each arm of a session against its first one; an error where there is one alone."""
+    first, *others = runs_of_session(warehouse, session_id)
+    if not others:
         raise Sme2Error(
-            f"The session {session_id} has one arm, {arms[0]['run_id']}: there is nothing to compare.",
+            f"The session {session_id} has one arm, {first['run_id']}: there is nothing to compare.",
             "Measure both states together: `sme2 profile`.",
         )
-    return compare_pair(warehouse, arms[0]["run_id"], arms[1]["run_id"])
+    return pd.concat([_compared(warehouse, first, other) for other in others])
 
 
 def compare_pair(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> pd.DataFrame:
     """Compares two runs and stores the rows; an unfit pair is refused."""
-    rows = compare_runs(warehouse, off_run_id, on_run_id)
+    return _stored(warehouse, compare_runs(warehouse, off_run_id, on_run_id))
+
+
+def _stored(warehouse: Warehouse, rows: pd.DataFrame) -> pd.DataFrame:
     keys = {key.name: str(rows[key.name].iloc[0]) for key in COMPARISONS.keys}
     warehouse.write(COMPARISONS, rows.drop(columns=list(keys)), keys)
     return rows
@@ -69,11 +77,14 @@ def _compared(warehouse: Warehouse, off: dict[str, Any], on: dict[str, Any]) -> 
         raise Sme2Error(
             f"{off['run_id']} and {on['run_id']} cannot be compared: {reason}.",
             "Measure both states of the platform in one session: `sme2 profile`, or in the UI "
-            "materialise etdump_traces and what follows for both partitions together.",
+            "materialise etdump_traces and what follows for both partitions together. `sme2 compare` "
+            "measures arms that differ in one other thing.",
         )
     # An A/A session is judged without the floor that such sessions make; any other by those before it, so
     # that it is judged the same when it is compared again.
     floor = None
-    if off["experiment"] == "sme2":
-        floor = device_noise_floor(warehouse, off, until_then=True)
+    if off["experiment"] != "aa":
+        # Arms that are set differently have a floor each: the higher one holds for both.
+        floors = [device_noise_floor(warehouse, run, until_then=True) for run in (off, on)]
+        floor = max((each for each in floors if each is not None), default=None)
     return compare(arm(warehouse, off), arm(warehouse, on), floor)

@@ -9,11 +9,13 @@ they run on cannot change its configuration, load code, or touch a file outside 
 
 from __future__ import annotations
 
+import math
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -40,8 +42,13 @@ class Answer:
     rows: list[tuple[Any, ...]]
     more: bool = False
 
+    def json_rows(self) -> list[list[Any]]:
+        """The rows as values of strict JSON; what JSON has no value for is null, or its text."""
+        return [[_json_value(value) for value in row] for row in self.rows]
+
     def records(self) -> list[dict[str, Any]]:
-        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        """The same, by the names of the columns."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.json_rows()]
 
 
 @dataclass(frozen=True)
@@ -171,12 +178,12 @@ class Console:
         except duckdb.CatalogException as error:
             raise WarehouseError(
                 f"The query failed. {error}",
-                "`sme2 sql 'SHOW TABLES'` lists tables and views; docs/warehouse.md explains them.",
+                "`sme2 sql 'SHOW TABLES'` lists tables and views; docs/tables.md explains them.",
             ) from error
         except duckdb.BinderException as error:
             raise WarehouseError(
                 f"The query failed. {error}",
-                "`sme2 sql 'DESCRIBE <table>'` lists columns; docs/warehouse.md explains them.",
+                "`sme2 sql 'DESCRIBE <table>'` lists columns; docs/tables.md explains them.",
             ) from error
         except duckdb.Error as error:
             raise WarehouseError(f"The query failed. {error}") from error
@@ -218,6 +225,20 @@ def _stop(cursor: duckdb.DuckDBPyConnection, finished: threading.Event) -> None:
             finished.wait(0.1)
         except KeyboardInterrupt:
             continue
+
+
+def _json_value(value: Any) -> Any:
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, date | datetime):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return {str(key): _json_value(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_value(inner) for inner in value]
+    return str(value)
 
 
 def _refusal(kind: Any) -> WarehouseError:

@@ -1,4 +1,4 @@
-"""Renders the schema section of docs/warehouse.md from what is published, so that it cannot differ.
+"""Renders the schema section of docs/tables.md from what is published, so that it cannot differ.
 
 `python -m sme2_assets.warehouse.docs` rewrites the section; a test fails while it is not up to date.
 """
@@ -14,7 +14,7 @@ from sme2_assets.warehouse.schema import TABLES
 from sme2_assets.warehouse.store import Warehouse
 from sme2_assets.warehouse.summaries import summary_tables
 
-PAGE = CHECKOUT / "docs" / "warehouse.md"
+PAGE = CHECKOUT / "docs" / "tables.md"
 BEGIN = "<!-- schema: written by `python -m sme2_assets.warehouse.docs` -->"
 END = "<!-- end of schema -->"
 
@@ -65,7 +65,7 @@ _COLUMNS = """
 
 
 def _section(title: str, comment: str, columns: list[tuple[str, str, str]]) -> str:
-    lines = [f"### {title}", "", comment, ""]
+    lines = [f"## {title}", "", comment, ""]
     if columns:
         lines += ["| column | type | meaning |", "|---|---|---|"]
         lines += [f"| `{name}` | {data_type} | {meaning} |" for name, data_type, meaning in columns]

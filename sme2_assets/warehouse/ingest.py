@@ -43,7 +43,7 @@ from sme2_assets.warehouse.store import Rows, Warehouse
 
 # The version of the code that makes rows of evidence. A change of what any row says, such as another
 # category of an operator, is a new version; `sme2 warehouse rebuild` then applies it to history.
-DERIVATION = 6
+DERIVATION = 7
 ANNOTATION = "xnnpack.log"
 # Every run has rows in these, be they none.
 RUN_TABLES = (
@@ -335,6 +335,7 @@ def _run_row(
         "session_id": manifest.session_id,
         "sequence": manifest.sequence,
         "experiment": manifest.experiment,
+        "factor": manifest.factor,
         "source": None,
         "arm": manifest.arm,
         "paired": manifest.paired,

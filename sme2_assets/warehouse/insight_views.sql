@@ -53,7 +53,7 @@ CREATE VIEW missed_sme2 AS
 WITH sessions AS (
     SELECT session_id, variant, platform, bool_or(sme2 = 'on') AS both_arms
     FROM runs
-    WHERE experiment = 'sme2'
+    WHERE experiment IN ('sme2', 'arms')
     GROUP BY session_id, variant, platform
 ),
 -- Not materialised, so that a query for one run reads no other.
@@ -61,7 +61,7 @@ matrix AS NOT MATERIALIZED (
     SELECT
         facts.*, sessions.both_arms
     FROM operator_facts AS facts
-    JOIN runs ON runs.run_id = facts.run_id AND runs.experiment = 'sme2'
+    JOIN runs ON runs.run_id = facts.run_id AND runs.experiment IN ('sme2', 'arms')
     JOIN sessions
         ON sessions.session_id = facts.session_id AND sessions.variant = facts.variant
         AND sessions.platform = facts.platform

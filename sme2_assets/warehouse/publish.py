@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import duckdb
-import pandas as pd
 
 from sme2_assets.store import fsync, sha256_of_file
 from sme2_assets.warehouse.commits import GROUP, Commit, Listing, TableFile, commits_after
@@ -364,6 +363,8 @@ def _delete(connection: duckdb.DuckDBPyConnection, table: str, keys: list[dict[s
     if not names:
         connection.execute(f"DELETE FROM {table}")
         return
+    import pandas as pd
+
     connection.register("gone", pd.DataFrame(keys))
     connection.execute(f"DELETE FROM {table} WHERE ({names}) IN (SELECT ({names}) FROM gone)")
     connection.unregister("gone")
@@ -379,6 +380,8 @@ def _record(connection: duckdb.DuckDBPyConnection, change: _Change, publication:
 
 def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: list[tuple]) -> None:
     if rows:
+        import pandas as pd
+
         connection.register("incoming", pd.DataFrame(rows))
         connection.execute(f"INSERT INTO {table} FROM incoming")
         connection.unregister("incoming")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from sme2_assets.analysis.comparison import ArmRounds
 from sme2_assets.analysis.confidence import Conditions, conditions_of
-from sme2_assets.errors import WarehouseError
+from sme2_assets.errors import Sme2Error, WarehouseError
 from sme2_assets.warehouse.store import Warehouse
 
 # What tells one history from another; the view `latest_runs` has the newest run of each, and of each state.
@@ -50,6 +51,28 @@ def latest_sessions(
     for run in latest_runs(warehouse, variant, platform):
         newest.setdefault(tuple(run[name] for name in SERIES), run)
     return list(newest.values())
+
+
+def latest_comparisons(warehouse: Warehouse) -> set[str]:
+    """The newest sessions of arms that differ in something else than SME2, by factor and series of an arm."""
+    rows = warehouse.query(
+        "SELECT arg_max(session_id, (coalesce(sequence, 0), started_at)) AS session_id FROM runs "
+        f"WHERE experiment = 'arms' GROUP BY factor, sme2, {', '.join(SERIES)}"
+    )
+    return set(rows["session_id"])
+
+
+def measured_sessions(
+    warehouse: Warehouse, model: str, variants: Sequence[str], platform: str | None = None
+) -> list[dict[str, Any]]:
+    """The newest session of every series of a model's variants, each as one of its runs; at least one."""
+    found = [run for variant in variants for run in latest_sessions(warehouse, variant, platform)]
+    if not found:
+        where = f" on {platform}" if platform else ""
+        raise Sme2Error(
+            f"There is no run of {model}{where} in the warehouse yet.", f"Run `sme2 profile {model}` first."
+        )
+    return found
 
 
 def rows_of_view(warehouse: Warehouse, view: str, run_id: str) -> pd.DataFrame:

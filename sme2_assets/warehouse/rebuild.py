@@ -27,13 +27,14 @@ from sme2_assets.evidence.folder import (
     run_folders,
 )
 from sme2_assets.store import Store, new_directory, write_text_atomically
+from sme2_assets.warehouse.advice import write_advice
 from sme2_assets.warehouse.blind import write_blind_trials
 from sme2_assets.warehouse.commits import TableFile, files_now, groups_now, require_commits
 from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.history import find_regressions
 from sme2_assets.warehouse.ingest import DERIVATION, annotate, annotation
 from sme2_assets.warehouse.read import runs_in_tables
-from sme2_assets.warehouse.schema import REGRESSIONS, TABLES, Table
+from sme2_assets.warehouse.schema import ADVICE, REGRESSIONS, TABLES, Table
 from sme2_assets.warehouse.sessions import take_session
 from sme2_assets.warehouse.sql import no_rows, stored_rows
 from sme2_assets.warehouse.store import Warehouse
@@ -110,6 +111,9 @@ def sync(store: Store, log: Log) -> Derived:
     warehouse.publish()
     if any(trial_folders(store.blind)):
         _judge_trials(store, warehouse, done)
+        warehouse.publish()
+    if any(file.table == ADVICE.name for file in damaged):
+        _take_advice(store, warehouse, done)
         warehouse.publish()
     return done
 
@@ -212,12 +216,17 @@ def _derived_anew(store: Store, made: Warehouse, log: Log) -> Derived:
     if (Warehouse(store.warehouse).tables / REGRESSIONS.name).is_dir():
         find_regressions(made, store.root / "acknowledged.txt")
     _judge_trials(store, made, done)
+    _take_advice(store, made, done)
     return done
 
 
 def _judge_trials(store: Store, warehouse: Warehouse, done: Derived) -> None:
     """Blind trials are judged after the A/A sessions, whose noise they are judged by."""
     done.refused += [Refused(what, error) for what, error in write_blind_trials(store, warehouse).items()]
+
+
+def _take_advice(store: Store, warehouse: Warehouse, done: Derived) -> None:
+    done.refused += [Refused(what, error) for what, error in write_advice(store, warehouse).items()]
 
 
 def _derive_all(store: Store, warehouse: Warehouse, folders: Sequence[Path], done: Derived, log: Log) -> None:
@@ -240,12 +249,12 @@ def _compare_all(warehouse: Warehouse, done: Derived, log: Log, again: Collectio
     compared = set(warehouse.query("SELECT DISTINCT session_id FROM comparisons")["session_id"]) - {*again}
     waiting: dict[str, list[str]] = defaultdict(list)
     for row in warehouse.query(
-        "SELECT session_id, experiment FROM runs WHERE paired GROUP BY ALL HAVING count(*) = 2 "
+        "SELECT session_id, experiment FROM runs WHERE paired GROUP BY ALL HAVING count(*) > 1 "
         "ORDER BY max(coalesce(sequence, 0)), session_id"
     ).itertuples():
         if row.session_id not in compared:
             waiting[row.experiment].append(row.session_id)
-    for experiment in ("aa", "sme2"):
+    for experiment in ("aa", "sme2", "arms"):
         for number, session_id in enumerate(waiting[experiment], start=1):
             log(f"comparing {number} of {len(waiting[experiment])}: {session_id}")
             try:

@@ -1,7 +1,7 @@
 """The tables: names, types and meaning of every column.
 
 The one place where a column is declared; writing casts to it, publishing comments with it, and
-docs/warehouse.md is rendered from it. Views are in views.sql and insight_views.sql with their comments.
+docs/tables.md is rendered from it. Views are in views.sql and insight_views.sql with their comments.
 """
 
 from __future__ import annotations
@@ -108,8 +108,15 @@ RUNS = Table(
         Column(
             "experiment",
             "VARCHAR",
-            "sme2: the arms differ in SME2. aa: both arms are the same, to learn the noise. foreign: a trace "
-            "imported by `sme2 ingest`; what is not known about it is NULL, and it is in no verdict.",
+            "sme2: the arms differ in SME2. arms: they differ in another factor. aa: both arms are the same, "
+            "to learn the noise. foreign: a trace imported by `sme2 ingest`; what is not known about it is "
+            "NULL, and it is in no verdict.",
+        ),
+        Column(
+            "factor",
+            "VARCHAR",
+            "What the arms of the session differ in: sme2, precision, option, model, threads, cpus or power. "
+            "NULL for one arm, for identical ones, and before it was recorded.",
         ),
         Column(
             "evidence_sha256",
@@ -117,8 +124,12 @@ RUNS = Table(
             "Hash of the file of the run folder that has the hashes of all its other files.",
         ),
         Column("source", "VARCHAR", "The file that a foreign run was read from; NULL for our own runs."),
-        Column("arm", "VARCHAR", "The arm of the session: off or on; a or b in an A/A session."),
-        Column("paired", "BOOLEAN", "Whether both arms were measured interleaved in this session."),
+        Column(
+            "arm",
+            "VARCHAR",
+            "The arm of the session: off or on; a, b and so on where SME2 is not what differs.",
+        ),
+        Column("paired", "BOOLEAN", "Whether other arms were measured interleaved with it in this session."),
         *IDENTITY,
         Column("started_at", "TIMESTAMPTZ", "Start of the session."),
         Column("finished_at", "TIMESTAMPTZ", "End of the session."),
@@ -327,6 +338,15 @@ OPERATORS = Table(
         Column("macs", "BIGINT", "Multiply-accumulates of one inference; NULL where they are not counted."),
         Column("groups", "INTEGER", "Groups of a convolution."),
         Column("kernel_size", "VARCHAR", "Kernel of a convolution or pooling, e.g. 3x3."),
+        Column(
+            "reads",
+            "VARCHAR[]",
+            "Tensors that it reads: those that another operator writes, and the inputs. What was fused away "
+            "is looked through. Empty or NULL where the program does not tell.",
+        ),
+        Column(
+            "writes", "VARCHAR[]", "Tensors that it writes. Empty or NULL where the program does not tell."
+        ),
     ),
     published_as_view=True,
 )
@@ -457,9 +477,11 @@ ENVIRONMENT = Table(
 
 COMPARISONS = Table(
     "comparisons",
-    "SME2 on against off, per session: the whole model, each category, each operator.",
+    "One arm of a session against another: the whole model, each category, each operator. `factor` says what "
+    "they differ in; SME2 on against off is factor sme2. Columns that begin with off are the first arm's, "
+    "those that begin with on the second's.",
     (
-        VARIANT,
+        Column("variant", "VARCHAR", "Model variant of the first arm."),
         Column("platform", "VARCHAR", "Where it ran."),
         Column("session_id", "VARCHAR", "The session that measured both arms."),
     ),
@@ -467,18 +489,25 @@ COMPARISONS = Table(
         Column(
             "experiment",
             "VARCHAR",
-            "sme2, or aa: then both arms are the same, off columns hold arm a and on columns arm b.",
+            "sme2; arms: they differ in another factor; aa: both arms are the same, a and b.",
         ),
+        Column(
+            "factor",
+            "VARCHAR",
+            "What the arms differ in, as in runs: sme2, precision, option, model, threads, cpus or power.",
+        ),
+        Column("off_arm", "VARCHAR", "What the first arm is called, e.g. SME2 off, fp16 or 1 thread."),
+        Column("on_arm", "VARCHAR", "What the second arm is called."),
         Column("model", "VARCHAR", "Model without its precision."),
         Column(
             "precision", "VARCHAR", "fp32, fp16, int8, int8_dynamic, int4, or as_is for a finished program."
         ),
         *DEVICE,
-        Column("threads", "INTEGER", "Threads of the runner's pool, the same in both arms."),
+        Column("threads", "INTEGER", "Threads of the runner's pool, of the first arm."),
         *SETTING,
         Column("fidelity", "VARCHAR", "hardware or emulated, as in runs."),
-        Column("off_run_id", "VARCHAR", "The run with SME2 off."),
-        Column("on_run_id", "VARCHAR", "The run with SME2 on."),
+        Column("off_run_id", "VARCHAR", "The run with SME2 off, or of the first arm."),
+        Column("on_run_id", "VARCHAR", "The run with SME2 on, or of the second arm."),
         Column("level", "VARCHAR", "model, category or operator."),
         Column("category", "VARCHAR", "Category of the row; NULL at model level."),
         Column("backend", "VARCHAR", "Backend of the operator; NULL at the other levels."),
@@ -500,7 +529,11 @@ COMPARISONS = Table(
         ),
         Column("operators", "INTEGER", "Operators in the row."),
         Column("matrix_operators", "INTEGER", "Convolutions and matrix products with SME2 on."),
-        Column("sme2_operators_off", "INTEGER", "Those on the SME unit with SME2 off; must be 0."),
+        Column(
+            "sme2_operators_off",
+            "INTEGER",
+            "Those on the SME unit with SME2 off, which must be 0; of another factor, in the first arm.",
+        ),
         Column("sme2_operators_on", "INTEGER", "Those on the SME unit with SME2 on, as in operator_facts."),
         Column("sme2_operators_unknown", "INTEGER", "Those of which it is unknown with SME2 on."),
         Column(
@@ -512,8 +545,8 @@ COMPARISONS = Table(
         Column(
             "speedup",
             "DOUBLE",
-            "off / on over paired rounds; above 1 SME2 is faster. NULL when not comparable, and where "
-            "XNNPACK's whole microseconds leave it open by a factor of more than 1.25.",
+            "off / on over paired rounds; above 1 SME2, or the second arm, is faster. NULL when not "
+            "comparable, and where XNNPACK's whole microseconds leave it open by a factor of more than 1.25.",
         ),
         Column("speedup_low", "DOUBLE", "Lower end of its 95 % interval, whatever the clock hides."),
         Column("speedup_high", "DOUBLE", "Upper end of its 95 % interval, whatever the clock hides."),
@@ -630,6 +663,36 @@ BLIND_TRIALS = Table(
     ),
 )
 
+ADVICE = Table(
+    "advice",
+    "Changes of a model that `sme2 advise` tried under emulation, and what each brought onto the SME unit.",
+    (),
+    (
+        VARIANT,
+        Column("rank", "INTEGER", "0: the model as it is; then the largest gain first, the unmeasured last."),
+        Column("change", "VARCHAR", "The change, as `sme2 profile` takes it; or: as it is."),
+        Column("what", "VARCHAR", "It in words."),
+        Column("code", "VARCHAR", "The code to write; NULL for another precision."),
+        Column("problem", "VARCHAR", "Why it could not be measured; NULL where it was."),
+        Column("run_id", "VARCHAR", "Its emulated run with SME2 on; NULL where it was not measured."),
+        Column(
+            "least",
+            "DOUBLE",
+            "Share of the multiply-accumulates of the model as it is that are on the unit then, at least.",
+        ),
+        Column("most", "DOUBLE", "The same at most: more than that where it is unknown of some operators."),
+        Column("gain", "DOUBLE", "By how much that share grows at least; NULL where nothing is counted."),
+        Column("recommended", "BOOLEAN", "Whether it gains more than a percentage point."),
+        Column("matrix_operators", "INTEGER", "Convolutions and matrix products with the change."),
+        Column("on_unit", "INTEGER", "Those of them on the SME unit."),
+        Column("operators", "INTEGER", "All operators of one inference with the change."),
+        Column("delegate_calls", "INTEGER", "Calls of a delegate of one inference with the change."),
+        Column("program_bytes", "BIGINT", "Size of the exported program."),
+        Column("worst_db", "DOUBLE", "Worst output against the eager model, as in numerics."),
+        Column("onto_unit", "VARCHAR[]", "Operators that come onto the unit, by module and line."),
+    ),
+)
+
 TABLES = (
     RUNS,
     INFERENCES,
@@ -644,4 +707,5 @@ TABLES = (
     COMPARISONS,
     REGRESSIONS,
     BLIND_TRIALS,
+    ADVICE,
 )

@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import duckdb
-import pandas as pd
 from filelock import FileLock
 
 from sme2_assets.errors import WarehouseError
@@ -40,8 +40,12 @@ from sme2_assets.warehouse.schema import RUN_ID, RUNS, TABLES, Column, Table
 from sme2_assets.warehouse.sql import literal, quoted, rows_of_files, typed
 from sme2_assets.warehouse.summaries import made, summary_tables
 
+if TYPE_CHECKING:
+    # Not imported to read: a question is answered before pandas is loaded.
+    import pandas as pd
+
 # Rows of a table, and the values of its keys.
-Rows = tuple[Table, pd.DataFrame, Mapping[str, str]]
+Rows: TypeAlias = "tuple[Table, pd.DataFrame, Mapping[str, str]]"
 
 SNAPSHOTS_KEPT = 5
 # No write takes this long: what is older in the staging folder belongs to a writer that was killed.
@@ -162,6 +166,8 @@ class Warehouse:
         self, table: Table, files: Sequence[TableFile], group: str, runs: Collection[str]
     ) -> TableFile:
         """Writes the rows that files have of these runs as one file of a group, whose keys are columns."""
+        import pandas as pd
+
         with _scratch().cursor() as connection:
             connection.register("members", pd.DataFrame({RUN_ID.name: list(runs)}, dtype="str"))
             rows = f"FROM ({rows_of_files(table, self.tables, files)}) SEMI JOIN members USING (run_id)"
@@ -319,7 +325,7 @@ class Warehouse:
             except duckdb.Error as error:
                 raise WarehouseError(
                     f"The query failed: {error}",
-                    "`sme2 sql 'SHOW TABLES'` lists tables and views; docs/warehouse.md explains them.",
+                    "`sme2 sql 'SHOW TABLES'` lists tables and views; docs/tables.md explains them.",
                 ) from error
 
     def open_published(

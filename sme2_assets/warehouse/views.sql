@@ -9,7 +9,7 @@ QUALIFY row_number() OVER (
     PARTITION BY variant, platform, device, arch, threads, cpus, power_mode, coalesce(method, 'forward'), sme2
     ORDER BY coalesce(sequence, 0) DESC, started_at DESC, run_id DESC
 ) = 1;
-COMMENT ON VIEW latest_runs IS 'The newest run of every variant, platform, device, architecture, thread count, choice of CPUs, power mode, method and SME2 state; columns as in runs.';
+COMMENT ON VIEW latest_runs IS 'The newest run that was measured for SME2, with the other state or alone, of every variant, platform, device, architecture, thread count, choice of CPUs, power mode, method and SME2 state; columns as in runs. Arms of other comparisons are in runs and in history.';
 
 CREATE VIEW latency_summary AS
 SELECT
@@ -286,7 +286,7 @@ WITH newest AS (
 SELECT comparisons.*
 FROM comparisons
 SEMI JOIN newest USING (variant, platform, session_id);
-COMMENT ON VIEW sme2_comparison IS 'The newest comparison of every variant, platform, device, architecture, thread count, choice of CPUs, power mode and method; columns as in comparisons.';
+COMMENT ON VIEW sme2_comparison IS 'SME2 on against off, and no other factor: the newest comparison of every variant, platform, device, architecture, thread count, choice of CPUs, power mode and method; columns as in comparisons.';
 
 CREATE VIEW aa_sessions AS
 SELECT
@@ -328,7 +328,7 @@ FROM (
     SELECT run_id, category, median_ns FROM category_times
 ) AS series
 JOIN runs USING (run_id)
-WHERE runs.fidelity <> 'emulated' AND runs.experiment = 'sme2';
-COMMENT ON VIEW history IS 'Median times of every run that has any (emulated ones have none), per category and for the whole inference.';
+WHERE runs.fidelity <> 'emulated' AND runs.experiment IN ('sme2', 'arms');
+COMMENT ON VIEW history IS 'Median times of every run that has any (emulated ones have none), whatever it was compared with, per category and for the whole inference. A/A sessions are left out: both their arms would be one night of one series.';
 COMMENT ON COLUMN history.category IS 'Operator category, Overhead, or latency: the whole inference without tracer.';
 COMMENT ON COLUMN history.median_ns IS 'Median over rounds of the per-process medians.';

@@ -104,6 +104,20 @@ def test_a_pointwise_convolution_is_found_as_fully_connected_and_a_wide_one_is_n
     assert frame["module"].tolist() == ["pointwise"]
 
 
+def test_what_flows_is_looked_for_behind_what_was_fused_away() -> None:
+    flow = {1: (["input"], ["a"]), 2: (["a"], ["b"]), 3: (["b"], ["c"]), 4: (["b", "c"], ["output"])}
+    kinds = {1: "XNNConv2d", 2: "XNNClamp", 3: "XNNConv2d", 4: "XNNAdd"}
+    nodes = [
+        node(kinds[number], number).model_copy(update={"reads": reads, "writes": writes})
+        for number, (reads, writes) in flow.items()
+    ]
+    fused = align(program(*nodes), rows([NAMES["XNNConv2d"], NAMES["XNNConv2d"], NAMES["XNNAdd"]]))
+    assert fused["reads"].tolist() == [["input"], ["a"], ["a", "c"]], "the activation has no row"
+    assert fused["writes"].tolist() == [["a"], ["c"], ["output"]]
+    untold = align(program(node("XNNConv2d", 1)), rows([NAMES["XNNConv2d"]]))
+    assert untold["writes"].tolist() == [[]], "as in programs of earlier releases"
+
+
 def test_a_fused_activation_leaves_its_neighbours_aligned() -> None:
     nodes = [node("XNNConv2d", 1), node("XNNClamp", 2), node("XNNConv2d", 3)]
     frame = align(program(*nodes), rows([NAMES["XNNConv2d"]] * 2))

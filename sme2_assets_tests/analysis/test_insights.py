@@ -7,13 +7,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from sme2_assets.analysis.insights.ceilings import PUBLISHED_SPEEDUPS
 from sme2_assets.analysis.insights.insight import ArmRows, Insight
 from sme2_assets.analysis.insights.ranking import KINDS, insights, ranked
 from sme2_assets.errors import WarehouseError
+from sme2_assets.report.answer import session_answer
 from sme2_assets.report.explain import Explanation, explain
 from sme2_assets.report.insights import explanation_json
 from sme2_assets_tests.warehouse.made_operators import (
+    CNN_MACS,
     DELEGATE_OVERHEAD_NS,
     FRAMEWORK_OVERHEAD_NS,
     INSERTED,
@@ -157,12 +158,20 @@ def test_a_baseline_without_sme2_hardware_is_projected_and_labelled_so(variant: 
     assert (projection.kind, projection.basis) == ("projection", "projection")
     assert projection.title.startswith("Projection, not a measurement")
     assert (projection.win_ns, projection.win_share) == (None, None), "never ranked with measurements"
-    inference_ns, eligible_ns = OperatorRun(cnn("off")).inference_ns, 700_000
-    expected = [
-        inference_ns / (inference_ns - eligible_ns * (1 - 1 / factor)) for factor in PUBLISHED_SPEEDUPS
-    ]
-    [row] = projection.rows
-    assert [row["speedup_low"], row["speedup_high"]] == pytest.approx(expected)
+    # A convolution of 1024 x 61, and a product of one row: by hand, at 2000 GFLOP/s and 120 GB/s.
+    conv_ns, conv_bytes = 2 * CNN_MACS / 2000, 4 * (32 * 32 * 16 + 1024 * 61 + CNN_MACS / 1024)
+    linear_ns, linear_bytes = 2 * 2e6 / 2000, 4 * (2000 + 1000 + 2e6)
+    fast_ns = conv_ns + linear_bytes / 120
+    # Inputs are packed: written and read. One row uses one of 32 rows of accumulators.
+    packed_bytes = 4 * 2 * (CNN_MACS / 61 + 2000)
+    slow_ns = conv_ns * 64 / 61 + linear_ns * 32 * 1008 / 1000
+    slow_ns += (conv_bytes + linear_bytes + packed_bytes) / 120
+    inference_ns = OperatorRun(cnn("off")).inference_ns
+    rest_ns = inference_ns - 700_000
+    row, slower = projection.rows
+    assert row["speedup_high"] == pytest.approx(inference_ns / (rest_ns + fast_ns))
+    assert row["speedup_low"] == pytest.approx(inference_ns / (rest_ns + slow_ns))
+    assert slower["speedup_high"] < row["speedup_high"]
     assert (row["operators"], row["of_operators"]) == (2, 3), "depthwise has no SME2 kernel"
     assert ("emulated run" in projection.evidence[1]) == (basis == "emulated")
 
@@ -180,7 +189,8 @@ def test_a_projection_is_in_no_table_of_the_warehouse():
 
 def test_insights_are_strict_json():
     for variant, platform in (("made-fp32", "linux"), ("made-fp32", "emulated"), ("twin-fp32", "linux")):
-        found = explanation_json(explained(variant, platform))
+        explanation = explained(variant, platform)
+        found = explanation_json(explanation, session_answer(made_warehouse(), explanation))
         again = json.loads(json.dumps(found, allow_nan=False))
         assert len(again["insights"]) == len(found["insights"]) > 0
 

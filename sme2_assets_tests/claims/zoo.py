@@ -13,6 +13,7 @@ from rich.console import Console
 
 from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.analysis.claims import Said, heard
+from sme2_assets.report.answer import session_answer
 from sme2_assets.report.content import session_document
 from sme2_assets.report.explain import explain
 from sme2_assets.report.insights import show_explanation
@@ -22,7 +23,7 @@ from sme2_assets.report.terminal import show_session
 from sme2_assets.report.unit_use import finding, unit_table, unit_use
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.history import ENOUGH_SESSIONS, NIGHTS_BEFORE, find_regressions, no_slow_down_text
-from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, cnn, source
+from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, cnn, source, write_runs
 from sme2_assets_tests.warehouse.newest import compare_newest
 
 EMULATED = {"platform": "emulated", "fidelity": "emulated", "rounds": 1}
@@ -36,14 +37,17 @@ def sentences(warehouse: Warehouse) -> list[Said]:
     )
     with heard() as said:
         for session_id, arms in runs.groupby("session_id"):
-            show_explanation(out, explain(warehouse, str(session_id)))
-            for sme2 in arms["sme2"] if len(arms) > 1 else ():
-                show_explanation(out, explain(warehouse, str(session_id), sme2))
+            for sme2 in (None, *(arms["sme2"] if len(arms) > 1 else ())):
+                explanation = explain(warehouse, str(session_id), sme2)
+                answer = session_answer(warehouse, explanation)
+                show_explanation(out, explanation, answer, everything=True)
+                if sme2 is None:
+                    show_explanation(out, explanation, answer)
             # Runs that were written straight into the tables lack what a report shows besides.
             if arms["manifest"].all():
                 session_document(warehouse, str(session_id))
                 show_session(out, warehouse, str(session_id), None, operators=True)
-        overview_document(overview_rows(warehouse), lambda row: None)
+        overview_document(warehouse, overview_rows(warehouse), lambda row: None)
         used = unit_use(warehouse, runs["run_id"].tolist())
         unit_table(used, {})
         finding(used)
@@ -64,9 +68,8 @@ def false_sentences(warehouse: Warehouse, said: list[Said]) -> list[str]:
 
 def _pairs(folder: Path, *runs: MadeRun) -> Warehouse:
     warehouse = Warehouse(folder / "warehouse")
-    for run in runs:
-        for sme2 in ("off", "on"):
-            ingest(warehouse, replace(run, sme2=sme2).write(folder / "runs"))
+    arms = [replace(run, sme2=sme2) for run in runs for sme2 in ("off", "on")]
+    ingest(warehouse, *(arm.write(folder / "runs") for arm in arms))
     warehouse.publish()
     for run in runs:
         compare_newest(warehouse, run.variant, run.platform)
@@ -76,8 +79,7 @@ def _pairs(folder: Path, *runs: MadeRun) -> Warehouse:
 
 def _arms(folder: Path, *runs: OperatorRun) -> Warehouse:
     warehouse = Warehouse(folder / "warehouse")
-    for run in runs:
-        run.write(warehouse)
+    write_runs(warehouse, *runs)
     warehouse.publish()
     return warehouse
 
@@ -91,6 +93,7 @@ def pairs_that_prove_little(folder: Path) -> Warehouse:
         folder,
         MadeRun(variant="few-fp32", rounds=2, iterations=1),
         MadeRun(variant="wrong-fp32", sqnr_db=12.0, rounds=2, iterations=1),
+        MadeRun(variant="wrong_emulated-fp32", sqnr_db=12.0, iterations=1, **EMULATED),
         MadeRun(variant="slower-fp32", matrix_speedup=0.5),
         MadeRun(variant="same-fp32", matrix_speedup=1.0),
         MadeRun(variant="short-fp32", slowness=0.01),
@@ -99,9 +102,8 @@ def pairs_that_prove_little(folder: Path) -> Warehouse:
 
 def arms_alone(folder: Path) -> Warehouse:
     warehouse = Warehouse(folder / "warehouse")
-    ingest(warehouse, MadeRun().write(folder / "runs"))
     reference = MadeRun(variant="toy_cnn-int8", fidelity="reference", arch="x86_64")
-    ingest(warehouse, reference.write(folder / "runs"))
+    ingest(warehouse, MadeRun().write(folder / "runs"), reference.write(folder / "runs"))
     warehouse.publish()
     return warehouse
 
@@ -179,8 +181,9 @@ def a_pair_that_contradicts_itself(folder: Path) -> Warehouse:
 
 def series_of_which_one_became_slower(folder: Path) -> Warehouse:
     warehouse = Warehouse(folder / "warehouse")
-    for night in range(ENOUGH_SESSIONS + 2):
-        for variant, us in {"slower-fp32": 100 if night < NIGHTS_BEFORE else 400, "same-fp32": 100}.items():
+    write_runs(
+        warehouse,
+        *(
             OperatorRun(
                 [Op("Softmax (NC, F32) #1", us + night % 3)],
                 "off",
@@ -189,7 +192,14 @@ def series_of_which_one_became_slower(folder: Path) -> Warehouse:
                 started_at=datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=night),
                 rounds=1,
                 iterations=1,
-            ).write(warehouse)
+            )
+            for night in range(ENOUGH_SESSIONS + 2)
+            for variant, us in {
+                "slower-fp32": 100 if night < NIGHTS_BEFORE else 400,
+                "same-fp32": 100,
+            }.items()
+        ),
+    )
     warehouse.publish()
     find_regressions(warehouse, folder / "acknowledged.txt")
     warehouse.publish()

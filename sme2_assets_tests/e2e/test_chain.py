@@ -147,8 +147,9 @@ def test_dagster_knows_the_lineage_and_shows_what_people_want(workbench: Workben
             metadata = partitions[f"{emulated_pair}|emulated-sme2_{state}"]
             assert str(metadata["run_id"]).endswith(f"sme2_{state}")
     comparison = workbench.materialisations("sme2_comparison")[f"{emulated_pair}|emulated"]
-    assert comparison["verdict"] == "not comparable"
-    assert "data:image/png;base64," in str(comparison["category shift"])
+    assert comparison["kind"] == "kernel evidence"
+    assert "matrix operators" in str(comparison["answer"])
+    assert "data:image/svg+xml;base64," in str(comparison["category shift"])
     report = workbench.materialisations("report")[f"{emulated_pair}|emulated"]
     assert "SME2 on against off" in str(report["report"])
 
@@ -173,7 +174,7 @@ def test_the_report_is_written_with_its_picture(workbench: Workbench, emulated_p
     text = (folder / "report.md").read_text()
     assert "times mean nothing" in text
     assert "Insights" in text
-    assert (folder / "categories.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "categories.svg").read_text().startswith("<svg ")
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def sme2(store: Store) -> Sme2:
     """A documented command. What measures is a process of its own, as the one that a person starts."""
 
     def call(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        if words[0] == "profile":
+        if words[0] in ("profile", "compare", "scale"):
             return run(store, [sys.executable, "-m", "sme2_assets.cli", *words], code)
         return run_here(store, list(words), code)
 
@@ -126,7 +126,8 @@ def test_a_documented_command_works(sme2: Sme2, command: str):
 
 @pytest.mark.slow
 def test_a_profile_prints_the_comparison_and_no_emulated_time(profiled: subprocess.CompletedProcess[str]):
-    assert "verdict: not comparable" in profiled.stdout
+    assert "toy_cnn-int8 on emulated: kernel evidence" in profiled.stdout
+    assert "not comparable" not in profiled.stdout
     assert "PQS8" in profiled.stdout
     assert "round 1 of 1" in profiled.stderr
     assert " ms" not in profiled.stdout, "an emulated time is shown"
@@ -152,8 +153,11 @@ def test_report_and_explanation_rank_what_was_found(sme2: Sme2, profiled: subpro
     insights = explained["insights"]
     assert "missed_sme2" in [insight["kind"] for insight in insights]
     assert all(insight["win_ns"] is None for insight in insights), "an emulated time is shown"
-    report = sme2("report", "toy_cnn-int8", "--platform", "emulated").stdout
-    printed = sme2("explain", "toy_cnn-int8", "--platform", "emulated").stdout
+    told = sme2("report", "toy_cnn-int8", "--platform", "emulated").stdout
+    printed = sme2("explain", "toy_cnn-int8", "--platform", "emulated", "--all").stdout
+    [link] = re.findall(r"report: file://(\S+)", told)
+    assert explained["answer"] in told
+    report = Path(link).with_name("report.md").read_text()
     assert "SME2 on against off" in report
     for insight in insights:
         assert insight["title"] in report

@@ -280,10 +280,19 @@ def test_five_clicks_from_the_front_page_to_a_report(ui: Ui, page: Page):
     assert model["sme2_operators_off"].item() == 0
 
     open_partition(page, "sme2_comparison", f"{VARIANT}|emulated")
-    expect(page.get_by_text("not comparable").first).to_be_visible()
+    expect(page.get_by_text("kernel evidence").first).to_be_visible()
     assert drawn(page, "operators by category").startswith("data:image/svg+xml"), "seen without a click"
     page.get_by_text("[Show Markdown]").first.click()
-    assert drawn(page, "category shift").startswith("data:image/png")
+    assert drawn(page, "category shift").startswith("data:image/svg+xml")
+
+    # The report opens from its asset, and so does the document about it.
+    page.goto("/assets/report?view=overview")
+    with page.context.expect_page() as opened:
+        page.locator("a[href^='/sme2/reports/']").first.click()
+    expect(opened.value.get_by_role("heading", name=VARIANT).first).to_be_visible()
+    opened.value.close()
+    page.locator("a[href^='/sme2/docs/']").first.click()
+    expect(page.get_by_role("heading", name="What a page says")).to_be_visible()
 
 
 def drawn(page: Page, alt: str) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -22,6 +24,8 @@ from playwright.sync_api import sync_playwright
 from starlette.types import Scope
 from websockets.sync.client import connect
 
+from sme2_assets.defs.assets.guide import GUIDES
+from sme2_assets.store import CHECKOUT
 from sme2_assets.ui.guard import Guard
 
 PAUSE = "mutation { setAutoMaterializePaused(paused: true) }"
@@ -34,8 +38,9 @@ FOREIGN = "evil.example"
 class Served:
     """A running `sme2 dev`, asked as the test says."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, data: Path) -> None:
         self.port = port
+        self.data = data
         self.here = f"127.0.0.1:{port}"
 
     def ask(
@@ -45,7 +50,7 @@ class Served:
         with contextlib.closing(connection):
             connection.request(method, path, body, {"Host": self.here, **(headers or {})})
             answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            return answer.status, answer.read().decode(errors="replace")
 
     def graphql(self, query: str, **headers: str) -> tuple[int, str]:
         return self.ask("POST", "/graphql", {**JSON, **headers}, json.dumps({"query": query}))
@@ -75,7 +80,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
-        running, deadline = Served(port), time.monotonic() + 120
+        running, deadline = Served(port, folder / "data"), time.monotonic() + 120
         while True:
             with contextlib.suppress(OSError):
                 if running.graphql("{ version }")[0] == 200:
@@ -162,6 +167,69 @@ def test_web_sockets_are_for_pages_of_the_ui(served: Served):
         assert refused.value.response.status_code == 403
 
 
+@pytest.fixture(scope="module")
+def report(served: Served) -> str:
+    """The path of a page under which reports are shown; its script wants to use the UI."""
+    folder = served.data / "reports" / "toy_cnn-fp32" / "emulated"
+    folder.mkdir(parents=True)
+    script = ATTACK.replace("TARGET", served.here).replace("MUTATION", json.dumps(PAUSE))
+    (folder / "report.html").write_text(f"<title>a report</title>{script}")
+    (folder / "outside.html").symlink_to(served.data.parent / "log")
+    (served.data / "reports" / "index.html").write_text("<title>all models</title>")
+    return "/sme2/reports/toy_cnn-fp32/emulated/report.html"
+
+
+def test_reports_open_beside_the_ui_and_nothing_else_of_the_disk(served: Served, report: str):
+    assert "a report" in served.ask("GET", report)[1]
+    assert "all models" in served.ask("GET", "/sme2/reports/")[1]
+    for path in (
+        "/sme2/reports/missing.html",
+        "/sme2/reports/toy_cnn-fp32",
+        "/sme2/reports/toy_cnn-fp32/emulated/outside.html",
+        "/sme2/reports/%2e%2e/dagster_home/dagster.yaml",
+        "/sme2/reports/..%2f..%2flog",
+        "/sme2/reports//etc/passwd",
+        "/sme2/docs/..%2fpyproject.toml",
+        "/sme2/docs/..%2fREADME.md",
+    ):
+        status, text = served.ask("GET", path)
+        assert status == 404, path
+        assert "There is no such" in text
+
+
+def test_every_asset_leads_to_a_section_of_a_page_that_opens(served: Served):
+    for guide in GUIDES.values():
+        address = re.findall(r"\]\((.*)\)", guide.link("/sme2"))[0]
+        path, _, anchor = address.partition("#")
+        status, text = served.ask("GET", path)
+        assert status == 200, path
+        assert f'id="{anchor}"' in text, address
+
+
+def test_every_document_is_a_page_whose_links_open(served: Served):
+    for page in (CHECKOUT / "docs").glob("*.md"):
+        status, text = served.ask("GET", f"/sme2/docs/{page.name}")
+        assert status == 200
+        links = set(re.findall(r'(?:href|src)="(?!https?:)([^"#]+)', text))
+        assert all(served.ask("GET", f"/sme2/docs/{link}")[0] == 200 for link in links), (page, links)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": FOREIGN}, 421),
+        ({"Origin": f"http://{FOREIGN}"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+    ],
+    ids=str,
+)
+def test_pages_beside_the_ui_are_guarded_like_it(
+    served: Served, report: str, headers: dict[str, str], status: int
+):
+    assert served.ask("GET", report, headers)[0] == status
+    assert served.ask("GET", "/sme2/docs/README.md", headers)[0] == status
+
+
 ATTACK = """<body><script>
 const target = "http://TARGET", mutation = MUTATION, said = [];
 const get = target + "/graphql?query=" + encodeURIComponent(mutation);
@@ -184,7 +252,7 @@ Promise.all(tried).then(() => { document.title = "done " + said.join(","); });
 
 
 @pytest.mark.slow
-def test_a_hostile_page_in_a_real_browser_gets_nowhere(served: Served, chromium):
+def test_a_hostile_page_in_a_real_browser_gets_nowhere(served: Served, report: str, chromium):
     program, variables = chromium
     page_text = ATTACK.replace("TARGET", served.here).replace("MUTATION", json.dumps(PAUSE))
 
@@ -218,6 +286,20 @@ def test_a_hostile_page_in_a_real_browser_gets_nowhere(served: Served, chromium)
         assert rebound is not None
         assert rebound.status == 421
         assert "--allow-host" in page.inner_text("body")
+
+        # Nor does what got into a report, though its page comes from the same server.
+        page.goto(f"http://{served.here}{report}")
+        page.wait_for_function("document.title.startsWith('done')", timeout=60_000)
+        assert page.title() == "done", "a report was answered as if it were the UI"
+        assert not served.is_paused()
+
+        # A document is read with its pictures, and leads on.
+        page.goto(f"http://{served.here}/sme2/docs/reports.md")
+        page.wait_for_function(
+            "[...document.images].length && [...document.images].every(it => it.naturalWidth)"
+        )
+        page.get_by_text("All documents").click()
+        page.wait_for_url("**/sme2/docs/README.md")
 
         # And the UI itself works in the same browser, its socket included.
         sockets: list[str] = []

@@ -38,10 +38,12 @@ LINUX, EMULATED = ("linux", "hardware"), ("emulated", "emulated")
 def make_pair(store: Store, *places: tuple[str, str], rounds: int = 6) -> None:
     """A pair on each platform in a data folder, compared and published."""
     warehouse = Warehouse(store.warehouse)
-    for platform, fidelity in places:
-        for sme2 in ("off", "on"):
-            made = MadeRun(sme2=sme2, platform=platform, fidelity=fidelity, rounds=rounds)
-            ingest(warehouse, made.write(store.runs))
+    made = [
+        MadeRun(sme2=sme2, platform=platform, fidelity=fidelity, rounds=rounds)
+        for platform, fidelity in places
+        for sme2 in ("off", "on")
+    ]
+    ingest(warehouse, *(run.write(store.runs) for run in made))
     warehouse.publish()
     for platform, _ in places:
         compare_newest(warehouse, "toy_cnn-fp32", platform)

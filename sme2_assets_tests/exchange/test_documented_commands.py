@@ -41,4 +41,4 @@ def test_the_page_works_from_top_to_bottom(tmp_path: Path, artifacts_dir: Path):
     assert "Everything works" in printed["smoke"]
     assert sorted(path.name for path in store.runs.iterdir()) == runs, "smoke left runs in the data folder"
     assert not list(store.dagster_home.glob("**/*.db")), "smoke wrote into the instance of the data folder"
-    assert (tmp_path / "perfetto_trace" / "toy_cnn_xnnpack_fp32.perfetto.json").is_file()
+    assert (tmp_path / "perfetto_trace" / "toy_cnn_xnnpack_fp32.pftrace").is_file()

@@ -120,6 +120,41 @@ def test_robust_statistics_are_those_of_numpy_and_scipy():
     assert robust_statistics([2.0])["cv_percent"] is None, "one value has no scatter"
 
 
+def test_latencies_and_pairs_are_there_under_the_names_of_the_kit(pair_files: Exported):
+    stem = "toy_cnn_xnnpack_fp32"
+    for sme2 in ARMS:
+        [row] = pd.read_csv(pair_files.table(sme2, "e2e_latency.csv")).to_dict("records")
+        kit = ["model_name", "num_runs", "total_ms", "avg_ms", "min_ms", "max_ms"]
+        assert list(row)[: len(kit)] == kit
+        times = pair_files.warehouse.query(
+            "SELECT duration_ns / 1e6 AS ms FROM inferences WHERE run_id = ? AND pass = 'latency' "
+            "AND NOT is_warmup",
+            [pair_files.run(sme2)["run_id"]],
+        )["ms"]
+        assert (row["num_runs"], row["total_ms"]) == (len(times), pytest.approx(times.sum()))
+        assert row["min_ms"] <= row["median_of_rounds_ms"] <= row["max_ms"]
+    rows = pd.read_csv(pair_files.folder / f"{stem}_comparison.csv")
+    arms = ["SME2-Off_ms", "SME2-On_ms", "speedup", "SME2-Off_pct", "SME2-On_pct"]
+    assert list(rows.columns[:6]) == ["category", *arms]
+    conv = rows.set_index("category").loc["CONV"]
+    assert conv["speedup"] == pytest.approx(conv["SME2-Off_ms"] / conv["SME2-On_ms"], rel=0.02)
+    assert conv["speedup_low"] <= conv["speedup"] <= conv["speedup_high"]
+    [verdict] = pair_files.warehouse.query(
+        "SELECT verdict FROM sme2_comparison WHERE level = 'category' AND category = 'CONV'"
+    )["verdict"]
+    assert (conv["verdict"], conv["n"]) == (verdict, 6)
+    assert rows[["SME2-Off_pct", "SME2-On_pct"]].sum().tolist() == pytest.approx([100, 100])
+    timeline = f"{stem}_linux_sme2_{{}}_t1_exec_all_runs_timeline"
+    name = f"{timeline.format('off')}_vs_{timeline.format('on')}_robust_comparison.json"
+    told = json.loads((pair_files.folder / name).read_text())
+    assert told["speedup"]["median_based"] == pytest.approx(
+        told["config1"]["median_ms"] / told["config2"]["median_ms"]
+    )
+    assert (told["config1"]["name"], told["config2"]["name"]) == ("SME2-Off", "SME2-On")
+    assert told["paired"]["speedup"] == pytest.approx(told["speedup"]["median_based"], rel=0.02)
+    assert told["paired"]["verdict"] == "faster"
+
+
 def test_summaries_agree_with_the_warehouse_and_name_files_that_are_there(pair_files: Exported):
     documents = {
         name: json.loads((pair_files.folder / name).read_text())

@@ -66,6 +66,9 @@ def test_a_yaml_file_is_measured_and_a_failing_member_loses_no_other(
     [run] = Warehouse(store.warehouse).query("SELECT * FROM runs").to_dict("records")
     assert (run["variant"], run["rounds"], run["iterations"], run["samples"]) == ("toy_cnn-fp32", 1, 2, 0)
     summary = json.loads((tmp_path / "out" / "experiment.json").read_text())
+    overview = (tmp_path / "out" / "index.csv").read_text().splitlines()
+    assert len(overview) == 1 + sum(session["ok"] for session in summary["sessions"])
+    assert (tmp_path / "out" / "index.html").is_file()
     assert [session["ok"] for session in summary["sessions"]] == [False, True]
     assert summary["sessions"][1]["run_ids"] == {"off": run["run_id"]}
     assert summary["sessions"][1]["entries"] == ["fine", "the-same"]
@@ -161,7 +164,7 @@ def test_a_configuration_of_the_kit_runs_unchanged(
     assert done.exit_code == 0, done.output
     assert "note: runner_path is not used" in done.stderr
     assert "SME2 on a Mac: toy_cnn_xnnpack_fp32-as_is on emulated, 1 thread" in done.stdout
-    assert "verdict: not comparable" in done.stdout
+    assert "on emulated: kernel evidence" in done.stdout
     assert "1 of 1 sessions were measured" in done.stdout
     runs = Warehouse(store.warehouse).query("SELECT sme2, variant FROM runs ORDER BY sme2")
     assert runs["sme2"].to_list() == ["off", "on"]

@@ -14,15 +14,21 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from sme2_assets.analysis.claims import heard
 from sme2_assets.analysis.statistics import MIN_ROUNDS
 from sme2_assets.cli import main
 from sme2_assets.gate.baseline import BASELINE_FILE, Baseline
 from sme2_assets.gate.judge import Tolerances, judge
 from sme2_assets.gate.summary import MARK
 from sme2_assets.models.rewrites import REWRITES
-from sme2_assets.store import CHECKOUT
+from sme2_assets.report import claims
+from sme2_assets.report.advice import advice_section
+from sme2_assets.store import CHECKOUT, Store
 from sme2_assets.targets.host import host_platform
 from sme2_assets.targets.qemu import Qemu
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.rebuild import differences
+from sme2_assets_tests.claims.zoo import false_sentences
 from sme2_assets_tests.gate.test_action import run_step
 from sme2_assets_tests.skills import bash_commands
 
@@ -158,6 +164,27 @@ def test_advice_is_proven_by_what_ran(artifacts_dir: Path, tmp_path: Path, emula
         assert len(tried[change]["onto_the_unit"]) == 3
         assert tried[change]["is_gain"]
     assert tried[rewritten["two_channels"]]["problem"] == "the model has none"
+
+    # Kept: as rows that a rebuild makes again, and as a section of the reports.
+    store = Store(tmp_path)
+    warehouse = Warehouse(store.warehouse)
+    rows = warehouse.query("FROM advice WHERE variant = 'toy_cnn-fp16' ORDER BY rank").set_index("change")
+    assert set(rows.index) == {"as it is", *tried}
+    assert rows["rank"].tolist() == list(range(len(rows)))
+    assert set(rows.index[rows["recommended"]]) == {name for name, it in tried.items() if it["is_gain"]}
+    assert rows["problem"].dropna().to_dict() == {
+        n: it["problem"] for n, it in tried.items() if it["problem"]
+    }
+    for name, it in tried.items():
+        assert list(rows.loc[name, "onto_unit"]) == it["onto_the_unit"]
+    runs = warehouse.query("SELECT run_id FROM runs WHERE platform = 'emulated' AND sme2 = 'on'")["run_id"]
+    assert set(rows["run_id"].dropna()) <= set(runs)
+    found, _ = differences(store, print)
+    assert "advice" not in [each.table for each in found]
+    with heard() as said:
+        assert len(advice_section(warehouse, "toy_cnn-fp16")) == 1
+    assert sum(each.claim is claims.GAIN for each in said) == 4
+    assert false_sentences(warehouse, said) == []
 
 
 @pytest.mark.parametrize(

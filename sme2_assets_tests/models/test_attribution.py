@@ -6,6 +6,7 @@ import copy
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,28 @@ def test_an_activation_that_xnnpack_runs_by_itself_is_a_node_after_the_one_it_wa
         assert clamp.edge_ops
         assert not set(clamp.edge_ops) & set(before.edge_ops)
         assert clamp.input_shapes == clamp.output_shapes == before.output_shapes
+
+
+@pytest.mark.parametrize("key", VARIANTS)
+def test_every_tensor_that_is_read_was_written_before_or_is_an_input(
+    models: dict[str, ExportedModel], key: str
+) -> None:
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    program = attribution.describe_program(models[key].pte.read_bytes())
+    [plan] = deserialize_pte_binary(models[key].pte.read_bytes()).program.execution_plan
+    # What is written in one delegate and read in another is known by the same name there.
+    writers = Counter(tensor for node in program.nodes for tensor in node.writes)
+    assert max(writers.values()) == 1
+    read = {tensor for node in program.nodes for tensor in node.reads}
+    assert read - set(writers) == {f"v{number}" for number in plan.inputs}, "and no constant"
+    assert set(writers) - read == {f"v{number}" for number in plan.outputs}
+    assert all(node.reads and node.writes for node in program.nodes)
+    if key.startswith("toy_cnn"):
+        [add] = [node for node in program.nodes if node.kind == "XNNAdd"]
+        stem = next(node for node in program.nodes if node.kind == "XNNConv2d")
+        assert stem.writes[0] in add.reads, "the residual connection"
+        assert program.portable[0].reads == program.delegates[0].nodes[-1].writes
 
 
 @pytest.mark.parametrize("key", VARIANTS)

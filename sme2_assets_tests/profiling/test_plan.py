@@ -146,3 +146,13 @@ LENGTHS = Lengths(warmup=10, warmup_ms=300, iterations=20, iterations_cap=200, t
 def test_a_process_that_was_shorter_than_asked_for_does_not_fit(lengths, made, fit):
     names = ("warmup_iterations", "warmup_wall_ns", "iterations", "timed_wall_ns")
     assert lengths.fit(RunnerResult.model_construct(**dict(zip(names, made, strict=True)))) is fit
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_several_arms_are_all_in_every_round_and_none_is_always_in_the_middle(seed):
+    labels = ["a", "b", "c"]
+    orders = arm_orders(labels, 21, seed)
+    assert len(orders) == 21
+    assert all(sorted(order) == labels for order in orders)
+    assert all(later == earlier[::-1] for earlier, later in zip(orders[::2], orders[1::2], strict=False))
+    assert {order[1] for order in orders} == set(labels)

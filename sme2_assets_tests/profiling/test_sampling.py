@@ -21,8 +21,8 @@ class Device:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, sme2: str = "on", **wishes: Any):
         self.asked: list[int] = []
         self.said: list[str] = []
-        self.arm = Arm(ArmSpec(sme2, sme2), "run", folder)
         plan = plan_for("hardware", iterations=5, kernel_sampling_s=0.2, **wishes)
+        self.arm = Arm(ArmSpec(sme2, sme2), cast(Any, None), plan, "run", folder)
         self.bench = cast(Bench, SimpleNamespace(plan=plan, log=self.said.append))
         monkeypatch.setattr(one_pass, "_run_process", self._run)
         monkeypatch.setattr(one_pass, "_unsettled", self._unsettled)

@@ -15,13 +15,14 @@ from sme2_assets.analysis.comparison import why_outputs_differ
 from sme2_assets.errors import EvidenceError, RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.evidence.arms import ARMS_FILE, ArmsNumerics
 from sme2_assets.evidence.blind import Trial, revealed
+from sme2_assets.evidence.device import native_fidelity
 from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.models.export import export_model
 from sme2_assets.models.reference import STEPS
-from sme2_assets.profiling.arms import aa_arms, same_runner, sme2_arms
+from sme2_assets.profiling.arms import ArmSpec, aa_arms, same_runner, sme2_arms
 from sme2_assets.profiling.blind import blind_trial
 from sme2_assets.profiling.plan import Plan, plan_for
 from sme2_assets.profiling.record import ended_steady
@@ -31,9 +32,12 @@ from sme2_assets.store import Store, sha256_of_file
 from sme2_assets.targets.base import Availability
 from sme2_assets.targets.environment.processes import Counters
 from sme2_assets.targets.environment.snapshot import Snapshot, take_snapshot
-from sme2_assets.targets.host import host_has_sme2, host_platform
+from sme2_assets.targets.host import host_arch, host_has_sme2, host_platform
 from sme2_assets.targets.local import NativeTarget
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.ingest import rows_of_run
+from sme2_assets.warehouse.sessions import take_session
 from sme2_assets_tests.models import small
 
 HOST = host_platform() or ""
@@ -83,6 +87,62 @@ def measure(store: Store, model: ExportedModel, runner: RunnerBinary, plan: Plan
 def finished_runs(store: Store) -> list[Path]:
     """Everything in the folder of runs, hidden leftovers included."""
     return sorted(store.runs.iterdir()) if store.runs.exists() else []
+
+
+def test_two_precisions_are_one_session_and_each_answers_to_its_own_eager_model(
+    store, exported, runner_binary
+):
+    fp16, int8 = exported("toy_cnn-fp16"), exported("toy_cnn-int8")
+    specs = [ArmSpec("a", "off", model=fp16), ArmSpec("b", "off", model=int8)]
+    manifests = measure_session(
+        store,
+        NativeTarget(HOST),
+        fp16,
+        same_runner(runner_binary),
+        specs,
+        SHORT,
+        print,
+        factor="precision",
+    )
+    assert [(it.identity.precision, it.identity.pte_sha256) for it in manifests] == [
+        ("fp16", fp16.pte_sha256),
+        ("int8", int8.pte_sha256),
+    ]
+    for manifest, model in zip(manifests, (fp16, int8), strict=True):
+        assert (manifest.experiment, manifest.factor, manifest.arms) == ("arms", "precision", 2)
+        info = manifest.info
+        assert info.wrong is None
+        assert info.sqnr_db >= info.sqnr_threshold_db
+        assert info.arms_sqnr_db is None, "two programs compute two things"
+        folder = store.run_dir(manifest.run_id)
+        assert not (folder / ARMS_FILE).exists()
+        assert (folder / "operators.json").read_bytes() == model.operators.read_bytes()
+        assert all(str(model.pte) in process.command for process in info.processes)
+    assert [p.round for p in manifests[0].info.processes] == [p.round for p in manifests[1].info.processes]
+    warehouse = Warehouse(store.warehouse)
+    take_session(store, warehouse, store.run_dir(manifests[0].run_id))
+    warehouse.publish()
+    rows = compare_session(warehouse, manifests[0].session_id)
+    model_row = rows[rows["level"] == "model"].iloc[0]
+    assert (model_row["factor"], model_row["off_arm"], model_row["on_arm"]) == ("precision", "fp16", "int8")
+    # Two rounds prove nothing, and that is said.
+    assert (model_row["verdict"], model_row["n"]) == ("insufficient data", 2)
+    assert model_row["fidelity"] == native_fidelity(host_arch())
+
+
+def test_arms_of_one_program_are_set_differently_and_compute_the_same(store, model, runner_binary):
+    specs = [ArmSpec(label, "off", settings={"threads": n}) for label, n in (("a", 1), ("b", 2), ("c", 3))]
+    manifests = measure_session(
+        store, NativeTarget(HOST), model, same_runner(runner_binary), specs, SHORT, print, factor="threads"
+    )
+    assert [it.identity.threads for it in manifests] == [1, 2, 3]
+    for manifest in manifests:
+        folder = RunFolder.verified(store.run_dir(manifest.run_id))
+        assert {each.result.threads for each in folder.processes()} == {manifest.identity.threads}
+        assert manifest.info.plan["threads"] == manifest.identity.threads
+        near = folder.arms()
+        assert near is not None
+        assert near.fault is None
 
 
 def test_a_session_leaves_its_evidence_and_a_manifest_that_proves_it(store, model, runner_binary):

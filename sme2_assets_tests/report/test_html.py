@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 
 from sme2_assets.report.claims import EMULATED
-from sme2_assets.report.document import Commands, Document, Finding, Grid, Section, Text, Verdict
+from sme2_assets.report.document import Action, Answer, Commands, Document, Finding, Grid, Section, Text
 from sme2_assets.report.html import html_of
 from sme2_assets.report.markdown import markdown_of
-from sme2_assets.report.module_plots import module_figure
-from sme2_assets.report.plots import NARROW
-from sme2_assets.report.svg import inline_svg
+from sme2_assets.report.pictures.chart import inline_svg, library
+from sme2_assets.report.pictures.modules import module_pictures
 from sme2_assets.report.tables import TextTable
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.report.hostile import FRAGMENTS, hostile_text, markdown_skeleton, parsed
+from sme2_assets_tests.screenshots import draw_all
 
 PHONE = {"width": 390, "height": 844}
 KINDS = ("faster", "emulated", "baseline", "few", "wrong")
@@ -31,13 +31,26 @@ def section(page: str, anchor: str) -> str:
     return page.split(f'<section id="{anchor}">')[1].split("</section>")[0]
 
 
-def test_the_verdict_comes_first_with_its_interval_its_n_and_its_fidelity(pages: dict[str, str]):
+def answer_of(page: str) -> str:
+    return page.split('id="answer"')[1].split("</section>")[0]
+
+
+def test_the_answer_comes_first_with_its_interval_and_its_n(pages: dict[str, str]):
     page = pages["faster"]
-    assert page.index('id="verdict"') < page.index("<h2")
-    verdict = " ".join(parsed(page.split('id="verdict"')[1].split("</section>")[0]).text)
-    assert re.search(r"Verdict:\s+faster", verdict)
-    assert re.search(r"1\.\d\dx \(1\.\d\d to 1\.\d\d, n=6\)", verdict)
-    assert re.search(r"fidelity\s+hardware", verdict)
+    assert page.index('id="answer"') < page.index("<h2")
+    answer = " ".join(parsed(answer_of(page)).text)
+    assert re.search(
+        r"Speedup \(off / on\) 1\.\d\dx \(1\.\d\d to 1\.\d\d, n=6\): faster with SME2 on", answer
+    )
+    assert "sme2 advise toy_cnn-fp32" in answer
+    assert re.search(r"fidelity\s+hardware", " ".join(parsed(section(page, "what-it-rests-on")).text))
+
+
+def test_where_it_comes_from_is_folded_at_the_end(pages: dict[str, str]):
+    page = pages["faster"]
+    for part in ("what-was-measured", "do-it-again"):
+        assert re.match(r"\s*<details><summary><h2>", section(page, part))
+    assert "<details" not in page.split('<section id="what-was-measured">')[0].split("<main>")[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -49,21 +62,20 @@ def test_a_page_needs_nothing_but_itself(pages: dict[str, str], kind: str):
     assert all(link.startswith("#") for link in inside)
     assert {link[1:] for link in inside} <= set(skeleton.ids), "every link leads somewhere"
     assert [name for name, times in Counter(skeleton.ids).items() if times > 1] == []
-    assert re.findall(r".{30}(?:https?:|//[a-z]|@import|@font-face|url\((?!#)).{30}", page) == []
-    assert "default-src 'none'" in page.replace("&#39;", "'")
+    # Names of formats are no addresses; of the library the policy and the browser tell, below.
+    own = re.sub(r'(xmlns[:a-z]*=|"\$schema":)"[^"]*"', "", page.replace(library(), ""))
+    assert re.findall(r".{30}(?:https?:|//[a-z]|@import|@font-face|url\((?!#)).{30}", own) == []
+    policy = page.replace("&#39;", "'").split('Content-Security-Policy" content="')[1].split('"')[0]
+    assert "default-src 'none'" in policy
+    assert not re.search("unsafe-eval|https?:|script-src[^;]*unsafe|connect-src", policy)
+    assert page.count(library()) == 1, "once for all pictures"
+    assert len(page.encode()) < 3_000_000
 
 
 def test_a_page_has_every_part_of_the_measurement(pages: dict[str, str]):
     page = pages["faster"]
-    parts = [
-        "what-was-measured",
-        "latency",
-        "categories",
-        "operators",
-        "conv-and-gemm-not-on-the-sme-unit",
-        "insights",
-    ]
-    parts += ["modules", "numerics", "noise", "do-it-again"]
+    parts = ["categories", "operators", "what-it-rests-on", "conv-and-gemm-not-on-the-sme-unit", "insights"]
+    parts += ["latency", "modules", "numerics", "noise", "what-was-measured", "do-it-again"]
     places = [page.index(f'<section id="{part}">') for part in parts]
     assert places == sorted(places)
     operators = section(page, "operators")
@@ -106,19 +118,20 @@ def test_an_emulated_report_does_not_change_with_its_times(
 
 
 def test_too_few_rounds_make_no_large_number(pages: dict[str, str]):
-    verdict = pages["few"].split('id="verdict"')[1].split("</section>")[0]
-    assert "insufficient data" in verdict
-    assert "at least 6 are needed" in verdict
-    assert 'class="figure"' not in verdict
-    assert "no interval, n=2" in verdict
+    answer = answer_of(pages["few"])
+    assert "insufficient data" in answer
+    assert "at least 6 are needed" in answer
+    assert 'class="figure"' not in answer
+    assert "no interval, n=2" in section(pages["few"], "what-it-rests-on")
     assert "Speedup of the model" not in pages["few"], "no picture of intervals that there are none of"
 
 
 def test_wrong_outputs_are_said_wherever_times_stand_side_by_side(pages: dict[str, str]):
-    verdict = pages["wrong"].split('id="verdict"')[1].split("</section>")[0]
-    assert "not comparable" in verdict
-    assert "WRONG" in verdict
-    assert 'class="figure"' not in verdict
+    answer = answer_of(pages["wrong"])
+    assert "not comparable" in answer
+    assert "the outputs are wrong" in answer
+    assert "WRONG" in section(pages["wrong"], "what-it-rests-on")
+    assert 'class="figure"' not in answer
     for part in ("latency", "categories"):
         assert "These times do not compare." in section(pages["wrong"], part)
 
@@ -137,7 +150,7 @@ def made_of(text: str) -> Document:
     table = TextTable.of([text, "b"], [[text, text], ["x", text], ["x", "x"]])
     return Document(
         text,
-        Verdict(text, "good", text, text, text, facts=((text, text),)),
+        Answer(text, "good", text, text, text, (Action(text, text, text),)),
         [
             Section(
                 "A section",
@@ -171,11 +184,20 @@ def test_no_text_becomes_markup_in_markdown(text: str):
 
 
 def test_no_name_becomes_markup_in_a_picture(paired: Warehouse):
-    modules = paired.query("FROM module_summary WHERE platform = 'linux' AND sme2 = 'on'")
+    modules, operators = (
+        paired.query(f"FROM {view} WHERE platform = 'linux' AND sme2 = 'on'")
+        for view in ("module_summary", "bottlenecks")
+    )
     skeletons = []
-    for name in ("x", " ".join(FRAGMENTS)):
-        renamed = modules.replace({column: {"features": name} for column in ("module", "parent")})
-        skeletons.append(parsed(inline_svg(module_figure(renamed, name, NARROW), "modules", name)).tags)
+    for name in ("x", " ".join(FRAGMENTS).replace(".", "")):
+        modules_of, operators_of = (
+            frame.replace({"module": {"head.linear": f"head.{name}"}}) for frame in (modules, operators)
+        )
+        [picture] = module_pictures(modules_of, operators_of)
+        assert name in {row["label"] for row in picture.spec["data"][0]["values"]}
+        skeletons.append(parsed(inline_svg(picture.spec, name)).tags)
+        page = html_of(Document("a page", None, [Section("A section", [picture])]))
+        skeletons[-1] += parsed(page.replace(library(), "")).tags
     assert sorted(skeletons[0]) == sorted(skeletons[1])
 
 
@@ -202,10 +224,11 @@ def test_pages_fit_a_phone_and_ask_for_nothing(browser: Any, files: dict[str, Pa
     for name in ("faster", "emulated", "baseline"):
         said: list[str] = []
         page = opened(browser, files[name], said, color_scheme="dark")
+        draw_all(page)
         assert [text for text in said if text not in (files[name].as_uri(), "data:,")] == []
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name
         ink, ground = page.evaluate(
-            "[getComputedStyle(document.querySelector('svg text')).fill, "
+            "[getComputedStyle(document.querySelector('.picture svg text[fill=\"#1f2328\"]')).fill, "
             "getComputedStyle(document.body).backgroundColor]"
         )
         assert (ink, ground) == ("rgb(230, 237, 243)", "rgb(13, 17, 23)"), "pictures are dark with the page"
@@ -244,4 +267,72 @@ def test_a_page_is_whole_without_scripts(browser: Any, files: dict[str, Path]):
     page = opened(browser, files["faster"], [], java_script_enabled=False)
     assert page.locator("#operators tbody tr").count() == 8
     assert page.locator(".filter").count() == 0
+    assert page.locator(".picture svg").count() == page.locator(".picture").count() > 0
+    page.context.close()
+
+
+def icicle(page: Any) -> dict[str, float]:
+    """How wide each box of the modules is by its name, in pixels."""
+    boxes = page.evaluate(
+        """() => [...document.querySelectorAll('#picture-modules .mark-rect.role-mark path')].map(
+            box => [box.__data__.datum.path || 'all', box.getBoundingClientRect().width])"""
+    )
+    return dict(boxes)
+
+
+def test_hovering_tells_and_a_click_looks_into_a_module(browser: Any, files: dict[str, Path]):
+    said: list[str] = []
+    page = opened(browser, files["faster"], said)
+    page.set_viewport_size({"width": 1280, "height": 900})
+    draw_all(page)
+    before = icicle(page)
+    assert 1000 < before["all"] <= 1280, "as wide as the page"
+    box = page.locator("#picture-modules text", has_text=re.compile("^head")).first
+    box.hover()
+    tooltip = page.locator("#vg-tooltip-element")
+    tooltip.wait_for(state="visible")
+    assert "head" in tooltip.inner_text()
+    assert "CONV or GEMM not on it" in tooltip.inner_text()
+    box.click()
+    page.wait_for_timeout(200)
+    inside = icicle(page)
+    assert inside["head"] == pytest.approx(before["all"], abs=2)
+    assert inside["features"] == pytest.approx(0, abs=2)
+    page.locator("#picture-modules text", has_text=re.compile("^inference")).first.click()
+    page.wait_for_timeout(200)
+    assert icicle(page) == pytest.approx(before, abs=2)
+    page.set_viewport_size(PHONE)
+    page.wait_for_timeout(300)
+    assert icicle(page)["all"] <= PHONE["width"], "and it follows the width of the page"
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert [text for text in said if text not in (files["faster"].as_uri(), "data:,")] == []
+    page.context.close()
+
+
+def test_a_picture_that_asks_for_a_file_gets_none(
+    browser: Any, tmp_path: Path, documents: dict[str, Document]
+):
+    """A planted fault: what would fetch is stopped by the page, and the still picture stays."""
+    picture = next(each for each in documents["faster"].pictures() if each.name == "categories")
+    page = html_of(Document("a page", None, [Section("A section", [picture])]))
+    start = page.index('"data":{"values":[')
+    end = page.index("]}", start) + 2
+    (tmp_path / "page.html").write_text(
+        page[:start] + '"data":{"url":"https://example.org/rows.json"}' + page[end:]
+    )
+    said: list[str] = []
+    shown = opened(browser, tmp_path / "page.html", said)
+    shown.wait_for_timeout(1500)
+    asked = [text for text in said if text.startswith("http")]
+    assert asked == []
+    shown.context.close()
+
+
+def test_what_a_table_is_sorted_by_is_seen_on_a_laptop(browser: Any, files: dict[str, Path]):
+    page = opened(browser, files["faster"], [])
+    page.set_viewport_size({"width": 1280, "height": 900})
+    for head in page.locator("#operators th", has_text=re.compile("^(order|on ms|share)$")).all():
+        box = head.bounding_box()
+        assert box is not None
+        assert 0 <= box["x"] < box["x"] + box["width"] <= 1280, head.inner_text()
     page.context.close()

@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from sme2_assets.report.claims import EMULATED
+from sme2_assets.report.document import Answer
 from sme2_assets.report.explain import Explanation
 from sme2_assets.report.insights import (
     WINS_NOTE,
@@ -18,6 +19,7 @@ from sme2_assets.report.insights import (
     show_explanation,
 )
 from sme2_assets.report.markdown import section_markdown
+from sme2_assets.report.tables import fidelity_note
 from sme2_assets_tests.report.test_tables import TIME
 from sme2_assets_tests.warehouse.made_operators import OperatorRun, cnn, explained
 
@@ -29,9 +31,10 @@ NAMES = {
 
 
 def printed(explanation: Explanation) -> str:
-    out = Console(width=250, record=True, file=None, quiet=False, force_terminal=False)
+    out = Console(width=2000, record=True, file=None, quiet=False, force_terminal=False)
     with out.capture() as capture:
-        show_explanation(out, explanation)
+        answer = Answer("a word", "open", "The answer.", fidelity_note(explanation.subject.run))
+        show_explanation(out, explanation, answer, everything=True)
     return capture.get()
 
 

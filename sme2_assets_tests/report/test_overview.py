@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
+import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
@@ -13,6 +14,7 @@ from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.cli import main
 from sme2_assets.defs.assets.reports import overview
 from sme2_assets.defs.resources import Lab
+from sme2_assets.report.files import write_overview
 from sme2_assets.report.overview import overview_document, overview_rows
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
@@ -40,13 +42,14 @@ def sme2(store: Store, *words: str, code: int = 0) -> Result:
 
 
 def test_each_model_on_each_platform_has_one_row(store: Store):
-    rows = overview_rows(Warehouse(store.warehouse))
-    document = overview_document(rows, lambda row: None)
-    [text, _, grid] = document.sections[0].blocks
-    assert "2 models on 2 platforms: 1 not comparable (emulated), 1 faster, 1 baseline, SME2 off" in text.text
+    warehouse = Warehouse(store.warehouse)
+    document = overview_document(warehouse, overview_rows(warehouse), lambda row: None)
+    [text, _, work, latencies, grid] = document.sections[0].blocks
+    assert [work.name, latencies.name] == ["work", "latencies"]
+    assert "2 models on 2 platforms: 1 kernel evidence, 1 faster, 1 baseline, SME2 off" in text.text
     emulated, linux, alone = grid.table.rows
     device = "a-cpu-0a1b2c (aarch64)"
-    assert emulated[:6] == [VARIANT, "emulated", device, "1", "not comparable (emulated)", "-"]
+    assert emulated[:6] == [VARIANT, "emulated", device, "1", "kernel evidence", "-"]
     assert emulated[6] == linux[6] == "2 of 3, 91% of the multiply-accumulates"
     assert emulated[7] == "not on the SME unit, or unknown: 1 shape"
     assert linux[:5] == [VARIANT, "linux", device, "1", "faster"]
@@ -54,11 +57,57 @@ def test_each_model_on_each_platform_has_one_row(store: Store):
     assert linux[7].startswith("Convolution (NHWC, PF32) IGEMM #1, features.0.conv: 4")
     assert linux[8] == "right, 90 dB"
     assert alone[:6] == ["toy_cnn-int8", "linux", device, "1", "baseline, SME2 off", "-"]
+    # Times with what nine of ten inferences took, and where they go; emulated there are none.
+    assert emulated[9:12] == ["-", "-", "-"]
+    assert [float(cell.split()[0]) for cell in linux[9:11]] == pytest.approx([1.33, 0.83], abs=0.02)
+    assert linux[11] == "CONV, 43%"
+    assert alone[10] == "-"
+
+
+def test_the_overview_is_a_table_for_spreadsheets_too(store: Store):
+    warehouse = Warehouse(store.warehouse)
+    _, written = write_overview(store, warehouse, ("md",))
+    assert [path.name for path in written] == ["index.md", "index.csv"]
+    rows = pd.read_csv(written[1]).set_index(["variant", "platform"])
+    pair = rows.loc[(VARIANT, "linux")]
+    medians = warehouse.query(
+        "SELECT sme2, median_ns / 1e6 AS ms FROM latency_summary WHERE session_id = ?", [pair["session_id"]]
+    ).set_index("sme2")["ms"]
+    assert (pair["off_median_ms"], pair["on_median_ms"]) == pytest.approx((medians["off"], medians["on"]))
+    assert pair["off_p05_ms"] <= pair["off_median_ms"] <= pair["off_p95_ms"]
+    assert (pair["verdict"], pair["n"], pair["threads"]) == ("faster", 6, 1)
+    assert (pair["matrix_operators"], pair["on_unit_operators"], pair["unknown_operators"]) == (3, 2, 0)
+    emulated = rows.loc[(VARIANT, "emulated")]
+    assert emulated[[name for name in rows if name.endswith("_ms")]].isna().all()
+    assert emulated["on_unit_operators"] == 2
+
+
+def test_another_thread_count_or_device_is_a_row_of_its_own(tmp_path: Path):
+    made = Store(tmp_path)
+    warehouse = Warehouse(made.warehouse)
+    for number, differing in enumerate(({}, {"threads": 4}, {"device": "another"}, {"threads": 4})):
+        alone = MadeRun(session_id=f"s{number}", sequence=number, rounds=1, iterations=1, **differing)
+        ingest(warehouse, alone.write(made.runs))
+    warehouse.publish()
+    rows, _ = write_overview(made, warehouse)
+    assert list(zip(rows["device"], rows["threads"], strict=True)) == [
+        ("a-cpu-0a1b2c", 1),
+        ("a-cpu-0a1b2c", 4),
+        ("another", 1),
+    ]
+    page = made.reports / "some" / "report.html"
+    chosen = str(rows["session_id"].iloc[0])
+    rows, [_, written, _] = write_overview(made, warehouse, folder=made.reports, pages={chosen: page})
+    assert rows["session_id"].tolist() == [chosen]
+    assert "some/report.html" not in written.read_text(), "a page that is not there is not linked"
 
 
 def test_report_all_writes_the_overview_and_the_pages_it_leads_to(store: Store):
     shown = sme2(store, "report", "--all").stdout
-    assert f"[{VARIANT}]({VARIANT}/linux/a-cpu-0a1b2c-t1/report.html)" in shown
+    assert shown.splitlines()[0].startswith("2 models on 2 platforms: ")
+    assert shown.splitlines()[1:] == [f"overview: {(store.reports / 'index.html').as_uri()}"]
+    text = (store.reports / "index.md").read_text()
+    assert f"[{VARIANT}]({VARIANT}/linux/a-cpu-0a1b2c-t1/report.html)" in text
     page = (store.reports / "index.html").read_text()
     links = [link for link in parsed(page).links if link.endswith("report.html")]
     assert len(links) == 3

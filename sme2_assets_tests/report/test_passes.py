@@ -81,10 +81,10 @@ def test_a_pair_whose_passes_contradict_one_another_has_no_speedup_but_the_reaso
     assert row["verdict"] == "not comparable"
     assert row["reason"].startswith(f"With SME2 off: {WHY}")
     assert pd.isna(row["speedup"])
-    verdict = session_document(warehouse, RAMPED.session_id).verdict
-    assert verdict is not None
-    assert verdict.figure is None
-    assert WHY in verdict.sentence
+    answer = session_document(warehouse, RAMPED.session_id).answer
+    assert answer is not None
+    assert answer.figure is None
+    assert WHY in answer.why
     said = printed(warehouse, RAMPED.session_id)
     assert WHY in said
     assert "x (" not in said
@@ -92,10 +92,10 @@ def test_a_pair_whose_passes_contradict_one_another_has_no_speedup_but_the_reaso
 
 
 def test_a_baseline_whose_passes_contradict_one_another_has_no_figure_but_the_reason(warehouse: Warehouse):
-    verdict = session_document(warehouse, ALONE.session_id).verdict
-    assert verdict is not None
-    assert verdict.figure is None
-    assert WHY in verdict.sentence
+    answer = session_document(warehouse, ALONE.session_id).answer
+    assert answer is not None
+    assert answer.figure is None
+    assert WHY in answer.why
     said = printed(warehouse, ALONE.session_id)
     assert WHY in said
     assert "median ms" not in said

@@ -14,6 +14,7 @@ from rich.console import Console
 from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.defs.assets import summaries
 from sme2_assets.exchange.export import FORMATS, export_run
+from sme2_assets.report.answer import session_answer
 from sme2_assets.report.content import session_document
 from sme2_assets.report.explain import explain
 from sme2_assets.report.html import html_of
@@ -64,7 +65,7 @@ def printed(show) -> str:  # type: ignore[no-untyped-def]
 def test_the_report_has_its_times_and_says_what_they_are_not(warehouse: Warehouse):
     text = markdown_report(session_document(warehouse, INTEL.session_id)).text
     assert NOTE in text
-    assert "median inference" in text
+    assert "Median inference" in text
     assert "xeon-0a1b2c" in text
     assert about_sme2(text) == []
     for word in ("Projection", "Ceiling", "ceiling", "ruled out", "baseline", "would stay"):
@@ -80,9 +81,11 @@ def test_the_page_says_no_more_than_the_report(warehouse: Warehouse):
 
 def test_the_terminal_says_where_it_ran_and_nothing_of_sme2(warehouse: Warehouse):
     explanation = explain(warehouse, INTEL.session_id)
+    answer = session_answer(warehouse, explanation)
     said = [
         printed(lambda out: show_session(out, warehouse, INTEL.session_id, None, False)),
-        printed(lambda out: show_explanation(out, explanation)),
+        printed(lambda out: show_explanation(out, explanation, answer)),
+        printed(lambda out: show_explanation(out, explanation, answer, everything=True)),
     ]
     for text in said:
         assert NOTE in text
@@ -91,7 +94,7 @@ def test_the_terminal_says_where_it_ran_and_nothing_of_sme2(warehouse: Warehouse
     kinds = {insight.kind for insight in explanation.insights}
     assert "heavy_operator" in kinds
     assert not kinds & {"missed_sme2", "projection", "amdahl_compute", "amdahl_data_movement"}
-    assert "SME2" not in json.dumps(explanation_json(explanation))
+    assert "SME2" not in json.dumps(explanation_json(explanation, answer)).replace(NOTE, "")
 
 
 def test_the_warehouse_has_its_times_and_nothing_where_sme2_is_asked_for(warehouse: Warehouse):
@@ -132,7 +135,7 @@ def test_the_pages_of_the_assets_say_so_too(warehouse: Warehouse):
 
 def test_the_overview_calls_it_a_reference(warehouse: Warehouse):
     rows = overview_rows(warehouse)
-    text = markdown_report(overview_document(rows, lambda row: None)).text
+    text = markdown_report(overview_document(warehouse, rows, lambda row: None)).text
     [line] = [line for line in text.splitlines() if "xeon-0a1b2c" in line]
     assert "reference (x86_64)" in line
     assert "SME2" not in line

@@ -5,6 +5,7 @@ import re
 import pandas as pd
 import pytest
 
+from sme2_assets.analysis.insights.values import shown_name
 from sme2_assets.report.tables import (
     TextTable,
     category_table,
@@ -141,3 +142,14 @@ def test_cells_cannot_break_out_of_a_markdown_table():
 )
 def test_cells_read_well(value, cell):
     assert TextTable.of(["x"], [[value]]).rows == [[cell]]
+
+
+def test_an_operator_that_xnnpack_has_no_name_for_is_called_what_the_program_calls_it():
+    row = {
+        "name": "Invalid Unary Op #1",
+        "op_type": "Invalid Unary Op",
+        "edge_ops": ["aten.hardswish.default"],
+    }
+    assert shown_name(row) == "hardswish (Invalid Unary Op #1)"
+    assert shown_name(row | {"edge_ops": None}) == "Invalid Unary Op #1"
+    assert shown_name(row | {"name": "HardSwish (NC) #1", "op_type": "HardSwish"}) == "HardSwish (NC) #1"

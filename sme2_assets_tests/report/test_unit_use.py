@@ -10,7 +10,7 @@ import pytest
 
 from sme2_assets.report.unit_use import UnitUse, finding, most_telling, unit_table, unit_use
 from sme2_assets.warehouse import Warehouse
-from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, source
+from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, source, write_runs
 
 SEEN = {"samples": 40, "sme_samples": 38}
 TYPES = {"fp32": ("F32", "PF32"), "fp16": ("F16", "PF16"), "int8": ("QS8, QC8W", "PQS8, QC8W")}
@@ -53,8 +53,7 @@ def used(tmp_path: Path) -> Used:
             replace(EMULATED, ops=ops, variant=f"net-{precision}", session_id=f"s-{precision}")
             for precision, ops in operators.items()
         ]
-        for run in runs:
-            run.write(warehouse)
+        write_runs(warehouse, *runs)
         warehouse.publish()
         return unit_use(warehouse, [run.run_id for run in runs])
 
@@ -136,8 +135,7 @@ def test_only_the_runs_that_are_named_count_and_only_with_sme2_on(tmp_path: Path
     run = replace(EMULATED, ops=[conv("fp32")], variant="net-fp32")
     off = replace(run, ops=[conv("fp32", on=False)], sme2="off")
     newer = replace(run, ops=[conv("fp32", on=False)], session_id="later")
-    for each in (run, off, newer):
-        each.write(warehouse)
+    write_runs(warehouse, run, off, newer)
     warehouse.publish()
     [use] = unit_use(warehouse, [off.run_id, run.run_id])
     assert (use.run_id, use.on_unit) == (run.run_id, 1)

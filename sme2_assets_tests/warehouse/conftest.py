@@ -30,10 +30,12 @@ def paired(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     folder = tmp_path_factory.mktemp("paired")
     warehouse = Warehouse(folder / "warehouse")
     platforms = (("linux", "hardware", 6), ("emulated", "emulated", 1))
-    for platform, fidelity, rounds in platforms:
-        for sme2 in ("off", "on"):
-            run = MadeRun(sme2=sme2, platform=platform, fidelity=fidelity, rounds=rounds)
-            ingest(warehouse, run.write(folder / "runs"))
+    runs = [
+        MadeRun(sme2=sme2, platform=platform, fidelity=fidelity, rounds=rounds)
+        for platform, fidelity, rounds in platforms
+        for sme2 in ("off", "on")
+    ]
+    ingest(warehouse, *(run.write(folder / "runs") for run in runs))
     warehouse.publish()
     for platform, _, _ in platforms:
         compare_newest(warehouse, "toy_cnn-fp32", platform)

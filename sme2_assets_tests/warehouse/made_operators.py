@@ -29,6 +29,7 @@ from sme2_assets.warehouse.schema import (
     TIMELINE,
     Table,
 )
+from sme2_assets.warehouse.store import Rows
 from sme2_assets_tests.warehouse.newest import newest_session
 
 DELEGATE_OVERHEAD_NS = 3_000
@@ -94,6 +95,10 @@ class OperatorRun:
         return len({op.delegate for op in self.ops} - {None})
 
     def write(self, warehouse: Warehouse) -> None:
+        write_runs(warehouse, self)
+
+    def parts(self) -> list[Rows]:
+        """Its rows of each table."""
         keys = {
             "variant": self.variant,
             "target": f"{self.platform}-sme2_{self.sme2}",
@@ -117,8 +122,7 @@ class OperatorRun:
             REGISTERED_KERNELS: list(self.registered),
             RUNS: [self._run()],
         }
-        parts = [(table, _frame(table, rows, self.fidelity), keys) for table, rows in tables.items()]
-        warehouse.write_together(parts, [self.run_id])
+        return [(table, _frame(table, rows, self.fidelity), keys) for table, rows in tables.items()]
 
     def _identity(self) -> dict[str, Any]:
         model, _, precision = self.variant.rpartition("-")
@@ -228,6 +232,12 @@ def _frame(table: Table, rows: list[dict[str, Any]], fidelity: str) -> pd.DataFr
     return with_named_times(frame, table, fidelity)
 
 
+def write_runs(warehouse: Warehouse, *runs: OperatorRun) -> None:
+    """Stores runs together, which takes little longer than storing one of them."""
+    parts = [part for run in runs for part in run.parts()]
+    warehouse.write_together(parts, [run.run_id for run in runs])
+
+
 def source(module: str | None, kind: str, line: int = 1, **facts: Any) -> dict[str, Any]:
     """What attribution tells of an operator at one place of the model."""
     return {
@@ -259,7 +269,15 @@ def cnn(sme2: str) -> list[Op]:
             f"Convolution (NHWC, {packed}) IGEMM #1",
             200 if on else 600,
             0,
-            source("features.0.conv", "XNNConv2d", 10, macs=CNN_MACS, groups=1, input_shape="1x32x32x16"),
+            source(
+                "features.0.conv",
+                "XNNConv2d",
+                10,
+                macs=CNN_MACS,
+                groups=1,
+                input_shape="1x32x32x16",
+                output_shape="1x32x32x61",
+            ),
             **seen,
         ),
         Op(
@@ -283,7 +301,14 @@ def cnn(sme2: str) -> list[Op]:
             f"Fully Connected (NC, {packed}) GEMM #1",
             50 if on else 100,
             1,
-            source("head", "XNNFullyConnected", 14, macs=2_000_000),
+            source(
+                "head",
+                "XNNFullyConnected",
+                14,
+                macs=2_000_000,
+                input_shape="1x2000",
+                output_shape="1x1000",
+            ),
             **seen,
         ),
         Op("Softmax (NC, F32) #1", 5, 1, source("", "XNNSoftmax", 15)),
@@ -303,14 +328,23 @@ def made_warehouse() -> Warehouse:
     """
     warehouse = Warehouse(Path(_FOLDER.name) / "warehouse")
     emulated = OperatorRun([], platform="emulated", fidelity="emulated", session_id="e")
-    for sme2 in ("off", "on"):
-        OperatorRun(cnn(sme2), sme2, features=("sme2",)).write(warehouse)
-        replace(emulated, ops=cnn(sme2), sme2=sme2).write(warehouse)
+    pair = [
+        run
+        for sme2 in ("off", "on")
+        for run in (
+            OperatorRun(cnn(sme2), sme2, features=("sme2",)),
+            replace(emulated, ops=cnn(sme2), sme2=sme2),
+        )
+    ]
     alone = OperatorRun(cnn("off"), "off", variant="alone-fp32", session_id="s")
-    alone.write(warehouse)
-    replace(alone, variant="twin-fp32").write(warehouse)
-    replace(emulated, ops=cnn("on"), variant="twin-fp32").write(warehouse)
-    replace(alone, variant="capable-fp32", features=("asimd", "sme2")).write(warehouse)
+    write_runs(
+        warehouse,
+        *pair,
+        alone,
+        replace(alone, variant="twin-fp32"),
+        replace(emulated, ops=cnn("on"), variant="twin-fp32"),
+        replace(alone, variant="capable-fp32", features=("asimd", "sme2")),
+    )
     warehouse.publish()
     return warehouse
 

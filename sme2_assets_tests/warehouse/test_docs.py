@@ -21,6 +21,7 @@ from click.testing import CliRunner
 from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.cli import main
 from sme2_assets.errors import WarehouseError
+from sme2_assets.store import CHECKOUT
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.console import open_console
@@ -30,7 +31,9 @@ from sme2_assets.warehouse.schema import TABLES
 
 AA_SESSION = "20260115T000000-cccccc.toy_cnn-fp32.linux"
 
-QUERIES = re.findall(r"^```sql\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+QUESTIONS = (CHECKOUT / "docs" / "questions.md").read_text()
+GUIDE = (CHECKOUT / "docs" / "warehouse.md").read_text()
+QUERIES = re.findall(r"^```sql\n(.*?)^```", QUESTIONS, re.MULTILINE | re.DOTALL)
 
 
 def test_the_schema_in_the_docs_is_up_to_date():
@@ -41,7 +44,7 @@ def test_the_schema_in_the_docs_is_up_to_date():
 def test_every_column_of_every_table_is_in_the_docs():
     rendered = schema_markdown()
     for table in TABLES:
-        assert f"### Table `{table.name}`\n\n{table.comment}" in rendered
+        assert f"## Table `{table.name}`\n\n{table.comment}" in rendered
         for column in table.all_columns:
             assert f"| `{column.name}` |" in rendered
             assert column.comment in rendered
@@ -62,9 +65,7 @@ def test_a_page_without_the_section_is_refused(page: str):
 
 
 def test_every_question_has_a_query_and_how_to_read_its_answer():
-    sections = re.split(
-        r"^### \d+\. ", PAGE.read_text().partition("## Tables and views")[0], flags=re.MULTILINE
-    )
+    sections = re.split(r"^## \d+\. ", QUESTIONS, flags=re.MULTILINE)
     assert len(sections) - 1 == len(QUERIES) == 21
     for section in sections[1:]:
         question, _, rest = section.partition("\n")
@@ -128,8 +129,8 @@ def test_the_questions_of_the_docs_have_answers(asked: Warehouse, real_warehouse
         assert all(row.get("platform") != "emulated" for row in answer)
 
 
-BASH = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-PYTHON = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+BASH = re.findall(r"^```bash\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+PYTHON = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
 
 
 def test_every_way_to_open_the_warehouse_works_while_a_measurement_publishes(

@@ -231,6 +231,6 @@ def test_half_a_session_of_evidence_is_named_and_not_taken_in(store: Store):
     third = replace(FIRST, session_id="20260103T000000-cccccc")
     third.write(store.runs)
     [refused] = sync(store, quiet).refused
-    assert "the folder of the other one is missing" in refused.error.what
-    assert any("the folder of the other one is missing" in each for each in findings(store))
+    assert "the folder of another one is missing" in refused.error.what
+    assert any("the folder of another one is missing" in each for each in findings(store))
     assert Warehouse(store.warehouse).query("FROM runs WHERE run_id = ?", [third.run_id]).empty

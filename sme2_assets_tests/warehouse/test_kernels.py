@@ -17,7 +17,6 @@ from benchmarks.made.run_folder import (
     vouch_for_what_is_there,
 )
 from sme2_assets.cli import main
-from sme2_assets.cli.support import measured_variants
 from sme2_assets.errors import EvidenceError, ExportError, TraceError
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
@@ -29,6 +28,7 @@ from sme2_assets.warehouse.ingest import (
 )
 from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.sessions import take_session
+from sme2_assets.warehouse.variants import measured_variants
 
 REGISTERED = "Using sme2 PF32 GEMM microkernel 'xnn_pf32_gemm_minmax_ukernel_32x32__neonsme2'\n"
 

@@ -143,7 +143,8 @@ def test_runs_from_before_there_were_numbers_are_the_oldest(store: Store):
     for sme2 in ("off", "on"):
         path = replace(old, sme2=sme2).write(store.runs) / MANIFEST_FILE
         fields = json.loads(path.read_text())
-        del fields["sequence"]
+        del fields["sequence"], fields["factor"]
+        fields["paired"] = fields.pop("arms") == 2
         path.write_text(json.dumps({**fields, "schema": 4}))
         assert Manifest.read(path).sequence == 0
     sync(store, quiet)

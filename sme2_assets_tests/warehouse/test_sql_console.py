@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -20,10 +21,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sme2_assets.cli import main
-from sme2_assets.cli.sql import is_complete
+from sme2_assets.cli.sql_shell import completions, is_complete
 from sme2_assets.errors import WarehouseError
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.console import Console, Limits, open_console
+from sme2_assets_tests.terminal import said_on_terminal
 
 ENDLESS = "SELECT count(*) FROM range(100000000000) AS a, range(1000) AS b"
 # Everything that could write, or read what is not the warehouse's. {out} is a file that must not appear,
@@ -290,6 +292,66 @@ class Terminal:
         os.write(self.ours, text.encode())
 
 
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("latency_s", ["latency_summary"]),
+        ("runs.run", ["runs.run_id"]),
+        (".ta", [".tables"]),
+        ("SEL", ["SELECT"]),
+        ("sel", ["select"]),
+        ("nothing_like_it", []),
+    ],
+)
+def test_tab_completes_names_commands_and_keywords(word: str, names: list[str]):
+    assert completions(word, [".tables", "latency_summary", "latency_rounds", "run_id"]) == names
+
+
+def on_terminal(data: Path, columns: int, *words: str) -> list[str]:
+    """The lines that a command prints on a terminal of that many columns."""
+    command = [sys.executable, "-m", "sme2_assets.cli", "--data", str(data), *words]
+    return said_on_terminal(command, columns, "dumb").replace("\r", "").splitlines()
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("view", ["timeline", "operator_facts"])
+def test_a_wide_table_fits_the_terminal_and_counts_what_is_hidden(
+    data: Path, console: Console, columns: int, view: str
+):
+    lines = on_terminal(data, columns, "sql", f"FROM {view}")
+    assert max(map(len, lines)) <= columns
+    every = [str(row[0]) for row in console.ask(f"DESCRIBE {view}").rows]
+    shown = [cell.strip() for cell in lines[1].strip("┃").split("┃")]
+    assert shown == every[: len(shown)]
+    told = re.search(r"(\d+) columns hidden: --records", " ".join(lines[-2:]))
+    assert told is not None
+    assert int(told[1]) == len(every) - len(shown)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_few_wide_rows_are_records_with_every_column(data: Path, console: Console, columns: int):
+    lines = on_terminal(data, columns, "sql", "FROM runs LIMIT 2")
+    assert max(map(len, lines)) <= columns
+    every = [str(row[0]) for row in console.ask("DESCRIBE runs").rows]
+    for name in every:
+        assert sum(line.split()[:1] == [name] for line in lines) == 2, name
+    assert lines[-1] == "2 rows"
+
+
+def test_a_table_that_fits_is_a_table_and_records_are_had_for_the_asking(data: Path):
+    query = "SELECT run_id, sme2 FROM runs ORDER BY run_id"
+    assert any("┃" in line for line in on_terminal(data, 80, "sql", query))
+    lines = on_terminal(data, 80, "sql", query, "--records")
+    assert not any("┃" in line for line in lines)
+    assert (
+        sum(line.startswith("run_id ") for line in lines)
+        == sum(line.startswith("row ") for line in lines)
+        > 1
+    )
+    refused = sme2(data, "sql", query, "--records", "--format", "csv")
+    assert refused.exit_code == 2
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_a_shell_answers_survives_ctrl_c_and_remembers(data: Path, tmp_path: Path):
     # Ctrl-C is for whoever the terminal belongs to, so the shell has to be that.
@@ -331,7 +393,13 @@ def test_a_shell_answers_survives_ctrl_c_and_remembers(data: Path, tmp_path: Pat
         shell.type("DROP TABLE runs;\n")
         shell.wait_for("this is DROP")
         shell.wait_for("sme2> ")
-        shell.type(".quit\n")
+        shell.type("SELECT max(round) FROM latency_s\t\n;\n")
+        shell.wait_for("latency_summary")
+        shell.wait_for("sme2> ")
+        shell.type("help\n")
+        shell.wait_for("Tab completes")
+        shell.wait_for("sme2> ")
+        shell.type("exit\n")
         assert shell.process.wait(20) == 0
     finally:
         shell.process.kill()

@@ -24,6 +24,7 @@ from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.read import run_of_id
 from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, source
+from sme2_assets_tests.warehouse.test_blind import facts_of
 
 QP8 = "Fully Connected (NC, QP8, F32, QC8W) GEMM #1"
 SME_DOT = "kai_kernel_matmul_clamp_f32_qai8dxp1x4_qsi8cxp4vlx4_1x4vl_sme2_dot"
@@ -219,12 +220,14 @@ def test_every_place_shows_the_same_count(mixed: Warehouse):
     words = "2 of 4 convolutions and matrix products, 1 unknown, 90% to 94% of the multiply-accumulates"
 
     document = session_document(warehouse, session)
-    assert document.verdict is not None
-    assert document.verdict.figure == "2 of 4, 1 unknown"
-    assert (document.verdict.figure_note or "").endswith(
-        "with SME2 on, 90% to 94% of the multiply-accumulates"
+    assert document.answer is not None
+    assert document.answer.word == "kernel evidence"
+    assert document.answer.figure == "2 of 4, 1 unknown"
+    assert document.answer.sentence.startswith(
+        "2 of 4 matrix operators, 90% to 94% of the multiply-accumulates, run on the SME unit; "
     )
-    assert f"SME2 on: {words}; SME2 off: 0 of 4" in dict(document.verdict.facts)["on the SME unit"]
+    assert document.answer.sentence.endswith("; 1 of 4 unknown.")
+    assert f"SME2 on: {words}; SME2 off: 0 of 4" in facts_of(document)["on the SME unit"]
 
     [row] = overview_rows(warehouse).to_dict("records")
     assert row["on_unit"] == "2 of 4, 1 unknown, 90% to 94% of the multiply-accumulates"
@@ -257,7 +260,7 @@ def test_every_place_shows_the_same_count(mixed: Warehouse):
 
     console = Console(record=True, width=200)
     show_session(console, warehouse, session, None, operators=False)
-    assert f"on the SME unit, SME2 on: {words}" in console.export_text()
+    assert document.answer.sentence in " ".join(console.export_text().split())
 
     run = run_of_id(warehouse, run_id)
     for table in (operator_stats_table(warehouse, run, "m"), category_table(warehouse, run, "m")):

@@ -1,16 +1,17 @@
-"""What could be won at most: by Amdahl's law, and by the published factors where there is no SME2."""
+"""What could be won at most: by Amdahl's law, and on published SME units where there is none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
 
 from sme2_assets.analysis.insights import claims
 from sme2_assets.analysis.insights.insight import MATRIX, ArmRows, Insight
 from sme2_assets.analysis.insights.values import ceiling_text, ms, names_in
+from sme2_assets.analysis.projection import UNITS, Unit, countable, projected_ns
 from sme2_assets.analysis.unit import UNKNOWN
-
-# How much faster CONV and GEMM become on SME2, as published for CPUs that have it.
-PUBLISHED_SPEEDUPS = (3.0, 15.0)
 
 
 def ceilings(subject: ArmRows) -> Iterator[Insight]:
@@ -42,49 +43,78 @@ def ceilings(subject: ArmRows) -> Iterator[Insight]:
 
 
 def projection(subject: ArmRows) -> Iterator[Insight]:
-    """What the published factors would give, where SME2 cannot be measured."""
+    """What published SME units would make of the counted work, where SME2 cannot be measured."""
     has_sme2 = "sme2" in names_in(subject.run.get("cpu_features_seen"))
     if subject.run["sme2"] != "off" or has_sme2 or subject.matrix.empty:
         return
-    inference_ns = subject.headroom["inference_ns"]
-    eligible_ns = float(subject.matrix["mean_ns"].sum() - subject.missed_sme2["mean_ns"].sum())
-    eligible = len(subject.matrix) - len(subject.missed_sme2)
+    on_unit = subject.matrix[~_places(subject.matrix).isin(_places(subject.missed_sme2))]
+    eligible = countable(on_unit)
+    inference_ns, eligible_ns = subject.headroom["inference_ns"], float(eligible["mean_ns"].sum())
     if inference_ns <= 0 or eligible_ns <= 0:
         return
-    left_ns = [inference_ns - eligible_ns + eligible_ns / factor for factor in PUBLISHED_SPEEDUPS]
-    low, high = (inference_ns / left for left in left_ns)
+    run_id = subject.run["run_id"]
+    rows = [_on_unit(run_id, unit, eligible, inference_ns) for unit in UNITS]
     if subject.evidence_run_id is not None:
         why = claims.ELIGIBLE.say(evidence_run_id=subject.evidence_run_id)
     else:
         why = "all but those whose type has no SME2 kernel; no run with SME2 on shows the others"
     if unknown := int((subject.missed_sme2["on_sme_unit"] == UNKNOWN).sum()):
-        why += claims.UNKNOWN_LEFT_OUT.say(run_id=subject.run["run_id"], count=unknown)
-    slowest, fastest = PUBLISHED_SPEEDUPS
+        why += claims.UNKNOWN_LEFT_OUT.say(run_id=run_id, count=unknown)
+    if uncounted := len(on_unit) - len(eligible):
+        why += claims.UNCOUNTED_LEFT_OUT.say(run_id=run_id, count=uncounted)
+    first, *others = rows
     yield subject.insight(
         "projection",
-        claims.PROJECTION.say(run_id=subject.run["run_id"], low=low, high=high),
-        claims.IF_FASTER.say(
-            run_id=subject.run["run_id"],
-            count=eligible,
+        claims.PROJECTION.say(**first),
+        claims.IF_ON_UNIT.say(
+            run_id=run_id,
+            count=len(eligible),
             total=len(subject.matrix),
             ms=ms(eligible_ns),
             inference_ms=ms(inference_ns),
-            slowest=slowest,
-            fastest=fastest,
+        )
+        + "".join(claims.ON_OTHER_UNIT.say(**other) for other in others),
+        claims.NOT_MORE.say(**first),
+        evidence=(
+            f"operators counted: {why}",
+            "rates and bandwidth as published: "
+            + ", ".join(dict.fromkeys(sum((u.sources for u in UNITS), ()))),
         ),
-        claims.NOT_MORE.say(high=high, fastest=fastest),
-        evidence=(f"operators counted: {why}",),
         basis="projection",
-        rows=(
+        rows=tuple(
             {
-                "speedup_low": low,
-                "speedup_high": high,
-                "factors": list(PUBLISHED_SPEEDUPS),
-                "operators": eligible,
+                "unit": row["unit"],
+                "speedup_low": row["low"],
+                "speedup_high": row["high"],
+                "operators": len(eligible),
                 "of_operators": len(subject.matrix),
                 "eligible_ms": ms(eligible_ns),
                 "inference_ms": ms(inference_ns),
                 "evidence_run_id": subject.evidence_run_id,
-            },
+            }
+            for row in rows
         ),
     )
+
+
+def _places(operators: pd.DataFrame) -> pd.MultiIndex:
+    """Where operators are in the program; one that is portable is in no delegate."""
+    place = operators[["backend", "delegate", "position"]].fillna({"delegate": -1})
+    return pd.MultiIndex.from_frame(place)
+
+
+def _on_unit(run_id: str, unit: Unit, eligible: pd.DataFrame, inference_ns: float) -> dict[str, Any]:
+    """The values of a sentence on one unit: the range, and what it was computed with."""
+    rest_ns = inference_ns - float(eligible["mean_ns"].sum())
+    fast_ns, slow_ns = projected_ns(eligible, unit)
+    return {
+        "run_id": run_id,
+        "unit": unit.name,
+        "low": inference_ns / (rest_ns + slow_ns),
+        "high": inference_ns / (rest_ns + fast_ns),
+        "single": unit.gops["fp32"],
+        "half": unit.gops["fp16"],
+        "integer": unit.gops["int8"],
+        "gb_s": unit.gb_s,
+        "tile": unit.tile,
+    }

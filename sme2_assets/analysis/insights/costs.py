@@ -9,7 +9,7 @@ import pandas as pd
 from sme2_assets.analysis.insights import claims
 from sme2_assets.analysis.insights.insight import MATRIX, ArmRows, Insight, Row
 from sme2_assets.analysis.insights.operators import operator_rows, same_operator
-from sme2_assets.analysis.insights.values import ms, place_of, plural, shortened
+from sme2_assets.analysis.insights.values import ms, place_of, plural, shortened, shown_name
 from sme2_assets.analysis.pairing import KEYS, Place, operator_pairs
 from sme2_assets.analysis.pairing import place_of as place_in_run
 from sme2_assets.analysis.unit import OFF, ON, UNKNOWN
@@ -39,7 +39,7 @@ def heavy_operators(subject: ArmRows, baseline: ArmRows | None) -> Iterator[Insi
         facts.append(_evidence_text(operator, here) if told else "")
         yield Insight(
             "heavy_operator",
-            claims.HEAVY.say(name=operator["name"], share=operator["share"], **here),
+            claims.HEAVY.say(name=shown_name(operator), share=operator["share"], **here),
             "; ".join([claims.HEAVY_TIME.say(ms=ms(operator["mean_ns"]), **here), *filter(None, facts)])
             + ".",
             (subject.measurement(),),

@@ -21,7 +21,7 @@ class Insight:
     """One conclusion. `win_ns` and `win_share` are upper bounds, None where no time can be told.
 
     `basis` is what the conclusion rests on: `measured` on hardware; `emulated` for kernels seen under
-    emulation; `predicted` from an operator's type alone; `projection` for arithmetic on published factors.
+    emulation; `predicted` from an operator's type alone; `projection` for arithmetic on published rates.
     """
 
     kind: str

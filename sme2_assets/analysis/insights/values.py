@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -19,6 +20,23 @@ def names_in(value: Any) -> list[str]:
     if value is None or isinstance(value, float) or value is pd.NA:
         return []
     return [str(name) for name in value]
+
+
+# What XNNPACK calls operators that it computes by table: it has no names for them.
+_NAMELESS = ("Invalid Unary Op", "Unary Elementwise")
+
+
+def shown_name(operator: Mapping[Any, Any], name: str | None = None) -> str:
+    """An operator's name, or where XNNPACK has none, the program's: `hardswish (Invalid Unary Op #1)`."""
+    name = str(operator["name"]) if name is None else name
+    kind = shown_type(operator)
+    return name if kind == operator["op_type"] else f"{kind} ({name})"
+
+
+def shown_type(operator: Mapping[Any, Any]) -> str:
+    """What kind of operator it is, by the program where XNNPACK has no name for it."""
+    ops = names_in(operator["edge_ops"])
+    return ops[0].split(".")[1] if operator["op_type"] in _NAMELESS and ops else str(operator["op_type"])
 
 
 def ms(duration_ns: float) -> float:

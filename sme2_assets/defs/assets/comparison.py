@@ -5,6 +5,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
+from sme2_assets.defs.assets.summaries import answer_metadata
 from sme2_assets.defs.assets.support import clear_failures, plotted, runs_of
 from sme2_assets.defs.partitions import (
     ALONE_TAG,
@@ -16,18 +17,20 @@ from sme2_assets.defs.partitions import (
 )
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
+from sme2_assets.report.answer import session_answer
 from sme2_assets.report.explain import explain
 from sme2_assets.report.glance import category_glance
 from sme2_assets.report.insights import insight_table
-from sme2_assets.report.module_plots import module_picture
-from sme2_assets.report.plots import category_picture, data_uri_markdown
+from sme2_assets.report.operators import operators_in_short
+from sme2_assets.report.pictures.chart import data_uri_markdown
+from sme2_assets.report.pictures.modules import module_pictures
+from sme2_assets.report.pictures.work import category_spec
 from sme2_assets.report.tables import (
     comparison_table,
     confidence_text,
     device_cell,
     placebo_text,
     speedup_text,
-    verdict_and_reason,
 )
 from sme2_assets.store import sha256_of_text
 from sme2_assets.targets import SME2_STATES, TargetKey
@@ -93,24 +96,26 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
             ]
         )
         explanation = explain(warehouse, rows["session_id"].iloc[0])
+        answer = session_answer(warehouse, explanation, rows)
     model = rows[rows["level"] == "model"].iloc[0]
-    verdict, reason = verdict_and_reason(dict(model))
-    picture = category_picture(categories, f"{variant} on {platform_name}: the category shift")
+    modules = module_pictures(explanation.modules, explanation.subject.bottlenecks)
     return dg.MaterializeResult(
         metadata={
-            "verdict": verdict,
-            "reason": reason,
+            **answer_metadata(answer),
             **({"speedup off / on": speedup_text(dict(model))} if pd.notna(model["speedup"]) else {}),
             **({"confidence": confidence} if (confidence := confidence_text(dict(model))) else {}),
             **({"placebo": placebo} if (placebo := placebo_text(dict(model))) else {}),
             "shift at a glance": dg.MetadataValue.md(category_glance(categories)),
-            "category shift": dg.MetadataValue.md(data_uri_markdown(picture, "category shift")),
-            "categories": dg.MetadataValue.md(comparison_table(rows, "category").markdown()),
-            "operators": dg.MetadataValue.md(comparison_table(rows, "operator").markdown()),
-            "what to do next": dg.MetadataValue.md(insight_table(explanation.insights).markdown()),
-            "modules": dg.MetadataValue.md(
-                data_uri_markdown(module_picture(explanation.modules, f"{variant}: modules"), "modules")
+            "category shift": dg.MetadataValue.md(
+                data_uri_markdown(category_spec(categories), "category shift")
             ),
+            "categories": dg.MetadataValue.md(comparison_table(rows, "category").markdown()),
+            "operators": dg.MetadataValue.md(operators_in_short(explanation, rows).markdown()),
+            "all findings": dg.MetadataValue.md(insight_table(explanation.insights).markdown()),
+            **{
+                picture.name: dg.MetadataValue.md(data_uri_markdown(picture.spec, picture.alternative))
+                for picture in modules
+            },
             **_numbers(model),
             "fidelity": model["fidelity"],
             "device": device_cell(dict(model)),

@@ -1,13 +1,14 @@
 """Where the documentation of each asset is, and what it takes to make it.
 
-The pages are files of this repository. Their path and section are shown with the asset; where a team serves
-them, `build_definitions(docs_url=...)` makes links of them.
+The pages are files of this repository, which the webserver of `sme2 dev` shows, too. Where a team serves them
+elsewhere, `build_definitions(docs_url=...)` leads there.
 """
 
-import re
 from dataclasses import dataclass
 
 import dagster as dg
+
+from sme2_assets.store import anchor_of
 
 # Who is asked about an asset, as Dagster names a team.
 OWNER = "team:sme2_assets"
@@ -24,15 +25,9 @@ class Guide:
     # What is occupied meanwhile: `device` (nothing else may run there), `cpu`, or `warehouse`.
     occupies: str
 
-    @property
-    def anchor(self) -> str:
-        return re.sub(r"[^\w\- ]", "", self.section.lower()).replace(" ", "-")
-
-    def link(self, base: str | None) -> str:
-        """A link where the pages are served; else the path, for whoever has the repository."""
-        if base:
-            return f"[{self.page}]({base.rstrip('/')}/{self.page}#{self.anchor}), “{self.section}”"
-        return f"`{self.page}`, “{self.section}”"
+    def link(self, base: str) -> str:
+        address = f"{base.rstrip('/')}/{self.page}#{anchor_of(self.section)}"
+        return f"[{self.page}]({address}), “{self.section}”"
 
 
 GUIDES = {
@@ -41,9 +36,11 @@ GUIDES = {
     "exported_model": Guide("docs/models.md", "Models", "minutes", "cpu"),
     "etdump_traces": Guide("docs/measuring.md", "How we measure", "minutes", "device"),
     "aa_noise": Guide("docs/measuring.md", "How we measure", "minutes", "device"),
+    "arms_comparison": Guide("docs/compare.md", "Compare anything", "minutes", "device"),
     "timeline": Guide("docs/warehouse.md", "What to know before reading a number", "seconds", "warehouse"),
     "kernel_samples": Guide("docs/kernels.md", "Which kernel really ran", "seconds", "warehouse"),
     "sme2_comparison": Guide("docs/measuring.md", "How we measure", "seconds", "warehouse"),
+    "advice": Guide("docs/advise.md", "Advice that was tried first", "seconds", "warehouse"),
     "report": Guide("docs/reports.md", "What a page says", "seconds", "warehouse"),
     "overview": Guide("docs/reports.md", "The overview", "seconds", "warehouse"),
     "regressions": Guide("docs/nightly.md", "What it leaves", "seconds", "warehouse"),
@@ -51,7 +48,7 @@ GUIDES = {
 }
 
 
-def guided(spec: dg.AssetSpec, docs_url: str | None = None) -> dg.AssetSpec:
+def guided(spec: dg.AssetSpec, docs_url: str) -> dg.AssetSpec:
     """The asset with its owner, where to read on, and with tags to choose by, e.g. `tag:takes=seconds`."""
     guide = GUIDES.get(spec.key.to_user_string())
     if guide is None:

@@ -6,7 +6,8 @@ import dagster as dg
 
 from sme2_assets.defs.assets.support import clear_failures
 from sme2_assets.defs.resources import Lab
-from sme2_assets.report.plots import data_uri_markdown, history_picture
+from sme2_assets.report.pictures.chart import data_uri_markdown
+from sme2_assets.report.pictures.rounds import history_spec
 from sme2_assets.report.tables import regression_table
 from sme2_assets.store import sha256_of_text
 from sme2_assets.warehouse.history import SERIES, find_regressions, no_slow_down_text, series_of
@@ -34,9 +35,7 @@ def regressions(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeRe
         series = series_of(lab.warehouse)
     pictures = {
         " ".join(map(str, key)): dg.MetadataValue.md(
-            data_uri_markdown(
-                history_picture(series[key], changes["night"].tolist(), " ".join(map(str, key))), "history"
-            )
+            data_uri_markdown(history_spec(series[key], changes["night"].tolist()), "history")
         )
         for key, changes in islice(found.groupby(SERIES, sort=True), MOST_PICTURES)
     }

@@ -15,10 +15,11 @@ from sme2_assets.defs.partitions import NIGHT_TAG, RANGE_START, parse_run_key
 from sme2_assets.defs.resources import Lab, Nights
 from sme2_assets.errors import Sme2Error
 from sme2_assets.profiling.requests import ProfileRequest
+from sme2_assets.report.answer import word_and_reason
 from sme2_assets.report.claims import BASELINE
 from sme2_assets.report.night import NightSummary, PairResult, night_folder, open_regressions
 from sme2_assets.report.night import nights as recorded
-from sme2_assets.report.tables import arm_text, fidelity_note, speedup_text, verdict_and_reason
+from sme2_assets.report.tables import arm_text, fidelity_note, speedup_text
 from sme2_assets.store import sha256_of_text
 from sme2_assets.targets import SME2_STATES
 from sme2_assets.warehouse import Warehouse
@@ -160,7 +161,7 @@ def _take_result(pair: PairResult, warehouse: Warehouse, run_ids: list[str]) -> 
             "It was measured, but not compared.", "See sme2_comparison of this pair in the UI (`sme2 dev`)."
         )
     row = rows[rows["level"] == "model"].iloc[0].to_dict()
-    pair.verdict, pair.reason = verdict_and_reason(row)
+    pair.verdict, pair.reason = word_and_reason(row)
     pair.speedup = speedup_text(row)
 
 

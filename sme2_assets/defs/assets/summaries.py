@@ -8,14 +8,25 @@ import pandas as pd
 
 from sme2_assets.analysis.passes import passes_fault
 from sme2_assets.defs.assets.support import plotted
+from sme2_assets.report.document import Answer
 from sme2_assets.report.glance import category_glance
 from sme2_assets.report.kernels import kernel_table, unit_table
+from sme2_assets.report.markdown import actions_markdown
 from sme2_assets.report.tables import TextTable, category_table, fidelity_note, latency_table, operator_table
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import rows_of_view
 
 Metadata = dict[str, dg.MetadataValue]
 SLOWEST_SHOWN = 5
+
+
+def answer_metadata(answer: Answer) -> Metadata:
+    """What a page begins with: the answer, and what to do."""
+    shown = {"answer": answer.sentence, "kind": answer.word, "why": answer.why}
+    metadata: Metadata = {name: dg.MetadataValue.text(text) for name, text in shown.items() if text}
+    if answer.actions:
+        metadata["what to do"] = dg.MetadataValue.md(actions_markdown(answer.actions))
+    return metadata
 
 
 def run_metadata(warehouse: Warehouse, run_id: str) -> Metadata:

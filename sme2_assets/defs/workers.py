@@ -11,8 +11,7 @@ from typing import Any
 
 import dagster as dg
 from celery import Celery
-from dagster._core.launcher import CheckRunHealthResult, WorkerStatus
-from dagster_celery.launcher import CeleryRunLauncher
+from dagster_celery.launcher import CeleryRunLauncher, CheckRunHealthResult, WorkerStatus
 from dagster_celery.make_app import make_app
 from dagster_celery.tags import DAGSTER_CELERY_TASK_ID_TAG
 from dagster_celery.tasks import create_execute_job_task

@@ -18,10 +18,10 @@ import dagster as dg
 
 from sme2_assets.errors import EvidenceError, Sme2Error
 from sme2_assets.evidence.folder import RunFolder, run_folders
-from sme2_assets.leftovers import leftovers
+from sme2_assets.evidence.leftovers import leftovers
 from sme2_assets.store import Store
 from sme2_assets.targets.lease import lease
-from sme2_assets.warehouse.read import latest_sessions
+from sme2_assets.warehouse.read import latest_comparisons, latest_sessions
 from sme2_assets.warehouse.rebuild import rebuild
 from sme2_assets.warehouse.store import Warehouse
 
@@ -98,10 +98,11 @@ def remove(store: Store, instance: dg.DagsterInstance, items: Sequence[Item], lo
 
 
 def _runs(store: Store, keep_newest: bool = True) -> Iterator[Item]:
-    """Sessions: two arms that were measured together go together. The newest of every series stays."""
-    newest = (
-        {run["session_id"] for run in latest_sessions(Warehouse(store.warehouse))} if keep_newest else set()
-    )
+    """Sessions: arms that were measured together go together. The newest of every series stays."""
+    warehouse = Warehouse(store.warehouse)
+    newest = set()
+    if keep_newest:
+        newest = {run["session_id"] for run in latest_sessions(warehouse)} | latest_comparisons(warehouse)
     sessions: dict[str, list[Path]] = {}
     for path in run_folders(store.runs):
         try:

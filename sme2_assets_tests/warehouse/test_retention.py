@@ -15,10 +15,10 @@ from benchmarks.made.run_folder import MadeRun
 from sme2_assets.cli import main
 from sme2_assets.cli.gc import KIND_NAMES
 from sme2_assets.launch import open_instance
-from sme2_assets.retention import KINDS, Item, chosen
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.rebuild import differences, sync
+from sme2_assets.warehouse.retention import KINDS, Item, chosen
 
 OLD, NEW = "20260101T000000-aaaaaa", "20260201T000000-bbbbbb"
 LONG_AGO = time.time() - 100 * 86400

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from sme2_assets import leftovers
-from sme2_assets.leftovers import remove_leftovers, workspace_folder
+from sme2_assets.evidence import leftovers
+from sme2_assets.evidence.leftovers import remove_leftovers, workspace_folder
 from sme2_assets.store import Store, new_directory
 from sme2_assets.targets.lease import lease
 
 KILLED = """
 import sys, time
 from pathlib import Path
-from sme2_assets.leftovers import workspace_folder
+from sme2_assets.evidence.leftovers import workspace_folder
 from sme2_assets.store import new_directory
 with workspace_folder() as work, new_directory(Path(sys.argv[1])) as staging:
     (work / "file").touch()

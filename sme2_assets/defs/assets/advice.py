@@ -1,0 +1,73 @@
+"""What changes of a model bring onto the SME unit."""
+
+import dagster as dg
+from pydantic import Field
+
+from sme2_assets.defs.assets.support import clear_failures, materialised
+from sme2_assets.defs.partitions import model_partitions, run_key
+from sme2_assets.defs.resources import Lab
+from sme2_assets.errors import Sme2Error
+from sme2_assets.gate.advice import Candidate, advice_of
+from sme2_assets.gate.changes import changes_of
+from sme2_assets.gate.take import taken_of
+from sme2_assets.models.registry import parse_variant
+from sme2_assets.store import safe_name, sha256_of_text, write_text_atomically
+from sme2_assets.targets.keys import TargetKey
+from sme2_assets.warehouse.advice import write_advice
+
+EMULATED = TargetKey("emulated", "on")
+
+
+class Tried(dg.Config):
+    """What was tried and could not be measured: the variant, and the reason."""
+
+    problems: dict[str, str] = Field(default_factory=dict)
+
+
+@dg.asset(
+    deps=[
+        dg.AssetDep(asset, partition_mapping=dg.AllPartitionMapping())
+        for asset in ("etdump_traces", "timeline", "kernel_samples")
+    ],
+    partitions_def=model_partitions,
+    group_name="results",
+    kinds={"duckdb"},
+    code_version="1",
+)
+def advice(context: dg.AssetExecutionContext, config: Tried, lab: Lab) -> dg.MaterializeResult:
+    """Table `advice`: which changes of a model bring more of its work onto the SME unit, from what ran.
+
+    It takes the emulated runs with SME2 on that are there, of the model and of its changes. `sme2 advise`
+    measures them first.
+    """
+    warehouse = lab.warehouse
+    with clear_failures():
+        variant = parse_variant(context.partition_key)
+        run_id = materialised(context, "etdump_traces", run_key(variant.key, EMULATED), "run_id")
+        base = taken_of(lab.store, warehouse, run_id, []).facts
+        tried = []
+        for change in changes_of(variant):
+            problem = config.problems.get(change.key)
+            facts, measured = None, None
+            if problem is None:
+                try:
+                    measured = materialised(context, "etdump_traces", run_key(change.key, EMULATED), "run_id")
+                    facts = taken_of(lab.store, warehouse, measured, []).facts
+                except Sme2Error as error:
+                    # Nobody measured it, or the program that was measured is not there any more.
+                    context.log.info(f"{change.name} is left out: {error.what}")
+                    continue
+            tried.append(Candidate(change.name, change.what, change.code, facts, problem, measured))
+        found = advice_of(variant.key, base, run_id, tried)
+        write_text_atomically(lab.store.advice / f"{safe_name(variant.key)}.json", found.to_json())
+        write_advice(lab.store, warehouse)
+        warehouse.publish()
+    gains = [change for change in found.changes if change.recommended]
+    return dg.MaterializeResult(
+        metadata={
+            "tried": len(tried),
+            "bring more onto the unit": [change.change for change in gains],
+            "dagster/row_count": len(found.changes),
+        },
+        data_version=dg.DataVersion(sha256_of_text(found.to_json())[:16]),
+    )

@@ -1,0 +1,113 @@
+"""Arms that differ in something else than SME2."""
+
+from string import ascii_lowercase
+
+import dagster as dg
+import pandas as pd
+from pydantic import Field
+
+from sme2_assets.defs.assets.support import clear_failures, plotted
+from sme2_assets.defs.assets.traces import ProfileConfig, inputs_of_session
+from sme2_assets.defs.resources import Lab
+from sme2_assets.errors import Sme2Error
+from sme2_assets.profiling.arms import ArmSpec
+from sme2_assets.profiling.plan import plan_for
+from sme2_assets.profiling.session import measure_session
+from sme2_assets.report.arms import arms_table, verdict_of_arms
+from sme2_assets.warehouse import checks
+from sme2_assets.warehouse.comparisons import compare_session
+from sme2_assets.warehouse.read import runs_of_session
+from sme2_assets.warehouse.sessions import take_session
+from sme2_assets.warehouse.shared import begin, give
+
+
+class ArmConfig(dg.Config):
+    """One arm: a model, and how it is run."""
+
+    variant: str = Field(description="Model variant, e.g. toy_cnn-fp16.")
+    threads: int = Field(1, description="Threads of the runner's pool.")
+    cpus: str = Field("", description="CPUs to run on; empty: as the system likes.")
+    power: str = Field("", description="Android: power mode while the arm runs; empty: as it is.")
+    sme2: str = Field(description="on or off, the same in all arms.")
+
+
+class ArmsConfig(ProfileConfig):
+    """How much to measure, where, and the arms; what these say of threads, CPUs and power counts."""
+
+    factor: str = Field(
+        description="What the arms differ in: precision, option, model, threads, cpus or power."
+    )
+    platform: str = Field(description="Where to measure: linux, mac, android or emulated.")
+    arms: list[ArmConfig] = Field(description="Two or more; each is compared with the first.")
+
+
+@dg.asset(
+    deps=[
+        dg.AssetDep(name, partition_mapping=dg.AllPartitionMapping())
+        for name in ("runner_binary", "source_runner", "exported_model")
+    ],
+    group_name="results",
+    kinds={"executorch", "duckdb"},
+    code_version="1",
+)
+def arms_comparison(context: dg.AssetExecutionContext, config: ArmsConfig, lab: Lab) -> dg.MaterializeResult:
+    """Table `comparisons`: arms of one session that differ in one thing, such as precision or threads.
+
+    Measured interleaved and judged as SME2 on against off is; what else differs is refused. `sme2 compare`
+    and `sme2 scale` ask for it.
+    """
+    warehouse = lab.warehouse
+    with clear_failures():
+        target = lab.target(config.platform, config.device)
+        states = sorted({arm.sme2 for arm in config.arms})
+        for state in states:
+            target.require(state)
+        inputs = {
+            variant: inputs_of_session(context, lab, variant, target, states, config.runner)
+            for variant in dict.fromkeys(arm.variant for arm in config.arms)
+        }
+        model, runners = inputs[config.arms[0].variant]
+        specs = [
+            ArmSpec(
+                label,
+                arm.sme2,
+                model=inputs[arm.variant][0],
+                settings={"threads": arm.threads, "cpus": arm.cpus, "power": arm.power},
+            )
+            for label, arm in zip(ascii_lowercase, config.arms, strict=False)
+        ]
+        begin(lab.store)
+        plan = plan_for(target.fidelity, **config.plan_wishes())
+        manifests = measure_session(
+            lab.store, target, model, runners, specs, plan, context.log.info, config.factor
+        )
+        session_id = manifests[0].session_id
+        give(lab.store, context.log.info)
+        take_session(lab.store, warehouse, lab.store.run_dir(manifests[0].run_id))
+        warehouse.publish()
+        for run in runs_of_session(warehouse, session_id):
+            # What the checks of the other assets ask of the runs of an SME2 pair.
+            for look in (
+                checks.conservation_faults,
+                checks.sme2_evidence_faults,
+                checks.executed_kernel_faults,
+            ):
+                if fault := look(warehouse, run):
+                    raise Sme2Error(f"{run['run_id']} is not compared: {fault}", "Measure again.")
+        rows = compare_session(warehouse, session_id)
+        warehouse.publish()
+        models = rows[rows["level"] == "model"].to_dict("records")
+        said = [verdict_of_arms(row) for row in models]
+        table = arms_table(warehouse, session_id)
+    ratios = {f"speedup of {row['on_arm']}": row["speedup"] for row in models}
+    return dg.MaterializeResult(
+        metadata={
+            "verdict": dg.MetadataValue.md("\n\n".join(said)),
+            "arms": dg.MetadataValue.md(table.markdown()),
+            **{name: plotted(value) for name, value in ratios.items() if pd.notna(value)},
+            "factor": config.factor,
+            "session_id": session_id,
+            "run_ids": dg.MetadataValue.json([manifest.run_id for manifest in manifests]),
+        },
+        data_version=dg.DataVersion(session_id),
+    )

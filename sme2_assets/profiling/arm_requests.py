@@ -1,0 +1,143 @@
+"""What somebody asks to have compared: arms that differ in one thing, and where they are measured.
+
+Belongs here: telling what arms differ in before anything is exported, and refusing what gives no verdict.
+Does not: measuring them (session), judging them (analysis.comparison).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from string import ascii_lowercase
+
+from sme2_assets.errors import Sme2Error
+from sme2_assets.models.registry import model_spec, parse_variant
+from sme2_assets.profiling.requests import LeftOut, requests_for, requests_for_this_machine
+from sme2_assets.store import Store
+from sme2_assets.targets import SME2_STATES, Target, open_target
+
+
+@dataclass(frozen=True)
+class ArmRequest:
+    """One arm: a model, and how it is run."""
+
+    variant: str
+    threads: int = 1
+    cpus: str = ""
+    power: str = ""
+    # Empty: on, where there is SME2.
+    sme2: str = ""
+
+    @property
+    def things(self) -> dict[str, str]:
+        """All that could be the factor, under the name that a person knows it by."""
+        variant = parse_variant(self.variant)
+        spec = model_spec(variant.model)
+        return {
+            "model": spec.name,
+            **{f"option {name}": str(value) for name, value in spec.values},
+            "precision": variant.precision,
+            "threads": str(self.threads),
+            "cpus": self.cpus or "any",
+            "power": self.power or "as it is",
+            "sme2": self.sme2,
+        }
+
+
+@dataclass(frozen=True)
+class ArmsRequest:
+    """Arms to measure as one session on a platform, and the factor they differ in."""
+
+    factor: str
+    # Each with a state of SME2.
+    arms: tuple[ArmRequest, ...]
+    platform: str
+    device: str | None = None
+
+
+def arms_of(
+    variants: Sequence[str],
+    threads: Sequence[int] = (1,),
+    cpus: Sequence[str] = ("",),
+    power: Sequence[str] = ("",),
+    sme2: Sequence[str] = ("",),
+) -> tuple[str, tuple[ArmRequest, ...]]:
+    """The arms that these give, in their order, and the one thing they differ in; else an error."""
+    arms = tuple(ArmRequest(*each) for each in product(variants, threads, cpus, power, sme2))
+    things = [arm.things for arm in arms]
+    names = dict.fromkeys(name for each in things for name in each)
+    values = {name: [each.get(name, "its default") for each in things] for name in names}
+    differing = {name: list(dict.fromkeys(found)) for name, found in values.items() if len(set(found)) > 1}
+    if not differing:
+        raise Sme2Error(
+            f"There is nothing to compare: {arms[0].variant} is given alone, or twice.",
+            "Give a second model, several precisions, or a list such as --threads 1,2. `sme2 profile` "
+            "compares SME2 on with off, and with --aa a model with itself.",
+        )
+    if len(differing) > 1:
+        said = " and ".join(f"{name} ({', '.join(found)})" for name, found in differing.items())
+        raise Sme2Error(
+            f"The arms differ in {said}: nobody could tell which of these made the difference.",
+            "Let them differ in one of these; make a comparison for each.",
+        )
+    if len(set(arms)) < len(arms) or len(arms) > len(ascii_lowercase):
+        raise Sme2Error(
+            f"These are {len(arms)} arms, and {len(set(arms))} are different.",
+            f"Give each once, and at most {len(ascii_lowercase)}.",
+        )
+    [factor] = differing
+    return "option" if factor.startswith("option ") else factor, arms
+
+
+def places_of(
+    store: Store,
+    arms: Sequence[ArmRequest],
+    factor: str,
+    platform: str | None = None,
+    device: str | None = None,
+) -> tuple[list[ArmsRequest], list[str], list[LeftOut]]:
+    """Where the arms are measured, with notes and what is left out; an error where they cannot be.
+
+    Without a platform: on each one here that tells something about SME2. Without a state: with SME2 on where
+    the platform has it. The arms have the same state: where that is the factor, they are what `sme2 profile`
+    measures.
+    """
+    variants = list(dict.fromkeys(arm.variant for arm in arms))
+    states = (arms[0].sme2,) if arms[0].sme2 else SME2_STATES
+    if platform is None:
+        wanted = requests_for_this_machine(store, variants, states)
+    else:
+        target = open_target(platform, store, device)
+        given = tuple(state for state in states if target.availability(state).ok)
+        wanted = requests_for(store, variants, platform, given or states[-1:], device)
+    places = []
+    for name in dict.fromkeys(request.platform for request in wanted.requests):
+        here = [request for request in wanted.requests if request.platform == name]
+        # One that is too large for the emulator leaves nothing to compare the others with.
+        if len(here) == len(variants):
+            require_room(open_target(name, store, device), arms)
+            state = here[0].states[-1]
+            places.append(ArmsRequest(factor, tuple(replace(arm, sme2=state) for arm in arms), name, device))
+    return places, wanted.notes, wanted.left_out
+
+
+def require_room(target: Target, arms: Sequence[ArmRequest]) -> None:
+    """Refuses what the device does not have: threads beyond its CPUs, CPUs, power modes."""
+    for arm in arms:
+        cpus = target.cpus(arm.cpus) if arm.cpus else ()
+        if arm.power and target.platform != "android":
+            raise Sme2Error(
+                f"{target.platform} has no power modes.",
+                "Leave --power out: they are settings of Android devices.",
+            )
+        # Where no time is read, threads may share a CPU: which kernels they take is the same.
+        if target.fidelity == "emulated":
+            continue
+        room = len(cpus) or target.facts().cores
+        if arm.threads > room:
+            raise Sme2Error(
+                f"{arm.threads} threads do not fit on {room} CPU{'s' if room > 1 else ''} of "
+                f"{target.device}: they would wait for one another.",
+                f"Give at most {room}. Which kernels more threads take can be seen with --platform emulated.",
+            )

@@ -1,0 +1,285 @@
+"""The answer: what a session shows in one sentence, and the first things to do about it.
+
+Terminal, report, overview and UI begin with it. Every sentence is a claim; what no evidence tells is said to
+be unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from sme2_assets.analysis.insights import claims as insight_claims
+from sme2_assets.analysis.insights.insight import Insight
+from sme2_assets.analysis.insights.values import known_or, ms
+from sme2_assets.analysis.passes import passes_fault
+from sme2_assets.report import claims
+from sme2_assets.report.document import Action, Answer, Tone
+from sme2_assets.report.explain import Explanation
+from sme2_assets.report.next_steps import ACTIONABLE, next_step
+from sme2_assets.report.numerics import numerics_text, outputs_are_wrong
+from sme2_assets.report.tables import arm_text, fidelity_note, speedup_text, verdict_and_reason
+from sme2_assets.report.unit_use import (
+    MatrixOperator,
+    UnitUse,
+    count_text,
+    named,
+    unit_use,
+    work_text,
+)
+from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, runs_of_session
+
+MOST_ACTIONS = 3
+# What a pair that was only emulated gives; its times are no verdict.
+KERNEL_EVIDENCE = "kernel evidence"
+TONES: dict[str, Tone] = {
+    "faster": "good",
+    "slower": "bad",
+    "no difference": "same",
+    "too small to count": "same",
+}
+_SHOWN = {
+    "faster": "faster with SME2 on",
+    "slower": "slower with SME2 on",
+    "no difference": "no difference",
+    "too small to count": "too small a difference to count",
+}
+# Why operators are off the unit, after their names: one, or several of them.
+_OFF = {
+    "depthwise": ("cannot: no such kernel exists",) * 2,
+    "data type": (
+        "cannot: no kernel for its data type exists",
+        "cannot: no kernel for their data type exists",
+    ),
+    "quantisation scheme": ("cannot: no kernel for this quantisation exists",) * 2,
+    "not delegated": ("does not: it is outside the delegate", "do not: they are outside the delegate"),
+    "shape": (
+        "does not: its own shape or parameters keep it off",
+        "do not: their own shapes or parameters keep them off",
+    ),
+    "unexplained": ("does not, and nothing stored tells why", "do not, and nothing stored tells why"),
+}
+
+
+def word_and_reason(model: dict[Any, Any]) -> tuple[str, str]:
+    """What a pair is called wherever it is shown, from its row of `comparisons` for the whole model."""
+    verdict, reason = verdict_and_reason(model)
+    return KERNEL_EVIDENCE if model["fidelity"] == "emulated" else verdict, reason
+
+
+def session_answer(
+    warehouse: Warehouse, explanation: Explanation, compared: pd.DataFrame | None = None
+) -> Answer:
+    """The answer of an explained session; `compared` are its rows of `comparisons`, if they are at hand."""
+    subject = explanation.subject.run
+    runs = runs_of_session(warehouse, subject["session_id"])
+    actions = top_actions(explanation)
+    if explanation.baseline is None or len(runs) == 1:
+        alone = _of_one_arm(warehouse, explanation, actions, len(runs) == 1)
+        return _with_outputs(alone, [subject])
+    rows = comparison_of_session(warehouse, subject["session_id"]) if compared is None else compared
+    models: list[dict[Any, Any]] = rows[rows["level"] == "model"].to_dict("records")
+    return _with_outputs(_of_pair(warehouse, explanation, models[0] if models else None, actions), runs)
+
+
+def _with_outputs(answer: Answer, runs: list[dict[str, Any]]) -> Answer:
+    """The answer; where outputs are wrong, that is said before anything else."""
+    if not outputs_are_wrong(runs):
+        return answer
+    said = claims.OUTPUTS_WRONG.say(run_ids=[run["run_id"] for run in runs])
+    why = " ".join(filter(None, (f"{numerics_text(runs)}.", answer.why)))
+    return replace(answer, sentence=f"{said} {answer.sentence}", tone="bad", why=why)
+
+
+def _of_pair(
+    warehouse: Warehouse,
+    explanation: Explanation,
+    model: dict[Any, Any] | None,
+    actions: tuple[Action, ...],
+) -> Answer:
+    run = explanation.subject.run
+    if explanation.fidelity == "reference":
+        note = fidelity_note(run)
+        return Answer(arm_text(run), "open", note, actions=actions)
+    on_unit = unit_answer(warehouse, run["run_id"])
+    if explanation.fidelity == "emulated":
+        figure = _count(warehouse, run["run_id"])
+        return Answer(KERNEL_EVIDENCE, "emulated", f"{on_unit}.", fidelity_note(run), figure, actions)
+    if model is None:
+        return Answer("not compared yet", "open", f"{on_unit}.", actions=actions)
+    verdict, reason = verdict_and_reason(model)
+    figure = None
+    if verdict in _SHOWN and not pd.isna(model["speedup"]) and not pd.isna(model["speedup_low"]):
+        figure = f"{model['speedup']:.2f}x"
+        said = claims.SHOWN.say(
+            session_id=model["session_id"],
+            text=speedup_text(model),
+            shown=_SHOWN[verdict],
+            verdict=verdict,
+            speedup=model["speedup"],
+        )
+    else:
+        said = claims.NO_SPEEDUP.say(session_id=model["session_id"], verdict=verdict)
+    return Answer(verdict, TONES.get(verdict, "open"), f"{said}; {on_unit}.", reason, figure, actions)
+
+
+def _of_one_arm(
+    warehouse: Warehouse, explanation: Explanation, actions: tuple[Action, ...], measured_alone: bool
+) -> Answer:
+    subject = explanation.subject
+    run, run_id = subject.run, subject.run["run_id"]
+    reference = explanation.fidelity == "reference"
+    word = arm_text(run) if reference else f"baseline, {arm_text(run)}"
+    note = fidelity_note(run)
+    if explanation.fidelity == "emulated":
+        said = unit_answer(warehouse, run_id, arm=f" with {arm_text(run)}")
+        return Answer(KERNEL_EVIDENCE, "emulated", f"{said}.", note, _count(warehouse, run_id), actions)
+    fault = passes_fault(run)
+    alone = note or (
+        claims.ALONE.say(session_id=run["session_id"])
+        if measured_alone
+        else claims.ABOUT_ONE_ARM.say(run_id=run_id, state=run["sme2"])
+    )
+    if fault or not subject.latency:
+        return Answer(word, "open", alone, fault or "", actions=actions)
+    latency = subject.latency
+    figure = f"{latency['median_ns'] / 1e6:.3f} ms"
+    parts = [
+        claims.LATENCY.say(
+            run_id=run_id,
+            ms=latency["median_ns"] / 1e6,
+            arm=f"on {run['arch']}" if reference else f"with {arm_text(run)}",
+            low=latency["p05_ns"] / 1e6,
+            high=latency["p95_ns"] / 1e6,
+            rounds=int(latency["rounds"]),
+        )
+    ]
+    if not reference and run["sme2"] == "on":
+        parts.append(unit_answer(warehouse, run_id))
+    elif not reference and subject.evidence_run_id is not None:
+        parts.append(f"emulated with SME2 on, {unit_answer(warehouse, subject.evidence_run_id)}")
+    return Answer(word, "open", f"{'; '.join(parts)}.", alone, figure, actions)
+
+
+def _count(warehouse: Warehouse, run_id: str) -> str | None:
+    counts = rows_of_view(warehouse, "unit_use", run_id).to_dict("records")
+    return count_text(counts[0]) if counts else None
+
+
+def unit_answer(warehouse: Warehouse, run_id: str, arm: str = "") -> str:
+    """`7 of 8 matrix operators, 93% of the multiply-accumulates, run on the SME unit; the depthwise
+    convolution cannot: no such kernel exists`, without a full stop."""
+    counts = rows_of_view(warehouse, "unit_use", run_id).to_dict("records")
+    if not counts:
+        return claims.NOTHING_FOR_UNIT.say(run_id=run_id)
+    [row] = counts
+    work = work_text(row)
+    said = [
+        claims.RUN_ON_UNIT.say(
+            run_id=run_id,
+            on_unit=row["on_unit"],
+            matrix_operators=row["matrix_operators"],
+            work=f", {work}," if work else "",
+            arm=arm,
+        )
+    ]
+    for use in unit_use(warehouse, [run_id]):
+        said += _off_clauses(use)
+    if row["unknown"]:
+        said.append(
+            claims.UNKNOWN_OF.say(
+                run_id=run_id, unknown=row["unknown"], matrix_operators=row["matrix_operators"]
+            )
+        )
+    return "; ".join(said)
+
+
+def _off_clauses(use: UnitUse) -> list[str]:
+    """Who stays off the unit and why, a clause for each reason."""
+    by_reason: dict[str, list[MatrixOperator]] = {}
+    for operator in use.operators:
+        if operator.reason in _OFF:
+            by_reason.setdefault(operator.reason, []).append(operator)
+    order = sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [
+        claims.STAYS_OFF.say(
+            run_id=use.run_id,
+            which=named(operators),
+            why=_OFF[reason][len(operators) > 1],
+            reason=reason,
+            count=len(operators),
+        )
+        for reason, operators in order
+    ]
+
+
+def top_actions(explanation: Explanation, most: int = MOST_ACTIONS) -> tuple[Action, ...]:
+    """The first things to do, with what each can bring. Nothing is to be done twice."""
+    chosen = [insight for insight in findings(explanation) if insight.kind in ACTIONABLE]
+    return tuple(
+        Action(insight.title, gain_text(insight, explanation), next_step(insight, explanation))
+        for insight in chosen[:most]
+    )
+
+
+def findings(explanation: Explanation) -> list[Insight]:
+    """All insights, those that one can do something about first; what was said before comes after them."""
+    done: set[str] = set()
+    missed = [insight for insight in explanation.insights if insight.kind == "missed_sme2"]
+    off = {place for insight in missed for place in _places(insight)}
+
+    def place(insight: Insight) -> int:
+        if insight.kind not in ACTIONABLE:
+            return 2
+        step = next_step(insight, explanation)
+        again = step in done or (insight.kind == "heavy_operator" and off.issuperset(_places(insight)))
+        done.add(step)
+        return int(again)
+
+    return sorted(explanation.insights, key=place)
+
+
+def gain_text(insight: Insight, explanation: Explanation) -> str:
+    """What could be won at most: time, or under emulation work; empty where it is not known."""
+    subject, run_id = explanation.subject, explanation.subject.run["run_id"]
+    places = _places(insight)
+    if insight.win_ns is not None and insight.win_share is not None:
+        return insight_claims.GAIN.say(
+            run_id=run_id, ms=ms(insight.win_ns), share=insight.win_share, places=places
+        )
+    if insight.kind != "missed_sme2" or subject.timed:
+        return ""
+    matrix = subject.matrix
+    here = matrix[[_place(row) in places for row in matrix.to_dict("records")]]
+    if here.empty or matrix["macs"].isna().any():
+        return ""
+    share = float(here["macs"].sum() / matrix["macs"].sum()) if matrix["macs"].sum() else 0.0
+    return insight_claims.GAIN_WORK.say(run_id=run_id, share=share, places=places)
+
+
+def _places(insight: Insight) -> list[str]:
+    """The operators that an insight is about, by delegate and position."""
+    places: list[str] = []
+    for row in insight.rows:
+        if "position" in row:
+            places.append(_place(row))
+        places += [_key(*place) for place in row.get("places", ())]
+    return places
+
+
+def _place(row: dict[Any, Any]) -> str:
+    return _key(known_or(row["delegate"], None), row["position"])
+
+
+def _key(delegate: Any, position: Any) -> str:
+    return f"{'' if delegate is None else int(delegate)}|{int(position)}"
+
+
+def hardware_first(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Runs in the order in which they answer: hardware, kernels under emulation, a reference last."""
+    order = {"hardware": 0, "emulated": 1, "reference": 2}
+    return sorted(runs, key=lambda run: order.get(run["fidelity"], 3))

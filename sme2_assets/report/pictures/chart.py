@@ -1,0 +1,141 @@
+"""A specification as a still picture, what a page needs to make it move, and the words specifications share.
+
+Vega (BSD-3-Clause, University of Washington Interactive Data Lab) draws both: in the page by the JavaScript
+that vl-convert brings, and here by the same JavaScript inside vl-convert, so that the two are one drawing.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+import pandas as pd
+
+from sme2_assets.report.pictures.style import CONFIG, DARK, GROUND
+from sme2_assets.store import write_text_atomically
+
+Spec = dict[str, Any]
+# Pixels of a picture that stands still; in a page it is as wide as the page.
+WIDE = 900
+# What JavaScript sets where the page is narrow; see page/pictures.js.
+NARROW = {"name": "narrow", "value": False}
+_LITE = "https://vega.github.io/schema/vega-lite/v6.json"
+_VEGA = "https://vega.github.io/schema/vega/v6.json"
+_FIT = {"type": "fit-x", "contains": "padding"}
+
+
+def lite(rows: Iterable[Mapping[Any, Any]], height: int, layers: Sequence[Spec], **parts: Any) -> Spec:
+    """A picture in Vega-Lite: layers over the same rows."""
+    return {
+        "$schema": _LITE,
+        "width": WIDE,
+        "height": height,
+        "autosize": _FIT,
+        "config": CONFIG,
+        "params": [NARROW],
+        "data": {"values": [dict(row) for row in rows]},
+        "layer": list(layers),
+        **parts,
+    }
+
+
+def vega(height: int, **parts: Any) -> Spec:
+    """A picture in Vega itself, for what Vega-Lite has no word for."""
+    signals = [NARROW, *parts.pop("signals", [])]
+    return {
+        "$schema": _VEGA,
+        "width": WIDE,
+        "height": height,
+        "padding": 5,
+        "autosize": _FIT,
+        "config": CONFIG,
+        "signals": signals,
+        **parts,
+    }
+
+
+def number(field: str, title: str | None = None, **scale: Any) -> Spec:
+    """A channel of numbers; its axis need not begin at nothing where `zero` is False."""
+    axis = {"tickCount": {"expr": "narrow ? 4 : 9"}, "labelOverlap": True}
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
+
+
+def named(field: str, kind: str = "nominal", title: str | None = None, **axis: Any) -> Spec:
+    """A channel of names, in the order of the rows."""
+    return {"field": field, "type": kind, "title": title, "sort": None, "axis": {"labelAngle": 0, **axis}}
+
+
+def coloured(
+    field: str, colours: Mapping[str, str], rows: Iterable[Mapping[str, Any]], wide: int = 6
+) -> Spec:
+    """A colour for each name that is there, told in so many columns."""
+    scale = scale_of(colours, (row[field] for row in rows))
+    columns = {"expr": f"narrow ? 2 : {wide}"}
+    return {"field": field, "type": "nominal", "scale": scale, "legend": {"title": None, "columns": columns}}
+
+
+def tips(**fields: str | tuple[str, str]) -> list[Spec]:
+    """What hovering tells: the title of each field, and how its number is written."""
+    told = {name: (text, None) if isinstance(text, str) else text for name, text in fields.items()}
+    return [
+        {"field": name, "title": title, **({"format": form} if form else {})}
+        for name, (title, form) in told.items()
+    ]
+
+
+def scale_of(colours: Mapping[str, str], used: Iterable[Any]) -> Spec:
+    """The colours of what is there, in their own order."""
+    there = set(used)
+    kept = {name: colour for name, colour in colours.items() if name in there}
+    return {"domain": list(kept), "range": list(kept.values())}
+
+
+def known(value: Any) -> Any:
+    """A value of a frame as JSON has it: None for what is not known."""
+    if value is None or (not isinstance(value, (list, tuple)) and pd.isna(value)):
+        return None
+    return value.item() if hasattr(value, "item") else value
+
+
+def inline_svg(spec: Spec, description: str) -> str:
+    """The still picture as an element of a page, whose style sheet colours it."""
+    # Imported here: most processes that load this module draw nothing.
+    import vl_convert
+
+    draw = vl_convert.vegalite_to_svg if "vega-lite" in spec["$schema"] else vl_convert.vega_to_svg
+    text = str(draw(spec))
+    return text.replace("<svg ", f'<svg role="img" aria-label={quoteattr(description)} ', 1)
+
+
+def svg(spec: Spec, description: str) -> str:
+    """The same as a file: light, and dark where the reader's system is."""
+    opening, rest = inline_svg(spec, description).split(">", 1)
+    ground = f'<rect width="100%" height="100%" fill="{GROUND}"/>'
+    return f"{opening}><style>{DARK}</style>{ground}{rest}"
+
+
+def data_uri_markdown(spec: Spec, description: str) -> str:
+    """Markdown with the picture inside, which Dagster's UI shows inline."""
+    encoded = base64.b64encode(svg(spec, description).encode()).decode()
+    return f"![{description}](data:image/svg+xml;base64,{encoded})"
+
+
+@cache
+def library() -> str:
+    """The JavaScript that draws in a page, as one script. It takes seconds to put together, so it is kept."""
+    import platformdirs
+    import vl_convert
+
+    name = f"vega-{vl_convert.get_vega_version()}-embed-{vl_convert.get_vega_embed_version()}.js"
+    kept = platformdirs.user_cache_path("sme2_assets", appauthor=False) / name
+    # A cache that cannot be read or written is none.
+    with suppress(OSError):
+        return kept.read_text(encoding="utf-8")
+    text = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+    with suppress(OSError):
+        write_text_atomically(kept, text)
+    return text

@@ -1,0 +1,137 @@
+"""All models beside one another: how much of each is on the SME unit, and how long it takes on hardware."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from sme2_assets.report.document import Picture
+from sme2_assets.report.pictures.chart import Spec, coloured, known, lite, named, number, tips
+from sme2_assets.report.pictures.status import COLOURS, MISSED, ON_UNIT, OPEN
+from sme2_assets.report.pictures.style import ARMS
+from sme2_assets.warehouse import Warehouse
+
+# Rows of a picture; a table has them all.
+MOST_ROWS = 40
+
+
+def overview_pictures(warehouse: Warehouse, session_ids: list[str]) -> list[Picture]:
+    """Of these sessions: work on the unit of arms with SME2 on, and latencies of hardware."""
+    asked: list[object] = [session_ids]
+    work = warehouse.query(
+        "SELECT variant, platform, device, threads, macs, macs_on_unit, macs_on_unit_at_most FROM unit_use "
+        "WHERE list_contains(?, session_id) AND sme2 = 'on' AND macs > 0 "
+        "ORDER BY variant, platform, device, threads",
+        asked,
+    )
+    latency = warehouse.query(
+        "SELECT variant, platform, device, threads, sme2, median_ns, p05_ns, p95_ns, rounds FROM "
+        "latency_summary WHERE list_contains(?, session_id) AND fidelity = 'hardware' AND passes_agree IS "
+        "DISTINCT FROM false ORDER BY variant, platform, device, threads, sme2",
+        asked,
+    )
+    return [*_work(work), *_latency(latency)]
+
+
+def _series(row: dict[Any, Any], rows: pd.DataFrame) -> str:
+    """What tells a row from the others: the device and the threads only where they differ."""
+    names = [name for name in ("device", "threads") if rows[name].nunique() > 1]
+    return ", ".join([f"{row['variant']}, {row['platform']}", *(str(row[name]) for name in names)])
+
+
+def work_rows(work: pd.DataFrame) -> list[Spec]:
+    """Parts of the multiply-accumulates of each row of `unit_use`: on the unit, unknown, not on it."""
+    return [
+        {
+            "series": _series(row, work),
+            "where": where,
+            "share": share,
+            "start": start,
+            "macs": known(row["macs"]),
+        }
+        for row in work.to_dict("records")
+        for where, start, share in (
+            (ON_UNIT, 0.0, row["macs_on_unit"]),
+            (OPEN, row["macs_on_unit"], row["macs_on_unit_at_most"] - row["macs_on_unit"]),
+            (MISSED, row["macs_on_unit_at_most"], 1 - row["macs_on_unit_at_most"]),
+        )
+        if share > 0
+    ]
+
+
+def _work(work: pd.DataFrame) -> list[Picture]:
+    rows = work_rows(work.dropna(subset=["macs_on_unit", "macs_on_unit_at_most"]).head(MOST_ROWS))
+    if not rows:
+        return []
+    share = number("start", "share of multiply-accumulates", domain=[0, 1])
+    bars = {
+        "transform": [{"calculate": "datum.start + datum.share", "as": "end"}],
+        "mark": {"type": "bar", "height": {"band": 0.75}},
+        "encoding": {
+            "y": named("series", labelLimit={"expr": "narrow ? 120 : 360"}),
+            "x": {**share, "axis": {**share["axis"], "format": ".0%"}},
+            "x2": {"field": "end"},
+            "color": coloured("where", COLOURS, rows),
+            "tooltip": tips(series="model", where="where", share=("share", ".1%"), macs=("MACs in all", ",")),
+        },
+    }
+    return [
+        Picture(
+            "work",
+            "How much of each model is on the SME unit",
+            "Share of the multiply-accumulates of convolutions and matrix products, with SME2 on, from the "
+            "newest session of each model and platform. What is not counted is in no bar.",
+            "Share of multiply-accumulates on the SME unit by model and precision",
+            lite(rows, 26 * len({row["series"] for row in rows}), [bars]),
+        )
+    ]
+
+
+def _latency(latency: pd.DataFrame) -> list[Picture]:
+    latency = latency.dropna(subset=["median_ns"]).head(MOST_ROWS)
+    if latency.empty:
+        return []
+    rows = [
+        {
+            "series": _series(row, latency),
+            "arm": f"SME2 {row['sme2']}",
+            "rounds": known(row["rounds"]),
+            **{name: row[f"{name}_ns"] / 1e6 for name in ("median", "p05", "p95")},
+        }
+        for row in latency.to_dict("records")
+    ]
+    told = tips(
+        series="model",
+        arm="arm",
+        median=("median ms", ".3f"),
+        p05=("5 % ms", ".3f"),
+        p95=("95 % ms", ".3f"),
+        rounds="rounds",
+    )
+    each = {
+        "y": named("series", labelLimit={"expr": "narrow ? 120 : 360"}),
+        "yOffset": {"field": "arm", "type": "nominal"},
+        "color": coloured("arm", {f"SME2 {arm}": colour for arm, colour in ARMS.items()}, rows),
+        "tooltip": told,
+    }
+    layers = [
+        {
+            "mark": {"type": "rule", "strokeWidth": 2},
+            "encoding": {"x": number("p05", "ms per inference"), "x2": {"field": "p95"}, **each},
+        },
+        {
+            "mark": {"type": "point", "filled": True, "size": 80, "opacity": 1},
+            "encoding": {"x": number("median", "ms per inference"), **each},
+        },
+    ]
+    return [
+        Picture(
+            "latencies",
+            "Latency on hardware",
+            "Median inference without tracer, and the range from 5 % to 95 % of all inferences. Rows are "
+            "sessions of their own: only the two arms of one row were measured together.",
+            "Median latency of each model on hardware",
+            lite(rows, 32 * len({row["series"] for row in rows}), layers),
+        )
+    ]

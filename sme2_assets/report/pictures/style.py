@@ -1,0 +1,66 @@
+"""Colours and letters of all pictures.
+
+A picture is drawn in the colours of a light page. Four of them mean text, secondary text, faint lines and
+the ground: a style sheet replaces these where the page is dark (`page/style.css`; `DARK` in an SVG file).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+INK, DIM, FAINT, GROUND = "#1f2328", "#59636e", "#c4cbd2", "#ffffff"
+# As in page/style.css.
+IN_THE_DARK = {INK: "#e6edf3", DIM: "#9198a1", FAINT: "#3d444d", GROUND: "#0d1117"}
+_RULES = (
+    f"[{what}='{light}']{{{what}:{dark}}}"
+    for light, dark in IN_THE_DARK.items()
+    for what in ("fill", "stroke")
+)
+DARK = "@media (prefers-color-scheme:dark){" + "".join(_RULES) + "}"
+
+# Colour-blind safe (Okabe-Ito); Overhead is grey because it is no operator category.
+CATEGORIES = {
+    "CONV": "#0072B2",
+    "GEMM": "#56B4E9",
+    "Data Movement": "#E69F00",
+    "Elementwise": "#009E73",
+    "Other": "#CC79A7",
+    "Overhead": "#999999",
+}
+ARMS = {"off": "#D55E00", "on": "#0072B2"}
+
+# Liberation Sans comes with the renderer, so that a picture is the same on every machine; a browser without
+# it has Arial, whose letters are as wide.
+FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+
+CONFIG: dict[str, Any] = {
+    "background": None,
+    "font": FONT,
+    "aria": False,
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": INK,
+        "titleColor": DIM,
+        "titleFontWeight": "normal",
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "domainColor": FAINT,
+        "tickColor": FAINT,
+        "gridColor": FAINT,
+        "gridOpacity": 0.5,
+        "labelFont": FONT,
+        "titleFont": FONT,
+    },
+    "legend": {
+        "labelColor": INK,
+        "titleColor": DIM,
+        "labelFontSize": 12,
+        "orient": "top",
+        "direction": "horizontal",
+        "title": None,
+        "labelLimit": 260,
+        "labelFont": FONT,
+        "symbolType": "square",
+    },
+    "text": {"font": FONT, "fontSize": 12, "fill": INK},
+}

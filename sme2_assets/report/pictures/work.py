@@ -1,0 +1,343 @@
+"""Where time or work goes: categories, what each operator saved, one inference in order, and rates."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pandas as pd
+
+from sme2_assets.analysis.pairing import operator_pairs, place_of
+from sme2_assets.report.document import Picture
+from sme2_assets.report.pictures.chart import Spec, coloured, known, lite, named, number, tips
+from sme2_assets.report.pictures.style import ARMS, CATEGORIES, DIM, FAINT
+from sme2_assets.report.tables import arm_text, names_in_both
+from sme2_assets.warehouse import Warehouse
+
+# Bars of the waterfall; what saved or cost least is one bar together.
+MOST_STEPS = 25
+LEFT = "everything else"
+# How pale operators are that are not on the unit.
+_SHADES = {"on the SME unit": 1.0, "unknown": 0.65, "not on it": 0.35}
+
+
+def hardware(rows: pd.DataFrame) -> bool:
+    """Whether times of these rows may be drawn: not of an emulator, and not of another instruction set."""
+    return bool((rows["fidelity"] == "hardware").all()) and not rows.empty
+
+
+def category_spec(categories: pd.DataFrame) -> Spec:
+    """A stacked bar of each arm: time by category on hardware, elsewhere operators, pale off the unit.
+
+    `categories` has the columns of the view category_summary, of one or both arms.
+    """
+    timed = hardware(categories)
+    told = not timed and bool(categories["sme2_operators"].notna().all())
+    rows = [row for record in categories.to_dict("records") for row in _category_rows(record, timed, told)]
+    amount = ("mean ms", ".3f") if timed else ("operators", "d")
+    encoding: Spec = {
+        "y": named("arm"),
+        "x": {**number("amount", "mean ms per inference" if timed else "operators"), "stack": "zero"},
+        "color": coloured("category", CATEGORIES, rows),
+        "order": {"field": "order", "type": "quantitative"},
+        "tooltip": tips(
+            arm="arm", category="category", **({"where": "where"} if told else {}), amount=amount
+        ),
+        "opacity": {"field": "shade", "type": "quantitative", "scale": None},
+    }
+    arms = len({row["arm"] for row in rows})
+    return lite(rows, 46 * arms, [{"mark": {"type": "bar", "height": {"band": 0.7}}, "encoding": encoding}])
+
+
+def _category_rows(record: dict[Any, Any], timed: bool, told: bool) -> list[Spec]:
+    row = {"arm": arm_text(record), "category": record["category"], "shade": 1.0}
+    order = len(_SHADES) * list(CATEGORIES).index(record["category"])
+    if timed:
+        # Overhead comes out negative by rounding now and then; a bar has no negative length.
+        return [{**row, "amount": max(float(record["mean_ns"]) / 1e6, 0.0), "order": order}]
+    if record["category"] == "Overhead":
+        return []
+    if not told:
+        return [{**row, "amount": int(record["operators"]), "order": order}]
+    on, unknown = int(record["sme2_operators"]), int(record["sme2_unknown_operators"])
+    parts = (on, unknown, int(record["operators"]) - on - unknown)
+    return [
+        {**row, "where": where, "amount": amount, "order": order + place, "shade": _SHADES[where]}
+        for place, (where, amount) in enumerate(zip(_SHADES, parts, strict=True))
+        if amount
+    ]
+
+
+def category_pictures(categories: pd.DataFrame) -> list[Picture]:
+    """`categories` has the columns of the view category_summary, of one or both arms."""
+    if hardware(categories):
+        title, caption = "Time by category", "Mean time per inference by category."
+    elif (categories["fidelity"] == "reference").any():
+        title, caption = "Operators by category", "Operators per inference by category."
+    else:
+        title = "Operators by category, and which are on the SME unit"
+        caption = (
+            "Operators per inference by category: in full colour those on the SME unit, paler those of "
+            "which it is unknown, palest those that are not on it."
+        )
+    return [Picture("categories", title, caption, title, category_spec(categories))]
+
+
+def waterfall_rows(comparison: pd.DataFrame) -> list[Spec]:
+    """The steps from the median with SME2 off to that with SME2 on, in ms; none where no such pair compares.
+
+    `comparison` has the rows of the table comparisons of one session. Each operator takes away what its
+    median lost; the last step is what the operators do not explain, so that the steps add up.
+    """
+    model = comparison[comparison["level"] == "model"]
+    if model.empty or not hardware(comparison) or model["verdict"].iloc[0] == "not comparable":
+        return []
+    off, on = (float(model[f"{arm}_ns"].iloc[0]) / 1e6 for arm in ("off", "on"))
+    operators = comparison[comparison["level"] == "operator"].to_dict("records")
+    steps = sorted(map(_step, operators), key=lambda step: -step["saved"])
+    if not steps or math.isnan(off) or math.isnan(on):
+        return []
+    if len(steps) > MOST_STEPS:
+        largest = sorted(range(len(steps)), key=lambda at: -abs(steps[at]["saved"]))[: MOST_STEPS - 1]
+        rest = sum(step["saved"] for at, step in enumerate(steps) if at not in largest)
+        steps = [steps[at] for at in sorted(largest)] + [_saved("all other operators", rest)]
+    explained = sum(step["saved"] for step in steps)
+    steps.append({**_saved(LEFT, off - on - explained), "kind": LEFT})
+    rows, level = [{"step": "SME2 off", "kind": "SME2 off", "start": 0.0, "end": off}], off
+    for step in steps:
+        rows.append({**step, "start": level, "end": level - step["saved"]})
+        level -= step["saved"]
+    rows.append({"step": "SME2 on", "kind": "SME2 on", "start": 0.0, "end": on})
+    return [{**row, "order": order} for order, row in enumerate(rows)]
+
+
+def _step(row: dict[Any, Any]) -> Spec:
+    # What is in one arm alone takes no time in the other.
+    off, on = (0.0 if pd.isna(row[f"{arm}_ns"]) else float(row[f"{arm}_ns"]) / 1e6 for arm in ("off", "on"))
+    return {**_saved(names_in_both(row), off - on), "off": off, "on": on, "verdict": row["verdict"]}
+
+
+def _saved(name: str, saved: float) -> Spec:
+    return {"step": name, "saved": saved, "kind": "saved" if saved >= 0 else "cost"}
+
+
+def waterfall_pictures(comparison: pd.DataFrame) -> list[Picture]:
+    """What each operator saved between the two medians; hardware pairs that compare alone."""
+    rows = waterfall_rows(comparison)
+    if not rows:
+        return []
+    arms = {f"SME2 {arm}": colour for arm, colour in ARMS.items()}
+    colours = {**arms, "saved": "#009E73", "cost": "#E69F00", LEFT: "#999999"}
+    names = json.dumps([row["step"] for row in rows])
+    axis: Spec = {"labelExpr": f"{names}[datum.value]", "labelLimit": {"expr": "narrow ? 120 : 360"}}
+    bars = {
+        "mark": {"type": "bar", "height": {"band": 0.75}},
+        "encoding": {
+            "y": named("order", "ordinal", **axis),
+            "x": number("start", "ms per inference"),
+            "x2": {"field": "end"},
+            "color": coloured("kind", colours, rows),
+            "tooltip": tips(
+                step="operator",
+                off=("SME2 off, ms", ".3f"),
+                on=("SME2 on, ms", ".3f"),
+                saved=("saved, ms", ".3f"),
+                verdict="verdict",
+            ),
+        },
+    }
+    return [
+        Picture(
+            "waterfall",
+            "What each operator saved",
+            "From the median inference with SME2 off to that with SME2 on, both without tracer, operators "
+            "by the time they saved. Their times are medians with the tracer, in XNNPACK's whole "
+            "microseconds; the grey bar is what they leave unexplained: overhead, the tracer, rounding, and"
+            " that medians do not add up.",
+            "Time that each operator saved with SME2 on",
+            lite(rows, 22 * len(rows), [bars]),
+        )
+    ]
+
+
+_INFERENCE = """
+WITH traced AS (
+    SELECT inferences.round, iteration, execute_ns, abs(execute_ns - median(execute_ns) OVER ()) AS away
+    FROM inferences JOIN traced_rounds USING (run_id, round)
+    WHERE run_id = $run_id AND pass = 'etdump' AND NOT is_warmup AND NOT coalesce(disturbed, false)
+),
+typical AS (SELECT round, iteration, execute_ns FROM traced ORDER BY away, round, iteration LIMIT 1)
+SELECT timeline.sme2, timeline.fidelity, name, backend, category, start_ns, duration_ns, typical.execute_ns
+FROM timeline JOIN typical USING (round, iteration)
+WHERE run_id = $run_id AND pass = 'etdump' AND kind = 'operator' AND fidelity = 'hardware'
+ORDER BY start_ns, delegate NULLS LAST, position
+"""
+
+
+def inference_of(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
+    """The operators of the traced inference that took the middle time; none unless the run is hardware."""
+    return warehouse.query(_INFERENCE, {"run_id": run_id})
+
+
+def timeline_pictures(inferences: list[pd.DataFrame]) -> list[Picture]:
+    """One inference of each arm in order of time. `inferences` has what `inference_of` gives."""
+    there = [frame for frame in inferences if not frame.empty]
+    rows = [
+        {
+            "arm": arm_text(row),
+            **{name: row[name] for name in ("name", "category", "backend")},
+            "start": row["start_ns"] / 1e6,
+            "end": (row["start_ns"] + row["duration_ns"]) / 1e6,
+            "ms": row["duration_ns"] / 1e6,
+        }
+        for frame in there
+        for row in frame.to_dict("records")
+    ]
+    wholes = [
+        {
+            "arm": arm_text(frame.iloc[0].to_dict()),
+            "start": 0.0,
+            "end": float(frame["execute_ns"].iloc[0]) / 1e6,
+        }
+        for frame in there
+    ]
+    if not rows:
+        return []
+
+    def bars(colour: Spec, told: list[Spec], **mark: Any) -> Spec:
+        place = {
+            "y": named("arm"),
+            "x": number("start", "ms since the inference began"),
+            "x2": {"field": "end"},
+        }
+        encoding = {**place, **colour, "tooltip": told}
+        return {"mark": {"type": "bar", "height": {"band": 0.7}, **mark}, "encoding": encoding}
+
+    whole = tips(arm="arm", end=("whole inference, ms", ".3f"))
+    each = tips(name="operator", arm="arm", backend="backend", ms=("ms", ".3f"), start=("from ms", ".3f"))
+    layers = [
+        {**bars({}, whole, color=CATEGORIES["Overhead"], opacity=0.45), "data": {"values": wholes}},
+        bars({"color": coloured("category", CATEGORIES, rows)}, each),
+    ]
+    return [
+        Picture(
+            "timeline",
+            "One inference in order of time",
+            "The traced inference of each arm that took the middle time. Grey between operators is overhead. "
+            "XNNPACK reports whole microseconds and no starts: its operators stand one after the other.",
+            "Operators of one inference in order of time",
+            lite(rows, 60 * len(wholes), layers),
+        )
+    ]
+
+
+# Bytes of an element by XNNPACK's data type. Where input, weights and output have different ones, such as
+# those that are quantised while they run, nothing is counted.
+_BYTES = {"F32": 4, "PF32": 4, "F16": 2, "PF16": 2, "QS8": 1, "PQS8": 1, "QC8": 1, "QC8W": 1, "QU8": 1}
+
+
+def intensity_of(row: dict[Any, Any]) -> float | None:
+    """Operations per byte if input, weights and output are moved once: what the shapes allow at best."""
+    types = "" if pd.isna(row["data_type"]) else str(row["data_type"])
+    sizes = {_BYTES.get(kind.strip()) for kind in types.split(",")}
+    if len(sizes) > 1 or (size := sizes.pop()) is None:
+        return None
+    if any(pd.isna(row[name]) for name in ("macs", "input_shape", "output_shape")):
+        return None
+    given, made = ([int(part) for part in row[f"{end}_shape"].split("x")] for end in ("input", "output"))
+    # Channels are last: each output channel has weights as many as an output element has multiplications.
+    weights = row["macs"] / math.prod(made) * made[-1]
+    if row["node_kind"] == "XNNBatchMatrixMultiply":
+        weights *= math.prod(made[:-2])
+    return float(2 * row["macs"] / (size * (math.prod(given) + math.prod(made) + weights)))
+
+
+def roofline_rows(operators: pd.DataFrame) -> list[Spec]:
+    """Operators with a rate and an intensity. `operators` has the columns of bottlenecks, of all arms."""
+    if not hardware(operators):
+        return []
+    rated = operators[operators["gops"] > 0].to_dict("records")
+    return [
+        {
+            "arm": arm_text(row),
+            "place": [row["sme2"], *place_of(row)],
+            **{name: known(row[name]) for name in ("name", "category", "module", "gops", "rate_unit")},
+            "intensity": intensity,
+            "ms": row["median_ns"] / 1e6,
+        }
+        for row in rated
+        if (intensity := intensity_of(row)) is not None
+    ]
+
+
+def roofline_pictures(operators: pd.DataFrame) -> list[Picture]:
+    """Rate against intensity; none where no operator has both."""
+    rows = roofline_rows(operators)
+    if not rows:
+        return []
+    units = " and ".join(sorted({row["rate_unit"] for row in rows}))
+    log = {"type": "log", "nice": False, "padding": 24}
+    x = number("intensity", "operations per byte moved at least", **log)
+    y = number("gops", f"achieved {units}", **log)
+    shapes = ["triangle-down", "circle"] if len({row["arm"] for row in rows}) > 1 else ["circle"]
+    points = {
+        "mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
+        "encoding": {
+            "x": x,
+            "y": y,
+            "color": coloured("category", CATEGORIES, rows),
+            "shape": {
+                "field": "arm",
+                "type": "nominal",
+                "scale": {"range": shapes},
+                "legend": {
+                    "title": None,
+                    "symbolType": None,
+                    "symbolFillColor": DIM,
+                    "symbolStrokeColor": DIM,
+                },
+            },
+            "tooltip": tips(
+                name="operator",
+                module="module",
+                arm="arm",
+                gops=(f"achieved {units}", ".1f"),
+                intensity=("operations per byte", ".1f"),
+                ms=("median ms", ".3f"),
+            ),
+        },
+    }
+    moved = _moves(operators, rows)
+    moves = {
+        "data": {"values": moved},
+        "mark": {"type": "rule", "color": FAINT, "strokeWidth": 1.5},
+        "encoding": {"x": x, "y": y, "x2": {"field": "to"}, "y2": {"field": "on"}},
+    }
+    return [
+        Picture(
+            "roofline",
+            "Achieved rate against intensity",
+            "Each convolution and matrix product whose bytes are known and whose time is long enough for "
+            "XNNPACK's whole microseconds; where both arms were measured, a line joins the same operator in "
+            "them. Bytes are those of input, weights and output, moved once. No roofs are drawn: peak rate "
+            "and bandwidth of this device were not measured.",
+            "Achieved rate of operators against their operations per byte",
+            lite(rows, 340, [moves, points] if moved else [points]),
+        )
+    ]
+
+
+def _moves(operators: pd.DataFrame, rows: list[Spec]) -> list[Spec]:
+    """From each operator without SME2 to the same one with it, by its place."""
+    points = {tuple(row["place"]): row for row in rows}
+    off, on = (operators[operators["sme2"] == arm] for arm in ("off", "on"))
+    pairs = [
+        (points.get(("off", *(pair.off or ()))), points.get(("on", *(pair.on or ()))))
+        for pair in operator_pairs(off, on)
+    ]
+    return [
+        {"intensity": a["intensity"], "gops": a["gops"], "to": b["intensity"], "on": b["gops"]}
+        for a, b in pairs
+        if a is not None and b is not None
+    ]

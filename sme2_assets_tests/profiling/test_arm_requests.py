@@ -1,0 +1,101 @@
+"""What is asked to be compared, before anything is exported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from sme2_assets.cli import main
+from sme2_assets.errors import Sme2Error
+from sme2_assets.profiling.arm_requests import ArmRequest, arms_of, places_of, require_room
+from sme2_assets.store import Store
+from sme2_assets.targets import open_target
+from sme2_assets.targets.host import host_facts, host_platform
+
+FP16, INT8 = "toy_cnn-fp16", "toy_cnn-int8"
+MORE = host_facts().cores + 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "factor", "arms"),
+    [
+        ({"variants": [FP16, INT8]}, "precision", 2),
+        ({"variants": ["toy_cnn-fp32", FP16, INT8]}, "precision", 3),
+        ({"variants": [FP16, "mobilenet_v3_small-fp16"]}, "model", 2),
+        ({"variants": ["squeeze_sam-fp16", "squeeze_sam.size_256-fp16"]}, "option", 2),
+        ({"variants": [FP16], "threads": [1, 2, 4]}, "threads", 3),
+        ({"variants": [FP16], "cpus": ["0", "1"]}, "cpus", 2),
+        ({"variants": [FP16], "power": ["boost", "app"]}, "power", 2),
+        ({"variants": [FP16], "sme2": ["off", "on"]}, "sme2", 2),
+    ],
+)
+def test_the_one_thing_that_arms_differ_in_is_their_factor(asked, factor, arms):
+    found, made = arms_of(**asked)
+    assert (found, len(made)) == (factor, arms)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([FP16, INT8, "--threads", "1,2"], ["precision (fp16, int8)", "threads (1, 2)"]),
+        ([FP16, "mobilenet_v3_small-int8"], ["model (toy_cnn, mobilenet_v3_small)", "precision"]),
+        ([FP16, "--threads", "1,2", "--cpus", "0", "--cpus", "1"], ["threads (1, 2)", "cpus (0, 1)"]),
+        ([FP16, "--sme2", "off,on", "--threads", "1,2"], ["threads (1, 2)", "sme2 (off, on)"]),
+        ([FP16], ["nothing to compare"]),
+        ([FP16, FP16], ["nothing to compare"]),
+        ([FP16, "--threads", "2,2"], ["nothing to compare"]),
+        ([FP16, INT8, "--threads", "1,1"], ["4 arms, and 2 are different"]),
+        ([FP16, "no_such_model-fp16"], ["There is no model 'no_such_model'"]),
+        ([FP16, "toy_cnn-fp12"], ["fp12"]),
+        ([FP16, "missing.pte"], ["missing.pte"]),
+        ([FP16, INT8, "--platform", "linux", "--power", "app"], ["no power modes"]),
+        (["20260101T000000-aaaaaa-x", "20260101T000000-aaaaaa-y"], ["no run '20260101T000000-aaaaaa-x'"]),
+    ],
+)
+def test_what_gives_no_verdict_is_refused_before_anything_is_made(tmp_path: Path, words, said):
+    told = CliRunner().invoke(main, ["--data", str(tmp_path / "data"), "compare", *words])
+    assert told.exit_code == 1, told.output
+    for part in said:
+        assert part in told.output
+    assert "What to do:" in told.output
+    assert not list(tmp_path.glob("data/artifacts/*/*")), "nothing was exported or built"
+    assert not (tmp_path / "data" / "runs").exists()
+
+
+@pytest.mark.skipif(host_platform() != "linux", reason="names the platform linux")
+def test_threads_beyond_the_cpus_are_refused_where_they_are_timed(tmp_path: Path):
+    words = ["scale", FP16, "--threads", f"1,{MORE}", "--platform", "linux"]
+    told = CliRunner().invoke(main, ["--data", str(tmp_path / "data"), *words])
+    assert told.exit_code == 1
+    assert f"{MORE} threads do not fit on {MORE - 1} CPU" in told.output
+    assert f"at most {MORE - 1}" in told.output
+    bound = [ArmRequest(FP16, threads=2, cpus="0")]
+    with pytest.raises(Sme2Error, match="2 threads do not fit on 1 CPU of"):
+        require_room(open_target("linux", Store(tmp_path)), bound)
+
+
+@pytest.mark.skipif(host_platform() != "linux", reason="emulates on Linux alone")
+def test_threads_that_are_not_timed_may_share_cpus(tmp_path: Path):
+    emulated = open_target("emulated", Store(tmp_path))
+    require_room(emulated, [ArmRequest(FP16, threads=MORE)])
+    with pytest.raises(Sme2Error, match="CPUs cannot be chosen on emulated"):
+        require_room(emulated, [ArmRequest(FP16, cpus="0")])
+
+
+def test_thread_counts_of_a_scale_are_of_one_model(tmp_path: Path):
+    told = CliRunner().invoke(main, ["--data", str(tmp_path), "scale", "toy_cnn", "--threads", "1"])
+    assert told.exit_code == 1
+    assert "toy_cnn means 3 variants" in told.output
+    told = CliRunner().invoke(main, ["--data", str(tmp_path), "scale", FP16, "--threads", "1,x"])
+    assert told.exit_code == 2
+
+
+@pytest.mark.skipif(not host_platform(), reason="no native platform on this host")
+def test_all_arms_have_one_state_of_sme2(tmp_path: Path):
+    factor, arms = arms_of([FP16, INT8])
+    places, _, _ = places_of(Store(tmp_path), arms, factor, host_platform())
+    assert [place.platform for place in places] == [host_platform()]
+    assert len({arm.sme2 for arm in places[0].arms}) == 1
+    assert all(arm.sme2 in ("off", "on") for arm in places[0].arms)

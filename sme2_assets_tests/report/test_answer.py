@@ -1,0 +1,169 @@
+"""The answer comes first, and its numbers are those of the warehouse, counted by plain SQL here."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sme2_assets.report.answer import MOST_ACTIONS, hardware_first, session_answer
+from sme2_assets.report.document import Answer
+from sme2_assets.report.explain import Explanation, explain
+from sme2_assets.report.insights import FINDINGS_SHOWN, show_explanation
+from sme2_assets.report.terminal import show_session
+from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.claims.zoo import ZOO
+
+KINDS = (
+    "hardware_and_emulated_pairs",
+    "pairs_that_prove_little",
+    "arms_alone",
+    "a_baseline_with_a_twin_under_emulation",
+    "operators_of_which_nothing_tells",
+    "an_emulated_pair_without_any_matrix_operator",
+    "precisions_apart",
+)
+# A step is a command, or a change in code: never a place to look something up.
+STEP = re.compile(
+    r"`sme2 \w+|Write it as|Change it|Replace or fuse it|Try one memory format|Batch:|Export the"
+)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A session, and what is said of it."""
+
+    facts: dict[Any, Any]
+    explanation: Explanation
+    answer: Answer
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def warehouse(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    return ZOO[request.param](tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def sessions(warehouse: Warehouse) -> list[Told]:
+    told = []
+    for facts in warehouse.query(
+        "SELECT session_id, any_value(fidelity) AS fidelity, max_by(run_id, sme2) AS run_id, "
+        "max(sme2) AS sme2 FROM runs GROUP BY session_id"
+    ).to_dict("records"):
+        explanation = explain(warehouse, facts["session_id"])
+        told.append(Told(facts, explanation, session_answer(warehouse, explanation)))
+    return told
+
+
+def printed(session: Told, width: int, everything: bool = False) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=True, color_system=None)
+    show_explanation(console, session.explanation, session.answer, everything)
+    return out.getvalue()
+
+
+def test_the_numbers_of_the_sentence_are_those_of_the_warehouse(warehouse: Warehouse, sessions: list[Told]):
+    for session in sessions:
+        answer = session.answer
+        if session.facts["fidelity"] == "reference":
+            assert "SME unit" not in answer.sentence
+            continue
+        if session.facts["fidelity"] == "hardware" and session.facts["sme2"] == "off":
+            continue
+        [[on, unknown, off, total]] = warehouse.query(
+            "SELECT count(*) FILTER (on_sme_unit = 'on'), count(*) FILTER (on_sme_unit = 'unknown'), "
+            "count(*) FILTER (on_sme_unit = 'off'), count(*) FROM operator_facts "
+            "WHERE run_id = ? AND category IN ('CONV', 'GEMM')",
+            [session.facts["run_id"]],
+        ).to_numpy()
+        if not total:
+            assert "no convolution and no matrix product" in answer.sentence
+            continue
+        assert f"{on} of {total} matrix operators" in answer.sentence
+        assert (f"{unknown} of {total} unknown" in answer.sentence) == bool(unknown)
+        if session.facts["sme2"] == "on":
+            named = re.findall(r"(?:the|(\d+)) [^;,]*? (?:cannot|does not|do not)[:,]", answer.sentence)
+            assert sum(int(count or 1) for count in named) == off, answer.sentence
+
+
+def test_emulated_results_are_kernel_evidence_and_show_no_time(warehouse: Warehouse, sessions: list[Told]):
+    for session in sessions:
+        answer = session.answer
+        assert (answer.word == "kernel evidence") == (session.facts["fidelity"] == "emulated")
+        [[right]] = warehouse.query(
+            "SELECT bool_and(coalesce(sqnr_db >= sqnr_threshold_db, true)) FROM runs WHERE session_id = ?",
+            [session.facts["session_id"]],
+        ).to_numpy()
+        assert answer.sentence.startswith("THE OUTPUTS ARE WRONG. ") != right
+        if session.facts["fidelity"] == "emulated":
+            said = " ".join([answer.sentence, *(action.gain for action in answer.actions)])
+            assert not re.search(r"\d ms|\dx\b", said), said
+            assert "not comparable" not in said
+
+
+def test_what_to_do_are_at_most_three_different_things_that_one_can_do(sessions: list[Told]):
+    for session in sessions:
+        explanation = session.explanation
+        actions = session.answer.actions
+        assert len(actions) <= MOST_ACTIONS
+        assert len({action.next for action in actions}) == len(actions)
+        assert all(STEP.search(action.next) for action in actions), actions
+        text = printed(session, 2000, everything=True)
+        steps = re.findall(r"next: (.*)", text)
+        assert len(steps) == len(explanation.insights)
+        assert all(STEP.search(step) for step in steps), steps
+
+
+def test_an_explanation_is_short_unless_asked_for_all(sessions: list[Told]):
+    for session in sessions:
+        explanation = session.explanation
+        text = printed(session, 2000)
+        shown = re.findall(r"^\d+\. ", text, re.MULTILINE)
+        assert len(shown) == min(FINDINGS_SHOWN, len(explanation.insights))
+        left = len(explanation.insights) - len(shown)
+        assert (f"{left} more" in text) == (left > 0)
+        assert ("--all" in text) == (left > 0)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_nothing_but_a_link_is_wider_than_the_terminal(
+    warehouse: Warehouse, sessions: list[Told], width: int, tmp_path: Path
+):
+    page = tmp_path / "report.html"
+    page.touch()
+    for session in sessions:
+        out = io.StringIO()
+        terminal = Console(file=out, width=width, force_terminal=True, color_system=None)
+        show_session(terminal, warehouse, session.facts["session_id"], page, True)
+        text = printed(session, width, everything=True) + out.getvalue()
+        wide = [line for line in text.splitlines() if len(line) > width]
+        assert all(line.startswith("report: file:///") for line in wide), wide
+        assert f"report: {page.as_uri()}" in out.getvalue()
+
+
+def test_the_answer_of_a_pair_begins_with_its_speedup(tmp_path: Path):
+    warehouse = ZOO["hardware_and_emulated_pairs"](tmp_path)
+    [row] = warehouse.query(
+        "SELECT * FROM comparisons WHERE level = 'model' AND fidelity = 'hardware'"
+    ).to_dict("records")
+    [[middle]] = warehouse.query(
+        "SELECT median(off.median_ns / arm.median_ns) FROM latency_rounds off JOIN latency_rounds arm "
+        "USING (round) WHERE off.run_id = ? AND arm.run_id = ?",
+        [row["off_run_id"], row["on_run_id"]],
+    ).to_numpy()
+    answer = session_answer(warehouse, explain(warehouse, row["session_id"]))
+    found = re.match(r"Speedup \(off / on\) ([\d.]+)x \(([\d.]+) to ([\d.]+), n=6\): faster", answer.sentence)
+    assert found is not None, answer.sentence
+    assert float(found[2]) <= float(found[1]) <= float(found[3])
+    assert float(found[1]) == pytest.approx(middle, abs=0.02)
+    assert answer.figure == f"{found[1]}x"
+
+
+def test_hardware_comes_before_emulation_and_a_reference_last():
+    runs = [{"fidelity": name} for name in ("reference", "emulated", "hardware")]
+    assert [run["fidelity"] for run in hardware_first(runs)] == ["hardware", "emulated", "reference"]
