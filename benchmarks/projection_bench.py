@@ -8,6 +8,7 @@ it is a warning of how far a projection carries.
 from __future__ import annotations
 
 import argparse
+import platform
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,9 @@ def main() -> int:
     store = Store((arguments.data or default_data_root() / "projection_bench").resolve())
     store.artifacts.mkdir(parents=True, exist_ok=True)
     lab = Lab(data_root=str(store.root))
+    if platform.machine() not in ("aarch64", "arm64"):
+        print("A projection takes a baseline on an AArch64 CPU; this is another one.", file=sys.stderr)
+        return 1
     rows = []
     for pair in PAIRS:
         insights = explain(lab.warehouse, _baseline(lab, pair.variant, arguments.rounds)).insights

@@ -119,6 +119,12 @@ def places_of(
             require_room(open_target(name, store, device), arms)
             state = here[0].states[-1]
             places.append(ArmsRequest(factor, tuple(replace(arm, sme2=state) for arm in arms), name, device))
+    if not places:
+        raise Sme2Error(
+            f"There is no platform here that measures all of {', '.join(variants)}: to emulate the large "
+            "ones would take minutes.",
+            "Ask for it with --platform emulated.",
+        )
     return places, wanted.notes, wanted.left_out
 
 

@@ -10,9 +10,14 @@ from sme2_assets.report.tables import TextTable
 from sme2_assets.warehouse import Warehouse
 
 
-def advice_section(warehouse: Warehouse, variant: str) -> list[Section]:
-    """None where nobody has tried anything."""
-    rows = warehouse.query("FROM advice WHERE variant = ? ORDER BY rank", [variant])
+def advice_section(warehouse: Warehouse, variant: str, pte_sha256: str) -> list[Section]:
+    """None where nobody has tried anything, or only with another program: what is said of that may be untrue
+    of this one."""
+    rows = warehouse.query(
+        "FROM advice WHERE variant = $variant AND EXISTS (SELECT 1 FROM advice AS base JOIN runs USING "
+        "(run_id) WHERE base.variant = $variant AND base.rank = 0 AND pte_sha256 = $pte) ORDER BY rank",
+        {"variant": variant, "pte": pte_sha256},
+    )
     if rows.empty:
         return []
     base, tried = rows.iloc[0], rows.iloc[1:]

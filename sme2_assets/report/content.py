@@ -152,6 +152,7 @@ def _document(subject: _Subject, title: str) -> Document:
     answer = session_answer(
         subject.warehouse, subject.explanation, subject.compared if subject.pair else None
     )
+    run = subject.runs[0]
     sections = [
         _categories(subject),
         _operators(subject),
@@ -161,15 +162,15 @@ def _document(subject: _Subject, title: str) -> Document:
         *_latency(subject),
         *_kernels(subject),
         _modules(subject),
-        *sizes_section(subject.warehouse, subject.runs[0]),
-        *([] if subject.reference else advice_section(subject.warehouse, subject.runs[0]["variant"])),
+        *sizes_section(subject.warehouse, run),
+        *([] if subject.reference else advice_section(subject.warehouse, run["variant"], run["pte_sha256"])),
         *_delegation(subject),
         _numerics(subject),
         _noise(subject),
         _measured(subject),
         _reproduction(subject),
     ]
-    return Document(title, answer, sections, stamp=str(subject.runs[0]["session_id"]))
+    return Document(title, answer, sections, stamp=str(run["session_id"]))
 
 
 def _evidence(subject: _Subject) -> Section:

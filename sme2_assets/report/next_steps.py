@@ -5,6 +5,8 @@ Nothing here is about times: names and places of the run stand in these texts, a
 
 from __future__ import annotations
 
+import re
+
 from sme2_assets.analysis.claims import Claim
 from sme2_assets.analysis.insights.insight import MATRIX, Insight, Row
 from sme2_assets.analysis.insights.operators import same_operator
@@ -19,6 +21,10 @@ _PLACE = (
     "AND contains($at, source)))"
 )
 _SEE_REPORT = Claim("`sme2 report {variant} --platform {platform} --open` shows it whole.", _RUN)
+_BRING = Claim(
+    "Bring its model here, as docs/models.md says, and measure it: this trace came without it.",
+    "SELECT experiment = 'foreign' FROM runs WHERE run_id = $run_id",
+)
 _ADVISE = Claim("`sme2 advise {variant}` tries other precisions and other ways to write it.", _RUN)
 _EXPORT_AGAIN = Claim(
     "Export the model again in another precision (int8, fp32), and profile that file.",
@@ -54,6 +60,8 @@ _LIST = "`sme2 sql \"SELECT name, source, mean_ns FROM bottlenecks WHERE run_id 
 _OTHERS = Claim("List what else takes time: " + _LIST + "NOT IN ('CONV', 'GEMM') ORDER BY rank\"`.", _RUN)
 _MOVERS = Claim("List what moves data: " + _LIST + "= 'Data Movement' ORDER BY rank\"`.", _RUN)
 
+# Commands that measure.
+_NEEDS_MODEL = re.compile("sme2 (profile|advise)")
 _BY_KIND = {
     "bottleneck_shift": _SEE_REPORT,
     "portable_cost": _DELEGATE,
@@ -76,7 +84,10 @@ def next_step(insight: Insight, explanation: Explanation) -> str:
     """What to do about it."""
     sources = list(dict.fromkeys(row["source"] for row in insight.rows if row.get("source")))
     refusals = [explanation.refusals[source] for source in sources if source in explanation.refusals]
-    return _step(insight, explanation).say(
+    step = _step(insight, explanation)
+    if explanation.subject.run["experiment"] == "foreign" and _NEEDS_MODEL.search(step.text):
+        step = _BRING
+    return step.say(
         variant=explanation.variant,
         platform=explanation.platform,
         run_id=explanation.subject.run["run_id"],

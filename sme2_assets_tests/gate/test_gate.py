@@ -182,7 +182,10 @@ def test_advice_is_proven_by_what_ran(artifacts_dir: Path, tmp_path: Path, emula
     found, _ = differences(store, print)
     assert "advice" not in [each.table for each in found]
     with heard() as said:
-        assert len(advice_section(warehouse, "toy_cnn-fp16")) == 1
+        [program] = warehouse.query(
+            "SELECT pte_sha256 FROM runs WHERE run_id = ?", [rows.loc["as it is", "run_id"]]
+        )["pte_sha256"]
+        assert len(advice_section(warehouse, "toy_cnn-fp16", program)) == 1
     assert sum(each.claim is claims.GAIN for each in said) == 4
     assert false_sentences(warehouse, said) == []
 

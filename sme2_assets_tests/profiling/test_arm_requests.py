@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from sme2_assets.cli import main
 from sme2_assets.errors import Sme2Error
+from sme2_assets.profiling import requests
 from sme2_assets.profiling.arm_requests import ArmRequest, arms_of, places_of, require_room
 from sme2_assets.store import Store
 from sme2_assets.targets import open_target
@@ -99,3 +100,15 @@ def test_all_arms_have_one_state_of_sme2(tmp_path: Path):
     assert [place.platform for place in places] == [host_platform()]
     assert len({arm.sme2 for arm in places[0].arms}) == 1
     assert all(arm.sme2 in ("off", "on") for arm in places[0].arms)
+
+
+def test_models_that_no_platform_here_measures_together_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As on a host of another instruction set: it emulates, and what is large only if it is asked to."""
+    only_emulated = requests.Here({"emulated": ("off", "on")}, [], [])
+    monkeypatch.setattr(requests, "platforms_here", lambda *given: only_emulated)
+    factor, arms = arms_of([FP16, "squeeze_sam-fp16"])
+    with pytest.raises(Sme2Error, match="no platform here that measures all") as raised:
+        places_of(Store(tmp_path), arms, factor)
+    assert "--platform emulated" in str(raised.value.remedy)

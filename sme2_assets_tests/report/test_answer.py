@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from sme2_assets.analysis.claims import heard
 from sme2_assets.report.answer import MOST_ACTIONS, hardware_first, session_answer
 from sme2_assets.report.document import Answer
 from sme2_assets.report.explain import Explanation, explain
 from sme2_assets.report.insights import FINDINGS_SHOWN, show_explanation
+from sme2_assets.report.next_steps import next_step
 from sme2_assets.report.terminal import show_session
 from sme2_assets.warehouse import Warehouse
-from sme2_assets_tests.claims.zoo import ZOO
+from sme2_assets_tests.claims.zoo import ZOO, false_sentences
+from sme2_assets_tests.warehouse.made_operators import OperatorRun, cnn, write_runs
 
 KINDS = (
     "hardware_and_emulated_pairs",
@@ -167,3 +170,18 @@ def test_the_answer_of_a_pair_begins_with_its_speedup(tmp_path: Path):
 def test_hardware_comes_before_emulation_and_a_reference_last():
     runs = [{"fidelity": name} for name in ("reference", "emulated", "hardware")]
     assert [run["fidelity"] for run in hardware_first(runs)] == ["hardware", "emulated", "reference"]
+
+
+def test_nobody_is_told_to_measure_a_model_that_is_not_here(tmp_path: Path):
+    """A trace from elsewhere has no model that could be profiled or changed."""
+    warehouse = Warehouse(tmp_path / "warehouse")
+    write_runs(warehouse, OperatorRun(cnn("off"), "off", experiment="foreign"))
+    warehouse.publish()
+    [session_id] = warehouse.query("SELECT session_id FROM runs")["session_id"]
+    with heard() as said:
+        explanation = explain(warehouse, session_id)
+        steps = [next_step(insight, explanation) for insight in explanation.insights]
+    assert steps
+    assert not [step for step in steps if re.search("sme2 (profile|advise)", step)]
+    assert any("Bring its model here" in step for step in steps)
+    assert false_sentences(warehouse, said) == []

@@ -11,6 +11,9 @@ from sme2_assets.store import Store, write_text_atomically
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.advice import write_advice
 from sme2_assets_tests.claims.zoo import false_sentences
+from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun
+
+PROGRAM = OperatorRun([]).pte_sha256
 
 
 def change(name: str, least: float | None, **facts: object) -> Change:
@@ -32,7 +35,11 @@ def change(name: str, least: float | None, **facts: object) -> Change:
 
 
 def write(store: Store, variant: str, *changes: Change) -> None:
-    advice = Advice(variant=variant, changes=[change(AS_IT_IS, 0.5), *changes])
+    """The advice, and the run of the model as it is."""
+    ops = [Op("Softmax (NC, F32) #1", 9)]
+    base = OperatorRun(ops, variant=variant, platform="emulated", fidelity="emulated")
+    base.write(Warehouse(store.warehouse))
+    advice = Advice(variant=variant, changes=[change(AS_IT_IS, 0.5, run_id=base.run_id), *changes])
     write_text_atomically(store.advice / f"{variant}.json", advice.to_json())
 
 
@@ -69,8 +76,9 @@ def test_a_report_says_what_was_tried_and_no_more(tmp_path: Path):
     write_advice(store, warehouse)
     warehouse.publish()
     with heard() as said:
-        [gains], [none] = (advice_section(warehouse, name) for name in ("gains-fp32", "none-fp32"))
-        assert advice_section(warehouse, "other-fp32") == []
+        [gains], [none] = (advice_section(warehouse, name, PROGRAM) for name in ("gains-fp32", "none-fp32"))
+        assert advice_section(warehouse, "other-fp32", PROGRAM) == []
+        assert advice_section(warehouse, "gains-fp32", "b" * 64) == [], "tried with another program"
     assert false_sentences(warehouse, said) == []
     assert [each.text for each in said] == [
         "With a (what a is) 90.0% of the model's multiply-accumulates are on the SME unit, as emulation "
