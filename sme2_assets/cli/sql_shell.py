@@ -29,7 +29,7 @@ Tab completes names of tables, views and columns; arrow keys bring earlier lines
   .records       show each row as a record, a line for each column; again: as a table
   help           this
   exit           leave
-docs/questions.md has twenty questions with their queries."""
+docs/questions.md has questions with their queries."""
 COMMANDS = (".tables", ".schema", ".records", ".help", ".quit", "help", "exit", "quit")
 LEAVE = ("exit", "quit", "q")
 KEYWORDS = (
