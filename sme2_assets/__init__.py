@@ -16,7 +16,7 @@ __all__ = ["Comparison", "DataFolder", "Explained", "Report", "Sme2Error", "__ve
 
 
 def __getattr__(name: str) -> Any:
-    """What is offered here is imported when it is used: processes that need none of it are many."""
+    """Imports what is offered here only when it is used: many processes need none of it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from sme2_assets import api

@@ -28,8 +28,8 @@ from sme2_assets.defs.resources import Lab, Nights
 from sme2_assets.defs.sensors import SENSORS
 from sme2_assets.store import UI_PAGES
 
-# What every night makes, and what is overdue without one. Dagster looks at the newest partition, so it tells
-# that there was no night, and not that a pair is missing from one: that is in the night's summary.
+# What every night makes, and what is overdue without one. Dagster looks at the newest partition, so it
+# notices a missing night, but not a pair missing from one: that is in the night's summary.
 NIGHT_FRESH_ASSETS = ("etdump_traces", "timeline", "sme2_comparison")
 
 
@@ -41,14 +41,14 @@ def build_definitions(
 ) -> dg.Definitions:
     """All definitions, over the default data folder or a given one.
 
-    A deployment with nights of its own, or with its documents on the web, has a module of its own that calls
+    A deployment with its own nights, or with its documents on the web, has a module of its own that calls
     this: see docs/nightly.md.
     """
     when = when or Nights()
     freshness = when.freshness()
 
     def _presented(spec: dg.AssetSpec) -> dg.AssetSpec:
-        """What the UI says of an asset besides its own words."""
+        """What the UI says about an asset besides its own words."""
         spec = guided(spec, docs_url)
         if spec.key.to_user_string() in NIGHT_FRESH_ASSETS:
             return dg.apply_freshness_policy(spec, freshness)

@@ -1,10 +1,10 @@
-"""Which system this machine runs, and which command brings a thing there.
+"""Which system this machine runs, and which command installs a thing on it.
 
 Belongs here: os-release, the names of packages, how a command for them is written. Does not: whether a thing
 is missing.
 
-It is read before anything is installed, also by a Python that is too old, to say so: nothing but the standard
-library, and no syntax that is newer than Python 3.6. `make demo` begins with it (tools/set_up.py).
+It is loaded before anything is installed, even by a Python that is too old, to say so. So it uses only the
+standard library, and no syntax newer than Python 3.6. `make demo` begins with it (tools/set_up.py).
 """
 
 import os
@@ -25,7 +25,7 @@ _INSTALL = {
     "macos": "brew install",
 }
 
-# What a thing is called in words, and its package in each family. A family without one has none that serves.
+# What a thing is called in words, and its package in each family. A missing family has no suitable package.
 _PYTHON = "python{}.{}".format(*sys.version_info[:2])
 _THINGS = {
     "compiler": (
@@ -71,7 +71,7 @@ _THINGS = {
             "suse": "openssh-clients",
         },
     ),
-    # Debian takes a part of Python's own library out of it.
+    # Debian splits part of the standard library off Python.
     "venv": ("Python's venv module with ensurepip", {"debian": _PYTHON + "-venv", "alpine": "python3"}),
     "git": (
         "git",
@@ -84,7 +84,7 @@ _THINGS = {
         },
     ),
 }
-# Apple gives these with its own tools.
+# Apple ships these with its own tools.
 _COMMAND_LINE_TOOLS = ("compiler", "git")
 
 
@@ -111,7 +111,7 @@ def this_host() -> Host:
 
 
 def installing(*things: str) -> str:
-    """How to install things here, as a part of a sentence: one command for all, words for what has none.
+    """How to install things here, as part of a sentence: one command for all, words for those without one.
 
     E.g. "`sudo apt install g++ python3.11-venv`".
     """
@@ -131,7 +131,7 @@ def installing(*things: str) -> str:
 
 
 def to_install(*things: str) -> str:
-    """The same as the beginning of a sentence."""
+    """The same, as the beginning of a sentence."""
     how = installing(*things)
     return f"Run {how}" if how.startswith("`") else how[0].upper() + how[1:]
 
@@ -192,7 +192,7 @@ MUSL_REMEDY = (
 
 
 def _sudo(host: Host) -> str:
-    # In a container one is root, and there is no sudo.
+    # A container runs as root and has no sudo.
     return "" if host.family == "macos" or os.geteuid() == 0 else "sudo "
 
 

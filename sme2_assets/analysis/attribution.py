@@ -1,14 +1,14 @@
 """Which node of the exported program a row of a run is, and so which line of the model it comes from.
 
-A trace names XNNPACK's rows by type and number only. Their order is that of the delegate's nodes, except
+A trace names XNNPACK's rows by type and number only. They are in the order of the delegate's nodes, except
 that XNNPACK drops nodes that it fuses into others and inserts conversions of its own. So the two
-sequences are aligned: of all ways to lay the rows over the nodes, the cheapest ones count, and a row gets
-a node only when every cheapest way gives it the same one. Where they differ the row is `ambiguous`.
+sequences are aligned: of all alignments of rows with nodes only the cheapest count, and a row gets a node
+only if every cheapest alignment gives it the same one. Where they differ the row is `ambiguous`.
 
-The costs are whole numbers, so that equally good ways are exactly equal. They say what XNNPACK is known
-to do: never drop a convolution, but fuse an activation; insert a conversion or a packing step, but never
-a softmax. Parsimony decides the rest: a transpose of the run is taken for a transpose of the program
-before it is taken for one that was dropped and another that was inserted in its place.
+The costs are whole numbers, so that equally good alignments are exactly equal. They reflect what XNNPACK
+is known to do: it never drops a convolution, but fuses activations; it inserts conversions and packing
+steps, but never a softmax. Parsimony decides the rest: a transpose in the run is matched with a transpose
+of the program rather than assumed to be an inserted one in place of one that was dropped.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ COLUMNS = (
 )
 MAXIMUM_CANDIDATES = 8
 
-# Costs of laying rows over nodes. The lowest sum wins; only their order and sums matter.
+# Costs of aligning rows with nodes. The lowest sum wins; only their order and sums matter.
 _UNLIKELY = 2  # an operator type that the node can run as, but usually does not
-_HINT = 1  # a detail of the name speaks against the node
-_FUSED = 3  # a node without row, of a kind that XNNPACK fuses or elides
-_INSERTED = 4  # a row without node, of a type that XNNPACK inserts
-# A node or row left over that should have had a partner: dearer than any number of fusions and insertions,
-# so that convolutions, matrix products and the like are matched first, and the rest between them.
+_HINT = 1  # a detail of the name does not fit the node
+_FUSED = 3  # a node without a row, of a kind that XNNPACK fuses or elides
+_INSERTED = 4  # a row without a node, of a type that XNNPACK inserts
+# An unmatched node or row that should have had a partner: costs more than any number of fusions and
+# insertions, so that convolutions, matrix products and the like are matched first, and the rest between them.
 _IMPROBABLE = 1_000_000
 _IMPOSSIBLE = 1 << 40
 _MAXIMUM_CELLS = 30_000_000
@@ -86,7 +86,7 @@ _BINARY = {
     "XNNPReLU": "PReLU",
     "XNNSubtract": "Subtract",
 }
-# First the types that are expected, then those that are possible.
+# The types that are expected, then those that are possible.
 _OTHERS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     kind: (frozenset(expected), frozenset(possible))
     for kind, expected, possible in (
@@ -109,7 +109,7 @@ _OTHERS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
         ("XNNStaticTranspose", ["Transpose"], ["Copy"]),
     )
 }
-# A concatenation is run as one copy per part, and reported as one or as several copies.
+# A concatenation runs as one copy per part, and is reported as one or several copies.
 _CONCATENATION = "XNNConcatenate"
 _BY_TABLE = frozenset({"Invalid Unary Op", "Unary Elementwise"})
 _FUSABLE = frozenset(
@@ -123,7 +123,7 @@ _FUSABLE = frozenset(
         "XNNStaticTranspose",
     }
 )
-# Packing the left-hand side is never a node of the program, so it costs nothing to have no node for it.
+# Packing the left-hand side is never a node of the program, so having no node for it costs nothing.
 _INSERTION_COST = {
     "Pack LH": 0,
     "Convert": _INSERTED,
@@ -137,7 +137,7 @@ def align(program: ProgramOperators, rows: pd.DataFrame) -> pd.DataFrame:
     """One row per operator of the run, in the order given, with what is known about its origin.
 
     `rows` are the distinct operators: backend, delegate, position, name and op_type as in the timeline.
-    A field of an ambiguous row is filled where all its candidates agree on it.
+    A field of an ambiguous row is filled in if all its candidates agree on it.
     """
     if rows.duplicated(list(KEYS)).any():
         raise ValueError("rows must be distinct operators: a backend, delegate and position occur twice")
@@ -160,14 +160,14 @@ def align(program: ProgramOperators, rows: pd.DataFrame) -> pd.DataFrame:
         record["reads"] = _through(record.get("reads") or [], passed_on)
     columns: dict[str, Any] = {key: given[key] for key in KEYS}
     for column in COLUMNS[len(KEYS) :]:
-        # As objects: a missing text is None, not a number that is none.
+        # As objects: a missing text is None, not NaN.
         dtype = "Int64" if column in ("macs", "groups") else "object"
         columns[column] = pd.Series([record.get(column) for record in records], dtype=dtype)
     return pd.DataFrame(columns)
 
 
 def _through(tensors: Sequence[str], passed_on: Mapping[str, Sequence[str]]) -> list[str]:
-    """The tensors, but instead of one that a node without row writes, those that this node reads."""
+    """The tensors, with each one that a node without a row writes replaced by those that the node reads."""
     found: dict[str, None] = {}
     waiting = list(reversed(tensors))
     while waiting:
@@ -183,13 +183,13 @@ class _Slot:
     """A place in the sequence where one row of the node is expected."""
 
     node: Node
-    # Not the only row of its node: it may be missing and the node is still there.
+    # One of several rows of its node: if it is missing, the node is still there.
     extra: bool = False
 
 
 @dataclass(frozen=True)
 class _Finding:
-    """What a row was found to be; several candidates where that is not settled."""
+    """What a row was found to be; several candidates if that is not settled."""
 
     state: str
     candidates: tuple[_Slot, ...] = ()
@@ -215,7 +215,7 @@ def _align_delegate(nodes: Sequence[Node], rows: pd.DataFrame) -> dict[int, _Fin
 
 
 def _finding(candidates: list[_Slot], alone: bool, insertable: bool, settled: str) -> _Finding:
-    """`alone`: some cheapest way leaves the row without a node."""
+    """`alone`: some cheapest alignment leaves the row without a node."""
     if not candidates:
         return _Finding(INSERTED if insertable else NONE)
     distinct = tuple({id(slot.node): slot for slot in candidates}.values())
@@ -246,7 +246,7 @@ def _match_cost(slot: _Slot, name: str) -> int:
         return {"Copy": 0, "Concatenate": _UNLIKELY}.get(row.op_type, _IMPOSSIBLE)
     if own := _UNARY.get(node.kind) or _BINARY.get(node.kind):
         general = "Unary Elementwise" if node.kind in _UNARY else "Binary Elementwise"
-        # A quantised activation is run by table, alone or with its neighbours, and loses its name.
+        # A quantised activation runs by table lookup, alone or with its neighbours, and loses its name.
         fits = row.op_type in {own, f"Approx{own}", general, "Invalid Binary Op", *_BY_TABLE}
         return 0 if fits else _IMPOSSIBLE
     expected, possible = _OTHERS.get(node.kind, (frozenset(), frozenset()))
@@ -311,9 +311,9 @@ def _partners(
     drop: Sequence[int],
     insert: Sequence[int],
 ) -> list[tuple[list[int], bool]] | None:
-    """For each row the slots that some cheapest way gives it, and whether some such way leaves it alone.
+    """For each row, the slots that any cheapest alignment gives it, and whether any leaves it without one.
 
-    None when there are more pairs than could be weighed in reasonable time and memory.
+    None if there are too many pairs to weigh in reasonable time and memory.
     """
     if len(slots) * len(names) > _MAXIMUM_CELLS:
         return None
@@ -330,7 +330,7 @@ def _partners(
 def _cost_matrix(
     slots: Sequence[_Slot], names: Sequence[str], cost: Callable[[_Slot, str], int]
 ) -> npt.NDArray[np.int64]:
-    # Rows repeat few types: without the number at the end there are few distinct names.
+    # Types repeat, so without the number at the end there are few distinct names.
     plain = [name.rpartition(" #")[0] or name for name in names]
     distinct = {name: number for number, name in enumerate(dict.fromkeys(plain))}
     by_name = np.array([[cost(slot, name) for name in distinct] for slot in slots], dtype=np.int64)
@@ -340,7 +340,7 @@ def _cost_matrix(
 def _cheapest(
     costs: npt.NDArray[np.int64], drops: npt.NDArray[np.int64], inserts: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Element (i, j): the cheapest way to lay the first j rows over the first i slots."""
+    """Element (i, j): the lowest cost of aligning the first j rows with the first i slots."""
     slots, rows = costs.shape
     inserted = np.concatenate([[0], np.cumsum(inserts)])
     table = np.empty((slots + 1, rows + 1), dtype=np.int64)
@@ -348,7 +348,7 @@ def _cheapest(
     for slot in range(slots):
         cheapest = table[slot] + drops[slot]
         cheapest[1:] = np.minimum(cheapest[1:], table[slot, :-1] + costs[slot])
-        # A row without slot adds its own cost: a running minimum, once those costs are taken out.
+        # A row without a slot adds its own cost: a running minimum, once those costs are subtracted.
         table[slot + 1] = np.minimum.accumulate(cheapest - inserted) + inserted
     return table
 
@@ -390,7 +390,7 @@ def _shape(shapes: Sequence[Sequence[int]]) -> str | None:
 
 
 def _names(candidates: Sequence[_Slot]) -> list[str]:
-    """`XNNHardswish expand.1` for each; more than a few say nothing."""
+    """`XNNHardswish expand.1` for each; none if there are too many to be useful."""
     if len(candidates) > MAXIMUM_CANDIDATES:
         return []
     return [" ".join(filter(None, (slot.node.kind, slot.node.module))) for slot in candidates]

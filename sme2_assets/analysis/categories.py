@@ -1,20 +1,20 @@
 """The one categoriser: what an operator's name in a trace says about it.
 
-Here belongs every conclusion drawn from a name: operator type, data type, category, and whether the
+Every conclusion drawn from a name belongs here: operator type, data type, category, and whether the
 name alone proves an SME2 kernel. Views, summaries, report and command line all take it from here.
 Names themselves are never changed. Framework rows (`Method::execute`, `DELEGATE_CALL`, ...) are not
 operators and do not belong here.
 
-A name is parsed first and looked up whole: no guessing by substring, which would make a convolution
-of `Convert` and data movement of `Copy Sign`. A name that is not in the tables is `Other` and says
-`known=False`, so that it can be counted and shown.
+A name is parsed first and looked up whole, never guessed by substring, which would turn `Convert`
+into a convolution and `Copy Sign` into data movement. A name that is not in the tables is `Other` and
+has `known=False`, so that it can be counted and shown.
 
 Two forms of names exist:
 
 - XNNPACK: `<operator type> (<layout>, <data types>) <ukernel type> #<n>`, where everything after the
   type may be missing: `Convolution (NHWC, PF32) IGEMM #1`, `Pack LH (X8) #1`, `Add (ND) #2`.
 - portable kernels: `native_call_<operator>.<overload>`, as the kernels name themselves; the registry's
-  form `aten::<operator>.<overload>` is read too.
+  form `aten::<operator>.<overload>` is understood too.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Category(StrEnum):
 
 @dataclass(frozen=True)
 class OperatorClass:
-    """What a name tells.
+    """What a name says.
 
-    `dtype` are the data types as the name writes them (`PF32`, or `QD8, F32, QC8W` for several), and
+    `dtype` has the data types as written in the name (`PF32`, or `QD8, F32, QC8W` for several), and
     `ukernel` is the kind of XNNPACK microkernel (`GEMM`, `IGEMM`, `DWConv`); None where the name has none.
     `sme2_evidence` is `name` where the name proves an SME or SME2 kernel. `none` proves nothing: such an
     operator may or may not have run on the SME unit.
@@ -58,12 +58,12 @@ class OperatorClass:
 
 
 #: XNNPACK makes an operator of these packed types only where it has an SME or SME2 kernel for it, so the
-#: type proves the kernel. `QP8` is packed too, but has NEON kernels (dot product, I8MM) beside the SME2
+#: type proves the kernel. `QP8` is packed too, but has NEON kernels (dot product, I8MM) as well as SME2
 #: ones and appears on CPUs without SME: it proves nothing.
 SME2_DTYPES = frozenset({"PF32", "PF16", "PQS8"})
 
 
-# 1x1 convolutions with stride 1 are run as, and reported as, Fully Connected: the trace cannot tell them.
+# 1x1 convolutions with stride 1 run, and are reported, as Fully Connected: the trace cannot tell them apart.
 _XNNPACK_TYPES: Mapping[Category, frozenset[str]] = {
     Category.CONV: frozenset({"Convolution", "Deconvolution"}),
     Category.GEMM: frozenset(
@@ -102,7 +102,7 @@ _XNNPACK_TYPES: Mapping[Category, frozenset[str]] = {
             "Add",
             "ApproxGELU",
             "ATan2",
-            # Spelled so in XNNPACK's table of unary operators; the right spelling is in its older ones.
+            # XNNPACK's spelling in its table of unary operators; older tables have it right.
             "Bankders Rounding",
             "Bankers Rounding",
             "Binary Elementwise",
@@ -176,7 +176,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# First what the wheel's kernels have, then what PyTorch's schemas have beside it and other builds may name.
+# First what the wheel's kernels have, then what PyTorch's schemas add and other builds may name.
 _PORTABLE_OPERATORS: Mapping[Category, frozenset[str]] = {
     Category.CONV: _words(
         """
@@ -191,7 +191,7 @@ _PORTABLE_OPERATORS: Mapping[Category, frozenset[str]] = {
         custom_quantized_sdpa custom_sdpa quantized_moe_ffn sdpa_with_kv_cache
         """
     ),
-    # Nothing is computed: values are moved, selected, laid out anew, converted, or memory is filled.
+    # Nothing is computed: values are moved, selected, rearranged or converted, or memory is filled.
     Category.DATA_MOVEMENT: _words(
         """
         _clone_dim_order _d2h_copy _empty_dim_order _h2d_copy _to_copy _to_dim_order_copy
@@ -211,7 +211,7 @@ _PORTABLE_OPERATORS: Mapping[Category, frozenset[str]] = {
         et_copy_index et_view
         """
     ),
-    # Also what works along a row and keeps the shape: softmax and normalisation.
+    # Also operators that work along a row and keep the shape: softmax and normalisation.
     Category.ELEMENTWISE: _words(
         """
         _conj_physical abs acos acosh add asin asinh atan atan2 atanh
@@ -263,13 +263,13 @@ _PORTABLE_NAME = re.compile(r"(?:native_call_)?(?:\w+::)?(?P<op_type>\w+)(?:\.\w
 
 
 def is_xnnpack_name(name: str) -> bool:
-    """Whether a delegate's row is XNNPACK's: ExecuTorch numbers the names of its rows, and of no other's."""
+    """Whether a delegate's row is XNNPACK's: ExecuTorch numbers only the names of XNNPACK's rows."""
     return _XNNPACK_NUMBER.fullmatch(name) is not None
 
 
 @lru_cache(maxsize=16384)
 def classify(name: str, backend: Backend) -> OperatorClass:
-    """What the name of an operator row tells; any text is accepted, and an unknown one says so."""
+    """What the name of an operator row says; any text is accepted, and an unknown one is marked as such."""
     if backend == "other delegate":
         return _unreadable(name)
     return _classify_xnnpack(name) if backend == "xnnpack" else _classify_portable(name)
@@ -293,7 +293,7 @@ def _classify_xnnpack(name: str) -> OperatorClass:
 
 
 def _data_types(types: str) -> list[str]:
-    """The data types of `NHWC, PF32`: what is left without a layout, which begins with the batch, N."""
+    """The data types of `NHWC, PF32`: all but the layout, which begins with the batch, N."""
     return [word for word in (part.strip() for part in types.split(",")) if word and word[0] != "N"]
 
 
@@ -307,9 +307,9 @@ def _classify_portable(name: str) -> OperatorClass:
 
 
 def _portable_category(op_type: str) -> Category | None:
-    """By the tables, else by what PyTorch's schemas mean by a form of a name.
+    """By the tables, else by the naming rules of PyTorch's schemas.
 
-    A trailing underscore is the in-place form, `_copy` the form of a view that copies, and `special_` the
+    A trailing underscore marks the in-place form, `_copy` the copying form of a view, and `special_` the
     functions of one number.
     """
     table = _TABLES["portable"]

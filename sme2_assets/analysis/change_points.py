@@ -1,12 +1,12 @@
 """Change points of a nightly series, and the slow-downs among them.
 
 Binary segmentation: cut the logarithms of the times where the means of the two sides differ most, ask whether
-chance would do as much, and go on within the two sides. Three things make it fit for real machines:
+chance would do as much, and continue within the two sides. Three things make it fit for real machines:
 
-- Single disturbed nights are drawn in to the nights around them, so they neither make a change point nor
-  hide one. How far a lasting step goes is kept: three nights at three times the time need no further proof.
-- Nights carry over to the next: a machine is warm for a week, or stays in one of two clock states. What is
-  left beside the cut tells by how much (its lag-1 autocorrelation r), and the statistic is scaled by
+- Single disturbed nights are pulled in towards the nights around them, so they neither make a change point
+  nor hide one. A lasting step keeps its size: three nights at three times the time need no further proof.
+- Nights carry over to the next: a machine is warm for a week, or stays in one of two clock states. The
+  residuals of the cut show by how much (their lag-1 autocorrelation r), and the statistic is scaled by
   (1 - r) / (1 + r). Chance is drawn from nights that carry over by MOST_CARRIED, where that helps least.
 - Missing nights (NaN) are left out; indices are those of the series as given.
 
@@ -23,52 +23,52 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import scipy  # its parts are loaded when they are used
+import scipy  # its submodules are loaded on first use
 
 from sme2_assets.analysis.statistics import adjusted_p_values
 
 Floats = npt.NDArray[np.float64]
 Key = TypeVar("Key", bound=Hashable)
 
-# Fewer nights than these on either side are no level: two disturbed nights in a row are not rare.
+# Fewer nights on either side are not a level: two disturbed nights in a row are not rare.
 MIN_NIGHTS = 3
-# A machine that stays in each of two states for ten nights on average stays as long as this in one of
-# twenty-four cases: a level that was held for less says little about the next one.
+# A machine that stays in each of two states for ten nights on average stays this long in one case of
+# twenty-four: a level that was held for less says little about the next one.
 NIGHTS_BEFORE = 30
-# A step to so many times the time is beyond what states of one machine usually differ by; it needs less.
+# A step to this many times the time is beyond the usual difference of a machine's states; it needs less.
 HUGE_RATIO, NIGHTS_BEFORE_HUGE = 1.4, 5
-# For a single series; every level is tested again, so 5 % would cut one of every few series too often.
+# For a single series; every level is tested again, so 5 % would make too many false cuts.
 SIGNIFICANCE = 0.01
-# The autocorrelation of nights that chance is drawn from. Weaker ones give fewer false alarms, not more.
+# The autocorrelation of the nights that chance is drawn from. Weaker ones give fewer false alarms, not more.
 MOST_CARRIED = 0.8
 DRAWS = 9_999
-# Beyond the most extreme share of the draws the tail is taken to fall with the square of the statistic, as F
-# does with the fewest nights; with more it falls faster, so p-values are too large rather than too small.
+# Beyond this most extreme share of the draws the tail is assumed to fall with the square of the statistic, as
+# F does with the fewest nights; with more it falls faster, so p-values are too large rather than too small.
 _TAIL = 0.001
-# No model of chance is good enough to tell less; it finds one true step among tens of thousands of series.
+# No model of chance justifies smaller p-values; this one finds a true step among tens of thousands of series.
 _LEAST_P = 1e-6
-# The estimate of r is too small, as two means were taken out, and it is uncertain. Among what keeps the rate
-# of false alarms, this correction, over the number of nights, finds most steps (chosen by simulation).
+# The estimate of r is too small, because two means were subtracted, and it is uncertain. Of the corrections
+# that keep the rate of false alarms, this one, over the number of nights, finds most steps (by simulation).
 _CARRIED_BIAS = 20
 _HIGHEST_R = 0.9
 # A night that is further from the median of the seven around it than 1.3 times the 75 % quantile of such
-# distances, about 1.5 standard deviations, is drawn in to that: Huber's usual compromise.
+# distances, about 1.5 standard deviations, is pulled in to that limit: Huber's usual compromise.
 _WINDOW, _WILD = 7, 1.3
-# How far a median of nights is on the way to the new level when the series is said to have been there before.
+# How far towards the new level a median of nights must be for the series to have been there before.
 _NEAR = 0.75
 _SEED = 20_240_229
 _BATCH = 250
-# A test is over once chance did as well so often: its p-value is large, and more draws would only refine it.
+# A test ends once chance did as well this often: its p-value is large, and more draws would only refine it.
 _ENOUGH_AS_EXTREME = 50
 
 
 @dataclass(frozen=True)
 class ChangePoint:
-    """From the night `index` on the series has another level.
+    """The night `index` is the first at another level.
 
     `before` and `after` are the medians of the segments on both sides, up to the next change points, in the
-    unit of the series; `ratio` is after / before; `nights_before` are the measured nights since the series
-    was last near the level after, or began; `was_back` tells whether it has been near the level before since.
+    unit of the series; `ratio` is after / before; `nights_before` is the number of measured nights since the
+    series began or was last near the level `after`; `was_back` is whether it has returned to near `before`.
     """
 
     index: int
@@ -93,10 +93,10 @@ def change_points(
 ) -> list[ChangePoint]:
     """The change points of one series of positive times, oldest first; NaN is a missing night.
 
-    Where nothing changes, the chance to find a change point is at most `significance`, also where nights
-    carry over to the next by an autocorrelation of up to MOST_CARRIED. It cannot tell what changed, only from
-    which night on, and that to within a night or two where the change is as small as the noise. A slow drift
-    comes out as steps, or not at all.
+    Where nothing changes, the chance of finding a change point is at most `significance`, even where nights
+    carry over to the next with an autocorrelation of up to MOST_CARRIED. It cannot tell what changed, only
+    from which night on, and only to within a night or two where the change is as small as the noise. A slow
+    drift comes out as steps, or not at all.
     """
     nights, times = _observed(values)
     tests = _tests(times, significance, draws)
@@ -112,17 +112,17 @@ def regressions(
     q: float = 0.05,
     draws: int = DRAWS,
 ) -> dict[Key, list[ChangePoint]]:
-    """The slow-downs that last, of many series: those with none are left out.
+    """The lasting slow-downs of many series; series with none are left out.
 
-    A slow-down is a change point with after / before of at least `practical_ratio`, after NIGHTS_BEFORE
-    nights at the level before; NIGHTS_BEFORE_HUGE for a step by HUGE_RATIO or more. It lasts when the
-    series was not back since, nor any level less than that above the level before: what was made good is
-    history, and what came back begins anew.
-    The tests of all series are put through Benjamini-Hochberg together, so on average at most a share `q` of
+    A slow-down is a change point with after / before of at least `practical_ratio`, following NIGHTS_BEFORE
+    nights at the old level, or NIGHTS_BEFORE_HUGE for a step by HUGE_RATIO or more. It lasts if the series
+    has not returned since and every later level is still that far above the old one: a slow-down that was
+    fixed is history, and one that comes back starts from scratch.
+    Benjamini-Hochberg is applied to the tests of all series together, so on average at most a share `q` of
     the change points found is chance, however many series there are.
 
-    Not found: what is as small as the noise, a drift in steps each below `practical_ratio`, and anything in
-    the first nights of a series. Reported though no code changed: a step of the machine itself that lasts,
+    Not found: changes as small as the noise, a drift in steps each below `practical_ratio`, and anything in
+    the first nights of a series. Reported although no code changed: a lasting step of the machine itself,
     such as its first move to another clock state after NIGHTS_BEFORE nights. The rates are in
     benchmarks/regressions_bench.py.
     """
@@ -159,17 +159,17 @@ def _observed(values: Sequence[float]) -> tuple[npt.NDArray[np.int64], Floats]:
 
 
 def _between(nights: npt.NDArray[np.int64], times: Floats, cuts: Mapping[int, float]) -> list[ChangePoint]:
-    """The change points at these cuts, each between the median levels of the segments beside it."""
+    """The change points at these cuts, each between the median levels of the segments on either side."""
     positions = sorted(cuts)
     p_values = [cuts[position] for position in positions]
     for number in range(len(positions)):
-        # A cut was placed when changes further on were still in the same segment and could draw it aside.
+        # When a cut was placed, later changes were still in the same segment and could pull it aside.
         start, end = [0, *positions, len(times)][number], [0, *positions, len(times)][number + 2]
         positions[number] = _best_cut(times, start, end)[0]
     levels = [float(np.median(segment)) for segment in np.split(times, positions) if len(segment)]
     found = []
     for position, p, before, after in zip(positions, p_values, levels[:-1], levels[1:], strict=True):
-        # Which of the two levels the nights are near, whatever cuts were found further away.
+        # Which of the two levels the nights are near, regardless of cuts further away.
         middle = np.log(_around(times[np.newaxis])[0] / before)
         step = math.log(after / before)
         earlier = np.flatnonzero(middle[:position] * step > _NEAR * step**2)
@@ -197,21 +197,21 @@ def _tests(times: Floats, significance: float, draws: int) -> list[_Test]:
         if test.p_value <= significance:
             segments += [(start, position), (position, end)]
         elif carried > MOST_CARRIED and end - start >= 2 * (NIGHTS_BEFORE + MIN_NIGHTS):
-            # Not noise: changes that undo each other, of which each half has fewer.
+            # Not noise: changes that cancel out; each half has fewer of them.
             segments += [(start, (start + end) // 2), ((start + end) // 2, end)]
     return done
 
 
 def _best_cut(times: Floats, start: int, end: int) -> tuple[int, float, float]:
-    """Where between `start` and `end` the two sides differ most, by how much, and the r beside the cut."""
+    """Where between `start` and `end` the two sides differ most, by how much, and r of the residuals."""
     cuts, statistics, r = _cuts(_tamed(np.log(times[np.newaxis, start:end])))
     return start + int(cuts[0]), float(statistics[0]), float(r[0])
 
 
 def _p_value(statistic: float, length: int, draws: int) -> float:
-    """How often the best cut of a series without change has so large a statistic.
+    """How often the best cut of a series without a change has a statistic this large.
 
-    The draws end early once enough of them did: the p-value stays valid (Besag and Clifford, 1991).
+    Drawing stops early once enough of them had: the p-value stays valid (Besag and Clifford, 1991).
     """
     done = as_extreme = 0
     largest: list[Floats] = []
@@ -244,7 +244,7 @@ def _chance(length: int, number: int) -> Floats:
 
 
 def _tamed(values: Floats) -> Floats:
-    """Each row with its wild nights drawn in to those around them; at the end three nights are a level."""
+    """Each row with its wild nights pulled in to those around them; at the end three nights are a level."""
     around = _around(values)
     distance = values - around
     limit = _WILD * np.quantile(np.abs(distance), 0.75, axis=1, keepdims=True)
@@ -261,8 +261,8 @@ def _around(values: Floats) -> Floats:
 def _cuts(values: Floats) -> tuple[npt.NDArray[np.int64], Floats, Floats]:
     """The best cut of each row, its statistic, and r.
 
-    That is F of the two means with MIN_NIGHTS or more on each side, times (1 - r) / (1 + r): the share of the
-    nights that speak for themselves where each carries over to the next by r.
+    The statistic is F of the two means with MIN_NIGHTS or more on each side, times (1 - r) / (1 + r): the
+    share of nights that are independent evidence where each carries over to the next by r.
     """
     rows, length = values.shape
     values = values - values.mean(axis=1, keepdims=True)
@@ -277,7 +277,7 @@ def _cuts(values: Floats) -> tuple[npt.NDArray[np.int64], Floats, Floats]:
     means = np.where(left, (total / cut)[:, np.newaxis], (-total / (length - cut))[:, np.newaxis])
     rest = values - means
     within = (rest**2).sum(axis=1)
-    # What is left of equal times is rounding: no noise, and no step where there is none.
+    # The residuals of equal times are only rounding: not noise, and no step where there is none.
     within = np.maximum(within, 1e-12)
     r = (rest[:, 1:] * rest[:, :-1]).sum(axis=1) / within
     scaled_by = np.clip(r + _CARRIED_BIAS / length, 0, _HIGHEST_R)

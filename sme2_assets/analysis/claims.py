@@ -1,10 +1,10 @@
 """Claims: sentences about what was measured, each with the predicate over the warehouse that makes it true.
 
-A sentence that people read is not put together where it is shown: it is a template here or in a module beside
-this one, and is filled in by `say`. The predicate is SQL that gives one boolean from the values of the
-sentence; it looks at the tables again, by another way than the code that found the values. Whoever listens
-(`heard`) gets everything that is said meanwhile, and can ask the warehouse whether it holds: that is how the
-tests check every sentence over warehouses that were made to provoke a false one.
+Sentences that people read are not assembled where they are shown: each is a `Claim` in a module of claims, a
+template that `say` fills in. The predicate is SQL that gives one boolean from the values of the sentence; it
+looks at the tables again, by a different route than the code that found the values. `heard` collects
+everything that is said, so that the warehouse can be asked whether it holds: that is how the tests check
+every sentence, on warehouses made to provoke a false one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Claim:
-    """`text` is a template of `str.format`; `holds` is SQL with the values as its parameters."""
+    """`text` is a `str.format` template; `holds` is SQL with the values as its parameters."""
 
     text: str
     holds: str
@@ -55,7 +55,7 @@ class Claim:
         return {name for _, name, _, _ in string.Formatter().parse(self.text) if name}
 
     def say(self, **values: Any) -> str:
-        """The sentence. Values that only the predicate needs, such as a run's id, are given as well."""
+        """The sentence. Also takes values that only the predicate needs, such as a run's id."""
         if missing := (self.fields | self.parameters) - set(values):
             raise TypeError(f"{self.text!r} lacks {', '.join(sorted(missing))}")
         said = Said(self, {name: _plain(value) for name, value in values.items()})
@@ -79,7 +79,7 @@ def heard() -> Iterator[list[Said]]:
 
 
 def _plain(value: Any) -> Any:
-    """As SQL takes it: a missing value is None, a number is Python's."""
+    """As SQL takes it: a missing value is None, a number is a plain Python one."""
     if isinstance(value, list | tuple | set | frozenset | np.ndarray):
         return [_plain(each) for each in value]
     if value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and np.isnan(value)):

@@ -1,6 +1,6 @@
 """One arm against another, SME2 on against off or any other factor: the rows of the `comparisons` table.
 
-A pair is compared only when the two runs were made together and differ in their factor alone; otherwise the
+A pair is compared only if the two runs were made together and differ in their factor alone; otherwise the
 comparison says why not. Columns of the first arm are called `off`, those of the second `on`. Emulated pairs
 are compared in what is real under emulation (which operators took SME2 kernels), never in time.
 """
@@ -51,7 +51,7 @@ _COUNTS = (
     *("operators", "matrix_operators"),
     *("sme2_operators_off", "sme2_operators_on", "sme2_operators_unknown"),
 )
-# What is not said where a ratio would mislead.
+# Left empty where a ratio would mislead.
 _RATIO = ("speedup", "speedup_low", "speedup_high", "bound_low", "bound_high", "p_value", "p_adjusted")
 _FACTS = ("category", *KEYS, "on_position", "op_type", "off_name", "on_name", "placebo", *_COUNTS)
 _BELOW_THE_CLOCK = "Below the clock's resolution: XNNPACK's whole microseconds can hide all of the time."
@@ -61,9 +61,9 @@ _BELOW_THE_CLOCK = "Below the clock's resolution: XNNPACK's whole microseconds c
 class ArmRounds:
     """One arm's rows: its `runs` row and its rows of the `*_rounds` views.
 
-    Those of operators have `on_sme_unit` of operator_facts beside them. Times of a clock that floors have
-    columns `least_ns` and `most_ns` beside `median_ns`, as far as they differ from it. `conditions` is what
-    the arm was measured under, where that is known.
+    Operator rows also have `on_sme_unit` from operator_facts. Times of a clock that floors have columns
+    `least_ns` and `most_ns` next to `median_ns`, where they differ from it. `conditions` are those that the
+    arm was measured under, if known.
     """
 
     run: dict[str, Any]
@@ -75,7 +75,7 @@ class ArmRounds:
 
 def why_not_a_pair(off: dict[str, Any], on: dict[str, Any]) -> str | None:
     """Why the two runs may not be compared at all, or None."""
-    # The first arm of several is what each of the others is compared with.
+    # Of several arms, each of the others is compared with the first.
     of_several = off["experiment"] == on["experiment"] == "arms" and off["arm"] == "a" < on["arm"]
     if not of_several and (off["arm"], on["arm"]) not in (("off", "on"), ("a", "b")):
         wanted = "a and another one" if off["experiment"] == "arms" else "off and on"
@@ -101,10 +101,10 @@ def why_times_do_not_compare(off: dict[str, Any], on: dict[str, Any]) -> str | N
 
 
 def why_outputs_differ(off: dict[str, Any], on: dict[str, Any]) -> str | None:
-    """How the outputs of an arm are wrong, or those of the two arms different, or None."""
+    """How the outputs of an arm are wrong, or how those of the two arms differ, or None."""
     for run in (off, on):
         # Written so that an unknown SQNR (NaN) does not pass. A finished program has no eager model: only its
-        # arms are compared.
+        # arms are compared with each other.
         if run["precision"] == AS_IS:
             continue
         if run["sqnr_db"] >= run["sqnr_threshold_db"]:
@@ -117,7 +117,7 @@ def why_outputs_differ(off: dict[str, Any], on: dict[str, Any]) -> str | None:
         return None
     if isinstance(on["arms_fault"], str):
         return f"The arms do not compute the same: {on['arms_fault']}."
-    # In runs from before the arms had bounds of their own.
+    # For runs from before the arms had bounds of their own.
     if pd.isna(on["arms_values"]) and not on["arms_sqnr_db"] >= on["sqnr_threshold_db"]:
         return (
             f"The outputs of the arms differ: {on['arms_sqnr_db']:.1f} dB, "
@@ -129,8 +129,8 @@ def why_outputs_differ(off: dict[str, Any], on: dict[str, Any]) -> str | None:
 def compare(off: ArmRounds, on: ArmRounds, noise_floor: float | None = None) -> pd.DataFrame:
     """The comparison of a true pair (see `why_not_a_pair`): model, categories, operators.
 
-    `noise_floor` is the ratio that identical arms reach on this device: what stays below it is noise. What
-    the placebo operators of the session differ by is noise too; a bias in them leaves no verdict.
+    `noise_floor` is the ratio that identical arms reach on this device: differences below it are noise, and
+    so is the difference of the session's placebo operators; if those show a bias, there is no verdict.
     """
     reason = why_times_do_not_compare(off.run, on.run)
     pairs = list(_pairs(off, on))
@@ -166,7 +166,7 @@ def compare(off: ArmRounds, on: ArmRounds, noise_floor: float | None = None) -> 
 def _confidence(
     off: ArmRounds, on: ArmRounds, rows: list[dict[str, Any]], reason: str | None, bias: str | None
 ) -> tuple[str | None, str | None]:
-    """How far the times of the session can be relied on; nothing where they do not compare."""
+    """How far the times of the session can be relied on; None where they do not compare."""
     if reason is not None or off.conditions is None or on.conditions is None:
         return None, None
     against = [] if bias is None else ["operators with the same kernel in both arms differ"]
@@ -181,7 +181,7 @@ def _pairs(off: ArmRounds, on: ArmRounds) -> Iterator[tuple[dict[str, Any], pd.D
     """Each thing that is compared, with its times per round in both arms."""
     factor = factor_of(off.run)
     if factor is not None and not factor.one_network:
-        # Operators of two networks have nothing to do with one another: they are counted and not paired.
+        # Operators of two networks have nothing to do with each other: they are counted, not paired.
         yield {**_facts("model"), **_counted(off, on)}, _joined(off.latency_rounds, on.latency_rounds, [])
         return
     operators = list(_operator_pairs(off, on))
@@ -227,7 +227,7 @@ def _operator_pairs(off: ArmRounds, on: ArmRounds) -> Iterator[tuple[dict[str, A
 
 
 def _counted(off: ArmRounds, on: ArmRounds) -> dict[str, int]:
-    """The same counts, of operators that are not paired; those of all operators are the second arm's."""
+    """The same counts for operators that are not paired; the totals are those of the second arm."""
     first, second = (arm.operator_rounds.drop_duplicates(KEYS)["on_sme_unit"] for arm in (off, on))
     counts = (len(second), second.notna().sum(), (first == ON).sum(), (second == ON).sum())
     return dict(zip(_COUNTS, map(int, (*counts, (second == UNKNOWN).sum())), strict=True))
@@ -249,18 +249,18 @@ def _facts(level: str, **known: Any) -> dict[str, Any]:
 
 
 def _joined(off: pd.DataFrame, on: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Both arms side by side; what only one of them has is kept, with nothing on the other side."""
+    """Both arms side by side; rows that only one of them has are kept, with nothing on the other side."""
     return off.merge(on, how="outer", on=["round", *keys], suffixes=("_off", "_on"), validate="one_to_one")
 
 
 def _first(values: pd.Series) -> str | None:
-    """The first value that is there, of a column that has one value or none."""
+    """The value of a column that has one distinct value or none."""
     there = values.dropna()
     return None if there.empty else str(there.iloc[0])
 
 
 def _why_not_one_thing(pair: pd.DataFrame) -> str | None:
-    """Why what stands in one place of both arms cannot be compared, or None."""
+    """Why the two sides of a pair cannot be compared, or None."""
     missing = pair[["median_ns_off", "median_ns_on"]].isna()
     if missing.all(axis=0).any():
         return str(pair["why_alone"].iloc[0]) if "why_alone" in pair else ONE_ARM
@@ -268,7 +268,7 @@ def _why_not_one_thing(pair: pd.DataFrame) -> str | None:
 
 
 def _timed(pair: pd.DataFrame, reason: str | None) -> dict[str, Any]:
-    """Times and speedup of one pair of series; nothing but the reason when times do not compare."""
+    """Times and speedup of one pair of series; only the reason if times do not compare."""
     reason = reason or _why_not_one_thing(pair)
     if reason is not None:
         return {**dict.fromkeys(_TIMES), "verdict": "not comparable", "reason": reason}
@@ -318,8 +318,8 @@ def _judge(
             "slow_rounds_off": len(modes[0]),
             "slow_rounds_on": len(modes[1]),
         }
-        # In the same rounds of both arms a slow mode is the machine's, and pairs take it out. Between
-        # identical arms it is the very noise that is looked for.
+        # A slow mode in the same rounds of both arms is the machine's, and pairing cancels it. Between
+        # identical arms it is the very noise that is being measured.
         mixed = modes[0] != modes[1] and runs[0]["experiment"] != "aa"
         if mixed:
             reason += f" {_modes_text(off, on, modes, names)}"
@@ -338,7 +338,7 @@ def _middle(times: Times) -> np.ndarray:
 
 
 def _by_mode(times: Times, slow: list[int]) -> tuple[float, float]:
-    """The median of an arm's ordinary and of its slow rounds; the same without a slow mode."""
+    """The medians of an arm's ordinary and of its slow rounds; equal without a slow mode."""
     middle = _middle(times)
     ordinary = np.delete(middle, slow)
     return float(np.median(ordinary)), float(np.median(middle[slow] if slow else ordinary))
@@ -347,7 +347,7 @@ def _by_mode(times: Times, slow: list[int]) -> tuple[float, float]:
 def _holds_between_modes(
     verdict: str, off: Times, on: Times, modes: tuple[list[int], list[int]], threshold: float
 ) -> bool:
-    """Whether the verdict is true of whichever modes the two arms happen to be in."""
+    """Whether the verdict holds whichever modes the two arms happen to be in."""
     (off_fast, off_slow), (on_fast, on_slow) = _by_mode(off, modes[0]), _by_mode(on, modes[1])
     if verdict == "faster":
         return off_fast / on_slow >= threshold

@@ -1,8 +1,8 @@
 """What a published SME unit could do with counted work: a roofline per operator, and never a measurement.
 
 The fast end of the range is the unit at its peak, or memory at its bandwidth, whichever takes longer. The
-slow end pays for whole tiles, also where a shape fills only part of one, for accumulators that a small shape
-leaves idle, and on top for memory, in which the kernels write and read their packed inputs once more.
+slow end pays for whole tiles even where a shape fills only part of one, for accumulators that a small shape
+leaves idle, and in addition for memory, where the kernels write and read their packed inputs once more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pandas as pd
 
 @dataclass(frozen=True)
 class Unit:
-    """The SME unit of a device, as somebody published it."""
+    """The SME unit of a device, as published."""
 
     name: str
     # 10^9 operations per second that one core gets out of it, two per multiply-accumulate.
@@ -51,13 +51,13 @@ _BYTES = {"fp32": 4, "fp16": 2, "int8": 1}
 
 
 def countable(operators: pd.DataFrame) -> pd.DataFrame:
-    """Those whose work is counted and whose shapes are known: of the others nothing can be projected."""
+    """Those whose work is counted and whose shapes are known: nothing can be projected for the others."""
     shapes = operators["input_shape"].notna() & operators["output_shape"].notna()
     return operators[shapes & (operators["macs"].fillna(0) > 0)]
 
 
 def projected_ns(operators: pd.DataFrame, unit: Unit) -> tuple[float, float]:
-    """The fastest and the slowest that these operators could be together on the unit."""
+    """The shortest and longest total time that these operators could take on the unit."""
     kinds = [_kind(data_type) for data_type in operators["data_type"]]
     rates = np.array([unit.gops[kind] for kind in kinds])
     macs = operators["macs"].to_numpy(float)
@@ -77,7 +77,7 @@ def projected_ns(operators: pd.DataFrame, unit: Unit) -> tuple[float, float]:
 
 
 def _kind(data_type: object) -> str:
-    """What is multiplied: dynamic quantisation multiplies integers, too."""
+    """What is multiplied: dynamic quantisation also multiplies integers."""
     text = str(data_type).removeprefix("P")
     return "int8" if text.startswith("Q") else "fp16" if text.startswith("F16") else "fp32"
 
@@ -88,6 +88,6 @@ def _dimensions(shape: str) -> list[int]:
 
 def _used(size: np.ndarray, tile: int) -> np.ndarray:
     """How much of the unit a side of this size uses. Kernels accumulate in two tiles by two, and the peak
-    takes all four: what fits into one tile leaves the other idle."""
+    needs all four: a side that fits into one tile leaves the other idle."""
     tiles = np.ceil(size / tile)
     return size / (tile * tiles) * np.minimum(tiles, 2) / 2

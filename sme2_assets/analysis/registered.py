@@ -2,7 +2,7 @@
 
 XNNPACK prints `Using <what> microkernel '<name>'.` when it fills a table of kernels, once per table and
 process. Such a line proves that a kernel is registered for this CPU. It does not prove that the model ran it,
-and a log has no line for what was filled before it began.
+and a log has no lines for tables that were filled before it began.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def registered_kernels(log_text: str) -> list[RegisteredKernel]:
 
 
 def require_registered(log_text: str, source: str) -> list[RegisteredKernel]:
-    """As `registered_kernels`, but a log without any is an error: it proves nothing, not even absence."""
+    """Like `registered_kernels`, but a log without any is an error: it proves nothing, not even absence."""
     kernels = registered_kernels(log_text)
     if not kernels:
         state = "is empty" if not log_text.strip() else "names no microkernel"

@@ -46,8 +46,8 @@ def timeline_rows(events: Events, warmup: int) -> pd.DataFrame:
     calls and portable kernels is framework overhead. XNNPACK rounds its operators to microseconds,
     so a delegate's overhead can come out slightly negative; it is kept as it is, because then the
     rows add up exactly. A trace whose events cannot be parts of one another is refused. A delegate's row that
-    is not XNNPACK's is of an `other delegate`, and nothing is concluded from its name. Inferences of several
-    operator sequences have places of their own for each (`paths`).
+    is not XNNPACK's has the backend `other delegate`, and nothing is concluded from its name. If inferences
+    took several operator sequences, each sequence has places of its own (`paths`).
     """
     require_conserved(events)
     executes = np.flatnonzero(events.kind == EventKind.METHOD_EXECUTE)
@@ -67,7 +67,7 @@ def timeline_rows(events: Events, warmup: int) -> pd.DataFrame:
     has_kernel = np.zeros(len(events), dtype=bool)
     kernels = of_kind(EventKind.NATIVE_CALL)
     has_kernel[parent_rows[kernels][parent_rows[kernels] >= 0]] = True
-    # An operator call that names no kernel is its own operator row, with a name nobody knows.
+    # An operator call that names no kernel is its own operator row, with an unknown name.
     calls = of_kind(EventKind.OPERATOR_CALL)
     portable_ops = np.sort(np.concatenate([kernels, calls[~has_kernel[calls]]]))
 
@@ -139,7 +139,7 @@ def _with_names(rows: pd.DataFrame, events: Events, operators: npt.NDArray[np.in
     """Adds the columns that follow from name and backend, looked up once per distinct pair."""
     backend = rows["backend"].to_numpy()
     kind = rows["kind"].to_numpy()
-    # One number per pair: first the overhead kinds, which have no name of the trace, then name and backend.
+    # One number per pair: first the overhead kinds, which have no name in the trace, then name and backend.
     pair = kind.copy()
     pair[: len(operators)] = len(KINDS) + events.name[operators] * len(BACKENDS) + backend[: len(operators)]
     occurs = np.bincount(pair) > 0
@@ -181,14 +181,14 @@ def _facts_of_pair(pair: int, names: list[str]) -> _NameFacts:
 
 
 def _categorical(values: list[str | None], inverse: npt.NDArray[np.intp]) -> pd.Categorical:
-    # Typed, because without any level pandas would take another type, and could not join the two.
+    # Typed, because without any level pandas would choose another type and could not join the two.
     levels = pd.Index(sorted({value for value in values if value is not None}), dtype="str")
     code_of = {None: -1, **{level: code for code, level in enumerate(levels)}}
     return pd.Categorical.from_codes(np.array([code_of[value] for value in values])[inverse], levels)
 
 
 def _sum_by(groups: npt.NDArray[np.int64], values: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
-    """Sums per group, in integers: exact for every duration, which np.bincount's floats are not."""
+    """Sums per group, in integers: exact for every duration, unlike np.bincount's floats."""
     sums = np.zeros(size, dtype=np.int64)
     np.add.at(sums, groups, values)
     return sums

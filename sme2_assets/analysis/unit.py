@@ -1,13 +1,12 @@
 """Does an operator run on the SME unit? The one definition: on, off, or unknown.
 
-The rule is SQL, because all that is shown reads it in the warehouse: the column `on_sme_unit` of the view
-operator_facts, counted in the view unit_use. Publishing puts the expressions into the views by their names;
-the same ones tell a session whether it has to sample for longer. Nothing else decides about the unit.
+The rule is SQL, because everything that is shown reads it from the warehouse: the column `on_sme_unit` of the
+view operator_facts, counted in the view unit_use. Publishing puts the expressions into the views by name; a
+session uses the same ones to decide whether it has to sample for longer. Nothing else decides about the unit.
 
-Samples decide where there are enough of them. What tells is only a sample in a kernel that computes: threads
-that wait, packing, and the library's own bookkeeping say nothing. Without them the name decides, where it
-says something (QP8 names kernels with and without SME2), or that no kernel of the library fits. What is left
-is unknown.
+Samples decide where there are enough of them. Only samples in a kernel that computes count: waiting threads,
+packing and the library's own bookkeeping say nothing. Without them the name decides, if it says anything (QP8
+names kernels with and without SME2), or the fact that no kernel of the library fits. The rest is unknown.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ if TYPE_CHECKING:
 
 ON, OFF, UNKNOWN = "on", "off", "unknown"
 
-# Of an operator on the unit nearly all telling samples are in SME kernels. But a sample's clock is read late
-# now and then, and single samples of the operator before are found in the next one (45 times in 28 emulated
-# runs of toy_cnn): so few prove nothing, neither for an operator nor against what all others of it show.
+# For an operator on the unit nearly all telling samples are in SME kernels. But now and then a sample's clock
+# is read late, and a single sample of one operator is found in the next (45 times in 28 emulated runs of
+# toy_cnn): so few prove nothing, neither for an operator nor against what all its other samples show.
 FEWEST_SME_SAMPLES = 5
 LEAST_SME_SHARE = 0.5
 LATE_SHARE = 0.05
-# With half of them or more on SME, at most one of twenty there happens to one operator in 50,000.
+# Where at least half of the time is on SME, the chance of at most one in twenty samples there is 1 in 50,000.
 ENOUGH_SAMPLES = 20
 
-# Of a row of kernel_samples. A function that only answers questions (role query) carries the name of an
-# instruction set and uses none. Most NEON microkernels of a stripped library have no name: that they compute
-# is told by the instruction.
+# For a row of kernel_samples. A function that only answers questions (role query) carries the name of an
+# instruction set but does not use it. Most NEON microkernels of a stripped library have no name: the
+# instruction shows that they compute.
 IS_SME = "coalesce((isa IN ('sme', 'sme2') AND role IN ('compute', 'pack')) OR unit = 'SME', false)"
 IS_TELLING = (
     f"({IS_SME} OR coalesce(role = 'compute', false) OR (symbol IS NULL AND unit IN ('SIMD/FP', 'SVE')))"
 )
 
-# Of an operator: `named` is whether its name implies an SME2 kernel; telling_samples and certain_sme_samples
-# leave out those at the border to another operator.
+# For an operator: `named` is whether its name implies an SME2 kernel; telling_samples and certain_sme_samples
+# leave out samples at the border to another operator.
 EXECUTED = (
     "((named AND certain_sme_samples > 0) OR "
     f"(certain_sme_samples >= {FEWEST_SME_SAMPLES} "
@@ -47,7 +46,8 @@ EXECUTED = (
 )
 _HARDLY_SME = f"certain_sme_samples <= {LATE_SHARE} * telling_samples"
 _ELSEWHERE = f"(telling_samples >= {ENOUGH_SAMPLES} AND {_HARDLY_SME})"
-# `no_kernel` is whether no SME2 kernel of the library fits, or others of its kind have another name for one.
+# `no_kernel` is whether no SME2 kernel of the library fits, or operators of its kind that have one are named
+# differently.
 UNIT_STATE = f"""CASE
         WHEN fidelity = 'reference' OR category NOT IN ('CONV', 'GEMM') THEN NULL
         WHEN {EXECUTED} THEN '{ON}'
@@ -58,7 +58,7 @@ UNIT_STATE = f"""CASE
 
 
 def filled_in(sql: str) -> str:
-    """SQL with the expressions of this module in the places that name them."""
+    """SQL with this module's expressions in place of their names."""
     for name in ("IS_SME", "IS_TELLING", "EXECUTED", "UNIT_STATE"):
         sql = sql.replace(f"{{{{{name}}}}}", globals()[name])
     return sql
@@ -67,8 +67,8 @@ def filled_in(sql: str) -> str:
 def unsettled(operators: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
     """The convolutions and matrix products of a process with SME2 on whose unit is unknown so far.
 
-    `operators` are rows of `timeline_rows`, `samples` of `kernel_sample_rows`. Given back are their names and
-    how many telling samples each has.
+    `operators` are rows of `timeline_rows`, `samples` of `kernel_sample_rows`. Returns their names and how
+    many telling samples each has.
     """
     with duckdb.connect() as connection:
         connection.register("operators", operators)

@@ -1,7 +1,7 @@
 """`sme2 demo`: from nothing to a finding, in one command.
 
-Belongs here: what the demo does in which order, and how its end is printed. Heavy imports happen inside the
-command.
+Belongs here: what the demo does, in what order, and how its result is printed. Heavy imports happen inside
+the command.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 def demo(store: Store, model: str, as_json: bool) -> None:
     """Profile MODEL at all its precisions, and show what runs on the SME unit.
 
-    Fetches the emulator if there is none, measures on every platform here that says something about SME2,
-    and ends with one table, the one finding in it, and the report to read next. Exit code 1: something that
+    Fetches the emulator if it is missing, measures on every platform here that says something about SME2,
+    and prints one table, its main finding, and the report to read next. The exit code is 1 if something that
     should work was left out.
     """
-    # Before Dagster is loaded: a mistyped name is told at once.
+    # Before Dagster is loaded, so that a mistyped name is reported at once.
     variants = variants_of(model)
     with progress_log() as log:
         run_ids, left_out = _measured(store, variants, log)
@@ -72,7 +72,7 @@ def _measured(store: Store, variants: list[str], log: ProgressLog) -> tuple[list
     try:
         EmulatedTarget(store.tools).provision(log)
     except Sme2Error as error:
-        # It is among what is left out, then, and everything else is measured.
+        # It is then listed as left out, and everything else is measured.
         log(f"emulated: {error}")
     wanted = requests_for_this_machine(store, variants, SME2_STATES)
     for note in wanted.notes:
@@ -84,7 +84,7 @@ def _measured(store: Store, variants: list[str], log: ProgressLog) -> tuple[list
 
 @dataclass(frozen=True)
 class _Baseline:
-    """A run with SME2 off alone: its latency, with nothing to compare it with."""
+    """The latency of a run with SME2 off only, with nothing to compare it with."""
 
     run_id: str
     variant: str
@@ -97,7 +97,7 @@ class _Baseline:
 
 @dataclass(frozen=True)
 class _Result:
-    """What the demo has to show."""
+    """What the demo shows."""
 
     used: list[UnitUse]
     speedups: dict[str, str]
@@ -159,7 +159,7 @@ class _Result:
 
 
 def _speedups(warehouse: Warehouse, run_ids: Sequence[str]) -> dict[str, str]:
-    """The speedups of pairs on hardware in words, by the run with SME2 on."""
+    """The speedups of pairs on hardware as text, by the run with SME2 on."""
     from sme2_assets.report.tables import speedup_text
 
     rows = warehouse.query(

@@ -13,7 +13,7 @@ from sme2_assets.store import Store
 @click.command()
 @click.pass_obj
 def mcp(store: Store) -> None:
-    """Serve the Model Context Protocol on standard input and output, for an assistant that starts this.
+    """Serve the Model Context Protocol on standard input and output, to the assistant that starts it.
 
     How to register it: docs/assistants.md.
     """

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 # Wider than any table.
 WHOLE = 100_000
-# A column keeps this many characters, if it has them; what is longer is wrapped.
+# A column keeps this many characters, if it has them; longer text is wrapped.
 LEAST_WIDTH = 18
-# Beside a cell: its border and its padding.
+# A cell's border and padding.
 FRAME = 3
-# So few rows are shown as records where a table does not fit.
+# Up to this many rows are shown as records where a table does not fit.
 FEW_ROWS = 3
 HOW_TO_SEE = "--records shows them, or name the columns you want"
 
 
 def show_answer(answer: Answer, records: bool = False, how: str = HOW_TO_SEE) -> None:
-    """Rows as a table as wide as there is room, and how many they are.
+    """Prints rows as a table, as wide as there is room, and their number.
 
-    Columns that do not fit are counted, and `how` says how to see them; of few rows all columns are shown, as
-    records. A pipe or a file has no width: what is wide stays whole there.
+    Columns that do not fit are counted, and `how` says how to see them; a few rows are shown as records, with
+    all columns. A pipe or a file has no width: nothing is cut there.
     """
     cells = [[_cell(value) for value in row] for row in answer.rows]
     fitting = _fitting(answer.columns, cells, out.width) if out.is_terminal else len(answer.columns)
@@ -48,7 +48,7 @@ def show_answer(answer: Answer, records: bool = False, how: str = HOW_TO_SEE) ->
 
 
 def _fitting(columns: tuple[str, ...], cells: list[list[str]], width: int) -> int:
-    """How many of the columns, from the first, have room beside each other; one at least."""
+    """How many of the columns, from the first, fit next to each other; at least one."""
     left = width - 1
     for index, name in enumerate(columns):
         natural = max([len(name), *(len(row[index]) for row in cells)])
@@ -61,7 +61,7 @@ def _fitting(columns: tuple[str, ...], cells: list[list[str]], width: int) -> in
 def _print_table(columns: tuple[str, ...], cells: list[list[str]]) -> None:
     table = Table()
     for name in columns:
-        # An id that is too long goes on below: cut, it would be none.
+        # An id that is too long is wrapped: cut off, it would be useless.
         table.add_column(escape(name), overflow="fold")
     for row in cells:
         table.add_row(*map(escape, row))

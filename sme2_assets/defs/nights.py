@@ -1,7 +1,7 @@
-"""The nights: a schedule that asks for a run of each pair, and a sensor that sums up when they have ended.
+"""The nights: a schedule that requests a run for each pair, and a sensor that sums up when they have ended.
 
-Belongs here: when a night is, what runs it has, when it is over. Does not: what came of it (the asset
-`night_summary`); retries, the queue, one run to a device, runs that hang or die (Dagster, see dagster.yaml).
+Belongs here: when a night is, what runs it has, when it is over. Does not: its results (the asset
+`night_summary`); retries, the queue, one run per device, runs that hang or die (Dagster, see dagster.yaml).
 """
 
 from collections.abc import Iterator
@@ -35,11 +35,11 @@ from sme2_assets.targets.host import host_platform
 from sme2_assets.targets.inventory import read_inventory
 
 MAX_RETRIES = 2
-# No pair takes so long. A run of a machine that went down is ended by this, and tried again.
+# No pair takes this long. It ends a run whose machine went down, so that it is tried again.
 MAX_RUNTIME = timedelta(hours=3)
 # A comparison follows a pair within a minute or two; a summary waits no longer than this for one that failed.
 COMPARISON_PATIENCE = timedelta(minutes=15)
-# Comparisons of one pair that several devices of a night may give.
+# Comparisons of one pair that several devices may make in a night.
 RECENT = 20
 # How far back the sensor looks for nights without a summary.
 MEMORY = timedelta(days=7)
@@ -52,13 +52,13 @@ def nightly_schedule(when: Nights) -> dg.ScheduleDefinition:
         job=profile_job,
         cron_schedule=when.cron,
         execution_timezone=when.time_zone,
-        # A night takes the machine for hours, so whoever wants it says so.
+        # A night occupies the machine for hours, so it must be switched on.
         default_status=dg.DefaultScheduleStatus.RUNNING if when.on else dg.DefaultScheduleStatus.STOPPED,
     )
     def schedule(
         context: dg.ScheduleEvaluationContext, lab: Lab, nights: Nights
     ) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        """One run for each pair. Of nights that were missed, Dagster starts the newest."""
+        """One run for each pair. If nights were missed, Dagster starts only the newest."""
         for record in _runs_of_nights(context.instance):
             if record.dagster_run.status not in ENDED:
                 yield dg.SkipReason(f"Night {record.dagster_run.tags[NIGHT_TAG]} is still running.")
@@ -101,7 +101,7 @@ def _tags(night: str, lab: Lab, platform: str, device: str | None = None) -> dic
 
 
 def _name(instance: dg.DagsterInstance, lab: Lab, date: str) -> str:
-    """The date and then date-2, date-3: a night that is started again does not overwrite the first."""
+    """The date, then date-2, date-3: a night that is started again does not overwrite the first."""
     night, number = date, 2
     while (night_folder(lab.store) / f"{night}.json").exists() or runs_of_night(instance, night):
         night, number = f"{date}-{number}", number + 1
@@ -130,8 +130,8 @@ def night_sensor(
 ) -> Iterator[dg.RunRequest | dg.SkipReason]:
     """When all pairs of a night have ended, well or not: noise of the machine, slow-downs, summary, in turn.
 
-    It looks at all runs of a night, and not at each as it ends, because a night may end with a success, with
-    a failure that is not tried again, with a run that was stopped, or with a comparison.
+    It looks at all runs of a night, not at each as it ends, because a night may end with a success, with a
+    failure that is not retried, with a run that was stopped, or with a comparison.
     """
     names = {record.dagster_run.tags[NIGHT_TAG] for record in _runs_of_nights(context.instance)}
     for night in sorted(names):
@@ -144,9 +144,9 @@ def night_sensor(
 
 def _what_follows(night: str, lab: Lab, nights: Nights) -> Iterator[dg.RunRequest]:
     """After the pairs, in this order."""
-    # A night of devices alone leaves this machine alone.
+    # A night that only uses devices leaves this machine alone.
     native = host_platform() if nights.platforms or not nights.devices else None
-    # Elsewhere there are no verdicts on times that a noise floor would serve.
+    # Elsewhere there are no verdicts on times, so a noise floor has no use.
     if native is not None and lab.target(native).fidelity == "hardware":
         variant = nights.variants[0] if nights.variants else variants()[0].key
         yield dg.RunRequest(
@@ -163,7 +163,7 @@ def _what_follows(night: str, lab: Lab, nights: Nights) -> Iterator[dg.RunReques
 
 
 def _is_over(instance: dg.DagsterInstance, record: dg.RunRecord) -> bool:
-    """Whether nothing more comes of a run: no retry, and no comparison of the pair it measured."""
+    """Whether nothing more follows a run: no retry, and no comparison of the pair it measured."""
     run = record.dagster_run
     if run.status not in ENDED:
         return False
@@ -182,7 +182,7 @@ def _is_over(instance: dg.DagsterInstance, record: dg.RunRecord) -> bool:
         ),
         limit=RECENT,
     )
-    # Another device may have measured the same pair. A retry that began after measuring made no session.
+    # Another device may have measured the same pair. A retry that began after measuring has no session.
     made = materialisations_in(instance, run.run_id, "etdump_traces")
     measured = {it.metadata["session_id"].value for it in made}
     sessions = [it.asset_materialization.metadata for it in compared.records if it.asset_materialization]

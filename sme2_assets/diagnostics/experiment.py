@@ -77,7 +77,7 @@ def _check_targets(made: Checkup, loaded: Loaded, plan: Planned, lab: Lab) -> No
 
 
 def _other_way(from_kit: bool, platform: str, sme2: str, fidelity: str) -> str:
-    """What a person can do who has no such target."""
+    """What someone without such a target can do."""
     if from_kit:
         others = [f"--platform {name}" for name in ("linux", "emulated") if name != platform]
         return f"Or measure elsewhere: {' or '.join(others)}."

@@ -1,8 +1,8 @@
-"""`sme2 smoke`: the whole way once, as short as it can be, in a data folder of its own.
+"""`sme2 smoke`: the whole chain once, as short as possible, in a data folder of its own.
 
-What belongs here: the order of the steps and where they happen. What does not: the steps themselves; each is
-the code that a real measurement uses. What is measured is far too little for a verdict and is thrown away;
-only artifacts that are named by content (runner, model, tools) are shared with the real data folder.
+Belongs here: the order of the steps and where they happen. Does not: the steps themselves; each is the code
+that a real measurement uses. It measures far too little for a verdict, and the results are thrown away; only
+artifacts that are named by content (runner, model, tools) are shared with the real data folder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sme2_assets.store import Store
 from sme2_assets.targets.host import is_arm64
 
 VARIANT = "toy_cnn-fp32"
-# As little as gives every pass and every table something to do.
+# Just enough to give every pass and every table something to do.
 SETTINGS = {"rounds": 1, "iterations": 3, "warmup": 1, "kernel_rounds": 1, "quiet_patience_s": 0}
 
 Log = Callable[[str], None]
@@ -34,7 +34,7 @@ def smoke(
     watch: Callable[[CheckStep], None] = lambda step: None,
 ) -> Checkup:
     """Doctor, runner, model, measurement, analysis, export, validation. `keep`: where the data stays."""
-    # A reference says nothing about SME2: on such a machine the emulated pair is the main job.
+    # A reference says nothing about SME2: on such a machine the emulated pair is what matters.
     native = is_arm64()
     emulated = emulated or not native
     made = Checkup(str(keep or "a data folder of its own"), "smoke test", watch)
@@ -46,7 +46,7 @@ def smoke(
 
 
 def _take_steps(made: Checkup, store: Store, own: Store, native: bool, emulated: bool, log: Log) -> None:
-    # Only here: what is behind them takes seconds to import, and `sme2 --help` must not wait for it.
+    # Imported here: these take seconds, and `sme2 --help` must not wait for them.
     from sme2_assets import launch
     from sme2_assets.defs.resources import Lab
     from sme2_assets.diagnostics.doctor import examine
@@ -107,7 +107,7 @@ def _build(own: Store, native: bool, log: Log) -> str:
 
 
 def _native(lab) -> tuple[str, tuple[str, ...]]:  # type: ignore[no-untyped-def]
-    """The platform that this machine is itself, and the states it can give."""
+    """This machine's own platform, and the states it offers."""
     from sme2_assets.targets import SME2_STATES
     from sme2_assets.targets.host import host_platform
 
@@ -124,7 +124,7 @@ def _native(lab) -> tuple[str, tuple[str, ...]]:  # type: ignore[no-untyped-def]
 def _own_data_folder(store: Store, keep: Path | None) -> Iterator[Store]:
     """A data folder that shares artifacts and tools with the real one, and nothing else.
 
-    The environment names it too, because processes and libraries look there; it is put back afterwards.
+    The environment names it too, for processes and libraries that look there; it is restored afterwards.
     """
     with tempfile.TemporaryDirectory(prefix="sme2-smoke-", ignore_cleanup_errors=True) as temporary:
         own = Store((keep or Path(temporary) / "data").resolve())

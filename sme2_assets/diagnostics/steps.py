@@ -18,7 +18,7 @@ PASSED, FAILED, NOTE, NOT_REACHED = "passed", "failed", "note", "not reached"
 
 @dataclass
 class CheckStep:
-    """One step. A note is worth knowing and no failure."""
+    """One step. A note is worth knowing, but not a failure."""
 
     name: str
     status: str = NOT_REACHED
@@ -36,12 +36,12 @@ class CheckStep:
 
 
 class _Stopped(Exception):
-    """A step failed that the others stand on."""
+    """A step failed that the others depend on."""
 
 
 @dataclass
 class Checkup:
-    """All steps of one thing, in order. `watch` hears of each as it ends."""
+    """All steps of one thing, in order. `watch` gets each as it ends."""
 
     what: str
     kind: str
@@ -62,15 +62,15 @@ class Checkup:
         return round(sum(step.seconds for step in self.steps), 3)
 
     def expect(self, *names: str) -> None:
-        """Names steps that will be taken; what stops the others before them leaves them not reached."""
+        """Names the steps to come; if an earlier one stops the checkup, they stay not reached."""
         known = {step.name for step in self.steps}
         self.steps += [CheckStep(name) for name in names if name not in known]
 
     @contextmanager
     def step(self, name: str, *, optional: bool = False) -> Iterator[CheckStep]:
-        """Takes a step: it passes if the block ends without saying otherwise, and fails by an Sme2Error.
+        """Takes a step: it fails on an Sme2Error, and otherwise passes unless the block says something else.
 
-        What is optional and not there is a note.
+        An optional step that fails is a note.
         """
         step = next((it for it in self.steps if it.name == name and it.status == NOT_REACHED), None)
         if step is None:
@@ -91,7 +91,7 @@ class Checkup:
 
     @contextmanager
     def until_a_failure(self) -> Iterator[None]:
-        """In the block the first step that fails is the last one that is taken."""
+        """Within the block, the first step that fails is the last one."""
         self._stops = True
         try:
             yield
@@ -108,7 +108,7 @@ class Checkup:
 
 
 def detail_of(found: Availability) -> str:
-    """What an availability says; an error with its remedy where the thing is not there."""
+    """The detail of an availability; an error with its remedy if the thing is missing."""
     if not found.ok:
         raise Sme2Error(found.detail, found.remedy)
     return found.detail

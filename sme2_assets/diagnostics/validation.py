@@ -1,4 +1,4 @@
-"""`sme2 validate`: which kind of thing a run id, a file or a folder is, and what looks at that kind."""
+"""`sme2 validate`: what kind of thing a run id, a file or a folder is, and which check is for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EXPERIMENT_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def validate(what: str, store: Store) -> Checkup:
-    """Looks at a run by its id, or at a file or folder by its path. A path wins where both exist."""
+    """Looks at a run by its id, or at a file or folder by its path. A path wins if both exist."""
     path = Path(what)
     if path.is_dir():
         return _validate_folder(path, store)
@@ -88,6 +88,6 @@ def _is_own_manifest(path: Path) -> bool:
     try:
         document = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):
-        # Broken: most likely ours, where the folder has nothing else that tells.
+        # Broken, so judged by the folder: rounds are ours.
         return next(path.parent.glob("round_*"), None) is not None
     return isinstance(document, dict) and "run_id" in document and "identity" in document

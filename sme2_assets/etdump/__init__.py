@@ -1,7 +1,7 @@
 """ETDump bytes -> columns: one row per profile event, in file order.
 
-What belongs here: the FlatBuffer layout of an ETDump, the check of every offset in it, and the tree that its
-flat list of events means (which row lies inside which call). Pure functions of bytes, NumPy only.
+What belongs here: the FlatBuffer layout of an ETDump, the check of every offset in it, and the tree behind
+its flat list of events (which row is inside which call). Pure functions of bytes, NumPy only.
 What does not: categories and statistics (`analysis`), the warehouse, ExecuTorch's Python modules, Dagster.
 """
 

@@ -1,8 +1,8 @@
 """Finding equal values among many, fast when few are distinct: the core of dictionary encoding.
 
 `np.unique` sorts; a trace of a million events has a few dozen names and layouts, which a small table finds
-without sorting. What the table cannot tell apart falls back to a slower exact way, so results never depend on
-luck with hashes, and a file made to collide only makes itself slow.
+without sorting. Values that the table cannot tell apart go through a slower exact method, so results never
+depend on luck with hashes, and a file made to collide only makes itself slow.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ LONGEST_VECTORISED_TEXT = 128
 
 
 def group_equal(values: Rows) -> tuple[Rows, Rows]:
-    """Codes 0, 1, ... by first appearance, and the row where each appears first. No value is negative."""
+    """Codes 0, 1, ... by first appearance, and the row where each first appears. No value may be negative."""
     return _number(_first_equal(values, values & ((1 << _SLOT_BITS) - 1)))
 
 
 def group_equal_texts(u8: NDArray[np.uint8], start: Rows, length: Rows) -> tuple[Rows, Rows]:
-    """As `group_equal`, for the strings at `start` (multiples of four) in a buffer of bytes.
+    """Like `group_equal`, for the strings at `start` (multiples of four) in a buffer of bytes.
 
-    The buffer has at least LONGEST_VECTORISED_TEXT bytes after the start of the last string.
+    The buffer must have at least LONGEST_VECTORISED_TEXT bytes after the start of the last string.
     """
     words = _words(u8, start, length)
     key = length.astype(np.uint64)
@@ -38,12 +38,12 @@ def group_equal_texts(u8: NDArray[np.uint8], start: Rows, length: Rows) -> tuple
 
 
 def _words(u8: NDArray[np.uint8], start: Rows, length: Rows) -> NDArray[np.uint64]:
-    """A row per string: its bytes as 64-bit words, zero behind its end."""
+    """A row per string: its bytes as 64-bit words, zero after its end."""
     count = (min(int(length.max(initial=0)), LONGEST_VECTORISED_TEXT) + 7) // 8
     if count == 0:
         return np.empty((len(start), 0), dtype=np.uint64)
-    # One item of the view per multiple of four, each as wide as the longest string: they overlap, so that one
-    # indexing copies all strings.
+    # One item of the view per multiple of four, each as wide as the longest string: they overlap, so that a
+    # single indexing operation copies all strings.
     every = np.ndarray((len(u8) - 8 * count) // 4 + 1, dtype=f"V{8 * count}", buffer=u8, strides=4)
     words = every[start >> 2].view(np.uint64).reshape(len(start), count)
     kept = np.clip(np.arange(LONGEST_VECTORISED_TEXT + 1)[:, None] - 8 * np.arange(count), 0, 8)
@@ -56,7 +56,7 @@ def _first_equal(keys: NDArray[np.int64] | NDArray[np.uint64], slots: Rows) -> R
     """For every row, the first row with an equal key. Equal keys have equal slots."""
     rows = np.arange(len(keys), dtype=np.int64)
     table = np.empty(1 << _SLOT_BITS, dtype=np.int64)
-    table[slots[::-1]] = rows[::-1]  # of several rows for a slot the last one stays: the first of the file
+    table[slots[::-1]] = rows[::-1]  # of several rows for a slot the last written stays: the file's first
     representative = table.take(slots)
     left = np.flatnonzero(keys.take(representative) != keys)
     if len(left):
@@ -68,9 +68,9 @@ def _first_equal(keys: NDArray[np.int64] | NDArray[np.uint64], slots: Rows) -> R
 def _settle_doubtful(
     u8: NDArray[np.uint8], start: Rows, length: Rows, words: NDArray[np.uint64], representative: Rows
 ) -> None:
-    """Gives rows that are not equal to their representative, or too long to know, a true one.
+    """Gives rows that differ from their representative, or are too long to know, a true one.
 
-    Such rows only ever equal one another: equal strings have equal hashes.
+    Such rows can only equal one another: equal strings have equal hashes.
     """
     doubtful = (length != length.take(representative)) | (length > LONGEST_VECTORISED_TEXT)
     as_items = words.view(f"V{8 * words.shape[1]}").ravel() if words.size else words

@@ -1,9 +1,9 @@
-"""How near the two arms of a pair must be to each other, value by value, and how near they were.
+"""How close the two arms of a pair must be to each other, value by value, and how close they were.
 
 The arms run the same program on the same inputs: they differ by rounding alone, which is far less than either
 differs from the eager model. So they have bounds of their own, which docs/numerics.md derives. An average
-hides a fault in one place: every bound holds for the whole value, for each channel, for each row (all
-channels at one place), for each row and column of a tile, which is what a kernel writes at once, and for each
+hides a fault in one place: there are bounds for the whole value, for each channel, for each row (all channels
+at one position), for each row and column of a tile, which is what a kernel writes at once, and for each
 element.
 """
 
@@ -23,51 +23,51 @@ from sme2_assets.evidence.numerics import as_matrix, below_normal
 ARMS_FILE = "arms.json"
 TAPS_FILE = "taps.json"
 
-# fp32, fp16: computed in that type. static: 8-bit values, or what follows them. dynamic: fp32 values behind
-# activations that were quantised at run time. unknown: of a finished program, which does not tell.
+# fp32, fp16: computed in that type. static: 8-bit values, or what follows them. dynamic: fp32 values after
+# activations that were quantised at run time. unknown: from a finished program, which does not say.
 Kind = Literal["fp32", "fp16", "static", "dynamic", "unknown"]
 
-# Half the distance of two numbers around 1: what one rounding changes at most, relatively.
+# Half the distance between two numbers around 1: the most that one rounding changes, relatively.
 UNIT = {"fp32": 2.0**-24, "fp16": 2.0**-11}
-# One of 127 steps: how far an activation moves that is rounded the other way.
+# One of 127 steps: how far an activation moves if it is rounded the other way.
 STEP = 1 / 127
 # Rows and columns of a tile of 32-bit accumulators with 512-bit vectors.
 TILE = 16
 # Rounding n times is a random walk of sqrt(n) units. These are multiples of that.
 WHOLE, PART, LANES, ELEMENT = 2.0, 4.0, 5.0, 16.0
-# The same in steps, and what is telling. An unknown program may be fp16 as well.
+# The same in steps, and TELLING in steps. An unknown program may also be fp16.
 IN_STEPS = {"dynamic": (0.5, 1.0, 2.0, 4.0, 4.0), "unknown": (8.0, 16.0, 20.0, 64.0, 16.0)}
-# Of a part that stands out of the rounding by this much, at least half must be there.
+# In a part that exceeds the rounding by this much, the error may be at most half of the signal.
 TELLING, HALF = 4.0, 0.5
-# 8-bit values that may be one step apart: some, in case of ties, and this share.
+# How many 8-bit values may be one step apart: a few, in case of ties, plus this share.
 TIES, TIE_SHARE = 2, 0.01
-# What is said of an error where nothing may differ at all: a finite number, because infinity is not JSON.
+# The ratio reported for an error where nothing may differ at all: finite, because JSON has no infinity.
 _BEYOND = 1e9
 
 
 class ComparedValue(Part):
-    """A value in which the arms are compared: an output, or what an operator gives."""
+    """A value in which the arms are compared: an output of the model or of an operator."""
 
     name: Text
     operator: StrictStr
     module: StrictStr | None
     kind: Kind
-    # Products that were summed on the way to one element, by this operator and all before it.
+    # Products summed on the way to one element, by this operator and all before it.
     terms: Count
     channel_axis: Annotated[int, Field(strict=True)]
 
 
 class Taps(Document):
-    """What the outputs of the program with taps are: those of the model first, then the values between."""
+    """The outputs of the program with taps: those of the model first, then intermediate values."""
 
     VERSION: ClassVar[int] = 1
     REMEDY: ClassVar[str] = "Export the model again."
 
     outputs: Count
     values: list[ComparedValue]
-    # Operators whose values are not among the outputs, because they are too large.
+    # Operators whose values are not among the outputs because they are too large.
     left_out: list[Text]
-    # Why there are no values between, where that is so.
+    # Why there are no intermediate values, if there are none.
     only_outputs: StrictStr | None = None
 
     def without_taps(self, why: str) -> Taps:
@@ -82,7 +82,7 @@ class Taps(Document):
 
 
 class ArmsAgreement(Part):
-    """How near the arms are in one value."""
+    """How close the arms are in one value."""
 
     name: Text
     operator: StrictStr
@@ -90,7 +90,7 @@ class ArmsAgreement(Part):
     kind: Kind
     elements: Count
     equal_share: Number
-    # The largest difference of two elements; in steps for 8-bit values.
+    # The largest difference between elements; in steps for 8-bit values.
     largest_error: Number | None
     # The error as a share of its bound, where that is largest. Above 1 the arms differ.
     of_bound: Number
@@ -107,9 +107,9 @@ class ArmsNumerics(Document):
     sqnr_db: Number
     values: list[ArmsAgreement]
     left_out: list[Text]
-    # Whether the program with taps gave the measured program's outputs, to the bit; None without taps.
+    # Whether the program with taps gave exactly the measured program's outputs; None without taps.
     same_outputs: Flag | None
-    # Why there are no values but the outputs, where that is so.
+    # Why only the outputs were compared, if so.
     only_outputs: StrictStr | None
 
     @property
@@ -123,7 +123,7 @@ class ArmsNumerics(Document):
 def compare_arms(
     values: Sequence[ComparedValue], off: Sequence[npt.NDArray], on: Sequence[npt.NDArray]
 ) -> list[ArmsAgreement]:
-    """One agreement per value; one that an arm lacks is a fault."""
+    """One agreement per value; a value that an arm lacks is a fault."""
     made = []
     for index, value in enumerate(values):
         pair = [arm[index] if index < len(arm) else None for arm in (off, on)]
@@ -134,7 +134,7 @@ def compare_arms(
 def compare_value(value: ComparedValue, off: npt.NDArray | None, on: npt.NDArray | None) -> ArmsAgreement:
     if off is None or on is None or off.shape != on.shape or off.dtype != on.dtype:
         return _agreement(value, 0, 0.0, None, _BEYOND, "is not of the same type and shape in both arms")
-    # One arm may keep what the other makes a zero of.
+    # One arm may keep what the other flushes to zero.
     lost = ((off == 0) & below_normal(on)) | ((on == 0) & below_normal(off))
     if lost.any():
         off, on = (np.where(lost, array.dtype.type(0), array) for array in (off, on))
@@ -155,7 +155,7 @@ def compare_value(value: ComparedValue, off: npt.NDArray | None, on: npt.NDArray
 def _findings(
     value: ComparedValue, off: npt.NDArray, left: npt.NDArray, error: npt.NDArray
 ) -> Iterator[tuple[float, str]]:
-    """Errors as shares of their bounds, and where they are."""
+    """Errors as ratios to their bounds, and where they are."""
     if not np.issubdtype(off.dtype, np.floating):
         if value.kind == "static" and off.dtype == np.int8:
             yield float(error.max()), "more than a step apart"
@@ -175,7 +175,7 @@ def _findings(
         lanes, errors = (_rms(_lanes(array), 1) for array in along)
         ratios = _ratios(errors, bound.lanes * np.maximum(lanes, whole))
         yield float(np.max(ratios, initial=0.0)), "in a row or column of a tile"
-    # A constant is no approximation of a value with a large mean.
+    # A constant is not an approximation, even of a value with a large mean.
     spread = float(np.std(left))
     if spread > bound.telling * whole:
         yield _ratio(_rms(error), HALF * spread), "in what varies"
@@ -190,7 +190,7 @@ def _findings(
 
 @dataclass(frozen=True)
 class _Bound:
-    """What an error may be, relative to the root mean square of the whole value, or of the part if larger."""
+    """The allowed error, relative to the root mean square of the whole value, or of the part if larger."""
 
     whole: float
     part: float
@@ -204,7 +204,7 @@ def _bound(value: ComparedValue, left: npt.NDArray) -> _Bound:
         unit = UNIT[value.kind] * float(np.sqrt(value.terms))
         return _Bound(*(times * unit for times in (WHOLE, PART, LANES, ELEMENT, TELLING)))
     if value.kind == "static":
-        # One step of a range that just holds the value.
+        # One step of a range that just fits the value.
         whole = _rms(left)
         step = STEP * float(np.max(np.abs(left))) / whole if whole else 0.0
         return _Bound(step, step, step, step, TELLING * step)
@@ -220,7 +220,7 @@ def _shares(differing: npt.NDArray) -> Iterator[tuple[float, str]]:
 
 
 def _lanes(matrix: npt.NDArray) -> npt.NDArray:
-    """Every TILE neighbours of a row, a row each; what is left at its end is in no tile of its own."""
+    """Every TILE neighbours of a row, as one row each; the rest at its end does not fill a tile."""
     whole_tiles = matrix.shape[1] // TILE * TILE
     return matrix[:, :whole_tiles].reshape(-1, TILE)
 
@@ -234,7 +234,7 @@ def _ratio(error: float, allowed: float) -> float:
 
 
 def _ratios(errors: npt.NDArray, allowed: npt.NDArray) -> npt.NDArray:
-    """No error is never too much, and any is where none is allowed."""
+    """Zero error is never too much, and any error is where none is allowed."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(errors == 0, 0.0, np.where(allowed == 0, _BEYOND, errors / allowed))
 

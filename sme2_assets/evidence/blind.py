@@ -1,7 +1,7 @@
-"""A blind trial: two identical arms, the second slowed down by a size that whoever judges is not told.
+"""A blind trial: two identical arms, the second slowed down by an amount that the judge does not know.
 
-`trial.json` is what was observed, and all that a verdict may rest on. `truth.json` beside it is the size: it
-is read after the verdict, and its hash in the trial shows that it is still what it was when that was made.
+`trial.json` is what was observed, and all that a verdict may rest on. `truth.json` next to it is the amount:
+it is read after the verdict, and its hash in the trial shows that it has not changed since the trial.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Truth(Document):
     REMEDY: ClassVar[str] = _REMEDY
 
     dose_percent: Annotated[Number, Field(ge=0, le=MOST_SLOWDOWN_PERCENT)]
-    # So that the hash does not give the size away.
+    # So that the hash does not give the dose away.
     salt: Text
 
 
 class Trial(Document):
-    """What was observed: the median of each round's process, in both arms."""
+    """What was observed: the median of each round's process in both arms."""
 
     VERSION: ClassVar[int] = 2
-    # Version 2 has the number of the session; trials before it are the oldest.
+    # Version 2 has the number of the session; earlier trials count as the oldest.
     UPGRADES: ClassVar = {1: lambda v1: {**v1, "sequence": 0}}
     REMEDY: ClassVar[str] = _REMEDY
 
@@ -55,7 +55,7 @@ class Trial(Document):
     power_mode: StrictStr
     started_at: Text
     seconds: Number
-    # Of both arms, warm-up included: what of `seconds` was measuring.
+    # Of both arms, warm-up included: the part of `seconds` spent measuring.
     inference_seconds: Number
     a_ns: Times
     b_ns: Times
@@ -71,12 +71,12 @@ def write_trial(folder: Path, trial: Trial, truth: Truth) -> None:
 def trial_folders(folder: Path) -> Iterator[Path]:
     """In the order of the sessions."""
     if folder.is_dir():
-        # A folder that is being filled has a name that begins with a dot.
+        # The name of a folder that is being filled begins with a dot.
         yield from sorted(path for path in folder.glob("[!.]*") if (path / TRIAL_FILE).is_file())
 
 
 def revealed(folder: Path, trial: Trial) -> Truth:
-    """The truth of a trial; one that was changed since is refused."""
+    """The truth of a trial; refused if it was changed since."""
     truth = Truth.read(folder / TRUTH_FILE)
     if sha256_of_text(truth.to_json()) != trial.truth_sha256:
         raise EvidenceError(f"{folder / TRUTH_FILE} is not what it was when the trial was made.", _REMEDY)

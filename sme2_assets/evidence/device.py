@@ -7,10 +7,10 @@ import re
 from typing import Literal
 
 #: `hardware`: native on AArch64. `emulated`: times mean nothing. `reference`: native on another instruction
-#: set, where times are real and nothing says anything about SME2.
+#: set, where times are real but say nothing about SME2.
 Fidelity = Literal["hardware", "emulated", "reference"]
 
-# The instruction set that has SME2; what other systems call it.
+# The instruction set that has SME2; then what other systems call instruction sets.
 AARCH64 = "aarch64"
 _ALIASES = {"arm64": AARCH64, "amd64": "x86_64", "x64": "x86_64"}
 
@@ -27,8 +27,8 @@ def native_fidelity(arch: str) -> Fidelity:
 
 
 def device_name(cpu: str, installation: str) -> str:
-    """A name for a machine that can be a key: `neoverse-n1-3f09ac`; no digits with nothing to hash."""
-    # Firms put marks and clock rates into the names of their CPUs.
+    """A machine name usable as a key: `neoverse-n1-3f09ac`; no digits if there is nothing to hash."""
+    # Vendors put trademarks and clock rates into CPU names.
     plain = re.sub(r"\((?:R|TM|C)\)|@.*|\b(?:CPU|Processor)\b", " ", cpu, flags=re.IGNORECASE)
     words = re.findall(r"[a-z0-9]+", plain.lower())
     digits = [hashlib.sha256(installation.encode()).hexdigest()[:6]] if installation else []

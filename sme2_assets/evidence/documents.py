@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from sme2_assets.errors import EvidenceError
 
 LARGEST_FILE_BYTES = 1 << 30
-# What does not fit into 64 bits would fail much later, in the warehouse; half of that, so that no
+# Larger integers would fail much later, in the warehouse, which has 64 bits; this leaves room, so that no
 # difference of two values overflows either.
 LARGEST_INTEGER = (1 << 62) - 1
 
@@ -43,12 +43,12 @@ Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 FileName = Annotated[Text, AfterValidator(_plain_file_name)]
 RelativePath = Annotated[StrictStr, AfterValidator(_relative)]
 PathInside = Annotated[Text, AfterValidator(_inside)]
-# One version of a document made into the next.
+# Turns one version of a document into the next.
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Part(BaseModel):
-    """A part of a document: it cannot be changed, and a field that nobody knows is refused."""
+    """A part of a document: it cannot be changed, and unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,14 +60,14 @@ class Document(Part):
     """A whole file. `schema` in it is the version of its format."""
 
     VERSION: ClassVar[int]
-    #: Brings version n to n + 1. A version without an entry was never written.
+    #: The step from version n to n + 1. A version without an entry was never written.
     UPGRADES: ClassVar[Mapping[int, Upgrade]] = {}
-    #: What a person can do about a file of this kind that cannot be read.
+    #: What to do about a file of this kind that cannot be read.
     REMEDY: ClassVar[str]
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The document in that file; anything else than a whole one of a known version is an error."""
+        """The document in that file; anything but a complete one of a known version is an error."""
         try:
             if path.stat().st_size > LARGEST_FILE_BYTES:
                 raise EvidenceError(f"{path} is larger than any file of its kind.", cls.REMEDY)
@@ -88,7 +88,7 @@ class Document(Part):
 
     @classmethod
     def of(cls, content: Any, source: str) -> Self:
-        """The document from what JSON holds, of whichever version."""
+        """The document from parsed JSON, of any known version."""
         version = content.get("schema") if isinstance(content, dict) else None
         if type(version) is int and version > cls.VERSION:
             raise EvidenceError(
@@ -112,7 +112,7 @@ class Document(Part):
 
 
 def first_fault(error: Exception) -> str:
-    """What is wrong first, in a few words."""
+    """The first thing that is wrong, in a few words."""
     if isinstance(error, ValidationError):
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, fault["loc"]))

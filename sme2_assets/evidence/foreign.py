@@ -1,4 +1,4 @@
-"""`foreign.json`: what is known of a trace that another tool made. Where nobody told, it is None."""
+"""`foreign.json`: what is known about a trace that another tool made. Unknown facts are None."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNKNOWN = "unknown"
 
 
 class Facts(Part):
-    """What is known of a trace beside its events."""
+    """What is known about a trace besides its events."""
 
     model: StrictStr | None = None
     precision: StrictStr | None = None
@@ -40,7 +40,7 @@ class Facts(Part):
 
 
 class ForeignStatement(Document):
-    """What is said of the evidence. Unlike the evidence it may be said again, and differently."""
+    """What was stated about the evidence. Unlike the evidence it may be stated again, and differently."""
 
     VERSION: ClassVar[int] = 1
     REMEDY: ClassVar[str] = "Ingest the trace again."
@@ -49,6 +49,6 @@ class ForeignStatement(Document):
     source: StrictStr
     ingested_at: Text
     facts: Facts
-    # What the public kit's manifest says of the trace; None where it says nothing.
+    # What the public kit's manifest says about the trace; None if it says nothing.
     kit: dict[str, Any] | None
     file_sha256: dict[PathInside, Text] = Field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""What killed processes left behind: hidden folders and files that nobody fills any more.
+"""What killed processes left behind: hidden folders and files that nothing will finish.
 
-Nothing is removed that somebody may still hold: a workspace is known by its lock, the folder of a run by its
+Nothing is removed that may still be in use: a workspace is judged by its lock, the folder of a run by its
 manifest and the leases of the devices, and everything by its age.
 """
 
@@ -20,13 +20,13 @@ from sme2_assets.store import Store, is_unlocked
 
 _WORKSPACE = "sme2-run-"
 _OLD_S = 3600
-# As `tempfile` makes names of a beginning.
+# The form of names that `tempfile` makes from a prefix.
 _HIDDEN = re.compile(r"\..+\.[a-z0-9_]{8}")
 
 
 @contextmanager
 def workspace_folder() -> Iterator[Path]:
-    """A temporary folder that is known to be in use for as long as this process lives."""
+    """A temporary folder that is marked as in use for as long as this process lives."""
     with tempfile.TemporaryDirectory(prefix=_WORKSPACE, ignore_cleanup_errors=True) as name:
         held = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -37,8 +37,8 @@ def workspace_folder() -> Iterator[Path]:
 
 
 def leftovers(store: Store) -> list[Path]:
-    """What can be removed, because those who made it are dead."""
-    # Targets import this module, and are asked for before everything is installed.
+    """What can be removed because the process that made it is dead."""
+    # Imported late: targets import this module, and are needed before everything is installed.
     from sme2_assets.evidence.manifest import MANIFEST_FILE
 
     found = [path for path in _entries(Path(tempfile.gettempdir())) if path.name.startswith(_WORKSPACE)]
@@ -46,7 +46,7 @@ def leftovers(store: Store) -> list[Path]:
     places = [store.root, store.leases, store.reports, store.root / "exports"]
     places += _entries(store.root / "current")
     if all(is_unlocked(lock) for lock in store.leases.glob("*.lock")):
-        # Nobody measures. A whole run that was not renamed any more is taken in, not thrown away.
+        # Nothing is measuring. A complete run that was never renamed is picked up later, not thrown away.
         places.append(store.runs)
     hidden = [path for place in places for path in _entries(place) if _HIDDEN.fullmatch(path.name)]
     found += [path for path in hidden if not (path / MANIFEST_FILE).exists()]
@@ -54,7 +54,7 @@ def leftovers(store: Store) -> list[Path]:
 
 
 def remove_leftovers(store: Store) -> None:
-    """At the start of a command. What cannot be removed is in nobody's way."""
+    """Called at the start of a command. What cannot be removed does no harm."""
     with suppress(OSError):
         for path in leftovers(store):
             if path.is_dir():
@@ -71,7 +71,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _touched(path: Path) -> float:
-    """When anything in it changed last."""
+    """When anything in it last changed."""
     times = [path.lstat().st_mtime]
     for folder, _, _ in os.walk(path):
         with suppress(OSError):

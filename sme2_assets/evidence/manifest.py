@@ -1,7 +1,7 @@
 """`manifest.json` of a profile run: what was measured, where, and how it came about.
 
 Three parts, which never mix: `identity` is what is compared, `context` is where it ran, `info` is
-how it came to be. All provenance is here; the warehouse's `runs` table is filled from it.
+how it came about. All provenance is here; the warehouse's `runs` table is filled from it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MANIFEST_FILE = "manifest.json"
 
 
 class Identity(Part):
-    """What is compared: two runs of one comparison differ here in their factor alone."""
+    """What is compared: here, two runs of one comparison differ in their factor alone."""
 
     variant: Text
     model: Text
@@ -30,12 +30,12 @@ class Identity(Part):
     threads: Count
     pte_sha256: Text
     runner_sha256: Text
-    # What both arms' runners share: the same hash for one binary, and for two that were built as a pair.
+    # Equal for both arms' runners if they are one binary, or two that were built as a pair.
     runner_pair: StrictStr = ""
-    # The CPUs the runner was bound to, e.g. "4-7", or its QoS class on macOS; empty: neither.
+    # The CPUs that the runner was bound to, e.g. "4-7", or its QoS class on macOS; empty if neither.
     cpus: StrictStr = ""
     power_mode: StrictStr = ""
-    # Of the program; the one that all had before it was recorded.
+    # Of the program; the default is what all runs used before it was recorded.
     method: Text = "forward"
 
 
@@ -48,12 +48,12 @@ class Context(Part):
     cpu: dict[str, Any]
     load_before: Number | None
     load_after: Number | None
-    # What the power mode set, and whether it took.
+    # What the power mode set, and whether it took effect.
     power: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def arch(self) -> str:
-        """The instruction set that was executed: an emulator's is the one it emulates."""
+        """The instruction set that was executed: for an emulator, the one it emulates."""
         return architecture(self.machine["arch"])
 
 
@@ -67,12 +67,12 @@ class Process(Part):
     command: list[StrictStr]
     exit_code: int
     seconds: Number
-    # What was set besides the environment of the session's own process.
+    # What was set in addition to the environment of the session's own process.
     environment: dict[str, StrictStr] = Field(default_factory=dict)
 
 
 class Moment(Part):
-    """The machine before or after a round, as both arms met it."""
+    """The machine before or after a round, the same for both arms."""
 
     round: Count
     moment: Text
@@ -81,24 +81,24 @@ class Moment(Part):
 
 
 class Info(Part):
-    """How it came to be."""
+    """How it came about."""
 
     started_at: Text
     finished_at: Text
     seed: Count
     plan: dict[str, Any]
     versions: dict[str, StrictStr]
-    # Each output against the eager model's, as analysis.numerics.Agreement; empty without such a model.
+    # Each output against the eager model's, as numerics.Agreement; empty without such a model.
     agreements: list[dict[str, Any]]
     # The worst of them; None without an eager model.
     sqnr_db: Number | None
     sqnr_threshold_db: Number
-    # Why an output is not the eager model's; None where all are, and in runs that were judged by SQNR alone.
+    # Why an output is not the eager model's; None if all are, and in runs that were judged by SQNR alone.
     eager_fault: StrictStr | None = None
-    # Outputs of this arm against the other's; None when it was measured alone.
+    # Outputs of this arm against the other's; None if it was measured alone.
     arms_sqnr_db: Number | None
     output_sha256: Text
-    # Whether nearly every process ended its warm-up steady; None when warm-up was a number of inferences.
+    # Whether nearly every process was steady after warm-up; None if warm-up was a number of inferences.
     steady: Flag | None
     processes: list[Process]
     environment: list[Moment]
@@ -118,36 +118,36 @@ class Info(Part):
 
 
 def _arms_are_named(v1: dict[str, Any]) -> dict[str, Any]:
-    """Version 2 named the experiment and its arms, and watched the machine around every round."""
+    """Version 2 names the experiment and its arms, and records the machine around every round."""
     info = {**v1["info"], "arms_sqnr_db": None, "steady": None, "environment": []}
     return {**v1, "experiment": "sme2", "arm": v1["identity"]["sme2"], "info": info}
 
 
 def _outputs_are_listed(v2: dict[str, Any]) -> dict[str, Any]:
-    """Version 3 compared each output on its own, and not all of them as one."""
+    """Version 3 compares each output on its own, not all of them as one."""
     return {**v2, "info": {**v2["info"], "agreements": []}}
 
 
 def _devices_have_names(v3: dict[str, Any]) -> dict[str, Any]:
-    """Version 4 tells one host from another; before, every host was `host-cpu`, and of hardware."""
+    """Version 4 tells hosts apart; before, every host was `host-cpu`, with fidelity `hardware`."""
     context = v3["context"]
     if context["device"] != "host-cpu":
         return v3
     fidelity = context["fidelity"]
     if fidelity != "emulated":
         fidelity = native_fidelity(architecture(context["machine"]["arch"]))
-    # Which host it was nobody knows any more; its CPU at least keeps unlike ones apart.
+    # Which host it was is no longer known; its CPU at least keeps different ones apart.
     device = device_name(context["machine"]["cpu"], "")
     return {**v3, "context": {**context, "fidelity": fidelity, "device": device}}
 
 
 def _sessions_are_numbered(v4: dict[str, Any]) -> dict[str, Any]:
-    """Version 5 orders sessions by numbers; those before it are the oldest, in the order of their clock."""
+    """Version 5 orders sessions by numbers; earlier ones count as the oldest, in the order of their clock."""
     return {**v4, "sequence": 0}
 
 
 def _arms_are_counted(v5: dict[str, Any]) -> dict[str, Any]:
-    """Version 6 has sessions of more than two arms, and of arms that differ in something else than SME2."""
+    """Version 6 allows more than two arms in a session, and arms that differ in something other than SME2."""
     paired = v5["paired"]
     factor = "sme2" if paired and v5["experiment"] == "sme2" else None
     return {name: v for name, v in v5.items() if name != "paired"} | {"arms": 1 + paired, "factor": factor}
@@ -168,15 +168,15 @@ class Manifest(Document):
 
     run_id: Text
     session_id: Text
-    # Larger than that of every session that was here when this one ended (sequence.py).
+    # Larger than the number of every session that was here when this one ended (sequence.py).
     sequence: Count
     # `sme2`: the arms differ in the SME2 state. `arms`: they differ in another factor. `aa`: both are the
-    # same, to learn the noise.
+    # same, to measure the noise.
     experiment: Text
     # What the arms differ in (analysis.factors); None for one arm, and for identical ones.
     factor: Text | None
     arm: Text
-    # How many were measured together.
+    # How many arms were measured together.
     arms: Count
     identity: Identity
     context: Context

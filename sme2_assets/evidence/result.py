@@ -1,4 +1,4 @@
-"""`result.json`: what one runner process measured. Believed only when all of it makes sense."""
+"""`result.json`: what one runner process measured. Accepted only if all of it makes sense."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ RESULT_FILE = "result.json"
 
 PassKind = Literal["latency", "etdump", "kernels"]
 PASSES: tuple[PassKind, ...] = ("latency", "etdump", "kernels")
-# Samples are attributed by the trace of their own process.
+# Samples are attributed with the trace of their own process.
 TRACED_PASSES: tuple[PassKind, ...] = ("etdump", "kernels")
 QOS_CLASSES = ("user-interactive", "user-initiated", "utility", "background")
-# Warm-up counts as steady after two windows of inferences at the earliest; mirrors native/src/steady.h.
+# Warm-up is steady after two windows of inferences at the earliest; mirrors native/src/steady.h.
 LEAST_STEADY_WARMUP = 10
 MOST_SLOWDOWN_PERCENT = 1000.0
 
@@ -28,7 +28,7 @@ DataType = (
 
 
 class CpuFacts(Part):
-    """What the CPU offers, what of it was hidden from the kernels."""
+    """What the CPU offers, and what was hidden from the kernels."""
 
     arch: Text
     features_seen: tuple[Text, ...]
@@ -68,7 +68,7 @@ class EtdumpFact(Part):
 
 
 class SamplesFact(Part):
-    """The samples file of a kernels pass; `dropped` samples were taken but found no room in it."""
+    """The samples file of a kernels pass; `dropped` samples were taken but did not fit in it."""
 
     file: FileName
     bytes: Positive
@@ -85,8 +85,8 @@ class RunnerVersions(Part):
 class Conditions(Part):
     """One reading: at the start, in the middle or at the end of the measured inferences, after warm-up.
 
-    `cpu` is where the measuring thread was. `cpu_khz` has the CPUs that the process may use, as far as they
-    can be read; `temperature_c` is the hottest CPU sensor.
+    `cpu` is where the measuring thread was. `cpu_khz` has the clock rates of the CPUs that the process may
+    use, where they can be read; `temperature_c` is that of the hottest CPU sensor.
     """
 
     at: Literal["start", "middle", "end"]
@@ -97,7 +97,7 @@ class Conditions(Part):
 
 
 def _warm_up_by_time(v1: dict[str, Any]) -> dict[str, Any]:
-    """Version 2 warms up and measures for a wall time; before, all of a warm-up was kept and traced."""
+    """Version 2 can warm up and measure for a wall time; before, all of the warm-up was kept and traced."""
     unknown = {"warmup_wall_ns": None, "timed_wall_ns": None, "iteration_cycles": None}
     return {**v1, "warmup_stride": 1, "warmup_traced": True, **unknown}
 
@@ -105,15 +105,15 @@ def _warm_up_by_time(v1: dict[str, Any]) -> dict[str, Any]:
 class RunnerResult(Document):
     """One run of the runner: one process, one pass.
 
-    `warmup_ns` has every `warmup_stride`-th of the warm-up inferences, `iteration_ns` every timed one, and
+    `warmup_ns` has every `warmup_stride`-th warm-up inference, `iteration_ns` every timed one, and
     `iteration_cycles` the CPU cycles of the measuring thread in each (None where they are not counted).
-    `steady` tells how warm-up ended: whether its times had settled, None when its length was a number of
-    inferences, so that nobody looked. Times with a `slowdown_percent` above 0 were made
-    longer on purpose and measure no model. `cpus` are those on which the process was allowed (None where the
-    system does not tell, as on macOS), `qos` is macOS's quality of service of its threads. `conditions` were
-    read between inferences, the first after warm-up.
+    `steady` is whether times had settled by the end of warm-up; None if warm-up was a fixed number of
+    inferences, so that nothing checked. Times with a `slowdown_percent` above 0 were made longer on purpose
+    and do not measure the model. `cpus` are those that the process was allowed to use (None where the system
+    does not say, as on macOS), `qos` is macOS's quality of service of its threads. `conditions` were read
+    between inferences, the first after warm-up.
 
-    Fields with a default came later: results that were stored before the runner told them stay readable.
+    Fields with a default were added later: results stored before the runner wrote them stay readable.
     """
 
     VERSION: ClassVar[int] = 2
@@ -170,5 +170,5 @@ class RunnerResult(Document):
 
     @property
     def traced_warmup(self) -> int:
-        """How many inferences at the beginning of the trace are warm-up."""
+        """How many inferences at the start of the trace are warm-up."""
         return self.warmup_iterations if self.warmup_traced else 0

@@ -1,7 +1,7 @@
-"""Which session came first: by a number that each is given when its evidence is whole, never by a clock.
+"""Which session came first: by a number that each gets when its evidence is complete, never by a clock.
 
-A number is larger than all that are in the data folder by then, those of sessions that were merged from other
-labs included. So whoever could have seen a session comes after it, a clock that was wrong for a while changes
+A number is larger than all that are in the data folder by then, including those of sessions merged from other
+labs. So a session that could have seen another comes after it, a clock that was wrong for a while changes
 nothing, and two labs that merge each other's runs agree on the order. Sessions of two labs may have the same
 number: neither saw the other, and their names decide.
 """
@@ -17,12 +17,12 @@ from sme2_assets.evidence.folder import run_folders
 from sme2_assets.evidence.manifest import MANIFEST_FILE, Manifest
 from sme2_assets.store import write_text_atomically
 
-# Beside the run folders: the number that was given last.
+# File next to the run folders: the number that was given last.
 _LAST = "sequence"
 
 
 def next_number(runs: Path) -> int:
-    """A number for a session of the run folders below `runs`, given to no other."""
+    """A number for a session below `runs` that no other session gets."""
     with _counting(runs):
         number = _last(runs) + 1
         write_text_atomically(runs.parent / _LAST, f"{number}\n")
@@ -30,7 +30,7 @@ def next_number(runs: Path) -> int:
 
 
 def count_from(runs: Path, number: int) -> None:
-    """Makes the numbers that are given from now on larger than that one."""
+    """Makes all numbers given from now on larger than that one."""
     with _counting(runs):
         if number > _last(runs):
             write_text_atomically(runs.parent / _LAST, f"{number}\n")
@@ -42,7 +42,7 @@ def _counting(runs: Path) -> FileLock:
 
 
 def _last(runs: Path) -> int:
-    """The largest number given so far; from all manifests, where nobody kept it."""
+    """The largest number given so far; found from all manifests if it was not kept."""
     try:
         return int((runs.parent / _LAST).read_text())
     except (FileNotFoundError, ValueError):
@@ -53,5 +53,5 @@ def _number_of(folder: Path) -> int:
     try:
         return Manifest.read(folder / MANIFEST_FILE).sequence
     except EvidenceError:
-        # A foreign run, or a damaged one: it is in no order.
+        # A foreign run, or a damaged one: it has no place in the order.
         return 0

@@ -1,4 +1,4 @@
-"""Files of the public kit beside a trace: its manifest, its metrics, the runner's log."""
+"""The public kit's files next to a trace: its manifest, its metrics, the runner's log."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sme2_assets.errors import TraceError
 from sme2_assets.exchange.regular import LARGEST_TEXT_BYTES, opened
 
 KIT_MANIFEST, KIT_METRICS = "manifest.json", "metrics.json"
-# Kept beside the trace under these names, so that they are not mistaken for the run's own.
+# Kept next to the trace under these names, so that they are not mistaken for the run's own.
 KEPT_AS = {KIT_MANIFEST: "kit_manifest.json", KIT_METRICS: "kit_metrics.json"}
 
 
 def kit_result(trace: Path) -> dict[str, Any] | None:
-    """What the kit's manifest says of a trace, with the model of the whole; None where it says nothing."""
+    """What the kit's manifest says about a trace, with its shared facts; None without a readable manifest."""
     path = beside(trace, KIT_MANIFEST)
     document = json_of(path) if path is not None else None
     if path is None or not isinstance(document, dict):
@@ -35,7 +35,7 @@ def kit_results(document: Any) -> list[dict[str, Any]]:
 
 
 def promised_files(result: dict[str, Any]) -> dict[str, str]:
-    """The files of a result by kind, as paths below the manifest; what leads out of its folder is none."""
+    """The files of a result by kind, as paths below the manifest; paths that leave its folder are ignored."""
     artifacts = result.get("artifacts")
     references = artifacts.items() if isinstance(artifacts, dict) else ()
     names = {kind: it.get("relative_path") for kind, it in references if isinstance(it, dict)}
@@ -47,7 +47,7 @@ def promised_files(result: dict[str, Any]) -> dict[str, str]:
 
 
 def beside(trace: Path, name: str) -> Path | None:
-    """A file of the kit about the trace: in its folder, or in the one above, which is the platform's."""
+    """One of the kit's files about the trace: in its folder, or in the platform's folder above it."""
     for folder in (trace.parent, trace.parent.parent):
         path = folder / name
         if os.path.lexists(path):
@@ -64,7 +64,7 @@ def log_beside(trace: Path) -> Path | None:
 
 
 def json_of(path: Path) -> Any:
-    """The document, None where it cannot be read as one."""
+    """The document; None if it cannot be read as one."""
     try:
         with opened(path, LARGEST_TEXT_BYTES) as handle:
             return json.loads(handle.read().decode("utf-8"))

@@ -1,7 +1,7 @@
 """Latencies and pairs as the kit writes them: `_e2e_latency`, `_comparison`, `_robust_comparison`.
 
-The ratio of the kit is that of two medians; beside it stands ours, over paired rounds, with interval and
-verdict. Where the times of a pair do not compare, neither is given.
+The kit's ratio is that of two medians; ours is next to it, over paired rounds, with interval and verdict.
+Where the times of a pair do not compare, neither is given.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def e2e_latency(arm: ExportedArm, statistics: dict[str, Any]) -> pd.DataFrame:
 
 
 def category_comparison(comparison: pd.DataFrame, shares: dict[str, dict[str, float]]) -> pd.DataFrame:
-    """A row per category; `shares` has the percentages of each arm by category."""
+    """A row per category; `shares` has each arm's percentages by category."""
     rows = comparison[comparison["level"] == "category"].sort_values("category")
     return pd.DataFrame(
         {
@@ -54,7 +54,7 @@ def category_comparison(comparison: pd.DataFrame, shares: dict[str, dict[str, fl
 def robust_comparison(
     off: dict[str, Any], on: dict[str, Any], comparison: pd.DataFrame
 ) -> dict[str, Any] | None:
-    """The statistics of both arms side by side; None for a pair that was not compared yet."""
+    """The statistics of both arms side by side; None for a pair that has not been compared yet."""
     whole = comparison[comparison["level"] == "model"]
     if whole.empty:
         return None

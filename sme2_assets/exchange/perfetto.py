@@ -1,11 +1,11 @@
 """A run, and the other arm of its session, as a trace that the Perfetto UI opens.
 
-The format is Perfetto's own, in protobuf, by the messages of the published schema. Each arm is a group of
-tracks, and once more for its kernels pass, which is another run of the model with other times; the arms of a
-pass are below one another. A flow leads from an operator of the kernels pass to the samples taken in it.
+The format is Perfetto's own protobuf, with the messages of the published schema. Each arm is a group of
+tracks, with another group for its kernels pass, which is a separate run of the model with different times;
+the arms of a pass are one below the other. A flow leads from an operator of the kernels pass to its samples.
 
 Times are those that were measured. Only the start of a round is moved: round n of every arm starts at the
-same place, so that arms can be seen side by side. One process is in memory at a time, whatever the trace has.
+same time, so that arms can be compared. Only one process is in memory at a time, however large the trace.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sme2_assets.exchange.slices import (
 from sme2_assets.warehouse.store import Warehouse
 
 SUFFIX = ".pftrace"
-# Of each process, so that the file stays small enough to open at once.
+# For each process, so that the file stays small enough to open quickly.
 MOST_INFERENCES = 5
 MOST_SAMPLED_INFERENCES = 50
 BETWEEN_ROUNDS_NS = 1_000_000
@@ -46,7 +46,7 @@ COUNTERS = {
     "temperature_c": ("temperature", "°C"),
     "load_1m": ("load", "1 min"),
 }
-# Of a field of TracePacket: the only packets of a trace.
+# The tag of Trace's packet field, which is all that a trace consists of.
 _PACKET_TAG = 0x0A
 
 Arm = tuple[dict[str, Any], Path]
@@ -54,7 +54,7 @@ Arm = tuple[dict[str, Any], Path]
 
 @dataclass(frozen=True)
 class _Part:
-    """A process, and where it lies in the trace."""
+    """A process, and where it is in the trace."""
 
     process: Process
     start: int
@@ -68,7 +68,7 @@ class _Part:
 def write_trace(
     path: Path, warehouse: Warehouse, arms: Sequence[Arm], inferences: int = MOST_INFERENCES
 ) -> None:
-    """The trace of runs of one session; each with its row of the table `runs` and its folder."""
+    """The trace of runs of one session, each given by its row of the table `runs` and its folder."""
     # "off" comes before "on", and "a" before "b".
     arms = sorted(arms, key=lambda arm: str(arm[0]["arm"]))
     processes = [processes_of(run, folder, inferences, MOST_SAMPLED_INFERENCES) for run, folder in arms]
@@ -104,7 +104,7 @@ def _name_of_arm(run: Mapping[str, Any], pass_kind: str) -> str:
 
 
 def _placed(processes: Sequence[Sequence[Process]]) -> list[list[_Part]]:
-    """Where the processes of each arm lie: each round behind the longest of the round before."""
+    """Where the processes of each arm go: each round after the longest process of the previous round."""
     windows = {process: window(process) for of_arm in processes for process in of_arm}
     bases: dict[int, int] = {}
     now = 0
@@ -139,7 +139,7 @@ def _write_arm(
 def _write_counters(
     tracks: _Tracks, group: int, warehouse: Warehouse, run_id: str, parts: Sequence[_Part]
 ) -> None:
-    """The machine before and after every round, where it could be read."""
+    """The state of the machine before and after every round, where it could be read."""
     of_round = {part.process.round: part for part in parts}
     rows = warehouse.query(
         "SELECT round, moment, cpu_mhz, temperature_c, load_1m FROM environment WHERE run_id = ? "
@@ -157,19 +157,19 @@ def _write_counters(
 
 
 class _Tracks:
-    """Writes tracks and what is on them, packet by packet; texts that come again are written once."""
+    """Writes tracks and what is on them, packet by packet; repeated texts are written once."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._builder = StreamingTraceProtoBuilder(file)
         self._known: dict[str, dict[str, int]] = {}
         self._tracks = self._flows = 0
-        # Before the first packet a reader knows no text.
+        # Before the first packet a reader knows no texts.
         self._state = TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
 
     def add(
         self, name: str, parent: int = 0, *, rank: int = 0, description: str = "", unit: str | None = None
     ) -> int:
-        """A track below another one, in the order of their ranks; with a unit it is a counter."""
+        """A track below another one, ordered by rank; with a unit it is a counter."""
         self._tracks += 1
         packet = self._packet()
         track = packet.track_descriptor
@@ -199,7 +199,7 @@ class _Tracks:
         for drawn in slices:
             while opened and opened[-1].depth >= drawn.depth:
                 self._edge(track, TrackEvent.TYPE_SLICE_END, part.at(opened.pop().end))
-            # Below XNNPACK's microsecond: an instant lies inside the slice that is open there.
+            # Shorter than XNNPACK's microsecond: an instant inside the slice that is open there.
             kind = TrackEvent.TYPE_INSTANT if drawn.end == drawn.start else TrackEvent.TYPE_SLICE_BEGIN
             flow = None if drawn.place is None else flows.get(drawn.place)
             self._edge(track, kind, part.at(drawn.start), drawn, part.process.round, flow)
@@ -256,7 +256,7 @@ class _Tracks:
         return packet
 
     def _iid(self, texts: InternedData, kind: str, field: str, text: str) -> int:
-        """The number of a text; the packet where it comes first has it."""
+        """The number of a text; the packet where it first occurs carries the text."""
         known = self._known.setdefault(kind, {})
         if text not in known:
             known[text] = len(known) + 1
@@ -266,7 +266,7 @@ class _Tracks:
 
 
 def read_packets(path: Path) -> Iterator[TracePacket]:
-    """The packets of a trace, one at a time; ValueError where it is none."""
+    """The packets of a trace, one at a time; ValueError if the file is not a trace."""
     with path.open("rb") as file:
         while tag := file.read(1):
             size = shift = 0

@@ -1,7 +1,7 @@
-"""Files that somebody else made are read only if they are plain files of a bearable size.
+"""Files made by somebody else are read only if they are plain files of a reasonable size.
 
-A link may point to what only this user may read, or to a device that never ends; a pipe waits for ever. The
-file is judged after it was opened, so nobody can put another one in its place.
+A link may point to something that only this user may read, or to a device that never ends; a pipe may block
+for ever. The file is checked after it is opened, so it cannot be swapped for another one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from sme2_assets.errors import TraceError
 
-#: The size in front of a trace has four bytes.
+#: The size prefix of a trace has four bytes.
 LARGEST_TRACE_BYTES = 4 << 30
 LARGEST_TEXT_BYTES = 64 << 20
 
@@ -26,7 +26,7 @@ LARGEST_TEXT_BYTES = 64 << 20
 def opened(path: Path, most_bytes: int) -> Iterator[BinaryIO]:
     """A regular file to read; TraceError for anything else."""
     try:
-        # Without waiting for somebody to write into a pipe.
+        # O_NONBLOCK: do not wait for a writer of a pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno == errno.ELOOP:
@@ -45,7 +45,7 @@ def opened(path: Path, most_bytes: int) -> Iterator[BinaryIO]:
 
 
 def copy_file(source: Path, target: Path, most_bytes: int) -> None:
-    """Copies a regular file that has room where it goes."""
+    """Copies a regular file, if there is room for it."""
     with opened(source, most_bytes) as handle:
         size = os.fstat(handle.fileno()).st_size
         free = shutil.disk_usage(target.parent).free
@@ -55,7 +55,7 @@ def copy_file(source: Path, target: Path, most_bytes: int) -> None:
                 "Make room, or choose another data folder with --data.",
             )
         with target.open("xb") as copy:
-            # One that grows meanwhile ends where it ended when it was judged.
+            # If it grows during the copy, only the size that was checked is copied.
             while size > 0 and (chunk := handle.read(min(size, 1 << 20))):
                 copy.write(chunk)
                 size -= len(chunk)

@@ -1,7 +1,7 @@
 """Summaries of a run in the public kit's form: manifest, metrics, pipeline summary, analysis summary.
 
-The keys are the kit's, so that what reads its files reads these; keys of our own stand beside them and say
-what theirs cannot: which pass a time is from, how many rounds it rests on, its fidelity and, for a pair, the
+The keys are the kit's, so that tools that read its files can read these; extra keys of our own say what
+theirs cannot: which pass a time is from, how many rounds it rests on, its fidelity and, for a pair, the
 verdict with its interval. Emulated times mean nothing, so there are none.
 """
 
@@ -21,7 +21,7 @@ from sme2_assets.warehouse.read import rows_of_view
 from sme2_assets.warehouse.store import Warehouse
 
 KIT_SCHEMA = 1
-# Times further than this many interquartile ranges from the quartiles are outliers, as in the kit.
+# Times more than this many interquartile ranges from the quartiles are outliers, as in the kit.
 OUTLIER_RANGES = 1.5
 EMULATED_NOTE = "Emulated times mean nothing; which kernels ran and what they computed is real."
 REFERENCE_NOTE = "Native times on another instruction set: a reference, which says nothing about SME2."
@@ -30,7 +30,7 @@ FOREIGN_NOTE = "A foreign run: its provenance is unknown, and it was measured al
 
 @dataclass(eq=False)
 class ExportedArm:
-    """A run that is exported, with its names in the kit's form and the files that were written of it."""
+    """A run that is exported, with its names in the kit's form and the files written for it."""
 
     run: dict[str, Any]
     files: dict[str, str] = field(default_factory=dict)
@@ -68,7 +68,7 @@ def model_stem(run: dict[str, Any]) -> str:
 
 
 def robust_statistics(latencies_ms: Sequence[float]) -> dict[str, Any]:
-    """Statistics that outliers hardly move, under the kit's names. All times must be known."""
+    """Statistics that outliers hardly affect, under the kit's names. All times must be known."""
     values = np.asarray(latencies_ms, dtype=float)
     q1, q3 = np.percentile(values, [25, 75])
     low, high = (q1 - OUTLIER_RANGES * (q3 - q1), q3 + OUTLIER_RANGES * (q3 - q1))
@@ -95,7 +95,7 @@ def robust_statistics(latencies_ms: Sequence[float]) -> dict[str, Any]:
 
 
 def latency_statistics(warehouse: Warehouse, arm: ExportedArm) -> dict[str, Any] | None:
-    """Robust statistics of a run's timed inferences; None where its times mean nothing."""
+    """Robust statistics of a run's timed inferences; None if its times mean nothing."""
     if arm.emulated:
         return None
     rows = warehouse.query(
@@ -103,7 +103,7 @@ def latency_statistics(warehouse: Warehouse, arm: ExportedArm) -> dict[str, Any]
         "WHERE run_id = ? AND NOT is_warmup ORDER BY round, iteration",
         [arm.run["run_id"]],
     )
-    # Times of the pass without tracer, where there is one: the tracer costs time itself.
+    # Times from the pass without tracer, if there is one: the tracer itself costs time.
     latency = rows[rows["pass"] == "latency"]
     kind, column = ("latency", "duration_ns") if len(latency) else ("etdump", "execute_ns")
     timed = latency if len(latency) else rows[rows["pass"] == "etdump"]
@@ -143,7 +143,7 @@ def manifest(arms: Sequence[ExportedArm], generated_at: str, run_manifests: dict
             }
             for arm in arms
         ],
-        # All provenance as it was written when the run was measured, by run.
+        # By run: all provenance as written when the run was measured.
         "run_manifests": run_manifests,
     }
 
@@ -187,7 +187,7 @@ def metrics(
 def analysis_summary(
     warehouse: Warehouse, arms: Sequence[ExportedArm], generated_at: str, comparison: pd.DataFrame
 ) -> dict[str, Any]:
-    """Time by category of each arm. The kit's sum over all traces would add on to off; it is that of RUN."""
+    """Time by category of each arm. The kit's totals would add on to off; here they are the first arm's."""
     per_arm = [_categories(warehouse, arm) for arm in arms]
     return {
         **_head(arms, generated_at),
@@ -333,7 +333,7 @@ def _categories(warehouse: Warehouse, arm: ExportedArm) -> dict[str, Any]:
 
 
 def _unit_use(warehouse: Warehouse, arm: ExportedArm) -> dict[str, Any] | None:
-    """How much of the run is on the SME unit, as in the view unit_use; None where that is not asked."""
+    """How much of the run is on the SME unit, as in the view unit_use; None if the view has no row for it."""
     rows = rows_of_view(warehouse, "unit_use", arm.run["run_id"])
     names = (
         *("matrix_operators", "on_unit", "off_unit", "unknown", "by_name_alone", "uncounted"),
@@ -380,7 +380,7 @@ def _category_lines(rows: pd.DataFrame, emulated: bool) -> list[str]:
 
 def _moments(values: np.ndarray) -> dict[str, float | None]:
     mean = float(values.mean())
-    # One value has no scatter: not zero, but unknown.
+    # The scatter of one value is not zero, but unknown.
     scatter = float(values.std(ddof=1)) if len(values) > 1 else None
     return {
         "mean_ms": mean,
@@ -391,7 +391,7 @@ def _moments(values: np.ndarray) -> dict[str, float | None]:
 
 
 def _trimmed_mean(values: np.ndarray, share: float) -> float:
-    """Mean without that share of the values at either end."""
+    """The mean without that share of the values at each end."""
     cut = int(share * len(values))
     return float(np.sort(values)[cut : len(values) - cut].mean())
 
@@ -410,14 +410,14 @@ def _ms(nanoseconds: Any) -> float | None:
 
 
 def _known(value: Any) -> Any:
-    """The value as JSON has it; None for what is NULL in the warehouse."""
+    """The value for JSON; None if it is NULL in the warehouse."""
     if value is None or pd.isna(value):
         return None
     return value.item() if isinstance(value, np.generic) else value
 
 
 def _list(value: Any) -> list[Any]:
-    """A list of the warehouse; NULL, whichever way pandas writes it, is an empty one."""
+    """A list from the warehouse; NULL, in whatever form pandas gives it, is an empty list."""
     return list(value) if isinstance(value, list | np.ndarray) else []
 
 
@@ -426,7 +426,7 @@ def _or_unknown(value: Any) -> str:
 
 
 def read_run_manifest(folder: Path) -> Any:
-    """What was written when a run was measured, or said when it was ingested; None where it is gone."""
+    """What was written when a run was measured, or stated when it was ingested; None if it is gone."""
     for name in ("manifest.json", "foreign.json"):
         if (folder / name).is_file():
             return json.loads((folder / name).read_text())

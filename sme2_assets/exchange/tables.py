@@ -1,9 +1,9 @@
 """A run as tables for other tools: timeline, operator statistics, categories, kernels.
 
-Where the public kit has such a table its columns come first, under its names and with its units; what
-follows is ours. What is right here and was not there: no nanosecond is counted twice (calls are not added to
-what ran inside them), shares are of Method::execute, warm-up is left out, and kernels are those that were
-sampled while they ran, not those that a log registered.
+Where the public kit has such a table its columns come first, under its names and with its units; ours follow.
+Unlike in the kit, no nanosecond is counted twice (calls are not added to what ran inside them), shares are of
+Method::execute, warm-up is left out, and kernels are those that were sampled while they ran, not those that a
+log registered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sme2_assets.warehouse.read import rows_of_view
 from sme2_assets.warehouse.store import Warehouse
 
 EXECUTE = "Method::execute"
-# The name of the backend in ExecuTorch, where the warehouse says xnnpack.
+# ExecuTorch's name of the backend that the warehouse calls xnnpack.
 BACKEND_NAMES = {"xnnpack": "XnnpackBackend"}
 KIT_TIMELINE_COLUMNS = (
     *("model_id", "name", "type", "delegate_backend", "start_us", "end_us", "duration_ms", "pct_total"),
@@ -36,7 +36,7 @@ _NODE = ["kind", "backend", "delegate", "position"]
 
 
 def timeline_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> pd.DataFrame:
-    """Every timed inference: one row for the whole (Method::execute), then rows that add up to it."""
+    """Every timed inference: one row for all of it (Method::execute), then rows that add up to it."""
     rows = warehouse.query(
         "SELECT round, iteration, kind, backend, delegate, position, name, op_type, data_type, category, "
         "fidelity, start_ns, duration_ns, emulated_ns FROM timeline "
@@ -85,7 +85,7 @@ def first_run(timeline: pd.DataFrame) -> pd.DataFrame:
 
 
 def operator_stats_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> pd.DataFrame:
-    """Operators of one type together, as the kit groups them; calls and overhead are no operators."""
+    """Operators grouped by type, as in the kit; calls and overhead are not operators."""
     facts = rows_of_view(warehouse, "operator_facts", run["run_id"])
     facts["type"] = facts["name"].map(_without_number)
     grouped = facts.groupby(["type", "backend"], sort=False, observed=True)
@@ -118,7 +118,7 @@ def operator_stats_table(warehouse: Warehouse, run: dict[str, Any], model_id: st
 
 
 def operators_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> pd.DataFrame:
-    """Every operator with all that is known of it, as in the view operator_facts."""
+    """Every operator with all that is known about it, as in the view operator_facts."""
     return rows_of_view(warehouse, "operator_facts", run["run_id"]).assign(model_id=model_id)
 
 
@@ -162,7 +162,7 @@ def kernel_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> pd
             "count": rows["samples"],
             "dtype": rows["data_types"],
             "xnn_op": rows["kernel_family"],
-            # The part of a name that the kit puts here has no meaning of its own in KleidiAI's names.
+            # The part of a name that the kit puts here has no separate meaning in KleidiAI's names.
             "variant": None,
             "ukernel_shape": rows["tile"],
             "arch_chain": rows["isa"],
@@ -184,7 +184,7 @@ def kernel_usage_table(warehouse: Warehouse, run: dict[str, Any], model_id: str)
 
 
 TableMaker = Callable[[Warehouse, dict[str, Any], str], pd.DataFrame]
-# What follows the prefix in the names of the files. The first two and `kernels` are the kit's.
+# What follows the prefix in file names. The first two and `kernels` are the kit's.
 TABLES: dict[str, TableMaker] = {
     "exec_all_runs_timeline": timeline_table,
     "exec_ops_stats": operator_stats_table,
@@ -209,7 +209,7 @@ def _sampled_kernels(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
 
 
 def _inferences(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
-    """The timed inferences of the etdump pass, numbered over all rounds as the kit numbers its runs."""
+    """The timed inferences of the etdump pass, numbered across all rounds as the kit numbers its runs."""
     return warehouse.query(
         "SELECT round, iteration, execute_ns, emulated_execute_ns, "
         "(row_number() OVER (ORDER BY round, iteration) - 1)::INTEGER AS run_index "
@@ -219,7 +219,7 @@ def _inferences(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
 
 
 def _node_ids(rows: pd.DataFrame) -> pd.Series:
-    """A number for each thing, the same in every run: the whole, then operators in their order, overhead."""
+    """A number for each item, the same in every run: the inference, operators in order, then overhead."""
     order = {"inference": 0, "operator": 1, "delegate_overhead": 2, "framework_overhead": 3}
     things = rows.groupby(_NODE, dropna=False, observed=True, as_index=False)["start_ns"].min()
     things["rank"] = things["kind"].map(order)
@@ -229,7 +229,7 @@ def _node_ids(rows: pd.DataFrame) -> pd.Series:
 
 
 def _sum(values: pd.Series) -> float:
-    """The sum; unknown, and not nothing, where no value is known."""
+    """The sum; unknown rather than zero if no value is known."""
     return float(values.sum(min_count=1))
 
 

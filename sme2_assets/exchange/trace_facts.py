@@ -1,4 +1,4 @@
-"""What is known about a trace beside its events: from options, the kit's manifest and names."""
+"""What is known about a trace besides its events: from options, the kit's manifest and names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sme2_assets.models.spec import PRECISIONS
 from sme2_assets.store import safe_name
 from sme2_assets.targets.keys import PLATFORMS
 
-# Platforms that the kit or we know. A name that is none of them says nothing.
+# Platforms known to the kit or to us. Any other name says nothing.
 KNOWN_PLATFORMS = tuple(dict.fromkeys((*PLATFORMS, "android")))
 MOST_THREADS = 1024
 
@@ -26,7 +26,7 @@ _MODEL_STEM = re.compile(rf"(?P<model>.+?)(?:_xnnpack)?(?:[_-](?P<precision>{'|'
 def said_by_options(
     model: str | None, platform: str | None, sme2: str | None, threads: int | None, warmup: int | None
 ) -> Facts:
-    """What a person says of all traces; MODEL may end in a precision, as everywhere."""
+    """What a person says about all traces; MODEL may end in a precision, as everywhere."""
     facts = Facts(platform=platform, sme2=sme2, threads=threads, warmup=warmup)
     if model is None:
         return facts
@@ -51,12 +51,12 @@ def facts_of(trace: Path, said: Facts) -> tuple[Facts, dict[str, Any] | None]:
         name: next((getattr(facts, name) for facts in told if getattr(facts, name) is not None), None)
         for name in ("platform", "sme2", "threads", "warmup")
     }
-    # The precision belongs to the name of the model: that of another source may be of another model.
+    # The precision goes with the model's name: from another source it may belong to another model.
     return Facts(model=model.model, precision=model.precision, **found), kit
 
 
 def _named(path: Path) -> Facts:
-    """What names tell: `out_<model>/runs/<platform>/<experiment>/<model>_<experiment>_t<threads>.etdump`."""
+    """What names say: `out_<model>/runs/<platform>/<experiment>/<model>_<experiment>_t<threads>.etdump`."""
     stem, experiment = path.stem, path.parent.name
     threads = _THREADS.search(stem)
     plain = stem[: threads.start()] if threads else stem
@@ -78,7 +78,7 @@ class _Model:
 
 
 def _model_of(stem: str | None, path: Path | None = None) -> _Model:
-    """Model and precision of the stem of a .pte; else the model of the folder `out_<model>`."""
+    """Model and precision from the stem of a .pte; else the model from the folder `out_<model>`."""
     match = _MODEL_STEM.fullmatch(stem) if stem else None
     if match and _is_name(match["model"]):
         return _Model(match["model"], match["precision"])
@@ -91,7 +91,7 @@ def _model_of(stem: str | None, path: Path | None = None) -> _Model:
 
 
 def _model_in_name(plain: str, experiment: str) -> str | None:
-    """The part of a file name before its experiment; None where the name has no such form."""
+    """The part of a file name before its experiment; None if the name does not have that form."""
     before, separator, after = plain.partition(f"_{experiment}")
     if separator and not after:
         return before
@@ -108,7 +108,7 @@ def _platform_of(path: Path, plain: str, experiment: str) -> str | None:
     for folder in path.parents:
         if folder.parent.name == "runs" and folder.name in KNOWN_PLATFORMS:
             return folder.name
-    # Of an experiment's name only: any other file or folder may be called mac.
+    # Only from an experiment's name: any other file or folder may be called mac.
     words = [word for name in (plain, experiment) if STATE.search(name) for word in re.split(r"[_.\-]", name)]
     named = {word for word in words if word in KNOWN_PLATFORMS}
     return named.pop() if len(named) == 1 else None
@@ -120,7 +120,7 @@ def _told_by_kit(result: dict[str, Any] | None) -> Facts:
     threads, model = result.get("threads"), result.get("model")
     named = _model_of(Path(model.replace("\\", "/")).stem if isinstance(model, str) else None)
     known = isinstance(threads, int) and not isinstance(threads, bool) and 1 <= threads <= MOST_THREADS
-    # Its warm-up is no matter of the trace: the kit warms up in a process of its own.
+    # Its warm-up does not concern the trace: the kit warms up in a separate process.
     return Facts(model=named.model, precision=named.precision, threads=threads if known else None)
 
 

@@ -17,7 +17,7 @@ from sme2_assets.written.problems import Lines, problems_of
 
 @dataclass(frozen=True)
 class Loaded:
-    """An experiment whose file is well-formed; nothing has been looked at beyond the file."""
+    """An experiment whose file is well-formed; nothing beyond the file has been checked."""
 
     path: Path
     experiment: Experiment
@@ -37,9 +37,9 @@ class Loaded:
 
 
 def load(path: Path, platform: str | None = None) -> Loaded:
-    """The experiment of a file; `platform` is measured on instead of what the file says.
+    """The experiment in a file; `platform` replaces the platforms that it names.
 
-    Everything that is wrong with the file is in one error, with its place.
+    One error lists everything that is wrong with the file, with its place.
     """
     document = read_document(path)
     if is_kit(document.data):
@@ -56,7 +56,7 @@ def load(path: Path, platform: str | None = None) -> Loaded:
 
 
 def parsed(data: Mapping[str, Any], name: str, lines: Lines | None = None) -> Experiment:
-    """The experiment of a document, or every problem that it has."""
+    """The experiment in a document, or an error with every problem in it."""
     try:
         return Experiment.model_validate(data)
     except ValidationError as error:

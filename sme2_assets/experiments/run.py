@@ -1,6 +1,6 @@
-"""An experiment measured: session after session through the same assets as everything else.
+"""Measures an experiment: session after session, through the same assets as everything else.
 
-Belongs here: the order of the sessions, what became of each, the files of the output folder. Does not:
+Belongs here: the order of the sessions, the outcome of each, the files in the output folder. Does not:
 measuring (launch), printing (cli).
 """
 
@@ -27,17 +27,17 @@ from sme2_assets.warehouse.read import run_of_id
 
 EXPERIMENT_TAG = "sme2/experiment"
 SUMMARY_FILE = "experiment.json"
-# What people open without this product. Columns and raw traces are in the data folder.
+# What people can open without sme2. Parquet and raw traces are in the data folder.
 OUTPUT_FORMATS = ("csv", "json", "markdown", "perfetto")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a session."""
+    """The outcome of a session."""
 
     session: Session
     seconds: float
-    # By state of SME2; empty when it failed.
+    # By state of SME2; empty if it failed.
     run_ids: dict[str, str] = field(default_factory=dict)
     session_id: str | None = None
     error: Sme2Error | None = None
@@ -58,7 +58,7 @@ def run_sessions(
     output: Path | None = None,
     reached: Callable[[float], None] = lambda share: None,
 ) -> list[Outcome]:
-    """Measures every session; one that fails does not keep the others from being measured."""
+    """Measures every session; one that fails does not stop the others."""
     outcomes = []
     for index, session in enumerate(sessions):
         reached(index / len(sessions))
@@ -104,7 +104,7 @@ def _measured(
 def link_program(store: Store, program: Path) -> None:
     """Makes a .pte a model of the data folder, so that the UI and every command know it from now on.
 
-    A link, not a copy: the program stays the user's. The export keeps a copy of what was measured.
+    A link, not a copy: the file remains the user's. The export keeps a copy of what was measured.
     """
     folder = store.root / "models"
     folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def link_program(store: Store, program: Path) -> None:
 
 
 def write_output(lab: Lab, outcome: Outcome, output: Path, log: Callable[[str], None]) -> None:
-    """The exports of a session's runs, and its report if it is a pair, in a folder of their own."""
+    """The exports of a session's runs, and its report if it is a pair, in their own folder."""
     session = outcome.session
     folder = output / output_name(session)
     run = run_of_id(lab.warehouse, outcome.run_ids[session.states[-1]])
@@ -131,14 +131,14 @@ def write_output(lab: Lab, outcome: Outcome, output: Path, log: Callable[[str], 
 
 
 def output_name(session: Session) -> str:
-    """The folder of a session: sessions that differ have different ones."""
+    """The folder of a session; different sessions have different folders."""
     chosen = [f"{key}_{session.wishes[key]}" for key in ("device", "cpus", "power") if key in session.wishes]
     name = "-".join([session.variant, session.platform, f"t{session.threads}", *chosen, *session.entries[:1]])
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:200]
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
-    """A session and what became of it, for programs."""
+    """A session and its outcome, for programs."""
     error = outcome.error
     return {
         **outcome.session.as_json(),

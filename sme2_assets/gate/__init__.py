@@ -1,5 +1,5 @@
-"""The gate: does a change of a model lose anything on the SME unit?
+"""The gate: does a change to a model lose anything on the SME unit?
 
-Belongs here: the baseline file, what a measured run puts into it, and what tells two of them apart. Does not:
+Belongs here: the baseline file, what a measured run puts into it, and how two of them are compared. Does not:
 measuring (launch) and printing (cli).
 """

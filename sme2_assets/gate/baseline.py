@@ -1,7 +1,7 @@
 """`sme2_gate.json`: what was true of some models when somebody recorded it. It lives in a user's repository.
 
-An operator is known by its module and its line of code, not by its position: unrelated changes leave it as it
-is. One operator is one line of the file, so a change of it reads well in a review.
+An operator is identified by its module and its line of code, not by its position, so unrelated changes leave
+it as it is. One operator is one line of the file, so a change to it reads well in a review.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Operator(Part):
 
 
 class Sketch(Part):
-    """So much of an array that another one can be told to be near it, or not: see `sketches`."""
+    """Just enough of an array to tell whether another one is near it: see `sketches`."""
 
     dtype: Text
     shape: list[Count]
@@ -54,7 +54,7 @@ class Times(Part):
     """The median inference of every round of a session on one device."""
 
     platform: Text
-    # As it was asked for (`--device`); empty: whatever the platform means without.
+    # As given to `--device`; empty: the platform's default.
     asked: StrictStr
     device: Text
     fidelity: Literal["hardware", "reference"]
@@ -65,20 +65,20 @@ class Times(Part):
 
     @property
     def where(self) -> str:
-        """As people read it. A machine of another instruction set has no SME2 that could be off."""
+        """As people read it. A machine with another instruction set has no SME2 to switch off."""
         return self.device if self.fidelity == "reference" else f"{self.device}, SME2 {self.sme2}"
 
 
 class ModelFacts(Part):
-    """All that the gate knows of a variant."""
+    """All that the gate knows about a variant."""
 
     program_bytes: Count
-    # Calls of a delegate, and all operators, of one inference.
+    # Delegate calls, and all operators, in one inference.
     delegate_calls: Count
     steps: Count
-    # Of each output, against the eager model; None without one.
+    # For each output, against the eager model; None without one.
     sqnr_db: list[Number] | None
-    # What outputs have to reach at this precision, against the eager model and against the baseline's.
+    # What outputs must reach at this precision, against the eager model's and the baseline's.
     least_db: Number
     inputs: list[Sketch]
     outputs: list[Sketch]
@@ -100,7 +100,7 @@ class ModelFacts(Part):
         return f"{share:.1%}" if share == most else f"{share:.1%} to {most:.1%}"
 
     def macs_share(self, *units: str) -> float | None:
-        """Of the counted work, how much is on these units; None where nothing is counted."""
+        """The share of the counted work that is on these units; None where nothing is counted."""
         counted = [(each.unit, each.macs) for each in self.operators if each.macs is not None]
         total = sum(macs for _, macs in counted)
         return sum(macs for unit, macs in counted if unit in units) / total if total else None
@@ -120,7 +120,7 @@ class Baseline(Document):
 
 
 def _text(value: Any, indent: str = "") -> str:
-    """JSON in which whatever holds only plain values is one line."""
+    """JSON in which every list or object of plain values is on one line."""
     plain = not isinstance(value, dict | list) or not any(
         isinstance(each, dict | list) for each in (value.values() if isinstance(value, dict) else value)
     )

@@ -1,9 +1,9 @@
 """A few numbers that stand for an array: enough to tell how far another array is from it.
 
-Of floating point values: 64 sums of all of them, each value taken plus or minus by one bit of a hash of its
-place. The mean square of the differences of two such sketches is the square of the arrays' distance, on
+For floating point values: 64 sums of all of them, the sign of each value given by one bit of a hash of its
+position. The mean square of the differences of two such sketches is the square of the arrays' distance, on
 average over all choices of signs, with a standard deviation of 18 % (Johnson and Lindenstrauss; Achlioptas):
-0.8 dB. Of integers and booleans: the values at 64 places, chosen by the same hash.
+0.8 dB. For integers and booleans: the values at 64 positions, chosen by the same hash.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sme2_assets.evidence.numerics import IDENTICAL_SQNR_DB, decibels, equal_sha
 from sme2_assets.gate.baseline import Sketch
 
 NUMBERS = 64
-# Of a sum, in the file. So two arrays that are the same are 160 dB apart at least, not infinitely near.
+# Of a sum, in the file. So identical arrays measure at least 160 dB, not infinity.
 _DIGITS = 10
 _AT_ONCE = 1 << 16
 
@@ -36,7 +36,7 @@ def sketch_of(array: npt.NDArray) -> Sketch:
 
 
 def distance_db(before: Sketch, after: Sketch) -> float:
-    """The power of what was, over that of the difference, in dB, as estimated from the sketches."""
+    """The power of the old array over that of the difference, in dB, as estimated from the sketches."""
     if (before.dtype, before.shape) != (after.dtype, after.shape):
         return -IDENTICAL_SQNR_DB
     differences = np.subtract(after.values, before.values)
@@ -57,7 +57,7 @@ def _signed_sums(values: npt.NDArray) -> npt.NDArray:
 
 
 def _hashes(numbers: npt.NDArray) -> npt.NDArray:
-    """The finaliser of SplitMix64: the same everywhere and for good, unlike a library's random numbers."""
+    """The finaliser of SplitMix64: the same everywhere and forever, unlike a library's random numbers."""
     mixed = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -2,8 +2,8 @@
 
 XNNPACK's rows in a trace carry no identity. Its nodes do, inside the delegate's payload: each has a debug
 handle, which the edge operators of the lowered graph have too, and those know their module and source
-line. Here the two are put together; `sme2_assets.analysis.attribution` then finds the rows of a run in it.
-From a .pte alone the nodes with their shapes and MACs are known, and no sources.
+line. This module joins the two; `sme2_assets.analysis.attribution` then matches the rows of a run to them.
+From a .pte alone, the nodes with their shapes and MACs are known, but not their sources.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from sme2_assets.evidence.operators import Delegate, Node, ProgramOperators
 from sme2_assets.models.provenance import Origin, operator_name, origin_of
 
 XNNPACK_BACKEND = "XnnpackBackend"
-# XNNPACK's serialiser gives it to nodes that come from no edge operator.
+# The handle that XNNPACK's serialiser gives to nodes that come from no edge operator.
 _NO_HANDLE = 65535
-# What a tensor has that the delegate's caller does not see.
+# The external id of a tensor that the delegate's caller does not see.
 _NOT_EXTERNAL = 2**32 - 1
 _HEADER_MAGIC = b"XH00"
-# What the emitter calls for a view without a copy, which is no operator in the graph.
+# What the emitter calls for a view without a copy, which is not an operator in the graph.
 _VIEW = "executorch_prim::et_view.default"
 _WRITE_BACK = "aten::copy_"
-# Kinds that passes put in between; a node of another kind without handle still does the model's work.
+# Kinds that passes insert; a node of another kind without a handle still does the model's work.
 _REARRANGING = frozenset({"XNNConvert", "XNNCopy", "XNNStaticReshape", "XNNStaticTranspose"})
-# Kinds whose kernels keep their output within limits. For others XNNPACK adds a step that does.
+# Kinds whose kernels can limit their output. For others, XNNPACK adds a step that does.
 _LIMITING = frozenset(
     {
         "XNNAvgPooling2d",
@@ -49,8 +49,8 @@ _LIMITING = frozenset(
     }
 )
 _QUANTISATION = re.compile(r"\.(?:de)?quantize_|\.choose_qparams")
-# One source operator can become several nodes, all with its handle. Then these words of an edge operator's
-# name tell which of them became the node; for other kinds it is the kind's own name.
+# One source operator can become several nodes, all with its handle. These words in an edge operator's name
+# then identify the one behind a node; for other kinds, the kind's own name does.
 _EDGE_WORDS: Mapping[str, tuple[str, ...]] = {
     "XNNBatchMatrixMultiply": ("bmm", "matmul"),
     "XNNConv2d": ("conv",),
@@ -75,9 +75,9 @@ def describe_program(
 ) -> ProgramOperators:
     """The operators of one method, at the sizes it is run at.
 
-    Sources are known where the manager that made the program is given, and so are the sizes of dimensions
-    that can vary. A program alone tells only their upper bounds: unless its inputs have these (`at_bounds`),
-    shapes and multiply-accumulates are not known.
+    Sources, and the sizes of dimensions that can vary, are known only if the manager that made the program is
+    given. A program alone has only upper bounds: unless its inputs have those sizes (`at_bounds`), shapes and
+    multiply-accumulates are not known.
     """
     from executorch.exir._serialize._program import deserialize_pte_binary
 
@@ -90,7 +90,7 @@ def describe_program(
     for chain_index, chain in enumerate(plan.chains):
         for index, instruction in enumerate(chain.instructions):
             call = instruction.instr_args
-            # Only the first chain is the method's own graph; others belong to control flow.
+            # Only the first chain is the method's own graph; the others belong to control flow.
             place = index if chain_index == 0 else None
             if type(call).__name__ == "DelegateCall":
                 delegate = plan.delegates[call.delegate_index]
@@ -139,16 +139,16 @@ class _Origin:
 
 @dataclass(frozen=True)
 class _DelegateOrigins:
-    """Edge operators of one delegate by debug handle: its own ones, and those that were fused into it."""
+    """Edge operators of one delegate by debug handle: its own, and those that were fused into it."""
 
     own: Mapping[int, list[Any]]
     fused: Mapping[int, list[Any]]
 
     def of(self, handle: int, kind: str, quantisation: str | None) -> tuple[_Origin, bool]:
-        """The origin of a node, and whether the node was inserted: nobody wrote it in the model."""
+        """The origin of a node, and whether the node was inserted, that is, not written in the model."""
         own = self.own.get(handle, [])
         if quantisation is not None:
-            # It shares its handle with the operator whose output it converts, which wrote no conversion.
+            # It shares its handle with the operator whose output it converts, but is not part of it.
             names = [name for name in map(operator_name, own) if name and quantisation in name]
             return _Origin(list(dict.fromkeys(names))), True
         if handle == _NO_HANDLE:
@@ -161,7 +161,7 @@ class _DelegateOrigins:
         return _origin(chosen or own, [*chosen, *self.fused.get(handle, [])]), False
 
     def of_limits(self, handle: int) -> tuple[_Origin, int | None]:
-        """The activation that was fused into the node as limits of its output, and its own handle."""
+        """The activation that was fused into the node as limits on its output, and its own handle."""
         fused = [node for node in self.fused.get(handle, []) if _is_named(node, _EDGE_WORDS["XNNClamp"])]
         return _origin(fused, fused), next((node.meta.get("debug_handle") for node in fused), None)
 
@@ -179,7 +179,7 @@ class _Origins:
         from executorch.exir.lowered_backend_module import get_lowered_submodules
 
         graph_module = executorch.exported_program(method).graph_module
-        # The emitter replaced the debug handle of what it emitted by the index of the instruction.
+        # The emitter replaced the debug handle of each node it emitted with the index of the instruction.
         for _, lowered, call in get_lowered_submodules(graph_module):
             self._lowered[call.meta.get("debug_handle")] = lowered
             self._emitted[call.meta.get("debug_handle")].append(call)
@@ -203,7 +203,7 @@ class _Origins:
                 own[handle].append(node)
                 owner[node] = handle
                 continue
-            # A handle that no node has was folded into the operator that feeds it: batch norm, activation.
+            # An operator whose handle no node has (batch norm, activation) was folded into the one before it.
             into = next((owner[given] for given in node.all_input_nodes if given in owner), None)
             if into is not None:
                 owner[node] = into
@@ -214,8 +214,8 @@ class _Origins:
     def sized(self, instruction: int | None, nodes: list[_XnnNode]) -> list[_XnnNode]:
         """The nodes of a delegate at the sizes of the example inputs, where they can vary.
 
-        What is serialised are upper bounds. The delegate is serialised once more with the example's sizes,
-        which torch.export keeps for every symbol; where that gives other nodes, sizes are not known.
+        Only upper bounds are serialised, so the delegate is serialised again with the example's sizes, which
+        torch.export keeps for every symbol; if the nodes then differ, sizes are not known.
         """
         lowered = self._lowered.get(instruction) if instruction is not None else None
         if lowered is None or not any(map(_symbolic, lowered.original_module.graph.nodes)):
@@ -239,7 +239,7 @@ class _Origins:
         return sized if same else [replace(node, inputs=[], outputs=[]) for node in nodes]
 
     def values(self, instruction: int | None, kernel: str) -> tuple[list[_Value], list[_Value]]:
-        """Inputs and outputs of a kernel call at the sizes of the example; none where it is not found."""
+        """Inputs and outputs of a kernel call at the sizes of the example; empty if it is not found."""
         emitted = [] if instruction is None else self._emitted.get(instruction, [])
         nodes = [node for node in emitted if _kernel_name(node) == kernel]
         if len(nodes) != 1:
@@ -251,7 +251,7 @@ class _Origins:
         return _values(given), _values([nodes[0].meta.get("val")])
 
     def of_kernel(self, instruction: int | None, kernel: str) -> _Origin:
-        """The one node that was emitted as this instruction, provided that it calls the same kernel."""
+        """The origin of the one node that was emitted as this instruction, if it calls the same kernel."""
         if instruction is None:
             return _Origin([])
         nodes = self._emitted.get(instruction, [])
@@ -299,7 +299,7 @@ def _is_quantisation(node: Any) -> bool:
 
 
 def _origin(located: list[Any], operators: Iterable[Any]) -> _Origin:
-    """What the nodes agree on first: some of them, such as quantisation, know no module or no line."""
+    """The first module and line that are known: some nodes, such as quantisation, lack one or both."""
     names = [name for name in map(operator_name, operators) if name]
     found = [origin_of(node) for node in located]
     module = next((origin for origin in found if origin.module is not None), Origin())
@@ -313,7 +313,7 @@ class _Value:
 
     shape: list[int]
     data_type: str
-    # Its number in the graph, and that among the arguments of the delegate's call.
+    # Its number in the graph, and its index among the arguments of the delegate's call.
     number: int = -1
     external: int | None = None
 
@@ -331,7 +331,7 @@ class _XnnNode:
     """Whether the output is kept within limits: an activation that the exporter fused into the node."""
 
     def described(self, origins: _DelegateOrigins, tensors: Mapping[int, str]) -> list[Node]:
-        """The steps that XNNPACK makes of the node: itself, and its limits where its kernels have none."""
+        """The steps that XNNPACK makes of the node: itself, and a clamp if its kernels have no limits."""
         origin, inserted = origins.of(self.handle, self.kind, self._quantisation())
         if not self.limited or self.kind in _LIMITING:
             return [self._described(origin, inserted, tensors)]
@@ -382,7 +382,7 @@ class _XnnNode:
         return [self.fields[f"{what}_height"], self.fields[f"{what}_width"]]
 
     def _quantisation(self) -> str | None:
-        """Which of the two a conversion is, from its types: the name that its edge operator contains."""
+        """`.quantize_` or `.dequantize_`, as in its edge operator's name, if its types show either."""
         if self.kind != "XNNConvert" or not self.inputs:
             return None
         given, made = (
@@ -412,8 +412,8 @@ class _XnnNode:
 
 
 def _tensor_names(nodes: list[_XnnNode], delegate: str, args: list[str | None]) -> dict[int, str]:
-    """Names of what the nodes of a delegate write or are given, by number. Those that the call is given and
-    returns have the names that they have outside of it."""
+    """Names of the tensors that the nodes of a delegate read or write, by number. The arguments and results
+    of the call keep the names they have outside it."""
     written = {value.number for node in nodes for value in node.outputs}
     names = {}
     for value in (value for node in nodes for value in (*node.inputs, *node.outputs)):
@@ -426,7 +426,7 @@ def _tensor_names(nodes: list[_XnnNode], delegate: str, args: list[str | None]) 
 
 
 def _name(plan: Any, index: int) -> str | None:
-    """What a tensor of the plan is called, by its place among the plan's values; None for a constant."""
+    """The name of a tensor of the plan, from its index among the plan's values; None for a constant."""
     return None if getattr(plan.values[index].val, "data_buffer_idx", 0) else f"v{index}"
 
 
@@ -448,7 +448,7 @@ def _xnnpack_nodes(payload: bytes) -> list[_XnnNode]:
     for entry in graph["xnodes"]:
         fields = entry["xnode_union"]
         ids = [(name, fields[name]) for name in fields if name.endswith("_id")]
-        # An input that is not there, such as a bias, has an identifier that no tensor has.
+        # An absent input, such as a bias, has an identifier that no tensor has.
         inputs = [values[number] for name, number in ids if "output" not in name and number in values]
         outputs = [values[number] for name, number in ids if "output" in name and number in values]
         limits = entry.get("output_min_max") or {}
@@ -473,11 +473,11 @@ def _xnnpack_graph(payload: bytes) -> Any:
     with tempfile.TemporaryDirectory(prefix="sme2-") as folder:
         (Path(folder) / "schema.fbs").write_bytes(schema)
         (Path(folder) / "graph.bin").write_bytes(payload[offset : offset + size])
-        # The backend writes an older or newer identifier than the schema's; the tables are the same.
+        # The backend may write an older or newer identifier than the schema's; the tables are the same.
         arguments = ["--raw-binary"]
         _flatc_decompile(folder, f"{folder}/schema.fbs", f"{folder}/graph.bin", arguments)
         text = (Path(folder) / "graph.json").read_text(encoding="utf-8")
-    # flatc writes unbounded minima and maxima in a way that is no JSON.
+    # flatc writes unbounded minima and maxima in a way that is not valid JSON.
     return json.loads(re.sub(r":\s*(-?(?:inf|nan))\b", r': "\1"', text))
 
 
@@ -520,7 +520,7 @@ def _kernel_call(plan: Any, call: Any, origins: _Origins, instruction: int | Non
 
 
 def _returned(args: list[int]) -> list[int]:
-    """The results among a kernel's arguments: each is given twice, as out argument and as result."""
+    """The results among a kernel's arguments: each is listed twice, as out argument and as result."""
     for count in range(1, len(args) // 2 + 1):
         if args[-count:] == args[-2 * count : -count]:
             return args[-count:]
@@ -536,7 +536,7 @@ def _names(plan: Any, values: Iterable[int]) -> list[str]:
 
 
 def _items(plan: Any, index: int) -> Iterator[int]:
-    """The tensors that a value is or lists, by their places among the plan's values."""
+    """The tensors that a value is or lists, by their indices among the plan's values."""
     value = plan.values[index].val
     kind = type(value).__name__
     if kind == "Tensor":
@@ -553,7 +553,7 @@ def _data_type(tensor: Any) -> str:
 
 
 def _values(found: list[Any]) -> list[_Value]:
-    """Fake tensors, nested as they may be, at the sizes of the example inputs."""
+    """Fake tensors, which may be nested, at the sizes of the example inputs."""
     import torch
     from executorch.exir.sym_util import eval_expr
 
@@ -562,7 +562,7 @@ def _values(found: list[Any]) -> list[_Value]:
     for tensor in torch.utils._pytree.tree_leaves(found):
         if isinstance(tensor, torch.Tensor):
             sizes = [eval_expr(size) for size in tensor.shape]
-            # A size that depends on values is known to nobody before the run.
+            # A size that depends on values cannot be known before the run.
             if None in sizes:
                 return []
             values.append(
@@ -584,8 +584,8 @@ def _kernel_macs(name: str, inputs: list[_Value], outputs: list[_Value]) -> int 
     if operator == "addmm":
         return made * inputs[1].shape[-1]
     if operator == "convolution":
-        # The weight's shape is (outputs, inputs / groups, window...), for a transposed one it is swapped:
-        # then only the number of inputs tells, and that is not among the tensors. Left out.
+        # The weight's shape is (outputs, inputs / groups, window...). For a transposed convolution the first
+        # two are swapped, and this product is not the count: left out.
         weight = inputs[1].shape
         return made * math.prod(weight[1:]) if weight[0] == outputs[0].shape[1] else None
     return None

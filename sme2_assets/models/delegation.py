@@ -1,7 +1,7 @@
 """Which operators XNNPACK took, which it did not, and why.
 
-The partitioner tells its reasons to its log, node by node. They are caught there while the program is
-lowered; for an operator that it does not know at all, and where it says nothing, the words are ours.
+The partitioner logs its reasons, node by node. They are collected from the log while the program is lowered.
+For an operator that it does not know at all, and where it gives no reason, the wording is ours.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def partitioner_reasons() -> Iterator[dict[str, str]]:
             if isinstance(why, WhyNoPartition) and why.node is not None:
                 reasons[why.node.name] = why.reason
 
-    # One logger per configuration module; they are there since the partitioner was imported.
+    # One logger per configuration module; they exist once the partitioner is imported.
     names = [name for name in logging.root.manager.loggerDict if name.startswith(f"{_CONFIGURATIONS}.")]
     loggers = [logging.getLogger(name) for name in names]
     before = [(logger.level, logger.propagate) for logger in loggers]
@@ -78,7 +78,7 @@ def delegation_report(graph_module: Any, partitioner: Any, reasons: dict[str, st
 
 
 def described_delegation(program: ProgramOperators) -> DelegationReport:
-    """The report of a program that was lowered elsewhere: what it holds, without reasons."""
+    """The report of a program that was lowered elsewhere: what it contains, without reasons."""
     counts: Counter[tuple[str, str | None, str | None, bool, str | None]] = Counter()
     for delegate in program.delegates:
         for node in delegate.nodes:
@@ -93,7 +93,7 @@ def _of(node: Node, *, delegated: bool) -> tuple[str, str | None, str | None, bo
 
 
 def _report(counts: Counter[tuple[str, str | None, str | None, bool, str | None]]) -> DelegationReport:
-    """Rows with what was left out first, then by count: that is what people look for."""
+    """Operators that were left out come first, then by count: those are what people look for."""
     rows = [
         DelegationRow(
             operator=operator, module=module, source=source, delegated=delegated, reason=reason, count=count

@@ -5,12 +5,12 @@ EdgeTAM ("On-Device Track Anything Model", Zhou et al., 2025) is SAM 2 with a Re
 
 - backbone: widths 48, 96, 192, 384 at strides 4, 8, 16, 32 with 2, 2, 14, 2 blocks. A block is a depthwise
   3x3 token mixer (trained as 3x3 + 1x1 + identity), squeeze-and-excite in every other block, and a 1x1
-  channel mixer of twice the width with GELU. What the paper's first version calls M1 is M0.9 in its last:
+  channel mixer of twice the width with GELU. M1 in the paper's first version is M0.9 in its last:
   5.1 M parameters and 0.8 GMAC as a classifier at 224x224.
-- neck: 1x1 convolutions to 256 channels; the stride 32 map is added to the stride 16 map by nearest
-  upsampling and then dropped.
-- two 1x1 convolutions (to 32 and 64 channels) that SAM 2's mask decoder wants of the two finer maps. SAM 2
-  applies them once per image, so a deployed encoder has them inside.
+- neck: 1x1 convolutions to 256 channels; the stride 32 map is upsampled (nearest), added to the stride 16
+  map and then dropped.
+- two 1x1 convolutions (to 32 and 64 channels) that SAM 2's mask decoder needs on the two finer maps. SAM 2
+  applies them once per image, so a deployed encoder includes them.
 
 For inference the branches and batch norms are folded into single convolutions, as the paper does. The
 sine position encodings of the maps depend on the size alone: they are outputs only if asked for, since
@@ -38,17 +38,17 @@ WIDTHS = (48, 96, 192, 384)
 DEPTHS = (2, 2, 14, 2)
 NECK_CHANNELS = 256
 STRIDE = 32
-# Batch norm statistics come from images of this size whatever the size asked for: one model, many sizes.
+# Batch norm statistics come from images of this size, whatever size is asked for: one model, many sizes.
 SETTLE_SIZE = 128
-# A 1024x1024 image gives a hundred times the values of a 96x96 one, and calibration is slow.
+# A 1024x1024 image has a hundred times the values of a 96x96 one, and calibration is slow.
 MANY_PIXELS = 512 * 512
 CALIBRATION_IMAGES_OF_MANY_PIXELS = 4
 
 
 class EdgeTamImageEncoder:
-    """Builds the encoder for square images of a size, with seeded weights or those of a checkpoint."""
+    """Builds the encoder for square images of a given size, with seeded weights or those of a checkpoint."""
 
-    # The stride 16 map lies behind forty layers and reaches 12.5 at 1024x1024; the finer maps reach 20.
+    # The stride 16 map comes after forty layers and reaches 12.5 at 1024x1024; the finer maps reach 20.
     minimum_sqnr_db: ClassVar[dict[str, float]] = {"int8": 8.0}
 
     def __init__(
@@ -93,9 +93,9 @@ class EdgeTamImageEncoder:
 
 
 class EdgeTamImageEncoderModule(nn.Module):
-    """Backbone, neck and what the mask decoder takes of the finer maps, in the form that is trained.
+    """Backbone, neck and the mask decoder's convolutions on the finer maps, in the form that is trained.
 
-    Gives the maps of stride 4, 8 and 16, finest first, and after them their position encodings if the
+    Returns the maps of stride 4, 8 and 16, finest first, and after them their position encodings if the
     module was made with a `position_size`.
     """
 
@@ -125,7 +125,7 @@ class EdgeTamImageEncoderModule(nn.Module):
 
 
 class RepViT(nn.Module):
-    """The backbone: gives the maps of the four stages, finest first."""
+    """The backbone: returns the maps of the four stages, finest first."""
 
     def __init__(self, widths: tuple[int, ...] = WIDTHS, depths: tuple[int, ...] = DEPTHS) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class Downsample(nn.Module):
 
 
 class Block(nn.Module):
-    """Mix each channel over its neighbourhood, weigh the channels, mix the channels of each place."""
+    """Mix each channel over its neighbourhood, weight the channels, mix the channels at each position."""
 
     def __init__(self, channels: int, *, squeeze: bool) -> None:
         super().__init__()
@@ -234,7 +234,7 @@ class ChannelMixer(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """Weigh the channels by what the whole image shows; a quarter of the width inside."""
+    """Weight the channels by what the whole image shows; a quarter of the width inside."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -266,7 +266,7 @@ class ConvNorm(nn.Module):
 
 
 class FeaturePyramid(nn.Module):
-    """1x1 convolutions to one width; only the coarsest map flows down, to its neighbour, and is dropped."""
+    """1x1 convolutions to one width; only the coarsest map is added to the next finer one, then dropped."""
 
     def __init__(self, widths: tuple[int, ...], channels: int) -> None:
         super().__init__()
@@ -313,7 +313,7 @@ def fused(model: nn.Module) -> nn.Module:
 def load_encoder_checkpoint(model: nn.Module, path: Path) -> None:
     """Fill the unfused encoder from a checkpoint of EdgeTAM, or from a state dict of the encoder alone.
 
-    Of a whole EdgeTAM only what this encoder has is read; of that, nothing may be missing or left over.
+    From a whole EdgeTAM only the encoder's part is read; in it, nothing may be missing or left over.
     """
     given = encoder_weights(_read_state_dict(path))
     wanted = model.state_dict()
@@ -343,7 +343,7 @@ _HIGH_RESOLUTION = ("conv_s0.", "conv_s1.")
 
 
 def encoder_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The encoder's part of a state dict, by the names of this module."""
+    """The encoder's part of a state dict, by this module's names."""
     if not any(key.startswith(_ENCODER) for key in state):
         return dict(state)
     weights = {}
@@ -360,7 +360,7 @@ def _read_state_dict(path: Path) -> dict[str, Tensor]:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise ExportError(f"There is no checkpoint {path}", "give the path of a file that exists") from error
-    # Whatever it raises: a file that is no checkpoint makes the unpickler stumble in many ways.
+    # Any exception: a file that is not a checkpoint makes the unpickler fail in many ways.
     except Exception as error:
         raise ExportError(
             f"{path} could not be read as a checkpoint ({type(error).__name__})",
@@ -389,8 +389,8 @@ def _bias(convolution: nn.Conv2d) -> Tensor:
 def _initialise(module: nn.Module) -> None:
     """Random convolutions; branches that are added weigh less than what they are added to.
 
-    Trained ones do too (the paper starts some at zero). At full weight, forty additions of noise make a
-    network that blows up rounding errors: its int8 outputs would be lost.
+    Trained ones do too (the paper starts some at zero). At full weight, forty additions of noise would
+    amplify rounding errors until the int8 outputs are lost.
     """
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, nonlinearity="linear")

@@ -1,7 +1,7 @@
 """The ETRecord of an export: graphs and debug handles, as ExecuTorch's Inspector reads them, without weights.
 
 ExecuTorch writes the weights of the exported program and of the edge program into it, uncompressed: twice
-the model, beside the program that has them already. Nothing that is read from it needs them.
+the model's size, next to a program that already has them. Nothing that is read from it needs them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def save_without_weights(etrecord: Any, path: Path) -> None:
-    """Write the record, compressed; the programs in it are as they were afterwards."""
+    """Write the record, compressed; the weights of the programs in it are restored afterwards."""
     plain = path.with_name(f"{path.name}.plain")
     with _emptied(etrecord):
         etrecord.save(str(plain))

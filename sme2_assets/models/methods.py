@@ -12,19 +12,19 @@ from sme2_assets.etdump.flatbuffer import Buffer, Malformed, Tables, require
 
 PROGRAM_REMEDY = "export it again with the installed ExecuTorch, or remove the file"
 FORWARD = "forward"
-# After the offset of the root and the identifier: an extended header with the size of the table, behind which
-# the weights are.
+# After the offset of the root and the identifier: an extended header with the size of the table; the weights
+# follow the table.
 _HEADER = b"eh00"
 
 
 def method_names(pte: Path) -> tuple[str, ...]:
-    """The names, in the order of the file; read once for as long as the file stays the same."""
+    """The names, in the order of the file; read again only when the file changes."""
     facts = pte.stat()
     return _method_names(pte, facts.st_mtime_ns, facts.st_size)
 
 
 def default_method(names: tuple[str, ...]) -> str:
-    """`forward`, or the first of a program that has none of that name."""
+    """`forward`, or the first method if the program has none of that name."""
     return FORWARD if FORWARD in names else names[0]
 
 

@@ -1,7 +1,7 @@
 """MobileNetV3-Small, written from table 2 of "Searching for MobileNetV3" (Howard et al., 2019).
 
 1000 classes at 224x224: 2,542,856 parameters and 56.5 million multiply-accumulates. The weights are
-seeded, not trained: what is measured is how it runs, and nothing has to be downloaded.
+seeded, not trained: only how it runs is measured, and nothing has to be downloaded.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class InvertedResidual(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """Weigh the channels by what the whole image shows."""
+    """Weight the channels by what the whole image shows."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """What people see while a model is exported: the step, the time it takes, the memory it needs.
 
-A large model is minutes in one step: then a line every half minute says that it still works.
+A large model can spend minutes in one step; then a line every half minute says that it is still working.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STATUS = Path("/proc/self/status")
 
 
 class Progress:
-    """Tells the steps of one export."""
+    """Reports the steps of one export."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Progress:
 
     @property
     def peak_memory_bytes(self) -> int:
-        """The most memory the process held since the export began; since the process began on macOS."""
+        """The most memory the process has held since the export began; on macOS, since the process began."""
         return _peak_memory_bytes(since_start=self._since_start)
 
     def say(self, what: str) -> None:
@@ -53,7 +53,7 @@ class Progress:
 
     @contextlib.contextmanager
     def step(self, what: str, stage: Stage | None = None) -> Iterator[None]:
-        """A step of the export: said when it begins, and again as long as it lasts."""
+        """A step of the export: reported when it begins, and again from time to time while it runs."""
         if stage is not None and self._on_stage is not None:
             self._on_stage(stage)
         self.say(f"{what} ({self._facts()})")

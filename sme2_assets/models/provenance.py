@@ -1,7 +1,7 @@
 """Which module and which line of the model asked for a node of its graph.
 
-torch.export notes both on every node. Paths are told as Python would import them: the folders of one
-machine say nothing to another.
+torch.export notes both on every node. Paths are given as Python would import them: the folders of one
+machine mean nothing on another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LIBRARIES = ("torch", "torchao", "executorch")
 
 @dataclass(frozen=True)
 class Origin:
-    """Where in the model something comes from; None for what is not known."""
+    """Where in the model something comes from; None for each part that is not known."""
 
     module: str | None = None
     """Path of the module, such as `features.3.conv`; empty for the model itself."""
@@ -46,7 +46,7 @@ def origin_of(node: Any) -> Origin:
 
 
 def operator_name(node: Any) -> str | None:
-    """`aten.convolution.default` for an operator; None for what is only structure (getitem, inputs)."""
+    """`aten.convolution.default` for an operator; None for structure only (getitem, inputs)."""
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None:
         return None
@@ -55,14 +55,14 @@ def operator_name(node: Any) -> str | None:
 
 
 def is_library(file: str) -> bool:
-    """Whether a file belongs to torch and its kin; the example models inside ExecuTorch do not."""
+    """Whether a file belongs to torch or a related library; the example models inside ExecuTorch do not."""
     parts = Path(short_path(file)).parts
     return parts[0] in _LIBRARIES and parts[:3] != ("executorch", "examples", "models")
 
 
 @lru_cache(maxsize=4096)
 def short_path(file: str) -> str:
-    """The file's path within its package or site folder; its name alone where it is in none."""
+    """The file's path within its package or site folder; its name alone if it is in neither."""
     path = Path(file)
     if not path.is_absolute():
         return path.name if ".." in path.parts else path.as_posix()
@@ -81,14 +81,14 @@ def _module_of(node: Any) -> tuple[str | None, str | None]:
         return None, None
     path, kind = list(stack.values())[-1][:2]
     name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
-    # Of torch.export's own making, not modules of the model: its wrapper around it, its size checks.
+    # Made by torch.export, not modules of the model: its wrapper around the model, its size checks.
     if path == "_empty_nn_module_stack_from_metadata_hook" or name.startswith("torch.export."):
         return None, None
     return path, name.rpartition(".")[2]
 
 
 def _line_of(stack_trace: str | None) -> tuple[str | None, str | None]:
-    """The innermost line that is not torch's own: the model's author wrote that one. None where all are."""
+    """The innermost line that is not torch's own: the one in the model's code. None if all are torch's."""
     frames = [frame for frame in _frames(stack_trace or "") if not is_library(frame[0])]
     if not frames:
         return None, None

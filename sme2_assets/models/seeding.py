@@ -1,7 +1,7 @@
 """Weights and data that are the same on every machine and every day.
 
-The built-in models have no trained weights to download. Random ones serve a profiler as well, if
-activations neither vanish nor explode: batch norm statistics are therefore taken from real passes.
+The built-in models have no trained weights to download. Random ones are just as good for a profiler, as long
+as activations neither vanish nor explode; for that, batch norm statistics are taken from real passes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def seeded(build: Callable[[], Model], *, seed: int) -> Model:
 
 
 def settle_batch_norm(model: nn.Module, batches: list[Tensor]) -> None:
-    """Take batch norm's running statistics from these batches and leave the model in eval mode."""
+    """Set batch norm's running statistics from these batches and leave the model in eval mode."""
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:

@@ -1,20 +1,20 @@
 """SqueezeSAM, the interactive segmentation model of the case study, as far as it is published.
 
 From "SqueezeSAM: User-Friendly Mobile Interactive Segmentation" (Varadarajan et al., 2023) and the
-configuration its authors published: a U-Net in place of SAM's encoder; early fusion, that is clicks and
+configuration its authors published: a U-Net in place of SAM's encoder; early fusion, that is, clicks and
 boxes drawn as further channels of the image; 512x512 images, a first convolution of kernel and stride 2 to
 64 channels; convolutions of 64, 128, 128, 128, 128, 164, 256 and 256 channels with ReLU and batch norm;
 at the lowest resolution a transformer of depth 2 with 8 heads and a feed-forward of 256 that also carries
-tokens for the masks and their quality; four masks, of which the last three are given, and a quality head of
-two layers of 256.
+tokens for the masks and their quality; four masks, of which the last three are returned, and a quality head
+of two layers of 256.
 
-Ours, because no text fixes it: which convolutions stand at which resolution; one channel for clicks and one
-for the box; the decoder (bilinear upsampling, the encoder's map beside it, two convolutions); joint
-self-attention of tokens and image, without position encodings (the convolutions before it see the border);
-and the normalisation before ReLU rather than after it, so that it folds into the convolutions. Masks are
-given at half the size of the image; the caller scales them.
+Our choices, because nothing published settles them: which convolutions are at which resolution; one channel
+for clicks and one for the box; the decoder (bilinear upsampling, concatenated with the encoder's map, two
+convolutions); joint self-attention of tokens and image, without position encodings (the convolutions before
+it see the border); and the normalisation before ReLU rather than after it, so that it folds into the
+convolutions. Masks are returned at half the size of the image; the caller scales them.
 
-3.8 M parameters and 29.7 GMAC at 512x512. The paper compares itself with SAM by ratios alone (100 times
+3.8 M parameters and 29.7 GMAC at 512x512. The paper compares itself with SAM only by ratios (100 times
 smaller in its first version, 31.6 times in its last), so these numbers are those of this model, not a claim
 about the authors'. Weights are seeded, not trained.
 """
@@ -43,14 +43,14 @@ DEPTH = 2
 MASKS = 4
 MASKS_GIVEN = 3
 MASK_CHANNELS = 64
-# Batch norm statistics come from images of this size whatever the size asked for: one model, many sizes.
+# Batch norm statistics come from images of this size, whatever size is asked for: one model, many sizes.
 SETTLE_SIZE = 128
-# Of the size of the image.
+# As a fraction of the image size.
 CLICK_RADIUS = 1 / 32
 
 
 class SqueezeSam:
-    """Builds the network for square images of a size, with images that have a click and a box drawn."""
+    """Builds the network for square images of a given size, with a click and a box drawn on the inputs."""
 
     # Sums of up to 3456 products at half precision, fourteen layers deep: masks reach 26. At int8, 15 and 13.
     minimum_sqnr_db: ClassVar[dict[str, float]] = {"fp16": 20.0, "int8": 9.0}
@@ -114,7 +114,7 @@ class SqueezeSamModule(nn.Module):
 
 
 class TokensAndImage(nn.Module):
-    """Learnt tokens and the places of the lowest map, attending to each other."""
+    """Learnt tokens and the positions of the lowest map, attending to each other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,9 +123,9 @@ class TokensAndImage(nn.Module):
         self.norm = LayerNorm(WIDTH)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The token of the qualities, those of the masks, and the map."""
+        """The token for the qualities, those for the masks, and the map."""
         places = x.flatten(2).transpose(1, 2)
-        # Programs have one image; only the statistics are taken from several, and `expand` is not delegated.
+        # Programs take one image; only the statistics use several, and `expand` is not delegated.
         tokens = self.tokens if x.shape[0] == 1 else self.tokens.expand(x.shape[0], -1, -1)
         mixed = self.norm(self.blocks(torch.cat([tokens, places], dim=1)))
         updated = mixed[:, 1 + MASKS :].transpose(1, 2).reshape(x.shape)
@@ -133,7 +133,7 @@ class TokensAndImage(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Self-attention and a feed-forward, each normalised before and added to what came in."""
+    """Self-attention and a feed-forward, each with a norm before it and added to its input."""
 
     scale: Tensor
 
@@ -172,7 +172,7 @@ class TransformerBlock(nn.Module):
 class LayerNorm(nn.LayerNorm):
     """Layer norm in single precision whatever the precision of the model, as is common.
 
-    It is also needed: the half precision kernel in ExecuTorch 1.5.1 for arm64 takes wrong statistics of
+    It is also needed: the half precision kernel in ExecuTorch 1.5.1 for arm64 computes wrong statistics for
     rows as long as these (seen: an output that has nothing to do with the right one).
     """
 

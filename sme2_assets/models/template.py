@@ -16,7 +16,7 @@ from sme2_assets.store import write_text_atomically
 
 
 def write_template(name: str, folder: Path | None = None, source: str | None = None) -> Path:
-    """A working model file of that name, for what `source` names; what is there already is not touched."""
+    """Write a working model file of that name, for what `source` names; existing files are not touched."""
     check_name(name)
     if name in RESERVED:
         raise ExportError(f"{name!r} is the name of a source of models", "choose another name")
@@ -28,7 +28,7 @@ def write_template(name: str, folder: Path | None = None, source: str | None = N
     path = (folder or default_folder()) / f"{name}.py"
     if path.exists():
         raise ExportError(f"{path} already exists", "choose another name, or edit that file")
-    # Whoever begins a models folder here wrote what will be in it.
+    # A user who starts a models folder here writes what will be in it.
     first = not any(path.parent.glob("*.py"))
     write_text_atomically(path, model_file(name, source) if source else template(name))
     if first:

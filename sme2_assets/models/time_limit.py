@@ -1,4 +1,4 @@
-"""An end to exports that never end."""
+"""A time limit for exports that would never end."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def export_timeout_s() -> float:
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Ends the block with an error after so many seconds, once the Python code in it gets its turn.
+    """Ends the block with an error after this many seconds, once its Python code gets to run.
 
-    Only in the main thread, where the command line and each Dagster run export; Python delivers signals
-    nowhere else, and there is no limit then.
+    Only in the main thread, where the command line and each Dagster run export: Python delivers signals
+    nowhere else. In other threads there is no limit.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield

@@ -5,12 +5,12 @@ heads, a gated SiLU feed-forward, no biases. Four layers of width 256 with four 
 768 and 4096 tokens: 5.5 M parameters. There is no published model of this size to match; every part is
 the usual one, small enough to export in seconds and to emulate.
 
-The two programs share their weights and a cache of fixed size: prefill gives the logits of the last
+The two programs share their weights and a cache of fixed size: prefill returns the logits of the last
 token and every layer's keys and values, padded to the context; decode takes one token, its position and
-that cache, and gives logits and the cache with the token's keys and values in their place.
+that cache, and returns logits and the cache with the token's keys and values in place.
 
 Cache tensors are (heads, context, width of a head), keys then values, layer by layer. They are separate
-inputs and outputs: one stacked tensor would be copied apart and together again in every step.
+inputs and outputs: a single stacked tensor would have to be split and joined again in every step.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TinyLmPrefill:
 
 
 class TinyLmDecode:
-    """Builds the program of one step; its example is the step after a prompt that was really read."""
+    """Builds the program for one step; its example is the step after a prompt that was actually read."""
 
     def __init__(self, *, prompt: int = 64, context: int = 128) -> None:
         _check_lengths("tiny_lm_decode", prompt, context)
@@ -82,7 +82,7 @@ class TinyLmDecode:
         return self._steps([SEED + 200 + n for n in range(count)])
 
     def _steps(self, seeds: list[int]) -> list[tuple[Tensor, ...]]:
-        """For each seed the token after a prompt, its position and the cache that reading the prompt left."""
+        """For each seed: the token after a prompt, its position, and the cache left by reading the prompt."""
         prefill = PrefillModule(seeded_weights(), self.prompt, self.context).eval()
         steps = []
         for seed in seeds:
@@ -147,8 +147,8 @@ class DecodeModule(nn.Module):
 class Positions(nn.Module):
     """Tables by position: rotations, and which positions a token may look at.
 
-    Buffers, so that they follow the precision of the model. What depends on sizes alone is a constant of
-    the program.
+    Buffers, so that they follow the precision of the model. They depend on sizes alone, so they are
+    constants of the program.
     """
 
     cosine: Tensor
@@ -166,7 +166,7 @@ class Positions(nn.Module):
 
 
 class Weights(nn.Module):
-    """All that is learnt, used by both programs."""
+    """All learnt weights, used by both programs."""
 
     def __init__(self, shape: TinyLmShape = SHAPE) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class Weights(nn.Module):
         self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
         self.apply(_initialise)
         for layer in self.layers:
-            # As many additions as there are layers, twice: each small, so that the sum stays near one.
+            # Two additions per layer, each kept small so that the sum stays near one.
             for linear in (layer.output, layer.down):
                 linear.weight.data.mul_((2 * shape.layers) ** -0.5)
 
@@ -187,7 +187,7 @@ class Weights(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention over the tokens so far, then a gated feed-forward; each added to what came in."""
+    """Attention over the tokens so far, then a gated feed-forward; each added to its input."""
 
     def __init__(self, shape: TinyLmShape) -> None:
         super().__init__()
@@ -226,7 +226,7 @@ class Layer(nn.Module):
 
 
 class RmsNorm(nn.Module):
-    """Divide by the root of the mean square, then weigh each channel."""
+    """Divide by the root mean square, then weight each channel."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ class RmsNorm(nn.Module):
 
 
 def rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turn each pair (channel i, channel i + half) by the angle of its position."""
+    """Rotate each pair (channel i, channel i + half) by the angle of its position."""
     half = x.shape[-1] // 2
     first, second = x[..., :half], x[..., half:]
     return x * cosine + torch.cat([-second, first], dim=-1) * sine

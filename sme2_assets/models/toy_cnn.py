@@ -1,4 +1,4 @@
-"""The model of the demo: small enough to emulate in a blink, with an operator of every category.
+"""The model for the demo: small enough to emulate in a moment, with an operator of every category.
 
 Convolutions (dense, depthwise, grouped, 1x1), a residual add, activations, a channel shuffle (data
 movement), max pooling, a linear head and softmax. The global mean drops its dimensions, as people

@@ -1,7 +1,7 @@
-"""Whose model files may run. A model file is code, and a data folder can come from anybody.
+"""Which model files may run. A model file is code, and a data folder can come from anybody.
 
-A folder is trusted by whoever names it in SME2_MODELS, or once by `sme2 models --trust` or `sme2 onboard`.
-What was trusted stands in a file of the user's, never in the data folder itself.
+A folder is trusted by naming it in SME2_MODELS, or once by `sme2 models --trust` or `sme2 onboard`.
+The list of trusted folders is in the user's configuration, never in the data folder itself.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import platformdirs
 from sme2_assets.errors import ExportError
 from sme2_assets.store import write_text_atomically
 
-#: `1` where nobody can be asked and everything is one's own: a container, a CI job.
+#: `1` where nobody can be asked and everything is the user's own: a container, a CI job.
 VARIABLE = "SME2_TRUST_MODELS"
 
 
 def trust(folder: Path) -> Path:
-    """Lets the code of a models folder run from now on; gives the file in which that stands."""
+    """Lets the code of a models folder run from now on; returns the file that records it."""
     place = str(folder.resolve())
     if "\n" in place:
         raise ExportError(f"{place!r} cannot be trusted: its name has two lines", "rename the folder")

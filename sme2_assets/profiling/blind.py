@@ -1,4 +1,4 @@
-"""Measuring blind: an A/A session whose second arm may be slowed down, of which only the times are kept."""
+"""Blind measurement: an A/A session whose second arm may be slowed down. Only its times are kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DOSES_PERCENT = (2.0, 3.0, 5.0, 10.0)
 
 
 def drawn_dose() -> float:
-    """Every second one is a placebo."""
+    """Half of them are placebos, on average."""
     return secrets.choice((0.0, secrets.choice(DOSES_PERCENT)))
 
 
@@ -41,13 +41,13 @@ def blind_trial(
 ) -> Trial:
     """Measures `sme2` against itself, slowed by `dose_percent`, and keeps the trial apart from its truth.
 
-    The run folders tell the dose, and what they measure is no model: they are not kept.
+    The run folders are not kept: they reveal the dose, and what they measure is not a real model.
     """
     truth = Truth(dose_percent=dose_percent, salt=secrets.token_hex(16))
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="sme2-") as folder:
         scratch = Store(Path(folder))
-        # The device is leased from everybody who uses the real data folder.
+        # The lease must also hold against everybody who uses the real data folder.
         store.leases.mkdir(parents=True, exist_ok=True)
         scratch.leases.symlink_to(store.leases.resolve())
         manifests = measure_session(scratch, target, model, runners, aa_arms(sme2, dose_percent), plan, log)
@@ -63,7 +63,7 @@ def blind_trial(
     a_ns, b_ns = ([float(median(result.iteration_ns)) for result in arm] for arm in results)
     trial = Trial(
         session_id=manifests[0].session_id,
-        # Of the real data folder, and not of the one that is thrown away.
+        # From the real data folder, not the one that is thrown away.
         sequence=next_number(store.runs),
         variant=identity.variant,
         platform=identity.platform,

@@ -12,24 +12,24 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.device import Fidelity
 from sme2_assets.evidence.result import RunnerResult
 
-# Each pass disturbs the others, so each is a process of its own.
+# Each pass would disturb the others, so each is a process of its own.
 PASSES = ("latency", "etdump", "kernels")
 
 
 # A tiny model would otherwise be traced for hundreds of thousands of inferences to fill the second.
 MOST_SAMPLED_ITERATIONS = 2000
-# The same where it has to be sampled for longer, because samples do not tell yet where operators run.
+# The same where sampling has to go on because samples do not show yet where operators run.
 MOST_ITERATIONS_FOR_EVIDENCE = 20_000
-# Nor do more than these say more: they only make evidence and trace long.
+# Beyond these, more iterations add no information, only longer evidence and traces.
 MOST_TIMED_ITERATIONS = 5000
 MOST_TRACED_ITERATIONS = 200
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long one process warms up and is timed: for so many inferences and so many milliseconds at least.
+    """How long one process warms up and is timed: at least these numbers of inferences and milliseconds.
 
-    With 0 milliseconds it is exactly so many inferences; the cap is for short ones.
+    With 0 milliseconds it is exactly that number of inferences; the cap is for short ones.
     """
 
     warmup: int
@@ -63,10 +63,10 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Pace:
-    """The time that the slowest arm of a session needs for the least number of inferences.
+    """The time that the slowest arm of a session needs for the minimum number of inferences.
 
-    All arms take that time, where it is more than the plan's: otherwise the faster one would again be timed
-    earlier. 0 where time and not number decides, and before anything is known.
+    All arms take that time where it exceeds the plan's: otherwise the faster one would again be timed
+    earlier. 0 where time decides and not the number, and before anything is known.
     """
 
     warmup_ns: float = 0.0
@@ -77,13 +77,13 @@ class Pace:
 class Plan:
     """Rounds of fresh processes; in each, per arm and pass, warm-up and timed inferences.
 
-    A process warms up for `warmup` inferences and `warmup_s` seconds at least, and is timed for `iterations`
-    and `timed_s`. Wall time comes first: a clock that ramps up is then at the same point in both arms,
-    whichever is faster.
+    A process warms up for at least `warmup` inferences and `warmup_s` seconds, and is timed for at least
+    `iterations` and `timed_s`. Wall time comes first: a clock that ramps up is then at the same point in both
+    arms, whichever is faster.
 
-    A pair is measured for `rounds` rounds at least, then on until the interval of its speedup is
-    narrower than `interval_width` (its ends differ by that share), `max_rounds` are made, or `budget_s`
-    is spent. It stops by width and never by significance, so looking after every round biases nothing.
+    A pair is measured for at least `rounds` rounds, then until the interval of its speedup is narrower than
+    `interval_width` (its ends differ by that share), `max_rounds` are done, or `budget_s` is spent. It stops
+    by width and never by significance, so looking after every round introduces no bias.
     """
 
     threads: int = 1
@@ -97,24 +97,24 @@ class Plan:
     iterations: int = 10
     timed_s: float = 0.2
     timeout_s: float = 600.0
-    # The kernels pass is made in the first rounds only: samples add up, and more of them say no more.
+    # The kernels pass runs in the first rounds only: samples add up, and more would add no information.
     kernel_rounds: int = 2
-    # What one process of the kernels pass samples, in seconds of inferences.
+    # How long one process of the kernels pass samples, in seconds of inferences.
     kernel_sampling_s: float = 1.0
-    # What it samples at most, where a convolution or matrix product has too few samples to tell whether it
-    # runs on the SME unit; after that it stays unknown.
+    # The limit for that where a convolution or matrix product has too few samples to tell whether it runs on
+    # the SME unit; after that it stays unknown.
     kernel_limit_s: float = 10.0
-    # Warm-up of the kernels pass where the others have less: a first inference does lazy work inside its
-    # delegate calls, and its operators do not stand where the trace says.
+    # Minimum warm-up of the kernels pass: a first inference does lazy work inside its delegate calls, so its
+    # operators are not where the trace says.
     kernel_warmup: int = 0
-    # How long a session waits, all rounds together, for other processes to leave the machine alone.
+    # How long a session waits, over all rounds, for other processes to leave the machine alone.
     # After that it goes on, and the rounds are flagged.
     quiet_patience_s: float = 20.0
-    # The same for a device that is too hot: it cools more slowly than others leave.
+    # The same for a device that is too hot: cooling takes longer than waiting for other processes.
     cool_patience_s: float = 300.0
-    # The CPUs to run on, by cluster name, list or mask; empty: as the system likes.
+    # The CPUs to run on, by cluster name, list or mask; empty: the system decides.
     cpus: str = ""
-    # macOS: the quality of service of the runner's threads, which is how one asks for a kind of core there.
+    # macOS: the quality of service of the runner's threads, which is how a kind of core is requested there.
     qos: str = ""
     # The power mode of the device during the session; empty: as it is.
     power: str = ""
@@ -141,24 +141,24 @@ class Plan:
         return [kind for kind in self.passes if kind != "kernels" or index < self.kernel_rounds]
 
     def iterations_of(self, pass_kind: str, inference_ns: float) -> int:
-        """How often a process runs the model, when one inference takes about so long."""
+        """How often a process runs the model, when one inference takes about this long."""
         if pass_kind != "kernels":
             return self.iterations
         wanted = math.ceil(self.kernel_sampling_s * 1e9 / max(inference_ns, 1))
         return min(max(self.iterations, wanted), MOST_SAMPLED_ITERATIONS)
 
     def more_iterations(self, iterations: int, inference_ns: float, factor: float) -> int | None:
-        """How often to run the model when so many inferences gave too few samples by this factor.
+        """How often to run the model when this many inferences gave too few samples by this factor.
 
-        None where the limit is reached.
+        None when the limit is reached.
         """
         most = min(int(self.kernel_limit_s * 1e9 / max(inference_ns, 1)), MOST_ITERATIONS_FOR_EVIDENCE)
-        # A little more than needed: samples fall by chance.
+        # A little more than needed: sampling is random.
         wanted = math.ceil(1.5 * factor * iterations)
         return min(wanted, most) if iterations < most else None
 
     def lengths_of(self, pass_kind: str, inference_ns: float, pace: Pace) -> Lengths:
-        """How long a process lasts whose inference takes about so long, in a session of that pace."""
+        """How long a process runs when one inference takes about this long, in a session of this pace."""
         sampled = pass_kind == "kernels"
         iterations = self.iterations_of(pass_kind, inference_ns)
         most = MOST_TIMED_ITERATIONS if pass_kind == "latency" else MOST_TRACED_ITERATIONS
@@ -184,16 +184,16 @@ class Plan:
 def _slowest_ns(
     arms: Iterable[Sequence[RunnerResult]], part: Callable[[RunnerResult], tuple[int, int | None]], least: int
 ) -> float:
-    """What the least number of inferences took in the slowest arm, where it took longer than asked for."""
+    """How long the minimum number of inferences took in the slowest arm, where longer than asked for."""
     walls = [[wall_ns or 0 for made, wall_ns in map(part, results) if made == least] for results in arms]
     return max((median(each) for each in walls if each), default=0.0)
 
 
-# Ten rounds: an exact rank test can reach 5 % from six on, but not for one operator among many.
+# Ten rounds: an exact rank test can reach 5 % with six or more, but not for one operator among many.
 HARDWARE_PLAN = Plan()
-# One arm alone gives no comparison, so nothing is won by going on, nor by sampling a second process.
+# One arm alone gives no comparison, so more rounds gain nothing, nor does sampling a second process.
 BASELINE_PLAN = replace(HARDWARE_PLAN, rounds=6, max_rounds=6, kernel_rounds=1)
-# Emulated times mean nothing, so one inference serves: it shows kernels and outputs.
+# Emulated times mean nothing, so one inference is enough: it shows kernels and outputs.
 EMULATED_PLAN = Plan(
     rounds=1,
     max_rounds=1,
@@ -212,10 +212,9 @@ EMULATED_PLAN = Plan(
 
 
 def plan_for(fidelity: Fidelity, *, paired: bool = True, **wishes: int | float | str | None) -> Plan:
-    """The default plan with what was asked for instead (None: the default).
+    """The default plan, overridden by what was asked for (None: the default).
 
-    A number of rounds, warm-ups or iterations that was asked for is exact, unless their limit or time was
-    asked for too.
+    A requested number of rounds, warm-ups or iterations is exact, unless its limit or time was requested too.
     """
     base = EMULATED_PLAN if fidelity == "emulated" else HARDWARE_PLAN if paired else BASELINE_PLAN
     given = {name: value for name, value in wishes.items() if value is not None}
@@ -231,7 +230,7 @@ def arm_orders(states: list[str], rounds: int, seed: int) -> list[list[str]]:
     """The order of the arms in each round: ABBA, starting with a random arm.
 
     Neighbouring rounds have opposite orders, so a slow drift of the machine cancels over a pair of rounds.
-    Of more than two arms each such pair begins in another order, so that none is always in the middle.
+    With more than two arms each such pair begins in another order, so that none is always in the middle.
     """
     chance = random.Random(seed)
     orders: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""Arms that differ in something else than SME2: the verdict in a sentence, and what each of them showed."""
+"""Arms that differ in something other than SME2: the verdict in a sentence, and what each of them showed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def verdict_of_arms(row: Row) -> str:
 
 
 def arms_table(warehouse: Warehouse, session_id: str) -> TextTable:
-    """What each arm of a session showed: its time, what of it is on the SME unit, and its outputs."""
+    """What each arm of a session showed: its time, how much of it is on the SME unit, and its outputs."""
     runs = pd.DataFrame(runs_of_session(warehouse, session_id))
     ids = runs["run_id"].tolist()
     times = {row["run_id"]: row for row in warehouse.query(_TIMES, [ids]).to_dict("records")}
@@ -92,7 +92,7 @@ def outputs_cell(run: Row) -> str:
 
 
 def scaling_table(warehouse: Warehouse, session_id: str, rows: pd.DataFrame) -> TextTable:
-    """Thread counts of one session: time, speedup over the first, and what each thread adds of it."""
+    """Thread counts of one session: time, speedup over the first, and speedup per thread."""
     compared = {row["on_run_id"]: row for row in rows[rows["level"] == "model"].to_dict("records")}
     runs = runs_of_session(warehouse, session_id)
     shown = arms_table(warehouse, session_id)
@@ -136,7 +136,7 @@ def show_arms(
             out.print(f"confidence: {said}", markup=False, highlight=False, soft_wrap=True)
     print_table(out, table)
     for level in ("category", "operator") if operators else ("category",):
-        # Of two arms; of more, each pair would fill a screen.
+        # Only for two arms: with more, each pair would fill a screen.
         if len(models) == 1 and (rows["level"] == level).any():
             shown = comparison_table(rows, level)
             units = [] if _ON_UNIT[0] in table.header else [it for it in shown.header if "SME unit" in it]

@@ -1,7 +1,7 @@
 """A report before it is Markdown or HTML: what it says, in which order.
 
-Here belong the kinds of things a report is made of. All text is plain: what it looks like, and that
-nothing in it becomes markup, is the matter of report/markdown.py and report/html.py.
+Belongs here: the kinds of things a report is made of. All text is plain: report/markdown.py and
+report/html.py decide what it looks like, and make sure that nothing in it becomes markup.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Grid:
 
     table: TextTable
     long: bool = False
-    # Where the first cell of each row leads to; none for None.
+    # Where the first cell of each row links to; None: nowhere.
     links: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture: its file name without ending, its title, what it shows, the same for those who do not see
-    it, and how it is drawn: a specification of Vega or Vega-Lite."""
+    """A picture: its file name without extension, its title, what it shows, the same for people who cannot
+    see it, and how it is drawn: a specification for Vega or Vega-Lite."""
 
     name: str
     title: str
@@ -66,7 +66,7 @@ Block = Text | Grid | Picture | Finding | Commands
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report; a folded one is opened by whoever wants it."""
+    """A part of a report; a folded one stays closed until the reader opens it."""
 
     title: str
     blocks: list[Block]
@@ -79,7 +79,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Action:
-    """Something to do: what was found, what it can bring at most (empty: not known), and how."""
+    """Something to do: what was found, what it can gain at most (empty: unknown), and how."""
 
     what: str
     gain: str
@@ -106,7 +106,7 @@ class Document:
     title: str
     answer: Answer | None
     sections: list[Section] = field(default_factory=list)
-    # What it is of: a page with another one is out of date.
+    # What it was made from: a page with another stamp is out of date.
     stamp: str = ""
 
     def pictures(self) -> list[Picture]:

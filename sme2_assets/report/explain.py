@@ -1,6 +1,6 @@
 """What a session says: insights, ranked, with the tables they rest on.
 
-A plain function on the warehouse. `sme2 explain`, the report and the assets show what it gives.
+A plain function on the warehouse. `sme2 explain`, the report and the assets show its result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sme2_assets.errors import WarehouseError
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import runs_of_session
 
-# The views of one run, in the order people read them.
+# The views of one run, and the order in which people read their rows.
 _ORDER = {
     "bottlenecks": "rank, execution_order",
     "missed_sme2": "reason, delegate NULLS LAST, position",
@@ -32,7 +32,7 @@ class Explanation:
     """A session of a model on a platform, explained.
 
     `subject` is the arm the insights are about: SME2 on, or the only one measured; `baseline` is SME2
-    off beside it, or None. `modules` are the subject's rows of `module_summary`; `refusals` say why XNNPACK
+    off with it, or None. `modules` are the subject's rows of `module_summary`; `refusals` say why XNNPACK
     did not take an operator, by its source line.
     """
 
@@ -51,7 +51,7 @@ class Explanation:
 
 
 def explain(warehouse: Warehouse, session_id: str, sme2: str | None = None) -> Explanation:
-    """Explains a session. With `sme2` that arm alone, as if the other had not been measured."""
+    """Explains a session; with `sme2`, only that arm, as if the other had not been measured."""
     runs = runs_of_session(warehouse, session_id)
     arms = {run["sme2"]: _arm_rows(warehouse, run) for run in runs if sme2 in (None, run["sme2"])}
     subject = arms.get("on") or arms["off"]

@@ -88,10 +88,10 @@ def write_overview(
     folder: Path | None = None,
     pages: Mapping[str, Path] | None = None,
 ) -> tuple[pd.DataFrame, list[Path]]:
-    """Writes the overview of all models and platforms; its rows lead to the pages that are there.
+    """Writes the overview of all models and platforms; its rows link to the pages that exist.
 
-    With `pages` it is of these sessions alone, and leads there; `folder` is where it is put. The same rows
-    are beside it as a CSV file.
+    With `pages` it covers only these sessions and links to these pages; `folder` is where it goes. The same
+    rows are next to it as a CSV file.
     """
     folder = folder or store.reports
     rows = overview_rows(warehouse, None if pages is None else list(pages))
@@ -110,7 +110,7 @@ def write_overview(
 
 
 def write_missing_reports(store: Store, warehouse: Warehouse, log: Callable[[str], None]) -> None:
-    """Writes the report of every series that has none of its newest session yet."""
+    """Writes the report of every series whose newest session has none yet."""
     for run in latest_sessions(warehouse):
         if stamp_in(report_folder(store, run) / PAGE_NAME) != stamp_of(run["session_id"]):
             log(f"{run['variant']} on {run['platform']}, {run['device']}")

@@ -1,7 +1,7 @@
 """Pictures small enough to be seen without a click.
 
-Dagster's UI shows Markdown of less than 1000 characters in its place and hides the rest behind a link, so the
-pictures proper need a click. These few bars need none.
+Dagster's UI shows Markdown of less than 1000 characters inline and hides the rest behind a link, so the real
+pictures need a click. These few bars need none.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import pandas as pd
 
 from sme2_assets.report.pictures.style import CATEGORIES
 
-# What Dagster's UI shows in its place is shorter than this.
+# Dagster's UI shows Markdown inline only if it is shorter than this.
 SHOWN_IN_PLACE = 1000
 WIDTH, HEIGHT, LABEL = 420, 16, 24
 
 
 def category_glance(categories: pd.DataFrame) -> str:
-    """A stacked bar of each arm. Measured natively: time by category. Under emulation: operators by category,
-    those on the SME unit in full colour, all where `sme2_operators` is not told.
+    """A stacked bar for each arm. Measured natively: time by category. Under emulation: operators by
+    category, those on the SME unit in full colour, or all if `sme2_operators` is unknown.
 
     `categories` has the columns of the view category_summary, of one or both arms.
     """
@@ -44,7 +44,7 @@ def category_glance(categories: pd.DataFrame) -> str:
             start = left[arm]
             for place, part in enumerate((bright, value - bright)):
                 width = part / longest * (WIDTH - LABEL)
-                # Less than a pixel is not seen.
+                # Less than a pixel would not be visible.
                 if width >= 1:
                     paths[place] += f"M{left[arm]:.0f} {middle[arm]}h{width:.0f}"
                 left[arm] += width

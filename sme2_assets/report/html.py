@@ -1,9 +1,9 @@
 """A report as one HTML file that needs nothing else: no network, no other file.
 
 Belongs here: how a document becomes a page. The template escapes all text; only the pictures, which Vega drew
-and escaped, go in as they are, and once more as the specifications that they are drawn from when the page is
-open. The page's own policy forbids the browser to fetch anything, to run any script but those that are here,
-and to make code of text.
+and escaped, go in as they are, and also as the specifications that they are drawn from when the page is open.
+The page's own policy forbids the browser to fetch anything, to run any script other than its own, and to turn
+text into code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VERSION = 2
 
 
 def html_of(document: Document) -> str:
-    """The page. What draws is in it once, and only if there is something to draw."""
+    """The page. The drawing code is in it once, and only if there is something to draw."""
     scripts = [_text("table.js"), *([library(), _text("pictures.js")] if document.pictures() else [])]
     return (
         _templates()
@@ -54,12 +54,12 @@ def html_of(document: Document) -> str:
 
 
 def stamp_of(session_id: str) -> str:
-    """What a page of this session carries, made by this version."""
+    """The stamp of a page that this version made for this session."""
     return f"{session_id} {VERSION}"
 
 
 def stamp_in(page: Path) -> str | None:
-    """The stamp of a page on disk; None where there is none."""
+    """The stamp of a page on disk; None if there is none."""
     if not page.is_file():
         return None
     with page.open(encoding="utf-8", errors="replace") as text:
@@ -100,7 +100,7 @@ def _kind(block: Block) -> str:
 
 
 def _numeric_columns(table: TextTable) -> list[bool]:
-    """Which columns hold nothing but numbers: those are set to the right."""
+    """Which columns hold nothing but numbers: those are right-aligned."""
     known = [[cell for cell in column if cell not in ("", "-")] for column in zip(*table.rows, strict=True)]
     return [bool(cells) and all(map(_NUMBER.match, cells)) for cells in known]
 
@@ -112,7 +112,7 @@ def _svg(picture: Picture) -> Markup:
 
 
 def _spec(picture: Picture) -> Markup:
-    """The specification inside a script element, which nothing but its end tag can end."""
+    """The specification for inside a script element, which only its end tag can end."""
     from markupsafe import Markup
 
     return Markup(json.dumps(picture.spec, separators=(",", ":")).replace("<", "\\u003c"))

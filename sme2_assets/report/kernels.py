@@ -1,7 +1,7 @@
 """What was sampled, as tables: kernels by operator, and the units they kept busy.
 
 Which kernel ran is real under emulation, too. How long it ran is not, so the tables of an emulated run have
-samples counted and no shares of them, which would be read as shares of time.
+counts of samples but no shares, which would be read as shares of time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sme2_assets.report.tables import TextTable
 # Itanium C++ ABI: _ZN, qualifiers, then each name with its length before it.
 _NESTED_NAME = re.compile(r"_?_ZNK?(?:St)?")
 _LENGTH = re.compile(r"[1-9]\d*")
-# Functions below this share of their operator are summed up in one row.
+# Functions below this share of their operator are left out.
 LEAST_SHARE = 0.05
 UNITS = {
     "SME": "sme_unit_share",
@@ -31,7 +31,7 @@ UNITS = {
 
 
 def kernel_table(usage: pd.DataFrame) -> TextTable:
-    """Rows of `kernel_usage` of one run: each operator, and the functions that most of it was in."""
+    """Rows of `kernel_usage` of one run: each operator, and the functions that most of its samples are in."""
     rows: list[list[object]] = []
     operators = usage[usage["kind"] == "operator"].sort_values(
         ["delegate", "position", "samples"], ascending=[True, True, False], na_position="last"
@@ -56,7 +56,7 @@ def kernel_table(usage: pd.DataFrame) -> TextTable:
 
 
 def unit_table(usage: pd.DataFrame) -> TextTable:
-    """The units of the sampled instructions, by category of the operator; empty where none could be told."""
+    """The units of the sampled instructions, by category of the operator; empty if none is known."""
     rows: list[list[Any]] = []
     if usage[list(UNITS.values())].isna().all(axis=None):
         return TextTable.of([], rows)
@@ -71,7 +71,7 @@ def unit_table(usage: pd.DataFrame) -> TextTable:
 
 
 def main_kernels(usage: pd.DataFrame) -> dict[tuple[object, ...], str]:
-    """For each operator of one run the function that most of its samples are in, by the operator's place."""
+    """For each operator of one run, by its place, the function that most of its samples are in."""
     operators = usage[usage["kind"] == "operator"].sort_values("samples", ascending=False, kind="stable")
     shown: dict[tuple[object, ...], str] = {}
     for row in operators.to_dict("records"):
@@ -96,7 +96,7 @@ def readable_function(name: str) -> str:
 
 
 def sampled_text(facts: pd.DataFrame) -> str:
-    """What CONV and GEMM were sampled in, arm by arm; nothing of a reference."""
+    """What CONV and GEMM were sampled in, arm by arm; nothing for a reference."""
     said = []
     for sme2, rows in facts[facts["fidelity"] != "reference"].groupby("sme2", sort=True):
         matrix = rows[rows["on_sme_unit"].notna()]

@@ -1,4 +1,4 @@
-"""A report as Markdown, with its pictures as files beside it."""
+"""A report as Markdown, with its pictures as files next to it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _answer(answer: Answer) -> list[str]:
 
 
 def actions_markdown(actions: Sequence[Action]) -> str:
-    """A numbered list: what, what it could bring, and what to do about it."""
+    """A numbered list: what, what it could gain, and what to do about it."""
     return "\n".join(
         f"{number}. **{markdown_text(it.what)}**"
         + (f" ({markdown_text(it.gain)})" if it.gain else "")
@@ -87,7 +87,7 @@ def _(block: Text) -> str:
 def _(block: Grid) -> str:
     if not block.links:
         return block.table.markdown()
-    # The first column leads to the pages; its cells are text by now.
+    # The first column links to the pages; its cells are already escaped.
     lines = block.table.markdown().splitlines()
     for number, link in enumerate(block.links, start=2):
         if link is not None:

@@ -1,4 +1,4 @@
-"""What an exported model is, as tables: what was delegated, and how near its outputs are."""
+"""Tables about an exported model: what was delegated, and how close its outputs are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sme2_assets.report.tables import TextTable, of_sme2
 
 
 def delegation_table(report: DelegationReport) -> TextTable:
-    """What stayed outside of delegates and why, then what is inside, by count."""
+    """What stayed outside delegates and why, then what is inside, by count."""
     return TextTable.of(
         ["operator", "where", "module", "source", "count", "reason"],
         [

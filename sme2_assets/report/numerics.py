@@ -12,7 +12,7 @@ from sme2_assets.report.tables import arm_text
 
 
 def outputs_are_wrong(runs: Sequence[dict[Any, Any]]) -> bool:
-    """Whether an arm's outputs are not the eager model's, or the two arms' not each other's."""
+    """Whether an arm's outputs do not match the eager model's, or the arms' outputs each other."""
     return any(
         run["sqnr_db"] < run["sqnr_threshold_db"]
         or pd.notna(run["eager_fault"])

@@ -20,7 +20,7 @@ TIMES = ("off ms", "on ms", "median ms", "speedup", "verdict", "share")
 def operators_of_pair(
     explanation: Explanation, comparison: pd.DataFrame, usage: Mapping[str, pd.DataFrame]
 ) -> TextTable:
-    """Every operator of both arms, the longest with SME2 on first; as they ran when emulated.
+    """Every operator of both arms, the longest with SME2 on first; in the order they ran when emulated.
 
     `comparison` has the rows of the table comparisons of the session, `usage` those of `kernel_usage` of
     each arm, where kernels are to be shown.
@@ -53,7 +53,7 @@ def operators_of_pair(
         )
     table = TextTable.of(
         [
-            # What the rows are sorted by is seen without scrolling.
+            # The columns that rows are sorted by must be visible without scrolling.
             *("order", "operator (off -> on)", "off ms", "on ms", "share", "speedup", "verdict", "SME unit"),
             *("category", "module", "source", "shapes"),
             *("main kernel with SME2 off", "main kernel with SME2 on"),
@@ -64,13 +64,13 @@ def operators_of_pair(
 
 
 def operators_in_short(explanation: Explanation, comparison: pd.DataFrame) -> TextTable:
-    """Where every operator of a pair ran and what it took; the report has where it comes from."""
+    """Where every operator of a pair ran and how long it took; the report also shows its source."""
     kernels = (f"main kernel with SME2 {sme2}" for sme2 in ("off", "on"))
     return operators_of_pair(explanation, comparison, {}).without("source", "shapes", "verdict", *kernels)
 
 
 def operators_of_arm(explanation: Explanation, usage: pd.DataFrame) -> TextTable:
-    """The same of one arm alone."""
+    """The same for one arm alone."""
     kernels = main_kernels(usage)
     operators = explanation.subject.bottlenecks
     table = TextTable.of(
@@ -95,11 +95,11 @@ def operators_of_arm(explanation: Explanation, usage: pd.DataFrame) -> TextTable
 
 
 def _places(pair: Record) -> tuple[Place, Place]:
-    """Where the operator is in each arm; a place that nothing has where it is in the other alone."""
+    """Where the operator is in each arm; a place that nothing has if it is only in the other arm."""
     off, on = place_of(pair), place_of({**pair, "position": pair["on_position"]})
     if pd.isna(pair["off_name"]):
         return (), on
-    # Compared before arms could have different positions: then they had the same.
+    # Compared before arms could have different positions: they had the same one.
     return off, off if pd.isna(pair["on_position"]) and not pd.isna(pair["on_name"]) else on
 
 

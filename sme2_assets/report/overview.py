@@ -1,4 +1,4 @@
-"""All models on all platforms at a glance: one row each, leading to its report."""
+"""All models on all platforms at a glance: one row each, with a link to its report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HEADER = [
     "slowest category",
     "measured",
 ]
-# Of the rows, what a spreadsheet gets; times in milliseconds follow.
+# The columns that a spreadsheet gets; times in milliseconds follow.
 CSV_COLUMNS = [
     *("variant", "platform", "device", "arch", "threads", "cpus", "power_mode", "method", "fidelity"),
     *("session_id", "started_at", "arms", "verdict", "speedup", "speedup_low", "speedup_high", "n"),
@@ -41,8 +41,7 @@ CSV_COLUMNS = [
 ]
 _TIMES = [f"{arm}_{end}" for arm in ("off", "on") for end in ("median", "p05", "p95")]
 
-# Sessions, each with its comparison if there is one; the numerics are those of the arm that is nearest to
-# failing.
+# Sessions, each with its comparison if there is one; the numerics are those of the arm closest to failing.
 _SESSIONS = """
 WITH sessions AS (
     SELECT
@@ -75,7 +74,7 @@ LEFT JOIN comparisons AS compared
     AND compared.experiment = 'sme2'
 ORDER BY sessions.variant, sessions.platform, sessions.device, sessions.threads, sessions.session_id
 """
-# What the subject of each session waits for most. Emulated runs have no times: what missed the SME unit.
+# What takes the subject of each session longest. Emulated runs have no times: what missed the SME unit.
 _SLOWEST = """
 SELECT run_id, name, op_type, edge_ops, module, share FROM bottlenecks
 WHERE rank = 1 AND list_contains(?, run_id)
@@ -101,7 +100,7 @@ Record = Mapping[Any, Any]
 
 
 def overview_rows(warehouse: Warehouse, sessions: Sequence[str] | None = None) -> pd.DataFrame:
-    """One row per series: its newest session, how it ended, and what it waits for most; or these sessions."""
+    """One row per series: its newest session, how it ended, and what took longest; or these sessions."""
     if sessions is None:
         sessions = [run["session_id"] for run in latest_sessions(warehouse)]
     rows = warehouse.query(_SESSIONS, [list(sessions)])
@@ -138,7 +137,7 @@ def overview_rows(warehouse: Warehouse, sessions: Sequence[str] | None = None) -
 def overview_table(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows for a spreadsheet: numbers as numbers, times in milliseconds."""
     times = {f"{name}_ms": rows[f"{name}_ns"] / 1e6 for name in _TIMES}
-    # A timestamp in words: a spreadsheet knows no time zones.
+    # A timestamp as text: spreadsheets know no time zones.
     started = rows["started_at"].map(lambda at: at.isoformat())
     return rows.assign(started_at=started)[CSV_COLUMNS].assign(**times)
 

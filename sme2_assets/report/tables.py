@@ -1,7 +1,7 @@
 """The tables that UI, report and command line show: one definition, several renderings.
 
-Emulated times are left out of them: they would be read as if they meant something. So is what is said of
-SME2 where the run is a reference, native on another instruction set.
+Emulated times are left out: they would be read as if they meant something. So is anything about SME2 if the
+run is a reference, native on another instruction set.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Record = Mapping[Hashable, Any]
 
 
 def fidelity_note(run: Mapping[Any, Any]) -> str:
-    """What whoever reads the numbers of a run has to know of them; empty on hardware."""
+    """What readers must know about the numbers of a run; empty on hardware."""
     if run["fidelity"] == "emulated":
         return claims.EMULATED.say(run_id=run["run_id"])
     if run["fidelity"] == "reference":
@@ -35,7 +35,7 @@ def arm_text(run: Mapping[Any, Any]) -> str:
 
 def device_cell(run: Mapping[Any, Any]) -> str:
     """Where a time is from, in one cell."""
-    # Foreign traces tell neither, and rows from before there was an architecture have none.
+    # Foreign traces have neither, and older rows have no architecture.
     parts = [run["device"], f"({run['arch']})" if run["arch"] and not pd.isna(run["arch"]) else None]
     return " ".join(str(part) for part in parts if part and not pd.isna(part))
 
@@ -182,7 +182,7 @@ def arm_headings(rows: Sequence[Record]) -> tuple[str, str]:
 
 
 def unit_cell(row: Record) -> str | None:
-    """Where an operator runs: `on`, `on (by name)`, `off` or `unknown`; nothing where it is not asked."""
+    """Where an operator runs: `on`, `on (by name)`, `off` or `unknown`; None if it does not matter."""
     if pd.isna(row["on_sme_unit"]):
         return None
     by_name = row["on_sme_unit"] == ON and row["sme2_evidence"] == "name"
@@ -192,10 +192,10 @@ def unit_cell(row: Record) -> str | None:
 def on_unit_cell(
     row: Record, on: str = "sme2_operators", unknown: str = "sme2_unknown_operators"
 ) -> str | None:
-    """How many operators are on the unit, and of how many it is unknown: `3` or `3, 2 unknown`."""
+    """How many operators are on the unit, and for how many it is unknown: `3` or `3, 2 unknown`."""
     if pd.isna(row[on]):
         return None
-    # Comparisons from before there was such a count have none.
+    # Older comparisons do not have this count.
     without = pd.isna(row[unknown]) or not row[unknown]
     return f"{int(row[on])}" if without else f"{int(row[on])}, {int(row[unknown])} unknown"
 
@@ -295,7 +295,7 @@ PROVENANCE = {
 
 
 def provenance_table(runs: pd.DataFrame) -> TextTable:
-    """Rows of `runs`, one column per arm; hashes by their first digits. What no arm tells is left out."""
+    """Rows of `runs`, one column per arm; hashes by their first digits. What no arm has is left out."""
     records = runs.sort_values("sme2").to_dict("records")
     rows = [[label, *(_fact(record[column]) for record in records)] for column, label in PROVENANCE.items()]
     one_binary = (runs["runner_pair"] == runs["runner_sha256"]).all()
@@ -348,7 +348,7 @@ def regression_table(found: pd.DataFrame) -> TextTable:
 def speedup_text(row: Record) -> str:
     """`2.31x (2.28 to 2.35, n=6)`: a number shown to a person carries its interval and its n.
 
-    Where whole microseconds leave no number, what they leave: `1.50x to 2.33x (n=6)`.
+    Where whole microseconds leave no single number, the range they leave: `1.50x to 2.33x (n=6)`.
     """
     low, high = row["speedup_low"], row["speedup_high"]
     if pd.isna(row["speedup"]):
@@ -463,5 +463,5 @@ def markdown_text(text: str) -> str:
 
 
 def markdown_paragraph(text: str) -> str:
-    """The same as a paragraph of its own, which is no heading, list or rule either."""
+    """The same for a paragraph of its own, which must not become a heading, list or rule either."""
     return re.sub(r"^(\d*)([#>+=~.)-])", r"\1\\\2", markdown_text(text))

@@ -68,7 +68,7 @@ def show_comparison_rows(out: Console, warehouse: Warehouse, rows: pd.DataFrame,
 
 
 def show_arm(out: Console, warehouse: Warehouse, session_id: str) -> None:
-    """A run that has nothing beside it: what its times are, and where they go."""
+    """A run without another to compare it with: what its times are, and where they go."""
     explanation = explain(warehouse, session_id)
     run = explanation.subject.run
     show_answer(out, f"{run['variant']} on {run['platform']}", session_answer(warehouse, explanation))
@@ -81,7 +81,7 @@ def show_arm(out: Console, warehouse: Warehouse, session_id: str) -> None:
 
 
 def show_answer(out: Console, title: str, answer: Answer, actions: bool = True) -> None:
-    """What everything else is read after: the answer, and what to do."""
+    """The answer and what to do, which come before everything else."""
     style = {"good": "bold green", "bad": "bold red"}.get(answer.tone, "bold")
     print_text(out, Text.assemble((f"{title}: ", "bold"), (answer.word, style)))
     print_text(out, Text(answer.sentence))
@@ -98,7 +98,7 @@ def show_answer(out: Console, title: str, answer: Answer, actions: bool = True) 
 
 
 def print_text(out: Console, text: Text, indent: int = 0) -> None:
-    """A paragraph, wrapped to the terminal; a pipe or a file has no width, and one line there is one."""
+    """A paragraph, wrapped to the terminal; a pipe or a file has no width, so there it stays one line."""
     if out.is_terminal:
         out.print(Padding(text, (0, 0, 0, indent), expand=False))
     else:
@@ -106,7 +106,7 @@ def print_text(out: Console, text: Text, indent: int = 0) -> None:
 
 
 def print_link(out: Console, what: str, path: Path) -> None:
-    """Whole: a link that is cut leads nowhere."""
+    """Never wrapped: a link that is cut leads nowhere."""
     out.print(Text(f"{what}: {path.absolute().as_uri()}"), soft_wrap=True)
 
 
@@ -123,7 +123,7 @@ def print_table(out: Console, table: TextTable) -> None:
     """A table that is ready to be read."""
     rendered = Table(box=None, pad_edge=False)
     for name in table.header:
-        # What is too long goes on below: half a path or id is none.
+        # Long text is folded, not cut: half a path or id is useless.
         rendered.add_column(name, overflow="fold")
     for row in table.rows:
         rendered.add_row(*row)

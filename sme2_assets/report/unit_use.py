@@ -1,8 +1,8 @@
 """How much of a model is on the SME unit: in a few words, and by precision in a table and a sentence.
 
-Belongs here: the words for the counts of the view `unit_use`, which is the only count there is, and what the
-precisions of one model say together. Why an operator is off the unit is not judged here: view `missed_sme2`
-tells. What no evidence tells stays unknown, and no sentence is built on it.
+Belongs here: the words for the counts of the view `unit_use`, which are the only counts there are, and what
+the precisions of one model show together. Why an operator is off the unit is not judged here: the view
+`missed_sme2` says why. What the evidence does not show stays unknown, and no sentence is built on it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class UnitUse:
 
     @property
     def missed(self) -> dict[str, int]:
-        """How many are off the unit for each reason, or unknown; the commonest first."""
+        """How many are off the unit for each reason, or unknown; the most common first."""
         reasons = Counter(operator.reason for operator in self.operators if operator.reason is not None)
         return dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0])))
 
@@ -98,7 +98,7 @@ class UnitUse:
 def unit_use(warehouse: Warehouse, run_ids: Sequence[str]) -> list[UnitUse]:
     """What the runs with SME2 on among these used the SME unit for, in the order of the runs.
 
-    A run without any convolution or matrix product has nothing to tell and is left out.
+    A run without any convolution or matrix product is left out.
     """
     used = []
     for counts in warehouse.query(_COUNTS, {"run_ids": list(run_ids)}).to_dict("records"):
@@ -115,7 +115,7 @@ def unit_counts(warehouse: Warehouse, run_ids: Sequence[str]) -> dict[str, Recor
 
 
 def count_text(counts: Record) -> str:
-    """`4 of 8`, with those that are unknown: the figure of a run. Of matrix operators, never of all."""
+    """`4 of 8`, with those that are unknown: the figure of a run. It counts matrix operators, never all."""
     return _counted(claims.COUNT, counts)
 
 
@@ -183,10 +183,10 @@ def unit_table(used: Sequence[UnitUse], speedups: Mapping[str, str]) -> TextTabl
 
 
 def finding(used: Sequence[UnitUse]) -> str | None:
-    """The one thing to know from the precisions of a model together; None where nothing certain can be said.
+    """What matters most across the precisions of a model; None if nothing certain can be said.
 
-    First a kind of operator that some precisions keep off the unit and others put on it: that is a choice a
-    person has. Else what holds at every precision.
+    First choice: a kind of operator that some precisions keep off the unit and others put on it, because a
+    person can choose between them. Otherwise what holds at every precision.
     """
     for uses in _by_model(used):
         if said := _depends_on_precision(uses):
@@ -266,7 +266,7 @@ def _everywhere_alike(uses: Sequence[UnitUse]) -> str | None:
 
 
 def _because(operators: Sequence[MatrixOperator]) -> str:
-    """The reason, where all of them have the same one."""
+    """The reason, if all of them have the same one."""
     reasons = {operator.off_because for operator in operators}
     return f" {reasons.pop()}" if len(reasons) == 1 and None not in reasons else ""
 
@@ -281,7 +281,7 @@ def _operator(row: Record) -> MatrixOperator:
 
 
 def _kind(row: Record) -> str:
-    """What a person calls the operator: by the node it was exported as, else by the name it ran under."""
+    """What a person calls the operator: by the node it was exported as, or else by the name it ran under."""
     node, size = (None if pd.isna(row[name]) else str(row[name]) for name in ("node_kind", "kernel_size"))
     if row["reason"] == "depthwise" or node == "XNNDepthwiseConv2d":
         return "depthwise convolution"

@@ -1,4 +1,4 @@
-"""The one reader of 64-bit Mach-O files. Written after Apple's headers; it has never been run on macOS."""
+"""The one reader of 64-bit Mach-O files. Written from Apple's headers; it has never been run on macOS."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def load_commands(data: bytes | mmap) -> Iterator[tuple[int, int]]:
 def defined_symbols(data: bytes | mmap, at: int) -> Iterator[tuple[int, str]]:
     """Address and name of each symbol that is defined here, by the SYMBOLS command at `at`.
 
-    The compiler puts an underscore before every name of C, which is taken away.
+    The underscore that the compiler puts before every C name is removed.
     """
     offset, count, names, size = struct.unpack_from("<IIII", data, at + 8)
     for name, kind, _, _, address in struct.iter_unpack("<IBBHQ", data[offset : offset + 16 * count]):

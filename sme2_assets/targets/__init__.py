@@ -1,6 +1,6 @@
 """How a command runs somewhere: on this host, under emulation, on a device.
 
-Belongs here: what a platform is, whether it is there, how files get to it and back.
+Belongs here: what a platform is, whether it is available, how files get to it and back.
 Does not: what is run (profiling) and what it means (analysis).
 """
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def open_target(platform: str, store: Store, device: str | None = None) -> Target:
-    """The target of a platform; `device` chooses among several devices, by whatever name they have."""
+    """The target of a platform; `device` chooses among several devices, by any of their names."""
     if platform == "emulated":
         return EmulatedTarget(store.tools)
     if platform == "android":

@@ -1,8 +1,8 @@
-"""What every place that can run a command looks like.
+"""The interface of every place that can run a command.
 
-A `Target` says whether it is there and what machine it is. Its `workspace` is a folder on that
-machine: put files in, run a command, get files out. A new kind of target implements these two; what it
-does not say of itself (clusters, power, state of the machine) is that of this host.
+A `Target` says whether it is available and what machine it is. Its `workspace` is a folder on that machine:
+put files in, run a command, get files out. A new kind of target implements these two; for what it does not
+override (clusters, power, state of the machine), this host is used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sme2_assets.targets.lease import lease
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether a target can give an SME2 state; if not, what is missing and what to do."""
+    """Whether a target offers an SME2 state; if not, what is missing and what to do."""
 
     ok: bool
     detail: str
@@ -33,10 +33,10 @@ class Availability:
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """The machine that executes, as far as it can be told without privileges; what cannot is None or empty.
+    """The machine that executes, as far as it can be read without privileges; the rest is None or empty.
 
-    `cpu` names its cores, `soc` the chip around them. `serial_sha256` tells devices apart and tells no serial
-    number. `sme_vector_bits` is what a process gets; the runner reports it again for itself.
+    `cpu` names its cores, `soc` the chip around them. `serial_sha256` distinguishes devices without revealing
+    serial numbers. `sme_vector_bits` is what a process gets; the runner also reports it for itself.
     """
 
     os: str
@@ -57,14 +57,14 @@ class MachineFacts:
     battery: dict[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """As it is after being written and read: lists for tuples."""
+        """As it would be after writing and reading: lists instead of tuples."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self), allow_nan=False))
         return plain
 
 
 @dataclass(frozen=True)
 class Completed:
-    """A command that ended: how, and what it said."""
+    """A command that ended: its exit code and output."""
 
     command: list[str]
     returncode: int
@@ -77,7 +77,7 @@ class Completed:
 class Program:
     """A program with every file it needs, and how it is started.
 
-    In `start`, `.` and what begins with `./` are in the folder of the files, wherever that will be.
+    In `start`, `.` and a leading `./` refer to the folder of the files, wherever that will be.
     """
 
     folder: Path
@@ -85,7 +85,7 @@ class Program:
     start: tuple[str, ...]
 
     def command_in(self, folder: str) -> list[str]:
-        """How to start it when its files lie in `folder`."""
+        """How to start it when its files are in `folder`."""
         return [
             folder if part == "." else f"{folder}/{part[2:]}" if part.startswith("./") else part
             for part in self.start
@@ -97,11 +97,11 @@ class Workspace(ABC):
 
     @abstractmethod
     def install(self, program: Program) -> list[str]:
-        """Makes a program startable for commands on the target; gives the beginning of its command."""
+        """Puts a program on the target so that it can be started; returns the beginning of its command."""
 
     @abstractmethod
     def put(self, local: Path) -> str:
-        """Makes a local file readable for commands on the target; gives its path there."""
+        """Makes a local file readable for commands on the target; returns its path there."""
 
     @abstractmethod
     def path(self, name: str) -> str:
@@ -113,7 +113,7 @@ class Workspace(ABC):
 
     @abstractmethod
     def get(self, name: str, local: Path) -> None:
-        """Brings a file or folder that a command wrote to `path(name)` to `local`."""
+        """Moves a file or folder that a command wrote to `path(name)` to `local`."""
 
 
 class Target(ABC):
@@ -121,13 +121,13 @@ class Target(ABC):
 
     platform: str
     fidelity: Fidelity
-    # Which machine of all: runs of two devices never form one series, and targets that share one never
-    # measure at the same time.
+    # The identity of the machine: runs of two devices never form one series, and targets that share a device
+    # never measure at the same time.
     device: str
-    # Whether a runner must bring its loader and libraries along, and the instruction set it is then for.
+    # Whether a runner must bring its own loader and libraries, and for which instruction set.
     bundled: bool = False
     bundle_arch: str = AARCH64
-    # What a process needs in its environment for its program counters to be sampled faithfully.
+    # Environment variables that a process needs for its program counter to be sampled faithfully.
     sampling_environment: ClassVar[Mapping[str, str]] = {}
     # Whether the arms of a session may run side by side: only where no time is read from them.
     arms_at_once: ClassVar[bool] = False
@@ -143,7 +143,7 @@ class Target(ABC):
 
     @contextmanager
     def leased(self, leases: Path, log: Callable[[str], None]) -> Iterator[Target]:
-        """Holds the device for one session; gives the target to measure on."""
+        """Holds the device for one session; yields the target to measure on."""
         with lease(leases, self.device, log=log):
             yield self
 
@@ -156,7 +156,7 @@ class Target(ABC):
         return take_snapshot(sample_s)
 
     def cpus(self, choice: str) -> tuple[int, ...]:
-        """The CPUs that a choice by cluster name, list or mask means."""
+        """The CPUs that a cluster name, list or mask refers to."""
         raise Sme2Error(
             f"CPUs cannot be chosen on {self.platform}.",
             "Leave `cpus` empty, or measure on linux or android.",
@@ -164,10 +164,10 @@ class Target(ABC):
 
     @contextmanager
     def power(self, mode: str, leases: Path, log: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-        """Puts the device into a power mode for a session and back; gives what was set and verified.
+        """Puts the device into a power mode for a session and back; yields what was set and verified.
 
-        What was there before stays in a file beside the leases until it is back: the death of this process
-        loses nothing.
+        The previous settings stay in a file next to the leases until they are restored, so nothing is lost if
+        this process dies.
         """
         if mode:
             raise Sme2Error(
@@ -177,7 +177,7 @@ class Target(ABC):
         yield {}
 
     def require(self, sme2: str) -> None:
-        """Raises TargetUnavailable when this machine cannot give the state."""
+        """Raises TargetUnavailable if this machine does not offer the state."""
         availability = self.availability(sme2)
         if not availability.ok:
             raise TargetUnavailable(

@@ -1,6 +1,6 @@
-"""Devices as people see them before they measure: what they are, how they are, what each can measure.
+"""Devices as people see them before they measure: what they are, their state, what each can measure.
 
-Belongs here: putting together what the other modules of this room know about a device, for people and
+Belongs here: putting together what the other modules of this package know about a device, for people and
 programs. Does not: how it is printed (cli), anything that changes a device.
 """
 
@@ -22,28 +22,28 @@ from sme2_assets.targets.remote.target import RemoteTarget
 from sme2_assets.targets.ssh.address import SCHEME
 from sme2_assets.targets.ssh.target import SshTarget
 
-#: What others may use of a device's CPUs without being mentioned, in cores. No phone is ever idle.
+#: How much CPU others may use on a device without being mentioned, in cores. No phone is ever idle.
 _BUSY_CORES = 0.5
 
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """One device. What cannot be asked, because of its state, is None or empty."""
+    """One device. Whatever its state does not let us ask is None or empty."""
 
     address: str
-    # What the inventory calls it, and how it labels it.
+    # Its name and labels in the inventory.
     name: str | None
     labels: list[str]
     device: str
     platform: str
     state: str
-    # adb: `usb`, `tcp` or `emulator`; else `ssh`.
+    # adb: `usb`, `tcp` or `emulator`; otherwise `ssh`.
     transport: str
-    # Why it cannot be used, or what was wrong while it was asked, and what to do about it.
+    # Why it cannot be used, or what went wrong while asking it, and what to do about it.
     problem: str | None = None
     remedy: str | None = None
     in_use: bool = False
-    # Power settings of a session that died wait to be put back.
+    # Power settings of a session that died are waiting to be restored.
     restore_waits: bool = False
     facts: MachineFacts | None = None
     free_bytes: int | None = None
@@ -59,7 +59,7 @@ class DeviceReport:
 
 @dataclass(frozen=True)
 class Known:
-    """A device that can be asked for; `listed` is what adb says of it, `problem` why it cannot be asked."""
+    """A device that can be requested; `listed` is what adb says about it, `problem` why it cannot be used."""
 
     target: RemoteTarget
     name: str | None = None
@@ -93,7 +93,7 @@ class Known:
 
 
 def known_devices(store: Store, choice: str | None = None) -> list[Known]:
-    """The devices of the inventory, then what adb lists besides; with a choice, only those that it means."""
+    """The devices of the inventory, then others that adb lists; with a choice, only those that match it."""
     inventory = read_inventory(store)
     if choice is not None and (choice in inventory.devices or choice.startswith(LABEL)):
         return [_of_inventory(store, name, entry) for name, entry in inventory.chosen(choice).items()]
@@ -111,7 +111,7 @@ def known_devices(store: Store, choice: str | None = None) -> list[Known]:
             if choice in (None, each.serial)
         ]
     except TargetUnavailable:
-        # Who has devices without adb does not need it.
+        # Anyone with only non-adb devices does not need adb.
         if not known:
             raise
         listed = []

@@ -1,10 +1,10 @@
-"""What heat and frequency did to one process: pure rules over what the runner read while it measured.
+"""How heat and frequency affected one process: pure rules over what the runner read while it measured.
 
-Belongs here: telling from a runner's readings whether its CPU slowed down. Does not: reading the machine
+Belongs here: deciding from a runner's readings whether its CPU slowed down. Does not: reading the machine
 between processes (environment), deciding whether a measurement counts (analysis, checks).
 
-The rules look at the CPU on which the measuring thread was. A CPU that idles is slow because it idles, and
-says nothing about heat.
+The rules look at the CPU that the measuring thread was on. An idle CPU is slow because it is idle, which says
+nothing about heat.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections.abc import Sequence
 from sme2_assets.evidence.result import Conditions
 from sme2_assets.targets.clusters import Cluster
 
-# Frequencies move in steps of some percent, and a reading is of one moment.
+# Frequencies move in steps of a few percent, and a reading is of one moment.
 FELL_BELOW = 0.9
-# Clocks that only one of several busy CPUs may reach are above what a CPU keeps.
+# The maximum may be a clock that a CPU reaches only while others are idle, and cannot sustain.
 SLOW_BELOW = 0.75
 
 
 def throttling_flags(conditions: Sequence[Conditions], clusters: Sequence[Cluster] = ()) -> list[str]:
-    """Signs that the measuring thread's CPU slowed down, was slow all the time, or became a slower one.
+    """Signs that the measuring thread's CPU slowed down, was slow all the time, or changed to another kind.
 
-    Two readings are compared where they are of one CPU or of one cluster. What was not read gives no flag: an
-    empty list does not mean that nothing happened.
+    Two readings are compared if they are of one CPU or one cluster. Missing readings give no flag: an empty
+    list does not mean that nothing happened.
     """
     readings = [
         (each.cpu, each.cpu_khz[each.cpu])

@@ -1,6 +1,7 @@
 """Facts about the machine this process runs on.
 
-Those of macOS are read by `sysctl` and `pmset` after Apple's documentation; this has not been run on a Mac.
+On macOS they are read with `sysctl` and `pmset`, following Apple's documentation; this has not been run on a
+Mac.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from sme2_assets.targets.reading import output_of, printable_name, text_of
 _PROC = Path("/proc")
 _SYS = Path("/sys")
 _MACHINE_ID = Path("/etc/machine-id")
-#: Gives this host the name of a device, where its own would not last (a container, a fleet of clones).
+#: Names this host as a device, where its own name would not last (a container, a fleet of clones).
 DEVICE_VARIABLE = "SME2_DEVICE"
-# Apple's names of performance levels, the fastest first.
+# Apple's names for performance levels, the fastest first.
 _MAC_LEVELS = {"Super": "prime", "Performance": "performance", "Efficiency": "efficiency"}
 
 
@@ -51,10 +52,10 @@ def is_arm64() -> bool:
 
 
 def host_device() -> str:
-    """The name of this host as a device: `$SME2_DEVICE`, else its CPU and six digits of its own.
+    """The name of this host as a device: `$SME2_DEVICE`, otherwise its CPU and six digits of its own.
 
-    The digits are a hash of what the operating system calls this installation, so they stay the same over
-    reboots and updates, and tell nobody what was hashed.
+    The digits are a hash of what the operating system calls this installation, so they stay the same across
+    reboots and updates, and do not reveal what was hashed.
     """
     if named := os.environ.get(DEVICE_VARIABLE):
         return safe_name(named)
@@ -72,13 +73,13 @@ def host_has_sme2() -> bool:
 
 
 def host_facts() -> MachineFacts:
-    """What this machine is; its battery as it is now."""
+    """What this machine is, with the current state of its battery."""
     battery = mac_battery() if host_platform() == "mac" else read_battery(_SYS)
     return replace(_lasting_facts(), battery=asdict(battery) if battery else None)
 
 
 def host_cpus(choice: str) -> tuple[int, ...]:
-    """The CPUs that a choice means on this Linux machine, among those that this process may use."""
+    """The CPUs that a choice refers to on this Linux machine, among those that this process may use."""
     return chosen_cpus(choice, _lasting_facts().clusters, sorted(os.sched_getaffinity(0)))
 
 
@@ -105,18 +106,18 @@ def _lasting_facts() -> MachineFacts:
 
 
 def _installation() -> str:
-    """What tells this installation of the operating system from all others."""
+    """An identifier of this installation of the operating system."""
     if host_platform() == "mac":
         told = output_of(["ioreg", "-rd1", "-c", "IOPlatformExpertDevice"])
         found = re.search(r'"IOPlatformUUID" = "([^"]+)"', told)
         return found[1] if found else platform.node()
-    # A container or an image that was never started may have none.
+    # A container, or an image that was never started, may have none.
     machine_id = text_of(_MACHINE_ID)
     return machine_id if re.fullmatch(r"[0-9a-f]{32}", machine_id) else platform.node()
 
 
 def mac_clusters(sysctl: Callable[[str], str]) -> tuple[Cluster, ...]:
-    """The performance levels of a Mac; macOS does not tell which CPU number is on which."""
+    """The performance levels of a Mac; macOS does not say which CPU belongs to which."""
     levels = sysctl("hw.nperflevels")
     clusters = []
     for level in range(int(levels) if levels.isdecimal() and int(levels) < 10 else 0):
@@ -128,7 +129,7 @@ def mac_clusters(sysctl: Callable[[str], str]) -> tuple[Cluster, ...]:
 
 
 def parse_sysctl_features(text: str) -> tuple[str, ...]:
-    """`sysctl hw.optional.arm`: the features that are there, as Arm calls them (FEAT_SME2)."""
+    """`sysctl hw.optional.arm`: the features present, by Arm's names (FEAT_SME2)."""
     return tuple(re.findall(r"^hw\.optional\.arm\.(FEAT_\w+): 1$", text, re.MULTILINE))
 
 

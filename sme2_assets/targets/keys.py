@@ -1,4 +1,4 @@
-"""The names of platforms, SME2 states and targets: plain words, and how they hang together."""
+"""The names of platforms, SME2 states and targets, and how they relate."""
 
 from __future__ import annotations
 

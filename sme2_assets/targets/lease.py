@@ -1,4 +1,4 @@
-"""A device is used by one session at a time, whoever asks: UI, schedule or command line."""
+"""A device is used by one session at a time, no matter who asks: UI, schedule or command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HELD: set[int] = set()
 
 
 def held_leases() -> tuple[int, ...]:
-    """To be inherited by a program that uses the device: the lease then lasts until that has ended, too."""
+    """To be inherited by a program that uses the device: the lease then lasts until it has ended, too."""
     return tuple(_HELD)
 
 

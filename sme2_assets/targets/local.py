@@ -31,7 +31,7 @@ HOST_NAMES = {"linux": "Linux", "mac": "macOS"}
 
 
 class LocalWorkspace(Workspace):
-    """A temporary folder of this host; commands may be wrapped, e.g. by an emulator."""
+    """A temporary folder on this host; commands may be wrapped, e.g. by an emulator."""
 
     def __init__(self, root: Path, wrapper: Sequence[str] = ()) -> None:
         self.root = root
@@ -123,7 +123,7 @@ class EmulatedTarget(Target):
         self.tools = tools
         # Masking and emulation both happen on this host's CPU, so its targets exclude one another.
         self.device = host_device()
-        # A host of another CPU has neither the loader nor the libraries of an aarch64 program.
+        # A host with another CPU has neither the loader nor the libraries of an aarch64 program.
         self.bundled = not is_arm64()
 
     def availability(self, sme2: str) -> Availability:
@@ -149,12 +149,12 @@ class EmulatedTarget(Target):
         return Availability(True, _qemu_name(qemu))
 
     def provision(self, log: Callable[[str], None]) -> tuple[Qemu, CrossCompiler | None]:
-        """Finds or fetches all that emulation takes here; a compiler only where the host has another CPU."""
+        """Finds or fetches all that emulation needs here; a compiler only if the host has another CPU."""
         qemu = ensure_qemu(self.tools, log=log)
         return qemu, find_cross_compiler(self.tools, log=log) if self.bundled else None
 
     def facts(self) -> MachineFacts:
-        # What is executed on is not the host's CPU; the runner tells the features that the emulator offers.
+        # Programs do not see the host's CPU; the runner reports the features that the emulator offers.
         return replace(
             host_facts(),
             arch=AARCH64,

@@ -1,6 +1,6 @@
-"""Reading what a system tells about itself, file by file and command by command, without ever raising.
+"""Reading what a system says about itself, file by file and command by command, without ever raising.
 
-What cannot be read is empty or None. Text from outside is made harmless here.
+Anything that cannot be read is empty or None. Text from outside is made harmless here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def number_of(file: Path) -> int | None:
 
 
 def integer(text: str) -> int | None:
-    """A whole number that is all of the text."""
+    """The text as an integer; None if it is anything else."""
     return int(text) if re.fullmatch(r"-?\d{1,20}", text, re.ASCII) else None
 
 
@@ -42,14 +42,14 @@ def matches(folder: Path, pattern: str) -> list[Path]:
 
 
 def output_of(command: list[str]) -> str:
-    """What a command prints; nothing when it is missing, fails or hangs."""
+    """What a command prints; empty if it is missing, fails or hangs."""
     try:
         done = subprocess.run(
             command,
             capture_output=True,
             timeout=_COMMAND_TIMEOUT_S,
             stdin=subprocess.DEVNULL,
-            # Times have a decimal comma in some languages.
+            # Some languages write times with a decimal comma.
             env={**os.environ, "LC_ALL": "C"},
         )
     except (OSError, subprocess.SubprocessError):
@@ -58,7 +58,7 @@ def output_of(command: list[str]) -> str:
 
 
 def printable_name(raw: bytes | str, length: int = _NAME_LENGTH) -> str:
-    """A name without what would break JSON, a log line or a terminal.
+    """A name without anything that would break JSON, a log line or a terminal.
 
     Any user can give a process any bytes as its name.
     """

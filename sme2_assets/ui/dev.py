@@ -1,6 +1,6 @@
 """The guarded webserver and Dagster's daemon, side by side until one of them ends.
 
-Dagster's own `dg dev` starts the same two programs, but offers no other webserver than its unguarded one.
+Dagster's own `dg dev` starts the same two programs, but only with its unguarded webserver.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-# The installed command of that name, in this interpreter: it need not lie beside it, nor on PATH.
+# The installed command of that name, in this interpreter: it need not be next to it, nor on PATH.
 _DAEMON = """
 import sys
 from importlib.metadata import entry_points
@@ -22,12 +22,12 @@ from importlib.metadata import entry_points
 sys.argv[0] = daemon.name
 sys.exit(daemon.load()())
 """
-# First what Ctrl-C sends, then what no program overlooks; each has its time.
+# First what Ctrl-C sends, at last what no program can ignore; each gets its time.
 _ENDINGS = ((signal.SIGINT, 15.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
 
 
 def serve(workspace: Path, host: str, port: int) -> int:
-    """Runs both until one ends or this process is told to; gives the exit code."""
+    """Runs both until one ends or this process is told to stop; returns the exit code."""
     webserver = [sys.executable, "-m", "sme2_assets.ui.webserver", "--host", host, "--port", str(port)]
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)

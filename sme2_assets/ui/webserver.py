@@ -1,6 +1,6 @@
 """`python -m sme2_assets.ui.webserver`: Dagster's webserver with its options, behind the guard.
 
-Reports and documents are beside it (pages.py). Wherever `dagster-webserver` would be started, this can be.
+It also serves reports and documents (pages.py). It can be started wherever `dagster-webserver` would be.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute
 from sme2_assets.ui.guard import Guard
 from sme2_assets.ui.pages import routes
 
-#: Names under which the UI may be asked for, by commas; addresses and `localhost` need none.
+#: Names under which the UI may be reached, separated by commas; addresses and `localhost` need no entry.
 HOSTS_VARIABLE = "SME2_UI_HOSTS"
 
 
@@ -30,6 +30,6 @@ class GuardedWebserver(dagster_webserver.app.DagsterWebserver):
 
 
 if __name__ == "__main__":
-    # The one place that its command makes the application from.
+    # The only place from which its command takes the application.
     dagster_webserver.app.DagsterWebserver = GuardedWebserver  # type: ignore[misc]
     main()

@@ -1,4 +1,4 @@
-"""Advice as rows: what changes of each model brought when they were tried."""
+"""Advice as rows: what changes to each model gained when they were tried."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sme2_assets.warehouse.store import Warehouse
 
 
 def write_advice(store: Store, warehouse: Warehouse) -> dict[str, Sme2Error]:
-    """Stores all advice of the data folder; gives the files that cannot be read, and why."""
+    """Stores all advice of the data folder; returns the files that cannot be read, and why."""
     rows, refused = [], {}
     for path in advice_files(store.advice):
         try:
@@ -23,7 +23,7 @@ def write_advice(store: Store, warehouse: Warehouse) -> dict[str, Sme2Error]:
             ]
         except Sme2Error as error:
             refused[path.name] = error
-    # Advice that was removed has no rows any more; a folder that never had any has no table.
+    # Advice that was removed loses its rows; a folder that never had any gets no table.
     if rows or refused or (warehouse.tables / ADVICE.name).is_dir():
         warehouse.write(ADVICE, pd.DataFrame(rows, columns=[column.name for column in ADVICE.columns]), {})
     return refused

@@ -15,7 +15,7 @@ from sme2_assets.warehouse.comparisons import device_noise_floor
 from sme2_assets.warehouse.schema import BLIND_TRIALS
 from sme2_assets.warehouse.store import Warehouse
 
-# What the rates of blind trials hold for.
+# What the rates of blind trials apply to.
 _LIKE = ("device", "arch", "threads", "cpus", "power_mode")
 # Counted from the trials themselves.
 _TRIALS = "FROM blind_trials WHERE dose_percent = $dose AND " + " AND ".join(
@@ -32,7 +32,7 @@ FALSE_ALARMS = Claim(
 
 
 def write_blind_trials(store: Store, warehouse: Warehouse) -> dict[str, Sme2Error]:
-    """Judges all trials of the data folder and stores them; gives those that cannot be read, and why."""
+    """Judges all trials of the data folder and stores them; returns those that cannot be read, and why."""
     rows, refused = [], {}
     for folder in trial_folders(store.blind):
         try:
@@ -41,7 +41,7 @@ def write_blind_trials(store: Store, warehouse: Warehouse) -> dict[str, Sme2Erro
             rows.append({**judged, "dose_percent": revealed(folder, trial).dose_percent})
         except Sme2Error as error:
             refused[folder.name] = error
-    # Trials that were removed have no rows any more; a folder that never had any has no table.
+    # Trials that were removed lose their rows; a folder that never had any gets no table.
     if rows or refused or (warehouse.tables / BLIND_TRIALS.name).is_dir():
         warehouse.write(
             BLIND_TRIALS, pd.DataFrame(rows, columns=[column.name for column in BLIND_TRIALS.columns]), {}
@@ -68,7 +68,7 @@ def _judged(warehouse: Warehouse, trial: Trial) -> dict[str, Any]:
 
 
 def blind_rates_text(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
-    """What blind trials found on the run's device, set as it was; None where there were none."""
+    """What blind trials found on the run's device and settings; None if there were none."""
     values = ["" if pd.isna(run[name]) else run[name] for name in _LIKE]
     values[_LIKE.index("threads")] = int(run["threads"])
     rates = warehouse.query(

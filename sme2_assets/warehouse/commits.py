@@ -1,9 +1,8 @@
 """Which Parquet files the tables are made of: a list that only grows.
 
-A commit names files that belong together, such as all rows of a session: they are in the tables from one
-moment on, or not at all. It is named by its number and its content, and its content names the commit before,
-so a list that was changed or replaced is known as such. Files are named by their content, too, and never
-written again.
+A commit names files that belong together, such as all rows of a session: they appear in the tables at once,
+or not at all. It is named by its number and its content, and its content names the commit before it, so a
+list that was changed or replaced is recognised. Files are named by their content, too, and never overwritten.
 
 A file has the rows of one run, or of a group of older ones that were merged (merge.py).
 """
@@ -27,7 +26,7 @@ from sme2_assets.warehouse.schema import RUN_ID
 COMMITS = "commits"
 # In paths: the group whose rows a file has.
 GROUP = "merged"
-# The commits that say which runs are in which group, told by their names: nobody has to read all others.
+# Marks the commits that say which runs are in which group, so that the others need not be read for it.
 _OF_GROUPS = ".groups.json"
 
 
@@ -41,7 +40,7 @@ class TableFile:
 
     path: str
     sha256: str
-    # Tells files of different columns apart.
+    # Tells files with different columns apart.
     columns: str
 
     @property
@@ -50,7 +49,7 @@ class TableFile:
 
     @property
     def part(self) -> str:
-        """What there is one file of: a table, and values of its keys."""
+        """What has one file only: a table, and values of its keys."""
         return self.path.rpartition("/")[0]
 
     @property
@@ -74,17 +73,17 @@ class TableFile:
 
 @dataclass(frozen=True)
 class Commit:
-    """Files that appear together, in place of all that was there of some runs, and of the same parts."""
+    """Files that appear together, in place of all earlier files of some runs and of the same parts."""
 
     name: str
     runs: tuple[str, ...]
     files: tuple[TableFile, ...]
-    # The runs that groups have from now on.
+    # The runs in each group from now on.
     groups: Groups = field(default_factory=dict)
 
     @property
     def changed_runs(self) -> set[str]:
-        """The runs whose rows may be others than before: merging changes none."""
+        """The runs whose rows may have changed: merging changes none."""
         return {*self.runs}.difference(*self.groups.values())
 
 
@@ -94,10 +93,10 @@ def add_commit(
     runs: Sequence[str],
     rewrite: Callable[[Groups], tuple[Sequence[TableFile], Groups]] | None = None,
 ) -> None:
-    """Adds files, in place of all that was there of these runs.
+    """Adds files, in place of all earlier files of these runs.
 
-    `rewrite` is told the runs that are left in groups which lose some of them by this; it gives the files of
-    those groups, and the runs that these have. A group that has none is no more.
+    `rewrite` gets the runs that are left in groups that lose some by this; it returns the files of those
+    groups, and the runs in them. A group without runs no longer exists.
     """
     with FileLock(tables.parent / "commit.lock"):
         groups = groups_now(tables)
@@ -109,7 +108,7 @@ def add_commit(
 
 
 def add_group(tables: Path, files: Sequence[TableFile], group: str, runs: Sequence[str], after: str) -> bool:
-    """Puts files of many runs in the place of each run's own, unless one changed after that commit."""
+    """Replaces each run's own files by files of many runs, unless a run changed after that commit."""
     with FileLock(tables.parent / "commit.lock"):
         since = commits_after(tables, after)
         if since is None or not {*runs}.isdisjoint(run for commit in since for run in commit.runs):
@@ -136,9 +135,9 @@ def _append(
 
 
 def commits_after(tables: Path, last: str | None) -> list[Commit] | None:
-    """The commits after that one, or all; None where that one is not among them.
+    """The commits after `last`, or all; None if `last` is not among them.
 
-    One that is damaged adds nothing: its runs are in no table, as if they had never been taken in.
+    A damaged one adds nothing: its runs are in no table, as if they had never been added.
     """
     names = _names(tables)
     if last is not None:
@@ -174,7 +173,7 @@ def require_commits(tables: Path) -> None:
             f"The tables in {tables} were written by an earlier release.",
             "Run `sme2 warehouse rebuild`: it makes them again from the run folders.",
         )
-    # Before the first file: files without it are those of an earlier release.
+    # Made before the first file: files without this folder are those of an earlier release.
     (tables / COMMITS).mkdir(parents=True, exist_ok=True)
 
 
@@ -186,7 +185,7 @@ def _names(tables: Path) -> list[str]:
 
 
 def _read(tables: Path, name: str) -> Commit | None:
-    """None where the content is not what the name says."""
+    """None if the content is not what the name says."""
     try:
         text = (tables / COMMITS / name).read_text()
     except (OSError, UnicodeDecodeError):
@@ -199,7 +198,7 @@ def _read(tables: Path, name: str) -> Commit | None:
 
 
 class Listing:
-    """The files that a number of commits leave, one for each part."""
+    """The files that are left after a number of commits, one for each part."""
 
     def __init__(self, files: Iterable[TableFile] = ()) -> None:
         self.files: dict[str, TableFile] = {}
@@ -217,7 +216,7 @@ class Listing:
             del self.files[part]
 
     def drop(self, run: str) -> None:
-        """The files that have the rows of this run alone."""
+        """Drops the files with the rows of this run alone."""
         for part in self._parts_of_run.pop(run, ()):
             self.files.pop(part, None)
 
@@ -228,7 +227,7 @@ class Listing:
 
 
 def files_now(tables: Path) -> list[TableFile]:
-    """The files of the tables."""
+    """The current files of the tables."""
     listing = Listing()
     for commit in commits_after(tables, None) or []:
         listing.apply(commit)

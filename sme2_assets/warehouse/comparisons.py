@@ -1,4 +1,4 @@
-"""Comparing what is in the warehouse, and storing the result in it."""
+"""Compares what is in the warehouse, and stores the result there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def compare_session(warehouse: Warehouse, session_id: str) -> pd.DataFrame:
 
 
 def compare_arms(warehouse: Warehouse, session_id: str) -> pd.DataFrame:
-    """Each arm of a session against its first one; an error where there is one alone."""
+    """Each arm of a session against its first one; an error if there is only one."""
     first, *others = runs_of_session(warehouse, session_id)
     if not others:
         raise Sme2Error(
@@ -42,16 +42,16 @@ def _stored(warehouse: Warehouse, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def compare_runs(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> pd.DataFrame:
-    """Compares two runs by their names, without storing anything; an unfit pair is refused."""
+    """Compares two runs by their ids, without storing anything; an unfit pair is refused."""
     return _compared(warehouse, run_of_id(warehouse, off_run_id), run_of_id(warehouse, on_run_id))
 
 
 def device_noise_floor(
     warehouse: Warehouse, run: dict[str, Any], *, until_then: bool = False
 ) -> float | None:
-    """The ratio that identical arms reach on the run's device, set as it was; None with too few of them.
+    """The ratio that identical arms reach on the run's device and settings; None with too few sessions.
 
-    By the A/A sessions before that of the run, or by all.
+    Based on the A/A sessions before that of the run, or on all of them.
     """
     if run["fidelity"] == "emulated":
         return None
@@ -62,8 +62,8 @@ def device_noise_floor(
 
 
 def aa_sessions_like(warehouse: Warehouse, run: dict[str, Any]) -> pd.DataFrame:
-    """The A/A sessions of the run's device, set as it was for the run; the newest first."""
-    # Runs from before there was a choice of CPUs or power have nothing there.
+    """The A/A sessions on the run's device and settings, newest first."""
+    # Runs from before CPUs and power mode could be chosen have no value there.
     cpus, power_mode = ("" if pd.isna(run[name]) else run[name] for name in ("cpus", "power_mode"))
     return warehouse.query(
         "SELECT * FROM aa_sessions WHERE device = ? AND arch IS NOT DISTINCT FROM ? AND threads = ? "
@@ -81,7 +81,7 @@ def _compared(warehouse: Warehouse, off: dict[str, Any], on: dict[str, Any]) -> 
             "measures arms that differ in one other thing.",
         )
     # An A/A session is judged without the floor that such sessions make; any other by those before it, so
-    # that it is judged the same when it is compared again.
+    # that comparing it again gives the same verdict.
     floor = None
     if off["experiment"] != "aa":
         # Arms that are set differently have a floor each: the higher one holds for both.

@@ -1,4 +1,4 @@
-"""Rows as a CSV file that a spreadsheet can open without running what a name says."""
+"""Rows as a CSV file that a spreadsheet can open without running text as a formula."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import duckdb
 
-# What a spreadsheet takes for the beginning of a formula. The usual guard is an apostrophe before it.
+# What a spreadsheet takes for the start of a formula. The usual guard is an apostrophe in front.
 _FORMULA = r"^[=+\-@\t\r]"
 
 
 def write_csv(rows: duckdb.DuckDBPyRelation, path: Path) -> None:
-    """Texts that a spreadsheet would calculate get an apostrophe in front; numbers are as they are."""
+    """Text that a spreadsheet would evaluate gets an apostrophe in front; numbers stay as they are."""
     cells = []
     for column, kind in zip(rows.columns, rows.types, strict=True):
         name = '"' + column.replace('"', '""') + '"'

@@ -1,6 +1,6 @@
-"""Renders the schema section of docs/tables.md from what is published, so that it cannot differ.
+"""Renders the schema section of docs/tables.md from what is published, so that the two cannot differ.
 
-`python -m sme2_assets.warehouse.docs` rewrites the section; a test fails while it is not up to date.
+`python -m sme2_assets.warehouse.docs` rewrites the section; a test fails if it is out of date.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def schema_markdown() -> str:
         relations = connection.execute(_RELATIONS).fetchall()
         columns = {name: connection.execute(_COLUMNS, [name]).fetchall() for _, name, _ in relations}
     tables = [table.name for table in TABLES]
-    # What is measured first, in the order of its declaration; then what is made of it.
+    # First what is measured, in the order of declaration; then what is made from it.
     relations.sort(key=lambda relation: tables.index(relation[1]) if relation[1] in tables else len(tables))
     sections = []
     summaries = {table.name for table in summary_tables()}
@@ -41,7 +41,7 @@ def schema_markdown() -> str:
 
 
 def with_schema(page: str) -> str:
-    """The page with its schema section made anew; the rest is as it was."""
+    """The page with a new schema section; the rest is as it was."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

@@ -1,6 +1,6 @@
-"""A trace that was made elsewhere becomes rows. What nobody told of it is NULL.
+"""A trace that was made elsewhere becomes rows. Facts that nobody stated are NULL.
 
-A foreign run is no arm of a session, so it is compared with nothing and enters no verdict.
+A foreign run is not an arm of a session, so it is compared with nothing and enters no verdict.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def rows_of_foreign(folder: ForeignFolder) -> ForeignRows:
 
 
 def write_foreign(warehouse: Warehouse, rows: ForeignRows) -> None:
-    """Stores a foreign run, in place of what was said of the same trace before."""
+    """Stores a foreign run, in place of what was said about the same trace before."""
     facts = rows.statement.facts
     fidelity = _fidelity(facts)
     keys = {"variant": facts.variant, "target": facts.target, "run_id": rows.statement.run_id}
@@ -71,7 +71,7 @@ def write_foreign(warehouse: Warehouse, rows: ForeignRows) -> None:
 
 
 def _fidelity(facts: Facts) -> str | None:
-    """Hardware is a claim that nobody made; only the emulator is known by its name."""
+    """Never hardware, which nobody has claimed; only the emulator is known by its name."""
     return "emulated" if facts.platform == "emulated" else None
 
 

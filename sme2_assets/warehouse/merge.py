@@ -1,7 +1,7 @@
-"""Old runs in fewer files: what many runs have in a table becomes one file.
+"""Old runs in fewer files: the rows that many runs have in a table become one file.
 
 A view names each of its files and a query looks at each of them, so their number is what makes a long history
-slow. Rows do not change. The files of the runs stay for those who read an earlier state, as all others do.
+slow. Rows do not change. The runs' own files stay for readers of an earlier state, as all superseded ones do.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from sme2_assets.warehouse.summaries import summary_tables
 if TYPE_CHECKING:
     from sme2_assets.warehouse.store import Warehouse
 
-# So many runs have files of their own before they are merged.
+# How many runs have files of their own before they are merged.
 MERGE_AT = 128
-# What a group has at most: as little as makes damage cheap and merging short, as much as keeps files few.
+# Limits of a group: small enough to keep damage cheap and merging short, large enough to keep files few.
 LARGEST_GROUP_RUNS = 128
 LARGEST_GROUP_BYTES = 64_000_000
 
 
 def merge_runs(warehouse: Warehouse) -> bool:
-    """Merges published runs that have files of their own; whether any were. One process does it at a time."""
+    """Merges published runs that have files of their own; returns whether any were. One process at a time."""
     try:
         with FileLock(warehouse.root / "merge.lock", timeout=0):
             return sum(_merge_group(warehouse, runs) for runs in list(_groups(warehouse))) > 0
@@ -43,7 +43,7 @@ def _tables() -> list[Table]:
 
 
 def _groups(warehouse: Warehouse) -> Iterator[dict[str, list[TableFile]]]:
-    """Files of runs, in the order of the runs' names, in groups that are worth a file."""
+    """Files of runs, in the order of their ids, in groups that are worth a file."""
     columns = {table.name: sha256_of_text(typed(table.columns))[:8] for table in _tables()}
     files: dict[str, list[TableFile]] = defaultdict(list)
     rows = warehouse.query(
@@ -55,7 +55,8 @@ def _groups(warehouse: Warehouse) -> Iterator[dict[str, list[TableFile]]]:
     group: dict[str, list[TableFile]] = {}
     size = 0
     for run, of_run in files.items():
-        # What other code wrote stays as it is until it is rebuilt: that it lacks columns can be told.
+        # Files of other code stay as they are until they are rebuilt: it must remain visible which columns
+        # they lack.
         if any(columns[file.table] != file.columns for file in of_run):
             continue
         bytes_ = sum((warehouse.tables / file.path).stat().st_size for file in of_run)

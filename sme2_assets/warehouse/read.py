@@ -12,7 +12,7 @@ from sme2_assets.analysis.confidence import Conditions, conditions_of
 from sme2_assets.errors import Sme2Error, WarehouseError
 from sme2_assets.warehouse.store import Warehouse
 
-# What tells one history from another; the view `latest_runs` has the newest run of each, and of each state.
+# What distinguishes one history from another; the view `latest_runs` has the newest run of each, by state.
 SERIES = ("variant", "platform", "device", "arch", "threads", "cpus", "power_mode", "method")
 # Rows of these views belong to one run each.
 RUN_VIEWS = (
@@ -45,7 +45,7 @@ def latest_sessions(
 ) -> list[dict[str, Any]]:
     """The newest session of every series, the newest first, each as one of its runs.
 
-    A series is a model on one device, set in one way: other thread counts, CPUs and power modes are others.
+    A series is a model on one device with one setting: other thread counts, CPUs and power modes are others.
     """
     newest: dict[tuple[Any, ...], dict[str, Any]] = {}
     for run in latest_runs(warehouse, variant, platform):
@@ -54,7 +54,7 @@ def latest_sessions(
 
 
 def latest_comparisons(warehouse: Warehouse) -> set[str]:
-    """The newest sessions of arms that differ in something else than SME2, by factor and series of an arm."""
+    """The newest sessions of arms that do not differ in SME2 but in another factor, by factor and series."""
     rows = warehouse.query(
         "SELECT arg_max(session_id, (coalesce(sequence, 0), started_at)) AS session_id FROM runs "
         f"WHERE experiment = 'arms' GROUP BY factor, sme2, {', '.join(SERIES)}"
@@ -108,7 +108,7 @@ def arm(warehouse: Warehouse, run: dict[str, Any]) -> ArmRounds:
 
 
 def conditions(warehouse: Warehouse, run: dict[Any, Any]) -> Conditions:
-    """What a run was measured under."""
+    """The conditions that a run was measured under."""
     latency, headroom = (
         warehouse.query(f"SELECT * FROM {view} WHERE run_id = ?", [run["run_id"]]).to_dict("records")
         for view in ("latency_summary", "headroom")
@@ -126,7 +126,7 @@ def comparison_of_session(warehouse: Warehouse, session_id: str) -> pd.DataFrame
 
 
 def runs_of_session(warehouse: Warehouse, session_id: str) -> list[dict[str, Any]]:
-    """The runs of a session, the arm with SME2 off first; an error where it has none."""
+    """The runs of a session, the arm with SME2 off first; an error if there are none."""
     rows = warehouse.query("SELECT * FROM runs WHERE session_id = ? ORDER BY arm", [session_id])
     if rows.empty:
         raise WarehouseError(

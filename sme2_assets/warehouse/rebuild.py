@@ -1,8 +1,8 @@
-"""Making tables from run folders again: of all runs, of those in no table, or of another lab's.
+"""Makes tables from run folders again: those of all runs, of runs in no table, or of another lab's runs.
 
-Run folders are the evidence, and every row can be made from them. So a change of the code that makes rows is
-applied to history by a rebuild, and two labs are merged by copying folders. One folder that cannot be read
-costs only itself: it is named, with what to do, and all others are taken.
+Run folders are the evidence, and every row can be made from them. So a rebuild applies a change in the code
+that makes rows to all of history, and two labs are merged by copying folders. A folder that cannot be read
+costs only itself: it is reported with a remedy, and all others are added.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from sme2_assets.warehouse.summaries import summary_tables
 
 Log = Callable[[str], None]
 
-# Beside the tables: those of a rebuild under way, and the old ones while they are replaced.
+# Next to the tables: those of a rebuild in progress, and the old ones while they are being replaced.
 REBUILD, REPLACED = "rebuild", "tables.replaced"
-# What a rebuild was begun by; one of other code begins from nothing.
+# The version that began a rebuild; another version starts from scratch.
 _BEGUN_BY = "begun_by"
 
 
@@ -58,7 +58,7 @@ class Refused:
 
 @dataclass
 class Derived:
-    """What became of a number of run folders."""
+    """What happened to a number of run folders."""
 
     taken: list[str] = field(default_factory=list)
     already_there: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Derived:
 
 @dataclass(frozen=True)
 class Difference:
-    """Rows of a table that are not what the evidence gives."""
+    """How many rows of a table differ from what the evidence gives."""
 
     table: str
     only_stored: int
@@ -76,7 +76,7 @@ class Difference:
 
 
 def runs_in_no_table(store: Store) -> list[Path]:
-    """Run folders whose rows are missing: the measurement ended well, and what follows it did not.
+    """Run folders whose rows are missing: the measurement succeeded, but a later step did not.
 
     Runs that were slowed down on purpose belong in no table.
     """
@@ -86,7 +86,7 @@ def runs_in_no_table(store: Store) -> list[Path]:
 
 
 def runs_of_other_code(store: Store) -> int:
-    """How many runs have rows that were made by another version of the code that makes them."""
+    """How many runs have rows that were made by another version of the code."""
     rows = Warehouse(store.warehouse).query(
         "SELECT count(*) AS n FROM runs WHERE derivation IS DISTINCT FROM ?", [DERIVATION]
     )
@@ -94,7 +94,7 @@ def runs_of_other_code(store: Store) -> int:
 
 
 def sync(store: Store, log: Log) -> Derived:
-    """Takes in runs that are in no table, or in a damaged one, and compares pairs that nobody compared."""
+    """Adds runs that are in no table, or in a damaged one, and compares pairs that are not compared yet."""
     warehouse = Warehouse(store.warehouse)
     warehouse.publish()
     done = Derived()
@@ -119,7 +119,7 @@ def sync(store: Store, log: Log) -> Derived:
 
 
 def damaged_files(warehouse: Warehouse, log: Log) -> list[TableFile]:
-    """The files of the tables that are missing, or not what was written."""
+    """The files of the tables that are missing or damaged."""
     require_commits(warehouse.tables)
     files = files_now(warehouse.tables)
     log(f"looking at {len(files)} files of the tables")
@@ -127,7 +127,7 @@ def damaged_files(warehouse: Warehouse, log: Log) -> list[TableFile]:
 
 
 def merge(store: Store, source: Path, log: Log) -> Derived:
-    """Copies the run folders of another data folder here, and takes them in."""
+    """Copies the run folders of another data folder here, and adds them to the tables."""
     runs = source / "runs" if (source / "runs").is_dir() else source
     found = [path for path in run_folders(runs) if identity_of(path) is not None]
     if not found:
@@ -161,7 +161,7 @@ def merge(store: Store, source: Path, log: Log) -> Derived:
 
 
 def rebuild(store: Store, log: Log) -> Derived:
-    """Makes every table again, from all run folders. One that was interrupted goes on where it was."""
+    """Makes every table again from all run folders. An interrupted rebuild continues where it stopped."""
     warehouse = Warehouse(store.warehouse)
     _undo_half_a_replacement(warehouse)
     made = Warehouse(warehouse.root / REBUILD)
@@ -178,7 +178,7 @@ def rebuild(store: Store, log: Log) -> Derived:
     warehouse.publish()
     for leftover in (replaced, made.root, made.link):
         shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink(missing_ok=True)
-    # What was measured while this was under way is in the tables that were replaced.
+    # Runs that were measured during the rebuild are in the tables that it replaced.
     refused = {each.what for each in done.refused}
     if any(path.name not in refused for path in runs_in_no_table(store)):
         late = sync(store, log)
@@ -189,7 +189,7 @@ def rebuild(store: Store, log: Log) -> Derived:
 
 
 def differences(store: Store, log: Log) -> tuple[list[Difference], Derived]:
-    """Makes every table again beside the ones that are there, and tells how they differ. Changes nothing."""
+    """Makes every table again next to the existing ones, and returns how they differ. Changes nothing."""
     warehouse = Warehouse(store.warehouse)
     require_commits(warehouse.tables)
     with ExitStack() as cleaned_up:
@@ -204,7 +204,7 @@ def differences(store: Store, log: Log) -> tuple[list[Difference], Derived]:
 def _derived_anew(store: Store, made: Warehouse, log: Log) -> Derived:
     done = Derived()
     finish_sessions(store.runs)
-    # What a rebuild that was interrupted had made.
+    # What an interrupted rebuild had already made.
     made.publish()
     known = runs_in_tables(made)
     folders = [path for path in run_folders(store.runs) if path.name not in known and not _is_slowed(path)]
@@ -221,7 +221,7 @@ def _derived_anew(store: Store, made: Warehouse, log: Log) -> Derived:
 
 
 def _judge_trials(store: Store, warehouse: Warehouse, done: Derived) -> None:
-    """Blind trials are judged after the A/A sessions, whose noise they are judged by."""
+    """Judges blind trials. This comes after the A/A sessions, whose noise they are judged by."""
     done.refused += [Refused(what, error) for what, error in write_blind_trials(store, warehouse).items()]
 
 
@@ -232,7 +232,7 @@ def _take_advice(store: Store, warehouse: Warehouse, done: Derived) -> None:
 def _derive_all(store: Store, warehouse: Warehouse, folders: Sequence[Path], done: Derived, log: Log) -> None:
     taken: set[str] = set()
     for number, path in enumerate(folders, start=1):
-        # The other arm of one before: a session is taken as a whole.
+        # The other arm of an earlier one: a session is added as a whole.
         if path.name in taken:
             continue
         log(f"{number} of {len(folders)}: {path.name}")
@@ -244,8 +244,8 @@ def _derive_all(store: Store, warehouse: Warehouse, folders: Sequence[Path], don
 
 
 def _compare_all(warehouse: Warehouse, done: Derived, log: Log, again: Collection[str | None] = ()) -> None:
-    """Compares the pairs that are not compared yet, or are to be `again`; A/A sessions first, as the others
-    rest on their noise."""
+    """Compares the pairs that are not compared yet, and those in `again`; A/A sessions first, because the
+    others are judged by their noise."""
     compared = set(warehouse.query("SELECT DISTINCT session_id FROM comparisons")["session_id"]) - {*again}
     waiting: dict[str, list[str]] = defaultdict(list)
     for row in warehouse.query(
@@ -267,7 +267,7 @@ def _compare_all(warehouse: Warehouse, done: Derived, log: Log, again: Collectio
 
 
 def _copied(source: Path, target: Path) -> bool:
-    """Whether the folder was copied; False where the same one is here already."""
+    """Whether the folder was copied; False if the same one is already here."""
     open_verified(source)
     if target.exists():
         if identity_of(source) == identity_of(target):
@@ -285,12 +285,12 @@ def _is_slowed(path: Path) -> bool:
     try:
         return RunFolder.open(path).is_slowed
     except EvidenceError:
-        # A foreign run, or one that cannot be read, which is told when it is taken.
+        # A foreign run, or one that cannot be read, which is reported when it is added.
         return False
 
 
 def _undo_half_a_replacement(warehouse: Warehouse) -> None:
-    """After a crash between taking the old tables away and putting the new ones there."""
+    """Recovers from a crash between moving the old tables away and moving the new ones in."""
     replaced = warehouse.root / REPLACED
     if replaced.is_dir() and not warehouse.tables.is_dir():
         replaced.rename(warehouse.tables)
@@ -298,7 +298,7 @@ def _undo_half_a_replacement(warehouse: Warehouse) -> None:
 
 
 def _difference(table: Table, stored: Warehouse, derived: Warehouse) -> Difference:
-    """Rows are compared whole, but for columns that were not recorded yet when they were stored."""
+    """Compares whole rows, except for columns that were not recorded yet when the rows were stored."""
     with duckdb.connect() as connection:
         columns = []
         for name, warehouse in (("stored", stored), ("derived", derived)):
@@ -310,7 +310,7 @@ def _difference(table: Table, stored: Warehouse, derived: Warehouse) -> Differen
                 rows = f"{rows} UNION ALL BY NAME {stored_files}"
             connection.execute(f"CREATE VIEW {name} AS {rows}")
         shared = set.intersection(*columns) if columns else set()
-        # Last digits of a sum of doubles depend on the order of its terms: in summaries they are left out.
+        # The last digits of a sum of doubles depend on the order of its terms: summaries leave them out.
         inexact = table in summary_tables()
         chosen = ", ".join(
             f'"{column.name}"{"::FLOAT" if inexact and column.type == "DOUBLE" else ""}'

@@ -1,7 +1,7 @@
-"""What may go from the data folder, and how it goes everywhere at once.
+"""What may be removed from the data folder, and how it is removed everywhere at once.
 
-Belongs here: which things of which kind are old and needed by nobody, and their removal. Evidence (`runs`)
-goes only when it is asked for by name; the tables are then made again from what is left, as by any rebuild.
+Belongs here: which things of each kind are old and no longer needed, and their removal. Evidence (`runs`) is
+removed only when asked for by name; the tables are then made again from what is left, as in any rebuild.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sme2_assets.warehouse.rebuild import rebuild
 from sme2_assets.warehouse.store import Warehouse
 
 Log = Callable[[str], None]
-#: Everything that is made again when it is needed, and what Dagster remembers; then the evidence.
+#: Everything that can be made again when needed, and what Dagster remembers; then the evidence.
 KINDS = ("leftovers", "exports", "reports", "snapshots", "runners", "models", "dagster", "runs")
 _ENDED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 _BATCH = 500
@@ -34,7 +34,7 @@ _BATCH = 500
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that can go: its files, and for how long nobody has changed it."""
+    """One thing that can be removed: its files, and how long ago it last changed."""
 
     kind: str
     name: str
@@ -44,7 +44,7 @@ class Item:
 
 
 def candidates(store: Store, instance: dg.DagsterInstance, kinds: Sequence[str]) -> list[Item]:
-    """Everything of these kinds that nobody needs, the oldest first."""
+    """Everything of these kinds that is not needed, oldest first."""
     found: list[Item] = []
     for kind in kinds:
         found += _LISTS[kind](store) if kind != "dagster" else _dagster_runs(store, instance)
@@ -52,7 +52,7 @@ def candidates(store: Store, instance: dg.DagsterInstance, kinds: Sequence[str])
 
 
 def chosen(items: Iterable[Item], older_than_s: float, keep_bytes: int | None) -> list[Item]:
-    """Those that are old enough; of each kind only as many, the oldest first, as leave `keep_bytes` of it."""
+    """The items that are old enough; of each kind the oldest first, until only `keep_bytes` are left."""
     items = list(items)
     left: dict[str, int] = {}
     for item in items:
@@ -66,7 +66,7 @@ def chosen(items: Iterable[Item], older_than_s: float, keep_bytes: int | None) -
 
 
 def session_of(store: Store, instance: dg.DagsterInstance, run_id: str) -> list[Item]:
-    """A run with the other arm of its session, and everything that was made of them or speaks of them."""
+    """A run with the other arm of its session, and everything that was made from them or mentions them."""
     if not store.run_dir(run_id).is_dir():
         raise Sme2Error(
             f"There is no run {run_id!r}.", "`sme2 sql 'SELECT run_id FROM runs'` lists the runs."
@@ -81,7 +81,7 @@ def session_of(store: Store, instance: dg.DagsterInstance, run_id: str) -> list[
 
 
 def remove(store: Store, instance: dg.DagsterInstance, items: Sequence[Item], log: Log) -> None:
-    """Removes them while nothing is measured, and makes the tables again where evidence went."""
+    """Removes items while nothing is being measured, and makes the tables again if evidence is removed."""
     with ExitStack() as held:
         for lock in sorted(store.leases.glob("*.lock")):
             held.enter_context(lease(store.leases, lock.stem, log=log, patience_s=0))
@@ -98,7 +98,7 @@ def remove(store: Store, instance: dg.DagsterInstance, items: Sequence[Item], lo
 
 
 def _runs(store: Store, keep_newest: bool = True) -> Iterator[Item]:
-    """Sessions: arms that were measured together go together. The newest of every series stays."""
+    """Sessions: arms that were measured together are removed together. The newest of every series stays."""
     warehouse = Warehouse(store.warehouse)
     newest = set()
     if keep_newest:
@@ -145,7 +145,7 @@ def _snapshots(store: Store) -> Iterator[Item]:
 
 
 def _artifacts(store: Store, kind: str, pattern: str) -> Iterator[Item]:
-    """Those that are not the current one of anything."""
+    """Artifacts that are not the current one of anything."""
     pointers = (store.root / "current").glob("*/*")
     current = {pointer.read_text().strip() for pointer in pointers if pointer.is_file()}
     for path in sorted((store.artifacts / kind).glob(pattern)):
@@ -168,7 +168,7 @@ _LISTS: dict[str, Callable[[Store], Iterable[Item]]] = {
 
 
 def _dagster_runs(store: Store, instance: dg.DagsterInstance) -> Iterator[Item]:
-    """Runs that ended, and that no partition of an asset has its last materialisation from."""
+    """Runs that ended and that made no asset partition's latest materialisation."""
     needed: set[str] = set()
     for asset in instance.get_asset_keys():
         seen: set[str | None] = set()
@@ -182,7 +182,7 @@ def _dagster_runs(store: Store, instance: dg.DagsterInstance) -> Iterator[Item]:
 
 
 def _dagster_runs_of(instance: dg.DagsterInstance, run_ids: set[str]) -> set[str]:
-    """The Dagster runs that measured these."""
+    """The Dagster runs that measured these runs."""
     found = set()
     for record in _materialisations(instance, dg.AssetKey("etdump_traces")):
         made = record.asset_materialization
@@ -192,7 +192,7 @@ def _dagster_runs_of(instance: dg.DagsterInstance, run_ids: set[str]) -> set[str
 
 
 def _materialisations(instance: dg.DagsterInstance, asset: dg.AssetKey) -> Iterator[dg.EventLogRecord]:
-    """All of an asset, the newest first."""
+    """All materialisations of an asset, newest first."""
     cursor: str | None = None
     while True:
         page = instance.fetch_materializations(asset, limit=_BATCH, cursor=cursor)

@@ -14,15 +14,15 @@ from sme2_assets.warehouse.store import Warehouse
 
 
 def take_session(store: Store, warehouse: Warehouse, folder: Path) -> list[str]:
-    """Stores the session that a run folder is of, all arms with all their tables; gives its run ids.
+    """Stores the session that a run folder belongs to, all arms with all their tables; returns its run ids.
 
-    A folder of it that cannot be read is an error, and nothing is stored.
+    If one of its folders cannot be read, that is an error and nothing is stored.
     """
     if (folder / FOREIGN_FILE).is_file():
         write_foreign(warehouse, rows_of_foreign(ForeignFolder.verified(folder)))
         return [folder.name]
     runs = [rows_of_run(path, annotation(store, path.name)) for path in arms_of_session(folder)]
-    # Copied here by hand, or restored: what is measured from now on is newer.
+    # It may have been copied here by hand, or restored: anything measured from now on is newer.
     count_from(store.runs, runs[0].manifest.sequence)
     write_runs(warehouse, *runs)
     return [rows.manifest.run_id for rows in runs]

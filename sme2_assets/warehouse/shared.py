@@ -1,7 +1,7 @@
-"""What a warehouse has to do with the store that several machines share (evidence/shared.py).
+"""How a warehouse works with the store that several machines share (evidence/shared.py).
 
-Belongs here: rows of what was fetched from there, and the published DuckDB file and its tables put there, for
-people with nothing but a DuckDB client. Does not: how evidence gets there.
+Belongs here: making rows from what was fetched, and putting the published DuckDB file and its tables there,
+for people with nothing but a DuckDB client. Does not: how evidence gets there.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from sme2_assets.warehouse.store import SNAPSHOTS_KEPT, Warehouse
 
 Log = Callable[[str], None]
 
-# What names the published files, the newest first: the one object there that is written again.
+# Names the published files, newest first: the only object there that is ever overwritten.
 CURRENT = "published.json"
 _SHARED_TABLES = "published_after.txt"
 
 
 def begin(store: Store) -> None:
-    """Before a session: it is newer than all that are in the shared store."""
+    """Before a session: makes sure that it counts as newer than all in the shared store."""
     if shared := SharedStore.of(store):
         shared.count_on(store.runs)
 
@@ -47,7 +47,7 @@ def exchange(store: Store, log: Log, take: Callable[[Path], object] = lambda fol
 
 
 def catch_up(store: Store, log: Log) -> Pulled:
-    """The same, and what was fetched is in the tables then."""
+    """The same, and adds what was fetched to the tables."""
     warehouse = Warehouse(store.warehouse)
     pulled = exchange(store, log, lambda folder: take_session(store, warehouse, folder))
     if pulled.folders:
@@ -58,7 +58,7 @@ def catch_up(store: Store, log: Log) -> Pulled:
 
 
 def publish_shared(store: Store, log: Log) -> str | None:
-    """Puts the published file there, after the tables' files that its views name; gives its address."""
+    """Puts the published file there, after the tables' files that its views name; returns its address."""
     shared = SharedStore.of(store)
     if shared is None:
         return None
@@ -71,7 +71,7 @@ def publish_shared(store: Store, log: Log) -> str | None:
         if commits is None:
             commits = commits_after(warehouse.tables, None) or []
         for file in (file for commit in commits for file in commit.files):
-            # What was superseded since is in no table any more.
+            # Files superseded since then are no longer in any table.
             if (path := warehouse.tables / file.path).is_file():
                 shared.put(path, f"tables/{file.path}")
         with tempfile.TemporaryDirectory() as folder:

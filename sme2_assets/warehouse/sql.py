@@ -1,4 +1,4 @@
-"""SQL over the Parquet files of tables, and the SQL files of this room."""
+"""SQL over the Parquet files of tables, and the SQL files of this package."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def no_rows(table: Table) -> str:
 
 
 def stored_rows(folder: Path | str, files: Sequence[TableFile]) -> str:
-    """The rows of files of one table as they are stored; some, at least."""
+    """SQL for the rows of one table's files as they are stored; there must be at least one file."""
     alike: dict[tuple[str, bool], list[str]] = defaultdict(list)
     for file in files:
         alike[file.columns, file.group is None].append(literal(f"{folder}/{file.path}"))
-    # Files of the same columns together: so only one of them is opened to learn which columns there are.
-    # A file of one run has its keys in its path, one of many has them inside.
+    # Files with the same columns together, so that only one of them is opened to learn the columns.
+    # A file of one run has its keys in its path; a file of several runs has them inside.
     return " UNION ALL BY NAME ".join(
         f"FROM read_parquet([{', '.join(paths)}], "
         f"hive_partitioning = {keys_in_path}, hive_types_autocast = false)"
@@ -49,7 +49,7 @@ def stored_rows(folder: Path | str, files: Sequence[TableFile]) -> str:
 
 
 def rows_of_files(table: Table, folder: Path | str, files: Sequence[TableFile]) -> str:
-    """SQL for the rows of files; what was written before a column was declared has NULL there."""
+    """SQL for the rows of files; rows written before a column was declared have NULL there."""
     if not files:
         return no_rows(table)
     rows = f"({no_rows(table)}) UNION ALL BY NAME {stored_rows(folder, files)}"

@@ -1,6 +1,6 @@
-"""What is made of the rows of a run when it is stored (summaries.sql), so that no question does it again.
+"""Summaries of a run's rows, made once when it is stored (summaries.sql), so that no query has to repeat it.
 
-A summary is a table as any other: a file of the run, listed by the commit that lists its other files.
+A summary is a table like any other: a file of the run, listed by the commit that lists its other files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sme2_assets.warehouse.sql import rows_of_files, sql_file
 EVENT_VIEWS_FILE, SUMMARIES_FILE = "event_views.sql", "summaries.sql"
 KEYS = (VARIANT, TARGET, RUN_ID)
 _COMMENT = re.compile(r"^COMMENT ON .*;$", re.MULTILINE)
-# Those of many rows for each run stay in Parquet, as events do.
+# Summaries with many rows per run stay in Parquet, as events do.
 _IN_PARQUET = {"operator_details", "function_samples", "module_times"}
 
 
@@ -38,7 +38,7 @@ def summary_tables() -> tuple[Table, ...]:
 def made(
     connection: duckdb.DuckDBPyConnection, folder: Path, files: Sequence[TableFile]
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """The connection with the summaries of the runs that these files have all rows of."""
+    """The connection with the summaries of the runs whose rows are all in these files."""
     schema = f"made_{uuid.uuid4().hex}"
     connection.execute(f"CREATE SCHEMA memory.{schema}")
     try:
@@ -72,7 +72,7 @@ def _declared(connection: duckdb.DuckDBPyConnection, name: str) -> Table:
         "WHERE table_name = ? AND schema_name = current_schema() ORDER BY column_index",
         [name],
     ).fetchall()
-    # What has no comment of its own means what the column of that name means in the tables it is made of.
+    # A column without a comment of its own means the same as the source tables' column of that name.
     said = {column.name: column.comment for table in reversed(TABLES) for column in table.all_columns}
     return Table(
         name,

@@ -1,4 +1,4 @@
-"""Which variants a name means to whoever reads. Without pandas: a mistyped name is told at once."""
+"""Which measured variants a name means. Without pandas, so that a mistyped name is reported at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sme2_assets.warehouse.store import Warehouse
 
 
 def measured_variants(warehouse: Warehouse, model: str) -> list[str]:
-    """The variants that a model means; those of one that is gone are those that were measured."""
+    """The variants that a model's name means; for a model that is gone, those that were measured."""
     try:
         return variants_of(model)
     except ExportError:

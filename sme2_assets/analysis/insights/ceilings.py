@@ -1,4 +1,4 @@
-"""What could be won at most: by Amdahl's law, and on published SME units where there is none."""
+"""The most that could be won: by Amdahl's law, and on published SME units where the CPU has none."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ceilings(subject: ArmRows) -> Iterator[Insight]:
 
 
 def projection(subject: ArmRows) -> Iterator[Insight]:
-    """What published SME units would make of the counted work, where SME2 cannot be measured."""
+    """What published SME units could do with the counted work, where SME2 cannot be measured."""
     has_sme2 = "sme2" in names_in(subject.run.get("cpu_features_seen"))
     if subject.run["sme2"] != "off" or has_sme2 or subject.matrix.empty:
         return
@@ -98,13 +98,13 @@ def projection(subject: ArmRows) -> Iterator[Insight]:
 
 
 def _places(operators: pd.DataFrame) -> pd.MultiIndex:
-    """Where operators are in the program; one that is portable is in no delegate."""
+    """Where operators are in the program; a portable one is in no delegate."""
     place = operators[["backend", "delegate", "position"]].fillna({"delegate": -1})
     return pd.MultiIndex.from_frame(place)
 
 
 def _on_unit(run_id: str, unit: Unit, eligible: pd.DataFrame, inference_ns: float) -> dict[str, Any]:
-    """The values of a sentence on one unit: the range, and what it was computed with."""
+    """The values of a sentence about one unit: the range, and what it was computed from."""
     rest_ns = inference_ns - float(eligible["mean_ns"].sum())
     fast_ns, slow_ns = projected_ns(eligible, unit)
     return {

@@ -1,4 +1,4 @@
-"""What the time goes to: heavy operators, operators outside delegates, overheads."""
+"""Where the time goes: heavy operators, operators outside delegates, overheads."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _with_sme2_off(baseline: ArmRows | None, operators: pd.DataFrame) -> dict[Pl
 
 
 def _not_the_cause(operator: Row, subject: ArmRows, here: Row) -> str:
-    """What SME2 has to do with it, as a sentence with a space behind it; nothing of a reference."""
+    """What SME2 has to do with it, as a sentence with a trailing space; empty for a reference."""
     if not subject.speaks_of_sme2:
         return ""
     if operator["category"] not in MATRIX:

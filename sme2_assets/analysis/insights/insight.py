@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Insight:
-    """One conclusion. `win_ns` and `win_share` are upper bounds, None where no time can be told.
+    """One conclusion. `win_ns` and `win_share` are upper bounds, None where no time is known.
 
     `basis` is what the conclusion rests on: `measured` on hardware; `emulated` for kernels seen under
     emulation; `predicted` from an operator's type alone; `projection` for arithmetic on published rates.
@@ -40,16 +40,16 @@ class Insight:
 
 @dataclass(frozen=True)
 class ArmRows:
-    """One run: its `runs` row, and its rows of the views of that name."""
+    """One run: its `runs` row, and its rows of the views that the fields are named after."""
 
     run: Row
     bottlenecks: pd.DataFrame
     category_summary: pd.DataFrame
     missed_sme2: pd.DataFrame
     headroom: Row
-    # The emulated run with SME2 on that shows the kernels of this one, if there is one.
+    # The emulated run with SME2 on that shows this run's kernels, if there is one.
     evidence_run_id: str | None = None
-    # Its row of latency_summary; a foreign run has none.
+    # Its row in latency_summary; a foreign run has none.
     latency: Row = field(default_factory=dict)
 
     @property
@@ -93,7 +93,7 @@ class ArmRows:
         basis: Basis | None = None,
         rows: tuple[Row, ...] = (),
     ) -> Insight:
-        """A conclusion about this arm, which carries what the arm's numbers rest on."""
+        """A conclusion about this arm, with what the arm's numbers rest on as its first evidence."""
         win_ns = None if win_ns is None else float(win_ns)
         known = (self.measurement(), *evidence)
         share = self.share_of(win_ns)
@@ -121,7 +121,7 @@ UNKNOWN_DEVICE = "a device that is not known"
 
 
 def device_text(run: Row) -> str:
-    """What a run's times are of. Traces from elsewhere do not tell all of it, some of them nothing."""
+    """The device that a run's times come from. Traces from elsewhere may say little of it, or nothing."""
     device, *facts = (
         None if pd.isna(run[name]) or not run[name] else str(run[name]) for name in ("device", "arch", "cpu")
     )

@@ -85,7 +85,7 @@ def _pairs(
     kinds: frozenset[str],
     judge: Callable[[Row, Row, list[Row]], tuple[str, bool] | None],
 ) -> Iterator[_Change]:
-    """Each operator of these kinds with the next one, where the two undo one another. None is used twice."""
+    """Each operator of these kinds with the next one, where the two undo each other. None is used twice."""
     first: int | None = None
     for index, row in enumerate(sequence):
         if row["op_type"] not in kinds:
@@ -126,7 +126,7 @@ def _transposes_cancel(first: Row, second: Row, between: list[Row]) -> tuple[str
 def _convert_back(first: Row, second: Row, between: list[Row]) -> tuple[str, bool] | None:
     if not all(row["op_type"] in _VIEWS | _TRANSPOSES for row in between):
         return None
-    # Where the program tells, only dequantise and quantise again counts.
+    # Where the program gives the directions, only a dequantise followed by a quantise counts.
     directions = [_direction(row) for row in (first, second)]
     if None not in directions and directions != ["dequantise", "quantise"]:
         return None

@@ -1,4 +1,4 @@
-"""CONV and GEMM operators that stay off the SME unit, by reason, and those of which nobody knows."""
+"""CONV and GEMM operators that stay off the SME unit, by reason, and those for which it is unknown."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sme2_assets.analysis.unit import ON, UNKNOWN
 
 
 def missed_kernels(subject: ArmRows) -> Iterator[Insight]:
-    """One insight per reason. Off alone, what is to be expected; the view says on what basis.
+    """One insight per reason. With SME2 off alone, it is what to expect; the view says on what basis.
 
-    Where it is unknown whether operators are on the unit, nothing is to be won for certain.
+    Where it is unknown whether operators are on the unit, no win is certain.
     """
     missed = subject.missed_sme2
     for (reason, basis), members in missed.groupby(["reason", "basis"], sort=True):

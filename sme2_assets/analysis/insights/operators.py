@@ -1,4 +1,4 @@
-"""Operators of a run, found by their place and told in rows."""
+"""Operators of a run: found by their place, and given as rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def operator_rows(operators: pd.DataFrame) -> tuple[Row, ...]:
 
 
 def same_operator(rows: pd.DataFrame, operator: Row) -> Row | None:
-    """The row of an operator in other rows, by place: another kernel often has another name."""
+    """The row of the same operator in other rows, by place: with another kernel the name often differs."""
     same = rows[
         (rows["backend"] == operator["backend"])
         & (rows["delegate"].fillna(-1) == known_or(operator["delegate"], -1))

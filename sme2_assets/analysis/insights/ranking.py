@@ -29,10 +29,10 @@ def insights(subject: ArmRows, baseline: ArmRows | None = None) -> list[Insight]
     """All insights about `subject`, ranked.
 
     The subject is the arm to make faster: SME2 on, or the only one that was measured. `baseline` is the
-    arm with SME2 off of the same session.
+    arm of the same session with SME2 off.
     """
     found: list[Insight] = []
-    # Two references differ in nothing that can be told: neither has SME2.
+    # Nothing can be said about how two references differ: neither has SME2.
     baseline = baseline if subject.speaks_of_sme2 else None
     if baseline is not None:
         found.append((time_shift if subject.timed else kernel_shift)(baseline, subject))
@@ -49,8 +49,8 @@ def insights(subject: ArmRows, baseline: ArmRows | None = None) -> list[Insight]
 
 
 def ranked(found: Sequence[Insight]) -> list[Insight]:
-    """By the time that could be won. The shift comes first, as what the rest is read against; the
-    projection last, because it is not a measurement."""
+    """By the time that could be won. The shift comes first, because the rest is read against it; the
+    projection comes last, because it is not a measurement."""
 
     def place(insight: Insight) -> tuple[int, float, int]:
         group = {"bottleneck_shift": 0, "projection": 3}.get(insight.kind, 2 if insight.win_ns is None else 1)

@@ -1,4 +1,4 @@
-"""Where the time, or under emulation the kernels, went as SME2 was switched on."""
+"""Where the time, or under emulation the kernels, went when SME2 was switched on."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def time_shift(off: ArmRows, on: ArmRows) -> Insight:
 
 
 def kernel_shift(off: ArmRows, on: ArmRows) -> Insight:
-    """The shift in kernels: all that an emulated pair can tell."""
+    """The shift in kernels: all that an emulated pair can show."""
     counts = {arm.run["sme2"]: arm.bottlenecks.groupby("category") for arm in (off, on)}
     rows = []
     for name in sorted(set(off.bottlenecks["category"]) | set(on.bottlenecks["category"])):
@@ -96,7 +96,7 @@ def kernel_shift(off: ArmRows, on: ArmRows) -> Insight:
 
 
 def _kernel_evidence(arm: ArmRows) -> tuple[str, ...]:
-    """Samples of CONV and GEMM in SME kernels, where any tell which kernel it was."""
+    """Samples of CONV and GEMM in SME kernels, where any of them show which kernel it was."""
     told, sme = (int(arm.matrix[name].sum()) for name in ("telling_samples", "certain_sme_samples"))
     if not told:
         return ()

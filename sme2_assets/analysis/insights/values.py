@@ -16,13 +16,13 @@ def known_or(value: Any, default: Any) -> Any:
 
 
 def names_in(value: Any) -> list[str]:
-    """A list column's value; frames of DuckDB hold arrays, or nothing."""
+    """A list column's value; DuckDB's frames hold arrays, or nothing."""
     if value is None or isinstance(value, float) or value is pd.NA:
         return []
     return [str(name) for name in value]
 
 
-# What XNNPACK calls operators that it computes by table: it has no names for them.
+# What XNNPACK calls operators that it computes by table lookup: it has no names for them.
 _NAMELESS = ("Invalid Unary Op", "Unary Elementwise")
 
 
@@ -34,7 +34,7 @@ def shown_name(operator: Mapping[Any, Any], name: str | None = None) -> str:
 
 
 def shown_type(operator: Mapping[Any, Any]) -> str:
-    """What kind of operator it is, by the program where XNNPACK has no name for it."""
+    """What kind of operator it is; taken from the program where XNNPACK has no name for it."""
     ops = names_in(operator["edge_ops"])
     return ops[0].split(".")[1] if operator["op_type"] in _NAMELESS and ops else str(operator["op_type"])
 
@@ -52,7 +52,7 @@ def shortened(text: str, most: int = 80) -> str:
 
 
 def place_of(operator: dict[str, Any]) -> str:
-    """Where in the model an operator comes from; empty when that is not known."""
+    """Where in the model an operator comes from; empty when unknown."""
     module, source = known_or(operator["module"], ""), known_or(operator["source"], "")
     kind = known_or(operator["module_type"], "")
     if module and kind:

@@ -40,10 +40,10 @@ from sme2_assets.warehouse.comparisons import compare_pair
 from sme2_assets.warehouse.read import rows_of_view, run_of_id, runs_of_session
 from sme2_assets.warehouse.shared import catch_up
 
-# `eager` would ask for a comparison when one state alone was measured, and would wait for ever for a run
-# whose process was killed. This asks when the last asset of a run is there, and only where the newest run of
-# each state measured both. A condition on deps holds when any partition of a dep matches, so that all do is
-# said by a double negation; `executed_with_tags` would look at the last partition of an asset alone.
+# `eager` would request a comparison when only one state was measured, and would wait for ever for a run
+# whose process was killed. This requests one when the last asset of a run is there, and only if the newest
+# run of each state measured both. A condition on deps holds when any partition of a dep matches, so "all
+# match" needs a double negation; `executed_with_tags` would look only at the last partition of an asset.
 _alone = dg.AutomationCondition.any_new_update_has_run_tags(
     tag_keys={ALONE_TAG}
 ) | dg.AutomationCondition.any_new_update_has_run_tags(tag_keys={"dagster/partition"})
@@ -58,7 +58,7 @@ measured_together = dg.AutomationCondition.any_deps_updated().allow(_last_of_a_r
     deps=[
         dg.AssetDep("timeline", partition_mapping=both_states),
         dg.AssetDep("kernel_samples", partition_mapping=both_states),
-        # The noise of the device, which verdicts are judged by.
+        # The noise of the device, which the verdicts depend on.
         dg.AssetDep("aa_noise", partition_mapping=both_states),
     ],
     partitions_def=pair_partitions,
@@ -81,7 +81,7 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
         catch_up(lab.store, context.log.info)
         off, on = _arms(context, warehouse, keys)
         for run in (off, on):
-            # The check of `kernel_samples` ends the run that measured, but not what follows by itself.
+            # The check of `kernel_samples` ends the run that measured, but not what follows automatically.
             if fault := executed_kernel_faults(warehouse, run):
                 raise Sme2Error(
                     f"{run['run_id']} is not compared: {fault}",
@@ -130,7 +130,7 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
 def _arms(
     context: dg.AssetExecutionContext, warehouse: Warehouse, keys: list[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The runs of the session that is to be compared: the one that was asked for, else the newest of these.
+    """The runs of the session to compare: the one that was asked for, else the newest of these.
 
     Two devices may measure the same model at once, and their arms become partitions in any order.
     """
@@ -145,7 +145,7 @@ def _arms(
 
 
 def _numbers(model: pd.Series) -> dict[str, dg.MetadataValue]:
-    """What the UI plots over the sessions; what emulation cannot tell is left out, for 0 would be a lie."""
+    """What the UI plots over the sessions; what emulation cannot measure is left out: 0 would be wrong."""
     times = {
         "speedup": model["speedup"],
         "speedup, lower end": model["speedup_low"],

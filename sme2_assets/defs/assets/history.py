@@ -13,7 +13,7 @@ from sme2_assets.store import sha256_of_text
 from sme2_assets.warehouse.history import SERIES, find_regressions, no_slow_down_text, series_of
 from sme2_assets.warehouse.shared import catch_up
 
-# Of the series that became slower; the table lists them all.
+# For series that became slower; the table lists them all.
 MOST_PICTURES = 6
 
 

@@ -14,7 +14,7 @@ from sme2_assets.warehouse import Warehouse
 
 
 @dg.asset(
-    # It takes the session in with its samples: this makes sure of them, and shows each beside its operator.
+    # `timeline` already adds the samples: this makes sure of them, and shows each with its operator.
     deps=["etdump_traces", "timeline"],
     partitions_def=run_partitions,
     backfill_policy=pair_per_run,
@@ -25,8 +25,8 @@ from sme2_assets.warehouse import Warehouse
 def kernel_samples(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """Tables `kernel_samples` and `registered_kernels`: program counters by operator, function and unit.
 
-    What XNNPACK's log registered is kept beside what was seen executing; only a runner built with that
-    log says anything there. Shown with what the view `kernel_usage` has of the run.
+    The kernels that XNNPACK's log registered are kept next to those seen executing; only a runner built with
+    that log provides them. Shown with the run's rows in the view `kernel_usage`.
     """
     return take_in(context, lab, _metadata, again=False)
 

@@ -25,7 +25,7 @@ def exported_model(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materializ
     """A model at one precision as a `.pte` with XNNPACK delegation, its ETRecord, inputs and eager outputs.
 
     The inputs are seeded random numbers, the expected outputs are those of the eager fp32 model. The
-    same model, options and versions are not exported again. How near the outputs come to the eager ones is
+    same model, options and versions are not exported again. How close the outputs are to the eager ones is
     known once it runs: see `etdump_traces`.
     """
     with clear_failures():
@@ -36,7 +36,7 @@ def exported_model(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materializ
 
 
 def current_export(lab: Lab, variant: str, log: Callable[[str], None]) -> ExportedModel:
-    """The export of the model as its code is now; one that is there already is taken as it is."""
+    """The export of the model as its code is now; an existing one is reused."""
     # Imported here: exporting needs torch, loading the definitions must not.
     from sme2_assets.models.export import export_variant
 
@@ -47,7 +47,7 @@ def current_export(lab: Lab, variant: str, log: Callable[[str], None]) -> Export
 
 
 def model_metadata(exported: ExportedModel) -> dict[str, Any]:
-    """What the UI shows of an export."""
+    """What the UI shows about an export."""
     manifest = read_manifest(exported.manifest)
     delegation = DelegationReport.read(exported.delegation)
     operators, share = manifest.operators, manifest.delegated_share
@@ -70,7 +70,7 @@ def model_metadata(exported: ExportedModel) -> dict[str, Any]:
 
 
 def _model_table(manifest: ModelManifest) -> TextTable:
-    """What people ask of a model file before anything else."""
+    """What people want to know first about a model file."""
     operators = manifest.operators
     total = operators.delegated_total + operators.portable_total
     share = "" if manifest.delegated_share is None else f" ({manifest.delegated_share:.0%})"

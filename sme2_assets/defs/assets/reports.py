@@ -12,7 +12,7 @@ from sme2_assets.store import sha256_of_text
 from sme2_assets.warehouse.shared import publish_shared
 
 
-# A report follows its comparison, in the same run where both are asked for. Neither condition here looks at
+# A report follows its comparison, in the same run if both are asked for. Neither condition here looks at
 # runs in progress: one whose process was killed would be in progress for ever.
 @dg.asset(
     deps=[
@@ -24,13 +24,13 @@ from sme2_assets.warehouse.shared import publish_shared
     group_name="results",
     kinds={"markdown", "html"},
     code_version="2",
-    # Advice is of a model on all platforms, and most of them were never measured.
+    # Advice is for a model on all platforms, most of which were never measured.
     automation_condition=dg.AutomationCondition.any_deps_updated().ignore(dg.AssetSelection.assets("advice")),
 )
 def report(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """The comparison to read: `report.html`, one file that needs no network, and `report.md` with pictures.
 
-    The answer first, then what it rests on. docs/reports.md says how to read it.
+    The answer first, then the evidence for it. docs/reports.md says how to read it.
     """
     with clear_failures():
         session_id = materialised(context, "sme2_comparison", context.partition_key, "session_id")
@@ -50,8 +50,8 @@ def report(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     )
 
 
-# Any new report makes the overview old, and so do those that were there before anybody looked. It takes what
-# is there: most pairs are never measured, so waiting for all of them, as `eager` does, would be for ever.
+# Any new report makes the overview old, and so do reports from before the sensor first ran. It uses what is
+# there: most pairs are never measured, so waiting for all of them, as `eager` does, would take for ever.
 overview_is_old = dg.AutomationCondition.any_deps_updated() | (
     dg.AutomationCondition.missing()
     & dg.AutomationCondition.any_deps_match(~dg.AutomationCondition.missing())
@@ -68,7 +68,7 @@ overview_is_old = dg.AutomationCondition.any_deps_updated() | (
 def overview(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """All models on all platforms, one row each: `data/reports/index.html` and `index.md`.
 
-    `sme2 report --all` writes the same, with the pages of baselines, too.
+    `sme2 report --all` writes the same, and the pages of baselines.
     """
     with clear_failures():
         rows, [markdown, page, _] = write_overview(lab.store, lab.warehouse)

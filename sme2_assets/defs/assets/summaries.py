@@ -1,6 +1,6 @@
-"""What the page of an asset shows of a run: rows of the warehouse's views as tables, pictures and numbers.
+"""What an asset's page shows about a run: rows of the warehouse's views as tables, pictures and numbers.
 
-The views are made by nobody: they are there as soon as their rows are.
+No asset makes the views: they are there as soon as their rows are.
 """
 
 import dagster as dg
@@ -30,7 +30,7 @@ def answer_metadata(answer: Answer) -> Metadata:
 
 
 def run_metadata(warehouse: Warehouse, run_id: str) -> Metadata:
-    """Latency, operators and categories of a run. Where they run is told with its samples."""
+    """Latency, operators and categories of a run. Where operators run is shown with the samples."""
     categories = rows_of_view(warehouse, "category_summary", run_id)
     return {
         **_category_metadata(categories.assign(sme2_operators=None, sme2_unknown_operators=None)),
@@ -64,7 +64,7 @@ def _speaks_of_sme2(rows: pd.DataFrame) -> bool:
 
 
 def _latency_metadata(rows: pd.DataFrame) -> Metadata:
-    """A table, and the same as numbers, so that the UI plots them over the runs; nothing when emulated."""
+    """A table, and the same as numbers, so that the UI plots them over the runs; nothing under emulation."""
     if _is_emulated(rows):
         return {}
     metadata: Metadata = {"latency": _table(latency_table(rows), rows)}
@@ -94,7 +94,7 @@ def _operator_metadata(rows: pd.DataFrame) -> Metadata:
 
 
 def _category_metadata(rows: pd.DataFrame) -> Metadata:
-    """Bars that are seen without a click; the picture proper is that of the comparison, with both arms."""
+    """Bars that show without a click; the full picture, with both arms, is with the comparison."""
     metadata: Metadata = {
         "at a glance": dg.MetadataValue.md(category_glance(rows)),
         "categories": _table(category_table(rows).without("on the SME unit"), rows),

@@ -1,4 +1,4 @@
-"""What all assets share: clear failures, and how the runs of partitions come into the warehouse."""
+"""What all assets share: clear failures, and how the runs of partitions get into the warehouse."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -37,7 +37,7 @@ def clear_failures() -> Iterator[None]:
 
 @contextmanager
 def host_cpu(lab: Lab, log: Callable[[str], None]) -> Iterator[None]:
-    """Keeps this host's CPU for work that would disturb a measurement on it."""
+    """Reserves this host's CPU for work that would disturb a measurement on it."""
     with lease(lab.store.leases, host_device(), log=log):
         yield
 
@@ -60,7 +60,7 @@ class InRun(Protocol):
 def materialised(context: InRun, asset: str, key: str, name: str) -> str:
     """A fact that an upstream asset attached to a partition: by this Dagster run, else the last time.
 
-    So run ids are carried along the edges of the graph; nothing downstream looks for what is newest.
+    So run ids travel along the edges of the graph; nothing downstream looks for the newest one.
     """
     own = context.instance.all_logs(context.run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
     last = context.instance.fetch_materializations(
@@ -79,7 +79,7 @@ def materialised(context: InRun, asset: str, key: str, name: str) -> str:
 
 
 def runs_of(context: InRun, asset: str, keys: Iterable[str]) -> dict[str, str]:
-    """The run id that an upstream asset made of each partition."""
+    """The run id that an upstream asset recorded for each partition."""
     return {key: materialised(context, asset, key, "run_id") for key in keys}
 
 
@@ -90,7 +90,7 @@ def tell_made(
     version: str,
     metadata: Callable[[], dict[str, Any]],
 ) -> None:
-    """Tells Dagster of an upstream asset that a step made sure of, unless this version of it is known."""
+    """Records an upstream asset that a step made sure of, unless Dagster knows this version of it."""
     known = context.instance.fetch_materializations(
         dg.AssetRecordsFilter(asset_key=dg.AssetKey(asset), asset_partitions=[key]), limit=1
     ).records
@@ -110,14 +110,14 @@ def take_in(
     *,
     again: bool,
 ) -> dg.MaterializeResult:
-    """Brings the sessions of the partitions into the warehouse, and shows what is there of each run then.
+    """Adds the sessions of the partitions to the warehouse, then shows what it has on each run.
 
-    A session is taken in as a whole, both arms with all their tables, whichever partition is asked for. What
-    is there already is made `again`, or left as it is.
+    A session is added as a whole, both arms with all their tables, whichever partition is asked for. What is
+    there already is made `again`, or left as it is.
     """
     warehouse = lab.warehouse
     with clear_failures():
-        # Not a part of measuring: a store that does not answer must not cost a measurement.
+        # Not part of measuring: a store that does not answer must not cost a measurement.
         give(lab.store, context.log.info)
         run_ids = runs_of(context, "etdump_traces", context.partition_keys)
         if again or not set(run_ids.values()) <= runs_in_tables(warehouse):

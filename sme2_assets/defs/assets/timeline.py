@@ -26,8 +26,8 @@ def timeline(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResul
     """Tables `runs`, `inferences`, `timeline`, `operators`: every nanosecond of an inference in one row.
 
     Reads the traces of the session that etdump_traces made, writes Parquet, and publishes the DuckDB file:
-    both arms and their samples appear together. History is kept: a new run adds rows. Shown with what the
-    views `latency_summary`, `operator_summary` and `category_summary` have of the run.
+    both arms and their samples appear together. History is kept: a new run adds rows. Shown with the
+    run's rows in the views `latency_summary`, `operator_summary` and `category_summary`.
     """
     return take_in(context, lab, _metadata, again=True)
 
@@ -42,7 +42,7 @@ def _metadata(warehouse: Warehouse, run_id: str) -> dict[str, Any]:
         "FILTER (pass = 'etdump') AS traced_ns FROM inferences WHERE run_id = $run",
         {"run": run_id},
     ).to_dict("records")
-    # Of the time that the tracer saw, what is in a row. The check says it of each inference.
+    # The share of the traced time that is in a row. The check looks at each inference.
     share = counts["accounted_ns"] / max(counts["traced_ns"], 1)
     return {
         **run_metadata(warehouse, run_id),

@@ -1,8 +1,8 @@
 """Configurations that are small in a way each model type accepts.
 
 Types name the same size differently (`hidden_size`, `d_model`, `n_embd`), nest configurations, and tie sizes
-to one another in ways that no table knows. So names are translated, and several ways of being small are
-tried from the smallest on, until one gives a network that runs.
+to one another in ways that no table lists. So names are translated, and several small configurations are
+tried, smallest first, until one gives a network that runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LARGEST_PARAMETERS = 150_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The options that a person may give, whatever a type calls them."""
+    """The sizes that can be given as options, whatever a type calls them."""
 
     layers: int = 2
     hidden: int = 128
@@ -29,8 +29,8 @@ class Sizes:
     batch: int = 1
 
 
-# Names of attributes by what they are. `hidden_dim` is the width of the feed-forward where there is another
-# name for the width itself.
+# Attribute names by meaning. `hidden_dim` is the width of the feed-forward if there is another name for the
+# width itself.
 # fmt: off
 _LAYERS = (
     "num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers",
@@ -64,7 +64,7 @@ _VOCABULARIES = ("vocab_size", "text_vocab_size")
 
 
 def small_configurations(cls: Any, sizes: Sizes) -> list[Callable[[], Any]]:
-    """Ways to a configuration of a class, the smallest first; the last is the type's own."""
+    """Ways to make a configuration of a class, smallest first; the last is the type's own."""
     ways = (_all_sizes, _with_own_heads, _but_widths, _layers_only)
     return [*(functools.partial(_configured, cls, sizes, way) for way in ways), cls]
 
@@ -81,7 +81,7 @@ def _configured(cls: Any, sizes: Sizes, change: Callable[[Any, Sizes], dict[str,
     if "vocab_size" in changes:
         changes |= _tokens_within(own, sizes.vocabulary)
     config = cls(**{name: value for name, value in changes.items() if _can_be_set(own, name)})
-    # A cache would be an output, and differ from call to call.
+    # A cache would be an output and would differ from call to call.
     if hasattr(config, "use_cache"):
         config.use_cache = False
     return config
@@ -93,7 +93,7 @@ def _can_be_set(config: Any, name: str) -> bool:
 
 
 def _residual_backbone(timm: Any) -> Any:
-    """transformers' own ResNet in the place of one of timm, which is another package."""
+    """transformers' own ResNet in place of one from timm, which is a separate package."""
     from transformers import ResNetConfig
 
     stages = len(getattr(timm, "out_indices", None) or [0])
@@ -114,7 +114,7 @@ def _all_sizes(own: Any, sizes: Sizes) -> dict[str, Any]:
 
 
 def _with_own_heads(own: Any, sizes: Sizes) -> dict[str, Any]:
-    """Few heads of the type's own width: rotary tables and the like are cut to it."""
+    """Few heads, but of the type's own width: rotary tables and the like depend on it."""
     heads: Any = getattr(own, "num_attention_heads", None)
     hidden: Any = getattr(own, "hidden_size", None)
     if not (_is_size(heads) and _is_size(hidden)):
@@ -153,7 +153,7 @@ def _layers_only(own: Any, sizes: Sizes) -> dict[str, Any]:
 
 
 def _set(own: Any, names: Any, value: Any) -> dict[str, Any]:
-    """The names that a configuration has as sizes of its own, by the name it was declared with."""
+    """The value for each name that is a size in the configuration, by the name it was declared with."""
     aliases = getattr(own, "attribute_map", {})
     return {
         aliases.get(name, name): value
@@ -167,7 +167,7 @@ def _is_size(value: Any) -> bool:
 
 
 def _image(own: Any, image: int) -> Any:
-    """The nearest size that patches fill; as many values as the type has."""
+    """The nearest size that is a multiple of the patch size; as many values as the type has."""
     patch: Any = getattr(own, "patch_size", None)
     if _is_size(patch) and image % patch:
         image = patch * max(2, round(image / patch))
@@ -176,7 +176,7 @@ def _image(own: Any, image: int) -> Any:
 
 
 def _tokens_within(own: Any, vocabulary: int) -> dict[str, Any]:
-    """Numbers of special tokens, moved to the end of the vocabulary; inputs leave that end alone."""
+    """Special token ids, moved to the end of the vocabulary, which inputs do not use."""
     changes: dict[str, Any] = {}
     for name, value in own.to_dict().items():
         token = name.endswith(("_token_id", "_token_index", "_token_type_id", "_start_id", "_end_id"))

@@ -1,8 +1,8 @@
-"""Inputs that a network's own signature asks for, in the shapes that its configuration tells.
+"""Inputs that a network's own signature asks for, in shapes derived from its configuration.
 
-A signature names inputs and says nothing of shapes; two types that take `input_features` take them in
-different orders. So several shapes are made for such a name, and those that the network runs with are its
-inputs.
+A signature names inputs and says nothing about shapes; two types that take `input_features` may order their
+dimensions differently. So several shapes are tried for such a name, and those that the network runs with are
+its inputs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_TRIALS = 40
 
 
 def accepted_inputs(network: Any, sizes: Sizes) -> tuple[dict[str, Any], Any]:
-    """The first inputs that the network runs with, and what it gives for them."""
+    """The first inputs that the network runs with, and its outputs for them."""
     refusal: Exception | None = None
     for given in itertools.islice(_candidates(network, sizes), _MAX_TRIALS):
         try:
@@ -48,7 +48,7 @@ def _parameters(network: Any) -> dict[str, inspect.Parameter]:
 
 
 def _candidates(network: Any, sizes: Sizes) -> Iterator[dict[str, Any]]:
-    """From what is required alone to everything that is known."""
+    """Sets of inputs, from only the required ones to all that are known."""
     parameters = _parameters(network)
     shapes = {name: makers for name, makers in _makers(network.config, sizes).items() if name in parameters}
     empty = inspect.Parameter.empty
@@ -69,7 +69,7 @@ def _candidates(network: Any, sizes: Sizes) -> Iterator[dict[str, Any]]:
 
 
 def _makers(config: Any, sizes: Sizes) -> dict[str, list[Callable[[], Any]]]:
-    """How to make the inputs that are known by name, each in the shapes it has somewhere."""
+    """How to make the inputs that are known by name, each in the shapes that some type uses."""
     batch, length = sizes.batch, sizes.sequence
     channels = find(config, "num_channels", "in_channels", "in_chans") or 3
     images = _image_sizes(config, sizes)

@@ -1,8 +1,8 @@
 """Where models come from: one module per kind of place, one small interface for all.
 
-A source lists what it has without importing torch, and finds a model by name. What it gives are
-`ModelSpec`s; something that should be a model and is not becomes a `ModelProblem`, so that one broken file
-hides nothing else.
+A source lists its models without importing torch, and finds a model by name. It returns `ModelSpec`s;
+something that should be a model but is not becomes a `ModelProblem`, so that one broken file hides nothing
+else.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ _ENTRIES = (
 
 
 class BuiltIn(Listed):
-    """A table in this file: their code is in `sme2_assets/models/`."""
+    """A table in this file; the models' code is in `sme2_assets/models/`."""
 
     name = "built-in"
     prefix = ""

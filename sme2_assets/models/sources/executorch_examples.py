@@ -1,7 +1,7 @@
 """The example models inside the ExecuTorch wheel: `executorch:resnet8`.
 
-Their table of names is read from the one file it is in, which needs no torch. Many need further packages,
-or download weights; those that need nothing are listed first.
+Their table of names is in one file, which can be read without torch. Many need further packages or download
+weights; those that need nothing are listed first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sme2_assets.models.spec import (
 )
 
 _PACKAGE = "executorch.examples.models"
-# Built, exported and run with nothing but the wheel; with the precisions that fit them.
+# These build, export and run with nothing but the wheel; with the precisions that suit them.
 WORKING: dict[str, tuple[str, tuple[str, ...]]] = {
     "resnet8": ("MLPerf Tiny: ResNet-8 for 32x32 images, 10 classes", COMMON_PRECISIONS),
     "ds_cnn": ("MLPerf Tiny: depthwise-separable CNN, keyword spotting", COMMON_PRECISIONS),
@@ -101,7 +101,7 @@ def _folder() -> Path | None:
 
 @functools.cache
 def _table() -> dict[str, tuple[str, str]]:
-    """Name to module and class. The file is run by itself: importing its package is not needed for it."""
+    """Name to module and class. The file is run on its own, without importing its package."""
     folder = _folder()
     if folder is None:
         return {}
@@ -115,7 +115,7 @@ def _table() -> dict[str, tuple[str, str]]:
 
 @functools.cache
 def _needs(module: str) -> str:
-    """What a model's own code imports and is not installed, seen without running it."""
+    """Packages that a model's own code imports but that are not installed, found without running it."""
     missing = sorted(_missing_packages(module))
     if missing:
         return f"Needs {', '.join(missing)}"

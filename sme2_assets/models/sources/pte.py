@@ -1,7 +1,7 @@
-"""Programs that somebody else exported: `.pte` files in a models folder, profiled as they are.
+"""Programs that were exported elsewhere: `.pte` files in a models folder, profiled as they are.
 
-Beside `x.pte` may lie `x.etrecord`, external weights `x.ptd`, and the inputs `x.input_0.npy`,
-`x.input_1.npy`, ...; without inputs they are made from what the program says about itself. Each method is a
+Next to `x.pte` there may be `x.etrecord`, external weights `x.ptd`, and the inputs `x.input_0.npy`,
+`x.input_1.npy`, ...; inputs that are not given are made from the program's own description. Each method is a
 variant of its own, `x@method=encode`. There is no eager model to compare with.
 """
 
@@ -29,7 +29,7 @@ from sme2_assets.models.spec import (
 SUFFIX = ".pte"
 # A FlatBuffer's file identifier, after the offset of its root.
 _IDENTIFIER = re.compile(rb"ET\d\d")
-# A file that is still being copied has not got its head or keeps growing; such small ones are no programs.
+# A file that is still being copied may lack its header or still be growing; one this small is not a program.
 _SMALLEST = 64
 
 
@@ -50,10 +50,10 @@ class PteFiles(Listed):
 
 
 def take_in(path: Path) -> str:
-    """Copies a program from anywhere into the models folder, with what lies beside it; gives its name there.
+    """Copies a program and the files that go with it into the models folder; returns its name there.
 
-    The same program keeps its name. Where another model has it, the beginning of its hash is added. A program
-    that is in a models folder stays where it is.
+    The same program keeps its name. If another model has that name, the beginning of the program's hash is
+    added. A program that is already in a models folder stays where it is.
     """
     if not path.is_file():
         raise ExportError(f"There is no file {path}", "check its path")
@@ -80,7 +80,7 @@ def take_in(path: Path) -> str:
 
 
 def _names_of_others() -> set[str]:
-    """Names of models that are no program of the default folder."""
+    """Names of models that are not programs in the default folder."""
     from sme2_assets.models.sources import all_sources
 
     return {
@@ -97,7 +97,7 @@ def _differs(file: Path, sha256: str) -> bool:
 
 
 def program_at(path: Path) -> ModelSpec:
-    """The model that a `.pte` anywhere would be in a models folder; an error says why it would be none."""
+    """The model that a `.pte` anywhere would be in a models folder; an error says why it cannot be one."""
     try:
         return _spec(path)
     except OSError as error:

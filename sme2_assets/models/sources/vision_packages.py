@@ -1,7 +1,7 @@
 """Models of torchvision and timm, where these are installed: `torchvision:resnet18`, `timm:resnet18`.
 
-Weights are random: nothing is downloaded. Which names there are is only known to the packages, and
-importing them imports torch, so nothing is listed.
+Weights are random: nothing is downloaded. Only the packages know their model names, and importing them
+imports torch, so nothing is listed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A specification as a still picture, what a page needs to make it move, and the words specifications share.
+"""A specification as a still picture, what makes it interactive in a page, and what specifications share.
 
-Vega (BSD-3-Clause, University of Washington Interactive Data Lab) draws both: in the page by the JavaScript
-that vl-convert brings, and here by the same JavaScript inside vl-convert, so that the two are one drawing.
+Vega (BSD-3-Clause, University of Washington Interactive Data Lab) draws both: in the page with the JavaScript
+that vl-convert brings, and here with the same JavaScript inside vl-convert, so that the two look the same.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from sme2_assets.report.pictures.style import CONFIG, DARK, GROUND
 from sme2_assets.store import write_text_atomically
 
 Spec = dict[str, Any]
-# Pixels of a picture that stands still; in a page it is as wide as the page.
+# The width of a still picture in pixels; in a page it is as wide as the page.
 WIDE = 900
-# What JavaScript sets where the page is narrow; see page/pictures.js.
+# JavaScript sets this if the page is narrow; see page/pictures.js.
 NARROW = {"name": "narrow", "value": False}
 _LITE = "https://vega.github.io/schema/vega-lite/v6.json"
 _VEGA = "https://vega.github.io/schema/vega/v6.json"
@@ -44,7 +44,7 @@ def lite(rows: Iterable[Mapping[Any, Any]], height: int, layers: Sequence[Spec],
 
 
 def vega(height: int, **parts: Any) -> Spec:
-    """A picture in Vega itself, for what Vega-Lite has no word for."""
+    """A picture in Vega itself, for what Vega-Lite cannot express."""
     signals = [NARROW, *parts.pop("signals", [])]
     return {
         "$schema": _VEGA,
@@ -59,7 +59,7 @@ def vega(height: int, **parts: Any) -> Spec:
 
 
 def number(field: str, title: str | None = None, **scale: Any) -> Spec:
-    """A channel of numbers; its axis need not begin at nothing where `zero` is False."""
+    """A channel of numbers; its axis need not begin at zero if `zero` is False."""
     axis = {"tickCount": {"expr": "narrow ? 4 : 9"}, "labelOverlap": True}
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
 
@@ -72,14 +72,14 @@ def named(field: str, kind: str = "nominal", title: str | None = None, **axis: A
 def coloured(
     field: str, colours: Mapping[str, str], rows: Iterable[Mapping[str, Any]], wide: int = 6
 ) -> Spec:
-    """A colour for each name that is there, told in so many columns."""
+    """A colour for each name that occurs, and a legend with `wide` columns."""
     scale = scale_of(colours, (row[field] for row in rows))
     columns = {"expr": f"narrow ? 2 : {wide}"}
     return {"field": field, "type": "nominal", "scale": scale, "legend": {"title": None, "columns": columns}}
 
 
 def tips(**fields: str | tuple[str, str]) -> list[Spec]:
-    """What hovering tells: the title of each field, and how its number is written."""
+    """What hovering shows: the title of each field, and how its number is written."""
     told = {name: (text, None) if isinstance(text, str) else text for name, text in fields.items()}
     return [
         {"field": name, "title": title, **({"format": form} if form else {})}
@@ -88,14 +88,14 @@ def tips(**fields: str | tuple[str, str]) -> list[Spec]:
 
 
 def scale_of(colours: Mapping[str, str], used: Iterable[Any]) -> Spec:
-    """The colours of what is there, in their own order."""
+    """The colours of the names that occur, in their own order."""
     there = set(used)
     kept = {name: colour for name, colour in colours.items() if name in there}
     return {"domain": list(kept), "range": list(kept.values())}
 
 
 def known(value: Any) -> Any:
-    """A value of a frame as JSON has it: None for what is not known."""
+    """A value of a frame as JSON has it: None if it is not known."""
     if value is None or (not isinstance(value, (list, tuple)) and pd.isna(value)):
         return None
     return value.item() if hasattr(value, "item") else value
@@ -126,13 +126,13 @@ def data_uri_markdown(spec: Spec, description: str) -> str:
 
 @cache
 def library() -> str:
-    """The JavaScript that draws in a page, as one script. It takes seconds to put together, so it is kept."""
+    """The JavaScript that draws in a page, as one script. It takes seconds to make, so it is cached."""
     import platformdirs
     import vl_convert
 
     name = f"vega-{vl_convert.get_vega_version()}-embed-{vl_convert.get_vega_embed_version()}.js"
     kept = platformdirs.user_cache_path("sme2_assets", appauthor=False) / name
-    # A cache that cannot be read or written is none.
+    # A cache that cannot be read or written counts as missing.
     with suppress(OSError):
         return kept.read_text(encoding="utf-8")
     text = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))

@@ -1,4 +1,4 @@
-"""All models beside one another: how much of each is on the SME unit, and how long it takes on hardware."""
+"""All models side by side: how much of each is on the SME unit, and how long it takes on hardware."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sme2_assets.report.pictures.status import COLOURS, MISSED, ON_UNIT, OPEN
 from sme2_assets.report.pictures.style import ARMS
 from sme2_assets.warehouse import Warehouse
 
-# Rows of a picture; a table has them all.
+# Most rows of a picture; the table has them all.
 MOST_ROWS = 40
 
 
 def overview_pictures(warehouse: Warehouse, session_ids: list[str]) -> list[Picture]:
-    """Of these sessions: work on the unit of arms with SME2 on, and latencies of hardware."""
+    """For these sessions: work on the unit in arms with SME2 on, and latencies on hardware."""
     asked: list[object] = [session_ids]
     work = warehouse.query(
         "SELECT variant, platform, device, threads, macs, macs_on_unit, macs_on_unit_at_most FROM unit_use "
@@ -35,7 +35,7 @@ def overview_pictures(warehouse: Warehouse, session_ids: list[str]) -> list[Pict
 
 
 def _series(row: dict[Any, Any], rows: pd.DataFrame) -> str:
-    """What tells a row from the others: the device and the threads only where they differ."""
+    """What tells a row from the others: the device and the threads only if they differ."""
     names = [name for name in ("device", "threads") if rows[name].nunique() > 1]
     return ", ".join([f"{row['variant']}, {row['platform']}", *(str(row[name]) for name in names)])
 

@@ -21,12 +21,12 @@ COLOURS = {
     OTHER: "#009E73",
     NO_OPERATOR: "#999999",
 }
-# Names in boxes stay as they are on a dark page, for their boxes do.
+# Names in boxes keep their colour on a dark page, because their boxes do.
 LETTERS = {kind: "#111111" if kind in (SOME, MISSED, OPEN, NO_OPERATOR) else "#fdfdfd" for kind in COLOURS}
 
 
 def status_of(operator: dict[Any, Any]) -> str:
-    """Of a row of `bottlenecks`. With SME2 off, and on a reference, nothing is said of the unit."""
+    """The status of a row of `bottlenecks`. With SME2 off, and for a reference, it ignores the unit."""
     if operator["backend"] == "portable":
         return OUTSIDE
     if operator["category"] not in ("CONV", "GEMM"):
@@ -37,7 +37,7 @@ def status_of(operator: dict[Any, Any]) -> str:
 
 
 def together(kinds: Iterable[str]) -> str:
-    """What is said of several operators in one colour: that of their convolutions and matrix products."""
+    """One status for several operators: that of their convolutions and matrix products."""
     there = set(kinds)
     if ON_UNIT in there:
         return SOME if there & {MISSED, OPEN} else ON_UNIT

@@ -1,7 +1,7 @@
-"""Colours and letters of all pictures.
+"""Colours and fonts of all pictures.
 
 A picture is drawn in the colours of a light page. Four of them mean text, secondary text, faint lines and
-the ground: a style sheet replaces these where the page is dark (`page/style.css`; `DARK` in an SVG file).
+background: a style sheet replaces these if the page is dark (`page/style.css`; `DARK` in an SVG file).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RULES = (
 )
 DARK = "@media (prefers-color-scheme:dark){" + "".join(_RULES) + "}"
 
-# Colour-blind safe (Okabe-Ito); Overhead is grey because it is no operator category.
+# Colour-blind safe (Okabe-Ito); Overhead is grey because it is not an operator category.
 CATEGORIES = {
     "CONV": "#0072B2",
     "GEMM": "#56B4E9",
@@ -30,7 +30,7 @@ CATEGORIES = {
 ARMS = {"off": "#D55E00", "on": "#0072B2"}
 
 # Liberation Sans comes with the renderer, so that a picture is the same on every machine; a browser without
-# it has Arial, whose letters are as wide.
+# it uses Arial, whose letters are as wide.
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 
 CONFIG: dict[str, Any] = {

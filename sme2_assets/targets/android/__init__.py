@@ -1,7 +1,7 @@
-"""Android devices over adb: which one is meant, and what only they have.
+"""Android devices over adb: which one to use, and what is specific to Android.
 
 `adb` is the program, `device` the transport over it; `power` sets power modes; `choice` and `pool` decide
-which device is meant; `target` measures there; `inventory` says what is connected. Files are below
-`/data/local/tmp/sme2` unless SME2_ANDROID_ROOT names another folder. All the rest is that of any remote
-device: `remote/`.
+which device to use; `target` measures there; `inventory` says what is connected. Files are in
+`/data/local/tmp/sme2` unless SME2_ANDROID_ROOT names another folder. Everything else is the same for any
+remote device: `remote/`.
 """

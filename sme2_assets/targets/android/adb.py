@@ -1,6 +1,6 @@
 """The adb program: where it is, which devices it lists, and what to do about the state of each.
 
-Belongs here: adb's own words and exit codes. Does not: commands on a device (device).
+Belongs here: adb's own messages and exit codes. Does not: commands on a device (device).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sme2_assets.targets.remote.connection import last_words
 
 ENVIRONMENT_VARIABLE = "SME2_ADB"
 
-#: What to do about each state of a listed device. Any other state is one that adb may invent later.
+#: What to do about each state of a listed device. Later versions of adb may add others.
 STATE_REMEDIES = {
     "offline": "Unlock the device and plug it in again, or run `adb reconnect offline`. A device on the "
     "network is offline when it sleeps or left it: wake it, then `adb disconnect` and `adb connect` it.",
@@ -64,7 +64,7 @@ class Listed:
 
 
 def find_adb() -> Path | None:
-    """The adb to use: $SME2_ADB, which is right or an error, else the one on PATH."""
+    """The adb to use: $SME2_ADB, an error if that is wrong; otherwise the one on PATH."""
     if named := os.environ.get(ENVIRONMENT_VARIABLE):
         path = Path(named).expanduser().absolute()
         if not os.access(path, os.X_OK) or path.is_dir():
@@ -106,15 +106,15 @@ def _transport(serial: str) -> str:
 
 
 def is_network_serial(serial: str) -> bool:
-    """Whether the name is an address (or a name that adb found on the network)."""
+    """Whether the serial is an address (or a name that adb found on the network)."""
     return bool(re.search(r":\d{1,5}$|\._adb(-tls-connect)?\._tcp\.?$", serial))
 
 
 @dataclass(frozen=True)
 class Adb:
-    """An adb program, and the server it asks (`tcp:host:port`) where one is named.
+    """An adb program, and the server it asks (`tcp:host:port`) if one is named.
 
-    Its environment is ours, so ADB_SERVER_SOCKET and the like work as in a terminal.
+    It inherits our environment, so ADB_SERVER_SOCKET and the like work as in a terminal.
     """
 
     path: Path
@@ -138,7 +138,7 @@ class Adb:
         return next((device for device in self.devices() if device.serial == serial), None)
 
     def run(self, arguments: Sequence[str], *, timeout_s: float = _ADB_SECONDS) -> Completed:
-        """adb itself, with whatever exit code it gives."""
+        """Runs adb itself; any exit code is returned."""
         command = [*self.command, *arguments]
         started = time.monotonic()
         try:

@@ -1,4 +1,4 @@
-"""Which of the connected devices is meant."""
+"""Which of the connected devices to use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sme2_assets.targets.android.device import Device
 
 
 def choose_device(adb: Adb, named: str | None) -> Device:
-    """The device that is meant, in a state to be used; else a TargetUnavailable that says what to do."""
+    """The requested device, in a usable state; otherwise a TargetUnavailable that says what to do."""
     listed = adb.devices()
     serial = named or os.environ.get("ANDROID_SERIAL")
     if serial is None:
@@ -40,7 +40,7 @@ def choose_device(adb: Adb, named: str | None) -> Device:
 
 
 def device_names(listed: Sequence[Listed]) -> str:
-    """What adb lists, in one line."""
+    """What adb lists, on one line."""
     return ", ".join(
         device.serial
         + (f" ({device.model})" if device.model else "")

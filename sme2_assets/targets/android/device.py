@@ -1,4 +1,4 @@
-"""One device behind adb: the transport that adb is."""
+"""One device behind adb, with adb as the transport."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT_VARIABLE = "SME2_ANDROID_ROOT"
 
 
 def device_id_of(serial: str) -> str:
-    """How a device is called in data: serial numbers are private, and no file names."""
+    """What a device is called in data: serial numbers are private, and not valid as file names."""
     return f"android-{hashlib.sha256(serial.encode()).hexdigest()[:12]}"
 
 

@@ -1,4 +1,4 @@
-"""One Android device as a target: whether it can give an SME2 state, its power, how it is connected again."""
+"""One Android device as a target: which SME2 states it offers, its power modes, how it is reconnected."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def emulating() -> bool:
 
 
 def one_device(tools: Path, serial: str, server: str | None = None) -> AndroidTarget:
-    """The target of one device; under emulation when the environment says so."""
+    """The target of one device; under emulation if the environment says so."""
     return (EmulatedAndroidTarget if emulating() else AndroidTarget)(tools, serial, server)
 
 
 class AndroidTarget(RemoteTarget):
-    """One device, named by its serial number; `server` is the adb server that has it, where not the usual."""
+    """One device, named by its serial number; `server` is its adb server, if not the default one."""
 
     platform = "android"
     fidelity: Fidelity = "hardware"
@@ -98,7 +98,7 @@ class AndroidTarget(RemoteTarget):
             yield facts
 
     def begin(self, leases: Path, log: Log) -> None:
-        """Also puts back what a process that died has left set."""
+        """Also restores settings that a dead process left changed."""
         super().begin(leases, log)
         journal = power_journal(leases, self.device)
         if journal.is_file():
@@ -157,7 +157,7 @@ class EmulatedAndroidTarget(AndroidTarget):
 
 
 def power_journal(leases: Path, device_id: str) -> Path:
-    """Where a session keeps the power settings it has to put back."""
+    """Where a session keeps the power settings it has to restore."""
     return leases / f"{safe_name(device_id)}.power.json"
 
 

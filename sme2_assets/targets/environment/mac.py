@@ -1,4 +1,4 @@
-"""What macOS tells by `ps`, `pmset` and `notifyutil`."""
+"""What macOS reports through `ps`, `pmset` and `notifyutil`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def mac_battery() -> Battery | None:
 
 
 def parse_ps(text: str) -> list[ProcessTimes]:
-    """Lines of `ps` with number, parent, CPU time and command (a path on macOS)."""
+    """Lines of `ps` with process number, parent, CPU time and command (a path on macOS)."""
     processes = []
     for line in text.splitlines():
         columns = line.split(None, 3)

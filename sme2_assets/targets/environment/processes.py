@@ -1,4 +1,4 @@
-"""Who uses the CPUs: processes and counters of the kernel, from `/proc` or from copies of its files."""
+"""Who uses the CPUs: the kernel's processes and counters, from `/proc` or from copies of its files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sme2_assets.targets.reading import bytes_of, integer, matches, printable_na
 
 
 class HeavyProcess(NamedTuple):
-    """A process of somebody else and the cores it kept busy during the sample."""
+    """Somebody else's process and the cores it kept busy during the sample."""
 
     name: str
     cores: float
@@ -22,9 +22,9 @@ class HeavyProcess(NamedTuple):
 
 @dataclass(frozen=True)
 class Counters:
-    """What the kernel has counted so far. One reading means nothing; the difference of two does.
+    """What the kernel has counted so far. One reading means nothing; the difference between two does.
 
-    `own_s` is the CPU time of this process, its descendants and those of them that have ended, so two
+    `own_s` is the CPU time of this process and its descendants, including those that have ended, so two
     readings must come from the same process. `busy_s` is that of the whole machine.
     """
 
@@ -38,7 +38,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class ProcessTimes:
-    """One process as the kernel counts it. `started` tells a process from a later one with its number."""
+    """One process as the kernel counts it. `started` sets it apart from a later one with the same number."""
 
     pid: int
     parent: int
@@ -59,7 +59,7 @@ class Reading:
 
 
 def other_cores(before: Counters, after: Counters) -> float | None:
-    """Cores that others kept busy on average between two readings, short-lived and hidden processes too."""
+    """Cores that others kept busy on average between two readings, even short-lived or hidden processes."""
     elapsed_s = after.clock_s - before.clock_s
     readings = (before.busy_s, after.busy_s, before.own_s, after.own_s)
     if elapsed_s <= 0 or any(reading is None for reading in readings):
@@ -71,7 +71,7 @@ def other_cores(before: Counters, after: Counters) -> float | None:
 def cpu_usage(
     before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes], own: set[int], elapsed_s: float
 ) -> list[HeavyProcess]:
-    """Cores per process that is not `own`, the busiest first. A process that has ended is not in it."""
+    """Cores per process that is not `own`, the busiest first. Processes that have ended are not included."""
     if elapsed_s <= 0:
         return []
     usage = []
@@ -80,7 +80,7 @@ def cpu_usage(
             continue
         earlier = before.get(pid)
         known = earlier is not None and earlier.started == process.started
-        # A process that was not there before has used all of its time since.
+        # A process that did not exist before has used all of its time since.
         used_s = process.cpu_s - (earlier.cpu_s if earlier is not None and known else 0.0)
         usage.append(HeavyProcess(process.name, max(used_s, 0.0) / elapsed_s))
     return sorted(usage, key=lambda process: process.cores, reverse=True)
@@ -89,8 +89,8 @@ def cpu_usage(
 def family(processes: Iterable[ProcessTimes], root: int) -> set[int]:
     """`root` and all its descendants.
 
-    Not its ancestors: a parent that waits for us uses no CPU, and one that works disturbs as others do. A
-    process left behind by a killed session belongs to nobody and counts as a stranger.
+    Not its ancestors: a parent that waits for us uses no CPU, and one that works disturbs us like any other.
+    A process left behind by a killed session belongs to nobody and counts as a stranger.
     """
     children: dict[int, list[int]] = {}
     for process in processes:
@@ -138,12 +138,12 @@ def parse_machine_stat(raw: bytes, tick_hz: int) -> tuple[float, float] | None:
 def reading_of(
     machine_stat: bytes, process_stats: Iterable[bytes], *, root: int, tick_hz: int, clock_s: float
 ) -> Reading:
-    """The counters of a machine by its `/proc/stat` and that of every process; `root` and below are we."""
+    """The counters of a machine from its `/proc/stat` and that of every process; `root` and below are us."""
     machine = parse_machine_stat(machine_stat, tick_hz)
     parsed = (parse_process_stat(raw, tick_hz) for raw in process_stats)
     processes = {process.pid: process for process in parsed if process is not None}
     own = family(processes.values(), root)
-    # With the reaped children the sum over the tree never falls when one of it ends.
+    # With reaped children included, the sum over the tree never falls when a process in it ends.
     own_s = sum(processes[pid].cpu_s + processes[pid].reaped_s for pid in own if pid in processes)
     return Reading(
         processes,
@@ -158,7 +158,7 @@ def reading_of(
 
 
 def read_proc(proc_root: Path, sys_root: Path) -> Reading:
-    """All counters of this machine now; we are this process and its descendants."""
+    """All counters of this machine now; our own processes are this one and its descendants."""
     clock_s = time.monotonic()
     reading = reading_of(
         bytes_of(proc_root / "stat"),
@@ -179,7 +179,7 @@ def read_proc(proc_root: Path, sys_root: Path) -> Reading:
 
 
 def read_quota_throttled(proc_root: Path, sys_root: Path) -> float | None:
-    """Seconds that a CPU quota has stopped threads of our control group or of a group around it."""
+    """Seconds for which a CPU quota has stopped threads of our control group or of a group around it."""
     total_s = None
     for line in text_of(proc_root / "self" / "cgroup").splitlines():
         _, _, rest = line.partition(":")
@@ -196,7 +196,7 @@ def read_quota_throttled(proc_root: Path, sys_root: Path) -> float | None:
 
 
 def _throttled_s(cpu_stat: str) -> float | None:
-    """Version 2 of control groups counts microseconds, version 1 nanoseconds."""
+    """Version 2 of control groups counts in microseconds, version 1 in nanoseconds."""
     for line in cpu_stat.splitlines():
         name, _, value = line.partition(" ")
         count = integer(value)
@@ -206,5 +206,5 @@ def _throttled_s(cpu_stat: str) -> float | None:
 
 
 def counter_growth(before: float | None, after: float | None) -> float:
-    """The growth of a counter; none when it is unknown or was reset."""
+    """The growth of a counter; 0 if it is unknown or was reset."""
     return 0.0 if before is None or after is None else max(after - before, 0.0)

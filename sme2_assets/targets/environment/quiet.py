@@ -1,4 +1,4 @@
-"""What may spoil a measurement, in flags, and waiting until it has passed."""
+"""Flags for what may spoil a measurement, and waiting until it has passed."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable
 from sme2_assets.targets.environment.processes import counter_growth, other_cores
 from sme2_assets.targets.environment.snapshot import Snapshot, take_snapshot
 
-# Time the hypervisor gives to others is out of our hands and never free of noise; below this it is not news.
+# We cannot control the time the hypervisor gives to others, and there is always some; below this it is noise.
 STOLEN_CORES = 0.05
-# An idle machine this hot was not idle, or does not cool. Sensors with a limit of their own use that instead.
+# An idle machine this hot was not idle, or does not cool. Sensors with their own limit use that instead.
 HOT_C = 90.0
-# A phone's case and battery heat up slower than its cores, and slow them long before these are hot.
+# A phone's case and battery heat up more slowly than its cores, and slow them down long before those are hot.
 HOT_BATTERY_C = 40.0
-# From about here on Android saves power by itself.
+# At about this level Android starts to save power by itself.
 LOW_BATTERY_PERCENT = 15
 
 _POLL_S = 1.0
-# Cooling takes minutes, and looking costs a device some work.
+# Cooling takes minutes, and each look costs the device some work.
 _COOL_POLL_S = 5.0
 _NAMED_IN_FLAGS = 3
 
@@ -36,10 +36,10 @@ def wait_until_quiet(
 ) -> tuple[Snapshot, list[str]]:
     """Waits while others use more than `limit_load` cores or the machine is too hot; then gives up and flags.
 
-    Gives the last snapshot and what is wrong with it; no flags mean quiet. A machine that was busy must be
+    Returns the last snapshot and what is wrong with it; no flags mean quiet. A machine that was busy must be
     quiet twice in a row, as a build has short pauses. A frequency cap is flagged but not waited for: it is
-    often set on purpose and stays. What begins after the last snapshot is not seen. Cooling takes longer than
-    others take to leave, so heat has a patience of its own, `patience_s` unless told.
+    often set on purpose and stays. Anything that begins after the last snapshot is not seen. Cooling takes
+    longer than waiting for other processes, so it has its own limit, by default `patience_s`.
     """
     started_s, slept_s = time.monotonic(), 0.0
     waiting_for, quiet_in_a_row = "", 0
@@ -67,7 +67,7 @@ def wait_until_quiet(
 
 
 def busy_flags(snapshot: Snapshot, limit_load: float) -> list[str]:
-    """Who used the CPU, when all others together used more than `limit_load` cores; else nothing."""
+    """Who used the CPU, if all others together used more than `limit_load` cores; otherwise nothing."""
     named = sum(process.cores for process in snapshot.heavy_processes)
     total = max(snapshot.other_cores or 0.0, named)
     if total <= limit_load:
@@ -84,7 +84,7 @@ def busy_flags(snapshot: Snapshot, limit_load: float) -> list[str]:
 
 
 def heat_flags(snapshot: Snapshot) -> list[str]:
-    """Signs that the machine slows itself because of heat, or is about to."""
+    """Signs that the machine is slowing itself because of heat, or is about to."""
     flags = [f"hot: {hint}" for hint in snapshot.throttled]
     if not flags and snapshot.temperature_c is not None and snapshot.temperature_c >= HOT_C:
         flags.append(f"hot: {snapshot.temperature_c:.0f} °C")
@@ -112,10 +112,10 @@ def cap_flags(snapshot: Snapshot) -> list[str]:
 
 
 def disturbances_between(before: Snapshot, after: Snapshot, *, limit_load: float) -> list[str]:
-    """What disturbed the time between two snapshots that this process took, from the kernel's counters.
+    """Disturbances between two snapshots that this process took, from the kernel's counters.
 
-    It sees averages: one busy second in a quiet minute is not seen. Nothing is said on what is not counted
-    here; macOS counts none of it without privileges.
+    These are averages: one busy second in a quiet minute is not seen. What the system does not count is not
+    reported; macOS counts none of it without privileges.
     """
     elapsed_s = after.counters.clock_s - before.counters.clock_s
     if elapsed_s <= 0:

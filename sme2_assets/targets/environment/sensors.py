@@ -1,4 +1,4 @@
-"""How fast, how hot and how well supplied a machine is, by `/sys` or a copy of it."""
+"""The speed, temperature and power supply of a machine, from `/sys` or a copy of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sme2_assets.targets.reading import matches, number_of, printable_name, text_of
 
-# Some x86 kernels sleep 10 ms per idle CPU asked for its frequency; a large server would take seconds.
+# Some x86 kernels sleep 10 ms for each idle CPU asked for its frequency; a large server would take seconds.
 _FREQUENCY_BUDGET_S = 0.05
 # Other hwmon drivers are not CPUs, and asking some of them (disks, I2C sensors) is slow or wakes the device.
 _CPU_SENSORS = {"coretemp", "k10temp", "zenpower", "cpu_thermal", "macsmc_hwmon"}
@@ -19,7 +19,7 @@ _CPU_COOLERS = re.compile(r"cpufreq|cpuidle|processor|intel_powerclamp", re.IGNO
 
 @dataclass(frozen=True)
 class Battery:
-    """`plugged` is ac, usb, wireless, dock, or no; what was not told is None."""
+    """`plugged` is ac, usb, wireless, dock, or no; unreported values are None."""
 
     level_percent: int | None = None
     temperature_c: float | None = None
@@ -28,10 +28,10 @@ class Battery:
 
 @dataclass(frozen=True)
 class Sensors:
-    """How fast, how hot and how well supplied the machine is at one moment.
+    """The speed, temperature and power supply of the machine at one moment.
 
-    A current frequency is low on an idle CPU; `frequency_cap` is the share of the hardware's maximum that may
-    be reached now. `throttled` says in words where the machine slows itself because of heat.
+    The current frequency is low on an idle CPU; `frequency_cap` is the share of the hardware's maximum that
+    may be reached now. `throttled` says in words where the machine is slowing itself because of heat.
     """
 
     cpu_frequency_khz: list[int] | None = None
@@ -43,7 +43,7 @@ class Sensors:
 
 
 def read_sensors(sys_root: Path) -> Sensors:
-    """Everything that `/sys` (or a copy of it) tells."""
+    """Everything that `/sys` (or a copy of it) says."""
     return Sensors(
         cpu_frequency_khz=read_frequencies(sys_root),
         frequency_cap=read_frequency_cap(sys_root),
@@ -74,7 +74,7 @@ def read_battery(sys_root: Path) -> Battery | None:
 
 
 def read_frequencies(sys_root: Path) -> list[int] | None:
-    """Current frequencies from CPU 0 on; fewer than there are CPUs where the kernel answers slowly."""
+    """Current frequencies, starting with CPU 0; not of all CPUs if the kernel answers slowly."""
     deadline_s = time.monotonic() + _FREQUENCY_BUDGET_S
     found = []
     for cpu in _cpus(sys_root):
@@ -98,13 +98,13 @@ def read_frequency_cap(sys_root: Path) -> float | None:
 
 
 def read_governor(sys_root: Path) -> str | None:
-    """The frequency governor; several, with commas, where CPUs differ."""
+    """The frequency governor; several, separated by commas, if CPUs differ."""
     governors = {text_of(cpu / "cpufreq" / "scaling_governor") for cpu in _cpus(sys_root)} - {""}
     return ",".join(sorted(map(printable_name, governors))) or None
 
 
 def read_temperature(sys_root: Path) -> float | None:
-    """The hottest sensor that can be read; it need not be a CPU's."""
+    """The hottest sensor that can be read, not necessarily a CPU's."""
     files = [zone / "temp" for zone in matches(sys_root / "class" / "thermal", "thermal_zone*")]
     for monitor in matches(sys_root / "class" / "hwmon", "hwmon*"):
         if text_of(monitor / "name") in _CPU_SENSORS:
@@ -113,7 +113,7 @@ def read_temperature(sys_root: Path) -> float | None:
 
 
 def read_throttling(sys_root: Path) -> list[str]:
-    """Cooling devices that slow the CPU now, and zones at the temperature where slowing begins."""
+    """Cooling devices that are slowing the CPU now, and zones at the temperature where slowing begins."""
     hints = []
     for cooler in matches(sys_root / "class" / "thermal", "cooling_device*"):
         kind = printable_name(text_of(cooler / "type"))

@@ -34,8 +34,8 @@ _SYS = Path("/sys")
 class Snapshot(Sensors):
     """The machine during one short sample.
 
-    It cannot tell what happened between two snapshots; `disturbances_between` tells some of that.
-    `load_1m` lags by a minute and includes ourselves: it is a record, not a gate.
+    It cannot show what happened between two snapshots; `disturbances_between` shows some of that.
+    `load_1m` lags by a minute and includes ourselves: it is recorded, and decides nothing.
     """
 
     at: str
@@ -50,9 +50,9 @@ class Snapshot(Sensors):
 
 
 def take_snapshot(sample_s: float = 0.2) -> Snapshot:
-    """Watches the machine for `sample_s` (at least 0.05 s). Never raises; what cannot be read is None."""
+    """Watches the machine for `sample_s` (at least 0.05 s). Never raises; unreadable values are None."""
     before = _reading()
-    # Sensors are read inside the sample: it takes no longer for that, and our own work is not counted.
+    # Sensors are read during the sample: that makes it no longer, and our own work is not counted.
     sensors = mac_sensors() if sys.platform == "darwin" else read_sensors(_SYS)
     until_s = before.counters.clock_s + max(sample_s, SHORTEST_SAMPLE_S)
     time.sleep(max(until_s - time.monotonic(), 0.0))
