@@ -1,4 +1,4 @@
-"""What changes of a model brought when they were tried: a file for each variant, the source of its rows."""
+"""What changes to a model gained when they were tried: a file for each variant, the source of its rows."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sme2_assets.evidence.documents import Count, Document, Flag, Number, Part, 
 AS_IT_IS = "as it is"
 
 
-class Change(Part):
-    """One change, and what became of it; what was not measured has its problem instead."""
+class TriedChange(Part):
+    """One change and its result; a change that was not measured has its problem instead."""
 
     # As people type it, such as `toy_cnn@rewrite=framed-fp16`.
     change: Text
@@ -22,11 +22,11 @@ class Change(Part):
     problem: Text | None
     # Emulated, with SME2 on.
     run_id: Text | None
-    # Of the multiply-accumulates of the model as it is, the share on the unit: at least, and at most where
-    # some of it is unknown.
+    # The share on the unit of the multiply-accumulates of the model as it is: at least, and at most if some
+    # of it is unknown.
     least: Number | None
     most: Number | None
-    # By how much that grows at least.
+    # By how much that share grows at least.
     gain: Number | None
     recommended: Flag
     matrix_operators: Count | None = None
@@ -35,18 +35,18 @@ class Change(Part):
     delegate_calls: Count | None = None
     program_bytes: Count | None = None
     worst_db: Number | None = None
-    # The operators that come onto the unit, by module and line.
+    # The operators that move onto the unit, by module and line.
     onto_unit: list[StrictStr]
 
 
 class Advice(Document):
-    """The model as it is, then what was tried: the largest gain first, what could not be measured last."""
+    """The model as it is, then the changes tried: the largest gain first, those not measured last."""
 
     VERSION: ClassVar[int] = 1
     REMEDY: ClassVar[str] = "Remove it, and try again: `sme2 advise MODEL`."
 
     variant: Text
-    changes: list[Change]
+    changes: list[TriedChange]
 
 
 def advice_files(folder: Path) -> list[Path]:

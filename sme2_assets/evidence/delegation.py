@@ -1,4 +1,4 @@
-"""`delegation.json`: which operators XNNPACK took, which it did not, and why; made by `models.delegation`."""
+"""`delegation.json`: which operators XNNPACK took, which not, and why; made by `models.delegation`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class DelegationRow(Part):
     """Operators of one kind that one line of the model asked for, all treated alike."""
 
     operator: StrictStr
-    """By edge dialect name, such as `aten.mean.dim`; for a program from elsewhere the serialised name."""
+    """Its edge dialect name, such as `aten.mean.dim`; for a program from elsewhere its serialised name."""
     module: StrictStr | None
     source: StrictStr | None
     delegated: Flag

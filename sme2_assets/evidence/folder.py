@@ -1,4 +1,4 @@
-"""The run folder: the one door to what a run left behind."""
+"""The run folder: the one way to read what a run left behind."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from sme2_assets.evidence.foreign import FOREIGN_FILE, ForeignStatement
 from sme2_assets.evidence.manifest import MANIFEST_FILE, Manifest, Process
 from sme2_assets.evidence.operators import OPERATORS_FILE, ProgramOperators
 from sme2_assets.evidence.result import RESULT_FILE, TRACED_PASSES, RunnerResult
+from sme2_assets.evidence.roofs import ROOFS_FILE, Roof, Roofs
 from sme2_assets.evidence.samples import SAMPLES_FILE, Samples
 from sme2_assets.store import fsync_all, sha256_of_file
 
 TRACE_FILE = "trace.etdump"
 LOG_FILE = "runner.log"
-# What a process of each pass must have left for its rows to be believed.
+# What a process of each pass must have left for its rows to be trusted.
 FILES_OF_PASS = {
     "latency": (RESULT_FILE,),
     "etdump": (RESULT_FILE, TRACE_FILE),
@@ -46,7 +47,7 @@ class RunProcess:
 
     @cached_property
     def events(self) -> Events:
-        """The trace, which must hold every inference that the runner traced."""
+        """The trace, which must contain every inference that the runner traced."""
         path = self.folder / TRACE_FILE
         events = read_etdump(path)
         traced = int(np.count_nonzero(events.kind == EventKind.METHOD_EXECUTE))
@@ -73,7 +74,7 @@ class RunProcess:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of a profile run. It is opened with its manifest; `verified` answers for the rest."""
+    """The folder of a profile run. `open` reads only its manifest; `verified` checks the other files too."""
 
     path: Path
     manifest: Manifest
@@ -90,7 +91,7 @@ class RunFolder:
 
     @classmethod
     def verified(cls, path: Path) -> RunFolder:
-        """The folder, when every file in it is the one that was measured."""
+        """The folder, if every file in it is the one that was measured."""
         folder = cls.open(path)
         info = folder.manifest.info
         for process in info.processes:
@@ -108,17 +109,17 @@ class RunFolder:
 
     @property
     def is_slowed(self) -> bool:
-        """Slowed down on purpose, to test the measurement: it measures no model."""
+        """Slowed down on purpose, to test the measurement: it does not measure the model."""
         return any("--slowdown-percent" in process.command for process in self.manifest.info.processes)
 
     def processes(self, *pass_kinds: str) -> Iterator[RunProcess]:
-        """In the order they ran in; those of some passes, or all."""
+        """In the order in which they ran; those of the given passes, or all."""
         for process in self.manifest.info.processes:
             if not pass_kinds or process.pass_kind in pass_kinds:
                 yield RunProcess(self.path / process.directory, process)
 
     def operators(self) -> ProgramOperators | None:
-        """None where the run does not tell, because the model came without."""
+        """None if the model came without them."""
         path = self.path / OPERATORS_FILE
         return ProgramOperators.read(path) if path.is_file() else None
 
@@ -127,9 +128,14 @@ class RunFolder:
         return DelegationReport.read(path) if path.is_file() else None
 
     def arms(self) -> ArmsNumerics | None:
-        """What the arms were compared in; None for one arm, and before they had bounds of their own."""
+        """How the arms compared; None for a single arm, and for runs from before arms had bounds."""
         path = self.path / ARMS_FILE
         return ArmsNumerics.read(path) if path.is_file() else None
+
+    def roof(self) -> Roof | None:
+        """What plain code reached on the device with the run's threads; None where it was not measured."""
+        path = self.path / ROOFS_FILE
+        return Roofs.read(path).roofs[-1] if path.is_file() else None
 
 
 @dataclass(frozen=True)
@@ -155,27 +161,27 @@ class ForeignFolder:
 
     @property
     def log(self) -> str:
-        """Empty where none was beside the trace."""
+        """Empty if there was none next to the trace."""
         path = self.path / LOG_FILE
         return path.read_text(errors="replace") if path.is_file() else ""
 
 
 def open_verified(path: Path) -> RunFolder | ForeignFolder:
-    """Whichever kind of run the folder is of."""
+    """The folder of a run of either kind."""
     if (path / FOREIGN_FILE).is_file():
         return ForeignFolder.verified(path)
     return RunFolder.verified(path)
 
 
 def finish_sessions(runs: Path) -> None:
-    """Gives the folders of whole sessions their names, where the process was killed before it did."""
+    """Gives the folders of complete sessions their names, if the process was killed before it did."""
     waiting: dict[str, list[tuple[Path, Manifest]]] = defaultdict(list)
     for path in runs.glob(".*"):
         try:
             manifest = Manifest.read(path / MANIFEST_FILE)
             _verify_files(path, manifest.info.file_sha256)
         except EvidenceError:
-            # Not a run folder, or one that is being filled, or that nobody will ever finish.
+            # Not a run folder, or one that is being filled or will never be finished.
             continue
         waiting[manifest.session_id].append((path, manifest))
     for session_id, folders in waiting.items():
@@ -183,14 +189,14 @@ def finish_sessions(runs: Path) -> None:
         if len(folders) + len(named) < folders[0][1].arms:
             continue
         for path, manifest in folders:
-            # Whoever began it may be alive after all, and faster.
+            # The process that began it may be alive after all, and faster.
             with suppress(OSError):
                 fsync_all(path)
                 path.rename(runs / manifest.run_id)
 
 
 def arms_of_session(path: Path) -> list[Path]:
-    """The run folder and those of the other arms that were measured with it: none counts alone."""
+    """The run folder and those of the other arms measured with it: none counts alone."""
     manifest = RunFolder.open(path).manifest
     if manifest.arms == 1:
         return [path]
@@ -201,13 +207,13 @@ def arms_of_session(path: Path) -> list[Path]:
     if len(found) != manifest.arms:
         raise EvidenceError(
             f"{path} is one of {manifest.arms} arms of a session, and the folder of another one is missing.",
-            "Restore that folder from a copy, or remove this one, too: a part of a session says nothing.",
+            "Restore that folder from a copy, or remove this one too: a part of a session says nothing.",
         )
     return found
 
 
 def identity_of(path: Path) -> str | None:
-    """The hash of what vouches for all other files of a run folder; None for any other folder."""
+    """The hash of the file that vouches for all others in a run folder; None for any other folder."""
     for name in (MANIFEST_FILE, FOREIGN_FILE):
         if (path / name).is_file():
             return sha256_of_file(path / name)
@@ -215,10 +221,10 @@ def identity_of(path: Path) -> str | None:
 
 
 def run_folders(runs: Path) -> list[Path]:
-    """All folders below `runs` that are finished, oldest first: names begin with the time."""
+    """All finished folders below `runs`, oldest first: names begin with the time."""
     if not runs.is_dir():
         return []
-    # A folder that is being filled has a name that begins with a dot.
+    # The name of a folder that is being filled begins with a dot.
     return sorted(path for path in runs.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 

@@ -1,9 +1,9 @@
-"""How near the outputs are to the eager model's; `evidence.arms` has the bounds between the arms.
+"""How close the outputs are to the eager model's; `evidence.arms` has the bounds between the arms.
 
-Floating point outputs are compared as signals; integers and booleans are tokens or masks, of which one that
-is not the same is wholly wrong. Indices of a ranking (top-k, sort, argmax) are compared as the values that
-they point at: two that are nearly the same may change places. All end in decibels: one bound serves a model.
-Numbers below the smallest normal one count as zero, because kernels make zeros of them.
+Floating point outputs are compared as signals; integers and booleans are tokens or masks, where one that
+differs is simply wrong. Indices of a ranking (top-k, sort, argmax) are compared as the values that they point
+at: two that are nearly equal may change places. All results are in decibels, so one bound serves a model.
+Numbers below the smallest normal one count as zero, because kernels flush them to zero.
 """
 
 from __future__ import annotations
@@ -14,46 +14,46 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-# The precision of a finished program, which is measured as it is: there is no eager model to compare with.
+# The precision of a finished program, which is measured as is: there is no eager model to compare with.
 AS_IS = "as_is"
-# What identical outputs are given: a finite number, because infinity is not JSON.
+# The value for identical outputs: a finite number, because JSON has no infinity.
 IDENTICAL_SQNR_DB = 200.0
 
-# Decibels below which an output is not the model's, some way under what the built-in models reach. They say
-# what a precision costs; a wrong kernel is found by comparing the arms, whose bounds are far narrower.
+# Below this many decibels an output is not the model's; some way under what the built-in models reach. They
+# allow for the cost of a precision; a wrong kernel is found by comparing the arms, with far tighter bounds.
 MINIMUM_SQNR_DB = {"fp32": 80.0, "fp16": 30.0, "int8": 12.0, "int8_dynamic": 20.0, "int4": 8.0}
 
-# By how much one channel or row may be farther off than the whole, and what it must reach in any case.
+# How much further off than the whole one channel or row may be, and what it must reach in any case.
 PART_ALLOWANCE_DB, PART_LEAST_DB = 10.0, 1.0
-# Fewer elements are no part: one logit of many may be far off at 8 bits, and still be the model's.
+# Fewer elements do not count as a part: at 8 bits, one logit of many may be far off in a correct model.
 LEAST_PART = 16
-# Of the output with the expected one, means taken away: below it, what varies is not the model's.
+# Of the output with the expected one, means subtracted: below this, the variation is not the model's.
 LEAST_CORRELATION = 0.5
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How near one output is to the expected one. None where a number has no meaning for the output."""
+    """How close one output is to the expected one. None where a number has no meaning for the output."""
 
     output: int
     sqnr_db: float
     max_abs_error: float | None
-    """The largest difference of two elements; None where shapes differ or values are not finite."""
+    """The largest difference between elements; None where shapes differ or values are not finite."""
     cosine: float | None
     """Of the angle between the two, all elements as one vector; None where one of them is zero."""
     equal_share: float
-    """Elements that are exactly the same."""
+    """Share of elements that are exactly equal."""
     top1_agreement: float | None = None
-    """Rows (all but the last dimension) whose largest element is at the same place; classifiers only."""
+    """Share of rows (all but the last dimension) whose largest elements coincide; classifiers only."""
     worst_part_db: float | None = None
-    """The ratio of the worst channel or row, to its own power or the average one's; floating point only."""
+    """The ratio of the worst channel or row, to its own or the average power; floating point only."""
     correlation: float | None = None
-    """Of the two, all elements; None where nothing varies in the expected one."""
+    """Of the two, over all elements; None where nothing varies in the expected one."""
     compared_as_zero: float = 0.0
-    """Elements whose expected value is not zero, but below the smallest normal number of the given type."""
+    """Share of elements expected to be nonzero but below the given type's smallest normal number."""
 
     def fault(self, minimum_sqnr_db: float, *, exact: bool = False) -> str | None:
-        """Why the output is not the model's, or None. `exact`: integers and booleans must be the same."""
+        """Why the output is not the model's, or None. `exact`: integers and booleans must be equal."""
         what = f"output {self.output}"
         if self.sqnr_db < minimum_sqnr_db:
             return f"{what}: {self.sqnr_db:.1f} dB, at least {minimum_sqnr_db:g} dB needed"
@@ -78,7 +78,7 @@ class Ranking:
     """Whether the indices come in the order of their values."""
 
     def pointed_at(self, indices: npt.NDArray) -> npt.NDArray | None:
-        """The values at these indices; None where they point outside, or twice at the same."""
+        """The values at these indices; None if an index is out of range or occurs twice."""
         places = indices if indices.ndim == self.values.ndim else np.expand_dims(indices, self.axis)
         length = self.values.shape[self.axis]
         ascending = np.sort(places, axis=self.axis)
@@ -97,7 +97,7 @@ def compare_outputs(
     classifier: bool = False,
     rankings: Mapping[int, Ranking] | None = None,
 ) -> list[Agreement]:
-    """One agreement per output; a missing or surplus one agrees in nothing."""
+    """One agreement per output; a missing or surplus output does not agree at all."""
     agreements = []
     for index in range(max(len(expected), len(given))):
         ranking = (rankings or {}).get(index)
@@ -111,14 +111,14 @@ def compare_outputs(
 
 
 def below_normal(array: npt.NDArray) -> npt.NDArray:
-    """Where values are not zero, but below the smallest normal number of their type."""
+    """Where values are not zero but below the smallest normal number of their type."""
     if not np.issubdtype(array.dtype, np.floating):
         return np.zeros(array.shape, dtype=bool)
     return (array != 0) & (np.abs(array) < np.finfo(array.dtype).tiny)
 
 
 def _lost(expected: npt.NDArray, given: npt.NDArray) -> npt.NDArray:
-    """Where the expected value is too small for the kernels: below fp32's range, or a half's zero."""
+    """Where the expected value is too small for the kernels: below fp32's range, or a zero in fp16."""
     if not (np.issubdtype(expected.dtype, np.floating) and np.issubdtype(given.dtype, np.floating)):
         return np.zeros(expected.shape, dtype=bool)
     size, tiny = np.abs(expected.astype(np.float64)), np.finfo(np.float32).tiny
@@ -127,27 +127,27 @@ def _lost(expected: npt.NDArray, given: npt.NDArray) -> npt.NDArray:
 
 
 def worst_agreement(agreements: Sequence[Agreement]) -> Agreement | None:
-    """The one with the smallest ratio; None without outputs."""
+    """The agreement with the smallest ratio; None without outputs."""
     return min(agreements, key=lambda agreement: agreement.sqnr_db, default=None)
 
 
 def first_fault(agreements: Sequence[Agreement], minimum_sqnr_db: float, *, exact: bool) -> str | None:
-    """Of the outputs, the first that is not the model's."""
+    """The fault of the first output that is not the model's, or None."""
     faults = (agreement.fault(minimum_sqnr_db, exact=exact) for agreement in agreements)
     return next((fault for fault in faults if fault), None)
 
 
 def worst_sqnr_db(references: Sequence[npt.NDArray], actuals: Sequence[npt.NDArray]) -> float:
-    """The ratio of the worst output; a missing or surplus output counts as wrong, and so does none at all."""
+    """The ratio of the worst output; a missing or surplus output counts as wrong, and so does having none."""
     worst = worst_agreement(compare_outputs(references, actuals))
     return -IDENTICAL_SQNR_DB if worst is None else worst.sqnr_db
 
 
 def sqnr_db(reference: npt.NDArray, actual: npt.NDArray) -> float:
-    """Signal to quantisation-noise ratio of `actual` in dB; larger is nearer.
+    """Signal to quantisation-noise ratio of `actual` in dB; larger is closer.
 
     It weighs all elements together, so a single wrong element of a large output hardly shows in it.
-    Shapes that differ and values that are not finite are no approximation at all: minus 200.
+    Different shapes and values that are not finite count as no match at all: minus 200.
     """
     if reference.shape != actual.shape:
         return -IDENTICAL_SQNR_DB
@@ -214,14 +214,14 @@ def _cosine(left: npt.NDArray, right: npt.NDArray) -> float | None:
 
 
 def as_matrix(array: npt.NDArray, channel_axis: int) -> npt.NDArray:
-    """Rows are places, columns are channels."""
+    """Rows are positions, columns are channels."""
     if array.ndim == 0:
         return array.reshape(1, 1)
     return np.moveaxis(array, channel_axis, -1).reshape(-1, array.shape[channel_axis])
 
 
 def output_channel_axis(array: npt.NDArray) -> int:
-    """Images have their channels before their places, all else has them last."""
+    """Images have channels before positions; everything else has them last."""
     return 1 if array.ndim > 3 else -1
 
 
@@ -244,7 +244,7 @@ def _correlation(expected: npt.NDArray, given: npt.NDArray) -> float | None:
         return None
     left, right = expected.astype(np.float64).ravel(), given.astype(np.float64).ravel()
     left, right = left - left.mean(), right - right.mean()
-    # Less than rounding in fp32: nothing varies.
+    # Less than fp32 rounding: nothing varies.
     if np.std(left) <= 1e-6 * np.max(np.abs(expected.astype(np.float64))):
         return None
     return _cosine(left, right) or 0.0
@@ -257,7 +257,7 @@ def _top1_agreement(expected: npt.NDArray, given: npt.NDArray) -> float | None:
 
 
 def decibels(signal_power: float, noise_power: float) -> float:
-    """The ratio of two powers in dB, within what identical and wholly different values are given."""
+    """The ratio of two powers in dB, clipped to the values for identical and entirely different outputs."""
     if noise_power == 0.0:
         return IDENTICAL_SQNR_DB
     if signal_power == 0.0:

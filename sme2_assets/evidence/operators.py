@@ -1,7 +1,7 @@
 """`operators.json`: the operators of an exported program, and which line of the model asked for each.
 
 Read without torch: a run is attributed long after the export, on a machine that may have no torch.
-`models.attribution` writes it at export; what the rows of a run have to do with it is `analysis.attribution`.
+`models.attribution` writes it at export; `analysis.attribution` matches the rows of a run with it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ OPERATORS_FILE = "operators.json"
 
 
 class Node(Part):
-    """One step of a program, as it was serialised: a node of a delegate's graph, or a kernel call.
+    """One step of a program, as serialised: a node of a delegate's graph, or a kernel call.
 
-    An activation that the exporter fused into a node, but XNNPACK runs as a step of its own, is a node too.
-    Module, source and code are None where no line of the model asked for the step, or none is known.
+    An activation that the exporter fused into a node but XNNPACK runs as a separate step is also a node.
+    Module, source and code are None where no line of the model asked for the step, or the line is unknown.
     """
 
     kind: StrictStr
-    """`XNNConv2d` inside XNNPACK; the kernel's name such as `aten::mean.out` outside of delegates."""
+    """`XNNConv2d` inside XNNPACK; the kernel's name, such as `aten::mean.out`, outside delegates."""
     edge_ops: list[StrictStr]
     """Edge operators that became this node, such as `aten.convolution.default`; several when fused."""
     module: StrictStr | None
@@ -34,8 +34,8 @@ class Node(Part):
     code: StrictStr | None
     """That line."""
     input_shapes: list[list[Count]]
-    """Weights and biases too. XNNPACK's convolutions and poolings have channels last. A dimension that can
-    vary has the size of the inputs that are run; where that is not known there are no shapes."""
+    """Includes weights and biases. XNNPACK's convolutions and poolings have channels last. A dimension that
+    can vary has its size for the inputs that are run; if that is unknown there are no shapes."""
     output_shapes: list[list[Count]]
     data_types: list[StrictStr]
     """Of the inputs, then of the outputs: one for each shape."""
@@ -49,21 +49,21 @@ class Node(Part):
     """A transpose or conversion that no line of the model asked for: layout, quantisation."""
     debug_handle: Count | None
     reads: list[StrictStr] = Field(default_factory=list)
-    """Tensors that it reads and other nodes or the caller wrote, by names that are the same in all nodes of
-    the program. Constants are not among them."""
+    """Tensors that it reads and that other nodes or the caller wrote, by names that are the same throughout
+    the program. Constants are not included."""
     writes: list[StrictStr] = Field(default_factory=list)
-    """Tensors that it writes. Programs of earlier releases do not tell, and have none."""
+    """Tensors that it writes. Empty for programs of earlier releases, which did not record them."""
 
 
 class Delegate(Part):
-    """What one delegate call runs. Without nodes where the backend's format is not known here."""
+    """What one delegate call runs. Has no nodes if the backend's format is unknown here."""
 
     backend: StrictStr
     nodes: list[Node]
 
 
 class ProgramOperators(Document):
-    """Delegates in the order of the plan's delegate calls, portable nodes in that of its kernel calls."""
+    """Delegates are in the order of the plan's delegate calls, portable nodes in that of its kernel calls."""
 
     VERSION: ClassVar[int] = 2
     UPGRADES: ClassVar = {1: lambda v1: v1}
@@ -74,7 +74,7 @@ class ProgramOperators(Document):
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of all the nodes that have a number."""
+        """Multiply-accumulates of all nodes that have a count."""
         return sum(node.macs or 0 for node in self.nodes)
 
     @property

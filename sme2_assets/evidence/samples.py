@@ -27,7 +27,7 @@ class SampledThread(Part):
 
 class SampledFunction(Part):
     library: StrictStr | None
-    """File name of the library, None where no library is mapped at the address."""
+    """File name of the library; None where no library is mapped at the address."""
     offset: Count
     """Where the function starts in its library."""
     symbol: StrictStr | None
@@ -51,7 +51,7 @@ class SampleColumns(Part):
 
 
 class SamplerDocument(Document):
-    """What the runner's recording and the samples file made of it have in common."""
+    """What the runner's recording and the samples file made from it have in common."""
 
     VERSION: ClassVar[int] = 1
     REMEDY: ClassVar[str] = (
@@ -90,11 +90,11 @@ class Samples:
     arch: str
     period_ns: int
     dropped: int
-    """Samples that found the buffer full."""
+    """Samples lost because the buffer was full."""
     missed: int
-    """Ticks of the timer that came while the one before was still waiting."""
+    """Timer ticks that came while the previous one was still pending."""
     lag_ns: int
-    """How much later than its program counter a sample's time was read, about."""
+    """About how much later than its program counter a sample's time was read."""
     threads: tuple[SampledThread, ...]
     functions: tuple[SampledFunction, ...]
     time_ns: Int64s
@@ -106,7 +106,7 @@ class Samples:
     address: Int64s
     """Offset of the program counter in the function's library."""
     word: Int64s
-    """The instruction there, NO_WORD where it could not be read."""
+    """The instruction there; NO_WORD where it could not be read."""
 
     def __len__(self) -> int:
         return len(self.time_ns)

@@ -1,11 +1,11 @@
-"""Evidence that several machines share: sessions in an object store, and a log of them that only grows.
+"""Evidence that several machines share: sessions in an object store, and an append-only log of them.
 
-A store is any place that fsspec reaches: a bucket, or, as the smallest one, a folder. The run folders of a
-session are put there first, packed. Then an entry is added to the log that names them with their hashes: it
-appears as a whole, under a number that nobody else has, or not at all. What no entry names is read by nobody,
-so a machine that dies while it puts something there leaves no half session. What an entry names is fetched
-once by every machine that wants it, verified, and renamed into place, both arms together. A session that was
-put there twice, because a machine died before it had noted that it had done so, is still fetched once.
+A store is any place that fsspec can reach: a bucket, or, at its simplest, a folder. The run folders of a
+session are uploaded first, packed. Then an entry that names them with their hashes is added to the log: it
+appears as a whole, under a number that no other entry has, or not at all. Only what an entry names is read,
+so a machine that dies during an upload leaves no half session. Every machine that wants a session fetches it
+once, verifies it, and renames it into place, both arms together. A session that was uploaded twice, because a
+machine died before it had noted the first time, is still fetched only once.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ if TYPE_CHECKING:
 Log = Callable[[str], None]
 
 VARIABLE = "SME2_STORE"
-# Noted here of a run: it is in the store, or nobody's business there; and it was handed on here to whoever
-# makes its rows, so that what is removed on purpose does not come back.
+# Notes kept here about a run: it is in the store, or does not belong there; and it was handed on to the code
+# that makes its rows, so that a run that is removed on purpose does not come back.
 _THERE, _HANDED_ON = "there", "handed_on"
 _DAMAGED = "Restore the object from a copy, or measure again."
 
 
 class SharedRun(Part):
-    """A run folder as one object: a request, and a name, for each of its many small files would cost more."""
+    """A run folder as one object: a request and a name for each of its many small files would cost more."""
 
     archive: PathInside
     sha256: Text
-    # The hash of what vouches for its files (identity_of).
+    # The hash of the file that vouches for its other files (identity_of).
     evidence: Text
 
 
@@ -73,22 +73,22 @@ class SharedSession(Document):
     VERSION: ClassVar[int] = 1
     REMEDY: ClassVar[str] = _DAMAGED
 
-    # The largest number of a session (sequence.py) in this entry and in all before it.
+    # The largest session number (sequence.py) in this entry and all before it.
     sequence: Count
-    # By their ids: both arms of a pair.
+    # By run id: both arms of a pair.
     runs: dict[Text, SharedRun]
 
 
 @dataclass
 class Pulled:
-    """A run folder of each session that was fetched, and what could not be, with the reason."""
+    """One run folder of each session that was fetched, and the reasons for those that could not be."""
 
     folders: list[Path] = field(default_factory=list)
     refused: dict[str, Sme2Error] = field(default_factory=dict)
 
 
 class SharedStore:
-    """The store, and what this data folder knows of it."""
+    """The store, and what this data folder knows about it."""
 
     def __init__(self, url: str, here: Path) -> None:
         self.url, self.here = url.rstrip("/"), here
@@ -106,7 +106,7 @@ class SharedStore:
 
     @classmethod
     def of(cls, store: Store) -> SharedStore | None:
-        """The one that `$SME2_STORE` names; None where this data folder shares nothing."""
+        """The store that `$SME2_STORE` names; None if this data folder shares nothing."""
         url = os.environ.get(VARIABLE)
         if not url:
             return None
@@ -121,16 +121,16 @@ class SharedStore:
     # The log
 
     def newest(self) -> int:
-        """The largest number of all sessions there, 0 where there is none."""
+        """The largest number of all sessions there; 0 if there are none."""
         with self.reached():
             return self._sequence_before(self._end())
 
     def _end(self) -> int:
-        """The first number that no entry has. There are no gaps, so a few looks find it."""
+        """The first number that no entry has. There are no gaps, so a few lookups find it."""
         hint = self.here / "end"
         known, step = int(hint.read_text()) if hint.is_file() else 0, 1
         if known and not self._has(known):
-            # Another store than the one that was looked at.
+            # Not the store that was looked at before.
             known = 0
         while self._has(known + step):
             step *= 2
@@ -174,11 +174,11 @@ class SharedStore:
                 return
 
     def create(self, name: str, data: bytes) -> None:
-        """Puts a whole object there under a name that is free; FileExistsError where it is not."""
+        """Creates an object as a whole under a free name; FileExistsError if the name is taken."""
         if not self.is_folder:
             self.fs.pipe_file(name, data, mode="create")
             return
-        # A file that is opened has its name before it has its content; a link has both at once.
+        # An opened file has its name before its content; a link gets both at once.
         path = Path(name)
         staged = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         write_text_atomically(staged, data.decode())
@@ -188,7 +188,7 @@ class SharedStore:
             staged.unlink(missing_ok=True)
 
     def put(self, source: Path, name: str) -> None:
-        """Puts a file there: written under another name first where the store shows what is half written."""
+        """Uploads a file: under another name first, if the store shows half-written files."""
         target = f"{self.root}/{name}"
         if not self.is_folder:
             self.fs.put_file(str(source), target)
@@ -201,7 +201,7 @@ class SharedStore:
 
     @contextlib.contextmanager
     def reached(self) -> Iterator[None]:
-        """Turns whatever the store's own client raises into an error that names the store."""
+        """Turns anything that the store's client raises into an error that names the store."""
         try:
             yield
         except Sme2Error:
@@ -232,9 +232,9 @@ class SharedStore:
     # Sessions
 
     def push(self, runs: Path, log: Log) -> list[str]:
-        """Puts every session there that is whole here and was not put there yet; gives its runs.
+        """Uploads every session that is complete here and not there yet; returns the ids of its runs.
 
-        That includes what somebody measured who was killed before it was put there. What is damaged stays.
+        That includes sessions whose process was killed before the upload. Damaged ones stay here.
         """
         pushed: list[str] = []
         with self._one_at_a_time("push"), self.reached():
@@ -263,22 +263,22 @@ class SharedStore:
             packed = Path(temporary) / "run"
             _pack(folder, packed)
             sha256 = sha256_of_file(packed)
-            # By its content: what somebody else made of the same run is another object.
+            # By content: a different version of the same run is another object.
             name = f"runs/{folder.name}-{sha256[:16]}.tar.gz"
             self.put(packed, name)
         return SharedRun(archive=name, sha256=sha256, evidence=str(identity_of(folder)))
 
     def _arms(self, path: Path) -> list[Path]:
-        """The folders of a session; none where it measures no model."""
+        """The folders of a session; none if it does not measure a model."""
         if (path / FOREIGN_FILE).is_file():
             return [path]
         return [] if RunFolder.open(path).is_slowed else arms_of_session(path)
 
     def pull(self, runs: Path, log: Log, take: Callable[[Path], object] = lambda folder: None) -> Pulled:
-        """Fetches every session that is there and was never here, and hands it on: a folder of it is taken.
+        """Fetches every session that is there and was never here, and passes one folder of each to `take`.
 
-        What cannot be fetched or taken is tried again the next time, and so is what was not handed on because
-        this process was killed.
+        A session that cannot be fetched or taken is tried again the next time, and so is one that was not
+        handed on because this process was killed.
         """
         done = Pulled()
         with self._one_at_a_time("pull"), self.reached():
@@ -293,7 +293,7 @@ class SharedStore:
                     if entry is None:
                         break
                     if not all(self._has_noted(_HANDED_ON, run_id) for run_id in entry.runs):
-                        # First, or it would be taken for what was measured here.
+                        # Noted first, or it would be mistaken for a run measured here.
                         self._note(_THERE, entry.runs)
                         folder = self._fetched(entry, runs, log)
                         take(folder)
@@ -309,7 +309,7 @@ class SharedStore:
         return done
 
     def _fetched(self, entry: SharedSession, runs: Path, log: Log) -> Path:
-        """A folder of a session; all of them are in place with all their files."""
+        """One folder of a session, with all its folders in place and complete."""
         finals = [runs / safe_name(run_id) for run_id in entry.runs]
         for there in (final for final in finals if final.is_dir()):
             if identity_of(there) != entry.runs[there.name].evidence:
@@ -336,7 +336,7 @@ class SharedStore:
             _unpack(packed, folder)
 
     def count_on(self, runs: Path) -> None:
-        """Makes the next session here newer than all that are there."""
+        """Makes the next session here newer than all in the store."""
         count_from(runs, self.newest())
 
     @contextlib.contextmanager
@@ -353,13 +353,13 @@ def _pack(folder: Path, packed: Path) -> None:
 
 
 def _unpack(packed: Path, folder: Path) -> None:
-    """Regular files alone, and below the folder alone, whatever the archive says."""
+    """Only regular files, and only below the folder, whatever the archive says."""
     with tarfile.open(packed, "r:gz") as archive:
         for member in archive:
             content = archive.extractfile(member) if member.isreg() else None
             path = folder / member.name
             if content is None or not path.resolve().is_relative_to(folder.resolve()):
-                raise EvidenceError(f"{member.name!r} of an archive is no file of a run folder.", _DAMAGED)
+                raise EvidenceError(f"{member.name!r} in an archive is not a file of a run folder.", _DAMAGED)
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as target:
                 shutil.copyfileobj(content, target)

@@ -1,19 +1,16 @@
-"""Builds `sme2_runner` from `native/` against the C++ SDK inside the installed ExecuTorch wheel.
+"""Builds `sme2_runner` from `native/` against the C++ SDK inside an ExecuTorch wheel.
 
-A binary is stored under the hash of all it was made from, so the same sources and tools are never built
-twice: `artifacts/runners/<source_sha256[:16]>/` with `sme2_runner` and `manifest.json`. A build happens in a
-folder of its own that is renamed into place when all of it succeeded: a killed build leaves nothing that
-looks finished.
+A binary is stored under the hash of everything it was made from, so the same sources and tools are never
+built twice: `artifacts/runners/<source_sha256[:16]>/` with `sme2_runner` and `manifest.json`. A build happens
+in a folder of its own that is renamed into place once everything has succeeded: a killed build leaves nothing
+that looks finished.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
-import importlib.util
 import json
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -23,12 +20,13 @@ import sysconfig
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sme2_assets.distribution import installing
 from sme2_assets.errors import BuildError
+from sme2_assets.runner.sdk import HERE, Log, Sdk, installed_sdk
 from sme2_assets.store import one_at_a_time, sha256_of_file
 from sme2_assets.targets.base import Program
 from sme2_assets.targets.lease import held_leases
@@ -38,8 +36,6 @@ BINARY_NAME = "sme2_runner"
 MANIFEST_NAME = "manifest.json"
 MINIMUM_CMAKE = (3, 28)
 MANIFEST_SCHEMA = 1
-
-Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -56,16 +52,18 @@ class RunnerBinary:
     cached: bool
     library_dir: Path
     manifest: Path
-    # What runners that may be compared share: the hash of the one binary that serves both arms, or of all
-    # that a pair built from source was made of but the SME switches.
+    # Of the wheel's list of files and their hashes; empty for a build from source.
+    executorch_record_sha256: str
+    # What comparable runners share: the hash of the one binary that serves both arms, or of everything that a
+    # pair built from source was made from, except the SME switches.
     pair: str
-    # A bundle's files and how it is started; a runner that finds its libraries by their path has neither.
+    # A bundle's files and its start command; empty for a runner that finds its libraries by their path.
     files: tuple[str, ...] = ()
     start: tuple[str, ...] = ()
 
     @property
     def program(self) -> Program:
-        """What has to be where it runs: a bundle's files, else the binary alone."""
+        """What must be present where it runs: a bundle's files, otherwise just the binary."""
         name = self.path.name
         return Program(self.path.parent, self.files or (name,), self.start or (f"./{name}",))
 
@@ -74,17 +72,15 @@ class RunnerBinary:
 class Toolchain:
     """What a build uses, found before anything is started."""
 
-    executorch_dir: Path
-    executorch_version: str
-    executorch_record_sha256: str
+    sdk: Sdk
     cmake: Path
     cmake_version: str
     ninja: Path
     compiler: tuple[str, ...]
     compiler_id: str
-    # System and machine that the binary is for.
-    target: str = f"{platform.system()} {platform.machine()}"
-    # What a build for another machine adds: options of the configure step, variables of every step.
+    # The system and machine that the binary is for.
+    target: str = HERE
+    # What a build for another machine adds: options for the configure step, variables for every step.
     options: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -95,16 +91,18 @@ class Toolchain:
 
     @property
     def library_dir(self) -> Path:
-        return self.executorch_dir / "lib"
+        return self.sdk.folder / "lib"
 
 
-def build_runner(artifacts: Path, *, log: Log, native_dir: Path = NATIVE_DIR) -> RunnerBinary:
-    """The runner for this machine and the installed ExecuTorch, built unless it is there already."""
-    return build_with(find_toolchain(), artifacts, log=log, native_dir=native_dir)
+def build_runner(
+    artifacts: Path, *, log: Log, native_dir: Path = NATIVE_DIR, sdk: Sdk | None = None
+) -> RunnerBinary:
+    """The runner for this machine, built unless it already exists; by default of the installed ExecuTorch."""
+    return build_with(find_toolchain(sdk), artifacts, log=log, native_dir=native_dir)
 
 
 def build_with(tools: Toolchain, artifacts: Path, *, log: Log, native_dir: Path = NATIVE_DIR) -> RunnerBinary:
-    """The runner that these tools make, built unless it is there already."""
+    """The runner that these tools make, built unless it already exists."""
     source_sha256 = source_hash(native_dir, tools)
     runners = Path(artifacts).resolve() / "runners"
     final = runners / source_sha256[:16]
@@ -119,7 +117,7 @@ def build_with(tools: Toolchain, artifacts: Path, *, log: Log, native_dir: Path 
 
 
 def load_runner(directory: Path) -> RunnerBinary:
-    """Reads back a runner that `build_runner` stored, and checks that the binary is still that one."""
+    """Reads back a runner that `build_runner` stored, and checks that the binary has not changed."""
     directory = Path(directory).resolve()
     manifest = directory / MANIFEST_NAME
     remedy = f"Delete {directory} and build the runner again."
@@ -130,6 +128,7 @@ def load_runner(directory: Path) -> RunnerBinary:
             sha256=str(facts["sha256"]),
             source_sha256=str(facts["source_sha256"]),
             executorch_version=str(facts["executorch_version"]),
+            executorch_record_sha256=str(facts.get("executorch_record_sha256", "")),
             compiler=str(facts["compiler"]),
             cmake_version=str(facts["cmake_version"]),
             build_seconds=float(facts["build_seconds"]),
@@ -163,16 +162,14 @@ def load_runner(directory: Path) -> RunnerBinary:
 # What a build needs
 
 
-def find_toolchain() -> Toolchain:
+def find_toolchain(sdk: Sdk | None = None) -> Toolchain:
     """Everything a build needs, or a BuildError that says what is missing and how to get it."""
-    executorch_dir, version, record_sha256 = find_executorch()
+    sdk = sdk or installed_sdk()
     cmake = find_tool("cmake")
     cmake_version = find_cmake_version(cmake)
     compiler = find_compiler()
     return Toolchain(
-        executorch_dir=executorch_dir,
-        executorch_version=version,
-        executorch_record_sha256=record_sha256,
+        sdk=sdk,
         cmake=cmake,
         cmake_version=cmake_version,
         ninja=find_tool("ninja"),
@@ -182,7 +179,7 @@ def find_toolchain() -> Toolchain:
 
 
 def find_compiler() -> tuple[str, ...]:
-    """The C++ compiler's command: $CXX when set, else the first of the usual names."""
+    """The C++ compiler's command: $CXX if set, otherwise the first of the usual names."""
     if given := os.environ.get("CXX", "").strip():
         command = tuple(shlex.split(given))
         if shutil.which(command[0]) is None:
@@ -197,22 +194,6 @@ def find_compiler() -> tuple[str, ...]:
         "No C++ compiler is installed (looked for c++, g++, clang++)",
         f"Install one: {installing('compiler')}",
     )
-
-
-def find_executorch() -> tuple[Path, str, str]:
-    """Package folder, version and RECORD hash of the installed wheel, without importing it."""
-    remedy = f"Install it into this environment: {sys.executable} -m pip install 'executorch>=1.5.1'"
-    try:
-        distribution = importlib.metadata.distribution("executorch")
-        spec = importlib.util.find_spec("executorch")
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        raise BuildError("ExecuTorch is not installed", remedy) from None
-    locations = list(spec.submodule_search_locations or []) if spec is not None else []
-    for location in map(Path, locations):
-        if (location / "lib" / "cmake" / "executorch" / "executorch-config.cmake").is_file():
-            record = distribution.read_text("RECORD") or ""
-            return location.resolve(), distribution.version, hashlib.sha256(record.encode()).hexdigest()
-    raise BuildError(f"ExecuTorch {distribution.version} ships no C++ SDK to build the runner with", remedy)
 
 
 def find_tool(name: str) -> Path:
@@ -256,11 +237,11 @@ def first_line(command: Sequence[str], variables: Mapping[str, str] | None = Non
 
 
 def source_hash(native_dir: Path, tools: Toolchain) -> str:
-    """The hash of all that decides what the binary is."""
+    """The hash of everything that determines the binary."""
     digest = hashlib.sha256()
 
     def add(name: str, value: str | bytes) -> None:
-        # Lengths keep two different lists of parts from running together into the same bytes.
+        # Lengths keep two different lists of parts from concatenating to the same bytes.
         data = value.encode() if isinstance(value, str) else value
         digest.update(f"{name}:{len(data)}\n".encode() + data)
 
@@ -271,17 +252,17 @@ def source_hash(native_dir: Path, tools: Toolchain) -> str:
         )
     for path in sources:
         add(path.relative_to(native_dir).as_posix(), path.read_bytes())
-    add("executorch", tools.executorch_version)
-    add("executorch RECORD", tools.executorch_record_sha256)
+    add("executorch", tools.sdk.version)
+    add("executorch RECORD", tools.sdk.record_sha256)
     if not tools.is_cross:
-        # The binary finds the libraries by this path; one for another machine takes them along.
+        # The binary finds the libraries by this path; one for another machine brings them along.
         add("library folder", str(tools.library_dir))
     add("compiler", tools.compiler_id)
     for variable in ("CXXFLAGS", "LDFLAGS"):
         add(variable, {**os.environ, **tools.variables}.get(variable, ""))
     add("machine", tools.target)
     if tools.is_cross:
-        # By its name: where it was fetched to does not matter, so that a data folder can be moved.
+        # By name: where it was downloaded to does not matter, so a data folder can be moved.
         add("cross", shlex.join([Path(tools.compiler[0]).name, *tools.options]))
     return digest.hexdigest()
 
@@ -291,7 +272,7 @@ def source_hash(native_dir: Path, tools: Toolchain) -> str:
 
 def _build(final: Path, native_dir: Path, tools: Toolchain, source_sha256: str, log: Log) -> RunnerBinary:
     started = time.monotonic()
-    log(f"runner {final.name}: building with {tools.compiler_id}, ExecuTorch {tools.executorch_version}")
+    log(f"runner {final.name}: building with {tools.compiler_id}, ExecuTorch {tools.sdk.version}")
     log_file = final.parent / "logs" / f"{final.name}.log"
     log_file.parent.mkdir(parents=True, exist_ok=True)
     log_file.unlink(missing_ok=True)
@@ -305,8 +286,8 @@ def _build(final: Path, native_dir: Path, tools: Toolchain, source_sha256: str, 
             "schema": MANIFEST_SCHEMA,
             "sha256": sha256_of_file(staged / BINARY_NAME),
             "source_sha256": source_sha256,
-            "executorch_version": tools.executorch_version,
-            "executorch_record_sha256": tools.executorch_record_sha256,
+            "executorch_version": tools.sdk.version,
+            "executorch_record_sha256": tools.sdk.record_sha256,
             "compiler": compiler,
             "compiler_id": tools.compiler_id,
             "cmake_version": tools.cmake_version,
@@ -334,9 +315,9 @@ def _steps(native_dir: Path, build: Path, staged: Path, tools: Toolchain) -> Ite
             cmake,
             *("-G", "Ninja", "-S", str(native_dir), "-B", str(build)),
             f"-DCMAKE_MAKE_PROGRAM={tools.ninja}",
-            f"-DCMAKE_PREFIX_PATH={tools.executorch_dir}",
+            f"-DCMAKE_PREFIX_PATH={tools.sdk.folder}",
             "-DCMAKE_BUILD_TYPE=Release",
-            f"-DSME2_EXECUTORCH_VERSION={tools.executorch_version}",
+            f"-DSME2_EXECUTORCH_VERSION={tools.sdk.version}",
             *tools.options,
         ],
     )
@@ -371,7 +352,7 @@ def run_step(
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            # If this process is killed: nobody measures beside a compiler that still runs.
+            # If this process is killed, nobody measures while the compiler still runs.
             pass_fds=held_leases(),
         )
         assert process.stdout is not None
@@ -395,7 +376,7 @@ def run_step(
 
 
 def smoke_test(binary: Path) -> str:
-    """Starts the new binary once: libraries found, versions told. Returns its compiler's name."""
+    """Starts the new binary once: it must find its libraries and print its version. Returns its compiler."""
     line = first_line([str(binary), "--version"])
     match = re.fullmatch(r"sme2_runner \S+ \(executorch \S+, (.+)\)", line)
     if match is None:
@@ -411,12 +392,12 @@ def _usable(final: Path, log: Log) -> RunnerBinary | None:
     try:
         return load_runner(final)
     except BuildError as error:
-        log(f"runner {final.name}: stored one is not usable, building again ({error.what})")
+        log(f"runner {final.name}: the stored one is not usable, building again ({error.what})")
         return None
 
 
 def _remove_leftovers(runners: Path, key: str) -> None:
-    # The lock is held: a build folder of this key belongs to a process that died.
+    # The lock is held, so a build folder with this key belongs to a process that died.
     for leftover in runners.glob(f".build-{key}-*"):
         shutil.rmtree(leftover, ignore_errors=True)
 

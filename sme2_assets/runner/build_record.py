@@ -1,15 +1,15 @@
-"""What a build from source was made of, as recorded, and whether two of them are a pair.
+"""The record of what a build from source was made from, and whether two builds are a pair.
 
 Belongs here: the build manifest, how it is read from CMake's own records, the comparison of two. Not here:
 how a build is done.
 
-Two builds are a pair when they differ in the SME switches, and in what follows from them, alone:
+Two builds are a pair when they differ only in the SME switches and what follows from them:
 - the values of the two cache variables in `SWITCHES`, ON in one and OFF in the other;
-- the definitions `XNN_ENABLE_ARM_SME=` and `XNN_ENABLE_ARM_SME2=`, which tell XNNPACK's sources;
+- the definitions `XNN_ENABLE_ARM_SME=` and `XNN_ENABLE_ARM_SME2=`, which pass them on to XNNPACK's sources;
 - source files of SME kernels (a word of the file's name is `sme`, `sme2`, `neonsme` or `neonsme2`) that only
   the build with SME2 compiles.
 Everything else that is recorded must be the same: sources, compilers, NDK, every other cache variable, and
-for every file every flag in its order.
+for every file every flag, in order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCHEMA = 1
 
 _SME_DEFINITION = re.compile(r"-DXNN_ENABLE_ARM_SME2?=\d")
 _SME_WORD = re.compile(r"(?:neon)?sme2?(?:p\d)?")
-# Results of CMake's own searches and tests; what follows from them shows in the flags of the files.
+# Results of CMake's own searches and tests; their effects show in the flags of the files.
 _UNRECORDED_TYPES = ("INTERNAL", "STATIC")
 _QUERIES = ("cache-v2", "toolchains-v1")
 
@@ -44,16 +44,16 @@ class Tree:
     """Id, version and target of the compiler of each language."""
     cache: dict[str, str] = field(default_factory=dict)
     files: dict[str, list[str]] = field(default_factory=dict)
-    """For each source file the hashes of the flags it was compiled with, one for each time."""
+    """For each source file, the hashes of the flags it was compiled with, one per compilation."""
     flag_sets: dict[str, list[str]] = field(default_factory=dict)
-    """The flags behind each hash, in their order."""
+    """The flags behind each hash, in order."""
     flags: list[str] = field(default_factory=list)
     """Every flag that any file was compiled with, sorted."""
 
 
 @dataclass(frozen=True)
 class BuildRecord:
-    """The manifest of one build. Folders in it are written by name: `<build>`, `<checkout>`, `<ndk>`."""
+    """The manifest of one build. Its folders are written by name: `<build>`, `<checkout>`, `<ndk>`."""
 
     platform: str
     sme2: str
@@ -65,7 +65,7 @@ class BuildRecord:
     cmake: str
     runner_sources_sha256: str
     environment: dict[str, str]
-    """Variables and installed packages that a build takes something from."""
+    """Variables and installed packages that a build depends on."""
     trees: dict[str, Tree]
     binary_sha256: str | None = None
     kernels: dict[str, Any] | None = None
@@ -85,7 +85,7 @@ class BuildRecord:
             record = cls(**facts, trees=trees)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BuildError(
-                f"{path} is not a whole build manifest ({error})", "Build the runner again from source."
+                f"{path} is not a complete build manifest ({error})", "Build the runner again from source."
             ) from error
         if record.schema != SCHEMA:
             raise BuildError(f"{path} has schema {record.schema}, not {SCHEMA}", "Build the runner again.")
@@ -100,7 +100,7 @@ class Difference:
     on: str | None
     off: str | None
     expected: bool
-    """Whether it is an SME switch, or follows from one."""
+    """Whether it is an SME switch or follows from one."""
 
     def __str__(self) -> str:
         return f"{self.where}: {_shown(self.on)} with SME2 on, {_shown(self.off)} with SME2 off"
@@ -124,7 +124,7 @@ def differences(on: BuildRecord, off: BuildRecord) -> list[Difference]:
 
 
 def pair_difference(on: BuildRecord, off: BuildRecord) -> list[Difference]:
-    """What keeps two builds from being a pair: every difference that the SME switches do not explain."""
+    """Why two builds are not a pair: every difference that the SME switches do not explain."""
     faults = [difference for difference in differences(on, off) if not difference.expected]
     for switch in SWITCHES:
         ours, others = (record.trees["executorch"].cache.get(switch) for record in (on, off))
@@ -136,13 +136,13 @@ def pair_difference(on: BuildRecord, off: BuildRecord) -> list[Difference]:
 
 
 def pair_hash(record: BuildRecord) -> str:
-    """The hash of all recorded facts but the SME switches and what follows: the same for both of a pair."""
+    """The hash of all recorded facts except the SME switches and their effects: the same within a pair."""
     facts = {where: value for where, value in _facts(record).items() if not _may_follow(where)}
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def is_sme_source(path: str) -> bool:
-    """Whether a source file is of SME kernels, by its name."""
+    """Whether a source file holds SME kernels, by its name."""
     return any(_SME_WORD.fullmatch(word) for word in re.split(r"[^a-z0-9]+", Path(path).stem.lower()))
 
 
@@ -166,7 +166,7 @@ def _difference(where: str, on: str | None, off: str | None) -> Difference:
 
 
 def _facts(record: BuildRecord) -> dict[str, str]:
-    """Every fact that two builds are compared by, under a name for people."""
+    """Every fact by which two builds are compared, under a readable name."""
     facts = {
         "platform": record.platform,
         "SME2": record.sme2,
@@ -204,7 +204,7 @@ def _flags_text(tree: Tree, sets: list[str]) -> str:
 
 
 def ask_cmake(build: Path) -> None:
-    """Asks CMake to write down cache and compilers when it configures in `build`."""
+    """Asks CMake to record cache and compilers when it configures in `build`."""
     queries = build / ".cmake" / "api" / "v1" / "query"
     queries.mkdir(parents=True, exist_ok=True)
     for name in _QUERIES:
@@ -212,7 +212,7 @@ def ask_cmake(build: Path) -> None:
 
 
 def read_tree(build: Path, places: Mapping[str, Path]) -> Tree:
-    """What CMake wrote down of a configured project. `places` are the folders to write by name."""
+    """What CMake recorded about a configured project. `places` are the folders to write by name."""
     try:
         cache = _reply(build, "cache")["entries"]
         toolchains = _reply(build, "toolchains")["toolchains"]
@@ -242,7 +242,7 @@ def read_tree(build: Path, places: Mapping[str, Path]) -> Tree:
 
 
 def _reply(build: Path, kind: str) -> dict[str, Any]:
-    # The newest index is the last by name, as CMake's file API promises.
+    # CMake's file API promises that the newest index is the last by name.
     index_file = sorted((build / ".cmake" / "api" / "v1" / "reply").glob("index-*.json"))[-1]
     index = json.loads(index_file.read_text(encoding="utf-8"))
     entry = next(one for one in index["objects"] if one["kind"] == kind)

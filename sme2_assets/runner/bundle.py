@@ -1,7 +1,7 @@
-"""A runner that brings everything along: its loader and all libraries, in one folder.
+"""A runner that brings everything it needs: its loader and all libraries, in one folder.
 
 Belongs here: which files a runner needs, and how they become one artifact. A bundle runs on any Linux kernel
-of its CPU, also where there is no glibc (Android) or another one (a machine over SSH), and under an emulator
+for its CPU, even without glibc (Android) or with a different one (a machine over SSH), and under an emulator
 on another CPU. It is started through its own loader:
 `./ld-linux-aarch64.so.1 --library-path . ./sme2_runner`.
 
@@ -27,7 +27,6 @@ from sme2_assets.runner.build import (
     MANIFEST_NAME,
     MANIFEST_SCHEMA,
     NATIVE_DIR,
-    Log,
     RunnerBinary,
     Toolchain,
     build_runner,
@@ -37,6 +36,7 @@ from sme2_assets.runner.build import (
     write_synced,
 )
 from sme2_assets.runner.cross import cross_toolchain
+from sme2_assets.runner.sdk import Log, sdk_here
 from sme2_assets.store import Store, one_at_a_time, sha256_of_file
 from sme2_assets.targets.base import Program, Target
 from sme2_assets.targets.cross_compiler import library_of
@@ -49,7 +49,7 @@ _START_SECONDS = 120
 
 @dataclass(frozen=True)
 class _File:
-    """A file of the bundle: where it is taken from, and what that is."""
+    """A file of the bundle: its path, and what it comes from."""
 
     source: Path
     origin: str
@@ -63,14 +63,15 @@ def build_bundle(
     arch: str = AARCH64,
     cross: bool | None = None,
     fetched_compiler: bool = False,
+    executorch: str = "",
     native_dir: Path = NATIVE_DIR,
 ) -> RunnerBinary:
-    """The runner for Linux on `arch` with all it needs, built unless it is there already.
+    """The runner for Linux on `arch` with all it needs, built unless it already exists.
 
-    On a Linux host of that CPU from the installed ExecuTorch and this host's libraries. For aarch64
-    elsewhere, or when `cross` says so, with a cross compiler and the aarch64 wheel, which are fetched into
-    `tools` (beside `artifacts` unless told). `fetched_compiler` takes the package's cross compiler even where
-    one is installed.
+    On a Linux host with that CPU, it is made from the installed ExecuTorch and this host's libraries. For
+    aarch64 elsewhere, or if `cross` is true, with a cross compiler and the aarch64 wheel, downloaded into
+    `tools` (by default next to `artifacts`). `fetched_compiler` uses the package's cross compiler even where
+    one is installed. `executorch` is another version than the installed one.
     """
     artifacts = Path(artifacts).resolve()
     tools = tools or artifacts.parent / "tools"
@@ -81,7 +82,9 @@ def build_bundle(
             f"A runner for {arch} Linux cannot be built on this machine.", f"Build it on {arch} Linux."
         )
     toolchain = (
-        cross_toolchain(tools, log=log, fetched_compiler=fetched_compiler) if cross else find_toolchain()
+        cross_toolchain(tools, log=log, fetched_compiler=fetched_compiler, executorch=executorch)
+        if cross
+        else find_toolchain(sdk_here(executorch, tools, log=log))
     )
     runner = build_with(toolchain, artifacts, log=log, native_dir=native_dir)
     files = _closure(runner, toolchain, arch)
@@ -113,11 +116,16 @@ def build_bundle(
     return bundle
 
 
-def runner_for(target: Target, store: Store, *, log: Log) -> RunnerBinary:
-    """The runner that a target needs: a bundle where it must bring its libraries along."""
+def runner_for(target: Target, store: Store, *, log: Log, executorch: str = "") -> RunnerBinary:
+    """The runner that a target needs: a bundle where it must bring its own libraries.
+
+    `executorch` is a version; empty: the installed one.
+    """
     if target.bundled:
-        return build_bundle(store.artifacts, tools=store.tools, arch=target.bundle_arch, log=log)
-    return build_runner(store.artifacts, log=log)
+        return build_bundle(
+            store.artifacts, tools=store.tools, arch=target.bundle_arch, executorch=executorch, log=log
+        )
+    return build_runner(store.artifacts, sdk=sdk_here(executorch, store.tools, log=log), log=log)
 
 
 def host_is_target() -> bool:
@@ -134,7 +142,7 @@ def _key(hashes: dict[str, str]) -> str:
 
 
 def _closure(runner: RunnerBinary, toolchain: Toolchain, arch: str) -> dict[str, _File]:
-    """The runner and every library that it or another of them names; the loader is one of these."""
+    """The runner and every library that it or another of them needs, including the loader."""
     files = {BINARY_NAME: _File(runner.path, "runner")}
     waiting = [BINARY_NAME]
     while waiting:
@@ -164,7 +172,7 @@ def _needed(path: Path, arch: str) -> Iterator[str]:
 def _library(name: str, runner: RunnerBinary, toolchain: Toolchain) -> _File:
     beside = runner.library_dir / name
     if beside.is_file():
-        return _File(beside, f"ExecuTorch {toolchain.executorch_version}")
+        return _File(beside, f"ExecuTorch {toolchain.sdk.version}")
     system = library_of(toolchain.compiler, name, toolchain.variables)
     if system is None:
         raise BuildError(
@@ -201,7 +209,7 @@ def _write_manifest(
 
 
 def _try_out(program: Program, tools: Path, arch: str, log: Log) -> None:
-    """Starts the bundle once, with nothing of this host's environment; under the emulator on another CPU."""
+    """Starts the bundle once, without this host's environment; under the emulator on another CPU."""
     wrapper: list[str] = []
     if not _runs_here(arch):
         try:
@@ -209,7 +217,7 @@ def _try_out(program: Program, tools: Path, arch: str, log: Log) -> None:
         except Sme2Error:
             qemu = None
         if qemu is None:
-            log("runner: not tried out, as no emulator is there")
+            log("runner: not tried out, as there is no emulator")
             return
         wrapper = [str(qemu.path)]
     command = [*wrapper, *program.command_in(str(program.folder)), "--version"]

@@ -1,6 +1,6 @@
-"""What a user's ExecuTorch checkout is: commit, local changes, submodules, version. Reads, never writes.
+"""The state of a user's ExecuTorch checkout: commit, local changes, submodules, version. Reads, never writes.
 
-Belongs here: what git and the checkout's own files tell. Not here: how it is built.
+Belongs here: what git and the checkout's own files say. Not here: how it is built.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sme2_assets.errors import BuildError
 from sme2_assets.runner.presets import USER_PRESETS
 from sme2_assets.store import sha256_of_file
 
-# Submodules without which the presets do not build, where the checkout has them at all.
+# Submodules that the presets need to build, if the checkout has them at all.
 NEEDED_SUBMODULES = (
     *(
         f"backends/xnnpack/third-party/{name}"
@@ -31,17 +31,17 @@ XNNPACK = "backends/xnnpack/third-party/XNNPACK"
 
 @dataclass(frozen=True)
 class CheckoutState:
-    """All that tells one state of the sources from another."""
+    """Everything that distinguishes one state of the sources from another."""
 
     commit: str
     version: str | None
     diff_sha256: str | None
-    """The hash of what differs from the commit, files that git does not know included. None: nothing does."""
+    """The hash of what differs from the commit, including untracked files. None: nothing does."""
     submodules: dict[str, str] = field(default_factory=dict)
-    """The commit of each submodule that is there, with the hash of its own changes where it has any."""
+    """The commit of each submodule present, with the hash of its own changes if it has any."""
     missing_submodules: tuple[str, ...] = ()
     kleidiai: str | None = None
-    """The KleidiAI that XNNPACK downloads when it is configured: address and hash as written there."""
+    """The KleidiAI that XNNPACK downloads when it is configured: URL and hash as written there."""
 
     @property
     def dirty(self) -> bool:
@@ -49,7 +49,7 @@ class CheckoutState:
 
 
 def checkout_state(checkout: Path) -> CheckoutState:
-    """Reads the state. A folder that is no git repository, or one without a commit, is a BuildError."""
+    """Reads the state. A folder that is not a git repository, or has no commit, is a BuildError."""
     if not checkout.is_dir():
         raise BuildError(f"There is no folder {checkout}", _CLONE)
     top = Path(_git(checkout, "rev-parse", "--show-toplevel").strip())
@@ -95,7 +95,7 @@ def _git_bytes(folder: Path, *words: str) -> bytes:
 
 
 def _changes(repository: Path, ignored: tuple[str, ...] = ()) -> str | None:
-    """The hash of all that differs from HEAD, without what submodules hold; None where nothing does."""
+    """The hash of everything that differs from HEAD, not counting submodules; None where nothing does."""
     diff = _git_bytes(
         repository,
         *(

@@ -1,4 +1,4 @@
-"""How the runner fails: its exit codes, and its words on stderr. The codes mirror `native/src/failure.h`."""
+"""How the runner fails: exit codes, and messages on stderr. The codes mirror `native/src/failure.h`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXIT_MEANINGS: dict[int, tuple[str, str]] = {
     9: ("The sampler could not be started", "Leave the kernels pass out, or allow timers and signals there."),
     126: (
         "The runner could not be started",
-        "Check that the binary is executable and of this machine.",
+        "Check that the binary is executable and built for this machine.",
     ),
     127: ("The runner or one of its libraries was not found", "Build the runner again."),
 }
@@ -58,7 +58,7 @@ _SIGNAL_MEANINGS: dict[int, tuple[str, str]] = {
     signal.SIGINT: ("The runner was interrupted", "Run it again."),
 }
 
-# What the loader says of a runner that was built for another system than the one it was sent to.
+# What the loader says about a runner that was built for a different system from the one it was sent to.
 _LOADER_WORDS = re.compile(r"version `GLIBC[\w.]*' not found|error while loading shared libraries")
 _OTHER_LIBRARIES = (
     "The runner needs libraries that this machine does not have, or newer ones",
@@ -66,10 +66,10 @@ _OTHER_LIBRARIES = (
 )
 
 _ERROR_PREFIX = "sme2_runner: error: "
-# The first lines say what went wrong, the last ones what came of it.
+# The first lines say what went wrong, the last ones what resulted from it.
 _FIRST_LINES, _LAST_LINES = 5, 3
-# ExecuTorch's log lines below the level of an error: "I 00:00:00.000704 executorch:...", and those that only
-# list what an operator was called with.
+# ExecuTorch's log lines below error level: "I 00:00:00.000704 executorch:...", and those that only list the
+# arguments of an operator.
 _CHATTER = re.compile(r"(?:[DI] \d\d:\d\d:\d\d\.\d+ executorch:|.*\barg \d+ with type id \d+)")
 
 
@@ -85,7 +85,7 @@ def read_cpu_facts(text: str) -> CpuFacts:
 
 
 def runner_failure(returncode: int, stderr: str) -> RunnerError:
-    """The error for a person, from the exit code (or signal) and all of stderr."""
+    """The error to show, from the exit code (or signal) and all of stderr."""
     meaning, remedy = _OTHER_LIBRARIES if _LOADER_WORDS.search(stderr) else _meaning(returncode)
     lines = [line for line in stderr.splitlines() if line.strip()]
     said = [line.removeprefix(_ERROR_PREFIX) for line in lines if line.startswith(_ERROR_PREFIX)]
@@ -106,7 +106,7 @@ def runner_failure(returncode: int, stderr: str) -> RunnerError:
 def _meaning(returncode: int) -> tuple[str, str]:
     if returncode in EXIT_MEANINGS:
         return EXIT_MEANINGS[returncode]
-    # A negative code is subprocess's way to tell a signal, 128 + n a shell's (so adb's).
+    # A negative code is how subprocess reports a signal; 128 + n is how a shell does (and so adb).
     number = -returncode if returncode < 0 else returncode - 128
     if number in _SIGNAL_MEANINGS:
         return _SIGNAL_MEANINGS[number]

@@ -1,11 +1,11 @@
 """Which SME kernels are inside a binary, and by what evidence.
 
-Belongs here: reading ELF and Mach-O files as they lie on the disk. Nothing is run.
+Belongs here: reading ELF and Mach-O files on disk. Nothing is run.
 
-Three kinds of evidence, the best that the file gives is used and named:
-`symbols`: the symbol table names functions, so kernels are known by their names.
-`instructions`: the file is stripped of names; words in its code are outer products of SME, which no other
-instruction set has. They tell that there is SME code, not which kernels, nor SME2 from SME.
+There are three kinds of evidence; the best that the file offers is used and named:
+`symbols`: the symbol table names functions, so kernels are known by name.
+`instructions`: the file is stripped of names; words in its code are SME outer products, which no other
+instruction set has. They show that there is SME code, but not which kernels, nor whether SME or SME2.
 `strings`: neither; only text that looks like a kernel's name. It may be a message about a kernel.
 
 Only kernels that compute count. XNNPACK keeps functions that pack weights for SME kernels even where it is
@@ -32,8 +32,8 @@ INSTRUCTIONS = "instructions"
 STRINGS = "strings"
 NOTHING = "none"
 
-# Outer products (and the subtracting ones, the same but for bit 4) as mask and value:
-# floating point, bfloat16 and half precision, then integers of four and of two ways, then 64-bit tiles.
+# Outer products (and the subtracting ones, which differ in bit 4) as mask and value:
+# floating point, bfloat16 and half precision, then four-way and two-way integers, then 64-bit tiles.
 _OUTER_PRODUCTS = (
     *((0xFFE0000C, value) for value in (0x80800000, 0x81800000, 0x81A00000)),
     *((0xFFE0000C, value) for value in (0xA0800000, 0xA0A00000, 0xA1800000, 0xA1A00000)),
@@ -54,7 +54,7 @@ class BinaryKernels:
     sme: tuple[str, ...]
     """Names of those that compute with SME alone."""
     outer_products: int
-    """Words of the code that are outer products of SME, whatever the evidence."""
+    """Words of the code that are SME outer products, whatever the evidence."""
 
     @property
     def has_sme(self) -> bool:
@@ -82,7 +82,7 @@ class BinaryKernels:
 
 
 def kernels_in(path: Path) -> BinaryKernels:
-    """Looks into an ELF or Mach-O file of 64 bits. Anything else, or a broken one, is a BuildError."""
+    """Looks into a 64-bit ELF or Mach-O file. Anything else, or a broken one, is a BuildError."""
     try:
         with path.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
             binary = _read(data)
@@ -93,7 +93,7 @@ def kernels_in(path: Path) -> BinaryKernels:
             text = {name.decode() for name in _KERNEL_TEXT.findall(data)} if not symbols else set()
     except (OSError, ValueError, struct.error, IndexError) as error:
         raise BuildError(f"{path} is not a program that can be read ({error})", "Build it again.") from error
-    # A table without a single kernel's name is one of a stripped file: it proves nothing about kernels.
+    # A table without a single kernel name is that of a stripped file: it proves nothing about kernels.
     if any(parse_kernel(name).library != OTHER_LIBRARY for name in symbols):
         return _found(SYMBOLS, symbols, words)
     if words:
@@ -127,7 +127,7 @@ class _Binary:
     symbols: set[str]
     """Functions that are defined in the file."""
     code: list[tuple[int, int]]
-    """Where code lies: offset and size."""
+    """Where the code is: offset and size."""
 
 
 def _read(data: mmap.mmap) -> _Binary:

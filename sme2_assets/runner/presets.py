@@ -1,10 +1,10 @@
-"""The CMake presets of a build of ExecuTorch from a checkout, and the file that brings them there.
+"""The CMake presets for building ExecuTorch from a checkout, and the file that puts them there.
 
 Belongs here: which options a build gets on which platform, with SME2 on and off, and the life of
-`CMakeUserPresets.json`, the one file that CMake reads presets of a user's own from. No tracked file of the
+`CMakeUserPresets.json`, the one file from which CMake reads a user's own presets. No tracked file of the
 checkout is touched; a user-presets file that is not ours is never overwritten; ours is removed afterwards.
 
-The two arms are written from the same options. They differ in the values of `SWITCHES`, and in nothing else.
+The two arms are written from the same options. They differ only in the values of `SWITCHES`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sme2_assets.errors import BuildError
 from sme2_assets.store import write_text_atomically
 
 BUILD_PLATFORMS = ("android", "mac", "linux")
-# XNNPACK compiles its SME and SME2 kernels in, or not. With SME2 alone off it would fall back to SME's.
+# Whether XNNPACK compiles in its SME and SME2 kernels. With only SME2 off it would fall back to SME's.
 SWITCHES = ("XNNPACK_ENABLE_ARM_SME", "XNNPACK_ENABLE_ARM_SME2")
 USER_PRESETS = "CMakeUserPresets.json"
 ANDROID_ABI = "arm64-v8a"
@@ -30,15 +30,15 @@ ANDROID_PLATFORM = "android-28"
 MAC_DEPLOYMENT_TARGET = "14.0"
 
 _VENDOR = "sme2-assets"
-# Version 6 is what ExecuTorch's own CMakePresets.json has.
+# ExecuTorch's own CMakePresets.json has version 6.
 _PRESETS_VERSION = 6
 
 _OPTIONS = {
     "CMAKE_BUILD_TYPE": "Release",
     "CMAKE_EXPORT_COMPILE_COMMANDS": "ON",
-    # ExecuTorch's package looks for its libraries in lib/, some distributions would install to lib64/.
+    # ExecuTorch's package looks for its libraries in lib/; some distributions would install to lib64/.
     "CMAKE_INSTALL_LIBDIR": "lib",
-    # Third-party projects of the checkout name CMake versions that CMake 4 no longer takes.
+    # Third-party projects of the checkout name CMake versions that CMake 4 no longer accepts.
     "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
     "BUILD_TESTING": "OFF",
     "EXECUTORCH_BUILD_DEVTOOLS": "ON",
@@ -53,7 +53,7 @@ _OPTIONS = {
     "EXECUTORCH_XNNPACK_ENABLE_KLEIDI": "ON",
     "FLATCC_ALLOW_WERROR": "OFF",
 }
-# XNNPACK sets its log level as a definition of its own; flags come after definitions, so this one counts.
+# XNNPACK sets its log level with its own definition; flags come after definitions, so this one wins.
 # Without the second, Android's log would go to logcat and not to the runner's stderr.
 _TRACE_FLAGS = "-UXNN_LOG_LEVEL -DXNN_LOG_LEVEL=5 -DXNN_LOG_TO_STDIO=1"
 
@@ -72,7 +72,7 @@ class Preset:
 
 
 def preset_for(platform: str, sme2: str, *, ndk: Path | None = None, trace: bool = False) -> Preset:
-    """The preset of one arm. Without an NDK, an Android preset names the place of one only."""
+    """The preset of one arm. Without an NDK, an Android preset has a placeholder for its path."""
     return Preset(
         name=f"sme2-{platform}-{sme2}" + ("-trace" if trace else ""),
         cache={
@@ -87,7 +87,7 @@ def preset_for(platform: str, sme2: str, *, ndk: Path | None = None, trace: bool
 
 
 def platform_variables(platform: str) -> dict[str, str]:
-    """What both ExecuTorch and our runner are configured with on a platform."""
+    """The variables with which both ExecuTorch and our runner are configured on a platform."""
     if platform == "android":
         # The C++ library is linked in: the runner is one file to push.
         return {
@@ -105,7 +105,7 @@ def toolchain_file(ndk: Path | None) -> str:
 
 
 def _trace_variables() -> dict[str, str]:
-    # A value in the cache takes the place of the environment's, so that is part of it.
+    # A cache value replaces the one from the environment, so it has to include that.
     return {
         f"CMAKE_{language}_FLAGS": f"{os.environ.get(variable, '')} {_TRACE_FLAGS}".strip()
         for language, variable in (("C", "CFLAGS"), ("CXX", "CXXFLAGS"))
@@ -123,7 +123,7 @@ def presets_text(presets: list[Preset]) -> str:
 
 
 def foreign_user_presets(checkout: Path) -> Path | None:
-    """The checkout's user-presets file when it is there and not ours."""
+    """The checkout's user-presets file, if there is one and it is not ours."""
     path = checkout / USER_PRESETS
     if not path.exists() and not path.is_symlink():
         return None
@@ -136,7 +136,7 @@ def foreign_user_presets(checkout: Path) -> Path | None:
 
 def foreign_presets_error(path: Path) -> BuildError:
     return BuildError(
-        f"{path} exists and is not from here",
+        f"{path} exists and was not written by sme2_assets",
         "Move it away while the runner is built, or build from another clone "
         "(git worktree add <folder>/executorch).",
     )
@@ -144,7 +144,7 @@ def foreign_presets_error(path: Path) -> BuildError:
 
 @contextmanager
 def user_presets(checkout: Path, presets: list[Preset]) -> Iterator[Path]:
-    """The presets in the checkout while the block runs. One left by a build that was killed is replaced."""
+    """Puts the presets in the checkout while the block runs. A file left by a killed build is replaced."""
     if (foreign := foreign_user_presets(checkout)) is not None:
         raise foreign_presets_error(foreign)
     path = checkout / USER_PRESETS

@@ -1,11 +1,11 @@
 """From the recording of a kernels pass to its samples file.
 
-The runner records where every thread was: module and address. Which function that is, nobody looks up in the
-measured process: it is found here, in the very files that ran. The samples file that results is complete in
-itself; the recording and the files are not needed to read it.
+The runner records where every thread was: module and address. The function is not looked up in the measured
+process but here, in the very files that ran. The resulting samples file is self-contained; the recording and
+the files are not needed to read it.
 
-A file stands for a module if its build id is the recorded one, and each instruction that was recorded is in
-it. Without such a file, as for the C library of a phone, samples keep module and address, and have no name.
+A file matches a module if it has the recorded build id and contains every recorded instruction. Without such
+a file, as for the C library of a phone, samples keep module and address but have no name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Module(Part):
     path: StrictStr
     build_id: StrictStr | None
     image: Annotated[StrictStr, Field(pattern=r"^([0-9a-f]{2})*$")] | None
-    """Its bytes, where it is in no file: what the kernel maps into every process."""
+    """Its bytes, if it is not in a file: what the kernel maps into every process."""
 
     @property
     def name(self) -> str:
@@ -73,10 +73,10 @@ class _Recording(SamplerDocument):
 def write_samples(recording: Path, samples: Path, folders: Iterable[Path], log: Log = lambda _: None) -> None:
     """Writes the samples file of a recording.
 
-    A module is looked for at its own path, and by its name in `folders`: where it ran may be another machine.
+    A module is looked for at its own path, and by name in `folders`: it may have run on another machine.
     """
     named = _named(_Recording.read(recording), list(folders), log)
-    # In one line: an indented column would have a line for each sample.
+    # On one line: an indented column would have a line for each sample.
     content = json.dumps({"schema": named.VERSION, **named.as_json()})
     samples.write_text(content + "\n", encoding="utf-8")
 
@@ -115,7 +115,7 @@ def _named(recording: _Recording, folders: Sequence[Path], log: Log) -> SamplesF
 def _image_of(
     module: _Module, words: Sequence[tuple[int, int | None]], folders: Sequence[Path], log: Log
 ) -> BinaryImage | None:
-    """What of the module's functions can be told; None where there is no file that ran."""
+    """The functions of the module; None if the file that ran is not here."""
     own = [Path(module.path)] if module.path.startswith("/") else []
     files = [path for path in (*own, *(folder / module.name for folder in folders)) if path.is_file()]
     for source in files if module.image is None else [bytes.fromhex(module.image)]:
@@ -128,6 +128,6 @@ def _image_of(
                     image.function_at(address)  # a damaged table shows here
                 return image
         except (OSError, ValueError) as error:
-            log(f"{module.name} cannot be read for the names of its functions: {error}")
+            log(f"{module.name}: the names of its functions cannot be read: {error}")
     log(f"functions of {module.name or 'a module'} have no names: the file that ran is not on this machine")
     return None

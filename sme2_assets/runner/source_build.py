@@ -1,12 +1,13 @@
 """Builds `sme2_runner` from a user's ExecuTorch checkout: for Android with the NDK, for macOS, for Linux.
 
-ExecuTorch is configured with presets of ours (`presets.py`), built and installed into a folder of this
-package's own; then the runner's sources are built against that. SME2 on and off are two binaries here. What
-each was made of is recorded (`build_record.py`); two that differ in more than the SME switches are no pair.
+ExecuTorch is configured with our presets (`presets.py`), built and installed into a folder that belongs to
+this package; then the runner's sources are built against that. SME2 on and off are two binaries here. What
+each was made from is recorded (`build_record.py`); two that differ in more than the SME switches are not a
+pair.
 
 A binary is stored like the wheel's runner, under the hash of all it is made from: `artifacts/runners/<key>/`
-with `sme2_runner`, `manifest.json` and `build.json`. It appears there when all of it succeeded. A build that
-was interrupted is continued by the next one of the same sources, and thrown away by one of others.
+with `sme2_runner`, `manifest.json` and `build.json`. It appears there once everything has succeeded. An
+interrupted build is continued by the next one of the same sources, and discarded by one of other sources.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ _PROGRESS_S = 5.0
 
 @dataclass(frozen=True)
 class SourcePair:
-    """The two arms of a platform, seen to differ in the SME switches alone."""
+    """The two arms of a platform, checked to differ only in the SME switches."""
 
     on: RunnerBinary
     off: RunnerBinary
@@ -142,7 +143,7 @@ def runner_steps(request: SourceRequest, sme2: str, places: Places, version: str
         "CMAKE_MAKE_PROGRAM": str(find_tool("ninja")),
         "CMAKE_BUILD_TYPE": "Release",
         "CMAKE_EXPORT_COMPILE_COMMANDS": "ON",
-        # Named outright: Android's toolchain file lets CMake look for packages inside the NDK alone.
+        # Named explicitly: Android's toolchain file lets CMake look for packages only inside the NDK.
         "executorch_DIR": str(places.install / "lib" / "cmake" / "ExecuTorch"),
         "SME2_EXECUTORCH_CHECKOUT": str(request.checkout),
         "SME2_EXECUTORCH_VERSION": version,
@@ -187,7 +188,7 @@ class BuildPlan:
 
 
 def plan(request: SourceRequest, artifacts: Path) -> BuildPlan:
-    """The commands and the manifests of both arms as far as they are known before building."""
+    """The commands and the manifests of both arms, as far as they are known before building."""
     steps, records = {}, {}
     try:
         state = checkout_state(request.checkout)
@@ -222,7 +223,7 @@ def build_source_runner(artifacts: Path, request: SourceRequest, sme2: str, *, l
         raise BuildError(found[0].what, found[0].remedy + others)
     runners = Path(artifacts).resolve() / "runners"
     runners.mkdir(parents=True, exist_ok=True)
-    # One build from a checkout at a time: its user-presets file is one.
+    # One build from a checkout at a time: it has only one user-presets file.
     lock = runners / f"{_work_name(request)}.lock"
     with one_at_a_time(lock, "runner: waiting for another build from the same checkout", log):
         state = checkout_state(request.checkout)
@@ -237,17 +238,17 @@ def build_source_runner(artifacts: Path, request: SourceRequest, sme2: str, *, l
 
 
 def _work_name(request: SourceRequest, *arm: str) -> str:
-    """The folder that an arm is built in; without an arm, what the folders of a checkout begin with."""
+    """The folder that an arm is built in; without an arm, the common prefix of a checkout's folders."""
     checkout = sha256_of_text(str(request.checkout.resolve()))[:8]
     return "-".join((f".source-{checkout}", *((request.platform, arm[0], arm[1][:16]) if arm else ())))
 
 
 def source_key(request: SourceRequest, sme2: str, state: CheckoutState) -> str:
-    """The hash of all that decides what the binary is."""
+    """The hash of everything that determines the binary."""
     preset = request.preset(sme2)
     parts = {
         "checkout": asdict(state),
-        # The folder is in it: debug information and assertions name files by their path.
+        # The folder counts, because debug information and assertions name files by their path.
         "folder": str(request.checkout.resolve()),
         "preset": preset.as_json(),
         "ndk": _ndk(request),
@@ -294,13 +295,13 @@ def _cached(final: Path, log: Log) -> RunnerBinary | None:
         binary = load_runner(final)
         BuildRecord.read(final)
     except BuildError as error:
-        log(f"runner {final.name}: stored one is not usable, building again ({error.what})")
+        log(f"runner {final.name}: the stored one is not usable, building again ({error.what})")
         return None
     return binary
 
 
 def _remove_other_builds(work: Path) -> None:
-    """Clears what builds of other states of the sources left. The lock of the checkout is held."""
+    """Removes what builds of other states of the sources left. The lock of the checkout is held."""
     prefix = work.name.rsplit("-", 1)[0]
     for other in work.parent.glob(f"{prefix}-*"):
         if other != work:
@@ -367,7 +368,7 @@ def _build(
         "sme2": sme2,
         "trace": request.trace,
         "build_seconds": round(time.monotonic() - started, 3),
-        # Everything of ExecuTorch is linked in; what else was installed lies beside the binary.
+        # All of ExecuTorch is linked in; anything else that was installed is next to the binary.
         "library_dir": ".",
         "files": {path.name: {"sha256": sha256_of_file(path)} for path in sorted(places.staged.iterdir())},
     }
@@ -458,14 +459,14 @@ def _every_few_seconds(log: Log) -> Log:
 
 
 def remember(store: Store, request: SourceRequest, sme2: str, binary: RunnerBinary) -> None:
-    """Makes a binary the current one of its platform and state. Trace builds are kept apart: no times."""
+    """Makes a binary the current one of its platform and state. Trace builds, never timed, are kept apart."""
     store.set_current(request.kind, f"{request.platform}-sme2_{sme2}", binary.path.parent.name)
 
 
 def current_source_runner(
     store: Store, platform: str, sme2: str, *, trace: bool = False
 ) -> RunnerBinary | None:
-    """The binary of one arm that was built last; None when there is none."""
+    """The binary of one arm that was built last; None if there is none."""
     name = store.current(TRACE_KIND if trace else RUNNER_KIND, f"{platform}-sme2_{sme2}")
     return load_runner(store.artifacts / "runners" / name) if name else None
 
@@ -486,18 +487,18 @@ def source_pair(store: Store, platform: str, *, trace: bool = False) -> SourcePa
         raise BuildError(
             f"The two runners for {platform} are not a pair: they differ in more than the SME switches."
             f"\n{listed}{more}",
-            build + ", without a change of the checkout or of tools in between.",
+            build + ", without changing the checkout or the tools in between.",
         )
     return SourcePair(on, off)
 
 
 def record_faults(on: RunnerBinary, off: RunnerBinary) -> list[Difference]:
-    """What keeps two stored runners from being a pair."""
+    """Why two stored runners are not a pair."""
     return pair_difference(BuildRecord.read(on.path.parent), BuildRecord.read(off.path.parent))
 
 
 def kernel_fault(binary: RunnerBinary, sme2: str) -> str | None:
-    """Why a stored runner does not fit its SME2 state, looked up in the binary itself."""
+    """Why a stored runner does not fit its SME2 state, judged by the binary itself."""
     found: BinaryKernels = kernels_in(binary.path)
     if (fault := found.fault(sme2)) is None:
         return None

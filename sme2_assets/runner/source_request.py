@@ -1,4 +1,4 @@
-"""What is asked of a build from source, and what stands in its way, all found before any work.
+"""A request for a build from source, and everything that would stop it, found before any work.
 
 Belongs here: the request, and the checks of host, tools, NDK and checkout, each with its remedy.
 """
@@ -25,9 +25,9 @@ from sme2_assets.runner.presets import (
     preset_for,
 )
 
-# Public builds of ExecuTorch with SME2 use this one and newer.
+# Public builds of ExecuTorch with SME2 use this one or newer.
 MINIMUM_NDK = 26
-# What a session measures with, and what only prints which kernels XNNPACK registers.
+# A runner for measuring, and one that only prints which kernels XNNPACK registers.
 RUNNER_KIND = "source_runner"
 TRACE_KIND = "trace_runner"
 
@@ -91,7 +91,7 @@ class BuildProblem:
 
 
 def problems(request: SourceRequest) -> list[BuildProblem]:
-    """All that would stop a build, found before any work."""
+    """Everything that would stop a build, found before any work."""
     found = []
     for look in (_host_problem, _tool_problem, _ndk_problem, _presets_problem, _checkout_problems):
         try:
@@ -148,13 +148,13 @@ def _checkout_problems(request: SourceRequest) -> list[BuildProblem]:
         found.append(
             BuildProblem(
                 f"The checkout's folder is named {request.checkout.resolve().name!r}",
-                "Its CMake project accepts no name but `executorch`: rename the folder.",
+                "Its CMake project accepts only the name `executorch`: rename the folder.",
             )
         )
     if state.missing_submodules:
         found.append(
             BuildProblem(
-                f"Submodules of {request.checkout} are not there: {', '.join(state.missing_submodules)}",
+                f"Submodules of {request.checkout} are missing: {', '.join(state.missing_submodules)}",
                 f"Run: git -C {shlex.quote(str(request.checkout))} submodule update --init --recursive",
             )
         )
@@ -188,7 +188,7 @@ def _release(version: str) -> tuple[int, int]:
 
 
 def ndk_version(ndk: Path | None) -> str:
-    """The NDK's version as it says itself. None at all, a broken one or an old one is a BuildError."""
+    """The version that the NDK states. A missing, broken or old one is a BuildError."""
     get = "Get one with Android Studio's SDK manager or `sdkmanager 'ndk;28.2.13676358'`"
     if ndk is None:
         raise BuildError("No Android NDK is named", f"{get}, and name it: --ndk DIR, or $ANDROID_NDK.")

@@ -1,14 +1,14 @@
-"""Which function of a program or library an address lies in, as the file on the disk tells it.
+"""Which function of a program or library an address is in, according to the file on disk.
 
-Belongs here: reading ELF and Mach-O files of 64 bits for names and boundaries of functions. Nothing is run.
+Belongs here: reading names and boundaries of functions from 64-bit ELF and Mach-O files. Nothing is run.
 Addresses count from where the file's first byte is mapped. A function's boundaries come from, in this order:
 
 1. the exported symbol around the address, which also names the function;
 2. the unwind tables, which stripped libraries keep (ELF), or the list of function starts (Mach-O);
 3. the code itself (ELF for AArch64): hand-written assembly is in neither table, and shows as a gap between
-   known functions. There a function starts after a return or jump that no branch leads across.
+   known functions. There a function starts after a return or jump that no branch crosses.
 
-Where none of them tells, the instruction stands for itself.
+Where none of these helps, the instruction stands for itself.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _DAMAGES = (struct.error, IndexError, OverflowError)
 
 
 class BinaryImage(ABC):
-    """The functions of one program or library. ValueError where the file is none, or a damaged one."""
+    """The functions of one program or library. ValueError if the file is neither, or is damaged."""
 
     build_id: str | None
-    """What tells this build from every other, in hexadecimal digits; None where the file has none."""
+    """Identifies this build, in hexadecimal digits; None if the file has no such id."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -67,7 +67,7 @@ def _image_of_file(path: Path, _size: int, _mtime_ns: int) -> BinaryImage:
 
 
 def image_of(content: bytes) -> BinaryImage:
-    """The functions of a file's content, or of what is mapped of a file that is on no disk."""
+    """The functions of a file's content, or of a mapped image that is not on disk."""
     try:
         if content[:6] == b"\x7fELF\x02\x01":
             return _ElfImage(content)
@@ -75,7 +75,7 @@ def image_of(content: bytes) -> BinaryImage:
             return _MachOImage(content)
     except _DAMAGES as error:
         raise ValueError(f"it is damaged: {error}") from error
-    raise ValueError("it is neither a little-endian ELF nor a Mach-O file of 64 bits")
+    raise ValueError("it is neither a 64-bit little-endian ELF nor a 64-bit Mach-O file")
 
 
 def _text(content: bytes, at: int) -> str:
@@ -139,7 +139,7 @@ class _ElfImage(BinaryImage):
         return None
 
     def _offset(self, place: int) -> int | None:
-        """Where in the file that lies which is mapped at `place`."""
+        """The offset in the file of what is mapped at `place`."""
         for header in self.loaded:
             if header.address <= place < header.address + header.size:
                 return header.offset + place - header.address
@@ -148,14 +148,14 @@ class _ElfImage(BinaryImage):
     def _offset_of_table(self, place: int) -> int:
         offset = self._offset(place)
         if offset is None:
-            raise IndexError("a table lies outside the file")
+            raise IndexError("a table is outside the file")
         return offset
 
-    # Names: as dladdr of the C library chooses them.
+    # Names, chosen as dladdr of the C library does.
 
     @cached_property
     def _symbols(self) -> tuple[npt.NDArray[np.void], int]:
-        """Exported symbols in the order of their table, and where their names are."""
+        """Exported symbols in table order, and where their names are."""
         if self.dynamic is None:
             return np.zeros(0, _SYMBOL), 0
         entries: dict[int, int] = {}
@@ -185,7 +185,7 @@ class _ElfImage(BinaryImage):
         return table[kept], self._offset_of_table(entries[_DT_STRTAB])
 
     def _hashed(self, at: int) -> tuple[int, int]:
-        """First and end of the symbols that a GNU hash table lists; they are the last of their table."""
+        """Start and end of the symbols that a GNU hash table lists; they are the last of their table."""
         buckets, first, bloom, _ = struct.unpack_from("<IIII", self.content, at)
         at += 16 + 8 * bloom
         last = max(struct.unpack_from(f"<{buckets}I", self.content, at), default=0)
@@ -197,10 +197,10 @@ class _ElfImage(BinaryImage):
         return first, last + 1
 
     def _symbol_at(self, place: int) -> tuple[int, str] | None:
-        """The symbol around `place` that starts last, and of several the first in the table."""
+        """The symbol around `place` that starts last; of several, the first in the table."""
         symbols, names = self._symbols
         start = symbols["value"]
-        # Of a symbol without a size only its own address is known.
+        # A symbol without a size covers only its own address.
         sized = (symbols["size"] != 0) & (symbols["section"] != 0)
         around = (start <= place) & (np.where(sized, place - start < symbols["size"], start == place))
         found = np.flatnonzero(around)
@@ -213,11 +213,11 @@ class _ElfImage(BinaryImage):
 
     @cached_property
     def _unwind_starts(self) -> npt.NDArray[np.int64]:
-        """Starts and descriptions of functions, ordered by start; none where the table has another form."""
+        """Starts and descriptions of functions, ordered by start; empty if the table has another form."""
         nothing = np.zeros((0, 2), np.int64)
         if self.unwind is None or (at := self._offset(self.unwind)) is None:
             return nothing
-        # Version, and encodings: what linkers write is pairs of 32-bit offsets from the table's own start.
+        # Version and encodings: linkers write pairs of 32-bit offsets from the table's own start.
         if self.content[at : at + 4] != b"\x01\x1b\x03\x3b":
             return nothing
         (count,) = struct.unpack_from("<I", self.content, at + 8)
@@ -225,7 +225,7 @@ class _ElfImage(BinaryImage):
         return pairs.astype(np.int64) + self.unwind
 
     def _described_end(self, start: int, description: int) -> int:
-        """Where a function ends; its start where the description is in a form that is not known here."""
+        """Where a function ends; its start if the description is in a form not known here."""
         at = self._offset_of_table(description)
         _length, back = struct.unpack_from("<II", self.content, at)
         width = {0: 8, 2: 2, 3: 4, 4: 8}.get(self._encoding(at + 4 - back) & 7)
@@ -274,7 +274,7 @@ class _ElfImage(BinaryImage):
 
 
 def _pointer_encoding(content: bytes, at: int) -> int:
-    """The encoding of addresses that a common record (CIE) of .eh_frame names; 0 (absolute) if none."""
+    """The encoding of addresses that a common record (CIE) of .eh_frame specifies; 0 (absolute) if none."""
     version = content[at + 8]
     augmentation = _text(content, at + 9)
     at += 9 + len(augmentation) + 1
@@ -298,7 +298,7 @@ def _pointer_encoding(content: bytes, at: int) -> int:
 
 
 def _leb128(content: bytes, at: int) -> tuple[int, int]:
-    """An unsigned number of variable length, and where it ends."""
+    """A variable-length unsigned number, and where it ends."""
     value = shift = 0
     while True:
         byte = content[at]
@@ -312,13 +312,13 @@ _NOP = 0xD503201F
 
 
 def function_starts(code: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
-    """Where functions begin in AArch64 code: after a return or jump, where no branch leads across."""
+    """Where functions begin in AArch64 code: after a return or jump that no branch crosses."""
     words = code.astype(np.int64)
     count = len(words)
     here = np.arange(count)
     target = here + _branch_distance(words)
     inside = (target != here) & (target >= 0) & (target < count)
-    # How many branches lead across the border before each word, as differences from border to border.
+    # How many branches cross the boundary before each word, as differences from boundary to boundary.
     across = np.zeros(count + 1, np.int64)
     np.add.at(across, np.minimum(here, target)[inside] + 1, 1)
     np.add.at(across, np.maximum(here, target)[inside] + 1, -1)
@@ -332,7 +332,7 @@ def function_starts(code: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
 
 
 def _branch_distance(words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How many words away each branch leads; 0 for what is none. Calls are none."""
+    """How many words away each branch leads; 0 for anything else, including calls."""
     jump = words & 0xFC000000 == 0x14000000
     on_condition_or_zero = (words & 0xFF000000 == 0x54000000) | (words & 0x7E000000 == 0x34000000)
     on_bit = words & 0x7E000000 == 0x36000000
@@ -397,7 +397,7 @@ class _MachOImage(BinaryImage):
         place = address + self.first
         start = _last_before(self.starts, place)
         name = _last_before(self.named, place)
-        # Symbols have no size here: one that stands before the function belongs to another.
+        # Symbols have no size here: one before the start of the function belongs to another.
         if name is not None and (start is None or start <= name):
             return name - self.first, self.names[name]
         return (place if start is None else start) - self.first, None

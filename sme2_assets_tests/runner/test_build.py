@@ -205,18 +205,19 @@ def test_the_room_imports_no_torch():
 
 def test_a_build_for_another_machine_does_not_depend_on_where_its_tools_are(tmp_path: Path):
     """A data folder can be moved: the compiler and the libraries that were fetched into it move along."""
+    tools = find_toolchain()
     here = replace(
-        find_toolchain(),
+        tools,
         target="Linux another",
         options=("-DCMAKE_SYSTEM_PROCESSOR=another",),
         compiler=(str(tmp_path / "here" / "another-g++"),),
-        executorch_dir=tmp_path / "here" / "executorch",
+        sdk=replace(tools.sdk, folder=tmp_path / "here" / "executorch"),
     )
     there = replace(
         here,
         compiler=(str(tmp_path / "there" / "another-g++"),),
-        executorch_dir=tmp_path / "there" / "executorch",
+        sdk=replace(tools.sdk, folder=tmp_path / "there" / "executorch"),
     )
     assert here.is_cross
     assert source_hash(build.NATIVE_DIR, here) == source_hash(build.NATIVE_DIR, there)
-    assert source_hash(build.NATIVE_DIR, here) != source_hash(build.NATIVE_DIR, find_toolchain())
+    assert source_hash(build.NATIVE_DIR, here) != source_hash(build.NATIVE_DIR, tools)

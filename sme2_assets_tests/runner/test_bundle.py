@@ -16,7 +16,7 @@ import pytest
 
 from sme2_assets.errors import BuildError
 from sme2_assets.models.artifact import ExportedModel
-from sme2_assets.runner import cross
+from sme2_assets.runner import sdk
 from sme2_assets.runner.build import RunnerBinary, load_runner
 from sme2_assets.runner.bundle import build_bundle, host_is_target
 from sme2_assets.runner.failures import read_cpu_facts
@@ -194,10 +194,36 @@ def test_a_wheel_that_is_not_what_it_says_is_refused(
     wheel = tmp_path / "executorch-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(name, b"content")
-        archive.writestr("executorch-1.0.dist-info/RECORD", f"{name},{cross._record_hash(recorded)},7\n")
+        archive.writestr("executorch-1.0.dist-info/RECORD", f"{name},{sdk._record_hash(recorded)},7\n")
     with pytest.raises(BuildError, match=complaint):
-        cross._unpack_wheel(wheel, "1.0", tmp_path / "sdk" / "deep")
+        sdk._unpack_wheel(wheel, "1.0", tmp_path / "sdk" / "deep")
     assert not (tmp_path / "escaped").exists()
+
+
+def test_a_version_that_does_not_exist_or_has_no_libraries_is_told_from_no_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real pip, with a folder in place of the index."""
+    index = tmp_path / "index"
+    index.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+
+    def refused(version: str) -> str:
+        with pytest.raises(BuildError) as raised:
+            sdk.fetch_sdk(version, "Linux aarch64", tmp_path / "tools", log=_silent)
+        return str(raised.value)
+
+    assert "package index does not answer" in refused("9.8.7")
+    info = "executorch-9.8.7.dist-info"
+    with zipfile.ZipFile(index / "executorch-9.8.7-py3-none-manylinux_2_28_aarch64.whl", "w") as archive:
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: executorch\nVersion: 9.8.7\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: false\n")
+        archive.writestr(f"{info}/RECORD", "")
+    assert "ExecuTorch 9.8.7 has no C++ libraries" in refused("9.8.7")
+    assert "There is no ExecuTorch 9.9.9 for aarch64 Linux" in (told := refused("9.9.9"))
+    assert "Choose another version: 9.8.7." in told
+    assert not [path for path in (tmp_path / "tools" / "executorch").iterdir() if path.is_dir()]
 
 
 def test_a_file_that_is_no_whole_program_is_told_from_one(bundle: RunnerBinary, tmp_path: Path) -> None:
@@ -206,7 +232,7 @@ def test_a_file_that_is_no_whole_program_is_told_from_one(bundle: RunnerBinary, 
     assert "libexecutorch.so" in read_needs(bundle.path).libraries
     broken = tmp_path / "broken"
     for text, complaint in (
-        (b"#!/bin/sh\n", "no ELF"),
+        (b"#!/bin/sh\n", "not an ELF"),
         (b"\x7fELF\x01\x01" + bytes(60), "64-bit"),
         (content[:200], "damaged"),
         (content[:4096], "damaged"),

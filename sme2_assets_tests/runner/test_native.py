@@ -35,7 +35,7 @@ class Sanitized:
 def sanitized(artifacts_dir: Path) -> Sanitized:
     """The runner and its unit tests with checks of memory and undefined behaviour: one build for all."""
     tools = find_toolchain()
-    digest = hashlib.sha256(f"{tools.compiler_id} {tools.executorch_record_sha256}".encode())
+    digest = hashlib.sha256(f"{tools.compiler_id} {tools.sdk.record_sha256}".encode())
     for folder in (NATIVE_DIR, TESTS_DIR):
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             digest.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
@@ -47,7 +47,7 @@ def sanitized(artifacts_dir: Path) -> Sanitized:
             configure = [
                 *(str(tools.cmake), "-G", "Ninja", "-S", str(TESTS_DIR), "-B", str(build)),
                 f"-DCMAKE_MAKE_PROGRAM={tools.ninja}",
-                f"-DCMAKE_PREFIX_PATH={tools.executorch_dir}",
+                f"-DCMAKE_PREFIX_PATH={tools.sdk.folder}",
                 # Unknown to CMake, so it adds neither optimisation, which takes longest, nor NDEBUG.
                 "-DCMAKE_BUILD_TYPE=Sanitized",
                 f"-DSME2_NATIVE_DIR={NATIVE_DIR}",

@@ -417,11 +417,11 @@ def test_each_obstacle_is_named_with_its_remedy(checkout: Path, tmp_path: Path):
     assert "checkout v" in said(request)
 
     git(checkout, "submodule", "--quiet", "deinit", "-f", XNNPACK)
-    assert f"not there: {XNNPACK}" in said(request)
+    assert f"are missing: {XNNPACK}" in said(request)
     assert "submodule update --init --recursive" in said(request)
 
     renamed = checkout.rename(tmp_path / "et")
-    assert "no name but `executorch`" in said(replace(request, checkout=renamed))
+    assert "only the name `executorch`" in said(replace(request, checkout=renamed))
     (renamed / "CMakeLists.txt").unlink()
     assert "no CMakeLists.txt" in said(replace(request, checkout=renamed))
     plain = tmp_path / "plain"
@@ -437,7 +437,7 @@ def test_each_obstacle_is_named_with_its_remedy(checkout: Path, tmp_path: Path):
 def test_presets_of_the_users_own_are_never_overwritten(checkout: Path, tmp_path: Path):
     theirs = checkout / USER_PRESETS
     theirs.write_text('{"version": 6}\n')
-    with pytest.raises(BuildError, match="not from here"):
+    with pytest.raises(BuildError, match="not written by sme2_assets"):
         build_source_runner(tmp_path / "a", SourceRequest.of(checkout, "linux"), "on", log=print)
     assert theirs.read_text() == '{"version": 6}\n'
     theirs.write_text(presets_text([]))

@@ -44,6 +44,14 @@ TEST(flags_are_read_in_both_forms) {
   CHECK_FAILS(ExitCode::usage, "--iterations-cap 1 is below --iterations 2", with({"--iterations-cap", "1"}));
 }
 
+TEST(roofs_are_measured_without_a_program) {
+  const Options options = parse({"--roofs", "r.json", "--threads", "2", "--cpus=0"});
+  CHECK(options.action == sme2::Action::roofs);
+  CHECK(options.roofs == "r.json");
+  CHECK_FAILS(ExitCode::usage, "--roofs also wants --threads", parse({"--roofs", "r.json"}));
+  CHECK_FAILS(ExitCode::usage, "is for running a program", with({"--roofs", "r.json"}));
+}
+
 TEST(each_missing_flag_is_named) {
   for (size_t i = 0; i < kWhole.size(); i += 2) {
     std::vector<std::string> words = kWhole;

@@ -104,6 +104,7 @@ const std::map<std::string, Setter> kValueFlags = {
     {"--op-library", [](Options& o, const std::string&, const std::string& v) { o.op_libraries.push_back(v); }},
     {"--steps",
      [](Options& o, const std::string& f, const std::string& v) { o.steps = parse_count(f, v, 1, kMostSteps); }},
+    {"--roofs", [](Options& o, const std::string&, const std::string& v) { o.roofs = v; }},
     {"--qos", [](Options& o, const std::string&, const std::string& v) { o.qos = parse_qos(v); }},
     {"--cpus", [](Options& o, const std::string& f, const std::string& v) { o.cpus = parse_cpus(f, v); }},
     {"--warmup",
@@ -173,7 +174,19 @@ void check_pass(const Options& options, const std::set<std::string>& given) {
   }
 }
 
-// The flags that stand alone: they print something and leave.
+// Which flags make sense without a program.
+void check_roofs(const std::set<std::string>& given) {
+  if (given.count("--threads") == 0) {
+    throw usage_error("--roofs also wants --threads T");
+  }
+  for (const std::string& flag : given) {
+    if (flag != "--roofs" && flag != "--threads" && flag != "--cpus" && flag != "--qos") {
+      throw usage_error(flag + " is for running a program, --roofs runs none");
+    }
+  }
+}
+
+// The flags that stand alone: they print something and exit.
 bool parse_informative(const std::vector<std::string>& words, Options& options) {
   static const std::map<std::string, Action> actions = {
       {"--help", Action::help}, {"-h", Action::help}, {"--version", Action::version}, {"--cpu", Action::cpu}};
@@ -206,6 +219,11 @@ Options parse_args(int argc, char** argv) {
     }
     kValueFlags.at(flag)(options, flag, value);
   }
+  if (seen.count("--roofs") != 0) {
+    check_roofs(seen);
+    options.action = Action::roofs;
+    return options;
+  }
   for (const char* flag : {"--model", "--pass", "--warmup", "--iterations", "--threads", "--result", "--outputs"}) {
     if (seen.count(flag) == 0) {
       throw usage_error(std::string(flag) + " is missing");
@@ -234,6 +252,7 @@ const char* help_text() {
               --result result.json --outputs DIR [--etdump trace.etdump] [--method forward]
               [--samples samples.json] [--sample-period-us U] [--sample-capacity S] [--slowdown-percent P]
               [--data M.ptd] [--op-library L.so ...] [--steps S] [--cpus 0-3,7] [--qos CLASS]
+  sme2_runner --roofs roofs.json --threads T [--cpus 0-3,7] [--qos CLASS]
   sme2_runner --help | --version | --cpu
 
   --model FILE       the program (.pte)
@@ -272,6 +291,8 @@ const char* help_text() {
   --slowdown-percent P
                      only to test what finds slow-downs: after each inference busy-wait P % of its time
                      and count that in (0 to 1000, 0 unless told); the trace is not slowed
+  --roofs FILE       run no program; measure what plain code reaches here with 1 and with T threads: 32-bit
+                     multiply-accumulates of 128-bit vectors, and reading 128 MiB. It is no limit of the SME unit
   --cpu              print what the CPU offers, and what is masked, as JSON
 
 Environment: SME2_RUNNER_SME2=off hides SME and SME2 from the kernels (on unless told).

@@ -7,7 +7,7 @@
 
 namespace sme2 {
 
-enum class Action { run, help, version, cpu };
+enum class Action { run, help, version, cpu, roofs };
 enum class Pass { latency, etdump, kernels };
 
 struct Options {
@@ -34,6 +34,7 @@ struct Options {
   uint32_t steps = 1;
   std::vector<int64_t> cpus;  // ascending; empty: not bound
   std::string qos;            // empty: not asked for
+  std::string roofs;          // with Action::roofs: the file to write
 };
 
 Options parse_args(int argc, char** argv);

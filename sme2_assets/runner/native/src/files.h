@@ -12,7 +12,7 @@ void write_file(const std::string& path, const void* data, size_t size);
 // A file of an earlier run must not pass for one of this run.
 void remove_stale_file(const std::string& path);
 
-// Says early, before minutes of inferences, that `path` could not be written at the end.
+// Fails early, before minutes of inferences, if `path` could not be written at the end.
 void check_writable(const std::string& path);
 
 void make_directory(const std::string& path);

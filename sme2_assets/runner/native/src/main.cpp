@@ -28,6 +28,7 @@
 #include "placement.h"
 #include "recording_file.h"
 #include "result.h"
+#include "roofs.h"
 #include "sampler.h"
 #include "steady.h"
 #include "stretch.h"
@@ -140,7 +141,7 @@ void load_op_libraries(const Options& options) {
   }
 }
 
-// A program with state: what it gives step by step, from its initial state. It has that again afterwards.
+// The outputs of a program with state, step by step from its initial state, which is restored afterwards.
 std::vector<Array> run_steps(MethodRunner& runner, const Options& options) {
   std::vector<Array> outputs;
   if (options.steps == 1) {
@@ -214,7 +215,7 @@ void measure(MethodRunner& runner, const Options& options, RunResult& result, co
 Recording measure_sampled(MethodRunner& runner, const Options& options, RunResult& result) {
   Sampler sampler(static_cast<int64_t>(options.sample_period_us) * 1000, options.sample_capacity, options.threads);
   sampler.start();
-  // The sampler would see the reading of conditions too.
+  // The sampler would also see conditions being read.
   measure(runner, options, result, [] {});
   return sampler.stop();
 }
@@ -323,6 +324,16 @@ void run(const Options& options) {
   print_summary(options, result);
 }
 
+void measure_roofs(const Options& options) {
+  place(options);
+  remove_stale_file(options.roofs);
+  check_writable(options.roofs);
+  set_thread_count(options.threads);
+  place_pool(options);
+  const std::string json = roofs_json(options.threads);
+  write_file(options.roofs, json.data(), json.size());
+}
+
 void dispatch(int argc, char** argv) {
   const Options options = parse_args(argc, argv);
   if (options.action == Action::help) {
@@ -334,6 +345,8 @@ void dispatch(int argc, char** argv) {
     JsonWriter json;
     write_json(json, read_cpu_info());
     std::printf("%s\n", json.str().c_str());
+  } else if (options.action == Action::roofs) {
+    measure_roofs(options);
   } else {
     run(options);
   }

@@ -240,7 +240,7 @@ MethodRunner::MethodRunner(const std::string& model, const std::string& method, 
   if (!data.empty()) {
     state_->load_data(data);
   }
-  state_->meta();  // a method that is not there should be told before the inputs are read
+  state_->meta();  // a missing method is reported before the inputs are read
 }
 
 MethodRunner::~MethodRunner() = default;
@@ -301,7 +301,7 @@ void MethodRunner::start_again_every(uint32_t steps) {
   s.set_back();
 }
 
-// Mutable buffers are in planned memory, as everything that an inference writes.
+// Mutable buffers are in planned memory, like everything else that an inference writes.
 void MethodRunner::State::set_back() {
   for (size_t i = 0; i < initial.size(); ++i) {
     std::memcpy(planned[i].data.get(), initial[i].data(), initial[i].size());

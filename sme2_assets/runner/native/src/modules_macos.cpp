@@ -21,7 +21,7 @@ Module described(const mach_header_64* header, int64_t slide, const char* path) 
     if (command.cmd == LC_SEGMENT_64) {
       segment_command_64 segment = {};
       std::memcpy(&segment, at, sizeof(segment));
-      // Without any right it is the empty page at zero.
+      // A segment without any permission is the empty page at zero.
       if (segment.initprot != VM_PROT_NONE) {
         const uint64_t start = segment.vmaddr + static_cast<uint64_t>(slide);
         module.segments.push_back({start, start + segment.vmsize, (segment.initprot & VM_PROT_READ) != 0});

@@ -11,7 +11,7 @@
 namespace sme2 {
 namespace {
 
-// 0 where the process is gone.
+// 0 if the process no longer exists.
 long parent_of(long process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/stat");
   std::string stat;
@@ -21,7 +21,7 @@ long parent_of(long process) {
   return name_end == std::string::npos ? 0 : std::strtol(stat.c_str() + name_end + 3, nullptr, 10);
 }
 
-// Whatever was put between may itself have started this process: a shell, a program that traces.
+// Something in between may have started this process: a shell, or a tracer.
 bool descends_from(long ancestor) {
   long process = ::getppid();
   while (process > 1 && process != ancestor) {
@@ -38,7 +38,7 @@ void end_with_parent() {
     return;
   }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // It may have ended before the line above: then nobody sends a signal any more.
+  // It may have ended before the line above, and then no signal comes.
   if (!descends_from(std::strtol(parent, nullptr, 10))) {
     std::_Exit(128 + SIGKILL);
   }

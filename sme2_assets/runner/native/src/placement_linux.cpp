@@ -32,7 +32,7 @@ void restrict_to_cpus(const std::vector<int64_t>& cpus) {
     CPU_SET(static_cast<size_t>(cpu), &set);
   }
   const int error = ::sched_setaffinity(0, sizeof(set), &set) == 0 ? 0 : errno;
-  // The kernel leaves out offline CPUs, and those that a cpuset forbids, without a word.
+  // The kernel leaves out offline CPUs, and those that a cpuset forbids, silently.
   if (error != 0 || allowed_cpus() != cpus) {
     throw Failure(ExitCode::usage,
                   "CPUs " + cpu_list_text(cpus) + " are not all granted" +

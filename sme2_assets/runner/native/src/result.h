@@ -31,7 +31,7 @@ struct RunResult {
   int64_t load_ns = 0;
   ThinnedSeries warmup;  // durations in nanoseconds
   int64_t warmup_wall_ns = 0;
-  std::optional<bool> steady;  // none where warm-up was of a fixed number of inferences
+  std::optional<bool> steady;  // none if the warm-up had a fixed number of inferences
   std::vector<Inference> iterations;
   int64_t timed_wall_ns = 0;
   int64_t peak_memory_bytes = 0;

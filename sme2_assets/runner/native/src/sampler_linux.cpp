@@ -1,5 +1,5 @@
 // Linux and Android: a timer per thread, each one signalling its own thread. The process-wide profiling timer
-// would give a few hundred samples a second at best, and not for the thread of one's choice.
+// would give a few hundred samples a second at best, and not for a thread of our choice.
 #include "sampler.h"
 
 #include <algorithm>
@@ -111,7 +111,7 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// A thread that blocks the signal would never be seen. An emulator's own helpers do; they are none of ours.
+// A thread that blocks the signal would never be seen. An emulator's own helpers do, and they are not ours.
 bool blocks(const std::string& task, int signal) {
   std::ifstream file(task + "/status");
   for (std::string line; std::getline(file, line);) {
@@ -176,7 +176,7 @@ int64_t sample_clock_ns() {
 namespace {
 
 // From the signal to the handler's clock, as a thread that signals itself sees it. Under an emulator that takes
-// so long that the next operator may have begun by the time.
+// so long that the next operator may have begun by then.
 int64_t measured_lag_ns() {
   std::vector<int64_t> lags;
   for (int trial = 0; trial < kLagTrials; ++trial) {

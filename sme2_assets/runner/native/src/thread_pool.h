@@ -1,4 +1,4 @@
-// ExecuTorch's thread pool: its size, and a word with each of its threads.
+// ExecuTorch's thread pool: its size, and tasks for each of its threads.
 #pragma once
 
 #include <cstdint>
