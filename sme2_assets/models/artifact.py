@@ -1,7 +1,7 @@
-"""What an exported model is on disk, read back and verified without torch.
+"""An exported model on disk, read back and verified without torch.
 
-The manifest says everything about the export, including the hash of every file beside it. Whoever
-profiles a model loads it through `load_exported` and so never measures a file that was altered.
+The manifest describes the export completely, including the hash of every file next to it. Models to profile
+are loaded through `load_exported`, so an altered file is never measured.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ ETRECORD = "model.etrecord"
 OPERATORS = "operators.json"
 """What the program consists of and which source asked for it: see `sme2_assets.evidence.operators`."""
 DELEGATION = "delegation.json"
-"""Which operators were delegated, which not and why: see `sme2_assets.models.delegation`."""
+"""Which operators were delegated, which were not, and why: see `sme2_assets.models.delegation`."""
 DATA = "model.ptd"
 LIBRARY_PREFIX = "ops_"
 TAPPED_PTE = "tapped.pte"
-"""The program with the values between as outputs, which `taps.json` names: see `sme2_assets.models.taps`."""
+"""The program with intermediate values as outputs, which `taps.json` names: see `sme2_assets.models.taps`."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class ExportedModel:
     pte_sha256: str
     cached: bool
     taps: Path | None = None
-    """What the arms are compared in; None for a program that somebody else exported."""
+    """The values in which the arms are compared; None for a program that was exported elsewhere."""
     tapped_pte: Path | None = None
-    """None where the values between cannot be had: then the arms are compared in their outputs."""
+    """None if intermediate values are not available: the arms are then compared in their outputs only."""
     method: str = "forward"
     steps: int = 1
     """Inferences that are compared, from the initial state; more than one for a program that has state."""
@@ -67,7 +67,7 @@ class ExportedModel:
     """What outputs that are indices point into."""
 
     def runner_flags(self, put: Callable[[Path], str], program: Path | None = None) -> list[str]:
-        """How a runner is told of the program and its inputs; `put` brings a file to where it runs."""
+        """The flags that give a runner the program and its inputs; `put` copies a file to where it runs."""
         flags = ["--model", put(program or self.pte), "--method", self.method]
         for path in self.inputs:
             flags += ["--input", put(path)]
@@ -95,7 +95,7 @@ class TensorFacts:
     dtype: str
     shape: list[int]
     ranks: RankingFacts | None = None
-    """Of an output that is indices: what it points into."""
+    """For an output that is indices: what it points into."""
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,13 @@ class RankingFacts:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How near an output must come to the expected one, as signal to quantisation noise ratio."""
+    """How close an output must be to the expected one, as signal to quantisation noise ratio."""
 
     metric: str
     minimum_db: float
-    """As low as the ratio gets where there is nothing to compare with."""
+    """The lowest possible ratio if there is nothing to compare with."""
     own: bool = False
-    """Whether the model sets it. Otherwise integers and booleans must be the expected ones, all of them."""
+    """Whether the model sets it. Otherwise integers and booleans must all equal the expected ones."""
 
 
 @dataclass(frozen=True)
@@ -150,12 +150,12 @@ class ModelManifest:
     """What the model's source says decides what is built."""
     seed: int
     parameters: int | None
-    """None for a program that came without its model; so are the multiply-accumulates."""
+    """None for a program that came without its model; the same goes for `macs`."""
     macs: int | None
     is_classifier: bool
     inputs: list[TensorFacts]
     outputs: list[TensorFacts]
-    """Outputs as the program gives them; the expected files hold the reference's own float32 values."""
+    """Outputs as the program returns them; the expected files hold the reference's own float32 values."""
     expected: str
     """What the expected files are, in words."""
     tolerance: Tolerance
@@ -171,7 +171,7 @@ class ModelManifest:
     method: str = "forward"
     steps: int = 1
     changed_inputs: int = 0
-    """Inputs that an inference changes in place: its first outputs are these inputs, as it left them."""
+    """How many inputs an inference changes in place; as changed, they come first among its outputs."""
     schema: int = field(default=SCHEMA)
 
     def to_json(self) -> str:
@@ -179,7 +179,7 @@ class ModelManifest:
 
 
 def read_manifest(path: Path) -> ModelManifest:
-    """The manifest in that file, or an error when it is not a whole one of this schema."""
+    """The manifest in that file, or an error if it is incomplete or not of this schema."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         if raw["schema"] != SCHEMA:
@@ -192,7 +192,7 @@ def read_manifest(path: Path) -> ModelManifest:
 
 
 def load_exported(directory: Path) -> ExportedModel:
-    """The exported model in that folder, after every file was found to be as it was written."""
+    """The exported model in that folder, once every file is verified to be as it was written."""
     manifest = read_manifest(directory / MANIFEST)
     inputs = [tensor.file for tensor in manifest.inputs if tensor.file is not None]
     expected = [tensor.file for tensor in manifest.outputs if tensor.file is not None]

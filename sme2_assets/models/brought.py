@@ -1,7 +1,7 @@
-"""Model files for models that are somewhere else: a folder of weights, or a callable of a package.
+"""Model files for models that are somewhere else: a folder of weights, or a callable in a package.
 
-Belongs here: the text of such files, and what they call. What is read to write them is neither run nor
-imported.
+Belongs here: the text of such files, and the functions they call. Writing them neither runs nor imports the
+model.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ def model_file(name: str, source: str) -> str:
 
 
 def checkpoint(folder: str, part: str, **sizes: int) -> EagerModel:
-    """A part of the model whose configuration and weights lie in a folder."""
+    """A part of the model whose configuration and weights are in a folder."""
     from sme2_assets.models.sources.huggingface import build
 
-    return build(_type_in(Path(folder)).replace(".", "_"), part, folder, "", **sizes)
+    return build(_type_in(Path(folder)).replace(".", "_"), part, folder, **sizes)
 
 
 def made_elsewhere(made: Any, source: str) -> Any:
-    """What a callable gave, as a model: one already, or a module with a tuple of its example inputs."""
+    """The result of a callable as a model: it is one already, or a module with a tuple of example inputs."""
     if hasattr(made, "get_eager_model"):
         return made
     if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], tuple)):
         raise ExportError(
-            f"{source} gives a {type(made).__name__}, which is no model",
-            "give (module, (input, ...)), or an object with get_eager_model() and get_example_inputs()",
+            f"{source} returns a {type(made).__name__}, which is not a model",
+            "return (module, (input, ...)), or an object with get_eager_model() and get_example_inputs()",
         )
 
     class Made:
@@ -95,7 +95,7 @@ def _for_folder(name: str, folder: Path) -> str:
         entries.append(f"    {entry!r},\n")
         functions.append(f"\n\ndef {part}({arguments}):\n    return checkpoint(FOLDER, {part!r}, {passed})\n")
     return (
-        f'"""The model {name}: what lies in a folder as transformers saves it. Arguments are options."""\n\n'
+        f'"""The model {name}, from a folder as transformers saves it. Arguments are options."""\n\n'
         "from sme2_assets.models.brought import checkpoint\n\n"
         f"FOLDER = {str(folder)!r}\nMODEL = [\n{''.join(entries)}]\n{''.join(functions)}"
     )
@@ -109,7 +109,7 @@ def _for_callable(name: str, module: str, factory: str) -> str:
         "packages": [module.partition(".")[0]],
     }
     return (
-        f'"""The model {name}: what a callable of an installed package gives."""\n\n'
+        f'"""The model {name}, made by a callable in an installed package."""\n\n'
         f"from {module} import {factory} as make\n\n"
         "from sme2_assets.models.brought import made_elsewhere\n\n"
         f"MODEL = {entry!r}\n\n\n"

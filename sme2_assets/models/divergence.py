@@ -1,9 +1,9 @@
-"""Where a variant leaves its fp32 model: the first operator whose value is no longer near enough.
+"""Where a variant departs from its fp32 model: the first operator whose value is no longer close enough.
 
 Both models are run in torch, node by node, on the example inputs: the one at the precision as it is
 exported, and one that computes the same in fp32. Nodes are matched by module and operator. So this finds
-what the precision does (overflow, ranges, rounding), not what a kernel of the runner does wrong: where
-torch finds nothing and the runner's outputs still differ, the kernels are at fault, and it says so.
+effects of the precision (overflow, ranges, rounding), not faults in the runner's kernels: if torch finds
+nothing and the runner's outputs still differ, the kernels are at fault, and it says so.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sme2_assets.models.inputs import ModelInputs, exported_graph, tensor_array
 from sme2_assets.models.lowering import build_model, calibration, kept_in_float, one_thread
 from sme2_assets.models.progress import Progress
 from sme2_assets.models.provenance import Origin, operator_name, origin_of
-from sme2_assets.models.quantise import quantise
+from sme2_assets.models.quantise import halved, quantise
 from sme2_assets.models.reference import state_kept
 from sme2_assets.models.registry import ModelSpec, model_spec, parse_variant
 
@@ -27,13 +27,13 @@ Log = Callable[[str], None]
 
 BASIS = "both models run in torch, operator by operator"
 
-# What names a node in both graphs: module, operator, and which one of these it is.
+# Identifies a node in both graphs: module, operator, and its number among those with the same two.
 _Key = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first operator whose value is farther from fp32's than the bound allows."""
+    """The first operator whose value is further from fp32's than the bound allows."""
 
     operator: str
     origin: Origin
@@ -64,7 +64,7 @@ class Divergence:
 
 
 def first_divergence(variant_key: str, *, minimum_db: float | None = None, log: Log) -> Divergence | None:
-    """Where the variant leaves fp32; None where it does not in torch, so that the kernels are at fault."""
+    """Where the variant departs from fp32; None if it does not in torch, so the kernels are at fault."""
     variant = parse_variant(variant_key)
     return divergence_of(model_spec(variant.model), variant.precision, minimum_db=minimum_db, log=log)
 
@@ -84,10 +84,10 @@ def divergence_of(
             built = build_model(spec, precision, progress)
             bound = built.minimum_sqnr_db if minimum_db is None else minimum_db
             inputs = built.inputs
+            kept = kept_in_float(built.eager)
             if precision == "fp16":
                 expected = _values(built.model, inputs)
-                return _first(expected, built.model.half(), inputs.at("fp16"), bound)
-            kept = kept_in_float(built.eager)
+                return _first(expected, halved(built.model, kept), inputs.at("fp16"), bound)
             quantised = quantise(
                 built.model, precision, inputs, lambda: calibration(built), kept=kept, with_reference=True
             )
@@ -95,7 +95,7 @@ def divergence_of(
 
 
 def _values(model: Any, inputs: ModelInputs) -> dict[_Key, Any]:
-    """What every operator of the model gives, in memory all at once."""
+    """The output of every operator of the model, all in memory at once."""
     values: dict[_Key, Any] = {}
 
     def keep(key: _Key, _node: Any, value: Any) -> None:
@@ -112,7 +112,7 @@ def _first(expected: dict[_Key, Any], model: Any, inputs: ModelInputs, bound: fl
     def compare(key: _Key, node: Any, value: Any) -> None:
         nonlocal before, compared
         wanted = expected.get(key)
-        # What is not finite in fp32 either, such as a mask of minus infinity, tells nothing.
+        # Values that are not finite in fp32 either, such as a mask of minus infinity, say nothing.
         if wanted is None or wanted.shape != value.shape or not _is_finite(wanted):
             return
         compared += 1
@@ -131,7 +131,7 @@ def _first(expected: dict[_Key, Any], model: Any, inputs: ModelInputs, bound: fl
 
 
 class _Found(Exception):
-    """Ends a run where the rest does not matter any more."""
+    """Ends a run once the rest no longer matters."""
 
     def __init__(self, divergence: Divergence) -> None:
         super().__init__(str(divergence))
@@ -139,7 +139,7 @@ class _Found(Exception):
 
 
 def _watch(model: Any, inputs: ModelInputs, see: Callable[[_Key, Any, Any], None]) -> None:
-    """Runs the model as it is exported, and shows every floating point value that an operator gives."""
+    """Runs the model as it is exported, and passes every floating point value from an operator to `see`."""
     import torch
 
     counts: Counter[tuple[str, str]] = Counter()

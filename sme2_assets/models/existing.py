@@ -1,6 +1,6 @@
-"""A .pte that somebody else exported: profiled as it is, on inputs made from its own description.
+"""A .pte that was exported elsewhere: profiled as it is, on inputs made from its own description.
 
-There is no eager model, and so nothing to compare the outputs with; the arms are still compared with
+There is no eager model, so there is nothing to compare the outputs with; the arms are still compared with
 each other.
 """
 
@@ -22,8 +22,8 @@ from sme2_assets.models.methods import PROGRAM_REMEDY
 from sme2_assets.models.reference import STEPS
 from sme2_assets.models.spec import SEED
 
-# ExecuTorch's scalar types, by name, as those of the files that hold such values: NumPy has no bfloat16, and
-# float32 has all of them.
+# ExecuTorch's scalar types, by name, and the types they have in files: NumPy has no bfloat16, and float32
+# holds all its values.
 _DTYPES = {
     "BYTE": "uint8",
     "CHAR": "int8",
@@ -52,13 +52,13 @@ class ProgramFacts:
     delegates: int
     portable: dict[str, int]
     at_bounds: bool
-    """Whether every input is as large as the program allows: then it runs at the sizes that it states."""
+    """Whether every input is as large as the program allows; if so, it runs at the sizes it states."""
     steps: int
     """Inferences in a row to compare: more than one where the method has state."""
 
 
 def read_program(pte: Path, method: str, input_files: tuple[Path, ...] = ()) -> ProgramFacts:
-    """The facts of a method and inputs for it: the given ones, or seeded ones that fit."""
+    """The facts about a method and inputs for it: the given ones, or seeded ones that fit."""
     plan = next(plan for plan in _deserialised(pte).execution_plan if plan.name == method)
     wanted = [plan.values[index].val for index in plan.inputs]
     delegates, portable = called_operators(plan)
@@ -118,7 +118,7 @@ def _deserialised(pte: Path) -> Any:
         content = pte.read_bytes()
     except OSError as error:
         raise ExportError(f"{pte.name} cannot be read ({error.strerror})", "check the file") from error
-    # The size of the table, then the identifier of a program.
+    # The offset of the root, then the identifier of a program.
     if content[4:6] != b"ET":
         raise ExportError(f"{pte.name} is not an ExecuTorch program", "give a .pte that ExecuTorch wrote")
     try:
@@ -151,12 +151,12 @@ def _value(pte: Path, index: int, value: Any, generator: np.random.Generator) ->
     shape = tuple(value.sizes)
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > _LARGEST_INPUT_BYTES:
         raise ExportError(
-            f"Input {index} of {pte.name} is said to be {list(shape)}, which is no shape of an input",
+            f"Input {index} of {pte.name} is said to be {list(shape)}, which is not a possible shape",
             PROGRAM_REMEDY,
         )
     if np.issubdtype(dtype, np.floating):
         return generator.standard_normal(shape).astype(dtype)
-    # Wide integers are indices or masks, and both 0 and 1 are in almost every range; narrow ones are data.
+    # Wide integers are indices or masks, and 0 and 1 are both in almost every range; narrow ones are data.
     narrow = dtype in (np.dtype(np.int8), np.dtype(np.uint8))
     low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max + 1) if narrow else (0, 2)
     return generator.integers(low, high, shape).astype(dtype)

@@ -87,7 +87,7 @@ _EXPORT_LIBRARIES = (
     "executorch.kernels.quantized",
     "torchao.quantization.pt2e.quantize_pt2e",
 )
-# The code that decides what an export gives: an edit of it is another export.
+# The code that decides the result of an export: editing it makes a different export.
 _EXPORT_CODE = (
     "sme2_assets.models.attribution",
     "sme2_assets.models.delegation",
@@ -118,7 +118,7 @@ class _Content:
     inputs: list[npt.NDArray]
     expected: list[npt.NDArray] | None
     outputs: list[tuple[str, list[int]]]
-    """Type and shape as the program gives them, for every inference that is compared."""
+    """Type and shape as the program returns them, for every inference that is compared."""
     parameters: int | None
     macs: int | None
     is_classifier: bool
@@ -128,7 +128,7 @@ class _Content:
     changed_inputs: int = 0
     rankings: Mapping[int, Ranking] = field(default_factory=dict)
     beside: Mapping[str, Path] = field(default_factory=dict)
-    """Files that the program needs to run, by their names in the export: weights, kernels."""
+    """Files that the program needs to run, by name in the export: weights, kernels."""
     partitioners: str | None = None
     unquantised: dict[str, str] = field(default_factory=dict)
     """Layers that a quantised program computes in floating point, by module, and why."""
@@ -145,7 +145,7 @@ def export_variant(variant_key: str, artifacts: Path, *, log: Log) -> ExportedMo
 def export_model(
     spec: ModelSpec, variant: Variant, artifacts: Path, *, log: Log, on_stage: OnStage | None = None
 ) -> ExportedModel:
-    """The same for a model that need not be registered; `on_stage` hears where the export is."""
+    """The same for a model that need not be registered; `on_stage` is told each stage of the export."""
     key = content_key(spec, variant)
     directory = _directory(spec, variant, artifacts)
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -156,7 +156,7 @@ def export_model(
 
 
 def is_exported(spec: ModelSpec, variant: Variant, artifacts: Path) -> bool:
-    """Whether there is an export of the same content; its files are looked at when it is taken."""
+    """Whether there is an export of the same content; its files are only verified when it is loaded."""
     return (_directory(spec, variant, artifacts) / MANIFEST).is_file()
 
 
@@ -165,7 +165,7 @@ def _directory(spec: ModelSpec, variant: Variant, artifacts: Path) -> Path:
 
 
 def _found(directory: Path, progress: Progress) -> ExportedModel | None:
-    """The export of the same content from before; a damaged one is removed."""
+    """An earlier export of the same content; a damaged one is removed."""
     if not directory.exists():
         return None
     try:
@@ -179,7 +179,7 @@ def _found(directory: Path, progress: Progress) -> ExportedModel | None:
 
 
 def content_key(spec: ModelSpec, variant: Variant) -> str:
-    """A hash of everything that decides what an export gives. Imports no torch."""
+    """A hash of everything that decides the result of an export. Does not import torch."""
     content = {
         "schema": SCHEMA,
         "variant": variant.key,
@@ -203,7 +203,7 @@ def _export(
             (staging / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
             _publish(staging, directory)
     except ExportError as error:
-        # What was being exported belongs in the error; its parts do not know it.
+        # The error must say what was being exported; the code that raised it does not know.
         if error.what.startswith(f"{variant} "):
             raise
         raise ExportError(f"{variant} could not be exported: {error.what}", error.remedy) from error
@@ -223,7 +223,7 @@ def _export(
 
 
 def _fill(staging: Path, spec: ModelSpec, variant: Variant, key: str, progress: Progress) -> ModelManifest:
-    """Write every file of the export but the manifest, and give the manifest that vouches for them."""
+    """Write every file of the export except the manifest, and return the manifest that vouches for them."""
     with progress.step("loading torch and ExecuTorch", "load"):
         torch_import_seconds = load_libraries()
     start = time.perf_counter()
@@ -311,7 +311,7 @@ def _unquantised(program: Any, built: BuiltModel, precision: str, progress: Prog
 
 
 def _existing(spec: ModelSpec, progress: Progress) -> _Content:
-    """A program that somebody else exported, as it is."""
+    """A program that was exported elsewhere, as it is."""
     assert spec.pte is not None
     with progress.step("reading the program", "read"):
         try:
@@ -321,9 +321,9 @@ def _existing(spec: ModelSpec, progress: Progress) -> _Content:
         except ExportError:
             raise
         except Exception as error:
-            # Whatever readers of ExecuTorch make of a table that is about things that are not there.
+            # Whatever ExecuTorch's readers raise for a table that refers to things that do not exist.
             raise ExportError(
-                f"{spec.pte.name} is broken: it describes a program that cannot be", PROGRAM_REMEDY
+                f"{spec.pte.name} is broken: it describes a program that cannot exist", PROGRAM_REMEDY
             ) from error
     etrecord = spec.etrecord
     return _Content(
@@ -360,8 +360,8 @@ def _write_files(
         try:
             content.save_etrecord(staging / ETRECORD)
         except Exception as error:
-            # ExecuTorch cannot write every graph that it lowers, such as one with branches. Nothing that is
-            # measured needs the file: it is for ExecuTorch's own tools.
+            # ExecuTorch cannot write every graph that it lowers, such as one with branches. Measurements do
+            # not need the file: it is for ExecuTorch's own tools.
             (staging / ETRECORD).unlink(missing_ok=True)
             progress.say(f"without an ETRecord, which ExecuTorch cannot write: {_first_line(error)}")
     (staging / OPERATORS).write_text(content.described.to_json(), encoding="utf-8")
@@ -399,12 +399,12 @@ def _dtype_name(tensor: Any) -> str:
 
 
 def load_libraries() -> float:
-    """Import what an export needs and say how long that took: it is most of a small export."""
+    """Import what an export needs and return how long that took: it is most of a small export's time."""
     start = time.perf_counter()
     importlib.import_module("torch")
-    # Importing torch sets the level of its logger again; what follows is what it complains about.
+    # Importing torch resets the level of its logger; the imports below make it log warnings.
     logging.getLogger("torch").setLevel(logging.ERROR)
-    # By name, because they are imported for what importing does and would look unused.
+    # By name: they are imported for their side effects and would look unused.
     for module in _EXPORT_LIBRARIES:
         importlib.import_module(module)
     return time.perf_counter() - start
@@ -412,13 +412,13 @@ def load_libraries() -> float:
 
 @contextlib.contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Keep the libraries' deprecation notes away from people; their errors still come through."""
+    """Hide the libraries' deprecation notes from people; their errors still come through."""
     loggers = [logging.getLogger(name) for name in _LIBRARIES]
     levels = [logger.level for logger in loggers]
     root = logging.getLogger()
 
     def is_ours_or_serious(record: logging.LogRecord) -> bool:
-        # ExecuTorch logs through the root logger, where the caller's own messages may go too.
+        # ExecuTorch logs through the root logger, which the caller may use too.
         from_library = any(part in _LIBRARIES for part in Path(record.pathname).parts)
         return record.levelno >= logging.ERROR or not from_library
 
@@ -437,7 +437,7 @@ def quiet_libraries() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _staging_folder(directory: Path) -> Iterator[Path]:
-    """A folder beside the final one; gone afterwards, unless it was renamed to it."""
+    """A folder next to the final one; deleted afterwards, unless it was renamed to it."""
     parent = directory.parent
     parent.mkdir(parents=True, exist_ok=True)
     _remove_stale(parent)
@@ -449,7 +449,7 @@ def _staging_folder(directory: Path) -> Iterator[Path]:
 
 
 def _remove_stale(parent: Path) -> None:
-    """What killed exports left. A young folder may belong to an export that is still running."""
+    """Remove what killed exports left. A recent folder may belong to an export that is still running."""
     for folder in parent.glob(f"{_STAGING_PREFIX}*"):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - folder.stat().st_mtime > _STALE_SECONDS:
@@ -464,7 +464,7 @@ def _publish(staging: Path, directory: Path) -> None:
     try:
         staging.rename(directory)
     except OSError:
-        # Another process exported the same key meanwhile: its folder is as good as ours.
+        # Another process has exported the same key in the meantime: its folder is as good as ours.
         if not directory.is_dir():
             raise
 

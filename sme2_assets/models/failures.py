@@ -1,7 +1,7 @@
 """From an exception of torch or ExecuTorch to the operator, module and line of the model that caused it.
 
-The libraries say it in many ways, and often only deep in a traceback. The frames of the traceback know
-more than the text: which module's `forward` was running, and which node of the graph was being looked at.
+The libraries report it in many ways, often only deep in a traceback. The frames of the traceback say more
+than the text: which module's `forward` was running, and which node of the graph was being processed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from sme2_assets.errors import ExportError
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.provenance import Origin, is_library, operator_name, origin_of, short_path
 
-# The frames of these are the export's own, not the model's.
+# Frames in these modules are the export's own, not the model's.
 _OWN = ("divergence", "export", "inputs", "lowering", "quantise", "reference")
-# What torch says of two types that should be one, as in "expected m1 and m2 to have the same dtype, but got:
-# float != c10::Half". The float that is not half is this export's doing.
+# What torch says about two types that should be one, as in "expected m1 and m2 to have the same dtype, but
+# got: float != c10::Half". The float is this export's doing.
 _OTHER_TYPE = re.compile(r"(?:c10::)?\b(?:Half|BFloat16|half|bfloat16|float16)\b")
 _MISSING_KERNEL = re.compile(r"Missing operator: \[\d+\] (?P<name>[\w:.]+)")
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What is at fault, as far as it can be told."""
+    """What is at fault, as far as it is known."""
 
     message: str
     operator: str | None
@@ -35,9 +35,9 @@ class Cause:
 
 
 def explain(error: BaseException, model: Any = None, graphs: tuple[Any, ...] = ()) -> Cause:
-    """The operator, module and line behind an error while a model was exported or lowered.
+    """The operator, module and line behind an error during export or lowering.
 
-    `graphs` are the graph modules that were being worked on; those in the traceback are looked at too.
+    `graphs` are the graph modules that were being processed; those in the traceback are searched too.
     """
     chain = list(_chain(error))
     frames = [frame for link in chain for frame in _frames(link)]
@@ -55,8 +55,8 @@ def failure(
     graphs: tuple[Any, ...] = (),
     remedy: str | None = None,
 ) -> ExportError:
-    """An error for people: what was being done, what stands in the way, and where in the model."""
-    # Passes wrap whatever is raised in them, an end of the time limit too.
+    """An error for people: what was being done, what went wrong, and where in the model."""
+    # Passes wrap whatever is raised in them, including the end of the time limit.
     for link in _chain(error):
         if isinstance(link, ExportError):
             return link
@@ -68,9 +68,9 @@ def failure(
 
 
 def load_failure(log: str, operators: ProgramOperators) -> ExportError | None:
-    """What a runner's log says about kernels that it does not have; None where it says nothing of that.
+    """What a runner's log says about missing kernels; None if it says nothing about them.
 
-    Core ATen has operators that ExecuTorch's kernel library lacks: they export, lower, and do not load.
+    Core ATen has operators that ExecuTorch's kernel library lacks: they export and lower, but do not load.
     """
     names = dict.fromkeys(found["name"] for found in _MISSING_KERNEL.finditer(log))
     if not names:
@@ -91,14 +91,14 @@ def load_failure(log: str, operators: ProgramOperators) -> ExportError | None:
 
 
 def _of_types(error: BaseException) -> str | None:
-    """What to do about a model whose own code is of another floating point type than the rest of it."""
+    """What to do about a model whose own code uses another floating point type than the rest of it."""
     found = _OTHER_TYPE.search(str(error))
     if found is None:
         return None
     return (
-        "the model is built, run and compared in float32, and its weights and inputs are made that: take the "
-        f"conversion to {found[0].lower().removeprefix('c10::')} out of its code (`.half()`, `dtype=`); fp16 "
-        "is a precision to export it at"
+        "the model is built, run and compared in float32, and its weights and inputs are converted to it: "
+        f"take the conversion to {found[0].lower().removeprefix('c10::')} out of its code (`.half()`, "
+        "`dtype=`); fp16 is a precision to export it at"
     )
 
 
@@ -140,7 +140,7 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 
 def _graphs_in(frames: list[tuple[FrameType, int]]) -> list[Any]:
-    """Graph modules that functions of the traceback were working on, innermost first."""
+    """Graph modules that functions in the traceback were processing, innermost first."""
     import torch
 
     graphs: list[Any] = []
@@ -173,7 +173,7 @@ def _named_node(text: str, graphs: tuple[Any, ...]) -> Any:
 
 
 def _node_in(frames: list[tuple[FrameType, int]]) -> Any:
-    """The node that the innermost function of the traceback was looking at."""
+    """The node that the innermost function in the traceback was processing."""
     import torch
 
     for frame, _ in reversed(frames):

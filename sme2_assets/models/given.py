@@ -1,7 +1,7 @@
-"""What people ask for: a model in their words, inputs of their own, libraries of kernels.
+"""What people ask for: a model as they name it, inputs of their own, libraries of kernels.
 
 The last two are copied into the data folder under the hash of their content, and the hash is an option of the
-variant (`toy_cnn@inputs=1f0c2a9be4d7`): what was measured can be measured again when the original is gone.
+variant (`toy_cnn@inputs=1f0c2a9be4d7`), so a measurement can be repeated when the originals are gone.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def variants_of(
     sizes: Mapping[str, Sequence[str]] | None = None,
     log: Callable[[str], None] = lambda message: None,
 ) -> list[str]:
-    """The variant that was named, or all precisions of the model that was, with what it is given.
+    """The named variant, or all precisions of the named model, with the given inputs, kernels and sizes.
 
-    The path of a .pte is taken into the models folder first. `sizes` are those of dimensions that can vary.
+    A .pte given by path is first copied to the models folder. `sizes` are for dimensions that can vary.
     """
     # Imported here: these modules need this one.
     from sme2_assets.models.registry import model_spec, requested
@@ -57,7 +57,7 @@ def variants_of(
 
 
 def take_inputs(path: Path) -> str:
-    """The key of inputs: a .npz file, or a folder of .npy files."""
+    """Store inputs (a .npz file, or a folder of .npy files) and return their key."""
     try:
         if path.is_dir():
             arrays = {file.stem: np.load(file, allow_pickle=False) for file in sorted(path.glob("*.npy"))}
@@ -71,7 +71,7 @@ def take_inputs(path: Path) -> str:
         ) from error
     if not arrays or not all(_NAME.fullmatch(name) for name in arrays):
         raise ExportError(
-            f"The inputs {path} have no arrays, or names that are none: {', '.join(arrays) or 'none'}",
+            f"The inputs {path} have no arrays, or names that are not valid: {', '.join(arrays) or 'none'}",
             "name them input_0, input_1, ... in their order, or as the parameters of forward()",
         )
     digest = hashlib.sha256()
@@ -91,7 +91,7 @@ def take_inputs(path: Path) -> str:
 
 
 def take_library(path: Path) -> str:
-    """The key of a library of kernels."""
+    """Store a library of kernels and return its key."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -111,7 +111,7 @@ def take_library(path: Path) -> str:
 
 
 def inputs_of(key: str) -> tuple[Path, ...]:
-    """The files, in the order of their numbers where they have some."""
+    """The files, in the order of their numbers if they have any."""
 
     def place(file: Path) -> tuple[int, str]:
         found = _NUMBERED.fullmatch(file.stem)
@@ -125,7 +125,7 @@ def library_of(key: str) -> Path:
 
 
 def is_numbered(files: tuple[Path, ...]) -> bool:
-    """Whether the files say their order, and not the names of parameters."""
+    """Whether the file names give an order, not the names of parameters."""
     return all(_NUMBERED.fullmatch(file.stem.rpartition(".")[2]) for file in files)
 
 

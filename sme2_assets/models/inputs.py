@@ -1,8 +1,8 @@
-"""What goes into a model and comes out of it, on the way to a program that takes and gives flat tensors.
+"""The inputs and outputs of a model, on the way to a program that takes and returns flat tensors.
 
 Models take nested, keyword and constant inputs; the runner gives a program its inputs one by one, in the
-program's own order, each from a file. What a file cannot hold (None, text) is bound to the model before
-it is exported; what is no tensor in the outputs is left out of the program or refused.
+program's own order, each from a file. Values that a file cannot hold (None, text) are bound to the model
+before it is exported; outputs that are not tensors are left out of the program or refused.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class ModelInputs:
     kwargs: dict[str, Any]
     dynamic_shapes: Any = None
     positional: tuple[str, ...] = ()
-    """Names of what was positional before constants were bound: all that remains is in `kwargs` then."""
+    """Names of inputs that were positional before constants were bound; those that remain are in `kwargs`."""
 
     def call(self, model: Callable[..., Any]) -> Any:
-        """What the model gives for copies of the inputs: it may change them in place."""
+        """The model's outputs for copies of the inputs: it may change them in place."""
         copied = self.copied()
         return model(*copied.args, **copied.kwargs)
 
@@ -49,7 +49,7 @@ class ModelInputs:
         return _pytree.tree_leaves((self.args, self.kwargs))
 
     def like(self, batch: Sequence[Any]) -> ModelInputs:
-        """The same inputs with other values for those that the author gives by position."""
+        """The same inputs, with other values for those that the author gives by position."""
         if not self.positional:
             return replace(self, args=tuple(batch))
         named = {
@@ -58,7 +58,7 @@ class ModelInputs:
         return replace(self, kwargs={**self.kwargs, **named})
 
     def at(self, precision: str) -> ModelInputs:
-        """Floating point values at the precision's own type; integers are indices and stay as they are."""
+        """Floating point values in the precision's own type; integers are indices and stay as they are."""
         import torch
 
         dtype = torch.float16 if precision == "fp16" else torch.float32
@@ -72,21 +72,21 @@ class ModelInputs:
 
 
 def example_inputs(eager: EagerModel) -> ModelInputs:
-    """The inputs that the model's author gives, whichever way."""
+    """The inputs that the model's author gives, by position, by keyword or both."""
     args = eager.get_example_inputs()
     kwargs = _optional(eager, "get_example_kwarg_inputs") or {}
     if not isinstance(args, (tuple, list)) or not isinstance(kwargs, Mapping):
         raise ExportError(
-            "get_example_inputs gives no tuple, or get_example_kwarg_inputs no dict",
+            "get_example_inputs must return a tuple, and get_example_kwarg_inputs a dict",
             "return `(tensor,)` for a single input",
         )
     return ModelInputs(tuple(args), dict(kwargs), _optional(eager, "get_dynamic_shapes"))
 
 
 def at_sizes(inputs: ModelInputs, sizes: Mapping[str, int]) -> ModelInputs:
-    """The inputs with dimensions of these sizes, by their names in `get_dynamic_shapes`.
+    """The inputs resized to these sizes of dimensions, by their names in `get_dynamic_shapes`.
 
-    Values are repeated or cut off: what was in range stays so.
+    Values are repeated or cut off, so they stay in range.
     """
     import torch
     from torch.utils import _pytree
@@ -131,7 +131,7 @@ def at_sizes(inputs: ModelInputs, sizes: Mapping[str, int]) -> ModelInputs:
 
 
 def given_inputs(inputs: ModelInputs, model: Any, files: Sequence[Path]) -> ModelInputs:
-    """The inputs with the values of files, by their numbers or by the names of the parameters."""
+    """The inputs with values from files, matched by number or by parameter name."""
     import numpy as np
     import torch
     from torch.utils import _pytree
@@ -153,7 +153,7 @@ def given_inputs(inputs: ModelInputs, model: Any, files: Sequence[Path]) -> Mode
         if set(by_name) != set(labels):
             raise ExportError(
                 f"The model's inputs are {', '.join(labels)}, the given ones {', '.join(by_name)}",
-                "give one array for each, named so, or input_0, input_1, ... in this order",
+                "give one array for each, with these names, or input_0, input_1, ... in this order",
             )
         files = [by_name[label] for label in labels]
     if len(files) != len(places):
@@ -178,7 +178,7 @@ def _type_text(tensor: Any) -> str:
 
 
 def calibration_inputs(eager: EagerModel, inputs: ModelInputs, count: int) -> list[ModelInputs]:
-    """The author's own data where there are such, else seeded noise like the example inputs."""
+    """The author's own data if there are any, else seeded noise like the example inputs."""
     import torch
 
     own = getattr(eager, "get_calibration_inputs", None)
@@ -187,7 +187,7 @@ def calibration_inputs(eager: EagerModel, inputs: ModelInputs, count: int) -> li
     generator = torch.Generator().manual_seed(SEED)
 
     def similar(value: Any) -> Any:
-        # Integers are indices or masks: random ones would be out of range.
+        # Integers are indices or masks: random ones could be out of range.
         if not is_float(value):
             return value
         noise = torch.randn(value.shape, generator=generator, dtype=value.dtype)
@@ -195,15 +195,15 @@ def calibration_inputs(eager: EagerModel, inputs: ModelInputs, count: int) -> li
             return noise
         return (noise * value.std() + value.mean()).clamp(value.min(), value.max())
 
-    # The example itself first: what it is judged by must lie within the ranges.
+    # The example itself first: the values it is judged by must be within the ranges.
     return [inputs, *(inputs._mapped(similar) for _ in range(count - 1))]
 
 
 def bind_constants(model: Any, inputs: ModelInputs) -> ModelInputs:
-    """Take None and text out of the inputs: the model then gets them by itself.
+    """Remove None and text from the inputs; the model then supplies them itself.
 
-    `forward` is replaced on the instance and not wrapped in another module, so that the paths of the
-    modules stay those the author knows.
+    `forward` is replaced on the instance, not wrapped in another module, so that module paths stay those the
+    author knows.
     """
     signature = inspect.signature(model.forward)
     positional = list(signature.parameters)[: len(inputs.args)]
@@ -224,7 +224,7 @@ def bind_constants(model: Any, inputs: ModelInputs) -> ModelInputs:
     by_name = [parameter.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for parameter in rest]
     forward.__signature__ = signature.replace(parameters=by_name)  # type: ignore[attr-defined]
     model.forward = forward
-    # Everything by name now: what stood after a bound argument has moved up.
+    # Everything by name from here: arguments after a bound one have moved up.
     dynamic_shapes = _without(inputs.dynamic_shapes, positional, names)
     remaining = ModelInputs((), given, dynamic_shapes, tuple(positional))
     _refuse_nested_constants(remaining)
@@ -232,9 +232,9 @@ def bind_constants(model: Any, inputs: ModelInputs) -> ModelInputs:
 
 
 def give_tensors_only(model: Any, outputs: Any, say: Callable[[str], None]) -> Any:
-    """Leave None and numbers out of what the model gives; refuse what is neither those nor tensors.
+    """Drop None and numbers from the model's outputs; refuse anything else that is not a tensor.
 
-    Gives the outputs as the model gives them from now on.
+    Returns the outputs as the model returns them from now on.
     """
     import torch
     from torch.utils import _pytree
@@ -243,15 +243,15 @@ def give_tensors_only(model: Any, outputs: Any, say: Callable[[str], None]) -> A
     for path, leaf in leaves:
         if not isinstance(leaf, (torch.Tensor, type(None), *_NUMBERS)):
             raise ExportError(
-                f"The model's output {path} is a {type(leaf).__name__}, and a program gives only tensors",
-                "write a hook `wrap(model)` that gives a module with tensor outputs",
+                f"The model's output {path} is a {type(leaf).__name__}, and a program returns only tensors",
+                "write a hook `wrap(model)` that returns a module with tensor outputs",
             )
     others = [(path, leaf) for path, leaf in leaves if not isinstance(leaf, torch.Tensor)]
     if len(others) == len(leaves):
         found = ", ".join(f"{path}: {type(leaf).__name__}" for path, leaf in others) or "none"
         raise ExportError(
-            f"The model gives no tensor (its outputs are {found})",
-            "write a hook `wrap(model)` that gives a module with tensor outputs",
+            f"The model returns no tensor (its outputs are {found})",
+            "write a hook `wrap(model)` that returns a module with tensor outputs",
         )
     if not others and _is_plain(outputs):
         return outputs
@@ -271,7 +271,7 @@ def exported_graph(model: Any, inputs: ModelInputs) -> Any:
     """The model as torch.export sees it with these inputs."""
     import torch
 
-    # Where it fails it prints the whole graph, besides what it raises.
+    # On failure it prints the whole graph, in addition to what it raises.
     with contextlib.redirect_stderr(io.StringIO()):
         return torch.export.export(
             model, inputs.args, inputs.kwargs, dynamic_shapes=inputs.dynamic_shapes, strict=False
@@ -279,7 +279,7 @@ def exported_graph(model: Any, inputs: ModelInputs) -> Any:
 
 
 def flat_inputs(exported_program: Any, inputs: ModelInputs) -> list[Any]:
-    """The inputs in the order in which the program takes them, checked against what it says it takes."""
+    """The inputs in the order in which the program takes them, checked against its own signature."""
     import torch
     from torch.utils import _pytree
 
@@ -335,7 +335,7 @@ def flat_tensors(outputs: Any) -> list[Any]:
 
 
 def _is_plain(outputs: Any) -> bool:
-    """Whether a program can say how its outputs are nested: not as what `torch.topk` gives."""
+    """Whether a program can describe how its outputs are nested; it cannot for what `torch.topk` returns."""
     from torch.utils import _pytree
 
     try:

@@ -1,6 +1,6 @@
 """From an eager model to a lowered program: build, adapt, quantise, export, delegate to XNNPACK.
 
-Everything here runs with torch loaded. What fails, fails with the operator, module and line at fault.
+Everything here runs with torch loaded. Errors name the operator, module and line at fault.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sme2_assets.models.inputs import (
 )
 from sme2_assets.models.progress import Progress
 from sme2_assets.models.provenance import operator_name
-from sme2_assets.models.quantise import CALIBRATION_BATCHES, quantise
+from sme2_assets.models.quantise import CALIBRATION_BATCHES, halved, quantise
 from sme2_assets.models.reference import (
     STEPS,
     Reference,
@@ -48,14 +48,14 @@ from sme2_assets.models.taps import describe_taps, tapped_program
 
 _MODEL_REMEDY = "correct the model or its example inputs: it must run in plain PyTorch first"
 _FINITE_REMEDY = (
-    "correct the model or its example inputs: no program can be judged by what is not a number (weights that "
-    "nobody trained can overflow: scale them)"
+    "correct the model or its example inputs: a program cannot be judged by values that are not finite "
+    "(untrained weights can overflow: scale them)"
 )
 
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """An eager model in fp32, ready to be exported, with what it gives for its example inputs."""
+    """An eager model in fp32, ready to be exported, with its outputs for its example inputs."""
 
     eager: EagerModel
     model: Any
@@ -76,29 +76,29 @@ class LoweredProgram:
     executorch: Any
     inputs: list[Any]
     outputs: list[Any]
-    """What the program gives, computed by torch: their types and shapes are the program's."""
+    """What the program returns, computed by torch: types and shapes are the program's."""
     operators: OperatorCounts
     delegation: DelegationReport
     changed_inputs: list[int]
-    """Inputs that the program changes in place. It gives them too, before its outputs."""
+    """Inputs that the program changes in place. It returns them too, before its outputs."""
     partitioners: str
-    """Those that decided what XNNPACK takes, in their order."""
+    """The partitioners that decided what XNNPACK takes, in order."""
 
 
 def build_model(spec: ModelSpec, precision: str, progress: Progress) -> BuiltModel:
-    """The model of that source with its hooks applied, and its outputs in fp32."""
+    """The model with its hooks applied, and its outputs in fp32."""
     import torch
 
     with _seeded():
         eager = spec.build()
         model = _as_module(eager.get_eager_model()).eval()
         inputs = at_sizes(example_inputs(eager), spec.sizes)
-    # What replaces operators must give what they gave: the model before it is the reference.
+    # Substituted operators must give the same results: the model before substitution is the reference.
     reference = copy.deepcopy(model) if hasattr(eager, "substitute") else None
     model = _hooked(eager, "wrap", _hooked(eager, "substitute", model)).float()
     if spec.input_files:
         inputs = given_inputs(inputs, model, spec.input_files)
-    # To the precision's type and back: rounding is part of the question, not of the answer.
+    # To the precision's type and back: the reference sees the same rounded inputs as the program.
     given = inputs.at(precision).at("fp32")
     inputs = bind_constants(model, given)
     with torch.no_grad(), _blamed("Running the eager model", model, remedy=_MODEL_REMEDY):
@@ -132,7 +132,7 @@ def export_program(built: BuiltModel, precision: str, progress: Progress) -> tup
     model, inputs = built.model, built.inputs
     with torch.no_grad():
         if precision == "fp16":
-            model, inputs = model.half(), inputs.at("fp16")
+            model, inputs = halved(model, kept_in_float(built.eager)), inputs.at("fp16")
         elif precision != "fp32":
             doing = f"quantising to {precision}"
             if precision == "int8":
@@ -146,7 +146,7 @@ def export_program(built: BuiltModel, precision: str, progress: Progress) -> tup
 
 
 def kept_in_float(eager: EagerModel) -> tuple[str, ...]:
-    """The names of modules that the model's author wants in floating point at every precision."""
+    """The names of modules that stay in fp32 at every precision."""
     return tuple(getattr(eager, "keep_float", ()))
 
 
@@ -156,7 +156,7 @@ def calibration(built: BuiltModel) -> list[ModelInputs]:
 
 
 def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress) -> LoweredProgram:
-    """The program for the runner, as much of it as possible in XNNPACK."""
+    """The program for the runner, with as much of it as possible in XNNPACK."""
     import torch
 
     flat = flat_inputs(exported_program, inputs)
@@ -208,14 +208,14 @@ def _partitioned(exported_program: Any, **more: Any) -> tuple[Any, list[Any]]:
 
 
 def _edge(exported_program: Any, partitioners: list[Any], **more: Any) -> Any:
-    """Lowered as far as XNNPACK takes it."""
+    """Lower as much as XNNPACK takes."""
     from executorch.exir import to_edge, to_edge_transform_and_lower
 
     try:
         return to_edge_transform_and_lower(exported_program, partitioner=partitioners, **more)
     except RuntimeError as error:
-        # What XNNPACK would have whole stays whole in the branches of control flow, where it takes nothing:
-        # the older way takes it apart everywhere.
+        # Operators that XNNPACK wants whole also stay whole in branches of control flow, where it takes
+        # nothing. The older way decomposes them everywhere.
         if "not decomposed or delegated" not in str(error):
             raise
         edge = to_edge(exported_program, **more)
@@ -225,7 +225,7 @@ def _edge(exported_program: Any, partitioners: list[Any], **more: Any) -> Any:
 
 
 def _executorch(edge: Any) -> Any:
-    """The program, whose mutable buffers start with the model's values, where these are not zeros."""
+    """The program. Its mutable buffers start with the model's values where these are not zero."""
     from executorch.exir import ExecutorchBackendConfig
     from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
@@ -243,7 +243,7 @@ def _executorch(edge: Any) -> Any:
 def lower_tapped_program(
     exported_program: Any, program: LoweredProgram, inputs: ModelInputs, precision: str, progress: Progress
 ) -> tuple[Taps, bytes | None]:
-    """The program with the values between as outputs, as bytes; None where it cannot be lowered."""
+    """The program with intermediate values as outputs, as bytes; None if it cannot be lowered."""
     import torch
 
     with progress.step("lowering once more, with taps", "lower"), torch.no_grad():
@@ -254,10 +254,11 @@ def lower_tapped_program(
             edge, _ = _partitioned(tapped)
             return taps, bytes(_executorch(edge).buffer)
         except Exception as error:
-            # The program itself is fine: it only cannot be looked into.
+            # The program itself is fine; only its intermediate values cannot be shown.
             why = (str(error).splitlines() or [""])[0]
-            progress.say(f"the values between are not compared, the program with taps does not lower: {why}")
-            return taps.without_taps(f"the program with taps does not lower: {why}"), None
+            why = f"the program with taps does not lower: {why}"
+            progress.say(f"the intermediate values are not compared, {why}")
+            return taps.without_taps(why), None
 
 
 def called_operators(plan: Any) -> tuple[int, dict[str, int]]:
@@ -278,7 +279,7 @@ def called_operators(plan: Any) -> tuple[int, dict[str, int]]:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Sums depend on how work is split: one thread gives the same weights and ranges everywhere."""
+    """Sums depend on how work is split: with one thread, weights and ranges are the same everywhere."""
     import torch
 
     threads = torch.get_num_threads()
@@ -291,7 +292,7 @@ def one_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _seeded() -> Iterator[None]:
-    """Models that draw their weights and inputs as they are built: the same ones every time."""
+    """Makes the weights and inputs that models draw while they are built the same every time."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -324,7 +325,7 @@ def _as_module(model: Any, hook: str | None = None) -> Any:
         return model
     giver = f"The hook `{hook}`" if hook else "get_eager_model"
     raise ExportError(
-        f"{giver} gives a {type(model).__name__}, not a torch.nn.Module", "return the module it is to profile"
+        f"{giver} returns a {type(model).__name__}, not a torch.nn.Module", "return the module to profile"
     )
 
 
@@ -341,7 +342,7 @@ def _delegated_operators(graph_module: Any) -> dict[str, int]:
 
 
 def _judge(reference: Reference, model: Any, inputs: ModelInputs, progress: Progress) -> None:
-    """What cannot be compared is told before anything is exported."""
+    """Report outputs that cannot be compared before anything is exported."""
     for step, outputs in enumerate(reference.outputs):
         if (what := not_finite(outputs)) is None:
             continue
@@ -365,7 +366,7 @@ def _count_macs(model: Any, inputs: ModelInputs) -> int:
     counter = FlopCounterMode(display=False)
     with state_kept(model), counter:
         inputs.call(model)
-    # What dynamo compiled for control flow under the counter fails wherever there is none.
+    # Code that dynamo compiled for control flow under the counter fails without one.
     torch._dynamo.reset()
     # The counter counts a multiply and an add as two.
     return counter.get_total_flops() // 2

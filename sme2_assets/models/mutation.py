@@ -1,8 +1,8 @@
-"""Mutation score: of the faults that a wrong matrix kernel makes, which share do the arms' bounds catch?
+"""Mutation score: what share of the faults that a wrong matrix kernel makes do the arms' bounds catch?
 
-One fault at a time is put into what one matrix operator gives, in torch, on the model's example inputs. Then
-the intact and the faulty run are compared as a session compares the arms: in the values between and in the
-outputs, by the same function. A fault that changes nothing at all is an equivalent one and not counted.
+One fault at a time is put into the result of one matrix operator, in torch, on the model's example inputs.
+Then the intact and the faulty run are compared as a session compares the arms: in intermediate values and in
+outputs, by the same function. A fault that changes nothing at all is equivalent and is not counted.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A fault in one operator, and what came of it."""
+    """A fault in one operator, and its effect."""
 
     operator: str
     module: str | None
     fault: str
     changed: bool
-    """False for an equivalent one: not one bit is different."""
+    """False for an equivalent fault: not one bit is different."""
     caught: bool
     seen_in_outputs: bool | None
-    """Whether the outputs alone, by the eager model's bound, would have told; None where not asked."""
+    """Whether the outputs alone, by the eager model's bound, would have shown it; None if not asked."""
 
 
 def mutants(variant_key: str, *, outputs: bool = False, log: Log) -> Iterator[Mutant]:
@@ -65,7 +65,7 @@ def mutants(variant_key: str, *, outputs: bool = False, log: Log) -> Iterator[Mu
 
 
 class _Intact:
-    """The model without a fault, and all that it gives."""
+    """The model without a fault, and all its values."""
 
     def __init__(
         self, graph_module: Any, precision: str, arguments: tuple[Any, ...], bound_db: float
@@ -112,7 +112,7 @@ class _Intact:
         return layer.tap.target(value, *layer.tap.args[1:], **layer.tap.kwargs)
 
     def _run(self, faulty_layer: Layer, faulty: Any) -> tuple[bool, list[Any]]:
-        """Whether a value behind the fault tells, and the outputs."""
+        """Whether a value after the fault shows it, and the outputs."""
         by_tap = {layer.tap: layer for layer in self.layers if layer.tap in self.seen}
         told = False
 
@@ -131,14 +131,14 @@ _Fault = Callable[[Any], None]
 
 
 def _with_fault(put: _Fault, intact: Any, channel_axis: int) -> Any:
-    """The value with a fault in it, which is put into it as rows of channels."""
+    """The value with a fault in it, applied to the value as rows of channels."""
     rows = intact.movedim(channel_axis, -1).contiguous().clone()
     put(rows.view(-1, rows.shape[-1]))
     return rows.movedim(-1, channel_axis)
 
 
 def _tile(rows: Any) -> Any:
-    """The last whole tile, or what there is: edges are where kernels go wrong."""
+    """The last whole tile, or all there is: edges are where kernels go wrong."""
     bottom = max(TILE, rows.shape[0] // TILE * TILE)
     right = max(TILE, rows.shape[1] // TILE * TILE)
     return rows[bottom - TILE : bottom, right - TILE : right]
@@ -163,7 +163,7 @@ def _stale_accumulator(rows: Any) -> None:
 
 def _swapped_lanes(rows: Any) -> None:
     tile = _tile(rows)
-    # One channel alone has no neighbour but the row before.
+    # A single channel has no neighbour; swap rows instead.
     tile = tile if tile.shape[1] > 1 else tile.T
     tile[:, :2] = tile[:, :2].flip(1)
 

@@ -1,8 +1,10 @@
-"""How a model becomes a quantised one, scheme by scheme. The fp32 model is quantised, never the fp16 one.
+"""How a model gets its precision. The fp32 model is quantised, never the fp16 one.
 
-`int8`: static, symmetric, weights per channel, ranges from calibration. `int8_dynamic`: linear layers
-and the dense convolutions that XNNPACK takes so, activations quantised while it runs. `int4`: linear
-layers only, 4-bit weights in groups, 8-bit activations quantised while it runs (ExecuTorch's 8da4w).
+Modules whose names match a pattern stay in fp32; at fp16 their inputs and outputs are cast.
+
+`int8`: static, symmetric, weights per channel, ranges from calibration. `int8_dynamic`: linear layers and
+the dense convolutions that XNNPACK takes in this form, activations quantised at run time. `int4`: linear
+layers only, 4-bit weights in groups, 8-bit activations quantised at run time (ExecuTorch's 8da4w).
 """
 
 from __future__ import annotations
@@ -58,15 +60,42 @@ def quantise(
     kept: Sequence[str] = (),
     with_reference: bool = False,
 ) -> Quantised:
-    """The model at that precision, but for modules whose names match one of `kept`.
+    """The model at that precision, except for modules whose names match one of `kept`.
 
-    `reference` is for finding where the two part.
+    `reference` is for finding where the two diverge.
     """
     _require_matches(model, kept)
     if precision == "int4":
         reference = copy.deepcopy(model) if with_reference else None
         return Quantised(_int4(model, kept), reference)
     return _by_observers(model, precision, inputs, calibration, kept, with_reference=with_reference)
+
+
+def halved(model: Any, kept: Sequence[str] = ()) -> Any:
+    """The model at fp16, except for modules whose names match one of `kept`."""
+    import torch
+    from torch.utils._pytree import tree_map
+
+    def cast(values: Any, dtype: torch.dtype) -> Any:
+        floats = (torch.float16, torch.float32)
+        return tree_map(lambda it: it.to(dtype) if getattr(it, "dtype", None) in floats else it, values)
+
+    _require_matches(model, kept)
+    names = [name for name, _ in model.named_modules() if name and kept_by(name, kept)]
+    # Copied before their weights are rounded; a module within a kept one comes along with it.
+    outermost = {
+        name: copy.deepcopy(model.get_submodule(name))
+        for name in names
+        if name.rpartition(".")[0] not in names
+    }
+    model = model.half()
+    for name, module in outermost.items():
+        module.register_forward_pre_hook(
+            lambda _, args, named: cast((args, named), torch.float32), with_kwargs=True
+        )
+        module.register_forward_hook(lambda _, args, output: cast(output, torch.float16))
+        model.set_submodule(name, module)
+    return model
 
 
 def left_out(exported_program: Any, precision: str, kept: Sequence[str]) -> dict[str, str]:
@@ -84,7 +113,7 @@ def left_out(exported_program: Any, precision: str, kept: Sequence[str]) -> dict
 
 
 def _why_left_out(name: str, weight: Any, path: str, precision: str, kept: Sequence[str]) -> str:
-    if pattern := _kept_by(path, kept):
+    if pattern := kept_by(path, kept):
         return f"kept by {pattern!r}"
     linear = name.startswith("aten.linear")
     if precision == "int4" and not linear:
@@ -108,8 +137,8 @@ def _is_dequantised(weight: Any) -> bool:
     return False
 
 
-def _kept_by(path: str, kept: Sequence[str]) -> str | None:
-    """The pattern that a module, or one around it, matches; it may lack the beginning of the name."""
+def kept_by(path: str, kept: Sequence[str]) -> str | None:
+    """The pattern that a module, or one around it, matches; a pattern may omit the beginning of the name."""
     parts = path.split(".")
     names = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
     for pattern in kept:
@@ -121,7 +150,7 @@ def _kept_by(path: str, kept: Sequence[str]) -> str | None:
 def _require_matches(model: Any, kept: Sequence[str]) -> None:
     names = [name for name, _ in model.named_modules() if name]
     for pattern in kept:
-        if not any(_kept_by(name, [pattern]) for name in names):
+        if not any(kept_by(name, [pattern]) for name in names):
             raise ExportError(
                 f"No module of the model matches {pattern!r}, which is to stay in floating point"
                 f"{did_you_mean(pattern, names)}",
@@ -153,14 +182,14 @@ def _by_observers(
     initial = {name: buffer.clone() for name, buffer in graph.named_buffers()}
     quantizer = XNNPACKQuantizer().set_global(config)
     if kept:
-        quantizer.set_filter_function(lambda node: _kept_by(origin_of(node).module or "", kept) is None)
+        quantizer.set_filter_function(lambda node: kept_by(origin_of(node).module or "", kept) is None)
     prepared = prepare_pt2e(graph, quantizer)
     for batch in [inputs] if dynamic else calibration():
         show_to_observers(prepared, batch, initial)
-    # The observers pass values on unchanged, and batch norms are folded as they will be when converted.
+    # The observers pass values on unchanged, and batch norms are folded as they will be after conversion.
     reference = copy.deepcopy(prepared) if with_reference else None
     converted = convert_pt2e(prepared)
-    # Folding constants runs what changes a buffer, too.
+    # Constant folding also runs operators that change a buffer.
     set_buffers(converted, initial)
     if not any("dequantize" in str(node.target) for node in converted.graph.nodes):
         raise _nothing_to_quantise(precision, "it has no operator that XNNPACK's quantiser knows")
@@ -170,7 +199,7 @@ def _by_observers(
 def _keep_integers(graph: Any) -> None:
     """Writes scalars of integer arithmetic as integer tensors.
 
-    XNNPACK's quantiser makes every scalar a float tensor; positions and indices would become floats with it.
+    XNNPACK's quantiser makes every scalar a float tensor, which would turn positions and indices into floats.
     """
     import torch
 
@@ -201,7 +230,7 @@ def _int4(model: Any, kept: Sequence[str]) -> Any:
 
     def fits(module: Any, name: str) -> bool:
         linear = isinstance(module, torch.nn.Linear) and module.in_features % INT4_GROUP == 0
-        return linear and _kept_by(name, kept) is None
+        return linear and kept_by(name, kept) is None
 
     if not any(fits(module, name) for name, module in model.named_modules()):
         raise _nothing_to_quantise(

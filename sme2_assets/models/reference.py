@@ -1,7 +1,7 @@
-"""What the eager model gives: the values that a program is judged by.
+"""The outputs of the eager model: the values that a program is judged by.
 
-Belongs here: running the eager model, over several inferences where it has state; what its outputs say about
-themselves (indices, numbers too small to compare, no numbers at all). Does not: what a program gives.
+Belongs here: running the eager model, over several inferences where it has state; what kind of values its
+outputs are (indices, numbers too small to compare, not finite). Does not: the outputs of a program.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import numpy as np
 from sme2_assets.evidence.numerics import Ranking, below_normal
 from sme2_assets.models.inputs import ModelInputs, flat_tensors, tensor_array
 
-# Inferences that a model with state is followed through: one that forgets shows in the second, one that
-# starts wrong in the first.
+# Inferences to compare for a model with state: wrong initial state shows in the first, state that is lost in
+# the second.
 STEPS = 3
 
-# Operators that give indices, and the place of these among their results.
+# Operators that return indices, and the position of the indices among their results.
 _RANKING = {"topk": 1, "sort": 1, "argmax": None, "argmin": None, "max": 1, "min": 1}
-# They write infinities on purpose, as masks do.
+# Operators that write infinities on purpose, as in masks.
 _FILLING = ("full", "fill", "masked_fill", "where", "scalar_tensor", "lift_fresh")
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The outputs of every inference, and what the inference does besides giving them."""
+    """The outputs of every inference, and its side effects."""
 
     outputs: list[list[Any]]
     inputs_after: list[list[Any]]
@@ -37,10 +37,10 @@ class Reference:
     state: tuple[str, ...]
     """Buffers that an inference changes."""
     rankings: dict[int, Ranking]
-    """Of outputs that are indices: what they point into."""
+    """For outputs that are indices: what they point into."""
 
     def expected(self, changed_inputs: list[int]) -> list[Any]:
-        """What a program gives over all inferences: the inputs that it writes come first, each time."""
+        """The outputs of a program over all inferences; each time, the inputs that it writes come first."""
         return [
             value
             for outputs, inputs in zip(self.outputs, self.inputs_after, strict=True)
@@ -49,7 +49,7 @@ class Reference:
 
 
 def run_reference(model: Any, inputs: ModelInputs) -> Reference:
-    """The model run on copies of its inputs, from its initial state; it has that state again afterwards."""
+    """Run the model on copies of its inputs, from its initial state, which is restored afterwards."""
     import torch
 
     first, after = [], []
@@ -64,7 +64,7 @@ def run_reference(model: Any, inputs: ModelInputs) -> Reference:
         rankings = watch.rankings(outputs)
         state = tuple(name for name, version in _versions(model).items() if before.get(name) != version)
         changed = versions != [_version(leaf) for leaf in leaves]
-        # Copied: a later inference may change what an earlier one gave.
+        # Copied: a later inference may change the outputs of an earlier one.
         first.append([value.clone() for value in outputs])
         after.append(leaves)
         for _ in range(STEPS - 1 if state else 0):
@@ -75,9 +75,9 @@ def run_reference(model: Any, inputs: ModelInputs) -> Reference:
 
 
 def show_to_observers(prepared: Any, inputs: ModelInputs, initial: Mapping[str, Any]) -> None:
-    """Runs a model that is being quantised from its initial state: several inferences where it has some.
+    """Runs a model that is being quantised, from its initial state; several inferences if it has state.
 
-    The observers' own buffers are not among the initial ones: what they saw is kept.
+    The observers' own buffers are not in `initial`, so they keep what they have seen.
     """
     set_buffers(prepared, initial)
     before = _versions(prepared)
@@ -88,7 +88,7 @@ def show_to_observers(prepared: Any, inputs: ModelInputs, initial: Mapping[str, 
 
 
 def set_buffers(model: Any, values: Mapping[str, Any]) -> None:
-    """Gives buffers these values, where the model has one of that name."""
+    """Set the model's buffers to these values; names that it does not have are ignored."""
     import torch
 
     with torch.no_grad():
@@ -99,7 +99,7 @@ def set_buffers(model: Any, values: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def state_kept(model: Any) -> Iterator[None]:
-    """The buffers of a model are afterwards what they were before."""
+    """Restores the buffers of a model afterwards."""
     before = dict(model.named_buffers())
     values = {name: buffer.clone() for name, buffer in before.items()}
     try:
@@ -112,12 +112,12 @@ def state_kept(model: Any) -> Iterator[None]:
 
 
 def _versions(model: Any) -> dict[str, tuple[int, int]]:
-    """What tells whether a buffer was changed in place, or replaced."""
+    """By name, values that differ once a buffer has been changed in place or replaced."""
     return {name: (id(buffer), buffer._version) for name, buffer in model.named_buffers()}
 
 
 def not_finite(outputs: list[Any]) -> str | None:
-    """Which output has NaN or infinity, in words."""
+    """Which output has NaN or infinity, in words; None if all are finite."""
     for index, value in enumerate(outputs):
         if value.is_floating_point() and (bad := int((~value.isfinite()).sum())):
             what = "NaN" if bool(value.isnan().any()) else "infinity"
@@ -126,7 +126,7 @@ def not_finite(outputs: list[Any]) -> str | None:
 
 
 def blame_first_not_finite(model: Any, inputs: ModelInputs) -> None:
-    """Runs the model and raises where the first value that is not finite comes from finite ones."""
+    """Runs the model and raises at the first operator that turns finite values into ones that are not."""
     import torch
     from torch.utils import _python_dispatch, _pytree
 
@@ -152,7 +152,7 @@ def blame_first_not_finite(model: Any, inputs: ModelInputs) -> None:
 
 
 def too_small(outputs: list[Any]) -> list[str]:
-    """What to say of outputs with values below the smallest normal number: kernels make zeros of them."""
+    """A note on each output with values below the smallest normal number, which kernels flush to zero."""
     said = []
     for index, value in enumerate(outputs):
         array = tensor_array(value)
@@ -173,7 +173,7 @@ def _index_watch() -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Watch(TorchDispatchMode):
-        """Keeps what operators rank, and where their indices go."""
+        """Records what operators rank, and the indices they return."""
 
         supports_higher_order_operators = True
 
@@ -193,7 +193,7 @@ def _index_watch() -> Any:
             return made
 
         def rankings(self, outputs: list[Any]) -> dict[int, Ranking]:
-            """By output: those that are, memory and shape, indices that were seen."""
+            """By output: those with the same memory and shape as indices that were seen."""
             return {
                 index: ranking
                 for index, value in enumerate(outputs)

@@ -1,9 +1,9 @@
 """Which models there are and how their variants are named.
 
-Models come from sources behind one small interface. Those of some sources are partitions by themselves:
-what is built in, what lies in a models folder, what an installed package registers. The others
-(ExecuTorch's examples, Hugging Face, torchvision, timm) have more names than anybody wants: a model of
-theirs becomes a partition when it is asked for. What a factory gives follows ExecuTorch's
+Models come from sources behind one small interface. Models of some sources are partitions automatically:
+those built in, in a models folder, or registered by an installed package. The other sources
+(ExecuTorch's examples, Hugging Face, torchvision, timm) have more names than anybody wants: one of their
+models becomes a partition when it is asked for. What a factory returns follows ExecuTorch's
 `EagerModelBase`. Nothing here imports torch.
 """
 
@@ -59,7 +59,7 @@ _SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What was found: models in the order people should see them, and what could not be one."""
+    """What was found: models in the order people should see them, and entries that cannot be used."""
 
     specs: list[ModelSpec]
     problems: list[ModelProblem]
@@ -71,21 +71,21 @@ def sources() -> list[ModelSource]:
 
 
 def catalogue(include: Callable[[ModelSource], bool] = lambda source: source.automatic) -> Catalogue:
-    """What the sources list; those that are registered by themselves, unless asked for others."""
+    """What the sources list; by default, those whose models are registered automatically."""
     found = [entry for source in sources() if include(source) for entry in source.list()]
     specs = [entry for entry in found if isinstance(entry, ModelSpec)]
     problems = [entry for entry in found if isinstance(entry, ModelProblem)]
     places: dict[str, list[ModelSpec]] = {}
     for spec in specs:
         places.setdefault(spec.name, []).append(spec)
-    # Neither of two namesakes is taken: which one a result is of could not be told afterwards.
+    # Neither of two models with the same name is used: nobody could tell later which one a result came from.
     twice = {name: same for name, same in places.items() if len(same) > 1}
     problems += [_conflict(spec, same) for same in twice.values() for spec in same]
     return Catalogue([spec for spec in specs if spec.name not in twice], problems)
 
 
 def models() -> list[ModelSpec]:
-    """Every model that is registered by itself, in the order people should see them."""
+    """Every model that is registered automatically, in the order people should see them."""
     return catalogue().specs
 
 
@@ -95,12 +95,12 @@ def variants() -> list[Variant]:
 
 
 def is_large(key: str) -> bool:
-    """Whether a variant is left out where nobody asked for it by name: see `ModelSpec.large`."""
+    """Whether a variant is left out unless it is asked for by name: see `ModelSpec.large`."""
     return model_spec(parse_variant(key).model).large
 
 
 def arrivals() -> list[tuple[Variant, ModelSpec]]:
-    """The variants of models that somebody brought: those that did not come with this package."""
+    """The variants of models that did not come with this package."""
     return [
         (Variant(spec.key, precision), spec)
         for spec in models()
@@ -110,7 +110,7 @@ def arrivals() -> list[tuple[Variant, ModelSpec]]:
 
 
 def is_known(key: str) -> bool:
-    """Whether the model of a variant is still there; a broken or ambiguous one is, and may be mended."""
+    """Whether the model of a variant still exists; a broken or ambiguous one does, and may be repaired."""
     try:
         parse_variant(key)
     except ExportError:
@@ -122,19 +122,21 @@ def is_known(key: str) -> bool:
 def model_spec(name: str) -> ModelSpec:
     """The model of that name or key, with its options: `toy_cnn`, `hf:bert@layers=2`, `hf.bert.layers_2`."""
     plain, options = _split(name)
-    rewrite = options.pop(rewrites.OPTION, None)
     spec = _find(plain)
+    own = {option.name for option in spec.options or ()}
+    common = {rewrites.OPTION, rewrites.KEEP} - own
+    changes = {option: options.pop(option) for option in common & options.keys()}
     if options:
         spec = spec.with_options(options)
-    return rewrites.rewritten(spec, rewrite) if rewrite else spec
+    return rewrites.changed(spec, changes) if changes else spec
 
 
 def parse_variant(key: str) -> Variant:
-    """The variant of a key such as `toy_cnn-fp16`, or an error that says what was meant."""
+    """The variant of a key such as `toy_cnn-fp16`, or an error that suggests what was meant."""
     model, precision = _split_precision(key)
     _require_safe(model, key)
     if not precision:
-        # The error is about the part that is wrong: the precision when the model is right, else the model.
+        # The error names the part that is wrong: the precision if the model is right, else the model.
         head, _, tail = key.rpartition("-")
         spec, precision = _model_of_incomplete(key, head, tail)
     else:
@@ -152,7 +154,7 @@ def parse_variant(key: str) -> Variant:
 
 
 def requested(text: str) -> list[Variant]:
-    """What a person asks for: a variant, or all precisions of a model; all parts of one that has several."""
+    """What a person asks for: a variant, or all precisions of a model; every part if it has several."""
     model, precision = _split_precision(text)
     _require_safe(model, text)
     if parts := _parts(model):
@@ -169,7 +171,7 @@ def requested(text: str) -> list[Variant]:
 
 
 def _parts(model: str) -> list[str]:
-    """The names of a model's parts; none where it has none, one is chosen, or there is no such model."""
+    """The names of a model's parts; empty if it has none, one is chosen, or there is no such model."""
     try:
         spec = model_spec(model)
     except ExportError:
@@ -199,7 +201,7 @@ def _require_safe(model: str, text: str) -> None:
 
 
 def _model_of_incomplete(key: str, head: str, tail: str) -> tuple[ModelSpec, str]:
-    """The model of a key that ends in no known precision, and what stands in the precision's place."""
+    """The model of a key without a known precision, and what the key has in its place."""
     try:
         return model_spec(key), ""
     except ExportError:

@@ -1,13 +1,14 @@
-"""Other ways to write a model, which give the same numbers by other operators: `toy_cnn@rewrite=linear`.
+"""Changes to a model that need no edit of its file, as options of every model; `sme2 advise` tries them.
 
-A rewrite replaces modules of the built network, so nobody's file is edited, and the network as it was stays
-the reference that outputs are compared with. What it brings is measured like any model (`sme2 advise`).
-Nothing is imported from torch before a rewrite is applied.
+`toy_cnn@rewrite=linear`: another way to write it that gives the same numbers with other operators. It
+replaces modules of the built network; outputs are still compared with the original network.
+`toy_cnn@keep=head`: mixed precision, by names of modules that stay in fp32 at every other precision.
+Nothing is imported from torch before a change is applied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,23 +19,23 @@ from sme2_assets.models.spec import EagerModel, ModelSpec, cached_sha256
 if TYPE_CHECKING:
     from torch import nn
 
-OPTION = "rewrite"
-# By this an error is known that is none: there is nothing in the model that the rewrite is for.
+OPTION, KEEP = "rewrite", "keep"
+# Marks the error that is not a failure: the model has nothing that the rewrite applies to.
 NOTHING = "changes nothing in this model"
 
 
 @dataclass(frozen=True)
 class Rewrite:
-    """What is done, in words and as the code to write; `one` gives the module to put in a module's place."""
+    """What is done, in words and as the code to write; `one` returns a replacement for a module, or None."""
 
     what: str
     code: str
     one: Callable[[Any], Any | None]
 
 
-def rewritten(spec: ModelSpec, text: str) -> ModelSpec:
-    """The model with these rewrites, named and joined by `+`, in that order."""
-    names = text.split("+")
+def changed(spec: ModelSpec, changes: Mapping[str, str]) -> ModelSpec:
+    """The model with these options added; each is a list joined by `+`, as a comma separates options."""
+    names, kept = (changes[option].split("+") if option in changes else [] for option in (OPTION, KEEP))
     for name in names:
         if name not in REWRITES:
             raise ExportError(
@@ -44,20 +45,24 @@ def rewritten(spec: ModelSpec, text: str) -> ModelSpec:
     if spec.factory is None:
         raise ExportError(
             f"{spec.title} is a finished program: its operators are what they are",
-            "rewrite the model that it was exported from",
+            "change the model that it was exported from",
         )
     factory = spec.factory
 
     def build(**options: Any) -> EagerModel:
-        del options[OPTION]
-        return _Rewritten(factory(**options), names)
+        eager: Any = factory(**{name: it for name, it in options.items() if name not in changes})
+        if kept:
+            eager.keep_float = (*getattr(eager, "keep_float", ()), *kept)
+        return _Rewritten(eager, names) if names else eager
 
     return replace(
         spec,
         factory=build,
-        values=tuple(sorted({**dict(spec.values), OPTION: text}.items())),
+        # At fp32 nothing is left to keep.
+        precisions=tuple(it for it in spec.precisions if not kept or it != "fp32"),
+        values=tuple(sorted({**dict(spec.values), **changes}.items())),
         identify=lambda: {**spec.identify(), "rewrites": cached_sha256(Path(__file__))},
-    )
+    ).of_allowed_length()
 
 
 class _Rewritten:
@@ -80,7 +85,7 @@ class _Rewritten:
 
 
 def apply(rewrite: Rewrite, model: nn.Module, inputs: tuple[Any, ...]) -> list[str]:
-    """Replaces what the rewrite is for; gives the paths of what was replaced."""
+    """Replaces the modules that the rewrite is for; returns their paths."""
     paths = [path for path, module in model.named_modules() if path and rewrite.one(module) is not None]
     if paths:
         _fold_batch_norms(model, inputs)
@@ -97,10 +102,10 @@ def _put(model: nn.Module, path: str, module: nn.Module) -> None:
 
 
 def _fold_batch_norms(model: nn.Module, inputs: tuple[Any, ...]) -> None:
-    """Into the convolution whose output they take: once that is no convolution, nothing else does.
+    """Folds batch norms into the convolutions before them: once replaced, nothing else would fold them.
 
-    Which one that is shows when the model runs. Should something else take the same output, the outputs of
-    the model are others, and the export tells.
+    Running the model shows which convolution that is. If something else uses the same output, the model's
+    outputs change, and the export reports it.
     """
     import torch
     from torch import nn
@@ -112,7 +117,7 @@ def _fold_batch_norms(model: nn.Module, inputs: tuple[Any, ...]) -> None:
     def hook(path: str) -> Callable[..., None]:
         def look(module: Any, given: tuple[Any, ...], output: Any) -> None:
             if isinstance(module, nn.Conv2d):
-                # The output is kept, so that no other tensor gets its identity.
+                # Keep the output, so that no other tensor gets its id.
                 made[id(output)] = (path, output)
             else:
                 # A module that runs twice has two uses: neither is folded.
@@ -150,7 +155,7 @@ def _is_pointwise(module: Any) -> bool:
 
 
 def _linear(module: Any) -> Any | None:
-    """Of a 1x1 convolution: the matrix product that it is, with the channels last."""
+    """For a 1x1 convolution: the same matrix product as a linear layer, with the channels last."""
     from torch import nn
 
     if not _is_pointwise(module):
@@ -167,7 +172,7 @@ def _linear(module: Any) -> Any | None:
 
 
 def _framed(module: Any) -> Any | None:
-    """Of a 1x1 convolution: the same with a frame of zeros around the image, which is cut off again."""
+    """For a 1x1 convolution: the same with a frame of zeros around the image, which is cut off again."""
     from torch import nn
 
     if not _is_pointwise(module):
@@ -185,7 +190,7 @@ def _framed(module: Any) -> Any | None:
 
 
 def _two_channels(module: Any) -> Any | None:
-    """Of a convolution of one channel: a second channel of zeros, so that it is not taken for depthwise."""
+    """For a convolution of one channel: a second channel of zeros, so that it is not taken for depthwise."""
     import torch
     from torch import nn
 

@@ -1,10 +1,10 @@
 """What a model is, before anything is built: its name, where it comes from, its options.
 
-Belongs here: the types that every source of models gives and everything else takes, and how options are
+Belongs here: the types that every source of models returns and everything else takes, and how options are
 written in names. Does not: which models there are (registry, sources). Nothing here imports torch.
 
 A model with options has a name for people, `edgetam_image_encoder@size=512`, and a key that is safe as a
-folder and as a Dagster partition, `edgetam_image_encoder.size_512`. Either leads to the other.
+folder name and as a Dagster partition, `edgetam_image_encoder.size_512`. Each can be turned into the other.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ from sme2_assets.models.given import inputs_of, library_of
 from sme2_assets.models.methods import FORWARD
 from sme2_assets.store import sha256_of_file
 
-# What an eager model can be exported at.
+# The precisions that an eager model can be exported at.
 PRECISIONS = ("fp32", "fp16", "int8", "int8_dynamic", "int4")
-# What most models are offered in; the other two are for models of linear layers.
+# The precisions that most models offer; the other two are for models of linear layers.
 COMMON_PRECISIONS = ("fp32", "fp16", "int8")
-# The one "precision" of a .pte that somebody else exported: it is whatever it is.
 
 # Weights, inputs and calibration data of the built-in models all come from this one number.
 SEED = 2
 
-# Names, and the keys made of them, are parts of folder names: 255 bytes is what file systems give.
+# Names, and the keys made from them, are parts of folder names: file systems allow 255 bytes.
 LONGEST_KEY = 150
 
-# Options that every model has: inputs and kernels by the hash of their content, sizes that can vary.
+# Options that every model has: inputs and kernels, by the hash of their content, and sizes that can vary.
 INPUTS, LIBRARY, SIZE_PREFIX = "inputs", "ops", "size_"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -51,9 +50,9 @@ class EagerModel(Protocol):
     """What a factory builds: ExecuTorch's `EagerModelBase` and anything of the same shape.
 
     An object may also have `get_example_kwarg_inputs()`, `get_dynamic_shapes()`,
-    `get_calibration_inputs(count)` (a list of input tuples that stand for the data of the model), the hooks
-    `wrap(model)` and `substitute(model)`, `is_classifier`, `minimum_sqnr_db`, and `keep_float`: patterns of
-    the names of modules that stay in floating point when the rest is quantised.
+    `get_calibration_inputs(count)` (a list of input tuples that represent the model's data), the hooks
+    `wrap(model)` and `substitute(model)`, `is_classifier`, `minimum_sqnr_db`, and `keep_float`: name patterns
+    of modules that stay in fp32 at every other precision.
     """
 
     def get_eager_model(self) -> Any: ...
@@ -67,10 +66,10 @@ class ModelOption:
 
     name: str
     kind: str | None = None
-    """int, float, bool or str; None where it cannot be told: the value is then read as what it looks like."""
+    """int, float, bool or str; None if unknown: the value is then read as what it looks like."""
     default: OptionValue | None = None
     choices: tuple[str, ...] = ()
-    """All values there are, where only some are."""
+    """All allowed values, if they are limited."""
 
     def __str__(self) -> str:
         if self.choices:
@@ -78,7 +77,7 @@ class ModelOption:
         return self.name if self.default is None else f"{self.name}={_text(self.default)}"
 
     def parse(self, text: str, owner: str) -> OptionValue:
-        """The value of a text; an error where it is of the wrong kind."""
+        """The value that a text stands for; an error if it is of the wrong kind."""
         if self.choices and text not in self.choices:
             raise ExportError(
                 f"{owner} has no {self.name} {text!r}{did_you_mean(text, list(self.choices))}",
@@ -97,7 +96,7 @@ class ModelOption:
 
 @dataclass(frozen=True)
 class ModelProblem:
-    """Something that should be a model and is not usable: listed with the others, with its cause."""
+    """Something that should be a model but is not usable: listed with the others, with the reason."""
 
     name: str
     source: str
@@ -108,39 +107,39 @@ class ModelProblem:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model that can be exported, or a program that somebody else exported (`pte`)."""
+    """A model that can be exported, or a program that was exported elsewhere (`pte`)."""
 
     name: str
-    """Without options; with the prefix of its source where that has one: `executorch.resnet8`."""
+    """Without options; with the prefix of its source, if it has one: `executorch.resnet8`."""
     description: str
     source: str
     place: str
     """Where people find it: a file, a package."""
     factory: Callable[..., EagerModel] | None = None
-    """Called with the options as keyword arguments. This is where torch gets imported."""
+    """Called with the options as keyword arguments. This is where torch is imported."""
     identify: Callable[[], dict[str, str]] = dict
-    """What decides what the factory builds, besides the options: hashes of files, versions of packages."""
+    """Everything besides the options that decides what the factory builds: file hashes, package versions."""
     precisions: tuple[str, ...] = COMMON_PRECISIONS
     options: tuple[ModelOption, ...] | None = ()
-    """None where the factory's arguments are not known before it is imported."""
+    """None if the factory's arguments are not known before it is imported."""
     values: tuple[tuple[str, OptionValue], ...] = ()
     """The options that were chosen, by name."""
     parts: Callable[[], tuple[str, ...]] = tuple
-    """The parts that it is profiled in where nobody chooses one with the option `part`."""
+    """The parts that are profiled if none is chosen with the option `part`."""
     pte: Path | None = None
     etrecord: Path | None = None
     data: Path | None = None
     """External weights of the program (.ptd)."""
     input_files: tuple[Path, ...] = ()
-    """Inputs that somebody gives, instead of the model's own."""
+    """Inputs that were given, instead of the model's own."""
     libraries: tuple[Path, ...] = ()
     """Kernels that the program calls and the runner lacks."""
     large: bool = False
-    """Takes minutes under emulation: left out there, and at night, unless it is asked for by name."""
+    """Takes minutes under emulation: left out there, and in nightly runs, unless asked for by name."""
 
     @property
     def key(self) -> str:
-        """Name and options, safe as a folder and as a part of a partition key."""
+        """Name and options, safe as a folder name and as part of a partition key."""
         return ".".join([self.name, *(f"{name}_{_escape(_text(value))}" for name, value in self.values)])
 
     @property
@@ -152,20 +151,24 @@ class ModelSpec:
         return f"{name}@{chosen}" if chosen else name
 
     def with_options(self, texts: Mapping[str, str]) -> ModelSpec:
-        """The same model with these options chosen; an error names one that it does not have."""
+        """The same model with these options; an error names one that it does not have."""
         values = {name: self._option(name).parse(text, self.title) for name, text in texts.items()}
         spec = replace(self, values=tuple(sorted({**dict(self.values), **values}.items())))
         if (inputs := values.get(INPUTS)) and not self._declares(INPUTS):
             spec = replace(spec, input_files=inputs_of(str(inputs)))
         if (library := values.get(LIBRARY)) and not self._declares(LIBRARY):
             spec = replace(spec, libraries=(library_of(str(library)),))
-        if len(spec.key) > LONGEST_KEY:
+        return spec.of_allowed_length()
+
+    def of_allowed_length(self) -> ModelSpec:
+        """Itself; an error if its key cannot be the name of a folder."""
+        if len(self.key) > LONGEST_KEY:
             raise ExportError(
-                f"The options of {self.title} are too long for the name of a folder: {len(spec.key)} "
+                f"The options of {self.name} are too long for the name of a folder: {len(self.key)} "
                 f"characters, {LONGEST_KEY} are allowed",
                 "use shorter values; a path can be relative, or a default in a model file of your own",
             )
-        return spec
+        return self
 
     def build(self) -> EagerModel:
         """Import the factory and call it."""
@@ -182,7 +185,7 @@ class ModelSpec:
             raise self._failed(error) from error
 
     def identity(self) -> dict[str, str]:
-        """Everything that decides what is built, as far as it belongs to the model."""
+        """Everything about the model that decides what is built."""
         chosen = {name: _text(value) for name, value in self.values}
         files = {
             f"file of option {name}": hashed
@@ -205,7 +208,7 @@ class ModelSpec:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Sizes that were chosen for dimensions that can vary, by the names of these."""
+        """Sizes that were chosen for dimensions that can vary, by dimension name."""
         return {
             name.removeprefix(SIZE_PREFIX): int(value)
             for name, value in self.values
@@ -264,7 +267,7 @@ class Variant:
 
 
 def _is_common(name: str) -> bool:
-    """Whether every model has the option: it is about what the model is given, not about the model."""
+    """Whether every model has the option: it concerns what the model is given, not the model itself."""
     return name in (INPUTS, LIBRARY) or name.startswith(SIZE_PREFIX)
 
 
@@ -275,7 +278,7 @@ def valid_name(text: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """A name that a user gives to a model; the error says what is wrong with it."""
+    """Check a name that a user gives to a model; the error says what is wrong with it."""
     if not _NAME.fullmatch(name):
         raise ExportError(
             f"{name!r} cannot be the name of a model",
@@ -291,7 +294,7 @@ def check_name(name: str) -> None:
 
 
 def split_text(text: str) -> tuple[str, dict[str, str]]:
-    """Name and options of what a person wrote: `hf:bert@layers=2,hidden=64`."""
+    """Name and options from what a person wrote: `hf:bert@layers=2,hidden=64`."""
     name, at, chosen = text.partition("@")
     options: dict[str, str] = {}
     for part in chosen.split(",") if at else []:
@@ -308,7 +311,7 @@ def split_text(text: str) -> tuple[str, dict[str, str]]:
 
 
 def plain_key(text: str) -> str:
-    """The key of what a person wrote, known or not: `hf:bert@layers=2-fp32` is `hf.bert.layers_2-fp32`."""
+    """The key for what a person wrote, known or not: `hf:bert@layers=2-fp32` is `hf.bert.layers_2-fp32`."""
     name, at, chosen = text.partition("@")
     if not at:
         return name.replace(":", ".", 1)
@@ -320,7 +323,7 @@ def plain_key(text: str) -> str:
 
 
 def split_key(key: str, prefixes: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Name and options of a key: `hf.bert.hidden_64.layers_2`. Names have no dots but after a prefix."""
+    """Name and options from a key: `hf.bert.hidden_64.layers_2`. A name has no dot except after a prefix."""
     first, *rest = key.split(".")
     if first in prefixes and rest:
         first, rest = f"{first}.{rest[0]}", rest[1:]
@@ -345,13 +348,13 @@ def how_to_install(package: str) -> str:
 
 
 def cached_sha256(path: Path) -> str:
-    """The hash of a file's content; read once for as long as size and time of change stay the same."""
+    """The hash of a file's content; read again only when its size or modification time changes."""
     facts = path.stat()
     return _sha256(path, facts.st_mtime_ns, facts.st_size)
 
 
 def _content_sha256(path: Path) -> str:
-    """The hash of a file, or of the names and contents of the files in a folder; else nothing."""
+    """The hash of a file, or the names and hashes of the files in a folder; empty if there is neither."""
     if path.is_file():
         return cached_sha256(path)
     files = sorted(inner for inner in path.glob("*") if inner.is_file())

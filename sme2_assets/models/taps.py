@@ -1,10 +1,10 @@
-"""The program once more, with what every matrix operator gives as an output of its own.
+"""A second version of the program, with the result of every matrix operator as an output of its own.
 
-A fault in an early layer may be hidden by the layers after it. So the arms are also compared in the values
-between: those of the operators that can take an SME2 kernel. Inside a delegate the runtime shows none of
-them; as outputs of the program it has to. A value is taken where XNNPACK's fused operator ends (batch norm,
-activation, quantisation), so that the kernels stay those of the program that is measured: a session sees
-whether the outputs of both programs are the same to the bit.
+A fault in an early layer may be hidden by the layers after it. So the arms are also compared in intermediate
+values: those of the operators that can use an SME2 kernel. Inside a delegate the runtime shows none of them;
+as outputs of the program it has to. A value is taken where XNNPACK's fused operator ends (batch norm,
+activation, quantisation), so that the kernels stay those of the program that is measured: a session checks
+whether the outputs of both programs are identical to the bit.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from sme2_assets.evidence.numerics import output_channel_axis
 from sme2_assets.models.inputs import ModelInputs, exported_graph, flat_tensors
 from sme2_assets.models.provenance import operator_name, origin_of
 
-# What the values of one program may be in all: they are written, and perhaps pulled from a phone.
+# The most that all values of one program may take: they are written, and perhaps pulled from a phone.
 MOST_BYTES = 256 << 20
 
 _CONVOLUTION = "aten.conv"
 _MATRIX = (_CONVOLUTION, "aten.linear", "aten.addmm", "aten.mm.", "aten.bmm", "aten.baddbmm", "aten.matmul")
 _ATTENTION = "aten.scaled_dot_product_attention"
-# What XNNPACK makes part of the operator before it.
+# Operators that XNNPACK fuses into the one before.
 _FUSED = ("aten.batch_norm", "aten.relu", "aten.hardtanh", "aten.clamp")
 _QUANTISE = "quantized_decomposed.quantize_per_tensor"
 
-# What is still floating point in a quantised model is fp32, behind values that were quantised.
+# Floating point values in a quantised model are fp32, computed from values that were quantised.
 _KINDS: dict[str, Kind] = {
     "fp32": "fp32",
     "fp16": "fp16",
@@ -47,7 +47,7 @@ class Layer:
 
     node: Any
     end: Any
-    """Of the arithmetic; `tap` is that, or its quantisation."""
+    """The end of the arithmetic; `tap` is the same node, or its quantisation."""
     tap: Any
     value: ComparedValue
 
@@ -92,7 +92,7 @@ def compared_outputs(graph_module: Any, precision: str, outputs: list[Any]) -> l
 
 
 def describe_taps(graph_module: Any, outputs: list[Any], precision: str) -> tuple[list[Layer], Taps]:
-    """The operators whose values can be shown, and what the outputs of a program that shows them are."""
+    """The operators whose values can be shown, and the outputs of a program that shows them."""
     kept, left_out = affordable(layers_of(graph_module, precision))
     values = [*compared_outputs(graph_module, precision, outputs), *(layer.value for layer in kept)]
     names = [layer.value.name for layer in left_out]
@@ -117,7 +117,7 @@ def tapped_program(graph_module: Any, layers: list[Layer], inputs: ModelInputs) 
 
 
 def watched(graph_module: Any, values: tuple[Any, ...], see: See) -> Any:
-    """Runs the graph node by node. What `see` gives for a node and its value is the value from then on."""
+    """Runs the graph node by node. The result of `see` for a node and its value replaces the value."""
     import torch
 
     class Watching(torch.fx.Interpreter):
@@ -132,7 +132,7 @@ def watched(graph_module: Any, values: tuple[Any, ...], see: See) -> Any:
 
 
 def affordable(layers: list[Layer]) -> tuple[list[Layer], list[Layer]]:
-    """The smallest values that fit, in their order, and the rest."""
+    """The layers with the smallest values, as many as fit, in their order, and the rest."""
     kept, total = set(), 0
     for layer in sorted(layers, key=_bytes):
         total += _bytes(layer)
@@ -160,10 +160,10 @@ def _only_user(node: Any) -> Any | None:
 
 
 class _Upstream:
-    """How often a value was rounded: the products that were summed, by all operators before it too.
+    """How often a value was rounded: the products summed for it, including in all operators before it.
 
-    What is before a node is a bit of a number for each operator: as sets, those of ten thousand nodes would
-    take gigabytes.
+    The operators before a node are bits of one number: as sets, those of ten thousand nodes would take
+    gigabytes.
     """
 
     def __init__(self, graph_module: Any) -> None:
@@ -184,7 +184,7 @@ class _Upstream:
 
 
 def _terms(node: Any) -> int | None:
-    """The products that one element of a matrix operator's result is the sum of; None for other nodes."""
+    """How many products are summed for one element of a matrix operator's result; None for other nodes."""
     name = _name(node)
     if not name.startswith((*_MATRIX, _ATTENTION)):
         return None

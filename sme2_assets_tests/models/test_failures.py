@@ -81,12 +81,12 @@ def test_text_in_the_outputs_is_named(tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_tensor_in_its_outputs_is_told_so(tmp_path: Path) -> None:
-    assert "gives no tensor (its outputs are [0]: int)" in _failure(Numbers, tmp_path).what
+    assert "returns no tensor (its outputs are [0]: int)" in _failure(Numbers, tmp_path).what
 
 
 def test_what_is_no_module_is_told_so(tmp_path: Path) -> None:
     failure = _failure(lambda: "a model", tmp_path)  # type: ignore[arg-type,return-value]
-    assert "get_eager_model gives a str, not a torch.nn.Module" in failure.what
+    assert "get_eager_model returns a str, not a torch.nn.Module" in failure.what
 
 
 def test_text_inside_an_input_is_told_so(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from sme2_assets.errors import ExportError
 from sme2_assets.evidence.numerics import MINIMUM_SQNR_DB, worst_sqnr_db
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.models.export import export_model
-from sme2_assets.models.lowering import build_model, export_program
+from sme2_assets.models.lowering import build_model, export_program, kept_in_float
 from sme2_assets.models.progress import Progress
-from sme2_assets.models.quantise import left_out
+from sme2_assets.models.quantise import halved, left_out
+from sme2_assets.models.registry import model_spec, parse_variant
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets_tests.models.run import operator_names, outputs_of
 from sme2_assets_tests.models.small import spec, values, variant
@@ -155,6 +156,30 @@ def test_modules_that_match_a_pattern_stay_in_floating_point(precision: str) -> 
     found = _left_out(precision, "hea*")
     assert found["head"] == "kept by 'hea*'"
     assert "wide" not in found
+
+
+def test_at_fp16_modules_that_match_a_pattern_compute_in_fp32_and_give_fp16() -> None:
+    model = Mixed()
+    weights = model.head.weight.detach().clone()
+    mixed = halved(model, ["hea*"])
+    seen = []
+    mixed.head.register_forward_hook(lambda module, args, output: seen.append((args[0].dtype, output.dtype)))
+    assert mixed(values(1, 3, 4, 4).half()).dtype == mixed.wide.weight.dtype == torch.float16
+    # Its own hooks are around this one's output, not around its input.
+    assert [given for given, _ in seen] == [torch.float32]
+    assert torch.equal(mixed.head.weight, weights), "not rounded to fp16 and back"
+
+
+def test_every_model_has_the_option_to_keep_modules() -> None:
+    variant = parse_variant("toy_cnn@keep=head+expand.0-int8")
+    assert parse_variant(variant.key) == variant
+    assert kept_in_float(model_spec(variant.model).build()) == ("head", "expand.0")
+    both = model_spec("toy_cnn@rewrite=linear,keep=head")
+    assert (both.title, kept_in_float(both.build())) == ("toy_cnn@keep=head,rewrite=linear", ("head",))
+    with pytest.raises(ExportError, match="'fp32' is not a precision of"):
+        parse_variant("toy_cnn@keep=head-fp32")
+    with pytest.raises(ExportError, match="too long for the name of a folder"):
+        model_spec(f"toy_cnn@keep={'a.' * 80}")
 
 
 def test_a_pattern_that_matches_no_module_is_refused_with_the_modules() -> None:

@@ -443,7 +443,7 @@ def test_what_a_callable_of_a_package_gives_is_a_model(
     onboarded("mine", "--from", "brought_package.nets:make")
     onboarded("bare", "--from", "brought_package.nets:bare")
     assert output_of("mine").shape == (1, 2)
-    with pytest.raises(ExportError, match=r"brought_package.nets:bare gives a Linear, which is no model"):
+    with pytest.raises(ExportError, match=r"nets:bare returns a Linear, which is not a model"):
         model_spec("bare").build()
     before = model_spec("mine").identity()
     (package / "helper.py").write_text("WIDTH = 3\n")

@@ -1,4 +1,4 @@
-"""From a model type, a part and options to what a factory gives; options that do nothing are refused."""
+"""From a model type, a part and options to a factory's result; options that have no effect are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sme2_assets.models.huggingface.types import DECODE, PREFILL, WHOLE, ModelTy
 from sme2_assets.models.spec import OptionValue
 
 _PHASES = (PREFILL, DECODE)
-# Sizes of the inputs, which no weights decide.
+# Sizes of the inputs, which do not depend on the weights.
 _FREE = {"sequence", "context", "batch"}
 
 
@@ -44,7 +44,7 @@ def eager_model(
 
 
 class PlainTensors(nn.Module):
-    """Calls a network by the names of its arguments and gives plain tensors."""
+    """Calls a network by argument names and returns plain tensors."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -60,8 +60,6 @@ class PlainTensors(nn.Module):
 class PlainModel:
     """A network, or a part of one, as `EagerModel`."""
 
-    keep_float: tuple[str, ...] = ()
-
     def __init__(self, network: Network, *, is_classifier: bool) -> None:
         keep_rotations_exact(network.module)
         self._network = network
@@ -74,7 +72,7 @@ class PlainModel:
         return tuple(self._network.inputs.values())
 
     def get_calibration_inputs(self, count: int) -> list[tuple[Tensor, ...]]:
-        # The example itself first: what it is judged by must lie within the ranges.
+        # The example itself first: the values it is judged by must be within the ranges.
         further = [tuple(_similar(it) for it in self.get_example_inputs()) for _ in range(count - 1)]
         return [self.get_example_inputs(), *further]
 
@@ -93,7 +91,7 @@ def _refuse_sizes_of_weights(kind: ModelType, chosen: Mapping[str, OptionValue],
     if weights and fixed:
         raise ExportError(
             f"The option {fixed[0]} of hf:{kind.name} has no effect with weights=...: they decide it",
-            f"leave it out; free are {', '.join(sorted(_FREE))}",
+            f"leave it out; only these can be chosen: {', '.join(sorted(_FREE))}",
         )
 
 
@@ -109,7 +107,7 @@ def _refuse_options_without_effect(
             other = build_network(kind, doubled)
             other = other if part in (WHOLE, *_PHASES) else part_of(kind, other, part, doubled)
         except Exception:
-            # It does something: another value of it cannot be built.
+            # It has an effect: the other value cannot be built.
             continue
         if option == "context" or _facts(other) == _facts(made):
             raise ExportError(
@@ -120,7 +118,7 @@ def _refuse_options_without_effect(
 
 
 def _facts(network: Network) -> dict[str, Any]:
-    """Shapes, and the numbers that modules keep: heads, for one, are no shape."""
+    """Shapes, and the numbers that modules keep: the number of heads, for one, is not a shape."""
     facts: dict[str, Any] = {name: tuple(it.shape) for name, it in network.module.named_parameters()}
     facts |= {f"input {name}": tuple(it.shape) for name, it in network.inputs.items()}
     for name, module in network.module.named_modules():

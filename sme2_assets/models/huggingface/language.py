@@ -1,8 +1,8 @@
 """A language model of transformers as two programs: prefill reads a prompt, decode adds one token to it.
 
-As in `tiny_lm`: the cache has a fixed size and is passed in and out, keys then values, layer by layer, each
-(batch, heads, context, width of a head). The model's own code runs; only its cache is another one, which
-puts keys and values where the position says.
+As in `tiny_lm`, the cache has a fixed size and is passed in and out, keys then values, layer by layer, each
+(batch, heads, context, width of a head). The model's own code runs; only its cache is replaced, by one that
+puts keys and values at the given position.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PrefillLayer(CacheLayerMixin):
 
 
 class DecodeLayer(PrefillLayer):
-    """Has keys and values of the whole context, and takes those of one token into their place."""
+    """Holds keys and values of the whole context, and puts those of one token in place."""
 
     def __init__(self, keys: Tensor, values: Tensor, position: Tensor) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class DecodeLayer(PrefillLayer):
 
 
 class Phase(nn.Module):
-    """A network with the mask of its context; which tokens may be looked at follows from positions alone."""
+    """A network with the mask of its context; positions alone decide which tokens may be looked at."""
 
     mask: Tensor
 
@@ -120,8 +120,6 @@ def layer_count(network: Any) -> int:
 class LanguageModel:
     """One phase of a language model, as `EagerModel`; decode's example is a step after a real prompt."""
 
-    keep_float: tuple[str, ...] = ()
-
     def __init__(self, name: str, network: Any, sizes: Sizes, *, decode: bool) -> None:
         _require_fitting(name, network, sizes)
         keep_rotations_exact(network)
@@ -146,7 +144,7 @@ class LanguageModel:
         return self._prompts(count)
 
     def _require_same_as_without_cache(self) -> None:
-        """Prefill and one step must give what the network gives for the whole text at once."""
+        """Prefill and one step must give the same as the network gives for the whole text at once."""
         text = self._tokens()
         with torch.no_grad():
             _, *cache = Prefill(self._network, self._sizes).eval()(text[:, :-1])
@@ -154,7 +152,7 @@ class LanguageModel:
             found = Decode(self._network, self._sizes).eval()(text[:, -1:], position, *cache)[0]
             wanted = self._network(input_ids=text, use_cache=False).logits[:, -1]
         if not torch.allclose(found, wanted, rtol=1e-3, atol=1e-3 * float(wanted.abs().max())):
-            raise ValueError("with one it gives another token than without")
+            raise ValueError("with one it gives a different token than without")
 
     def _tokens(self) -> Tensor:
         vocabulary: Any = self._network.config.get_text_config().vocab_size
@@ -175,7 +173,7 @@ class LanguageModel:
 
 
 def keep_rotations_exact(network: nn.Module) -> None:
-    """Rotary frequencies as constants: a cast of the model to half would turn them by whole degrees."""
+    """Rotary frequencies as constants: casting them to half would shift rotations by whole degrees."""
     for module in network.modules():
         for name in [name for name in module._buffers if "inv_freq" in name]:
             setattr(module, name, module._buffers.pop(name))

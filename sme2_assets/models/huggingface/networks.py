@@ -17,12 +17,12 @@ from sme2_assets.models.huggingface.configuration import LARGEST_PARAMETERS, Siz
 from sme2_assets.models.huggingface.inputs import accepted_inputs
 from sme2_assets.models.huggingface.types import WHOLE, ModelType
 
-# What transformers has to say while it builds is said in errors, or not worth a line.
+# What transformers logs while it builds is either in errors or not worth a line.
 transformers.logging.set_verbosity(transformers.logging.CRITICAL)
 transformers.logging.disable_progress_bar()
-# Below, the runner's flush of denormals to zero shows; above, half precision ends.
+# Below this, the runner's flush of denormals to zero shows; above, half precision overflows.
 _QUIET, _LOUD = 1e-4, 1e4
-# What a model is used for, in the order in which one is taken where a model gives several.
+# The outputs that models are used for, in order of preference where a model has several.
 _OUTPUTS = (
     *("logits", "logits_per_image", "pred_masks", "last_hidden_state", "predicted_depth", "audio_values"),
     *("waveform", "spectrogram", "feature_maps", "pooler_output"),
@@ -31,13 +31,13 @@ _OUTPUTS = (
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A network that runs, and what it runs with."""
+    """A network that runs, and the inputs it runs with."""
 
     module: Any
     inputs: dict[str, Any]
     """Tensors by the names of the arguments."""
     constants: dict[str, Any]
-    """Arguments that are no tensors."""
+    """Arguments that are not tensors."""
 
 
 def build_network(kind: ModelType, sizes: Sizes) -> Network:
@@ -69,10 +69,10 @@ def _running(cls: Any, config: Any, kind: ModelType, sizes: Sizes) -> Network:
 
 
 def network_of_folder(kind: ModelType, folder: Path, sizes: Sizes) -> Network:
-    """The network with the weights of a local folder, as `save_pretrained` and the hub lay it out."""
+    """The network with the weights in a local folder, laid out as by `save_pretrained` and the hub."""
     if not (folder / "config.json").is_file() or not [*folder.glob("*.safetensors")]:
         raise ExportError(
-            f"{folder} has no config.json, or no weights (*.safetensors) beside it",
+            f"{folder} has no config.json, or no weights (*.safetensors) next to it",
             "name a folder that save_pretrained wrote, or a snapshot of the hub",
         )
     cls = _model_class(kind)
@@ -95,7 +95,7 @@ def network_of_folder(kind: ModelType, folder: Path, sizes: Sizes) -> Network:
             config=config,
             local_files_only=True,
             dtype=torch.float32,
-            # Which do not fit is told below, by name.
+            # Those that do not fit are reported below, by name.
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
@@ -115,7 +115,7 @@ def network_of_folder(kind: ModelType, folder: Path, sizes: Sizes) -> Network:
 
 
 def part_of(kind: ModelType, whole: Network, part: str, sizes: Sizes) -> Network:
-    """A part of a network with the inputs that the whole gives it, or else those of its own signature."""
+    """A part of a network with the inputs that the whole passes to it, or else those of its own signature."""
     if part not in kind.parts:
         parts = ", ".join((*kind.parts, WHOLE))
         raise ExportError(
@@ -153,14 +153,14 @@ def _model_class(kind: ModelType) -> Any:
     found = getattr(transformers, kind.class_name, None)
     if found is None:
         raise ExportError(
-            f"transformers names {kind.class_name} for hf:{kind.name} and does not have it",
+            f"transformers names {kind.class_name} for hf:{kind.name} but does not have it",
             "install another version of transformers",
         )
     return found
 
 
 def _with_plain_scale(module: Any, inputs: dict[str, Any], outputs: Any) -> Any:
-    """The network as it is, or with weights scaled by what goes into them where outputs fade or overflow."""
+    """The network as it is, or with weights scaled by their input count if outputs vanish or overflow."""
     if _is_plain(outputs):
         return module
     with torch.no_grad():
@@ -170,7 +170,7 @@ def _with_plain_scale(module: Any, inputs: dict[str, Any], outputs: Any) -> Any:
             elif name.endswith(("weight", "bias")):
                 torch.nn.init.constant_(weight, float(name.endswith("weight")))
         if not _is_plain(module(**inputs)):
-            raise ValueError("its outputs are not finite, or fade away, whatever the scale of the weights")
+            raise ValueError("its outputs are not finite, or vanish, whatever the scale of the weights")
     return module
 
 
@@ -184,7 +184,7 @@ def _is_plain(outputs: Any) -> bool:
 
 
 def tensors_of(outputs: Any) -> list[Any]:
-    """The output that a model is used for; all of its tensors where none has a name that is known."""
+    """The output that a model is used for; all its tensors if none has a known name."""
     if hasattr(outputs, "keys"):
         named = [outputs[name] for name in _OUTPUTS if name in outputs and outputs[name] is not None]
         chosen: Any = named[:1] or list(outputs.values())

@@ -1,7 +1,7 @@
 """The model types that the installed transformers registers, read from its files without importing it.
 
-Importing transformers' registry imports torch, and listing models must not. The registry is literal data
-and the constructors are plain assignments, so both are parsed.
+Importing transformers' registry imports torch, which listing models must not do. The registry is literal
+data and the constructors are plain assignments, so both are parsed.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-# Heads in the order in which they are preferred, by the names of transformers' own tables.
+# Heads in order of preference, by the names of transformers' own tables.
 _TASKS = ("MODEL_FOR_IMAGE_CLASSIFICATION", "MODEL_FOR_CAUSAL_LM", "MODEL")
 PREFILL, DECODE, WHOLE = "prefill", "decode", "whole"
-# Attributes that are parts of their own where a model has several, though they are plain modules.
+# Attributes that count as parts if a model has several, although they are plain modules.
 _PLAIN_PARTS = ("backbone", "encoder", "decoder")
 _FROM_CONFIG = ("from_config", "_from_config", "load_backbone")
 
@@ -26,15 +26,15 @@ class ModelType:
 
     name: str
     class_name: str | None
-    """None where transformers registers a configuration and no model."""
+    """None if transformers registers a configuration but no model."""
     parts: tuple[str, ...]
     is_causal: bool
-    """Whether it reads a prompt and then adds one token after the other."""
+    """Whether it reads a prompt and then adds one token after another."""
     is_classifier: bool
 
 
 def package_folder() -> Path | None:
-    """Where transformers is installed; None where it is not."""
+    """Where transformers is installed; None if it is not."""
     found = importlib.util.find_spec("transformers")
     return Path(found.origin).parent if found is not None and found.origin else None
 
@@ -65,7 +65,7 @@ def model_type(name: str) -> ModelType:
 
 
 def class_of(name: str) -> str | None:
-    """The class that is registered for a type, with a head where there is one for a kind we prefer."""
+    """The class that is registered for a type, with a preferred head if there is one."""
     folder = package_folder()
     assert folder is not None
     tables = _tables(folder / "models/auto/modeling_auto.py")
@@ -82,7 +82,7 @@ def _is_causal(tables: dict[str, dict[str, str]], name: str) -> bool:
 
 @functools.cache
 def _tables(path: Path) -> dict[str, dict[str, str]]:
-    """The tables `NAME = OrderedDict([(type, class), ...])` of a file; of several classes the first."""
+    """The tables `NAME = OrderedDict([(type, class), ...])` in a file; if several classes, the first."""
     found: dict[str, dict[str, str]] = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.value.args):
@@ -104,7 +104,7 @@ def _modeling_file(folder: Path, name: str) -> Path:
 
 
 def _parts(path: Path, class_name: str) -> tuple[str, ...]:
-    """The attributes of a model that are models themselves; none where there are not at least two."""
+    """The attributes of a model that are models themselves; none if there are fewer than two."""
     if not path.is_file():
         return ()
     classes = {
@@ -124,7 +124,7 @@ def _parts(path: Path, class_name: str) -> tuple[str, ...]:
 
 
 def _assignments(classes: dict[str, ast.ClassDef], class_name: str) -> list[tuple[str, str]]:
-    """`self.attribute = callee(...)` of a class's constructor, or of its base's where it has none."""
+    """`self.attribute = callee(...)` in a class's constructor, or in its base's if it has none."""
     cls = classes.get(class_name)
     if cls is None:
         return []

@@ -1,4 +1,4 @@
-"""The interface of a source of models."""
+"""The interface that every source of models implements."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Protocol, TypeAlias
 
 from sme2_assets.models.spec import ModelProblem, ModelSpec
 
-# What a source lists. Not `list[...]`: the method of that name hides the type.
+# Not `list[...]`: the method of that name hides the type.
 Entries: TypeAlias = Sequence[ModelSpec | ModelProblem]
 
 
 class ModelSource(Protocol):
-    """A place that has models. Listing and finding import no torch and no code of the models."""
+    """A place that has models. Listing and finding import neither torch nor the models' code."""
 
     name: str
     prefix: str
-    """What its names begin with, `executorch` for `executorch:resnet8`; empty where they stand alone."""
+    """What its names begin with, `executorch` for `executorch:resnet8`; empty if they have no prefix."""
     automatic: bool
-    """Whether its models are partitions by themselves, or only when somebody asks for one."""
+    """Whether its models are partitions automatically, or only when somebody asks for one."""
 
     def list(self) -> Entries:
-        """What it has, or the best known of it where that is too much."""
+        """Its models, or the best known if there are too many."""
         ...
 
     def names(self) -> Sequence[str]:
@@ -34,7 +34,7 @@ class ModelSource(Protocol):
 
 
 class Listed:
-    """The two methods that follow from `list`."""
+    """Implements `names` and `find` from `list`."""
 
     def list(self) -> Entries:
         raise NotImplementedError

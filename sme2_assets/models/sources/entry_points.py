@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import importlib.util
+import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,13 @@ class EntryPoints(Listed):
     automatic = True
 
     def list(self) -> Entries:
-        found = importlib.metadata.entry_points(group=GROUP)
-        return [_model_of(entry) for entry in sorted(found, key=lambda entry: entry.name)]
+        return [_model_of(entry) for entry in _installed(tuple(sys.path))]
+
+
+@functools.lru_cache(maxsize=1)
+def _installed(path: tuple[str, ...]) -> list[EntryPoint]:
+    """The entry points on this path. Cached: looking through all packages takes a tenth of a second."""
+    return sorted(importlib.metadata.entry_points(group=GROUP), key=lambda entry: entry.name)
 
 
 def _model_of(entry: EntryPoint) -> ModelSpec | ModelProblem:
@@ -46,7 +52,7 @@ def _model_of(entry: EntryPoint) -> ModelSpec | ModelProblem:
             raise ExportError(f"{entry.value!r} names no class", "write package.module:Class")
         if not _top_level(entry).exists():
             raise ExportError(
-                f"the package {entry.module.partition('.')[0]!r} is not there", "install it again"
+                f"the package {entry.module.partition('.')[0]!r} is missing", "install it again"
             )
         signature = _signature(entry)
     except ExportError as error:
@@ -68,7 +74,7 @@ def _place(entry: EntryPoint) -> str:
 
 
 def _top_level(entry: EntryPoint) -> Path:
-    """The file or folder of the package, found without importing it (a top-level name imports nothing)."""
+    """The file or folder of the package; finding a top-level name imports nothing."""
     try:
         spec = importlib.util.find_spec(entry.module.partition(".")[0])
     except (ImportError, ValueError):

@@ -42,25 +42,25 @@ def default_folder() -> Path:
 
 
 def model_folders() -> list[Path]:
-    """The default folder and those of SME2_MODELS, each once."""
+    """The default folder and those in SME2_MODELS, each once."""
     return list(dict.fromkeys((default_folder().resolve(), *configured_folders())))
 
 
 def configured_folders() -> list[Path]:
-    """Those that somebody named: their code may run."""
+    """The folders in SME2_MODELS: somebody named them, so their code may run."""
     named = os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep)
     return [Path(folder).expanduser().resolve() for folder in named if folder]
 
 
 def missing_folders() -> list[ModelProblem]:
-    """Folders that were configured and are not there; the default one need not be."""
+    """Folders that are configured but do not exist; the default one need not exist."""
     return [
         ModelProblem(
             folder.name,
             ModelsFolder.name,
             str(folder),
-            f"the folder of {FOLDERS_VARIABLE} is not there",
-            f"make it, or correct {FOLDERS_VARIABLE}",
+            f"the folder is named in {FOLDERS_VARIABLE} but does not exist",
+            f"create it, or correct {FOLDERS_VARIABLE}",
         )
         for folder in model_folders()
         if folder != default_folder().resolve() and not folder.is_dir()
@@ -68,7 +68,7 @@ def missing_folders() -> list[ModelProblem]:
 
 
 def visible(folder: Path) -> Iterator[Path]:
-    """What lies in a folder, in order, without helpers and hidden files; nothing if it cannot be read."""
+    """The entries of a folder, in order, without helpers and hidden files; none if it cannot be read."""
     try:
         entries = sorted(folder.iterdir())
     except OSError:
@@ -77,7 +77,7 @@ def visible(folder: Path) -> Iterator[Path]:
 
 
 class ModelsFolder(Listed):
-    """Models as files of the user's."""
+    """The user's own model files."""
 
     name = "folder"
     prefix = ""
@@ -103,7 +103,7 @@ def _models_of(path: Path, name: str) -> list[ModelSpec | ModelProblem]:
     except ExportError as error:
         return [ModelProblem(name, ModelsFolder.name, str(place), error.what, error.remedy or "correct it")]
     except OSError as error:
-        # It went away between being listed and being read, or may not be read.
+        # It was deleted after it was listed, or may not be read.
         return [ModelProblem(name, ModelsFolder.name, str(place), str(error), "check the file")]
 
 
@@ -125,7 +125,7 @@ def _spec(path: Path, declared: DeclaredModel) -> ModelSpec:
 
 def _identify(path: Path, declared: DeclaredModel) -> dict[str, str]:
     folder = path.parent
-    # A package is all its code; a file is itself and the helpers it may import.
+    # For a package, all its code; for a file, itself and the helpers it may import.
     code = [*folder.rglob("*.py")] if path.name == "__init__.py" else [path, *folder.glob("_*.py")]
     code += [module for helper in folder.glob("_*") if helper.is_dir() for module in helper.rglob("*.py")]
     further = {}
@@ -134,11 +134,11 @@ def _identify(path: Path, declared: DeclaredModel) -> dict[str, str]:
         if not file.is_file():
             raise ExportError(
                 f"{declared.name} ({path}) names the file {name!r}, which is not there",
-                "put it beside the model's code, or take it out of MODEL",
+                "put it next to the model's code, or take it out of MODEL",
             )
         further[f"file {name}"] = cached_sha256(file)
     for name in declared.packages:
-        # What lies beside the model file is importable too.
+        # Packages next to the model file can be imported too.
         with _importable(folder):
             code_of_package = sha256_of_package(name)
         if not code_of_package:
@@ -165,20 +165,20 @@ def _build(path: Path, factory: str, **options: Any) -> EagerModel:
     missing = [name for name in ("get_eager_model", "get_example_inputs") if not hasattr(model, name)]
     if missing:
         raise ExportError(
-            f"What {factory} of {path} gives has no {missing[0]}()",
-            "give an object with get_eager_model() and get_example_inputs()",
+            f"What {factory} in {path} returns has no {missing[0]}()",
+            "return an object with get_eager_model() and get_example_inputs()",
         )
     built: EagerModel = model
     return built
 
 
 def _import(path: Path) -> ModuleType:
-    """The file as a module, run anew each time: it may have been edited since."""
+    """The file as a module, run again each time: it may have been edited."""
     package = path.name == "__init__.py"
     folder = path.parent.parent if package else path.parent
     if folder.resolve() not in configured_folders():
         require_trusted(path, folder)
-    # Last, so that no file of the user's hides a module of Python or of an installed package.
+    # Last, so that no user file hides a module of Python or of an installed package.
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     for name, module in list(sys.modules.items()):

@@ -1,7 +1,7 @@
 """Architectures of Hugging Face transformers: `hf:bert`, `hf:vit@layers=4`, `hf:t5@part=encoder`.
 
-Nothing is downloaded: weights are random, and sizes are small unless options say otherwise; real weights
-come from a local folder, as `save_pretrained` writes it (`weights=FOLDER`). Any model type of transformers
+Nothing is downloaded: weights are random, and sizes are small unless options say otherwise. Real weights
+come from a local folder as written by `save_pretrained` (`weights=FOLDER`). Any model type of transformers
 can be named; those listed are the ones that tests build.
 """
 
@@ -61,7 +61,6 @@ OPTIONS = (
     ModelOption("vocabulary", "int", 1000),
     ModelOption("image", "int", 64),
     ModelOption("weights", "str"),
-    ModelOption("keep", "str"),
 )
 _CODE = Path(__file__).resolve().parent.parent / "huggingface"
 
@@ -89,7 +88,7 @@ def _spec(name: str) -> ModelSpec:
         place="package transformers",
         factory=functools.partial(build, name),
         identify=functools.partial(_identify, name),
-        # GPT-2's projections are Conv1D modules, which are no linear layers to the 4-bit path.
+        # GPT-2's projections are Conv1D modules, which the 4-bit path does not treat as linear layers.
         precisions=tuple(it for it in PRECISIONS if it != "int4") if name == "gpt2" else PRECISIONS,
         options=OPTIONS,
         parts=functools.partial(_parts, name),
@@ -118,10 +117,8 @@ def _registered(name: str) -> ModelType | None:
     return model_type(by_name[name]) if name in by_name else None
 
 
-def build(
-    name: str, part: str = WHOLE, weights: str = "", keep: str = "", **chosen: OptionValue
-) -> EagerModel:
-    """A type, or a part of it, with random weights or those of a folder."""
+def build(name: str, part: str = WHOLE, weights: str = "", **chosen: OptionValue) -> EagerModel:
+    """A model type, or a part of it, with random weights or those in a folder."""
     if package_folder() is None:
         raise ExportError(
             f"hf:{name} needs the package 'transformers', which is not installed",
@@ -136,10 +133,7 @@ def build(
     # Here, because it imports torch.
     from sme2_assets.models.huggingface.build import eager_model
 
-    made = eager_model(kind, part, _sizes(name, chosen), dict(chosen), weights)
-    # Names of modules that stay in floating point, separated by +: a comma separates options.
-    made.keep_float = tuple(filter(None, keep.split("+")))
-    return made
+    return eager_model(kind, part, _sizes(name, chosen), dict(chosen), weights)
 
 
 def _sizes(name: str, chosen: dict[str, OptionValue]) -> Sizes:

@@ -1,12 +1,12 @@
 """What a Python file says about the models in it, read without running it.
 
-A file is parsed, not imported: listing models must cost no torch, and a broken file must hurt nobody. It
-declares itself by its code alone (one class with ExecuTorch's two methods), or by a literal:
+A file is parsed, not imported: listing models must not import torch, and a broken file must do no harm. It
+declares a model by its code alone (one class with ExecuTorch's two methods), or by a literal:
 
     MODEL = {"name": "my_net", "factory": "MyNet", "description": "...", "precisions": ["fp32", "int8"]}
 
-`MODEL` may be a list of these for several models in one file; every entry may leave out what its factory
-tells, and name further files that decide what is built (`"files": ["weights.pt"]`).
+`MODEL` may be a list of these for several models in one file; an entry may leave out what its factory
+already says, and name further files that decide what is built (`"files": ["weights.pt"]`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Signature:
 
     description: str
     options: tuple[ModelOption, ...] | None
-    """None where the factory is not defined in the file that was read."""
+    """None if the factory is not defined in the file that was read."""
 
 
 def declared_models(path: Path, default_name: str) -> list[DeclaredModel]:
@@ -86,7 +86,7 @@ def signature_of(path: Path, factory: str) -> Signature:
 
 
 def sha256_of_code(files: Sequence[Path], root: Path) -> str:
-    """One hash of several files and of their names below a folder."""
+    """One hash of several files and their paths below a folder."""
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(f"{path.relative_to(root).as_posix()}\0{cached_sha256(path)}\n".encode())
@@ -94,7 +94,7 @@ def sha256_of_code(files: Sequence[Path], root: Path) -> str:
 
 
 def sha256_of_package(name: str) -> str:
-    """One hash of all the code of a top-level package or module, which is not imported; empty without it."""
+    """One hash of all the code of a top-level package or module, without importing it; empty if not found."""
     found = importlib.util.find_spec(name)
     if found is not None and found.submodule_search_locations:
         top = Path(next(iter(found.submodule_search_locations)))
@@ -217,7 +217,7 @@ def _only_model_class(module: ast.Module) -> str:
         for name, node in known.items()
         if isinstance(node, ast.ClassDef) and not name.startswith("_") and _methods(node, known) >= _METHODS
     ]
-    # A base class of the others is not the model that is meant.
+    # A base class of the others is not the intended model.
     bases = {ancestor.name for cls in found for ancestor in list(_lineage(cls, known))[1:]}
     names = [cls.name for cls in found if cls.name not in bases]
     if len(names) == 1:
@@ -226,7 +226,7 @@ def _only_model_class(module: ast.Module) -> str:
         raise ExportError(
             "it has no class with get_eager_model() and get_example_inputs()",
             f"write one (`sme2 onboard NAME` makes a template), or say what builds the model: {_EXAMPLE}; "
-            "a file that only helps others begins its name with _",
+            "the name of a helper file must begin with _",
         )
     raise ExportError(
         f"it has {len(names)} classes that could be the model: {', '.join(names)}",
@@ -267,7 +267,7 @@ def _names_at_top(module: ast.Module) -> set[str]:
 
 
 def _constants(module: ast.Module) -> _Constants:
-    """Names at the top of the file with a plain value: defaults often are one."""
+    """Top-level names with a plain value: defaults often refer to one."""
     found: _Constants = {}
     for node in module.body:
         if isinstance(node, ast.Assign):
