@@ -1,4 +1,4 @@
-"""The columns that a decoded ETDump is made of. No decoding here."""
+"""The columns of a decoded ETDump. No decoding here."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Events:
     delegate_call: Int32Column
     """Ordinal of the delegate call in the block, for the call and the rows inside it; else -1."""
     position: Int32Column
-    """0-based place among the rows with the same parent (of a block, for rows without parent)."""
+    """0-based place among the rows with the same parent (in the block, for rows without a parent)."""
     name: Int32Column
     """Code of the name: index in `names`."""
     start_ns: Int64Column
     """Nanoseconds since the runtime's own start."""
     end_ns: Int64Column
-    """As `start_ns`, never before it."""
+    """Like `start_ns`, and never before it."""
     chain_index: Int32Column
     """Chain of the instruction, -1 where the runtime was in none."""
     instruction_id: Int32Column
@@ -59,7 +59,7 @@ class Events:
     delegate_debug_id_int: Int32Column
     """The backend's integer identifier of the row, -1 for none (XNNPACK gives strings: the names)."""
     has_delegate_metadata: NDArray[np.bool_]
-    """Whether the backend attached bytes of its own to the row."""
+    """Whether the backend attached its own bytes to the row."""
 
     names: list[str]
     """The distinct names. A row inside a delegate is named by the delegate, as in ExecuTorch's Inspector."""
@@ -74,7 +74,7 @@ class Events:
     debug_events: int
     """Events of the file that hold an intermediate value: counted, not listed."""
     unknown_events: int
-    """Events of the file that are none of the three that the schema knows."""
+    """Events of the file that are none of the three kinds in the schema."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -87,7 +87,7 @@ class Events:
 
     @property
     def duration_ns(self) -> Int64Column:
-        """`end_ns - start_ns`, never negative."""
+        """`end_ns - start_ns`; never negative."""
         return self.end_ns - self.start_ns
 
     def name_strings(self) -> NDArray[np.object_]:

@@ -1,14 +1,14 @@
-"""Reading many FlatBuffer tables, vectors and strings at once, and believing none of them.
+"""Reading many FlatBuffer tables, vectors and strings at once, and trusting none of them.
 
 A FlatBuffer is a web of offsets that a damaged or hostile file can point anywhere. Here an offset is compared
 with the file's size before it is followed, for all rows together: a function takes arrays of positions and
-gives arrays of values. Nothing is recursive, so offsets that form a cycle cannot hold a reader up; nothing is
-allocated by a count that the file's size does not bear out.
+gives arrays of values. Nothing is recursive, so offsets that form a cycle cannot hang the reader; and no
+count is used to allocate memory unless the file is large enough to hold that many.
 
 Layout in brief. A table starts with a signed offset back to its vtable: two bytes each for the vtable's size,
-the table's size, and the place of every field in the table (0: absent, take the default). A reference is an
-unsigned offset from where it stands. A vector is a count and its elements; a string is a vector of bytes with
-a NUL after it. Everything is little-endian and tables, vectors and references stand at multiples of four.
+the table's size, and the place of every field in the table (0: absent, use the default). A reference is an
+unsigned offset from its own position. A vector is a count and its elements; a string is a vector of bytes
+with a NUL after it. Everything is little-endian; tables, vectors and references are at multiples of four.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Positions = NDArray[np.int64]
 Scalar = TypeVar("Scalar", np.int32, np.uint64)
 
 ABSENT = 0
-"""Stands for the target of a reference that is not there: nothing can be at position 0."""
+"""The target of a reference that is not there: nothing can be at position 0."""
 
 
 class Malformed(Exception):
@@ -41,7 +41,7 @@ def require(holds: bool | np.bool_, otherwise: str) -> None:
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors of references, one per row: where the first element stands, and how many there are."""
+    """Vectors of references, one per row: where the first element is, and how many there are."""
 
     first: Positions
     count: Positions
@@ -66,13 +66,13 @@ class Buffer:
 
     def __init__(self, source: Path | bytes) -> None:
         self.size = len(source) if isinstance(source, bytes) else source.stat().st_size
-        # Room behind the end, so that whole words of a string can be read whatever its length.
+        # Room after the end, so that strings can be read in whole words whatever their length.
         self.u8 = np.zeros((self.size + LONGEST_VECTORISED_TEXT + 8) & ~7, dtype=np.uint8)
         if isinstance(source, bytes):
             self.u8[: self.size] = np.frombuffer(source, dtype=np.uint8)
         else:
             with source.open("rb") as file:
-                self.size = file.readinto(self.u8[: self.size].data)  # less, when the file shrank just now
+                self.size = file.readinto(self.u8[: self.size].data)  # less, if the file has just shrunk
         self.u16 = self.u8.view("<u2")
         self.u32 = self.u8.view("<u4")
         self.i32 = self.u8.view("<i4")
@@ -81,7 +81,7 @@ class Buffer:
         self._text_bytes = 0
 
     def follow(self, references: Positions, what: str) -> Positions:
-        """Where references point to. The positions of the references themselves must be known to be good."""
+        """Where references point to. The references' own positions must already have been checked."""
         targets = references + self.u32[references >> 2]
         self._require_inside(targets, f"a reference to {what}")
         return targets
@@ -90,7 +90,7 @@ class Buffer:
         """Vectors of references at `targets`; an absent one is empty.
 
         Vectors of an honest file do not overlap, so all of them together are no larger than the file. Without
-        this check a few kilobytes could name one vector a thousand times and ask for gigabytes.
+        this check a file of a few kilobytes could name one vector a thousand times and demand gigabytes.
         """
         count = np.where(targets == ABSENT, 0, self.u32[targets >> 2]).astype(np.int64)
         require((targets + 4 + 4 * count <= self.size).all(), f"a vector of {what} is longer than the file")
@@ -98,7 +98,7 @@ class Buffer:
         return Vectors(first=targets + 4, count=count)
 
     def holds_bytes(self, targets: Positions, what: str) -> NDArray[np.bool_]:
-        """Which of the byte vectors at `targets` are there and not empty."""
+        """Which of the byte vectors at `targets` are present and not empty."""
         holds = targets != ABSENT
         rows = np.flatnonzero(holds)
         present = targets.take(rows)
@@ -124,8 +124,8 @@ class Buffer:
         end = targets + 4 + length
         require((end < self.size).all(), f"{what} is longer than the file")
         require(not self.u8[end].any(), f"{what} has no end mark")
-        # The strings of a file are together no longer than the file, unless rows share them (a writer may) or
-        # they overlap (no writer does, but it makes a small file much work).
+        # The strings of a file are together no longer than the file, unless rows share them (a writer may do
+        # that) or they overlap (no writer does that, but it makes a small file a lot of work).
         total = self._text_bytes + int(length.sum())
         if total > self.size and not shared:
             distinct, row = np.unique(targets, return_inverse=True)
@@ -143,7 +143,7 @@ class Buffer:
             raise Malformed(f"{what} is not UTF-8") from None
 
     def _require_inside(self, positions: Positions, what: str) -> None:
-        """Every position holds four bytes of the file and is a multiple of four."""
+        """Every position has four bytes of the file and is a multiple of four."""
         if len(positions) == 0:
             return
         require(positions.min() > 0 and positions.max() <= self.size - 4, f"{what} leads out of the file")
@@ -151,7 +151,7 @@ class Buffer:
 
 
 class Tables:
-    """Tables of one type at many positions, every field place checked against the table and the file."""
+    """Tables of one type at many positions, with every field's place checked against table and file."""
 
     def __init__(
         self, buffer: Buffer, positions: Positions, field_widths: tuple[int, ...], what: str
@@ -213,7 +213,7 @@ class Tables:
         return self.first_of((field,), what)
 
     def first_of(self, choice: tuple[int, ...], what: str) -> Positions:
-        """As `targets`, for the first field of `choice` that the row has."""
+        """Like `targets`, for the first field of `choice` that the row has."""
         places = self._fields[choice[0]]
         for field in choice[1:]:
             places = np.where(places != 0, places, self._fields[field])

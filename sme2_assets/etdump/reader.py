@@ -1,7 +1,7 @@
 """From the bytes of an ETDump to `Events`.
 
-The field numbers below are the order of fields in ExecuTorch's `etdump_schema_flatcc.fbs` (identifier ED00).
-Fields may be added at the end of a table by a newer ExecuTorch: they are not looked at and do no harm.
+The field numbers below follow the order of fields in ExecuTorch's `etdump_schema_flatcc.fbs` (identifier
+ED00). A newer ExecuTorch may add fields at the end of a table: they are ignored and do no harm.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CHUNK_EVENTS = 65_536
 LONGEST_NAME = 10_000
 _LATEST_NS = np.uint64(2**63 - 1)
 
-# Widths of the fields of each table, by field number. A reference takes four bytes.
+# Widths of each table's fields, by field number. A reference takes four bytes.
 _ETDUMP = (4, 4)
 _ETDUMP_RUN_DATA = 1
 _RUN = (4, 4, 4, 4)
@@ -60,15 +60,15 @@ _NO_EVENTS_REMEDY = (
     "The runtime was most likely built without the event tracer, as the executorch wheels 1.0 to 1.4 are: "
     "build the runner against executorch 1.5.1 or newer, and run at least one inference in the etdump pass."
 )
-_BROKEN_REMEDY = "Profile again; if it was copied from a device, see that the copy is whole."
+_BROKEN_REMEDY = "Profile again; if it was copied from a device, check that the copy is complete."
 _FOREIGN_REMEDY = "Give the .etdump file that the runner wrote in its etdump pass."
 
 
 def read_etdump(source: Path | bytes) -> Events:
     """Decode an ETDump, with or without the 4-byte size in front.
 
-    Raises `TraceError`, and nothing else, for a file that is missing, empty, cut off, of another format, or
-    made to do harm. Memory and time stay in proportion to the size of the file, whatever it says.
+    Raises `TraceError`, and nothing else, for a file that is missing, empty, cut off, in another format, or
+    malicious. Memory and time stay in proportion to the size of the file, whatever it says.
     """
     label = "the ETDump" if isinstance(source, bytes) else f"ETDump {source}"
     buffer = _load(source, label)
@@ -100,14 +100,14 @@ def _load(source: Path | bytes, label: str) -> Buffer:
 
 
 def _root_reference(buffer: Buffer, label: str) -> int:
-    """Position of the reference to the root table: behind the size prefix, where there is one."""
+    """Position of the reference to the root table: after the size prefix, if there is one."""
     if buffer.u8[8:12].tobytes() == _IDENTIFIER:
         promised, there = int(buffer.u32[0]), buffer.size - 4
         if promised > there:
             raise TraceError(f"{label} is cut off: {there} of {promised} bytes are there.", _BROKEN_REMEDY)
         if promised < there:
             raise TraceError(
-                f"{label} says it has {promised} bytes, but {there} follow: something was written behind it.",
+                f"{label} says it has {promised} bytes, but {there} follow: something was written after it.",
                 "Profile again, one ETDump per file.",
             )
         return 4
@@ -120,12 +120,12 @@ def _root_reference(buffer: Buffer, label: str) -> int:
 
 @dataclass
 class _Columns:
-    """What stands in the file about each event, before events are seen in relation to one another."""
+    """What the file says about each event, before events are related to one another."""
 
     is_profile: NDArray[np.bool_]
     is_allocation: NDArray[np.bool_]
     is_debug: NDArray[np.bool_]
-    # From here on: of the profile events alone.
+    # From here on: only for profile events.
     name: NDArray[np.int32]
     is_delegate_op: NDArray[np.bool_]
     start_ns: NDArray[np.int64]
@@ -175,7 +175,7 @@ def _decode(buffer: Buffer, root_reference: int) -> Events:
 
 
 def _in_chunks(buffer: Buffer, references: NDArray[np.int64], codes: _NameCodes) -> _Columns:
-    """The columns of all events, by chunks: else intermediate arrays would take more memory than they do."""
+    """The columns of all events, in chunks: otherwise intermediate arrays would outgrow the columns."""
     starts = range(0, max(len(references), 1), _CHUNK_EVENTS)
     chunks = [_columns(buffer, references[start : start + _CHUNK_EVENTS], codes) for start in starts]
     return _Columns(
@@ -213,7 +213,7 @@ def _columns(buffer: Buffer, references: NDArray[np.int64], codes: _NameCodes) -
 
 
 def _profile_offsets(vectors: Vectors, is_profile: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Row where each block starts (and the last one ends), when only profile events are rows."""
+    """The row where each block starts (and the last one ends), counting only profile events as rows."""
     profiles_before = np.concatenate([[0], np.cumsum(is_profile)])
     return profiles_before.take(np.concatenate([[0], np.cumsum(vectors.count)]))
 
@@ -228,10 +228,10 @@ def _times(profiles: Tables) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def _names(
     buffer: Buffer, profiles: Tables, delegate_id_int: NDArray[np.int32], codes: _NameCodes
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Name codes, and which rows a delegate wrote: by the Inspector's rule.
+    """Name codes, and which rows a delegate wrote, by the Inspector's rule.
 
-    A row with an identifier given by a delegate is a delegate's and is named by it: the integer if there is
-    one, else the string. An empty string is no identifier.
+    A row with an identifier from a delegate is the delegate's and is named by it: by the integer if there is
+    one, else by the string. An empty string is not an identifier.
     """
     what = "the name of an event"
     has_text_id = profiles.has(_PROFILE_DELEGATE_ID_STR)
@@ -251,7 +251,7 @@ def _names(
 
 
 class _NameCodes:
-    """One code per distinct name, over several columns of strings. A missing string is an empty name."""
+    """One code per distinct name, across several columns of strings. A missing string is an empty name."""
 
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}

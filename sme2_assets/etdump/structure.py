@@ -1,8 +1,8 @@
-"""The tree behind the flat list: which event lies inside which call.
+"""The tree behind the flat list: which event is inside which call.
 
-The runtime writes an event when it ends, so children stand before their parents: the rows of a backend, then
-their DELEGATE_CALL; the kernel, then its OPERATOR_CALL; last Method::execute. The parent of a row is the next
-event of the fitting kind in the same block.
+The runtime writes an event when it ends, so children come before their parents: the rows of a backend, then
+their DELEGATE_CALL; the kernel, then its OPERATOR_CALL; finally Method::execute. The parent of a row is the
+next event of the right kind in the same block.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Family:
     parent_number: Rows
     """Per child: index in `parents`."""
     orphans: Rows
-    """Rows that belong inside such a call, but their block ends before one comes."""
+    """Rows that belong inside such a call but whose block ends before one comes."""
 
 
 def structure_of(
@@ -42,9 +42,9 @@ def structure_of(
 ) -> Structure:
     """Parent, delegate call and position of every row.
 
-    A block with a Method::execute claims to be a whole inference. A row in it whose call is missing would
-    lend its time to another call or to nobody, so that is an error. A block without one (loading a method, an
-    inference that died) claims nothing: what has no call there has no parent.
+    A block with a Method::execute claims to be a whole inference. The time of a row in it whose call is
+    missing would go to another call or to none, so that is an error. A block without one (loading a method,
+    an inference that died) claims nothing: a row without a call there has no parent.
     """
     executions = np.flatnonzero(kind == EventKind.METHOD_EXECUTE)
     delegate_calls = np.flatnonzero(kind == EventKind.DELEGATE_CALL)
@@ -82,7 +82,7 @@ def structure_of(
 def _family(parents: Rows, children: Rows, block: Rows) -> _Family:
     is_parent = np.zeros(len(block), dtype=np.int64)
     is_parent[parents] = 1
-    following = np.cumsum(is_parent).take(children)  # as many parents as came before: the number of the next
+    following = np.cumsum(is_parent).take(children)  # the count of parents so far is the number of the next
     block_of_next = np.append(block.take(parents), -1).take(following)
     found = block_of_next == block.take(children)
     if found.all():

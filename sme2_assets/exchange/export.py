@@ -38,7 +38,7 @@ _KIT_KINDS = {
 def find_run(
     warehouse: Warehouse, run: str, model: str | None, platform: str | None, sme2: str | None
 ) -> dict[str, Any]:
-    """A run by its id; `latest` is the newest of the model, platform and state that are named."""
+    """A run by its id; `latest` is the newest with the given model, platform and SME2 state."""
     if run != LATEST:
         return run_of_id(warehouse, run)
     rows = warehouse.query(
@@ -69,7 +69,7 @@ def export_run(
     inferences: int = perfetto.MOST_INFERENCES,
     log: Callable[[str], None] = lambda message: None,
 ) -> list[Path]:
-    """Writes a run, and the other arm of its session, in these formats; gives the files, in order."""
+    """Writes a run, and the other arm of its session, in these formats; returns the files, in order."""
     _require_replaceable(folder)
     warehouse = Warehouse(store.warehouse)
     arms = _arms(warehouse, run)
@@ -88,7 +88,7 @@ def export_run(
 
 
 def _require_replaceable(folder: Path) -> None:
-    """Only an earlier export is replaced: no folder of a person is lost by naming it here."""
+    """Only an earlier export is replaced: nobody loses another folder by naming it here."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise Sme2Error(f"{folder} is not a folder.", "Name another one with --output.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / LISTING_FILE).is_file():
@@ -111,7 +111,7 @@ def _replace(staging: Path, folder: Path) -> None:
 
 
 def _arms(warehouse: Warehouse, run: dict[str, Any]) -> list[ExportedArm]:
-    """The run first, then the other arm where the two were measured together, with SME2 or as each other."""
+    """The run first, then the other arm if the two were measured together as an SME2 or an identical pair."""
     arms = [ExportedArm(run)]
     if bool(run["paired"]) and run["experiment"] != "arms":
         session = runs_of_session(warehouse, run["session_id"])
@@ -173,7 +173,7 @@ class _Writer:
             perfetto.write_trace(path, self.warehouse, arms, inferences)
 
     def _table(self, arm: ExportedArm, name: str) -> pd.DataFrame:
-        """A table of an arm, made once."""
+        """A table of an arm; made only once."""
         key = (str(arm.run["run_id"]), name)
         if key not in self._made:
             self._made[key] = tables.TABLES[name](self.warehouse, arm.run, arm.prefix)
@@ -194,7 +194,7 @@ class _Writer:
                     arm.files[f"{kind}_parquet"] = f"{base}.parquet"
 
     def _copy_traces(self, arm: ExportedArm) -> None:
-        """The traces of the etdump pass: the first round under the kit's name, the others with theirs."""
+        """The traces of the etdump pass: the first under the kit's name, the others with their round."""
         source = self.store.run_dir(arm.run["run_id"])
         for number, trace in _traces(source, arm).items():
             name = f"{arm.prefix}.etdump"
@@ -208,7 +208,7 @@ class _Writer:
     def _write_latencies(
         self, formats: Sequence[str], statistics: dict[str, Any], comparison: pd.DataFrame
     ) -> None:
-        """Times of each run, and of a pair side by side; nothing of an emulated one."""
+        """Times of each run, and of a pair side by side; nothing for emulated runs."""
         timed = {arm: it for arm in self.arms if (it := statistics[arm.run["run_id"]]) is not None}
         by_state = {arm.run["sme2"]: arm for arm in timed if arm.run["experiment"] == "sme2"}
         off, on = by_state.get("off"), by_state.get("on")
@@ -268,7 +268,7 @@ class _Writer:
                 write_json(self.folder / name, document)
 
     def _comparison(self) -> pd.DataFrame:
-        """What was found for this pair; empty for a run alone, and before its comparison is made."""
+        """What was found for this pair; empty for a single run, and before its comparison is made."""
         run = self.arms[0].run
         return self.warehouse.query(
             "SELECT * FROM comparisons "
@@ -281,7 +281,7 @@ def _traces(folder: Path, arm: ExportedArm) -> dict[int, Path]:
     if not folder.is_dir():
         raise Sme2Error(
             f"The evidence of run {arm.run['run_id']} is gone: there is no folder {folder}.",
-            "Leave the formats etdump and perfetto out; the tables come from the warehouse.",
+            "Leave out the formats etdump and perfetto; the tables come from the warehouse.",
         )
     if arm.run["experiment"] == "foreign":
         return {0: folder / TRACE_FILE}

@@ -1,4 +1,4 @@
-"""Which traces are at or below a path, and which of those that should be there are not."""
+"""Which traces are at or below a path, and which ones should be there but are not."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from sme2_assets.exchange.trace_facts import STATE
 
 @dataclass(frozen=True)
 class FoundTrace:
-    """A trace that was found, and what was given to look into."""
+    """A trace that was found, and the path that was searched."""
 
     path: Path
     given: Path
 
     @property
     def source(self) -> str:
-        """How people see it: below what they gave, and without characters that a terminal obeys."""
+        """How it is shown to people: relative to what they gave, and without terminal control characters."""
         inside = self.path.relative_to(self.given.parent) if self.given != self.path else Path(self.path.name)
         return printable(str(inside))
 
 
 @dataclass(frozen=True)
 class RefusedTrace:
-    """A file or folder that was not taken, and why."""
+    """A file or folder that was not accepted, and why."""
 
     source: str
     what: str
@@ -52,8 +52,8 @@ def traces_below(path: Path) -> tuple[list[FoundTrace], list[RefusedTrace]]:
                 RefusedTrace(
                     printable(str(here.name)),
                     "This is a run of `sme2 profile`, not one of another tool.",
-                    "Its rows are in the warehouse of its data folder already; give a single .etdump file "
-                    "of it to take that as foreign.",
+                    "Its rows are already in the warehouse of its data folder; give a single .etdump file "
+                    "of it to ingest that as foreign.",
                 )
             )
             subfolders.clear()
@@ -84,13 +84,13 @@ def _is_own_run(folder: Path) -> bool:
 
 
 def _looks_like_an_experiment(folder: Path, names: Sequence[str]) -> bool:
-    """A folder that names an SME2 state and holds a runner's log: the kit's, of a run that gave no trace."""
+    """A folder that names an SME2 state and has a runner's log: the kit's, from a run that gave no trace."""
     logs = [name for name in names if name.endswith(".log") and not name.endswith("_xnntrace.log")]
     return bool(logs) and STATE.search(folder.name) is not None
 
 
 def _promised_but_missing(folder: Path, given: Path) -> Iterator[RefusedTrace]:
-    """Traces that the kit's manifest names and that are not there; and a manifest that cannot be read."""
+    """Traces that the kit's manifest names but that are not there; and a manifest that cannot be read."""
     path = folder / KIT_MANIFEST
     if not path.is_file():
         return

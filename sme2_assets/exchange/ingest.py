@@ -1,9 +1,9 @@
-"""Traces that were made elsewhere become runs of the warehouse, marked as foreign.
+"""Traces made elsewhere become runs of the warehouse, marked as foreign.
 
 An ETDump says what ran and for how long. It does not say which model, device or SME2 state, or whether
-anything else ran at the same time. Those come from the options, the public kit's `manifest.json` and the
-names of files and folders, in this order, and nothing is made up: what none of them says is NULL. A foreign
-run is not an arm of a session, so it is compared with nothing and enters no verdict.
+anything else ran at the same time. Those facts come from the options, the public kit's `manifest.json` and
+the names of files and folders, in this order, and nothing is made up: a fact that none of them gives is NULL.
+A foreign run is not an arm of a session, so it is compared with nothing and enters no verdict.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sme2_assets.warehouse.store import Warehouse
 
 @dataclass(frozen=True)
 class IngestedTrace:
-    """A trace that is in the warehouse now."""
+    """A trace that is now in the warehouse."""
 
     source: str
     run_id: str
@@ -53,7 +53,7 @@ class Ingested:
 def ingest_paths(
     store: Store, paths: Sequence[Path], said: Facts, log: Callable[[str], None] = lambda message: None
 ) -> Ingested:
-    """Takes every whole trace at or below the paths into the warehouse; says why the others are not.
+    """Adds every complete trace at or below the paths to the warehouse; says why the others were refused.
 
     A trace that was ingested before is replaced: its name is the hash of its content.
     """
@@ -104,7 +104,7 @@ def _ingest(
 
 
 def _staged(store: Store, trace: FoundTrace) -> Path:
-    """A copy of the trace and of what the kit wrote beside it: what is read is what is kept."""
+    """A copy of the trace and of the kit's files next to it: what is read is what is kept."""
     store.runs.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=".foreign.", dir=store.runs))
     try:
@@ -116,7 +116,7 @@ def _staged(store: Store, trace: FoundTrace) -> Path:
                 try:
                     copy_file(path, staging / kept_as, LARGEST_TEXT_BYTES)
                 except TraceError as error:
-                    what = f"{printable(path.name)} beside it cannot be taken. {error.what}"
+                    what = f"{printable(path.name)} next to it cannot be copied. {error.what}"
                     raise TraceError(what, error.remedy) from error
     except BaseException as error:
         shutil.rmtree(staging, ignore_errors=True)
@@ -131,7 +131,7 @@ def _staged(store: Store, trace: FoundTrace) -> Path:
 
 
 def _keep(staging: Path, folder: Path, sha256: str) -> bool:
-    """Makes the copy the run's folder. One that is there already stays as it is: evidence does not change."""
+    """Makes the copy the run's folder. An existing folder stays as it is: evidence does not change."""
     if not folder.exists():
         staging.rename(folder)
         return False
@@ -144,7 +144,7 @@ def _keep(staging: Path, folder: Path, sha256: str) -> bool:
 
 
 def _require_usable(path: Path, warmup: int) -> None:
-    """Before anything is kept: whole, possible, and with an inference to count."""
+    """Checked before anything is kept: the trace is complete, possible, and has an inference that counts."""
     try:
         events = read_etdump(path)
         require_conserved(events)

@@ -1,8 +1,8 @@
-"""What a trace shows of one runner process: slices that lie inside one another, and samples.
+"""What a trace shows of one runner process: nested slices, and samples.
 
-On the track of inferences: Method::execute, the calls in it, the operators in those. What is left of a slice
-is filled with overhead, so that every nanosecond of Method::execute is in exactly one innermost slice. A
-sample is a slice on the track of its thread, as long as the sampler's period. The format is perfetto.py's.
+On the track of inferences: Method::execute, the calls in it, the operators in those. The rest of a slice is
+filled with overhead, so that every nanosecond of Method::execute is in exactly one innermost slice. A sample
+is a slice on the track of its thread, as long as the sampler's period. perfetto.py handles the format.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sme2_assets.warehouse.read import rows_of_view
 from sme2_assets.warehouse.store import Warehouse
 
 DELEGATE_OVERHEAD, FRAMEWORK_OVERHEAD = "Delegate overhead", "Framework overhead"
-# What an operator's slice tells, from the view operator_facts.
+# What an operator's slice shows, from the view operator_facts.
 _FACTS = (
     *(
         "category",
@@ -44,13 +44,13 @@ _FACTS = (
 )
 
 Facts = dict[tuple[int, int], dict[str, Any]]
-# Inference, delegate (-1 outside of any) and position: an operator as it ran once in a process.
+# Inference, delegate (-1 for none) and position: one run of an operator in a process.
 Place = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Process:
-    """One runner process of a run; `most` inferences of it are shown."""
+    """One runner process of a run; at most `most` of its inferences are shown."""
 
     round: int
     pass_kind: str
@@ -67,7 +67,7 @@ class Process:
 
 
 class Slice(NamedTuple):
-    """A stretch of time on a track, in nanoseconds of the trace's clock."""
+    """A stretch of time on a track, in nanoseconds on the trace's clock."""
 
     name: str
     kind: str
@@ -91,7 +91,7 @@ def processes_of(run: dict[str, Any], folder: Path, most: int, most_sampled: int
     if not folder.is_dir():
         raise Sme2Error(
             f"The evidence of run {run['run_id']} is gone: there is no folder {folder}.",
-            "Only a run whose traces are there can be shown as a trace; the tables come from the warehouse.",
+            "Only a run that still has its traces can be shown as one; the tables come from the warehouse.",
         )
     if (folder / FOREIGN_FILE).is_file():
         return [Process(0, "etdump", folder, 0 if pd.isna(run["warmup"]) else int(run["warmup"]), most)]
@@ -108,7 +108,7 @@ def processes_of(run: dict[str, Any], folder: Path, most: int, most_sampled: int
 
 
 def facts_of_operators(warehouse: Warehouse, run_id: str) -> Facts:
-    """What is known of each operator of a run."""
+    """What is known about each operator of a run."""
     rows = rows_of_view(warehouse, "operator_facts", run_id)
     return {
         _key(row.delegate, row.position): {"backend": row.backend}
@@ -118,14 +118,14 @@ def facts_of_operators(warehouse: Warehouse, run_id: str) -> Facts:
 
 
 def window(process: Process) -> tuple[int, int]:
-    """When the first inference that is shown starts, and the last ends."""
+    """When the first inference shown starts, and when the last one ends."""
     events = read_etdump(process.directory / TRACE_FILE)
     executed = [_execute(events, block) for block in process.inferences(events)]
     return int(events.start_ns[executed[0]]), max(int(events.end_ns[row]) for row in executed)
 
 
 def shown(process: Process, facts: Facts) -> Shown:
-    """All that is drawn of a process: its slices, and its samples where it was sampled."""
+    """All that is drawn of a process: its slices, and its samples if it was sampled."""
     events = read_etdump(process.directory / TRACE_FILE)
     paths = Paths.of(events)
     slices = [
@@ -149,7 +149,7 @@ def _execute(events: Events, block: int) -> int:
 def _inference_slices(
     events: Events, block: int, iteration: int, paths: Paths, facts: Facts
 ) -> Iterator[Slice]:
-    """Method::execute and all inside it, outer slices before inner ones."""
+    """Method::execute and everything inside it, outer slices before inner ones."""
     children: dict[int, list[int]] = {}
     parents = events.parent_rows()
     rows = range(*events.block_rows(block).indices(len(events)))
@@ -187,10 +187,10 @@ def _inside(
     places: dict[int, Place],
     facts: Facts,
 ) -> Iterator[Slice]:
-    """The slices inside a call: its parts, and overhead wherever there is none.
+    """The slices inside a call: its parts, and overhead in the gaps between them.
 
-    XNNPACK rounds its operators to microseconds, so the last of them may seem to end after their call. Its
-    slice is cut there; its argument `duration_ns` is the time that was measured.
+    XNNPACK rounds its operators to microseconds, so the last one may seem to end after its call. Its slice is
+    cut there; its argument `duration_ns` is the time that was measured.
     """
     in_delegate = events.kind[parent] == EventKind.DELEGATE_CALL
     overhead = DELEGATE_OVERHEAD if in_delegate else FRAMEWORK_OVERHEAD
@@ -241,7 +241,7 @@ def _call(
 def _sample_slices(
     samples: Samples, events: Events, warmup: int, facts: Facts, start: int, end: int
 ) -> dict[str, list[Slice]]:
-    """Every sample of the window on the track of its thread, up to the next one or the sampler's period."""
+    """Every sample in the window on the track of its thread, up to the next one or one sampler period."""
     where = attribute_samples(samples, events, warmup)
     threads: dict[str, list[Slice]] = {}
     for thread, about in enumerate(samples.threads):

@@ -1,4 +1,4 @@
-"""Whether everything in the data folder is what was written: evidence, tables, published files."""
+"""Checks that everything in the data folder is still what was written: evidence, tables, published files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Finding:
 
 
 def check_store(store: Store, log: Log) -> Iterator[Finding]:
-    """What is wrong, as it is found. Every file is read once; what was measured is not touched."""
+    """Yields what is wrong as it is found. Reads every file once and never touches measurements."""
     warehouse = Warehouse(store.warehouse)
     require_commits(warehouse.tables)
     unlisted = [warehouse.tables / COMMITS / name for name in damaged_commits(warehouse.tables)]
@@ -39,7 +39,7 @@ def check_store(store: Store, log: Log) -> Iterator[Finding]:
     damaged = [warehouse.tables / file.path for file in damaged_files(warehouse, log)]
     for path in damaged:
         yield Finding(_said(path), "Run `sme2 warehouse sync`: it makes the rows again.")
-    # Those of earlier releases have no hash in their names.
+    # Files of earlier releases have no hash in their names.
     published = [path for path in warehouse.published() if path.stem.count("-") == 2]
     log(f"looking at {len(published)} published files")
     broken = [path for path in published if sha256_of_file(path)[:16] != hash_in_name(path)]
@@ -57,13 +57,13 @@ def check_store(store: Store, log: Log) -> Iterator[Finding]:
                 arms_of_session(path)
             if known.get(path.name, identity_of(path)) != identity_of(path):
                 raise EvidenceError(
-                    f"{path} is not the folder that the tables were made of.",
+                    f"{path} is not the folder that the tables were made from.",
                     "Restore it from a copy; if it was replaced on purpose, run `sme2 warehouse rebuild`.",
                 )
         except Sme2Error as error:
             yield Finding(error.what, error.remedy or "Restore it from a copy.")
     for path in [] if broken else runs_in_no_table(store):
-        yield Finding(f"{path} is in no table.", "Run `sme2 warehouse sync`: it takes it in.")
+        yield Finding(f"{path} is in no table.", "Run `sme2 warehouse sync`: it adds the run.")
 
 
 def _evidence_in_tables(warehouse: Warehouse) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What must hold in the warehouse: each function names the fault of a run, or gives None."""
+"""What must hold in the warehouse: each function names the fault of a run, or returns None."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from sme2_assets.warehouse.store import Warehouse
 
 # Twenty ticks of the sampler's timer.
 LONG_ENOUGH_NS = 10_000_000
-# Share of operators with a place in the model, below which reports by module mislead.
+# If a smaller share of operators has a place in the model, reports by module mislead.
 LEAST_ATTRIBUTED = 0.9
 
 
 def conservation_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
     """Timeline rows of each inference against Method::execute and the runner's own clock.
 
-    Exact for the sum, and every inference of the plan must be there: nothing to add up is no proof. Overhead
-    is what is left and makes every sum match. What it cannot hide: no row stands twice, operators lie within
+    The sum must be exact, and every planned inference must be there: an empty sum proves nothing. Overhead is
+    what is left and makes every sum match. What it cannot hide: no row appears twice, operators are within
     the execution and do not overlap, a delegate's overhead is negative by one tick of XNNPACK's clock at most
     and the framework's never, and the runner's clock, which runs around Method::execute, never shows less.
     """
@@ -132,7 +132,7 @@ def executed_kernel_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | N
 
 
 def _why_no_samples(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
-    """None for a run without kernels pass, or with one that was over before the timer could tick."""
+    """None for a run without a kernels pass, or with one that was over before the timer could tick."""
     time_ns = warehouse.query(
         "SELECT coalesce(sum(coalesce(duration_ns, emulated_ns)), 0) AS ns FROM inferences "
         "WHERE run_id = ? AND pass = 'kernels' AND NOT is_warmup",
@@ -153,7 +153,7 @@ def attribution_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
     if found["row_coverage"].iloc[0] >= LEAST_ATTRIBUTED:
         return None
     missing = int(found["operators"].iloc[0] - found["attributed_operators"].iloc[0])
-    return f"{missing} of {found['operators'].iloc[0]} operators have no one place in the model"
+    return f"{missing} of {found['operators'].iloc[0]} operators have no single place in the model"
 
 
 def unknown_operators(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
@@ -175,6 +175,6 @@ def noise_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
 
 
 def pair_faults(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> str | None:
-    """Why two runs are no pair, or computed different things."""
+    """Why two runs are not a pair, or computed different things."""
     off, on = (run_of_id(warehouse, run_id) for run_id in (off_run_id, on_run_id))
     return why_not_a_pair(off, on) or why_outputs_differ(off, on)

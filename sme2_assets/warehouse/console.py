@@ -1,10 +1,11 @@
-"""A console over the warehouse: any query, within limits, and nothing but reading.
+"""A console over the warehouse: any query, within limits, and only for reading.
 
 Belongs here: what a query may do, how long and with how much memory, and what is said when it fails. How
-answers look on a terminal is the command line's matter.
+answers look on a terminal is up to the command line.
 
-Two locks, each enough: only statements that DuckDB's own parser calls queries are run, and the connection
-they run on cannot change its configuration, load code, or touch a file outside the warehouse's tables.
+Two locks, either of them enough: only statements that DuckDB's own parser calls queries are run, and the
+connection they run on cannot change its configuration, load code, or touch a file outside the warehouse's
+tables.
 """
 
 from __future__ import annotations
@@ -30,37 +31,37 @@ FileFormat = Literal["csv", "parquet"]
 
 PATIENCE_S = 60.0
 MEMORY = "2GB"
-# Sorting what does not fit into memory goes to a folder that is removed afterwards.
+# What does not fit into memory is sorted in a folder that is removed afterwards.
 MOST_TEMPORARY = "10GB"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Rows of a query; `more` when there are others beyond those that were asked for."""
+    """Rows of a query; `more` if there are others beyond the number asked for."""
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
     more: bool = False
 
     def json_rows(self) -> list[list[Any]]:
-        """The rows as values of strict JSON; what JSON has no value for is null, or its text."""
+        """The rows as strict JSON; values that JSON does not have become null or text."""
         return [[_json_value(value) for value in row] for row in self.rows]
 
     def records(self) -> list[dict[str, Any]]:
-        """The same, by the names of the columns."""
+        """The same, by column name."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.json_rows()]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a query may take: seconds of time, and memory as DuckDB writes it, e.g. 2GB."""
+    """What a query may use: time in seconds, and memory as DuckDB writes it, e.g. 2GB."""
 
     timeout_s: float = PATIENCE_S
     memory: str = MEMORY
 
 
 class Console:
-    """One published state of the warehouse, open for questions. Made by `open_console`."""
+    """One published state of the warehouse, open for queries. Made by `open_console`."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, limits: Limits) -> None:
         self._connection = connection
@@ -80,7 +81,7 @@ class Console:
             return [statement.query.strip() for statement in statements]
 
     def ask(self, query: str, most: int | None = None) -> Answer:
-        """The rows of one query, at most so many of them."""
+        """The rows of one query, at most `most` of them."""
 
         def answer(cursor: duckdb.DuckDBPyConnection) -> Answer:
             result = cursor.execute(query)
@@ -114,25 +115,25 @@ class Console:
         """The columns of a table or view, with their meaning."""
         columns = self.ask(_COLUMNS.format(name=name.replace("'", "''")))
         if not columns.rows:
-            # DuckDB's own words name the nearest one.
+            # DuckDB's own error names the nearest match.
             self.ask(f'DESCRIBE "{name.replace(chr(34), chr(34) * 2)}"')
         return columns
 
     def _single(self, text: str) -> list[str]:
         queries = self.queries_in(text)
         if len(queries) > 1:
-            raise WarehouseError(f"These are {len(queries)} queries; one is possible here.", "Give one.")
+            raise WarehouseError(f"These are {len(queries)} queries; only one is allowed here.", "Give one.")
         return queries
 
     def _within_limits(self, work: Callable[[duckdb.DuckDBPyConnection], Answered]) -> Answered:
-        """Does the work in a thread of its own: DuckDB looks at no signal while it computes, and at its own
+        """Does the work in a thread of its own: DuckDB ignores signals while it computes, and checks its own
         time limit only until the first row."""
         done: list[Answered] = []
         failed: list[BaseException] = []
-        # USE is a setting of each connection; one for each query, so that nothing of a stopped one is left.
+        # USE applies to one connection. Each query has its own, so that nothing of a stopped one is left.
         cursor = self._connection.cursor().execute("USE warehouse")
 
-        # Not the thread's own end: Ctrl-C in `join` makes a running thread look ended.
+        # Not `join`: Ctrl-C in it makes a running thread look finished.
         finished = threading.Event()
 
         def run() -> None:
@@ -161,7 +162,7 @@ class Console:
 
     @contextmanager
     def _useful_errors(self) -> Iterator[None]:
-        """Says what DuckDB found, with its line and its nearest names, and what can be done."""
+        """Reports what DuckDB found, with the line and the nearest names, and what to do about it."""
         try:
             yield
         except duckdb.OutOfMemoryException as error:
@@ -193,7 +194,7 @@ class Console:
 def open_console(
     warehouse: Warehouse, limits: Limits | None = None, writable: Path | None = None
 ) -> Iterator[Console]:
-    """A console on the state that is published now. `writable`: the one folder it may write files in."""
+    """A console on the state published now. `writable` is the only folder it may write files in."""
     limits = limits or Limits()
     with tempfile.TemporaryDirectory(prefix="sme2-sql-") as spill:
         try:
@@ -220,7 +221,7 @@ def _stop(cursor: duckdb.DuckDBPyConnection, finished: threading.Event) -> None:
     """Interrupts a query until it ends; nothing may be closed before that."""
     while not finished.is_set():
         try:
-            # Once is not always enough: between two statements nothing is there to be interrupted.
+            # Once is not always enough: between two statements there is nothing to interrupt.
             cursor.interrupt()
             finished.wait(0.1)
         except KeyboardInterrupt:

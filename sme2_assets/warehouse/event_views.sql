@@ -49,9 +49,9 @@ COMMENT ON COLUMN operator_rounds.inferences IS 'Timed inferences that ran it.';
 CREATE VIEW judged_samples AS
 SELECT *, {{IS_SME}} AS is_sme, {{IS_TELLING}} AS is_telling
 FROM kernel_samples;
-COMMENT ON VIEW judged_samples IS 'The rows of kernel_samples, and what they tell of the unit.';
+COMMENT ON VIEW judged_samples IS 'The rows of kernel_samples, and what they tell about the unit.';
 COMMENT ON COLUMN judged_samples.is_sme IS 'In an SME or SME2 kernel that computes or packs, or on an instruction of SME''s own.';
-COMMENT ON COLUMN judged_samples.is_telling IS 'On SME, or in another kernel that computes. What waits, packs or keeps books tells nothing of the unit.';
+COMMENT ON COLUMN judged_samples.is_telling IS 'On SME, or in another kernel that computes. What waits, packs or keeps books tells nothing about the unit.';
 
 -- The per-process median is the observation; rounds are the statistical unit.
 CREATE VIEW latency_rounds AS

@@ -21,18 +21,18 @@ from sme2_assets.warehouse.schema import REGRESSIONS
 from sme2_assets.warehouse.store import Warehouse
 
 SERIES = [*read.SERIES, "sme2", "category"]
-# From how many sessions on a slow-down can be found in a series: one to HUGE_RATIO times or more, and any.
+# How many sessions a series needs to show a step to HUGE_RATIO times or more, and to show any slow-down.
 LEAST_SESSIONS = NIGHTS_BEFORE_HUGE + MIN_NIGHTS
 ENOUGH_SESSIONS = NIGHTS_BEFORE + MIN_NIGHTS
 
-# The sessions of each series that has rows, counted by another way than `series_of` does.
+# The sessions of each series that has rows, counted in a different way from `series_of`.
 _COUNTED = (
     f"FROM (SELECT count(*) FILTER (median_ns > 0) AS sessions FROM history WHERE ($variants IS NULL "
     f"OR list_contains($variants, variant)) AND (category = 'latency' OR derivation = {DERIVATION}) "
     f"GROUP BY {', '.join(SERIES)})"
 )
 _NEEDED = (
-    f"a step to {HUGE_RATIO:g} times or more can be found from {LEAST_SESSIONS} on, a smaller one from "
+    f"a step to {HUGE_RATIO:g} times or more can be found with at least {LEAST_SESSIONS}, a smaller one with "
     f"{ENOUGH_SESSIONS}"
 )
 TOO_FEW = Claim(
@@ -50,23 +50,23 @@ NONE_FOUND = Claim(
 def series_of(warehouse: Warehouse) -> dict[tuple, pd.DataFrame]:
     """Every series of the view `history`, oldest run first.
 
-    XNNPACK tells whole microseconds: a category that takes less has no time to compare. Where the code that
-    makes categories changed, runs whose rows were made by other code have none here until they are rebuilt:
-    a new category of an operator is no change of its time.
+    XNNPACK reports whole microseconds: a category that takes less has no time to compare. If the code that
+    assigns categories has changed, runs whose rows other code made have no categories here until they are
+    rebuilt: a new category for an operator is not a change in its time.
     """
     rows = warehouse.query(
         "SELECT * FROM history WHERE category = 'latency' OR derivation = ? ORDER BY sequence, started_at",
         [DERIVATION],
     )
     rows["median_ns"] = rows["median_ns"].where(rows["median_ns"] > 0)
-    # What a trace from elsewhere does not tell, such as its device, is part of its key all the same.
+    # Facts that a trace from elsewhere does not state, such as its device, are still part of its key.
     keys = rows[SERIES].astype(object).where(rows[SERIES].notna(), None)
     groups = rows.groupby([keys[name] for name in SERIES], sort=True, dropna=False)
     return {tuple(keys.loc[group.index[0]]): group.reset_index(drop=True) for _, group in groups}
 
 
 def find_regressions(warehouse: Warehouse, acknowledged: Path) -> pd.DataFrame:
-    """Looks for slow-downs in all series and stores what is found, in place of what was found before."""
+    """Looks for slow-downs in all series and stores them in place of those found before."""
     series = series_of(warehouse)
     found = regressions({key: rows["median_ns"].tolist() for key, rows in series.items()})
     known = _acknowledged(acknowledged)
@@ -93,7 +93,7 @@ def find_regressions(warehouse: Warehouse, acknowledged: Path) -> pd.DataFrame:
 
 
 def no_slow_down_text(warehouse: Warehouse, variants: Collection[str] | None = None) -> str:
-    """What may be said of these variants, or of all, where no slow-down was found."""
+    """What can be said about these variants, or about all, if no slow-down was found."""
     counts = [
         int(rows["median_ns"].notna().sum())
         for key, rows in series_of(warehouse).items()
@@ -103,7 +103,7 @@ def no_slow_down_text(warehouse: Warehouse, variants: Collection[str] | None = N
 
 
 def what_could_be_found(counts: Sequence[int], variants: Sequence[str] | None = None) -> str:
-    """What "no slow-down was found" rests on, from the sessions of each series: short ones tell nothing."""
+    """What "no slow-down was found" rests on, by the sessions of each series: short ones show nothing."""
     these = {"variants": variants}
     short = sum(count < LEAST_SESSIONS for count in counts)
     if short == len(counts):
@@ -123,7 +123,7 @@ def what_could_be_found(counts: Sequence[int], variants: Sequence[str] | None = 
 
 
 def _acknowledged(path: Path) -> set[str]:
-    """The run ids that a person listed, one a line; what follows a # is a remark."""
+    """The run ids that a person listed, one per line; text after a # is a comment."""
     if not path.is_file():
         return set()
     lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())

@@ -23,6 +23,7 @@ from sme2_assets.evidence.folder import RunFolder, RunProcess, identity_of
 from sme2_assets.evidence.manifest import Manifest, Moment, Process
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.evidence.result import RunnerResult
+from sme2_assets.evidence.roofs import Roof
 from sme2_assets.store import Store, safe_name, write_text_atomically
 from sme2_assets.targets.keys import TargetKey
 from sme2_assets.warehouse.schema import (
@@ -41,16 +42,16 @@ from sme2_assets.warehouse.schema import (
 )
 from sme2_assets.warehouse.store import Rows, Warehouse
 
-# The version of the code that makes rows of evidence. A change of what any row says, such as another
-# category of an operator, is a new version; `sme2 warehouse rebuild` then applies it to history.
+# The version of the code that makes rows from evidence. Any change in what a row says, such as another
+# category for an operator, is a new version; `sme2 warehouse rebuild` then applies it to history.
 DERIVATION = 7
 ANNOTATION = "xnnpack.log"
-# Every run has rows in these, be they none.
+# Every run is stored in these, even if it has no rows there.
 RUN_TABLES = (
     *(RUNS, INFERENCES, TIMELINE, OPERATORS, DELEGATION, NUMERICS, ARMS_NUMERICS, ENVIRONMENT),
     *(KERNEL_SAMPLES, REGISTERED_KERNELS),
 )
-# What columns of times are called where an emulator took them.
+# What columns of times are called in emulated runs.
 EMULATED_TIMES = {"duration_ns": "emulated_ns", "execute_ns": "emulated_execute_ns"}
 
 
@@ -84,7 +85,7 @@ def keys_of(manifest: Manifest) -> dict[str, str]:
 def rows_of_run(run_dir: Path, annotation: Path | None = None) -> RunRows:
     """Reads a run folder. A file that is not the one that was measured is an error, not a row.
 
-    `annotation` is a log that somebody added to the run; where there is one, its registered kernels count.
+    `annotation` is a log that somebody added to the run; if there is one, its registered kernels count.
     """
     folder = _trusted(run_dir)
     manifest, program, arms = folder.manifest, folder.operators(), folder.arms()
@@ -95,7 +96,7 @@ def rows_of_run(run_dir: Path, annotation: Path | None = None) -> RunRows:
         if process.is_traced:
             execute_ns = execute_durations(process.events)
             paths.append(Paths.of(process.events).signatures)
-            # The trace of the kernels pass only tells what was sampled: its times are disturbed.
+            # The trace of the kernels pass only shows what was sampled: its times are disturbed.
             if process.facts.pass_kind == "etdump":
                 rows = timeline_rows(process.events, result.traced_warmup)
                 timelines.append(_of_process(_with_backends(rows, program, process), process.facts))
@@ -113,7 +114,12 @@ def rows_of_run(run_dir: Path, annotation: Path | None = None) -> RunRows:
     taken = _taken_paths(run_dir, paths)
     return RunRows(
         manifest,
-        pd.DataFrame([_run_row(manifest, results, taken, arms) | {"evidence_sha256": identity_of(run_dir)}]),
+        pd.DataFrame(
+            [
+                _run_row(manifest, results, taken, arms, folder.roof())
+                | {"evidence_sha256": identity_of(run_dir)}
+            ]
+        ),
         pd.concat(inferences, ignore_index=True),
         timeline,
         _operator_rows(program, timeline, taken),
@@ -151,7 +157,7 @@ def registered_rows_of_log(path: Path) -> pd.DataFrame:
 
 
 def write_runs(warehouse: Warehouse, *runs: RunRows) -> None:
-    """Stores the runs of a session: all their rows are in the tables from one moment on."""
+    """Stores the runs of a session: all their rows appear in the tables at once."""
     parts: list[Rows] = []
     for rows in runs:
         keys, fidelity = keys_of(rows.manifest), rows.manifest.context.fidelity
@@ -161,20 +167,20 @@ def write_runs(warehouse: Warehouse, *runs: RunRows) -> None:
 
 
 def with_named_times(rows: pd.DataFrame, table: Table, fidelity: str | None) -> pd.DataFrame:
-    """The rows as they are stored: times of the emulator have names of their own, so that no sum, median or
-    share of times can have one in it."""
+    """The rows as they are stored: emulated times have columns of their own, so that no sum, median or share
+    of times can include one."""
     if fidelity != "emulated" or EMULATED_NS not in table.columns:
         return rows
     return rows.rename(columns={**EMULATED_TIMES, **{to: of for of, to in EMULATED_TIMES.items()}})
 
 
 def annotation(store: Store, run_id: str) -> Path:
-    """Where a log that somebody added to a run is kept: beside the evidence, which does not change."""
+    """Where a log that somebody added to a run is kept: outside the evidence, which does not change."""
     return store.root / "annotations" / safe_name(run_id) / ANNOTATION
 
 
 def annotate(store: Store, run_id: str, log_file: Path) -> None:
-    """Keeps a log with a run; its registered kernels replace what the run's own logs told."""
+    """Keeps a log with a run; its registered kernels replace those of the run's own logs."""
     write_text_atomically(annotation(store, run_id), log_file.read_text(errors="replace"))
 
 
@@ -189,10 +195,10 @@ def _trusted(run_dir: Path) -> RunFolder:
 
 
 def _with_backends(rows: pd.DataFrame, program: ProgramOperators | None, process: RunProcess) -> pd.DataFrame:
-    """Rows of delegates other than XNNPACK under the name of their backend, where the program tells it."""
+    """The rows, with the backend of delegates other than XNNPACK by its name, if the program has it."""
     delegates = program.delegates if program else []
     names = {i: each.backend for i, each in enumerate(delegates) if each.backend != "XnnpackBackend"}
-    # With other calls than the program lists, as control flow makes them, nobody knows which is which.
+    # If the calls are not those that the program lists, as with control flow, nobody knows which is which.
     if not names or process.events.delegate_call.max() + 1 != len(delegates):
         return rows
     backends = rows["delegate"].map(names).where(rows["kind"] == "operator")
@@ -200,9 +206,9 @@ def _with_backends(rows: pd.DataFrame, program: ProgramOperators | None, process
 
 
 def _operator_rows(program: ProgramOperators | None, timeline: pd.DataFrame, paths: int) -> pd.DataFrame:
-    """What each operator is; none where the run does not tell.
+    """What each operator is; no rows if the run does not say.
 
-    Either the model came without, or it is not known which of its operators a sequence took.
+    Then either the model came without its operators, or nobody knows which of them a sequence took.
     """
     if program is None or paths != 1:
         return _frame(OPERATORS, [])
@@ -212,13 +218,13 @@ def _operator_rows(program: ProgramOperators | None, timeline: pd.DataFrame, pat
 
 
 def _delegation_rows(folder: RunFolder) -> pd.DataFrame:
-    """Which operators were delegated; none where the run does not tell."""
+    """Which operators were delegated; no rows if the run does not say."""
     report = folder.delegation()
     return _frame(DELEGATION, [row.as_json() for row in report.rows] if report else [])
 
 
 def _frame(table: Table, rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """Rows with the columns of a table, also when there are none."""
+    """Rows with the columns of a table, even if there are none."""
     return pd.DataFrame(rows, columns=[column.name for column in table.columns])
 
 
@@ -252,7 +258,7 @@ def _of_process(rows: pd.DataFrame, process: Process) -> pd.DataFrame:
 
 
 def _stacked(frames: list[pd.DataFrame]) -> pd.DataFrame:
-    """The frames below one another, text still as categories: where levels differ pandas would drop them."""
+    """The frames stacked, text still as categories: pandas would drop these where their levels differ."""
     first = frames[0]
     columns = {
         name: union_categoricals([frame[name] for frame in frames])
@@ -264,7 +270,7 @@ def _stacked(frames: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _constant(value: Any, length: int) -> Any:
-    """A column of one value; text as a category, which costs a byte a row and not a pointer."""
+    """A column of one value; text as a category, which costs a byte per row instead of a pointer."""
     return (
         pd.Categorical.from_codes(np.zeros(length, dtype=np.int8), [value])
         if isinstance(value, str)
@@ -298,7 +304,7 @@ def _environment_row(moment: Moment, before: Moment) -> dict[str, Any]:
 
 
 def _passes(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
-    """What the passes say together; nothing of emulated times."""
+    """What the passes say together; nothing for emulated times."""
     medians: dict[str, dict[int, float]] = {}
     if manifest.context.fidelity != "emulated":
         for process, result in zip(manifest.info.processes, results, strict=True):
@@ -314,8 +320,8 @@ def _passes(manifest: Manifest, results: list[RunnerResult]) -> dict[str, Any]:
 def _taken_paths(run_dir: Path, of_processes: list[tuple[str, ...]]) -> int:
     """How many operator sequences the inferences of a run took.
 
-    Processes may end after fewer of them, but in all of them the first ones are the same: their places are
-    numbered by them.
+    Some processes may take fewer of them, but the first ones must be the same in all: operators are numbered
+    on from one sequence to the next.
     """
     longest = max(of_processes, key=len, default=())
     if any(paths != longest[: len(paths)] for paths in of_processes):
@@ -327,7 +333,11 @@ def _taken_paths(run_dir: Path, of_processes: list[tuple[str, ...]]) -> int:
 
 
 def _run_row(
-    manifest: Manifest, results: list[RunnerResult], paths: int, arms: ArmsNumerics | None
+    manifest: Manifest,
+    results: list[RunnerResult],
+    paths: int,
+    arms: ArmsNumerics | None,
+    roof: Roof | None,
 ) -> dict[str, Any]:
     identity, context, info = manifest.identity, manifest.context, manifest.info
     latency = [result for result in results if result.pass_kind == "latency"]
@@ -383,6 +393,8 @@ def _run_row(
         "cpu_features_seen": context.cpu["features_seen"],
         "cpu_features_masked": context.cpu["features_masked"],
         "sme_vector_bits": context.cpu["sme_vector_bits"],
+        "roof_fp32_gflops": roof.fp32_gflops if roof else None,
+        "roof_read_gb_s": roof.read_gb_s if roof else None,
         "steady": info.steady,
         **_passes(manifest, results),
         "flags": info.flags,

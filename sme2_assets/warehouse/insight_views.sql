@@ -136,7 +136,7 @@ SELECT
     CASE WHEN fidelity = 'hardware' THEN mean_ns END AS mean_ns,
     CASE WHEN fidelity = 'hardware' THEN share END AS share
 FROM missed;
-COMMENT ON VIEW missed_sme2 IS 'Convolutions and matrix products that are off the SME unit, with the reason, and those of which it is unknown. For a session with both arms, those of the arm with SME2 on; for SME2 off alone, what to expect; for a reference, none.';
+COMMENT ON VIEW missed_sme2 IS 'Convolutions and matrix products that are off the SME unit, with the reason, and those for which that is unknown. For a session with both arms, those of the arm with SME2 on; for SME2 off alone, what to expect; for a reference, none.';
 COMMENT ON COLUMN missed_sme2.on_sme_unit IS 'off or unknown, in the run with SME2 on that shows it; in this one when predicted.';
 COMMENT ON COLUMN missed_sme2.reason IS 'Of one that is off the unit: depthwise, data type, shape, not delegated, quantisation scheme or unexplained. unknown: whether it is off is not known.';
 COMMENT ON COLUMN missed_sme2.because IS 'The reason in a sentence.';
@@ -149,7 +149,7 @@ COMMENT ON COLUMN missed_sme2.certain_sme_samples IS 'Those of them on SME.';
 COMMENT ON COLUMN missed_sme2.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN missed_sme2.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN missed_sme2.median_ns IS 'Median over rounds of the per-process medians; NULL when emulated.';
-COMMENT ON COLUMN missed_sme2.mean_ns IS 'Mean time as reported: the most that an SME2 kernel could gain, but for up to a microsecond that XNNPACK hides. NULL when emulated.';
+COMMENT ON COLUMN missed_sme2.mean_ns IS 'Mean time as reported: the most that an SME2 kernel could gain, except for up to a microsecond that XNNPACK hides. NULL when emulated.';
 COMMENT ON COLUMN missed_sme2.share IS 'Mean time over mean Method::execute; NULL when emulated.';
 
 CREATE VIEW module_summary AS
@@ -173,7 +173,7 @@ COMMENT ON COLUMN module_summary.operators IS 'Operators in the module and below
 COMMENT ON COLUMN module_summary.own_operators IS 'Operators of the module itself.';
 COMMENT ON COLUMN module_summary.matrix_operators IS 'CONV and GEMM operators in the module and below it.';
 COMMENT ON COLUMN module_summary.sme2_operators IS 'Those of them on the SME unit, as in operator_facts; NULL on a reference.';
-COMMENT ON COLUMN module_summary.sme2_unknown_operators IS 'Those of which it is unknown; NULL on a reference.';
+COMMENT ON COLUMN module_summary.sme2_unknown_operators IS 'Those for which that is unknown; NULL on a reference.';
 COMMENT ON COLUMN module_summary.first_operator IS 'Execution order of its first operator, as in bottlenecks; NULL without operators.';
 COMMENT ON COLUMN module_summary.macs IS 'Multiply-accumulates of one inference, where they are counted.';
 COMMENT ON COLUMN module_summary.mean_ns IS 'Mean time of the module and all below it; NULL when emulated.';
@@ -214,6 +214,7 @@ COMMENT ON COLUMN headroom.disturbed_rounds IS 'Rounds that the means leave out,
 COMMENT ON COLUMN headroom.round_cv IS 'Standard deviation of the mean inference of the rounds over its mean, disturbed ones included; NULL with one round, and when emulated.';
 COMMENT ON COLUMN headroom.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN headroom.operators IS 'Operators of one inference.';
+COMMENT ON COLUMN headroom.delegate_calls IS 'Delegate calls of one inference.';
 COMMENT ON COLUMN headroom.inference_ns IS 'Mean Method::execute with tracer.';
 COMMENT ON COLUMN headroom.compute_ns IS 'Mean time of CONV and GEMM.';
 COMMENT ON COLUMN headroom.compute_most_ns IS 'The most that can be: XNNPACK hides up to a microsecond of each operator.';
@@ -222,7 +223,7 @@ COMMENT ON COLUMN headroom.data_movement_most_ns IS 'The most that can be.';
 COMMENT ON COLUMN headroom.portable_ns IS 'Mean time of operators outside delegates, whatever their category.';
 COMMENT ON COLUMN headroom.delegate_overhead_ns IS 'Mean time of delegate calls beyond their operators. XNNPACK reports whole microseconds, so up to one per operator is rounding.';
 COMMENT ON COLUMN headroom.framework_overhead_ns IS 'Mean time of Method::execute beyond delegate calls and portable operators.';
-COMMENT ON COLUMN headroom.without_compute_ns IS 'The inference if CONV and GEMM took no time: so much at least.';
+COMMENT ON COLUMN headroom.without_compute_ns IS 'The inference if CONV and GEMM took no time: at least this long.';
 COMMENT ON COLUMN headroom.without_compute_speedup IS 'What that would bring at most: the ceiling of every faster kernel for them.';
-COMMENT ON COLUMN headroom.without_data_movement_ns IS 'The inference if Data Movement took no time: so much at least.';
+COMMENT ON COLUMN headroom.without_data_movement_ns IS 'The inference if Data Movement took no time: at least this long.';
 COMMENT ON COLUMN headroom.without_data_movement_speedup IS 'What that would bring at most.';

@@ -1,8 +1,8 @@
-"""Building the DuckDB file that people open, from the Parquet files that commits list.
+"""Builds the DuckDB file that people open, from the Parquet files that commits list.
 
-The file before is continued: only what was committed since is read, so that publishing a run hardly depends
-on how many there are (benchmarks/growth_bench.py). Tables of many rows stay in Parquet, behind views that
-name each file; the others are copied.
+The previous file is continued: only what was committed since is read, so that the cost of publishing a run
+hardly depends on how many there are (benchmarks/growth_bench.py). Tables with many rows stay in Parquet,
+behind views that name each file; the others are copied.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -30,18 +32,18 @@ T = TypeVar("T")
 STORAGE_VERSION = "v1.0.0"
 # In this order: insights are views over the views of runs.
 VIEW_FILES = (EVENT_VIEWS_FILE, "views.sql", "insight_views.sql")
-# Files that are read at a time.
+# How many files are read at a time.
 BATCH = 1000
 
 # What the file is made of. A schema of its own keeps it out of SHOW TABLES.
 _RECORD = """
     CREATE SCHEMA publishing;
     CREATE TABLE publishing.layout (fingerprint VARCHAR, last_commit VARCHAR, folder VARCHAR);
-    COMMENT ON TABLE publishing.layout IS 'What all is made by (with another one, it is made anew), the last commit that is in it, and where its files were.';
+    COMMENT ON TABLE publishing.layout IS 'What the file was made by (if that changes, it is made from scratch), the last commit in it, and where its files were.';
     CREATE TABLE publishing.files (path VARCHAR, sha256 VARCHAR, columns VARCHAR, part VARCHAR, table_name VARCHAR, run_id VARCHAR);
     COMMENT ON TABLE publishing.files IS 'The Parquet files whose rows are in this file, relative to the folder of the tables.';
     CREATE TABLE publishing.superseded (path VARCHAR, publication BIGINT);
-    COMMENT ON TABLE publishing.superseded IS 'Files that are in no publication from that one on: they stay for those who read an earlier one.';
+    COMMENT ON TABLE publishing.superseded IS 'Files that are in no publication from this one on: they stay for readers of an earlier one.';
 """  # noqa: E501
 
 
@@ -51,11 +53,11 @@ class _Change:
 
     new: list[TableFile]
     gone: list[TableFile]
-    # Runs whose rows change. Where files are merged, only their files do.
+    # Runs whose rows change. Merging changes only their files.
     runs: set[str]
-    # The files that have all their rows, and maybe those of others that were merged with them.
+    # The files with all rows of these runs, and perhaps of others that were merged with them.
     of_runs: list[TableFile]
-    # Whether there are rows of them already.
+    # Whether these runs already have rows.
     replaces: bool
     superseded: set[str]
     last_commit: str | None
@@ -66,13 +68,30 @@ class _Change:
 
 @dataclass(frozen=True)
 class Built:
-    # Superseded files that none of the publications that are kept has.
+    # Superseded files that are in no publication that is kept.
     needless: list[str]
     # Runs with files of their own.
     loose_runs: int
 
 
+@contextmanager
+def attached(
+    instance: duckdb.DuckDBPyConnection, path: Path, options: str = ""
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection of this instance that uses a DuckDB file: starting an instance takes longer."""
+    name = f"published_{uuid.uuid4().hex}"
+    with instance.cursor() as connection:
+        connection.execute(f"ATTACH '{quoted(path)}' AS {name} {options}")
+        try:
+            connection.execute(f"USE {name}")
+            yield connection
+        finally:
+            connection.execute("USE memory")
+            connection.execute(f"DETACH {name}")
+
+
 def build(
+    instance: duckdb.DuckDBPyConnection,
     path: Path,
     folder: Path,
     previous: Path | None,
@@ -82,12 +101,18 @@ def build(
 ) -> Built:
     """Makes `path` from the tables' files below `folder`; `previous` is the file that was made last.
 
-    `complete` adds what older releases did not write; it is called where all is made anew.
+    `complete` adds what older releases did not write; it is called when everything is made from scratch.
     """
-    with duckdb.connect() as connection:
-        commits = _attach(connection, path, previous, folder, complete)
+    commits = _continued(instance, path, previous, folder) if previous is not None else None
+    if commits is None:
+        complete()
+        path.write_bytes(_without_rows(_fingerprint()))
+    with attached(instance, path) as connection:
+        if commits is None:
+            commits = commits_after(folder, None) or []
+            layout = [_fingerprint(), str(folder)]
+            connection.execute("INSERT INTO publishing.layout VALUES (?, NULL, ?)", layout)
         change = _change(connection, folder, commits)
-        connection.execute("USE published")
         connection.begin()
         for table in _tables():
             if not table.published_as_view:
@@ -108,8 +133,6 @@ def build(
             "SELECT count(*) FROM publishing.files WHERE table_name = 'runs' AND run_id IS NOT NULL"
         ).fetchall()
         connection.commit()
-        connection.execute("USE memory")
-        connection.execute("DETACH published")
     fsync(path)
     return Built([name for (name,) in needless], loose)
 
@@ -132,7 +155,7 @@ def _copy_rows(connection: duckdb.DuckDBPyConnection, table: Table, folder: Path
 
 
 def _change(connection: duckdb.DuckDBPyConnection, folder: Path, commits: Sequence[Commit]) -> _Change:
-    """What commits make of the publication that they continue."""
+    """What commits change in the publication that they continue."""
     runs = {run for commit in commits for run in commit.runs} | {
         file.run_id for commit in commits for file in commit.files if file.run_id is not None
     }
@@ -144,7 +167,7 @@ def _change(connection: duckdb.DuckDBPyConnection, folder: Path, commits: Sequen
     changed: set[str] = set()
     for commit in commits:
         changed |= commit.changed_runs | {file.run_id for file in commit.files if file.run_id is not None}
-        # A session with a damaged file is none: as if it had not been taken in yet, which `sync` then does.
+        # A session with a damaged file counts as missing, as if not added yet; `sync` then adds it.
         current = [file for file in commit.files if listing.files.get(file.part) == file]
         if any(file != stored.get(file.part) and not file.is_whole(folder) for file in current):
             for file in current:
@@ -183,82 +206,55 @@ def _stored(
 
 
 def is_current(connection: duckdb.DuckDBPyConnection, folder: Path) -> bool:
-    """Whether the attached file is what this code would publish here: not of other code, and not moved."""
+    """Whether the attached file is what this code would publish here: not by other code, and not moved."""
     try:
-        row = connection.execute("SELECT fingerprint, folder FROM warehouse.publishing.layout").fetchone()
+        row = connection.execute("SELECT fingerprint, folder FROM publishing.layout").fetchone()
     except duckdb.Error:
         return False
     return row == (_fingerprint(), str(folder))
 
 
 def _fingerprint() -> str:
-    """Of everything but the rows that decides what is in the file."""
+    """A hash of everything except the rows that determines what is in the file."""
     sql = [sql_file(name) for name in (SUMMARIES_FILE, *VIEW_FILES)]
     decides = (duckdb.__version__, STORAGE_VERSION, repr(TABLES), _RECORD, _MOVED, *sql)
     return hashlib.sha256("\n".join(decides).encode()).hexdigest()
 
 
-def _attach(
-    connection: duckdb.DuckDBPyConnection,
-    path: Path,
-    previous: Path | None,
-    folder: Path,
-    complete: Callable[[], None],
-) -> list[Commit]:
-    """Attaches the file with all its tables and views; gives the commits that are not in it yet."""
-    commits = _continued(connection, path, previous, folder) if previous is not None else None
-    if commits is not None:
-        return commits
-    complete()
-    path.write_bytes(_without_rows(_fingerprint()))
-    connection.execute(f"ATTACH '{quoted(path)}' AS published")
-    connection.execute("USE published")
-    connection.execute("INSERT INTO publishing.layout VALUES (?, NULL, ?)", [_fingerprint(), str(folder)])
-    return commits_after(folder, None) or []
-
-
 @lru_cache(maxsize=1)
 def _without_rows(fingerprint: str) -> bytes:
-    """The file with all its tables and views, empty. Kept: to make it takes half a second."""
-    with tempfile.TemporaryDirectory() as folder, duckdb.connect() as connection:
+    """The file with all its tables and views, empty. Cached: making it takes half a second."""
+    with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "empty.duckdb"
-        connection.execute(f"ATTACH '{quoted(path)}' AS published (STORAGE_VERSION '{STORAGE_VERSION}')")
-        connection.execute("USE published")
-        # One transaction: as hundreds of them the comments would take longer than the rows.
-        connection.begin()
-        connection.execute(_RECORD)
-        _create_tables_and_views(connection)
-        connection.commit()
-        connection.execute("USE memory")
-        connection.execute("DETACH published")
+        options = f"(STORAGE_VERSION '{STORAGE_VERSION}')"
+        with duckdb.connect() as instance, attached(instance, path, options) as connection:
+            # One transaction: in hundreds of them, the comments would take longer than the rows.
+            connection.begin()
+            connection.execute(_RECORD)
+            _create_tables_and_views(connection)
+            connection.commit()
         return path.read_bytes()
 
 
 def _continued(
-    connection: duckdb.DuckDBPyConnection, path: Path, previous: Path, folder: Path
+    instance: duckdb.DuckDBPyConnection, path: Path, previous: Path, folder: Path
 ) -> list[Commit] | None:
     """The commits after the previous file, of which `path` is now a copy; None if it cannot be continued."""
     try:
         shutil.copyfile(previous, path)
-        # What was damaged since must not live on in what follows.
-        if sha256_of_file(path)[:16] == hash_in_name(previous):
-            connection.execute(f"ATTACH '{quoted(path)}' AS published")
-            connection.execute("USE published")
+        # Damage to the previous file must not carry over into this one.
+        if sha256_of_file(path)[:16] != hash_in_name(previous):
+            return None
+        with attached(instance, path, "(READ_ONLY)") as connection:
             row = connection.execute("SELECT fingerprint, last_commit FROM publishing.layout").fetchone()
-            if row is not None and row[0] == _fingerprint():
-                commits = commits_after(folder, row[1])
-                if commits is not None:
-                    return commits
+        return commits_after(folder, row[1]) if row is not None and row[0] == _fingerprint() else None
     except (duckdb.Error, OSError):
-        # Of another version, damaged, or none of ours: it has nothing that the Parquet files have not.
-        pass
-    connection.execute("USE memory")
-    connection.execute("DETACH DATABASE IF EXISTS published")
-    return None
+        # Another version's, damaged, or not ours: nothing is lost, the Parquet files have all of it.
+        return None
 
 
 def hash_in_name(published: Path) -> str:
-    """The beginning of the hash that a whole file has; it is named warehouse-<number>-<hash>.duckdb."""
+    """The start of an undamaged file's hash, from its name warehouse-<number>-<hash>.duckdb."""
     return published.stem.rpartition("-")[2]
 
 
@@ -279,7 +275,7 @@ def _tables() -> tuple[Table, ...]:
 def _create_tables_and_views(connection: duckdb.DuckDBPyConnection) -> None:
     for table in _tables():
         if table.published_as_view:
-            # In two steps: the view over files is made again with each of them, which would lose comments.
+            # In two steps: the view over files is replaced with each new file, which would lose comments.
             connection.execute(f"CREATE VIEW publishing.{table.name}_files AS {no_rows(table)}")
             connection.execute(f"CREATE VIEW {table.name} AS FROM publishing.{table.name}_files")
             _comment(connection, table, "VIEW")
@@ -292,8 +288,8 @@ def _create_tables_and_views(connection: duckdb.DuckDBPyConnection) -> None:
     _comment_like_tables(connection)
 
 
-# DuckDB cannot name files relative to the one that lists them. In a copy the names lead to the original: that
-# must not look like the copy's own rows. Opened through this package, a copy is published again first.
+# DuckDB cannot name files relative to the one that lists them. In a copy the names lead to the original,
+# which must not pass for the copy's own rows. When this package opens a copy, it publishes it again first.
 _MOVED = """
     SELECT 1 WHERE CASE
         WHEN EXISTS (FROM duckdb_databases() WHERE starts_with(path, {here}) OR starts_with(path, {really}))
@@ -320,29 +316,26 @@ def _show_files(
 
 
 def write_for_readers_elsewhere(published: Path, path: Path, tables: str, folder: Path) -> None:
-    """A copy of a published file whose events are read below the address `tables`, as those in `folder` are.
+    """Copies a published file so that it reads events below the address `tables`, laid out as in `folder`.
 
-    DuckDB looks at every file that a view names when it is made: at those here, for asking a store a thousand
-    times takes a minute.
+    DuckDB looks at every file that a view names when the view is made. It is shown the local files, because
+    asking a remote store a thousand times takes a minute.
     """
     shutil.copyfile(published, path)
-    with duckdb.connect() as connection:
+    # An instance of its own, because it sees a file system that is not there.
+    with duckdb.connect() as instance, attached(instance, path) as connection:
         if "://" in tables:
             connection.register_filesystem(_as_if_at(tables, folder))
-        connection.execute(f"ATTACH '{quoted(path)}' AS published")
-        connection.execute("USE published")
         connection.begin()
         for table in _tables():
             if table.published_as_view:
                 _show_files(connection, table, tables, guarded=False)
         connection.execute("UPDATE publishing.layout SET folder = ?", [tables])
         connection.commit()
-        connection.execute("USE memory")
-        connection.execute("DETACH published")
 
 
 def _as_if_at(tables: str, folder: Path) -> Any:
-    """A file system that has the files of a folder at another address."""
+    """A file system that shows the files of a folder at another address."""
     from fsspec.implementations.local import LocalFileSystem
 
     class Here(LocalFileSystem):
@@ -398,13 +391,13 @@ def _comment(connection: duckdb.DuckDBPyConnection, table: Table, what: str) -> 
 
 
 def _comment_like_tables(connection: duckdb.DuckDBPyConnection) -> None:
-    """A column without a comment of its own means what the tables' column of that name means.
+    """Gives columns without a comment of their own that of the tables' column of the same name.
 
-    Of several tables the first counts, and those of summaries come last.
+    If several tables have one, the first counts; summaries come last.
     """
     bare = connection.execute(
         "SELECT table_name, column_name FROM duckdb_columns() "
-        "WHERE database_name = 'published' AND schema_name = 'main' AND comment IS NULL"
+        "WHERE database_name = current_database() AND schema_name = 'main' AND comment IS NULL"
     ).fetchall()
     comments = {column.name: column.comment for table in reversed(_tables()) for column in table.all_columns}
     for table_name, column_name in bare:

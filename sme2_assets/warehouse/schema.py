@@ -67,7 +67,7 @@ DEVICE = (
         "Instruction set that was executed: aarch64, also under emulation, or that of a reference (x86_64).",
     ),
 )
-# How the device was set for a session; series of different settings are never mixed.
+# How the device was set up for a session; series with different settings are never mixed.
 SETTING = (
     Column(
         "cpus",
@@ -84,7 +84,7 @@ PROCESS = (
         "iteration",
         "INTEGER",
         "Inference within the process, as in its trace, from 0. Warm-up that is not traced is below 0, and "
-        "of a long one only every so many inferences are there.",
+        "of a long one only every nth inference is there.",
     ),
     Column("is_warmup", "BOOLEAN", "Whether the inference was warm-up; summaries leave it out."),
 )
@@ -115,13 +115,14 @@ RUNS = Table(
         Column(
             "factor",
             "VARCHAR",
-            "What the arms of the session differ in: sme2, precision, option, model, threads, cpus or power. "
-            "NULL for one arm, for identical ones, and before it was recorded.",
+            "What the arms of the session differ in: sme2, precision, option, model, change (as tried by "
+            "`sme2 advise`), executorch, threads, cpus or power. NULL for one arm, for identical ones, and "
+            "before it was recorded.",
         ),
         Column(
             "evidence_sha256",
             "VARCHAR",
-            "Hash of the file of the run folder that has the hashes of all its other files.",
+            "Hash of the file in the run folder that lists the hashes of all its other files.",
         ),
         Column("source", "VARCHAR", "The file that a foreign run was read from; NULL for our own runs."),
         Column(
@@ -138,7 +139,8 @@ RUNS = Table(
         Column(
             "warmup_s",
             "DOUBLE",
-            "Wall time of a warm-up, at least; 0: exactly so many inferences. NULL before it was by time.",
+            "Wall time of a warm-up, at least; 0: exactly `warmup` inferences. NULL in runs from before "
+            "there was one.",
         ),
         Column("iterations", "INTEGER", "Timed inferences per process, at least."),
         Column("timed_s", "DOUBLE", "Wall time of the timed part, likewise."),
@@ -155,27 +157,27 @@ RUNS = Table(
             "runner_pair",
             "VARCHAR",
             "What the runners of both arms share: the hash of the one binary, or of what two builds that "
-            "differ in the SME switches alone have in common.",
+            "differ only in the SME switches have in common.",
         ),
         *SETTING,
         Column("output_sha256", "VARCHAR", "Hash of the outputs."),
         Column(
             "sqnr_db",
             "DOUBLE",
-            "Outputs against eager fp32, worst output, in dB; 200 means identical. NULL without eager model.",
+            "Outputs against eager fp32, worst one, in dB; 200 means identical. NULL without an eager model.",
         ),
         Column(
             "sqnr_threshold_db",
             "DOUBLE",
             "What the precision must reach against eager.",
         ),
-        Column("eager_fault", "VARCHAR", "Why an output is not the eager model's; NULL where all are."),
+        Column("eager_fault", "VARCHAR", "Why an output does not match the eager model; NULL if all do."),
         Column("arms_sqnr_db", "DOUBLE", "Outputs of the arms against each other, in dB; NULL when alone."),
         Column(
             "arms_values",
             "INTEGER",
-            "Values in which the arms were compared by their own bounds: outputs, and values between. NULL "
-            "when alone, and for runs from before there were such bounds.",
+            "Values in which the arms were compared, each by its own bound: outputs, and values in between. "
+            "NULL when alone, and for runs from before there were such bounds.",
         ),
         Column(
             "arms_of_bound",
@@ -198,21 +200,29 @@ RUNS = Table(
         Column("cpu_features_masked", "VARCHAR[]", "CPU features taken away for SME2 off."),
         Column("sme_vector_bits", "INTEGER", "Streaming vector length; NULL without SME."),
         Column(
+            "roof_fp32_gflops",
+            "DOUBLE",
+            "What plain vector code reached on the device with the run's threads, after the session: 10^9 "
+            "operations per second of 32-bit multiply-accumulates. No limit of the SME unit. NULL where it "
+            "was not measured, and when emulated.",
+        ),
+        Column("roof_read_gb_s", "DOUBLE", "The same for reading memory: 10^9 bytes per second."),
+        Column(
             "steady",
             "BOOLEAN",
-            "Whether nine of ten processes ended their warm-up steady; NULL for a fixed number of them.",
+            "Whether nine of ten processes ended their warm-up steady; NULL for a warm-up of fixed length.",
         ),
         Column(
             "passes_agree",
             "BOOLEAN",
-            "Whether untraced, traced and sampled inferences tell the same speed. false: a dearer pass was "
-            "faster than a cheaper one, so no time of the run is a headline. NULL where it cannot be told.",
+            "Whether untraced, traced and sampled inferences show the same speed. false: a costlier pass was "
+            "faster than a cheaper one, so no time of the run is a headline. NULL where that is unknown.",
         ),
-        Column("passes_reason", "VARCHAR", "Why they do not agree, or why that cannot be told."),
+        Column("passes_reason", "VARCHAR", "Why they do not agree, or why that is unknown."),
         Column(
             "tracer_overhead",
             "DOUBLE",
-            "What the tracer costs: inference with it over without it, minus 1, over paired rounds. NULL "
+            "What the tracer costs: time with it over time without it, minus 1, over paired rounds. NULL "
             "when emulated.",
         ),
         Column("tracer_overhead_low", "DOUBLE", "Lower end of its 95 % interval; NULL with too few rounds."),
@@ -226,12 +236,12 @@ RUNS = Table(
         ),
         Column("peak_memory_bytes", "BIGINT", "Peak memory of a latency process, largest."),
         Column("samples", "BIGINT", "Samples of the kernels pass; 0 when there was none."),
-        Column("samples_dropped", "BIGINT", "Samples that found the runner's buffer full."),
+        Column("samples_dropped", "BIGINT", "Samples lost because the runner's buffer was full."),
         Column(
             "derivation",
             "INTEGER",
             "Version of the code that made the rows of this run; NULL before there were versions. "
-            "`sme2 warehouse rebuild` makes all rows with the present one.",
+            "`sme2 warehouse rebuild` makes all rows with the current one.",
         ),
     ),
 )
@@ -289,13 +299,13 @@ TIMELINE = Table(
             "backend",
             "VARCHAR",
             "xnnpack, portable or framework; another delegate by its own name, or as other delegate where "
-            "the program does not tell it.",
+            "the program does not name it.",
         ),
         Column(
             "start_ns",
             "BIGINT",
             "Start since Method::execute; back to back for XNNPACK operators. NULL for overhead. "
-            "Of an emulated run it gives the order alone.",
+            "For an emulated run it gives only the order.",
         ),
         Column("duration_ns", "BIGINT", "Time; NULL when emulated. XNNPACK reports whole microseconds."),
         EMULATED_NS,
@@ -341,11 +351,11 @@ OPERATORS = Table(
         Column(
             "reads",
             "VARCHAR[]",
-            "Tensors that it reads: those that another operator writes, and the inputs. What was fused away "
-            "is looked through. Empty or NULL where the program does not tell.",
+            "Tensors that it reads: those that another operator writes, and the inputs. Operators that were "
+            "fused away are looked through. Empty or NULL where the program does not say.",
         ),
         Column(
-            "writes", "VARCHAR[]", "Tensors that it writes. Empty or NULL where the program does not tell."
+            "writes", "VARCHAR[]", "Tensors that it writes. Empty or NULL where the program does not say."
         ),
     ),
     published_as_view=True,
@@ -372,12 +382,12 @@ NUMERICS = Table(
     (
         Column("output", "INTEGER", "Output of the model, from 0."),
         Column("sqnr_db", "DOUBLE", "Signal to quantisation-noise ratio in dB; 200 means identical."),
-        Column("max_abs_error", "DOUBLE", "Largest difference; NULL where shapes differ or not finite."),
+        Column("max_abs_error", "DOUBLE", "Largest difference; NULL if shapes differ or it is not finite."),
         Column("cosine", "DOUBLE", "Cosine of the angle between the two; NULL where it has no meaning."),
         Column("equal_share", "DOUBLE", "Share of elements that are exactly the same."),
         Column("top1_agreement", "DOUBLE", "Share of rows with the same largest element; classifiers only."),
         Column("worst_part_db", "DOUBLE", "The ratio of the worst channel or row; NULL for integers."),
-        Column("correlation", "DOUBLE", "Of what varies in both; NULL where nothing does."),
+        Column("correlation", "DOUBLE", "Correlation of what varies in both; NULL where nothing does."),
     ),
 )
 
@@ -432,7 +442,7 @@ KERNEL_SAMPLES = Table(
         Column(
             "near_boundary_samples",
             "BIGINT",
-            "Those so near to the border of two operators that the trace's microseconds cannot tell which.",
+            "Those so near the border of two operators that the trace's microseconds cannot tell which one.",
         ),
     ),
     published_as_view=True,
@@ -459,7 +469,7 @@ ENVIRONMENT = Table(
     (
         Column("round", "INTEGER", "Round of the session."),
         Column("moment", "VARCHAR", "before or after the round."),
-        Column("at", "TIMESTAMPTZ", "When it was looked at."),
+        Column("at", "TIMESTAMPTZ", "When the machine was looked at."),
         Column("load_1m", "DOUBLE", "One-minute load average."),
         Column("cpu_mhz", "DOUBLE", "Mean CPU frequency; NULL where it cannot be read."),
         Column("governor", "VARCHAR", "Frequency governor; NULL where it cannot be read."),
@@ -494,7 +504,8 @@ COMPARISONS = Table(
         Column(
             "factor",
             "VARCHAR",
-            "What the arms differ in, as in runs: sme2, precision, option, model, threads, cpus or power.",
+            "What the arms differ in, as in runs: sme2, precision, option, model, change, executorch, "
+            "threads, cpus or power.",
         ),
         Column("off_arm", "VARCHAR", "What the first arm is called, e.g. SME2 off, fp16 or 1 thread."),
         Column("on_arm", "VARCHAR", "What the second arm is called."),
@@ -515,12 +526,12 @@ COMPARISONS = Table(
         Column(
             "position",
             "INTEGER",
-            "Position of the operator with SME2 off, or with SME2 on where it is in that arm alone.",
+            "Position of the operator with SME2 off, or with SME2 on if it is only in that arm.",
         ),
         Column(
             "on_position",
             "INTEGER",
-            "Its position with SME2 on: another one where an arm has more operators. NULL where it has none.",
+            "Its position with SME2 on: different if an arm has more operators. NULL where it has none.",
         ),
         Column("op_type", "VARCHAR", "Operator type with SME2 off; NULL at the other levels."),
         Column("off_name", "VARCHAR", "Name of the operator with SME2 off."),
@@ -535,7 +546,7 @@ COMPARISONS = Table(
             "Those on the SME unit with SME2 off, which must be 0; of another factor, in the first arm.",
         ),
         Column("sme2_operators_on", "INTEGER", "Those on the SME unit with SME2 on, as in operator_facts."),
-        Column("sme2_operators_unknown", "INTEGER", "Those of which it is unknown with SME2 on."),
+        Column("sme2_operators_unknown", "INTEGER", "Those for which it is unknown with SME2 on."),
         Column(
             "off_ns",
             "DOUBLE",
@@ -572,24 +583,25 @@ COMPARISONS = Table(
             "noise_floor",
             "DOUBLE",
             "Ratio below which a difference is noise: the largest of aa_noise_floor, what the placebo "
-            "operators together differ by, and, but for the whole model, placebo_scatter. NULL without any.",
+            "operators together differ by, and, except for the whole model, placebo_scatter. NULL without "
+            "any of them.",
         ),
         Column("aa_noise_floor", "DOUBLE", "Ratio that A/A sessions reach here; NULL with too few of them."),
         Column(
             "placebo",
             "BOOLEAN",
-            "Whether the operator has the same kernel in both arms, and is long enough to tell a bias.",
+            "Whether the operator has the same kernel in both arms, and is long enough to show a bias.",
         ),
         Column("placebo_operators", "INTEGER", "Such operators of the session; NULL when not comparable."),
         Column(
-            "placebo_ratio", "DOUBLE", "off / on of their time together, which is 1 but for bias and noise."
+            "placebo_ratio", "DOUBLE", "off / on of their total time, which is 1 except for bias and noise."
         ),
         Column("placebo_low", "DOUBLE", "Lower end of its 95 % interval."),
         Column("placebo_high", "DOUBLE", "Upper end of its 95 % interval."),
         Column(
             "placebo_scatter",
             "DOUBLE",
-            "Ratio that 95 % of them stay within, each for itself; NULL below ten.",
+            "Ratio that 95 % of them stay within, each on its own; NULL with fewer than ten.",
         ),
         Column(
             "confidence",
@@ -603,11 +615,10 @@ COMPARISONS = Table(
             "VARCHAR",
             "faster, slower, no difference, too small to count, insufficient data, or not comparable.",
         ),
-        Column("reason", "VARCHAR", "Why the verdict, in a sentence."),
+        Column("reason", "VARCHAR", "The reason for the verdict, in a sentence."),
     ),
 )
 
-# Runs come first: publishing restricts the others to the runs it found.
 REGRESSIONS = Table(
     "regressions",
     "Slow-downs in the history of a series, found by change-point detection; rewritten by its asset.",
@@ -629,7 +640,7 @@ REGRESSIONS = Table(
         Column(
             "p_value",
             "DOUBLE",
-            "Chance of such a step where nights carry over to the next and nothing changes.",
+            "Chance of such a step if nights carry over to the next and nothing changes.",
         ),
         Column("acknowledged", "BOOLEAN", "Whether a person has listed it in data/acknowledged.txt."),
     ),
@@ -637,7 +648,7 @@ REGRESSIONS = Table(
 
 BLIND_TRIALS = Table(
     "blind_trials",
-    "Identical arms, the second slowed down by a size that the verdict was not told: is it found?",
+    "Identical arms, the second slowed down by an amount unknown to the verdict: is it found?",
     (),
     (
         Column("session_id", "VARCHAR", "The session of the trial; its runs are in no other table."),
@@ -650,43 +661,45 @@ BLIND_TRIALS = Table(
         Column("cpus", "VARCHAR", "CPUs the runner was bound to, as in runs."),
         Column("power_mode", "VARCHAR", "Power mode of the device, as in runs."),
         Column("started_at", "TIMESTAMPTZ", "Start of the session."),
-        Column("seconds", "DOUBLE", "What the session took."),
-        Column("inference_seconds", "DOUBLE", "What of that was inferences of both arms, warm-up included."),
+        Column("seconds", "DOUBLE", "How long the session took."),
+        Column(
+            "inference_seconds", "DOUBLE", "How much of that was inferences of both arms, warm-up included."
+        ),
         Column("ratio", "DOUBLE", "Time of the second arm over that of the first; above 1 it is slower."),
         Column("ratio_low", "DOUBLE", "Lower end of its 95 % interval; NULL with too few rounds."),
         Column("ratio_high", "DOUBLE", "Upper end of its 95 % interval."),
         Column("single_process_ratio", "DOUBLE", "The same ratio from one process of each arm, the first."),
         Column("n", "INTEGER", "Paired rounds."),
         Column("noise_floor", "DOUBLE", "Ratio that identical arms reach here; NULL when not known."),
-        Column("verdict", "VARCHAR", "What was said of the second arm, before the truth was read."),
+        Column("verdict", "VARCHAR", "What was said about the second arm, before the truth was read."),
         Column("dose_percent", "DOUBLE", "The truth: how much slower the second arm was made; 0: a placebo."),
     ),
 )
 
 ADVICE = Table(
     "advice",
-    "Changes of a model that `sme2 advise` tried under emulation, and what each brought onto the SME unit.",
+    "Changes to a model that `sme2 advise` tried under emulation, and what each brought onto the SME unit.",
     (),
     (
         VARIANT,
         Column("rank", "INTEGER", "0: the model as it is; then the largest gain first, the unmeasured last."),
         Column("change", "VARCHAR", "The change, as `sme2 profile` takes it; or: as it is."),
-        Column("what", "VARCHAR", "It in words."),
+        Column("what", "VARCHAR", "The change in words."),
         Column("code", "VARCHAR", "The code to write; NULL for another precision."),
         Column("problem", "VARCHAR", "Why it could not be measured; NULL where it was."),
         Column("run_id", "VARCHAR", "Its emulated run with SME2 on; NULL where it was not measured."),
         Column(
             "least",
             "DOUBLE",
-            "Share of the multiply-accumulates of the model as it is that are on the unit then, at least.",
+            "Share of the multiply-accumulates of the model as it is that are then on the unit, at least.",
         ),
-        Column("most", "DOUBLE", "The same at most: more than that where it is unknown of some operators."),
+        Column("most", "DOUBLE", "The same, at most: more than `least` if some operators are unknown."),
         Column("gain", "DOUBLE", "By how much that share grows at least; NULL where nothing is counted."),
         Column("recommended", "BOOLEAN", "Whether it gains more than a percentage point."),
         Column("matrix_operators", "INTEGER", "Convolutions and matrix products with the change."),
         Column("on_unit", "INTEGER", "Those of them on the SME unit."),
         Column("operators", "INTEGER", "All operators of one inference with the change."),
-        Column("delegate_calls", "INTEGER", "Calls of a delegate of one inference with the change."),
+        Column("delegate_calls", "INTEGER", "Delegate calls in one inference with the change."),
         Column("program_bytes", "BIGINT", "Size of the exported program."),
         Column("worst_db", "DOUBLE", "Worst output against the eager model, as in numerics."),
         Column("onto_unit", "VARCHAR[]", "Operators that come onto the unit, by module and line."),

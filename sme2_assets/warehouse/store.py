@@ -8,6 +8,7 @@ new DuckDB file (publish.py) and swaps a symlink, so an open session neither blo
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import shutil
 import threading
@@ -16,6 +17,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -26,6 +28,7 @@ from filelock import FileLock
 from sme2_assets.errors import WarehouseError
 from sme2_assets.store import fsync, safe_name, sha256_of_file, sha256_of_text
 from sme2_assets.warehouse.commits import (
+    COMMITS,
     GROUP,
     Groups,
     TableFile,
@@ -35,7 +38,7 @@ from sme2_assets.warehouse.commits import (
     require_commits,
 )
 from sme2_assets.warehouse.merge import MERGE_AT, merge_runs
-from sme2_assets.warehouse.publish import build, is_current
+from sme2_assets.warehouse.publish import attached, build, hash_in_name, is_current
 from sme2_assets.warehouse.schema import RUN_ID, RUNS, TABLES, Column, Table
 from sme2_assets.warehouse.sql import literal, quoted, rows_of_files, typed
 from sme2_assets.warehouse.summaries import made, summary_tables
@@ -48,8 +51,32 @@ if TYPE_CHECKING:
 Rows: TypeAlias = "tuple[Table, pd.DataFrame, Mapping[str, str]]"
 
 SNAPSHOTS_KEPT = 5
+# Answers that are kept of the snapshot that is open, and how many values one may have at most.
+ANSWERS_KEPT, MOST_VALUES_KEPT = 256, 20_000
 # No write takes this long: what is older in the staging folder belongs to a writer that was killed.
 STAGING_LIFETIME_S = 24 * 3600
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """An open snapshot with its answers so far.
+
+    It never changes, and a session's assets, its report and the command that prints it ask for the same rows.
+    """
+
+    identity: tuple[int, int, int]
+    connection: duckdb.DuckDBPyConnection
+    answers: dict[str | None, pd.DataFrame] = field(default_factory=dict)
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """A connection of its own for the caller, who closes it."""
+        # USE is a setting of each connection.
+        return self.connection.cursor().execute("USE warehouse")
+
+    def remember(self, question: str | None, answer: pd.DataFrame) -> None:
+        fits = answer.size <= MOST_VALUES_KEPT and len(self.answers) < ANSWERS_KEPT
+        if question is not None and fits:
+            self.answers[question] = answer.copy()
 
 
 class _Opened:
@@ -60,30 +87,24 @@ class _Opened:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._identity: tuple[int, int, int] | None = None
-        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._snapshot: _Snapshot | None = None
 
-    def connection_to(
-        self, link: Path, connect: Callable[[], duckdb.DuckDBPyConnection]
-    ) -> duckdb.DuckDBPyConnection:
-        """A connection of its own for the caller, who closes it."""
+    def snapshot(self, link: Path, connect: Callable[[], duckdb.DuckDBPyConnection]) -> _Snapshot:
         with self._lock:
-            # Not by name: a warehouse that was deleted and made anew has other files of the same names.
+            # Not by name: a warehouse that was deleted and made again has other files of the same names.
             facts = link.stat()
             identity = (facts.st_dev, facts.st_ino, facts.st_mtime_ns)
-            if self._connection is None or self._identity != identity:
-                if self._connection is not None:
-                    self._connection.close()
-                self._connection = None
-                self._connection, self._identity = connect(), identity
-            # USE is a setting of each connection.
-            return self._connection.cursor().execute("USE warehouse")
+            if self._snapshot is None or self._snapshot.identity != identity:
+                # The one before closes when nobody reads it any more.
+                self._snapshot = None
+                self._snapshot = _Snapshot(identity, connect())
+            return self._snapshot
 
     def close(self) -> None:
         with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-            self._connection = self._identity = None
+            if self._snapshot is not None:
+                self._snapshot.connection.close()
+            self._snapshot = None
 
 
 _opened = _Opened()
@@ -240,11 +261,11 @@ class Warehouse:
         """The new file, and how many runs have files of their own in it."""
         require_commits(self.tables)
         self.snapshots.mkdir(parents=True, exist_ok=True)
-        before, wanted = self.published(), last_commit(self.tables)
+        wanted = last_commit(self.tables)
         with FileLock(self.root / "publish.lock"):
             existing = self.published()
-            # Who had the lock meanwhile may have taken what this one was to publish: so nobody waits for all.
-            if existing[-1:] != before[-1:] and self._holds(existing[-1], wanted):
+            # Nothing new, or whoever had the lock took what this one was to publish: so nobody waits for all.
+            if existing and self._is_published(existing[-1], wanted):
                 return existing[-1], 0
             number = 1 + (_number(existing[-1]) if existing else 0)
             # A folder of its own, emptied first: a killed publisher leaves a file with a write-ahead log
@@ -256,11 +277,13 @@ class Warehouse:
                 path = building / "warehouse.duckdb"
                 previous = existing[-1] if existing else None
                 try:
-                    built = build(path, self.tables, previous, number, SNAPSHOTS_KEPT, self._complete)
+                    built = build(
+                        _scratch(), path, self.tables, previous, number, SNAPSHOTS_KEPT, self._complete
+                    )
                 except duckdb.Error:
                     # A file is missing, or cannot be read. Made anew, only its own session is left out.
                     path.unlink(missing_ok=True)
-                    built = build(path, self.tables, None, number, SNAPSHOTS_KEPT, self._complete)
+                    built = build(_scratch(), path, self.tables, None, number, SNAPSHOTS_KEPT, self._complete)
                 final = self.snapshots / f"warehouse-{number:06d}-{sha256_of_file(path)[:16]}.duckdb"
                 path.replace(final)
                 fsync(self.snapshots)
@@ -275,11 +298,19 @@ class Warehouse:
             (self.tables / name).unlink(missing_ok=True)
         return final, built.loose_runs
 
-    def _holds(self, published: Path, commit: str) -> bool:
-        with duckdb.connect() as connection:
-            connection.execute(f"ATTACH '{quoted(published)}' AS warehouse (READ_ONLY)")
-            [[last]] = connection.execute("SELECT last_commit FROM warehouse.publishing.layout").fetchall()
-            return is_current(connection, self.tables) and (last or "") >= commit
+    def _is_published(self, newest: Path, commit: str) -> bool:
+        """Whether people open this file, it is whole, and it is what publishing that commit would make."""
+        if self.link.resolve() != newest or sha256_of_file(newest)[:16] != hash_in_name(newest):
+            return False
+        try:
+            with attached(_scratch(), newest, "(READ_ONLY)") as connection:
+                [[last]] = connection.execute("SELECT last_commit FROM publishing.layout").fetchall()
+                # Tables that were made again have other commits.
+                known = last is None or (self.tables / COMMITS / last).is_file()
+                return known and (last or "") >= commit and is_current(connection, self.tables)
+        except duckdb.Error:
+            # Made by another version of DuckDB, or open for writing in this process.
+            return False
 
     def _complete(self) -> None:
         """Runs that were stored before there were summaries get them, from the rows that they have."""
@@ -303,17 +334,21 @@ class Warehouse:
     @contextmanager
     def connect(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """A read-only connection to the published state. Reads no file outside the warehouse."""
-        if not self.link.exists():
-            self.publish()
-        connection = _opened.connection_to(self.link, self.open_published)
+        connection = self._snapshot().cursor()
         try:
             yield connection
         finally:
             connection.close()
 
     def query(self, sql: str, parameters: list[object] | dict[str, object] | None = None) -> pd.DataFrame:
-        """Rows of a SELECT over the published state; anything but a SELECT is refused."""
-        with self.connect() as connection:
+        """Rows of a SELECT over the published state; anything but a SELECT is refused.
+
+        The same question to the same state is answered once: what a query says must not change with time.
+        """
+        snapshot, question = self._snapshot(), _question(sql, parameters)
+        if (known := snapshot.answers.get(question)) is not None:
+            return known.copy()
+        with snapshot.cursor() as connection:
             try:
                 statements = connection.extract_statements(sql)
                 if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
@@ -321,12 +356,19 @@ class Warehouse:
                         "Only a single query is allowed here.",
                         "Use SELECT, DESCRIBE, SHOW TABLES or SUMMARIZE; only the assets write.",
                     )
-                return connection.execute(sql, parameters or []).df()
+                answer = connection.execute(sql, parameters or []).df()
             except duckdb.Error as error:
                 raise WarehouseError(
                     f"The query failed: {error}",
                     "`sme2 sql 'SHOW TABLES'` lists tables and views; docs/tables.md explains them.",
                 ) from error
+        snapshot.remember(question, answer)
+        return answer
+
+    def _snapshot(self) -> _Snapshot:
+        if not self.link.exists():
+            self.publish()
+        return _opened.snapshot(self.link, self.open_published)
 
     def open_published(
         self, settings: Mapping[str, str] | None = None, folders: Iterable[Path] = ()
@@ -355,17 +397,18 @@ class Warehouse:
                 self.publish()
             try:
                 connection.execute(f"ATTACH '{quoted(self.link.resolve())}' AS warehouse (READ_ONLY)")
+                connection.execute("USE warehouse")
                 # A data folder that was moved or copied names files where it was; one of an older release
                 # has older views. Both are mended by publishing; what cannot be written is read as it is.
                 if is_current(connection, self.tables) or not attempts_left or not self._published_again():
                     break
+                connection.execute("USE memory")
                 connection.execute("DETACH warehouse")
             except duckdb.IOException:
                 # Between reading the link and opening the file, others may have published so often that
                 # the file was pruned; the link then points to a newer one.
                 if not attempts_left:
                     raise
-        connection.execute("USE warehouse")
 
     def _published_again(self) -> bool:
         try:
@@ -389,6 +432,14 @@ class Warehouse:
         staged.unlink(missing_ok=True)
         staged.symlink_to(os.path.relpath(snapshot, self.link.parent))
         staged.replace(self.link)
+
+
+def _question(sql: str, parameters: object) -> str | None:
+    """What a query asks, to the last value; None if a parameter is not a plain value, such as an array."""
+    try:
+        return json.dumps([sql, parameters])
+    except TypeError:
+        return None
 
 
 def _number(path: Path) -> int:

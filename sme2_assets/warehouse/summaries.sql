@@ -368,7 +368,7 @@ COMMENT ON COLUMN operator_details.inferences IS 'Timed inferences of all rounds
 COMMENT ON COLUMN operator_details.median_ns IS 'Median over rounds of the per-process medians.';
 COMMENT ON COLUMN operator_details.mean_ns IS 'Mean over the inferences that ran it, without disturbed rounds; where all did, the means of all rows and the overhead add up to the inference.';
 COMMENT ON COLUMN operator_details.mean_most_ns IS 'The most the mean can be: XNNPACK hides up to a microsecond of each of its operators. The same as the mean elsewhere.';
-COMMENT ON COLUMN operator_details.share IS 'Its time in all timed inferences, but for disturbed rounds, over that of Method::execute.';
+COMMENT ON COLUMN operator_details.share IS 'Its time in all timed inferences, except in disturbed rounds, over that of Method::execute.';
 COMMENT ON COLUMN operator_details.execution_order IS 'Order within the inference, over delegates and portable operators, from 1.';
 COMMENT ON COLUMN operator_details.rank IS '1 for the operator with the largest median, which one disturbed round does not decide; NULL when emulated.';
 COMMENT ON COLUMN operator_details.cumulative_share IS 'Share of this operator and all of a smaller rank; NULL when emulated.';
@@ -477,7 +477,7 @@ COMMENT ON COLUMN module_times.operators IS 'Operators in the module and below i
 COMMENT ON COLUMN module_times.own_operators IS 'Operators of the module itself.';
 COMMENT ON COLUMN module_times.matrix_operators IS 'CONV and GEMM operators in the module and below it.';
 COMMENT ON COLUMN module_times.sme2_operators IS 'Those of them on the SME unit, as in operator_facts; NULL on a reference.';
-COMMENT ON COLUMN module_times.sme2_unknown_operators IS 'Those of which it is unknown; NULL on a reference.';
+COMMENT ON COLUMN module_times.sme2_unknown_operators IS 'Those for which that is unknown; NULL on a reference.';
 COMMENT ON COLUMN module_times.first_operator IS 'Execution order of its first operator, as in bottlenecks; NULL without operators.';
 COMMENT ON COLUMN module_times.macs IS 'Multiply-accumulates of one inference, where they are counted.';
 COMMENT ON COLUMN module_times.mean_ns IS 'Mean time of the module and all below it; NULL when emulated.';

@@ -63,7 +63,7 @@ COMMENT ON COLUMN operator_summary.inferences IS 'Timed inferences of all rounds
 COMMENT ON COLUMN operator_summary.median_ns IS 'Median over rounds of the per-process medians.';
 COMMENT ON COLUMN operator_summary.mean_ns IS 'Mean over the inferences that ran it, without disturbed rounds; where all did, the means of all rows and the overhead add up to the inference.';
 COMMENT ON COLUMN operator_summary.mean_most_ns IS 'The most the mean can be: XNNPACK hides up to a microsecond of each of its operators. The same as the mean elsewhere.';
-COMMENT ON COLUMN operator_summary.share IS 'Its time in all timed inferences, but for disturbed rounds, over that of Method::execute.';
+COMMENT ON COLUMN operator_summary.share IS 'Its time in all timed inferences, except in disturbed rounds, over that of Method::execute.';
 
 CREATE VIEW operator_facts AS
 WITH registered AS (
@@ -105,7 +105,7 @@ COMMENT ON COLUMN operator_facts.inferences IS 'Timed inferences of all rounds.'
 COMMENT ON COLUMN operator_facts.median_ns IS 'Median over rounds of the per-process medians.';
 COMMENT ON COLUMN operator_facts.mean_ns IS 'Mean over the inferences that ran it, without disturbed rounds; where all did, the means of all rows and the overhead add up to the inference.';
 COMMENT ON COLUMN operator_facts.mean_most_ns IS 'The most the mean can be, as in operator_summary.';
-COMMENT ON COLUMN operator_facts.share IS 'Its time in all timed inferences, but for disturbed rounds, over that of Method::execute.';
+COMMENT ON COLUMN operator_facts.share IS 'Its time in all timed inferences, except in disturbed rounds, over that of Method::execute.';
 COMMENT ON COLUMN operator_facts.sve_unit_share IS 'Share of samples on an SVE instruction.';
 
 CREATE VIEW kernel_usage AS
@@ -226,7 +226,7 @@ COMMENT ON VIEW category_summary IS 'Time of each operator category of each run,
 COMMENT ON COLUMN category_summary.category IS 'CONV, GEMM, Data Movement, Elementwise, Other; Overhead is delegate and framework overhead.';
 COMMENT ON COLUMN category_summary.operators IS 'Operators of the category in one inference.';
 COMMENT ON COLUMN category_summary.sme2_operators IS 'Convolutions and matrix products on the SME unit, as in operator_facts; NULL on a reference, which says nothing about SME2.';
-COMMENT ON COLUMN category_summary.sme2_unknown_operators IS 'Those of which it is unknown whether they are; NULL on a reference.';
+COMMENT ON COLUMN category_summary.sme2_unknown_operators IS 'Those for which that is unknown; NULL on a reference.';
 COMMENT ON COLUMN category_summary.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN category_summary.median_ns IS 'Median over rounds of the per-process medians.';
 COMMENT ON COLUMN category_summary.mean_ns IS 'Mean time per inference without disturbed rounds; the rows of a run add up to the inference.';
@@ -328,7 +328,7 @@ FROM (
     SELECT run_id, category, median_ns FROM category_times
 ) AS series
 JOIN runs USING (run_id)
-WHERE runs.fidelity <> 'emulated' AND runs.experiment IN ('sme2', 'arms');
-COMMENT ON VIEW history IS 'Median times of every run that has any (emulated ones have none), whatever it was compared with, per category and for the whole inference. A/A sessions are left out: both their arms would be one night of one series.';
+WHERE runs.fidelity <> 'emulated' AND runs.experiment IN ('sme2', 'arms') AND runs.factor IS DISTINCT FROM 'executorch';
+COMMENT ON VIEW history IS 'Median times of every run that has any (emulated ones have none), whatever it was compared with, per category and for the whole inference. A/A sessions and those that compare ExecuTorch versions are left out: all their arms would be one night of one series.';
 COMMENT ON COLUMN history.category IS 'Operator category, Overhead, or latency: the whole inference without tracer.';
 COMMENT ON COLUMN history.median_ns IS 'Median over rounds of the per-process medians.';

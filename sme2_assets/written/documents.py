@@ -1,9 +1,9 @@
 """YAML and JSON files as plain data: mappings, lists, texts, numbers, true, false, null. Nothing else.
 
-Belongs here: bytes to data, with the line of every key. Does not: what the data mean (schema).
+Belongs here: turning bytes into data, with the line of every key. Does not: what the data mean (schema).
 
 A file from outside is not trusted. The YAML parser is used only up to its tree of nodes; nothing in a
-file can name a type to be built. Words mean themselves, as in YAML 1.2: `off` is a text and not false, a
+file can name a type to be built. Words are taken literally, as in YAML 1.2: `off` is a text and not false, a
 date is a text, `0xf0` is a text. Anchors and aliases are refused, so a small file stays small.
 """
 
@@ -26,20 +26,20 @@ from sme2_assets.written.problems import Place, place_text, value_text
 MOST_BYTES = 256 * 1024
 DEEPEST = 12
 _SUFFIXES = (".yaml", ".yml", ".json")
-_REMEDY = "Correct the file; `sme2 config templates` shows some that are right."
+_REMEDY = "Correct the file; `sme2 config templates` shows valid ones."
 _PREFIX = "tag:yaml.org,2002:"
 
 
 @dataclass(frozen=True)
 class Document:
-    """What is in a file, and on which line."""
+    """The data in a file, and the line of each key."""
 
     data: dict[str, Any]
     lines: Mapping[Place, int] = field(default_factory=dict)
 
 
 def read_document(path: Path) -> Document:
-    """The document of a `.yaml`, `.yml` or `.json` file; an error names the line that is no such thing."""
+    """The document in a `.yaml`, `.yml` or `.json` file; an error names the line that is not valid."""
     if path.suffix.lower() not in _SUFFIXES:
         raise Sme2Error(
             f"{path.name} is neither YAML nor JSON by its name.", f"Name it *{', *'.join(_SUFFIXES)}."
@@ -47,7 +47,7 @@ def read_document(path: Path) -> Document:
     text = _text_of(path)
     document = _json(text, path.name) if path.suffix.lower() == ".json" else _yaml(text, path.name)
     if not document.data:
-        raise Sme2Error(f"{path.name} is empty.", "`sme2 config new` writes a file to begin with.")
+        raise Sme2Error(f"{path.name} is empty.", "`sme2 config new` writes a file to start from.")
     return document
 
 
@@ -66,7 +66,7 @@ def _text_of(path: Path) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Sme2Error(
-            f"{path.name} is not text in UTF-8: see the byte at {error.start}.", "Save it as UTF-8."
+            f"{path.name} is not text in UTF-8: see byte {error.start}.", "Save it as UTF-8."
         ) from None
 
 
@@ -78,7 +78,7 @@ def _json(text: str, name: str) -> Document:
         keys = [key for key, _ in pairs]
         for key in keys:
             if keys.count(key) > 1:
-                raise Sme2Error(f"{name}: the key {value_text(key)} is there twice.", "Leave one of them.")
+                raise Sme2Error(f"{name}: the key {value_text(key)} appears twice.", "Leave one of them.")
         return dict(pairs)
 
     try:
@@ -109,7 +109,7 @@ def _mapping(data: Any, name: str) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Only the parser and the composer of PyYAML; no node of it is ever constructed."""
+    """Only PyYAML's parser and composer are used; no object is ever constructed from a node."""
 
     depth = 0
 
@@ -161,7 +161,7 @@ def _yaml(text: str, name: str) -> Document:
         raise _no_yaml(error, name) from None
     except yaml.YAMLError as error:
         raise Sme2Error(
-            f"{name} has a character that no text file has: {str(error).splitlines()[0]}.", _REMEDY
+            f"{name} has a character that text files cannot have: {str(error).splitlines()[0]}.", _REMEDY
         ) from None
     return Document({} if data is None else _mapping(data, name), lines)
 
@@ -171,7 +171,7 @@ def _no_yaml(error: yaml.MarkedYAMLError, name: str) -> Sme2Error:
     line = f", line {mark.line + 1}" if mark is not None else ""
     what = str(error.problem or error.context)
     if "'\\t'" in what:
-        return Sme2Error(f"{name}{line}: YAML is not indented by tabs.", "Indent with spaces.")
+        return Sme2Error(f"{name}{line}: YAML cannot be indented with tabs.", "Indent with spaces.")
     if "expected a single document" in str(error.context):
         return Sme2Error(f"{name}{line}: a second document begins here.", "Leave one document in the file.")
     return Sme2Error(f"{name}{line}: this is not YAML: {what}.", _REMEDY)
@@ -199,9 +199,7 @@ def _items(node: yaml.MappingNode, place: Place, lines: dict[Place, int]) -> Ite
             raise _Refused(line, "a key is a word")
         inner = (*place, key_node.value)
         if inner in lines:
-            raise _Refused(
-                line, f"the key {place_text(inner)!r} is there twice, first on line {lines[inner]}"
-            )
+            raise _Refused(line, f"the key {place_text(inner)!r} appears twice, first on line {lines[inner]}")
         yield key_node.value, _value(value_node, _noted(inner, key_node, lines), lines)
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a file, in words, with the place where it stands.
+"""What is wrong with a file, in words, and where in the file it is.
 
 Belongs here: problems and their texts, those of pydantic included. Does not: what is right (schema).
 """
@@ -14,11 +14,11 @@ from pydantic import BaseModel, ValidationError
 
 from sme2_assets.errors import Sme2Error, did_you_mean, printable
 
-# Where something stands in a document: keys, and indices of lists.
+# Where something is in a document: keys, and indices of lists.
 Place: TypeAlias = tuple[str | int, ...]
 Lines: TypeAlias = Mapping[Place, int]
 
-# What a message shows of a value that is wrong.
+# How much of a wrong value a message shows, in characters.
 _LONGEST_VALUE = 60
 
 
@@ -42,7 +42,7 @@ class Problem:
 
 
 class WrittenError(Sme2Error):
-    """A file that cannot be used as it is: every problem that was found, and the page to read."""
+    """A file that cannot be used as it is: every problem found, and the page to read."""
 
     def __init__(self, name: str, problems: Sequence[Problem], page: str) -> None:
         self.problems = tuple(problems)
@@ -63,7 +63,7 @@ def place_text(place: Place) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value as people write it, cut when it is long."""
+    """A value as people write it, cut off if it is long."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
@@ -74,7 +74,7 @@ def value_text(value: Any) -> str:
 def problems_of(
     error: ValidationError, models: Mapping[str, type[BaseModel]], lines: Lines | None = None
 ) -> list[Problem]:
-    """pydantic's findings as problems. `models` says which model stands under which key ('' on top)."""
+    """pydantic's findings as problems. `models` maps each key to the model under it ('' for the top)."""
     found: dict[tuple[Place, str], Problem] = {}
     for entry in error.errors(include_url=False):
         place = tuple(entry["loc"])
@@ -85,7 +85,7 @@ def problems_of(
 
 
 def line_of(place: Place, lines: Lines | None) -> int | None:
-    """The line of a place, or of what it stands in."""
+    """The line of a place, or of what contains it."""
     for end in range(len(place), 0, -1):
         if lines and place[:end] in lines:
             return lines[place[:end]]
@@ -136,10 +136,10 @@ _LIMITS: dict[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def _nearest_key(place: Place, models: Mapping[str, type[BaseModel]]) -> str:
-    """The key that was meant; all there are, when none is near."""
+    """The key that was probably meant; all keys if none is close."""
     above = next((part for part in reversed(place[:-1]) if isinstance(part, str)), "")
     model = models.get(above)
     if model is None:
         return ""
     known = [field.alias or name for name, field in model.model_fields.items()]
-    return did_you_mean(str(place[-1]), known) or f"; there are {', '.join(known)}"
+    return did_you_mean(str(place[-1]), known) or f"; the keys are {', '.join(known)}"

@@ -72,7 +72,7 @@ def test_the_size_prefix_may_be_missing(small_trace: bytes) -> None:
     assert bare.parent.tolist() == prefixed.parent.tolist()
 
 
-@pytest.mark.parametrize(("promised", "message"), [(1, "cut off"), (2**31, "cut off"), (-4, "behind it")])
+@pytest.mark.parametrize(("promised", "message"), [(1, "cut off"), (2**31, "cut off"), (-4, "after it")])
 def test_a_size_prefix_that_lies_is_refused(small_trace: bytes, promised: int, message: str) -> None:
     prefix = struct.pack("<I", len(small_trace) - 4 + promised)
     with pytest.raises(TraceError, match=message):

@@ -223,7 +223,7 @@ def test_only_regular_files_are_read_whatever_their_names_promise(store: Store, 
     assert told["given/device_sme2_on.etdump"] == "It is a symbolic link."
     assert told["given/link_sme2_on.etdump"] == told["link_sme2_on.etdump"] == "It is a symbolic link."
     assert told["given/pipe_sme2_on.etdump"] == "It is not a regular file."
-    assert "logged_sme2_on.log beside it cannot be taken. It is a symbolic link." in told.values()
+    assert "logged_sme2_on.log next to it cannot be copied. It is a symbolic link." in told.values()
     assert "5,368,709,120 bytes" in told["given/sparse_sme2_on.etdump"]
     assert all(problem.remedy for problem in done.refused)
     assert not list(store.runs.iterdir()), "something of a refused trace was kept"
@@ -234,7 +234,7 @@ def test_a_manifest_that_is_a_link_is_not_followed(store: Store, tmp_path: Path)
     (folder / "manifest.json").symlink_to("/dev/zero")
     done = take(store, folder)
     assert done.traces == []
-    assert any("manifest.json beside it cannot be taken" in problem.what for problem in done.refused)
+    assert any("manifest.json next to it cannot be copied" in problem.what for problem in done.refused)
 
 
 YEAR_NS = 365 * 24 * 3600 * 10**9

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.made.run_folder import MadeRun
 from sme2_assets.analysis.claims import heard
-from sme2_assets.evidence.advice import AS_IT_IS, Advice, Change
-from sme2_assets.report.advice import advice_section
+from sme2_assets.evidence.advice import AS_IT_IS, Advice, TriedChange
+from sme2_assets.report import claims
+from sme2_assets.report.advice import advice_section, tried_of
 from sme2_assets.store import Store, write_text_atomically
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.advice import write_advice
+from sme2_assets.warehouse.comparisons import compare_session
+from sme2_assets.warehouse.sessions import take_session
 from sme2_assets_tests.claims.zoo import false_sentences
 from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun
 
+LATER = "20260102T000000-bbbbbb"
 PROGRAM = OperatorRun([]).pte_sha256
 
 
-def change(name: str, least: float | None, **facts: object) -> Change:
-    measured = {"run_id": f"run-{name}", "problem": None, **facts}
+def change(name: str, least: float | None, **facts: object) -> TriedChange:
+    counts = dict.fromkeys(["matrix_operators", "on_unit", "operators", "delegate_calls", "program_bytes"], 1)
+    measured = {"run_id": f"run-{name}", "problem": None, **counts, **facts}
     gain = None if least is None else least - 0.5
-    return Change.model_validate(
+    return TriedChange.model_validate(
         {
             "change": name,
             "what": f"what {name} is",
@@ -34,7 +42,7 @@ def change(name: str, least: float | None, **facts: object) -> Change:
     )
 
 
-def write(store: Store, variant: str, *changes: Change) -> None:
+def write(store: Store, variant: str, *changes: TriedChange) -> None:
     """The advice, and the run of the model as it is."""
     ops = [Op("Softmax (NC, F32) #1", 9)]
     base = OperatorRun(ops, variant=variant, platform="emulated", fidelity="emulated")
@@ -85,4 +93,56 @@ def test_a_report_says_what_was_tried_and_no_more(tmp_path: Path):
         "shows; as the model is, 50.0% at most.",
         "Changes that were tried under emulation: 1. None brings more of the model onto the SME unit.",
     ]
-    assert len(gains.blocks) == len(none.blocks) == 2
+    # The sentence and the table; and what was not measured.
+    assert (len(gains.blocks), len(none.blocks)) == (2, 3)
+
+
+def test_the_table_says_what_is_unknown(tmp_path: Path):
+    store = Store(tmp_path)
+    warehouse = Warehouse(store.warehouse)
+    unsure, uncounted = change("a", 0.9, most=1.0), change("b", None, worst_db=41.25)
+    write(
+        store, "net-fp32", unsure, uncounted, change("c", 0.4), change("d", None, run_id=None, problem="no")
+    )
+    write_advice(store, warehouse)
+    warehouse.publish()
+    tried = tried_of(warehouse, "net-fp32")
+    rows = [[row[0], row[1], row[-1]] for row in tried.table().rows]
+    assert rows == [
+        [AS_IT_IS, "50.0%", "unknown"],
+        ["a", "90.0% (+40.0 pp at least)", "unknown"],
+        ["b", "not counted", "41.2 dB"],
+        ["c", "40.0% (-10.0 pp)", "unknown"],
+    ]
+    assert tried.as_json()["times"] == []
+
+
+def test_changes_that_were_timed_on_hardware_have_their_interval(tmp_path: Path):
+    """A change is of the program that ran; what is not from hardware is no time."""
+    store = Store(tmp_path)
+    first = MadeRun(variant="net-fp16", factor="change", arm="a", sequence=3, arms=2)
+    second = replace(first, variant="net.rewrite_x-int8", arm="b", pte_sha256="d" * 64, slowness=0.8, seed=2)
+    untimed = {"platform": "emulated", "fidelity": "emulated", "rounds": 1, "session_id": LATER}
+    emulated = [replace(run, **untimed) for run in (first, second)]
+    for pair in ([first, second], emulated):
+        for run in pair:
+            run.write(store.runs)
+        warehouse = Warehouse(store.warehouse)
+        take_session(store, warehouse, store.run_dir(pair[0].run_id))
+        warehouse.publish()
+        compare_session(warehouse, pair[0].session_id)
+    base = change(AS_IT_IS, 0.5, run_id=emulated[0].run_id)
+    gains = change("net@rewrite=x-int8", 0.9, run_id=emulated[1].run_id)
+    advice = Advice(variant="net-fp16", changes=[base, gains, change("untimed", 0.8)])
+    write_text_atomically(store.advice / "net-fp16.json", advice.to_json())
+    write_advice(store, warehouse)
+    warehouse.publish()
+    tried = tried_of(warehouse, "net-fp16")
+    assert list(tried.times) == [gains.change]
+    [_, cell, nothing] = [row[-1] for row in tried.table().rows]
+    assert re.fullmatch(r"1\.2\dx \(1\.\d\d to 1\.\d\d, n=\d+\), SME2 off", cell)
+    assert nothing == "-"
+    with heard() as said:
+        advice_section(warehouse, "net-fp16", first.pte_sha256)
+    assert any(each.claim is claims.ARM_FASTER for each in said)
+    assert false_sentences(warehouse, said) == []

@@ -1,4 +1,4 @@
-"""Sessions whose arms differ in something else than SME2: what is found, and what they leave alone."""
+"""Sessions whose arms differ in something other than SME2: what is found, and what they leave alone."""
 
 from __future__ import annotations
 
@@ -45,6 +45,10 @@ def sessions() -> dict[str, list[MadeRun]]:
         "model": [
             replace(FP16, factor="model"),
             replace(FP16, factor="model", variant="other-fp16", **other),
+        ],
+        "executorch": [
+            replace(ONE, factor="executorch", executorch="1.5.0"),
+            replace(ONE, factor="executorch", runner_sha256="d" * 64, **faster),
         ],
         "cpus": [replace(ONE, factor="cpus", cpus="0"), replace(ONE, factor="cpus", cpus="1", **faster)],
     }
@@ -166,10 +170,10 @@ def test_comparisons_of_other_factors_leave_all_that_is_said_of_sme2_as_it_was(s
         compare_session(pair, runs[0].session_id)
     pair.publish()
     assert said_of_sme2() == before
-    assert len(pair.query("SELECT DISTINCT factor FROM comparisons")) == 5
-    # An arm is a run like any other in the history of its own series, once.
+    assert len(pair.query("SELECT DISTINCT factor FROM comparisons")) == 6
+    # An arm is a run like any other in the history of its own series, once. Versions have no series.
     after = series_of(pair)
-    added = {run.run_id for runs in sessions().values() for run in runs}
+    added = {run.run_id for name, runs in sessions().items() for run in runs if name != "executorch"}
     in_history = [set(rows["run_id"]) for rows in after.values()]
     assert set().union(*in_history) == added | set().union(*(set(rows["run_id"]) for rows in nights.values()))
     assert not any(rows["run_id"].duplicated().any() for rows in after.values())
@@ -197,4 +201,4 @@ def test_a_rebuild_gives_the_same_comparisons(store: Store, pair: Warehouse):
     pair.publish()
     found, done = differences(store, print)
     assert (found, done.refused) == ([], [])
-    assert len(rebuild(store, print).compared) == 6
+    assert len(rebuild(store, print).compared) == 7

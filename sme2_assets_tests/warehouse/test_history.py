@@ -46,7 +46,9 @@ def test_of_one_run_it_is_not_said_that_nothing_became_slower(warehouse: Warehou
     warehouse.publish()
     said = no_slow_down_text(warehouse)
     assert said.startswith("Too few sessions to tell whether a series became slower: the longest of")
-    assert "has 1, and a step to 1.4 times or more can be found from 8 on, a smaller one from 33." in said
+    assert (
+        "has 1, and a step to 1.4 times or more can be found with at least 8, a smaller one with 33." in said
+    )
     done = CliRunner().invoke(main, ["--data", str(warehouse.root.parent), "history", MadeRun().variant])
     assert done.exit_code == 0, done.output
     assert "Too few sessions to tell" in " ".join(done.output.split())
@@ -68,5 +70,5 @@ def test_nothing_is_said_of_series_that_are_too_short(counts: list[int]):
     if telling:
         assert f"found in {telling} series" in said
     if min(counts, default=0) < ENOUGH_SESSIONS:
-        assert f"from {LEAST_SESSIONS} on" in said
-        assert f"from {ENOUGH_SESSIONS}" in said
+        assert f"with at least {LEAST_SESSIONS}" in said
+        assert f"a smaller one with {ENOUGH_SESSIONS}" in said

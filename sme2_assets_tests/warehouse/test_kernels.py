@@ -148,7 +148,7 @@ def test_operators_without_a_place_in_the_model_are_found(tmp_path: Path):
     write_runs(warehouse, replace(rows, operators=rows.operators.assign(attribution="ambiguous")))
     warehouse.publish()
     fault = attribution_faults(warehouse, run_of_id(warehouse, rows.manifest.run_id))
-    assert fault == "8 of 8 operators have no one place in the model"
+    assert fault == "8 of 8 operators have no single place in the model"
 
 
 def test_coverage_counts_rows_and_time_of_which_the_origin_is_settled(tmp_path: Path):

@@ -30,6 +30,7 @@ from sme2_assets.warehouse.rebuild import differences, rebuild, runs_in_no_table
 from sme2_assets.warehouse.sessions import take_session
 from sme2_assets.warehouse.store import SNAPSHOTS_KEPT
 from sme2_assets_tests.warehouse.test_continued import contents
+from sme2_assets_tests.warehouse.test_publish import write_nothing
 from sme2_assets_tests.warehouse.test_rebuild import quiet, write_pair
 
 SESSIONS = [MadeRun(rounds=1, iterations=1, session_id=f"2026010{n}T000000-aaaaaa") for n in (1, 2, 3)]
@@ -94,9 +95,11 @@ def test_an_open_reader_keeps_its_files_and_then_they_go(warehouse: Warehouse):
         expected = analyst.execute(count).fetchall()
         merged(warehouse)
         for _ in range(SNAPSHOTS_KEPT - 2):
+            write_nothing(warehouse)
             warehouse.publish()
             assert analyst.execute(count).fetchall() == expected
     for _ in range(SNAPSHOTS_KEPT):
+        write_nothing(warehouse)
         warehouse.publish()
     there = {str(path.relative_to(warehouse.tables)) for path in warehouse.tables.rglob("*.parquet")}
     assert there == {file.path for file in files_now(warehouse.tables)}

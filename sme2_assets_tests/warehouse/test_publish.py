@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pytest
 
 from benchmarks.made.run_folder import MadeRun, ingest
@@ -54,6 +55,11 @@ SUMMARIES = {
     "run_times",
 }
 RELATIONS = {table.name for table in TABLES} | SUMMARIES | VIEWS
+
+
+def write_nothing(warehouse: Warehouse) -> None:
+    """A commit without files, so that there is something to publish."""
+    warehouse.write_together([])
 
 
 def small_run(number: int) -> MadeRun:
@@ -162,10 +168,27 @@ def test_old_snapshots_are_pruned_in_numerical_order(warehouse: Warehouse):
     assert warehouse.link.resolve() == newest
 
 
+def test_what_is_published_already_is_not_published_again(warehouse: Warehouse, tmp_path: Path):
+    ingest(warehouse, small_run(0).write(tmp_path))
+    first = warehouse.publish()
+    assert warehouse.publish() == first
+    # Neither a damaged file nor a link to an older one passes for what was published.
+    first.write_bytes(first.read_bytes()[:-1] + b"?")
+    second = warehouse.publish()
+    assert second != first
+    warehouse.link.unlink()
+    warehouse.link.symlink_to(first)
+    third = warehouse.publish()
+    assert third != second
+    assert warehouse.link.resolve() == third
+    assert len(warehouse.query("FROM runs")) == 1
+
+
 def test_a_reader_whose_snapshot_is_pruned_before_it_opens_takes_the_new_one(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ):
     stale = warehouse.publish()
+    write_nothing(warehouse)
     current = warehouse.publish()
     stale.unlink()
     targets = iter([stale, stale])
@@ -182,8 +205,11 @@ PUBLISH = """
 import sys
 from pathlib import Path
 from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.warehouse.test_publish import write_nothing
 while True:
-    Warehouse(Path(sys.argv[1])).publish()
+    warehouse = Warehouse(Path(sys.argv[1]))
+    write_nothing(warehouse)
+    warehouse.publish()
 """
 
 
@@ -295,6 +321,25 @@ def test_connections_of_one_process_do_not_lock_one_another(paired: Warehouse):
             assert connection.execute("SELECT count(*) FROM runs").fetchone() == (4,)
         with duckdb.connect(str(paired.link), read_only=True) as plain:
             assert plain.execute("SELECT count(*) FROM runs").fetchone() == (4,)
+
+
+def test_the_same_question_is_answered_by_the_state_that_is_published(warehouse: Warehouse, tmp_path: Path):
+    ingest(warehouse, small_run(1).write(tmp_path))
+    warehouse.publish()
+    question = "SELECT run_id, arm FROM runs WHERE arm = ?"
+    answer = warehouse.query(question, ["off"])
+    # What somebody makes of an answer is theirs alone.
+    answer.loc[0, "arm"] = "changed"
+    assert list(warehouse.query(question, ["off"])["arm"]) == ["off"]
+    assert warehouse.query(question, ["on"]).empty
+    # Arrays that look the same when they are printed are two questions.
+    numbers = [np.arange(5000), np.concatenate([np.arange(2500), np.zeros(2500, int)])]
+    numbers[1][-3:] = numbers[0][-3:]
+    sums = [int(warehouse.query("SELECT list_sum(?) AS s", [each])["s"][0]) for each in numbers]
+    assert sums == [int(each.sum()) for each in numbers]
+    ingest(warehouse, small_run(2).write(tmp_path))
+    warehouse.publish()
+    assert len(warehouse.query(question, ["off"])) == 2
 
 
 @pytest.mark.parametrize(

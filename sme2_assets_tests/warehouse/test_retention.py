@@ -50,6 +50,7 @@ def gc(store: Store, *words: str) -> Result:
 def items(store: Store, *words: str) -> set[tuple[str, str]]:
     done = gc(store, "--json", *words)
     assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("{"), done.output
     return {(item["kind"], item["name"]) for item in json.loads(done.stdout)["items"]}
 
 

@@ -280,7 +280,7 @@ def test_a_bias_in_operators_with_the_same_kernel_leaves_no_verdict(warehouse: W
     assert "3 operators have the same kernel in both arms, and yet 1.08" in model["reason"]
     assert model["confidence"] == "low"
     said = report_of(warehouse)
-    assert "differ in something else than SME2" in said
+    assert "differ in something other than SME2" in said
     assert not re.search(r"\d\.\d+x \(", said.partition("\n## ")[0]), "no headline"
 
 
