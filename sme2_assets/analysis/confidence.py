@@ -1,7 +1,7 @@
-"""How sure a measurement is, and why: the one place that decides it.
+"""How far a measurement can be trusted, and why: the one place that decides it.
 
-Belongs here: what speaks against relying on the times of an arm. The check of the noise, the comparison, the
-insights and the report say what is decided here, and nothing else.
+Belongs here: reasons not to rely on the times of an arm. The noise check, the comparison, the insights and
+the report repeat what is decided here, and nothing else.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from sme2_assets.analysis.statistics import MIN_ROUNDS, PRACTICAL_RATIO
 
 # With fewer rounds a measurement is an anecdote.
 FEWEST_ROUNDS = 3
-# Medians of rounds that scatter more than this make intervals too wide to be of use, and more than that
-# make every single figure a matter of luck.
+# Round medians that scatter more than the first make intervals too wide to be useful; beyond the second,
+# every single figure is a matter of luck.
 MOST_ROUND_CV = 0.05
 LUCK_ROUND_CV = 0.20
 
@@ -27,10 +27,10 @@ Basis = Literal["measured", "emulated", "predicted", "projection"]
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the times of one arm were measured under; None where it is not known.
+    """The conditions that one arm was timed under; None where unknown.
 
-    `round_cv` is of the latency pass and `traced_cv` of the one with tracer, `tracer_overhead` their ratio
-    minus 1; `passes_agree` is what `passes.reconcile` says of them.
+    `round_cv` is for the latency pass and `traced_cv` for the pass with tracer; `tracer_overhead` is the
+    ratio of their times minus 1; `passes_agree` is the verdict of `passes.reconcile` on them.
     """
 
     arm: str
@@ -46,13 +46,13 @@ class Conditions:
 
     @property
     def spread(self) -> float:
-        """How far the rounds scatter, in the pass where they do so more."""
+        """How far the rounds scatter, in the pass where they scatter more."""
         return max(self.round_cv or 0.0, self.traced_cv or 0.0)
 
 
 @dataclass(frozen=True)
 class Confidence:
-    """`high`, `medium` or `low`, and why in a clause."""
+    """`high`, `medium` or `low`, with the reason as a clause."""
 
     level: str
     why: str
@@ -64,7 +64,7 @@ class Confidence:
 def conditions_of(
     run: Mapping[Any, Any], latency: Mapping[Any, Any], headroom: Mapping[Any, Any]
 ) -> Conditions:
-    """From a run's row of `runs`, and of `latency_summary` and `headroom`; empty where it has none."""
+    """From a run's rows in `runs`, `latency_summary` and `headroom`; the latter two may be empty."""
     flags = run.get("flags")
     return Conditions(
         arm=arm_label(run),
@@ -81,7 +81,7 @@ def conditions_of(
 
 
 def noise(arm: Conditions) -> list[str]:
-    """What disturbed the arm: flags of the machine, and rounds that scatter. Emulated times have neither."""
+    """What disturbed the arm: the machine's flags, and rounds that scatter. Nothing for emulated times."""
     if arm.fidelity == "emulated":
         return []
     scatter = f"the round medians scatter by {arm.round_cv or 0:.1%}, more than {MOST_ROUND_CV:.0%}"
@@ -89,17 +89,17 @@ def noise(arm: Conditions) -> list[str]:
 
 
 def confidence(basis: Basis, arms: Sequence[Conditions], against: Sequence[str] = ()) -> Confidence:
-    """How sure a conclusion from the times of these arms is; `against` is what else makes it worthless.
+    """How far a conclusion from the times of these arms can be trusted; `against` are further grave doubts.
 
-    `low` where a figure is a matter of luck or contradicts another one, `medium` where anything at all speaks
-    against it. It says nothing about the size of an effect: for that there is the interval.
+    `low` if a figure is a matter of luck or contradicts another one, `medium` if there is any doubt at all.
+    It says nothing about the size of an effect: that is what the interval is for.
     """
     if basis == "projection":
         return Confidence("low", "arithmetic on published rates, no measurement")
     if basis == "predicted":
         return Confidence("medium", "from the operator's type alone; no run with SME2 on shows it")
     if basis == "emulated":
-        return Confidence("high", "which kernels run was seen; of time it says nothing")
+        return Confidence("high", "which kernels run was seen; it says nothing about time")
     grave = list(against)
     slight: list[str] = []
     for arm in arms:
@@ -119,7 +119,7 @@ def confidence(basis: Basis, arms: Sequence[Conditions], against: Sequence[str] 
 
 
 def _doubts(arm: Conditions) -> list[tuple[bool, str]]:
-    """What speaks against the times of an arm, each with whether it makes them a matter of luck."""
+    """Doubts about the times of an arm, each with whether it is grave."""
     found = []
     if arm.fidelity == "reference":
         found.append((False, "a reference, which says nothing about SME2"))

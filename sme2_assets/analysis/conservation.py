@@ -1,8 +1,8 @@
 """Whether the events of a trace can be parts of one another, as a timeline takes for granted.
 
-Overhead is what a call took beyond what is inside it, so a timeline adds up whatever the trace says. What can
-fail is the structure: what is inside a call lies within it, nothing stands twice, nothing overlaps, and a
-delegate's rows take no longer than their call. A trace that fails gives no rows at all.
+Overhead is the time of a call beyond what is inside it, so a timeline adds up whatever the trace says. What
+can be wrong is the structure: events inside a call must be within its time, none may appear twice or overlap,
+and a delegate's rows may take no longer than their call. A trace that fails gives no rows at all.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from sme2_assets.errors import TraceError, printable
 from sme2_assets.etdump import EventKind, Events
 
 CLOCK_NS = 1000
-"""XNNPACK floors each row to whole microseconds, so k rows miss up to k of them and never add any. Where its
-clock itself ticks in microseconds, the rows of a call together can exceed it by one tick, and by no more."""
+"""XNNPACK floors each row to whole microseconds, so k rows lose up to k of them and never gain any. Where its
+clock itself ticks in microseconds, the rows of a call together can exceed it by one tick, and no more."""
 
 LONGEST_INFERENCE_NS = 24 * 3600 * 10**9
-"""No inference takes longer than a day, and so nothing inside it does."""
+"""No inference takes longer than a day, so nothing inside one does."""
 
 _AGAIN = (
-    "Profile again with `sme2 profile`. If that gives the same, the runtime writes traces of a kind that is "
+    "Profile again with `sme2 profile`. If that gives the same, the runtime writes a kind of trace that is "
     "not understood here: please report it with the trace."
 )
 _OTHER_BACKEND = (
-    "Only XNNPACK's rows are understood here; another backend may write totals beside their parts, or times "
-    "of a clock of its own. Trace without the rows of that backend, or lower the model to XNNPACK alone."
+    "Only XNNPACK's rows are understood here; another backend may write totals next to their parts, or times "
+    "from its own clock. Trace without the rows of that backend, or lower the model to XNNPACK alone."
 )
 _Rows = npt.NDArray[np.intp]
 
 
 def require_conserved(events: Events) -> None:
-    """Raises a TraceError that names the first event whose time cannot be, or would count twice or never."""
+    """Raises a TraceError for the first event whose time is impossible, or would count twice or never."""
     executions = np.flatnonzero(events.kind == EventKind.METHOD_EXECUTE)
     for endless in executions[events.duration_ns[executions] > LONGEST_INFERENCE_NS][:1]:
         _refuse(
@@ -44,7 +44,7 @@ def require_conserved(events: Events) -> None:
     parents = events.parent_rows()
     in_inference = np.isin(events.block, events.execute_blocks())
     inside = np.flatnonzero((parents >= 0) & in_inference)
-    # By call, then in the order of time: whatever overlaps stands side by side.
+    # By call, then by time: events that overlap become neighbours.
     inside = inside[np.lexsort((events.end_ns[inside], events.start_ns[inside], parents[inside]))]
     calls = parents[inside]
     _require_once(events, inside, calls)
@@ -54,7 +54,7 @@ def require_conserved(events: Events) -> None:
 
     executions = executions[np.argsort(events.start_ns[executions], kind="stable")]
     for late in executions[1:][events.start_ns[executions[1:]] < events.end_ns[executions[:-1]]][:1]:
-        _refuse(events, late, "begins before another Method::execute has ended: an inference is there twice")
+        _refuse(events, late, "begins before another Method::execute has ended: an inference appears twice")
 
 
 def _require_once(events: Events, inside: _Rows, calls: _Rows) -> None:
@@ -68,7 +68,7 @@ def _require_once(events: Events, inside: _Rows, calls: _Rows) -> None:
     order = np.argsort(key, kind="stable")
     again = rows[order[1:][key[order[1:]] == key[order[:-1]]]]
     for row in np.concatenate([two[same], inside[again]])[:1]:
-        _refuse(events, row, "stands there twice")
+        _refuse(events, row, "appears twice")
 
 
 def _require_apart(events: Events, inside: _Rows, calls: _Rows) -> None:

@@ -1,7 +1,7 @@
 """What the arms of a session may differ in: one thing, the factor, declared before they are measured.
 
 Belongs here: which columns of `runs` a factor may change, and what its arms are called. Everything else that
-could make a difference must be the same in both arms, or they are no pair.
+could make a difference must be the same in both arms, or they are not a pair.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import pandas as pd
 
 Run = Mapping[Any, Any]
 
-# Of `runs`, what could make a difference, and what people call it.
+# Columns of `runs` that could make a difference, and what people call them.
 IDENTITY = {
     "variant": "models",
     "pte_sha256": "model files",
     "precision": "precisions",
     "sme2": "SME2 states",
     "runner_pair": "runners",
+    "executorch_version": "ExecuTorch versions",
     "device": "devices",
     "arch": "architectures",
     "threads": "thread counts",
@@ -33,14 +34,14 @@ IDENTITY = {
 
 @dataclass(frozen=True)
 class Factor:
-    """`columns` of `runs` may differ; `called` is what an arm is known by in a sentence."""
+    """`columns` of `runs` may differ; `called` gives the name of an arm in a sentence."""
 
     name: str
     columns: frozenset[str]
     called: Callable[[Run], str]
-    # Whether both arms run one program: then their outputs are compared with each other, too.
+    # Whether both arms run the same program: then their outputs are also compared with each other.
     one_program: bool = True
-    # Whether operators of one arm have their like in the other.
+    # Whether operators of one arm have counterparts in the other.
     one_network: bool = True
 
 
@@ -59,6 +60,13 @@ FACTORS = {
             Factor(name, _PROGRAM | {"method"}, lambda run: str(run["variant"]), False, one_network=False)
             for name in ("option", "model")
         ),
+        # What `sme2 advise` tries: a model as it is, and changed in a way that has a name.
+        Factor("change", _PROGRAM | {"precision"}, lambda run: str(run["variant"]), False, one_network=False),
+        Factor(
+            "executorch",
+            frozenset({"executorch_version", "runner_pair"}),
+            lambda run: f"ExecuTorch {run['executorch_version']}",
+        ),
         Factor("threads", frozenset({"threads"}), _threads),
         Factor("cpus", frozenset({"cpus"}), lambda run: f"CPUs {run['cpus'] or 'as the system likes'}"),
         Factor(
@@ -71,20 +79,20 @@ FACTORS = {
 
 
 def factor_of(run: Run) -> Factor | None:
-    """What the arms of the run's session differ in; None where they are the same, or there is but one."""
+    """What the arms of the run's session differ in; None if they are identical or there is only one."""
     if run["experiment"] == "sme2":
         return SME2
     return FACTORS.get(run["factor"]) if run["experiment"] == "arms" else None
 
 
 def arm_name(run: Run) -> str:
-    """What an arm is called; identical ones by their letter."""
+    """What an arm is called; identical arms are called by their letters."""
     factor = factor_of(run)
     return factor.called(run) if factor else f"arm {run['arm']}"
 
 
 def arm_label(run: Run) -> str:
-    """The same in a word, where the session makes clear what is meant: `off`, `b`, `fp16`."""
+    """A short name, for where the session makes clear what is meant: `off`, `b`, `fp16`."""
     return arm_name(run) if run.get("experiment") == "arms" else str(run.get("arm", run["sme2"]))
 
 
@@ -94,14 +102,14 @@ def is_or_are(name: str) -> str:
 
 
 def _fact(run: Run, column: str) -> Any:
-    """None for what was not recorded yet; the one binary of runs from before there were pairs of them."""
+    """None for a fact not yet recorded then; runs from before runner pairs give their one binary instead."""
     if column == "runner_pair" and pd.isna(run[column]):
         column = "runner_sha256"
     return None if pd.isna(run[column]) else run[column]
 
 
 def why_not_one_factor(first: Run, second: Run) -> str | None:
-    """What the arms differ in besides their factor, all of it; or that they do not differ at all."""
+    """Everything that the arms differ in besides their factor; or that they do not differ in the factor."""
     factor = factor_of(first)
     allowed = factor.columns if factor else frozenset()
     differing = {}
@@ -110,11 +118,11 @@ def why_not_one_factor(first: Run, second: Run) -> str | None:
         if values[0] != values[1]:
             differing[column] = f"{what} ({values[0]} and {values[1]})"
     if "variant" in differing:
-        # Of two models nobody needs the hashes.
+        # For two different models the hashes add nothing.
         differing.pop("pte_sha256", None)
     besides = [said for column, said in differing.items() if column not in allowed]
     if besides:
         return f"the runs have different {' and different '.join(besides)}"
-    if factor is not None and not allowed & differing.keys():
+    if factor is not None and factor.called(first) == factor.called(second):
         return f"the runs do not differ in their {factor.name}"
     return None

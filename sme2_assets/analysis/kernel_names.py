@@ -1,9 +1,9 @@
 """From the name of a kernel to what it is: library, family, role, data types, tile, instruction set.
 
-What belongs here: the grammar of the two families of names that run inside XNNPACK, and nothing that needs
-more than the name. XNNPACK's own microkernels are `xnn_<types>_<family>[_<activation>][_<requantisation>]
+What belongs here: the grammar of the two families of kernel names inside XNNPACK, and nothing that needs more
+than the name. XNNPACK's own microkernels are `xnn_<types>_<family>[_<activation>][_<requantisation>]
 _ukernel[_<tile>]__<isa>[_<variant>...]`; KleidiAI's are `kai_<verb>_<operation>_<types>[_<tile>]_<isa>
-[_<instruction>]`. A name that fits neither is kept and marked as not known, because a silent guess would end
+[_<instruction>]`. A name that fits neither is kept and marked as unknown, because a silent guess would end up
 as evidence.
 """
 
@@ -22,7 +22,7 @@ PACK = "pack"
 QUERY = "query"
 OTHER_ROLE = "other"
 
-# Kernels' names are below 150 characters; mangled C++ names can be of any length and are never kernels.
+# Kernel names have fewer than 150 characters; mangled C++ names can have any length and are never kernels.
 _LONGEST_NAME = 400
 
 
@@ -33,25 +33,25 @@ class KernelName:
     library: str
     """`xnnpack`, `kleidiai` or `other`: whose naming rules the name follows."""
     family: str | None = None
-    """The operation: `gemm`, `dwconv`, `vadd`, `packw`, `matmul`, `lhs_pack`, ... None where nothing says."""
+    """The operation: `gemm`, `dwconv`, `vadd`, `packw`, `matmul`, `lhs_pack`, ... None where unknown."""
     role: str = OTHER_ROLE
     """`compute` does an operator's work, `pack` lays out data for such a kernel, `query` only answers a
     question about one (sizes, offsets, steps), `other` is everything else."""
     data_types: tuple[str, ...] = ()
-    """In the order of the name. KleidiAI's carry the packing they are in: `f32p2vlx1biasf32`."""
+    """In the order of the name. KleidiAI's include the packing: `f32p2vlx1biasf32`."""
     tile: str | None = None
     """What one call covers, as written: `6x16`, `1x32c2`, `9p8c`, `2vlx2vl`."""
     isa: str | None = None
     """Normalised: `sme2`, `sme`, `sve`, `neon`, `neondot`, `neoni8mm`, `scalar`, ..."""
     instruction: str | None = None
-    """The kind of instruction that the name claims: `mopa`, `mla`, `dot`, `mlal`, ..."""
+    """The kind of instruction that the name states: `mopa`, `mla`, `dot`, `mlal`, ..."""
     known: bool = False
-    """Whether the name was understood to its end as a kernel's."""
+    """Whether all of the name was understood as a kernel's."""
 
 
 @lru_cache(maxsize=16384)
 def parse_kernel(symbol: str | None) -> KernelName:
-    """The parts of a function's name. Any text is accepted; None stands for a function without a name."""
+    """The parts of a function's name. Any text is accepted; None is a function without a name."""
     if not symbol or len(symbol) > _LONGEST_NAME:
         return KernelName(OTHER_LIBRARY)
     name = _plain(symbol)
@@ -121,7 +121,7 @@ def _xnnpack(name: str) -> KernelName:
     isa = next((word for word in tail if _XNNPACK_ISA.fullmatch(word)), None)
     tile = match["tile"]
     if tile is None and _TILE_AFTER_ISA_MARK.fullmatch(tail[0]):
-        tile = tail[0]  # transposes name their tile behind the double underscore
+        tile = tail[0]  # transposes name their tile after the double underscore
     return KernelName(
         library=XNNPACK,
         family=family,
@@ -140,14 +140,14 @@ def _leading_types(words: list[str]) -> tuple[tuple[str, ...], list[str]]:
 
 
 def _xnnpack_family(words: list[str]) -> tuple[str | None, tuple[str, ...]]:
-    """The family, and the data types that stand behind it (`packq_f32qp8`)."""
+    """The family, and the data types that follow it (`packq_f32qp8`)."""
     for endings in (_REQUANTISATIONS, _ACTIVATIONS):
         if len(words) > 1 and words[-1] in endings:
             words = words[:-1]
     if not words:
         return None, ()
     if words[0] in ("packw", "packb"):
-        return words[0], ()  # the rest says for which product, and how the weights lie
+        return words[0], ()  # the rest says for which product, and how the weights are laid out
     if words[0] == "packq":
         return words[0], tuple(re.findall(r"q?[a-z]+\d+", "_".join(words[1:])))
     return "_".join(word for word in words if word not in _WEIGHT_LAYOUTS), ()
@@ -160,7 +160,7 @@ def _is_xnnpack_family(family: str | None) -> bool:
 
 
 def _without_query(tail: list[str]) -> tuple[list[str], bool]:
-    """A kernel for a vector length that is only known at run time has companions that tell its tile."""
+    """A kernel for a vector length known only at run time has companions that return its tile."""
     return (tail[:-2], True) if len(tail) > 2 and tail[-2] == "get" else (tail, False)
 
 
@@ -173,7 +173,7 @@ _XNNPACK_WEIGHTS = re.compile(r"xnn_pack(?P<stride>ed_stride)?_(?:kai_)?(?P<rest
 
 
 def _xnnpack_weights(name: str) -> KernelName:
-    """Functions that lay out weights when a model is loaded. They have no microkernel name of their own."""
+    """Functions that lay out weights when a model is loaded. They have no microkernel names."""
     match = _XNNPACK_WEIGHTS.fullmatch(name)
     data_types, words = _leading_types(match["rest"].split("_")) if match else ((), [])
     if match is None or not data_types:
@@ -210,7 +210,7 @@ _KLEIDIAI_TYPE = re.compile(
 )
 _KLEIDIAI_ISA = re.compile(r"neon|sve2?|sme2?(?:p\d)?", re.ASCII)
 _KLEIDIAI_TILE = re.compile(r"\d+(?:vl)?x(?:\d+(?:vl)?|c)(?:x\d+)?|s\d+", re.ASCII)
-# What follows the instruction set and is an extension of it, with the instruction it brings.
+# Extensions that may follow the instruction set, with the instruction that each brings.
 _NEON_EXTENSIONS = {"dotprod": ("neondot", "dot"), "i8mm": ("neoni8mm", None)}
 _KLEIDIAI_VECTOR_LENGTH = re.compile(r"kai_get_(?P<isa>sme|sve)_vector_length_(?P<type>[us]\d+)", re.ASCII)
 
@@ -265,7 +265,7 @@ def _kleidiai_isa(words: list[str]) -> tuple[str | None, str | None, bool]:
 
 
 def _are_variants(words: list[str]) -> bool:
-    """Whether words only tell variants of one kernel apart: the core it is tuned for, or assembly."""
+    """Whether the words only distinguish variants of one kernel: the core it is tuned for, or assembly."""
     return all(re.fullmatch(r"cortexa\d+|asm|opt\d+", word) for word in words)
 
 

@@ -1,9 +1,8 @@
-"""Which operator of one arm is which of the other: the one place that decides it.
+"""Which operator of one arm corresponds to which of the other: the one place that decides it.
 
-Names do not tell: another kernel has another name, and their numbers shift. Positions tell only where both
-arms have the same operators, and SME2 can add some, such as a packing step. So the operator types of each
-delegate are laid side by side, and two operators are a pair where every longest match of the two sequences
-makes them one.
+Names do not help: another kernel has another name, and the numbers in names shift. Positions help only where
+both arms have the same operators, and SME2 can add some, such as a packing step. So the operator types of
+each delegate are aligned, and two operators are a pair if every longest common subsequence pairs them.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ KEYS = ["backend", "delegate", "position"]
 Place = tuple[Hashable, ...]
 
 ONE_ARM = "It is in one arm only."
-UNCERTAIN = "Around it the arms differ: which of several of its kind it is in the other arm is not certain."
+UNCERTAIN = "The arms differ around it: which of several of its kind it is in the other arm is uncertain."
 
 
 class Pair(NamedTuple):
-    """Places of one operator in both arms; None where there is none, and then why."""
+    """Places of one operator in both arms; None where an arm lacks it, and then why."""
 
     off: Place | None
     on: Place | None
@@ -31,12 +30,12 @@ class Pair(NamedTuple):
 
 
 def place_of(row: Any) -> Place:
-    """What an operator of one run is known by: its backend, delegate and position."""
+    """What identifies an operator within a run: its backend, delegate and position."""
     return tuple(None if pd.isna(row[name]) else row[name] for name in KEYS)
 
 
 def operator_pairs(off: pd.DataFrame, on: pd.DataFrame) -> list[Pair]:
-    """Every operator of both arms once, in order. The frames have KEYS and `op_type`."""
+    """Every operator of both arms once, in order. Both frames have KEYS and `op_type`."""
     sequences = _sequences(off), _sequences(on)
     pairs: list[Pair] = []
     for key in dict.fromkeys([*sequences[0], *sequences[1]]):
@@ -45,7 +44,7 @@ def operator_pairs(off: pd.DataFrame, on: pd.DataFrame) -> list[Pair]:
 
 
 def _sequences(rows: pd.DataFrame) -> dict[Place, list[tuple[Place, str]]]:
-    """Per backend and delegate the places of its operators in order, with their types."""
+    """The places of the operators of each backend and delegate, in order, with their types."""
     sequences: dict[Place, list[tuple[Place, str]]] = {}
     for row in rows.drop_duplicates(KEYS).sort_values(KEYS)[[*KEYS, "op_type"]].to_dict("records"):
         place = place_of(row)
@@ -72,13 +71,13 @@ def _alone(on: list[tuple[Place, str]], possible: npt.NDArray[np.bool_], which: 
 
 
 def _matches(off: list[str], on: list[str]) -> tuple[dict[int, int], npt.NDArray[np.bool_]]:
-    """Pairs that are in every longest common subsequence, and which are in any."""
+    """Pairs that are in every longest common subsequence, and a matrix of those that are in any."""
     if off == on:
         return {i: i for i in range(len(off))}, np.eye(len(off), dtype=bool)
     same = np.array(off, dtype=object)[:, None] == np.array(on, dtype=object)[None, :]
     before, after = _lengths(same), _lengths(same[::-1, ::-1])[::-1, ::-1]
     possible = same & (before[:-1, :-1] + 1 + after[1:, 1:] == before[-1, -1])
-    # Each longest one has exactly one pair with so many pairs before it: where there is but one, all have it.
+    # Each longest one has exactly one pair of each rank (pairs before it): if only one exists, all have it.
     rows, columns = np.nonzero(possible)
     rank = before[rows, columns]
     only = np.bincount(rank, minlength=1)[rank] == 1
@@ -86,7 +85,7 @@ def _matches(off: list[str], on: list[str]) -> tuple[dict[int, int], npt.NDArray
 
 
 def _lengths(same: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Length of the longest common subsequence of the first i and the first j, for all i and j."""
+    """Length of the longest common subsequence of the first i and the first j items, for all i and j."""
     lengths = np.zeros((same.shape[0] + 1, same.shape[1] + 1), dtype=np.int64)
     for i, row in enumerate(same):
         lengths[i + 1, 1:] = np.maximum.accumulate(np.maximum(lengths[i, 1:], lengths[i, :-1] + row))

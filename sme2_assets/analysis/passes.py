@@ -1,8 +1,8 @@
-"""Whether the passes of a run tell the same speed.
+"""Whether the passes of a run show the same speed.
 
 A tracer costs time, and a sampler costs more. So in the rounds of a run the inferences of the `latency` pass
-are the fastest and those of the `kernels` pass the slowest. Where it is the other way round, the machine ran
-at another speed in one pass than in the other, and nobody knows at which the times were taken.
+are the fastest and those of the `kernels` pass the slowest. If it is the other way round, the machine ran at
+different speeds in the two passes, and it is unclear which speed the times stand for.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import pandas as pd
 
 from sme2_assets.analysis.statistics import CONFIDENCE, MIN_ROUNDS, PRACTICAL_RATIO
 
-# From the one that costs nothing to the one that costs most, in words.
+# What the inferences of each pass are called, from the cheapest pass to the dearest.
 COSTS = {"latency": "untraced", "etdump": "traced", "kernels": "sampled"}
 
-# The median inference of the process of each round, in nanoseconds.
+# The median inference of each round's process, in nanoseconds.
 RoundMedians = Mapping[int, float]
 
 
 @dataclass(frozen=True)
 class PassesVerdict:
-    """What the passes say together: whether they fit, why not, and what tracer and sampler cost.
+    """What the passes say together: whether they agree, why not, and what the tracer and sampler cost.
 
-    `agree` is None where it cannot be told. Costs are shares of the untraced inference, over paired rounds.
+    `agree` is None where it is unknown. Costs are shares of the untraced inference, over paired rounds.
     """
 
     agree: bool | None
@@ -42,7 +42,7 @@ class PassesVerdict:
 
 
 def reconcile(medians: Mapping[str, RoundMedians]) -> PassesVerdict:
-    """The verdict on a run, from the medians of the rounds of its passes, by the name of the pass."""
+    """The verdict on a run, from the round medians of its passes, by name of the pass."""
     tracer, sampler = (_cost(medians, "latency", kind) for kind in ("etdump", "kernels"))
     faults = [
         fault
@@ -60,13 +60,13 @@ def reconcile(medians: Mapping[str, RoundMedians]) -> PassesVerdict:
 
 
 def passes_fault(run: Mapping[str, Any]) -> str | None:
-    """Why the times of a run (a row of `runs` or `latency_summary`) are no headline, or None."""
+    """Why the times of a run (a row of `runs` or `latency_summary`) cannot be a headline, or None."""
     agree = run.get("passes_agree")
     return None if agree is None or pd.isna(agree) or agree else str(run["passes_reason"])
 
 
 _MEANING = (
-    "the machine ran at another speed in one pass than in the other, so its times stand for neither. Measure "
+    "the machine ran at different speeds in the two passes, so its times stand for neither. Measure "
     "again when nothing else runs there and its clock is steady."
 )
 
@@ -82,20 +82,20 @@ def _cost(
         return None
     if len(ratios) < MIN_ROUNDS:
         return median(ratios) - 1, None, None
-    # Exact for any noise, and without a library that takes longer to load than a run to read.
+    # Exact for any noise, and needs no library that takes longer to load than a run takes to read.
     beyond = _rounds_beyond(len(ratios))
     return median(ratios) - 1, ratios[beyond] - 1, ratios[-1 - beyond] - 1
 
 
 @cache
 def _rounds_beyond(n: int) -> int:
-    """How many of n rounds lie on each side of the 95 % interval of their median: the sign test's."""
+    """How many of n rounds are outside the 95 % interval of their median on each side (sign test)."""
     below = list(accumulate(math.comb(n, k) / 2**n for k in range(n)))
     return sum(share <= (1 - CONFIDENCE) / 2 for share in below) - 1
 
 
 def _why_they_do_not_fit(medians: Mapping[str, RoundMedians], cheap: str, dear: str) -> str | None:
-    """How the dearer pass is faster than the cheaper one by more than chance and memory layout make it."""
+    """How the dearer pass is faster than the cheaper one by more than chance and memory layout explain."""
     cost = _cost(medians, cheap, dear)
     slower, faster = f"the {COSTS[cheap]} ones", f"the {COSTS[dear]} inferences"
     costs = "Tracing" if dear == "etdump" else "Sampling"
@@ -106,8 +106,8 @@ def _why_they_do_not_fit(medians: Mapping[str, RoundMedians], cheap: str, dear: 
             f"{costs} costs time, yet {faster} took {-cost[0]:.1%} less than {slower} (95 % interval "
             f"{-cost[2]:.1%} to {-cost[1]:.1%})"
         )
-    # Too few rounds for an interval: they are strange when they are as far below all rounds of the cheaper
-    # pass as those are apart.
+    # Too few rounds for an interval: they are suspect if they are as far below all rounds of the cheaper pass
+    # as those are apart.
     known, few = medians.get(cheap, {}).values(), medians.get(dear, {}).values()
     if len(known) < MIN_ROUNDS or not few or max(few) * PRACTICAL_RATIO * max(known) >= min(known) ** 2:
         return None

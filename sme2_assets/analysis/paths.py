@@ -1,8 +1,8 @@
 """The operator sequences that the inferences of a trace took: one for each method, and for each branch in it.
 
-The trace does not name the method. Where two inferences ran different operators, the third operator of the
-one is not the third of the other. So the delegate calls and portable operators of each further sequence are
-numbered on from those of the sequences before it, and a place stands for one operator of one sequence.
+The trace does not name the method. Where two inferences ran different operators, the third operator of one
+is not the third of the other. So each further sequence continues the numbering of delegate calls and portable
+operators where the previous one ended, and a place stands for one operator of one sequence.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Paths:
-    """Numbered in the order in which the inferences took them first."""
+    """Numbered in the order in which the inferences first took them."""
 
     signatures: tuple[str, ...]
-    """Of each path: a hash of its operators' names in their order."""
+    """Of each path: a hash of its operators' names in order."""
     of_inference: Int64s
     first_delegate: Int64s
     """Of each inference: the number of its first delegate call."""
@@ -33,7 +33,7 @@ class Paths:
     @classmethod
     def of(cls, events: Events) -> Paths:
         blocks = events.execute_blocks()
-        # As bytes, so that two inferences are compared whole and not by a hash.
+        # As bytes, so that inferences are compared in full and not by a hash.
         step = np.ascontiguousarray(np.stack([events.kind.astype(np.int32), events.name], axis=1))
         sequences = [step[events.block_rows(int(block))].tobytes() for block in blocks]
         number = {sequence: place for place, sequence in enumerate(dict.fromkeys(sequences))}
@@ -56,7 +56,7 @@ def _count(events: Events, rows: slice, kind: EventKind) -> int:
 
 
 def _portable_operators(events: Events, rows: slice) -> int:
-    """Kernels, and the operator calls that name none."""
+    """Kernels, and the operator calls that name no kernel."""
     kernels = events.kind[rows] == EventKind.NATIVE_CALL
     with_kernel = len(np.unique(events.parent[rows][kernels]))
     return int(kernels.sum()) + _count(events, rows, EventKind.OPERATOR_CALL) - with_kernel

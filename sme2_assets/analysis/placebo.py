@@ -1,7 +1,7 @@
-"""Operators whose kernel is the same in both arms: whatever they show is not SME2.
+"""Operators whose kernel is the same in both arms: whatever difference they show is not due to SME2.
 
-They ran in the same processes, in the same rounds. So their ratio is 1, but for what else differs between the
-arms; what it is nevertheless tells how far the other ratios of the session can be trusted.
+They ran in the same processes, in the same rounds. So their ratio is 1 unless something else differs between
+the arms; how far it is from 1 shows how far the other ratios of the session can be trusted.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import pandas as pd
 from sme2_assets.analysis.statistics import Speedup, Times, bounded_speedup, noise_floor, threshold_of
 from sme2_assets.analysis.unit import ON, UNKNOWN
 
-# An operator whose time the clock leaves open by more than this says too little of a bias.
+# An operator whose time the clock leaves open by more than this factor says too little about a bias.
 MOST_OPEN = 1.05
-# The name of kernels with and without SME2, or of what is packed for them.
+# Names shared by kernels with and without SME2, or by the packing for them.
 _SAYS_NOTHING = re.compile(r"\bQP8\b|^Pack ")
 
 
 @dataclass(frozen=True)
 class Placebo:
-    """What the placebo operators of a session show; `joint` is of their time together.
+    """What the placebo operators of a session show; `joint` is for their total time.
 
-    `scatter` is the ratio that 95 % of them stay within; None below ten of them.
+    `scatter` is the ratio that 95 % of them stay within; None for fewer than ten of them.
     """
 
     operators: int = 0
@@ -35,7 +35,7 @@ class Placebo:
 
     @property
     def deviation(self) -> float:
-        """The least that the same work differed by between the arms, as a ratio of at least 1."""
+        """The least by which the same work differed between the arms, as a ratio of 1 or more."""
         return 1.0 if self.joint is None else max(self.joint.nearest, 1 / self.joint.nearest)
 
     def bias(self, noise_floor: float | None) -> str | None:
@@ -48,20 +48,20 @@ class Placebo:
         return (
             f"{self.operators} operator{' has' if self.operators == 1 else 's have'} the same kernel in both "
             f"arms, and yet {self.joint.ratio:.3f} times the time with SME2 off (95 % interval "
-            f"{self.joint.low:.3f} to {self.joint.high:.3f}): the arms differ in something else than SME2, "
+            f"{self.joint.low:.3f} to {self.joint.high:.3f}): the arms differ in something other than SME2, "
             f"by more than {threshold - 1:.1%}."
         )
 
 
 def is_placebo(pair: pd.DataFrame) -> bool:
-    """Whether a pair of operators, a row per round, surely ran the same kernel, and long enough to tell."""
+    """Whether a pair of operators, a row per round, certainly ran the same kernel, and for long enough."""
     if pair[["median_ns_off", "median_ns_on"]].isna().any(axis=None):
         return False
     off, on = (re.sub(r" #\d+$", "", str(pair[f"name_{arm}"].iloc[0])) for arm in ("off", "on"))
     if off != on or _SAYS_NOTHING.search(off):
         return False
     for arm in ("off", "on"):
-        # What is unknown may be another kernel.
+        # If unknown, it may be another kernel.
         if pair[f"on_sme_unit_{arm}"].isin([ON, UNKNOWN]).any():
             return False
         times = times_of(pair, arm)
@@ -73,7 +73,7 @@ def is_placebo(pair: pd.DataFrame) -> bool:
 
 
 def placebo_of(pairs: Sequence[pd.DataFrame]) -> Placebo:
-    """What these pairs of operators show, each a placebo with a row per round in the same order."""
+    """What these pairs of operators show: each is a placebo, with a row per round in the same order."""
     if not pairs:
         return Placebo()
     arms = [[times_of(pair, arm) for pair in pairs] for arm in ("off", "on")]
@@ -83,7 +83,7 @@ def placebo_of(pairs: Sequence[pd.DataFrame]) -> Placebo:
 
 
 def times_of(pair: pd.DataFrame, arm: str) -> Times:
-    """The times of one arm of a pair; exact where nothing else is told."""
+    """The times of one arm of a pair; exact unless bounds are given."""
     median = pair[f"median_ns_{arm}"]
     least, most = (pair.get(f"{name}_ns_{arm}", median) for name in ("least", "most"))
     return Times(least.to_numpy(float), most.to_numpy(float))

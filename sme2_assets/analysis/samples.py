@@ -1,9 +1,9 @@
 """Program-counter samples of a kernels pass: classed by unit, attributed to operators.
 
-The runner writes where every thread was, a few thousand times a second, and a trace of the same inferences.
-Here the two are joined by time: a sample belongs to the operator that ran when it was taken. Samples that
-belong to no operator are rows of kinds of their own; none is dropped. Names of kernels are the matter of
-`kernel_names`, the trace's rows and their numbering of `timeline`.
+A few thousand times a second the runner records where every thread is; it also traces the same inferences.
+Here the two are joined by time: a sample belongs to the operator that was running when it was taken. Samples
+that belong to no operator are rows of kinds of their own; none is dropped. `kernel_names` handles the names
+of kernels, `timeline` the trace's rows and their numbering.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from sme2_assets.evidence.samples import Int64s, SampledFunction, Samples
 BETWEEN_INFERENCES = "between inferences"
 UNATTRIBUTED = "unattributed"
 SAMPLE_KINDS = (*KINDS, BETWEEN_INFERENCES, UNATTRIBUTED)
-"""What a sample was taken in. The first three are those of the timeline; between inferences is the runner's
-own loop; unattributed is before the first or after the last inference, or in one that is not measured."""
+"""What a sample was taken in. The first three are the timeline's; between inferences is the runner's own
+loop; unattributed is before the first or after the last inference, or in one that is not measured."""
 _OPERATOR, _DELEGATE, _FRAMEWORK, _BETWEEN, _UNATTRIBUTED = range(len(SAMPLE_KINDS))
 
 UNITS = ("SME", "SVE", "SIMD/FP", "load/store", "other", "unknown")
@@ -40,11 +40,11 @@ KERNEL_SAMPLE_COLUMNS = (
 def instruction_units(words: npt.ArrayLike) -> npt.NDArray[np.object_]:
     """The unit that each AArch64 instruction word is for; NO_WORD gives 'unknown'.
 
-    The class is the top-level encoding space of the architecture, bits 28 to 25 with bit 31. So what an
-    instruction is made for counts, not what it does: loads and stores of ZA and SME2's loads of several
-    vectors are SME, loads in SVE's space are SVE, loads of SIMD registers are load/store, and switching
-    streaming mode on or off is a system instruction, other. SVE instructions inside an SME kernel are
-    executed in streaming mode, by the SME unit, and are SVE here all the same.
+    The class is the architecture's top-level encoding space, bits 28 to 25 with bit 31. So it depends on how
+    an instruction is encoded, not on what it does: loads and stores of ZA and SME2's multi-vector loads are
+    SME, loads in SVE's space are SVE, loads of SIMD registers are load/store, and switching streaming mode on
+    or off is a system instruction, other. SVE instructions inside an SME kernel run in streaming mode, on the
+    SME unit, but still count as SVE here.
     """
     return np.array(UNITS, dtype=object)[_unit_codes(np.asarray(words, dtype=np.int64))]
 
@@ -62,15 +62,15 @@ def _unit_codes(words: Int64s) -> npt.NDArray[np.int8]:
 
 
 def attribute_samples(samples: Samples, events: Events, warmup: int) -> pd.DataFrame:
-    """One row per sample, in the file's order: where it was taken, and what ran then.
+    """One row per sample, in the file's order: where it was taken, and what was running then.
 
     `iteration`, `backend`, `delegate` and `position` are those of `timeline_rows`. Threads of the pool work
     for the operator that the main thread is in, so time alone decides. Warm-up is not sampled; a sample that
-    falls into it all the same is unattributed.
+    falls into it anyway is unattributed.
     """
     intervals = _Intervals.of(events)
     where = intervals.containing(samples.time_ns)
-    # By the time the clock was read the next operator may have begun: then it is not known which it was.
+    # By the time the clock was read the next operator may have begun: then it is unclear which one it was.
     before = intervals.containing(samples.time_ns - samples.lag_ns)
     measured = where.inference >= warmup
     kind = np.where(measured | (where.inference < 0), where.kind, _UNATTRIBUTED)
@@ -96,7 +96,7 @@ def attribute_samples(samples: Samples, events: Events, warmup: int) -> pd.DataF
 
 @dataclass(frozen=True)
 class _Where:
-    """Per sample: where in the trace it lies. -1 is none."""
+    """Per sample: where in the trace it is. -1 means none."""
 
     inference: Int64s
     kind: Int64s
@@ -106,7 +106,7 @@ class _Where:
     near_boundary: npt.NDArray[np.bool_]
 
     def differs_from(self, other: _Where) -> npt.NDArray[np.bool_]:
-        """Per sample: whether something else ran then."""
+        """Per sample: whether something else was running there."""
         return (
             (self.inference != other.inference)
             | (self.kind != other.kind)
@@ -123,17 +123,17 @@ class _Spans:
     start: Int64s
     end: Int64s
     number: Int64s
-    """Of each span: the row it stands for."""
+    """Of each span: the row that it represents."""
 
     @classmethod
     def of(cls, start: Int64s, end: Int64s) -> _Spans:
-        # An empty stretch contains no sample, and would hide the one that starts at the same time.
+        # An empty stretch contains no sample, and would hide another that starts at the same time.
         number = np.flatnonzero(end > start)
         number = number[np.argsort(start[number], kind="stable")]
         return cls(start[number], end[number], number)
 
     def containing(self, time_ns: Int64s) -> Int64s:
-        """Per time the row it lies in, -1 for none. A time on a boundary belongs to what starts there."""
+        """The row that contains each time, -1 for none. A time on a boundary belongs to what starts there."""
         if len(self.start) == 0:
             return np.full(len(time_ns), -1)
         last_started = np.searchsorted(self.start, time_ns, side="right") - 1
@@ -158,11 +158,11 @@ class _Intervals:
     operator_position: Int64s
     earliest_boundary: Int64s
     latest_boundary: Int64s
-    """Between which times the boundary behind each operator of a delegate lies, both in order."""
+    """The earliest and latest times of the boundary after each operator of a delegate, each sorted."""
 
     @classmethod
     def of(cls, events: Events) -> _Intervals:
-        # From the timeline itself, so that the two cannot number operators differently.
+        # Taken from the timeline itself, so that the two cannot number operators differently.
         rows = timeline_rows(events, warmup=0)
         rows = rows[rows["kind"] == KINDS[_OPERATOR]]
         executes = np.flatnonzero(events.kind == EventKind.METHOD_EXECUTE)
@@ -181,7 +181,7 @@ class _Intervals:
         called_inference = inference_of_block[events.block[called]]
         called_delegate = events.delegate_call[called] + Paths.of(events).first_delegate[called_inference]
 
-        # Calls stand in the order of inference and delegate, so the call of an operator can be looked up.
+        # Calls are in the order of inference and delegate, so the call of an operator can be looked up.
         width = int(called_delegate.max(initial=0)) + 1
         call_of_operator = np.searchsorted(
             called_inference * width + called_delegate, iteration[delegated] * width + delegate[delegated]
@@ -248,7 +248,7 @@ class _Placed:
 
 
 _TICK_NS = 1000
-"""XNNPACK tells times in whole microseconds."""
+"""XNNPACK reports times in whole microseconds."""
 
 
 def _place_boundaries(
@@ -257,10 +257,10 @@ def _place_boundaries(
     """Where the operators of delegates probably ran, and how sure that is.
 
     XNNPACK reads its clock once between two operators and floors each difference to microseconds; the
-    runtime then lays these durations back to back from the true start. So the boundary behind k operators
-    lies up to k microseconds later than told, and never behind the call's end. On average half a microsecond
-    is lost per operator: boundaries are moved by that, or by less where the call has less to give away.
-    A call whose rows are not of this kind (gaps, fractions of microseconds) has a true clock and is kept.
+    runtime then lays these durations end to end from the true start. So the boundary after k operators is up
+    to k microseconds later than reported, and never after the end of the call. On average half a microsecond
+    is lost per operator: boundaries are moved by that, or by less where the call has less slack. A call whose
+    rows look different (gaps, fractions of microseconds) has an exact clock and is left as it is.
     """
     if len(call) == 0:
         return _Placed(start, start + duration, start[:0], start[:0])
@@ -300,12 +300,12 @@ def _nullable(values: Int64s) -> pd.arrays.IntegerArray:
 def kernel_sample_rows(samples: Samples, events: Events, warmup: int) -> pd.DataFrame:
     """Samples counted by operator, thread kind, function and unit, with the parts of the kernel's name.
 
-    Attributed as by `attribute_samples`; the counts add up to the number of samples. A function without a
-    name has no role either: most microkernels of a stripped library are such.
+    Attributed by `attribute_samples`; the counts add up to the number of samples. A function without a name,
+    like most microkernels of a stripped library, has no role either.
     """
     rows = attribute_samples(samples, events, warmup)
     is_pool = np.array([not thread.main for thread in samples.threads], dtype=np.int64)
-    # Numbers and no texts: fast, and with categories pandas would count combinations that never occur.
+    # Numbers rather than texts: faster, and with categories pandas would count combinations that never occur.
     keys = pd.DataFrame(
         {
             **{column: rows[column].cat.codes for column in ("kind", "backend", "unit")},
@@ -338,7 +338,7 @@ def kernel_sample_rows(samples: Samples, events: Events, warmup: int) -> pd.Data
 
 
 def _texts(texts: Sequence[str], codes: Int64s) -> pd.Series:
-    """The texts of codes; None for -1. Of type object, so that a column of nothing but None is no other."""
+    """The texts of codes; None for -1. Of type object, so that a column of only None has the same type."""
     return pd.Series(np.array([*texts, None], dtype=object)[codes], dtype=object)
 
 
@@ -361,11 +361,11 @@ def _function_facts(functions: Sequence[SampledFunction]) -> dict[str, pd.Series
 
 
 def time_share_agreement(sample_rows: pd.DataFrame, timeline: pd.DataFrame) -> pd.DataFrame:
-    """Per operator its share of the samples and its share of the time, of the same inferences.
+    """Each operator's share of the samples and its share of the time, in the same inferences.
 
-    Both shares are of whole inferences, overheads included, so they need not add up to one over operators.
-    Samples of the main thread alone count: those of the pool would weigh an operator by its threads.
-    `sample_rows` is of `kernel_sample_rows`, `timeline` of `timeline_rows`; warm-up is left out.
+    Both are shares of whole inferences, overheads included, so they need not add up to one over operators.
+    Only samples of the main thread count: those of the pool would weight an operator by its threads.
+    `sample_rows` comes from `kernel_sample_rows`, `timeline` from `timeline_rows`; warm-up is left out.
     """
     keys = ["backend", "delegate", "position"]
     inside = sample_rows[(sample_rows["thread_kind"] == "main") & sample_rows["kind"].isin(KINDS)]

@@ -1,7 +1,7 @@
-"""Every statistic of a comparison, each with what it can and cannot tell.
+"""Every statistic of a comparison, each with what it can and cannot show.
 
 The observation is the median of one process; the unit is the round, in which both arms ran. So n is
-the number of rounds, however many inferences each had. What cannot be told is None, never NaN.
+the number of rounds, however many inferences each had. An unknown value is None, never NaN.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import scipy  # its parts are loaded when they are used: most commands compute no statistic
+import scipy  # its submodules are loaded on first use: most commands compute no statistic
 
 Floats = npt.NDArray[np.float64]
 
-# With five paired rounds even the most extreme outcome has p = 2 / 2^5 = 6 %: nothing can be told.
+# With five paired rounds even the most extreme outcome has p = 2 / 2^5 = 6 %: nothing can be shown.
 MIN_ROUNDS = 6
 CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
 POWER = 0.80
 # A difference smaller than this is of no practical interest, however certain.
 PRACTICAL_RATIO = 1.02
-# Below ten A/A sessions their largest deviation says little about the next one (see `noise_floor`).
+# With fewer A/A sessions their largest deviation says little about the next one (see `noise_floor`).
 MIN_AA_SESSIONS = 10
 # A ratio that a clock leaves open by a larger factor has no estimate, only bounds.
 MOST_RESOLUTION = 1.25
-# What makes slow rounds a mode of their own (see `slow_rounds`).
+# When slow rounds count as a mode of their own (see `slow_rounds`).
 SLOW_SHARE, SLOW_RATIO, SLOW_GAP = 0.25, 1.05, 4.0
 
 # Fixed, so that the same rounds always give the same interval, and swapped arms its reciprocal.
 _SEED = 20_240_229
 _RESAMPLES = 1999
-# Beyond this many rounds the bootstrap only costs time and memory, and the rank sums are normal enough.
+# Beyond this many rounds the bootstrap only costs time and memory, and the rank sums are close to normal.
 _LARGE_N = 100
 
 
@@ -43,9 +43,9 @@ _LARGE_N = 100
 class Speedup:
     """off / on with its 95 % interval and the p-value of "no difference".
 
-    `low`, `high` and `p_value` are None when there are too few rounds (n) to tell. Where a clock floors,
-    `bounds` hold what exact times would have given for `ratio`, whatever was hidden; `ratio` is their middle,
-    and the interval and the p-value are those of the worst case. None: the times are exact.
+    `low`, `high` and `p_value` are None when there are too few rounds (n). Where a clock floors, `bounds`
+    enclose the ratio that exact times would have given, whatever was hidden; `ratio` is their middle, and the
+    interval and the p-value are those of the worst case. `bounds` is None if the times are exact.
     """
 
     ratio: float
@@ -62,14 +62,14 @@ class Speedup:
 
     @property
     def nearest(self) -> float:
-        """What is nearest to 1 of all that the ratio may be."""
+        """The value nearest to 1 that the ratio may have."""
         least, most = self.bounds or (self.ratio, self.ratio)
         return min(max(1.0, least), most)
 
 
 @dataclass(frozen=True)
 class Times:
-    """One time per round, each at least `least_ns` and at most `most_ns`; the same for an exact clock."""
+    """One time per round, between `least_ns` and `most_ns`; these are equal for an exact clock."""
 
     least_ns: Floats
     most_ns: Floats
@@ -78,19 +78,19 @@ class Times:
 def paired_speedup(off_ns: Sequence[float], on_ns: Sequence[float]) -> Speedup:
     """The speedup over paired rounds: Hodges-Lehmann estimate on log times, interval, rank test.
 
-    With d = log(off) - log(on) of each round, the ratio is exp(median of all averages of two d).
+    With d = log(off) - log(on) for each round, the ratio is exp(median of all averages of two d).
 
-    The interval is a bootstrap over rounds: the percentile interval, at tails widened for small n as
+    The interval is a bootstrap over rounds: the percentile interval, with tails widened for small n as
     Hesterberg proposes, alpha'/2 = Phi(-sqrt(n / (n - 1)) * t(0.975, n - 1)), and never narrower than the
     exact rank interval. The plain percentile and BCa intervals miss 1 in 13 % of A/A comparisons of 6
     rounds, the basic one in up to 17 %, the widened one alone in 6 %; with the rank interval as a floor it
     is at most 5 % for every n, because the signed-rank test is exact.
 
-    The p-value is that of the signed-rank test, exact also with ties.
+    The p-value is that of the signed-rank test, exact even with ties.
 
     Robust against a few disturbed rounds, and symmetric: swapping the arms gives the reciprocal. It assumes
-    that rounds are independent and that, were the arms equal, a round would favour either alike. It cannot
-    see a bias that all rounds share, such as a machine that throttles whenever one arm runs.
+    that rounds are independent and that, if the arms were equal, a round would favour either equally. It
+    cannot see a bias that all rounds share, such as a machine that throttles whenever one arm runs.
     """
     return bounded_speedup(exactly(off_ns), exactly(on_ns))
 
@@ -98,12 +98,12 @@ def paired_speedup(off_ns: Sequence[float], on_ns: Sequence[float]) -> Speedup:
 def unpaired_ratio(
     before_ns: Sequence[float], after_ns: Sequence[float]
 ) -> tuple[float, float | None, float | None]:
-    """The time after over the time before, of two sessions whose rounds have nothing to do with one another.
+    """The time after over the time before, for two sessions with unrelated rounds.
 
     Hodges and Lehmann's estimate, the median of all differences of log times, with the interval that belongs
-    to the rank-sum test (Moses), by its normal approximation; none below MIN_ROUNDS. It covers what rounds of
-    a session scatter by, and nothing that all rounds of one of the sessions share: whoever decides by it
-    leaves room for that.
+    to the rank-sum test (Moses), by its normal approximation; none below MIN_ROUNDS. It covers the scatter of
+    rounds within a session, but nothing that all rounds of one session share: decisions based on it must
+    leave room for that.
     """
     before, after = np.log(_positive(before_ns)), np.log(_positive(after_ns))
     differences = np.sort(np.subtract.outer(after, before), axis=None)
@@ -123,16 +123,16 @@ def exactly(times_ns: Sequence[float] | Floats) -> Times:
 
 
 def bounded_speedup(off: Times, on: Times, *, interval: bool = True) -> Speedup:
-    """The same of times that are only known to lie between two bounds.
+    """The speedup for times that are only known to lie between two bounds.
 
-    Estimate and both ends of the interval grow with every d. So those of the smallest and of the largest d
-    that the times allow hold those of the exact times, however the hidden parts are spread: nothing is
-    assumed of them, and the interval covers at least as often as that of exact times. Without `interval`
-    there is only the estimate, which takes a hundredth of the time.
+    The estimate and both ends of the interval grow with every d. So their values for the smallest and the
+    largest d that the times allow enclose those of the exact times, however the hidden parts are spread:
+    nothing is assumed about them, and the interval covers at least as often as with exact times. Without
+    `interval` there is only the estimate, which takes a hundredth of the time.
     """
     lowest, highest = _log_ratios(off.least_ns, on.most_ns), _log_ratios(off.most_ns, on.least_ns)
     if (lowest > highest).any():
-        raise ValueError("a time is at least more than it is at most")
+        raise ValueError("a lower bound of a time is above its upper bound")
     exact = bool((lowest == highest).all())
     below = _estimated(lowest, interval)
     above = below if exact else _estimated(highest, interval)
@@ -141,14 +141,14 @@ def bounded_speedup(off: Times, on: Times, *, interval: bool = True) -> Speedup:
     ratio = math.exp((below.estimate + above.estimate) / 2)
     if below.low is None or above.high is None:
         return Speedup(ratio, None, None, n, None, bounds)
-    # Whether the rank sum is above or below its middle: where the clock does not tell, nothing is shown.
+    # Whether the rank sum is above or below its middle: if the clock leaves that open, nothing is shown.
     told = exact or below.estimate > 0 or above.estimate < 0
     p_value = max(below.p_value, above.p_value) if told else 1.0
     return Speedup(ratio, math.exp(below.low), math.exp(above.high), n, p_value, bounds)
 
 
 class _Estimate(NamedTuple):
-    """Of log ratios; None where there are too few."""
+    """For log ratios; None where there are too few."""
 
     estimate: float
     low: float | None = None
@@ -184,12 +184,12 @@ def speedup_verdict(
     `faster` and `slower` need all three: the interval excludes 1, p is at most 5 % (`adjusted_p` instead of
     the p-value where many things are compared at once, see `adjusted_p_values`), and the ratio, whatever the
     clock hides, is at least as far from 1 as the larger of PRACTICAL_RATIO and `noise_floor` (a ratio of at
-    least 1: what identical arms have been seen to differ by on this platform, see `noise_floor`).
+    least 1: how much identical arms have differed on this platform, see `noise_floor`).
 
     `no difference` means that a difference beyond that threshold is ruled out, not that none was found. With
-    a high noise floor it rules out little: the reason names the threshold. Where the interval excludes 1 all
-    the same, the difference is `too small to count`. Where nothing can be shown, the data are insufficient,
-    which says nothing about the arms.
+    a high noise floor it rules out little: the reason names the threshold. If the interval excludes 1 as
+    well, the difference is `too small to count`. Where nothing can be shown, the data are insufficient, which
+    says nothing about the arms.
     """
     if noise_floor is not None and not 1 <= noise_floor < math.inf:
         raise ValueError(f"a noise floor is a ratio of at least 1, not {noise_floor}")
@@ -237,12 +237,12 @@ def _remedy(speedup: Speedup, threshold: float) -> str:
 
 
 def slow_rounds(times: Times) -> list[int]:
-    """The rounds of a slow mode, such as a clock that some processes never get; none for an arm without one.
+    """The rounds of a slow mode, such as a clock rate that some processes never get; none without one.
 
-    A mode is at least a quarter of the rounds, and two of them, at either side of a gap that is at least
-    5 % of the time and four times the standard deviation within the two groups. Of rounds with one mode less
-    than 3 % are called so (7 % for six rounds that scatter by 10 %). It cannot tell why; and where the
-    scatter is as large as the modes are apart, it sees none.
+    A mode is at least a quarter of the rounds, and at least two, on either side of a gap that is at least
+    5 % of the time and four times the standard deviation within the two groups. Fewer than 3 % of arms
+    without a slow mode are said to have one (7 % with six rounds that scatter by 10 %). It cannot say why
+    there is one, and it sees none where the scatter is as large as the distance between the modes.
     """
     least, most = _positive(times.least_ns), _positive(times.most_ns)
     n = len(least)
@@ -251,7 +251,7 @@ def slow_rounds(times: Times) -> list[int]:
     middles = (np.log(least) + np.log(most))[order] / 2
     found, widest = [], 0.0
     for split in range(fewest, n - fewest + 1):
-        # What the clock hides makes no gap.
+        # What the clock hides does not count as a gap.
         gap = math.log(least[order[split]]) - math.log(most[order[:split]].max())
         groups = middles[:split], middles[split:]
         within = math.sqrt(sum(float(((group - group.mean()) ** 2).sum()) for group in groups) / (n - 2))
@@ -267,18 +267,18 @@ def minimal_detectable_effect(
     noise_floor: float | None = None,
     resolution: float = 1.0,
 ) -> float | None:
-    """The smallest ratio above 1 that as many rounds of this noise would call `faster` with 80 % power.
+    """The smallest ratio above 1 that as many rounds with this noise would call `faster` with 80 % power.
 
     The rounds are centred, scaled by sqrt(n / (n - 1)) and given random signs; n of them are drawn again
     and again. A true log ratio D shows in a draw when D + L > 0, L being the lower end of the draw's exact
     rank interval, and D + H >= log(threshold), H being its Hodges-Lehmann estimate. So the answer is
     exp(80 % quantile over the draws of max(-L, log(threshold) - H)), never below the verdict's threshold.
-    What the clock leaves open of the ratio (`resolution`, a factor) may all be on the wrong side.
+    The part of the ratio that the clock leaves open (`resolution`, a factor) may all be on the wrong side.
 
-    It is an estimate and hangs on which disturbed rounds happened to be among the n: with six or ten rounds
-    it is easily two or three times too small or too large. It speaks of the next session under the same
-    noise, not of how sure this one is; for that there is the interval. It does not know of false-discovery
-    control, which asks for more. None below MIN_ROUNDS.
+    It is an estimate and depends on which disturbed rounds happened to be among the n: with six or ten rounds
+    it is easily two or three times too small or too large. It is about the next session under the same noise,
+    not about how certain this one is; that is what the interval is for. It ignores false-discovery control,
+    which demands more. None below MIN_ROUNDS.
     """
     differences = _log_ratios(off_ns, on_ns)
     n = len(differences)
@@ -286,7 +286,7 @@ def minimal_detectable_effect(
         return None
     centre = np.median(_walsh_averages(differences))
     residuals = (differences - centre) * math.sqrt(n / (n - 1))
-    # More rounds than that are not drawn, for the memory: their noise goes down with the root of n.
+    # No more rounds than that are drawn, to save memory: their noise falls with the square root of n.
     drawn_n = min(n, _LARGE_N)
     random = np.random.default_rng(_SEED)
     shape = (max(199, min(999, 2_000_000 // drawn_n**2)), drawn_n)
@@ -298,12 +298,12 @@ def minimal_detectable_effect(
 
 
 def adjusted_p_values(p_values: Sequence[float | None]) -> list[float | None]:
-    """Benjamini-Hochberg: calling everything at most q a difference is wrong in a share q of the calls.
+    """Benjamini-Hochberg: if everything at most q is called a difference, a share q of the calls is wrong.
 
-    A share on average, when the tests are independent or positively dependent, as operators of one session
+    That is on average, for tests that are independent or positively dependent, as operators of one session
     are. It says nothing about a single call. None (nothing to test) passes through and does not count.
     With six rounds no p is below 3.1 %, so a difference survives only where most of the others differ too:
-    operators want ten rounds or more.
+    operators need ten rounds or more.
     """
     known = [p for p in p_values if p is not None]
     if not known:
@@ -315,12 +315,13 @@ def adjusted_p_values(p_values: Sequence[float | None]) -> list[float | None]:
 def noise_floor(aa_speedups: Sequence[float]) -> float | None:
     """The ratio that identical arms stay within in 95 % of A/A sessions: exp of that quantile of |log ratio|.
 
-    The quantile is the one that the next session exceeds with a chance of 5 % (Weibull's), from 19 sessions
-    on; with fewer it is the largest deviation seen, exceeded with a chance of 1 / (n + 1). Below 10 sessions
-    that chance is 10 % or more, and so the answer None.
+    From 19 sessions on, the quantile is the one that the next session exceeds with a chance of 5 %
+    (Weibull's); with fewer it is the largest deviation seen, exceeded with a chance of 1 / (n + 1). Below 10
+    sessions that chance is 10 % or more, so the answer is None.
 
-    It holds for sessions as long as those it was made from: more rounds have a lower floor. It cannot tell
-    why identical arms differ, nor what a machine does that was busier than during the A/A sessions.
+    It holds for sessions of the same length as those it was made from: more rounds have a lower floor. It
+    cannot tell why identical arms differ, nor what happens on a machine that is busier than it was during the
+    A/A sessions.
     """
     ratios = _positive(aa_speedups)
     if len(ratios) < MIN_AA_SESSIONS:
@@ -373,7 +374,7 @@ def _log_ratios(off_ns: Sequence[float] | Floats, on_ns: Sequence[float] | Float
 
 
 def _walsh_averages(values: Floats) -> Floats:
-    """All averages of two values along the last axis, a value with itself included."""
+    """All averages of two values along the last axis, including a value with itself."""
     first, second = np.triu_indices(values.shape[-1])
     return (values[..., first] + values[..., second]) / 2
 
@@ -398,8 +399,8 @@ def _bootstrap_interval(differences: Floats) -> tuple[float, float]:
 def _signed_rank_p(differences: Floats) -> float:
     """The two-sided p-value of the signed-rank test, given the sizes of the differences.
 
-    scipy's exact test knows no ties, and whole microseconds have many. Zeros keep their rank but have no sign
-    (Pratt): rounds without a difference are evidence for none.
+    scipy's exact test does not handle ties, and whole microseconds have many. Zeros keep their rank but have
+    no sign (Pratt): rounds without a difference are evidence that there is none.
     """
     # Equal ratios of different times differ in the last bits of their logarithms.
     differences = np.round(differences, 12)
@@ -407,7 +408,7 @@ def _signed_rank_p(differences: Floats) -> float:
         if not differences.any():
             return 1.0
         return float(scipy.stats.wilcoxon(differences, zero_method="pratt", method="asymptotic").pvalue)
-    # Twice the rank is whole also for ties.
+    # Twice the rank is a whole number, even for ties.
     ranks = np.round(2 * scipy.stats.rankdata(np.abs(differences))).astype(int)
     probability = _rank_sum_distribution(tuple(ranks[differences != 0].tolist()))
     positive, negative = int(ranks[differences > 0].sum()), int(ranks[differences < 0].sum())

@@ -1,4 +1,4 @@
-"""The public kit's configurations as experiment files, with a note on everything that is not as it was.
+"""The public kit's configurations as experiment files, with a note on everything that changes.
 
 Belongs here: the keys of the kit's JSON files and what they mean here. Does not: anything about experiments
 that did not come from the kit.
@@ -24,7 +24,7 @@ from sme2_assets.experiments.schema import Experiment, ExperimentError, Text
 from sme2_assets.models.registry import parse_variant
 from sme2_assets.written.problems import Lines, Place, Problem, line_of, problems_of
 
-# What the kit takes where a file says nothing.
+# The kit's defaults.
 DEFAULT_RUNS = 100
 DEFAULT_WARMUP = 10
 PASSES_OF_MODE = {"timing": ("latency", "etdump"), "xnntrace": ("latency", "etdump", "kernels")}
@@ -99,7 +99,7 @@ _MODELS: dict[str, type[BaseModel]] = {
 
 @dataclass(frozen=True)
 class _Arm:
-    """One of the kit's experiments, understood."""
+    """One of the kit's experiments, as understood here."""
 
     name: str
     place: Place
@@ -113,12 +113,12 @@ class _Arm:
 
     @property
     def together(self) -> tuple[str, str | None]:
-        """What arms share that are measured together."""
+        """What arms that are measured together have in common."""
         return self.platform, self.cpus
 
 
 def is_kit(data: Mapping[str, Any]) -> bool:
-    """Whether a document is one of the kit's: it has `experiments`, which ours has not, or two such keys."""
+    """Whether a document is one of the kit's: it has `experiments`, which ours lack, or two of its keys."""
     return "experiments" in data or len(_TOP_KEYS & set(data)) > 1
 
 
@@ -183,7 +183,7 @@ class _Translation:
         self.problems.append(Problem(place, what, remedy, line_of(place, self.lines)))
 
     def _model(self) -> str:
-        """The .pte as an absolute path; the model it is named after where the file is not there."""
+        """The .pte as an absolute path; if there is no such file, the model it is named after."""
         text = self.config.model
         if _PLACEHOLDER.search(text):
             self._problem(
@@ -203,7 +203,7 @@ class _Translation:
                 pass
             else:
                 self.notes.append(
-                    f"{text} is not there; it is named like the kit's export of {named['model']} at "
+                    f"{text} does not exist; it is named like the kit's export of {named['model']} at "
                     f"{named['precision']}, so {variant} is exported here and measured"
                 )
                 return variant
@@ -211,7 +211,7 @@ class _Translation:
             return text
         self._problem(
             ("model",),
-            f"{text} is not there, looked for from {self.path.parent} upwards and from the current folder.",
+            f"{text} does not exist, neither from {self.path.parent} upwards nor from the current folder.",
             "Export the model first, or write the name of a model of `sme2 models` instead.",
         )
         return text
@@ -241,7 +241,7 @@ class _Translation:
         if experiment.extra_args:
             listed = " ".join(experiment.extra_args)
             self.notes.append(
-                f"extra_args of {experiment.name} are left out, they mean nothing here: {listed}"
+                f"extra_args of {experiment.name} are left out, because they mean nothing here: {listed}"
             )
         if experiment.mode == "xnntrace":
             self.notes.append(
@@ -314,7 +314,7 @@ class _Translation:
         mask = experiment.cpu_affinity
         if mask is None or platform is None:
             return None
-        # taskset, to which the kit hands it, reads hexadecimal with and without 0x.
+        # The kit passes it to taskset, which reads hexadecimal with and without 0x.
         if not re.fullmatch(r"(0[xX])?[0-9a-fA-F]{1,64}", mask) or int(mask, 16) == 0:
             self._problem(
                 (*place, "cpu_affinity"), f"{mask!r} is not a CPU mask.", "Write it like '0x80' for CPU 7."
@@ -347,7 +347,7 @@ class _Translation:
 
     def _entry(self, arms: Sequence[_Arm], threads: list[int]) -> dict[str, Any]:
         states = {arm.sme2 for arm in arms}
-        # Where the kit times and traces in different experiments, the numbers are those of the timing.
+        # If the kit times and traces in different experiments, the numbers are those of the timing.
         timed = [arm for arm in arms if "kernels" not in arm.passes] or list(arms)
         runs, warmup = max(arm.runs for arm in timed), max(arm.warmup for arm in timed)
         names = [arm.name for arm in arms]
@@ -398,7 +398,7 @@ class _Translation:
             first, threads = baseline
             if first.sme2 == "on":
                 self.notes.append(
-                    f"the pair {pair.label or index + 1} has SME2 on as its baseline; shown is off over on"
+                    f"the pair {pair.label or index + 1} has SME2 on as its baseline; off over on is shown"
                 )
             found.append(
                 {
@@ -432,13 +432,13 @@ def _why_no_pair(first: _Arm, first_threads: int, second: _Arm, second_threads: 
     if first_threads != second_threads:
         return (
             f"{names} are not compared: {first_threads} threads against {second_threads}. The difference "
-            "would be that of the threads as much as that of SME2."
+            "would come from the threads as much as from SME2."
         )
     if first.together != second.together:
         return f"{names} are not compared: they run on different platforms or CPUs."
     if first.sme2 == second.sme2:
         return (
-            f"{names} are not compared: SME2 is {first.sme2} in both. For the noise of a machine there is "
+            f"{names} are not compared: SME2 is {first.sme2} in both. To measure noise, use "
             "`sme2 profile --aa`."
         )
     return None
@@ -446,7 +446,7 @@ def _why_no_pair(first: _Arm, first_threads: int, second: _Arm, second_threads: 
 
 def _state_in(text: str) -> str | None:
     off, on = bool(_OFF.search(text)), bool(_ON.search(text))
-    # "non_sme2" has an "on" in it only by its letters; what says off and on says nothing.
+    # The "on" in "non_sme2" does not count; a text with both off and on says nothing.
     return None if off and on else "off" if off else "on" if on else None
 
 
@@ -458,7 +458,7 @@ def _state_in_path(text: str) -> str | None:
 
 
 def with_platform(experiment: Experiment, platform: str) -> Experiment:
-    """The same experiment on another platform; what belonged to its devices goes."""
+    """The same experiment on another platform, without its settings for devices."""
     document = experiment.model_dump(exclude_none=True)
     for part in (document, *document.get("entries", ())):
         part.pop("platforms", None)

@@ -23,7 +23,7 @@ from sme2_assets.profiling.requests import ProfileRequest, platforms_here
 from sme2_assets.targets import SME2_STATES
 from sme2_assets.written.problems import Place, Problem, line_of
 
-# What an entry says about times, which mean nothing where a CPU is emulated.
+# Settings that are about times, which mean nothing on an emulated CPU.
 OF_TIMES = ("rounds", "budget_s", "iterations", "warmup")
 OF_THE_PLAN = (*OF_TIMES, "timeout_s", "quiet_patience_s")
 OF_THE_DEVICE = ("device", "cpus", "power")
@@ -41,7 +41,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Session:
-    """One call of `launch.profile`: a model on a platform in one or both states, with so many threads."""
+    """One call of `launch.profile`: a model on a platform in one or both states, with its settings."""
 
     variant: str
     platform: str
@@ -106,7 +106,7 @@ class Shown:
 
 @dataclass
 class Planned:
-    """The sessions of an experiment; with problems, none of them may be run."""
+    """The sessions of an experiment; if there are problems, none of them may be run."""
 
     sessions: list[Session] = field(default_factory=list)
     shown: list[Shown] = field(default_factory=list)
@@ -152,17 +152,17 @@ def chosen_models(text: str, precisions: Sequence[str] | None, folder: Path) -> 
 
 
 def _require_free_name(spec: ModelSpec, path: Path) -> None:
-    """A program gets its name from its file; another model of that name would be another thing."""
+    """A program is named after its file, so no other model may have that name."""
     for other in catalogue().specs:
         if other.name == spec.name and Path(other.place).resolve() != path.resolve():
             raise ExportError(
-                f"{path.name} would be the model {spec.name!r}, and there is already one: {other.place}.",
+                f"{path.name} would be the model {spec.name!r}, but there is already one: {other.place}.",
                 "Rename the .pte.",
             )
 
 
 def _merged(sessions: Iterable[Session]) -> Iterator[Session]:
-    """Each session once; those that ask for the same are one, under all their names."""
+    """Each session once; identical ones become one, under all their names."""
     by_work: dict[Session, list[Session]] = {}
     for session in sessions:
         by_work.setdefault(session, []).append(session)
@@ -191,7 +191,7 @@ class _Planner:
                 for one in chosen:
                     if platform.name == AUTO and name == "emulated" and one.spec.large:
                         self.plan.notes.append(
-                            f"{one.key} on emulated is left out: it would take minutes. Ask for it by "
+                            f"{one.key} on emulated is left out: it would take minutes. Ask for it with "
                             "platforms: [emulated]"
                         )
                         continue
@@ -218,7 +218,7 @@ class _Planner:
     def _places(
         self, platform: Platform, states: tuple[str, ...], place: Place
     ) -> list[tuple[str, tuple[str, ...]]]:
-        """The platform in the states asked for; for auto, all there are in the states they can give."""
+        """The platform in the states asked for; for auto, all that work here in the states they offer."""
         if platform.name != AUTO:
             return [(platform.name, states)]
         try:
@@ -280,13 +280,13 @@ class _Planner:
 
 @dataclass(frozen=True)
 class Work:
-    """How much a session is: from the fewest rounds to the most."""
+    """How much work a session is: from the fewest rounds to the most."""
 
     rounds: tuple[int, int]
     processes: tuple[int, int]
     iterations: int
     passes: tuple[str, ...]
-    # From the newest session of the same kind here; None when there is none.
+    # From the newest session of the same kind here; None if there is none.
     seconds: tuple[float, float] | None
 
 
@@ -302,7 +302,7 @@ def work_of(session: Session, lab: Lab, seconds_per_round: float | None = None) 
     seconds = None
     if seconds_per_round is not None:
         shortest, longest = (seconds_per_round * count for count in rounds)
-        # A budget ends a session that has its fewest rounds.
+        # A budget ends a session only once it has its fewest rounds.
         seconds = (shortest, max(shortest, min(longest, plan.budget_s)))
     return Work(rounds, (low, high), plan.iterations, passes, seconds)
 

@@ -1,7 +1,7 @@
-"""What may stand in an experiment file.
+"""What an experiment file may contain.
 
 Belongs here: keys, types, ranges, and what they mean, which is also what editors show. Does not: whether a
-model or a device is there (check), and what is measured in the end (plan).
+model or a device exists (check), and what is measured in the end (plan).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sme2_assets.profiling.plan import PASSES
 from sme2_assets.written.problems import Problem, WrittenError
 
 SCHEMA_ID = "sme2-experiment"
-# Platforms by name, and whatever works on this machine.
+# In place of a platform's name: all that work on this machine.
 AUTO = "auto"
 
 PlatformName = Literal["auto", "linux", "mac", "android", "emulated"]
@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def _listed(value: Any) -> Any:
-    """One instead of a list of one."""
+    """Allows a single value instead of a list of one."""
     return value if isinstance(value, list) or value is None else [value]
 
 
@@ -50,7 +50,7 @@ def _distinct(values: list[Any]) -> list[Any]:
 
 
 def _cpus(value: Any) -> Any:
-    # One CPU is a number for YAML.
+    # YAML reads a single CPU as a number.
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -98,7 +98,7 @@ Threads = Annotated[int, Field(ge=1, le=1024)]
 
 
 class ExperimentError(WrittenError):
-    """An experiment file that cannot be run as it is: every problem that was found."""
+    """An experiment file that cannot be run as it is, with every problem that was found."""
 
     def __init__(self, name: str, problems: Sequence[Problem]) -> None:
         super().__init__(name, problems, "docs/experiments.md")
@@ -109,7 +109,7 @@ class _Strict(BaseModel):
 
 
 class Platform(_Strict):
-    """Where to measure, and how the device is to be meanwhile."""
+    """Where to measure, and how to set up the device."""
 
     name: PlatformName = Field(
         description="linux and mac: this machine; linux with a device: another one. android: a device. "
@@ -119,7 +119,7 @@ class Platform(_Strict):
     device: Text | None = Field(
         default=None,
         description="Another machine, as ssh://user@host:port; the serial of an Android device; a name or "
-        "label:LABEL of the inventory; or `any` for whichever is free. Default: this machine; on android "
+        "label:LABEL from the inventory; or `any` for whichever is free. Default: this machine; on android "
         "$ANDROID_SERIAL, else the only one connected.",
     )
     cpus: Annotated[
@@ -148,7 +148,7 @@ class Platform(_Strict):
 
 
 class Settings(_Strict):
-    """What is measured and how much of it. What is left out is the platform's default."""
+    """What is measured and how much of it. A key that is left out has the platform's default."""
 
     models: (
         Annotated[
@@ -246,7 +246,7 @@ class Settings(_Strict):
 
 
 class Entry(Settings):
-    """A part of the experiment with settings of its own; the others are those of the whole."""
+    """A part of the experiment with its own settings; the others are those of the experiment."""
 
     name: Name | None = Field(
         default=None, description="What the part is called where its results are shown."
@@ -254,7 +254,7 @@ class Entry(Settings):
 
 
 class Comparison(_Strict):
-    """Which sessions to compare. What is left out is any."""
+    """Which sessions to compare. A key that is left out matches any."""
 
     model: Text | None = Field(default=None, description="Variants of this model, as under models.")
     platform: PlatformName | None = Field(default=None, description="Only on this platform.")
@@ -269,13 +269,13 @@ class Report(_Strict):
 
 
 class Experiment(Settings):
-    """What a person wants measured.
+    """What to measure.
 
     Every model at every precision is measured on every platform with every number of threads, both states
-    of SME2 interleaved. With entries, each is such a product, and what it leaves out is said here.
+    of SME2 interleaved. With entries, this holds for each of them; what one leaves out is taken from here.
     """
 
-    name: Name | None = Field(default=None, description="Of the experiment. Default: the name of the file.")
+    name: Name | None = Field(default=None, description="Name of the experiment. Default: the file's name.")
     description: Annotated[str, Field(max_length=2000), AfterValidator(_printable_lines)] | None = Field(
         default=None, description="For people."
     )
@@ -289,8 +289,8 @@ class Experiment(Settings):
     report: Report = Field(default_factory=Report, description="What is shown at the end.")
     output: Text | None = Field(
         default=None,
-        description="A folder for exports, reports and a summary, relative to this file. Default: none; all "
-        "is in the data folder anyway.",
+        description="A folder for exports, reports and a summary, relative to this file. Default: none; "
+        "everything is in the data folder anyway.",
     )
 
     @model_validator(mode="after")
@@ -307,7 +307,7 @@ class Experiment(Settings):
         return self
 
     def parts(self) -> list[Entry]:
-        """The entries with everything that they leave out filled in; the experiment itself if it has none."""
+        """The entries with everything they leave out filled in; the experiment itself if it has none."""
         common = {key: getattr(self, key) for key in Settings.model_fields}
         return [
             Entry.model_construct(**common | {key: own for key, own in entry if own is not None})
@@ -315,7 +315,7 @@ class Experiment(Settings):
         ]
 
 
-# Which model stands under which key, for errors.
+# Which model belongs to which key, for errors.
 MODELS: dict[str, type[BaseModel]] = {
     "": Experiment,
     "entries": Entry,

@@ -1,43 +1,45 @@
-"""Measuring for the gate and for advice: what both do before anybody prints anything.
+"""Measuring for the gate and for advice: everything except printing.
 
-Belongs here: which runs are made, and what is judged by them. Dagster is imported when something is measured.
+Belongs here: which runs are made, and how they are judged. Dagster is imported when something is measured.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sme2_assets.errors import Sme2Error
-from sme2_assets.gate.advice import Candidate, is_gain, moved, ranked
+from sme2_assets.gate.advice import Candidate, Change, is_gain
 from sme2_assets.gate.baseline import Baseline, ModelFacts
-from sme2_assets.gate.changes import changes_of
+from sme2_assets.gate.changes import MOST_COMBINED, first_changes, try_changes
 from sme2_assets.gate.judge import Finding, Tolerances, judge
 from sme2_assets.gate.summary import MARK, has_losses, summary
 from sme2_assets.gate.take import Taken, taken_of, times_of
 from sme2_assets.models.registry import Variant, parse_variant
 from sme2_assets.models.rewrites import NOTHING
+from sme2_assets.report.advice import Tried, tried_of
 from sme2_assets.store import Store
+from sme2_assets.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from sme2_assets.launch import Measured
     from sme2_assets.profiling.requests import ProfileRequest
 
 Log = Callable[[str], None]
-# Told how much of the whole is done, from 0 to 1.
+# Called with how much of the whole is done, from 0 to 1.
 Reached = Callable[[float], None]
 
 
 def _nobody(share: float) -> None:
-    """Who is told where nobody asked."""
+    """Ignores progress."""
 
 
 class Timed(NamedTuple):
-    """Where times are wanted."""
+    """Where to measure times."""
 
     platform: str
     device: str | None
@@ -47,7 +49,7 @@ class Timed(NamedTuple):
 def measure(
     store: Store, wanted: dict[str, list[Timed]], log: Log, reached: Reached = _nobody
 ) -> dict[str, Taken]:
-    """Each variant emulated with SME2 on, and its times where they are wanted. All of it, or an error."""
+    """Measures each variant emulated with SME2 on, and its times if wanted. All of it, or an error."""
     from sme2_assets import launch
     from sme2_assets.defs.resources import Lab
     from sme2_assets.profiling.requests import ProfileRequest, requests_for, requests_for_this_machine
@@ -66,7 +68,7 @@ def measure(
         for variant, places in wanted.items():
             times = []
             for place in places:
-                # Without a device: this machine, in the states that it has.
+                # Without a device: this machine, in the states it offers.
                 given = (
                     requests_for(store, [variant], place.platform, SME2_STATES, place.device)
                     if place.device
@@ -76,18 +78,19 @@ def measure(
                 session = run(request, {"threads": place.threads})
                 times += [times_of(lab.warehouse, run_id, place.device or "") for run_id in session.run_ids]
             session = run(ProfileRequest(variant, "emulated", ("on",)), {})
-            taken[variant] = taken_of(store, lab.warehouse, session.run_ids[0], times)
+            it = taken_of(store, session.run_ids[0])
+            taken[variant] = it._replace(facts=it.facts.model_copy(update={"times": times}))
     return taken
 
 
 def _part(reached: Reached, number: int, of: int) -> Reached:
-    """What one of several equal parts tells."""
+    """The progress of one of several equal parts."""
     return lambda share: reached((number + share) / of)
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What the gate found of each variant, and the facts before and after."""
+    """What the gate found for each variant, and the facts before and after."""
 
     found: dict[str, list[Finding]]
     before: dict[str, ModelFacts]
@@ -99,7 +102,7 @@ class Checked:
 
     @property
     def markdown(self) -> str:
-        """With the mark by which a comment of an earlier run is found again."""
+        """With the mark that identifies the comment of an earlier run."""
         return summary(self.found, self.before, self.after)
 
     @property
@@ -119,14 +122,14 @@ def check(
     other_version: bool = False,
     tolerances: Tolerances | None = None,
 ) -> Checked:
-    """Measures models of the baseline again, all where none is named; `update` records what was gained."""
+    """Measures models of the baseline again, all if none is named; `update` records what was gained."""
     baseline = Baseline.read(path)
     before = _chosen(baseline, models, path)
     if baseline.executorch != executorch_version() and not other_version:
         raise Sme2Error(
-            f"{path} is of ExecuTorch {baseline.executorch}, this is {executorch_version()}: kernels may "
+            f"{path} is from ExecuTorch {baseline.executorch}, this is {executorch_version()}: kernels may "
             "differ for that reason alone.",
-            "Install that version; or compare all the same, with --other-version.",
+            "Install that version, or compare anyway with --other-version.",
         )
     if update:
         _require_one_version(baseline, before, path)
@@ -153,7 +156,7 @@ def check(
 def record(
     store: Store, path: Path, wanted: dict[str, list[Timed]], log: Log, reached: Reached = _nobody
 ) -> dict[str, ModelFacts]:
-    """Measures variants and writes them into the baseline; what is not named stays as it is."""
+    """Measures variants and writes them to the baseline; the others in it stay as they are."""
     kept = {}
     if path.exists():
         old = Baseline.read(path)
@@ -164,33 +167,6 @@ def record(
     return facts
 
 
-@dataclass(frozen=True)
-class Advised:
-    """The model as it is, and every change that was tried, the best first."""
-
-    variant: Variant
-    base: ModelFacts
-    tried: list[Candidate]
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "as it is": self.base.as_json(),
-            "tried": [
-                {
-                    "change": each.name,
-                    "what": each.what,
-                    "code": each.code,
-                    "gain": each.gain(self.base),
-                    "is_gain": is_gain(self.base, each),
-                    "onto_the_unit": moved(self.base, each),
-                    "problem": each.problem,
-                    "facts": each.facts and each.facts.as_json(),
-                }
-                for each in self.tried
-            ],
-        }
-
-
 def advise(
     store: Store,
     model: str,
@@ -199,37 +175,69 @@ def advise(
     reached: Reached = _nobody,
     rewrites: bool = True,
     precisions: bool = True,
-    places: Collection[Timed] = (),
-) -> Advised:
-    """Makes every change that is worth a try, and measures it beside the model as it is."""
+    times: bool = True,
+    device: str | None = None,
+) -> Tried:
+    """Makes every change that is worth trying, and measures it and the unchanged model.
+
+    Times are taken of changes that gain: on the device, or on this machine if its times say something.
+    """
     variant = parse_variant(model)
-    changes = changes_of(variant, rewrites=rewrites, precisions=precisions)
-    if not changes:
+    first = first_changes(variant, rewrites=rewrites, precisions=precisions)
+    if not first:
         raise Sme2Error(
             f"There is nothing to try with {variant.key}.",
-            "A finished program is what it is: give the model that it was exported from. Otherwise leave "
-            "--no-rewrites and --no-precisions out.",
+            "A finished program cannot be changed: give the model that it was exported from. Otherwise leave "
+            "out --no-rewrites and --no-precisions.",
         )
-    steps = 1 + len(changes)
-    base = measure(store, {variant.key: list(places)}, log, _part(reached, 0, steps))[variant.key].facts
-    tried, problems = [], {}
-    for number, (name, what, code, key) in enumerate(changes, start=1):
-        log(f"trying {name}: {what}")
+    # How many follow is not known yet; if there are more, the last part is repeated.
+    steps = 1 + len(first) + MOST_COMBINED
+    number = itertools.count()
+    problems: dict[str, str] = {}
+
+    def facts_of(key: str) -> ModelFacts:
+        told = _part(reached, min(next(number), steps - 1), steps)
+        return measure(store, {key: []}, log, told)[key].facts
+
+    def attempt(change: Change) -> Candidate:
+        log(f"trying {change.name}: {change.what}")
         try:
-            told = _part(reached, number, steps)
-            facts, problem = measure(store, {key: list(places)}, log, told)[key].facts, None
+            return Candidate(change, facts_of(change.key))
         except Sme2Error as error:
-            facts, problem = None, error.what.splitlines()[0]
-            if NOTHING in problem:
-                problem = "the model has none"
-            problems[key] = problem
-        tried.append(Candidate(name, what, code, facts, problem))
+            said = error.what.splitlines()[0]
+            problems[change.key] = "the model has none" if NOTHING in said else said
+            return Candidate(change, None, problems[change.key])
+
+    base = facts_of(variant.key)
+    tried = try_changes(variant, base, first, attempt)
     _keep(store, variant, problems, log)
-    return Advised(variant, base, ranked(base, tried))
+    gaining = [each.change.key for each in tried if is_gain(base, each)]
+    if times and gaining:
+        time_changes(store, [variant.key, *gaining], device, log)
+    return tried_of(Warehouse(store.warehouse), variant.key)
+
+
+def time_changes(store: Store, variants: Sequence[str], device: str | None, log: Log) -> None:
+    """All of them in one session, against the first. Only where times say something about SME2."""
+    from sme2_assets import launch
+    from sme2_assets.defs.resources import Lab
+    from sme2_assets.profiling.arm_requests import ArmRequest, places_of
+    from sme2_assets.targets.inventory import platform_of
+
+    lab = Lab(data_root=str(store.root))
+    try:
+        platform = platform_of(store, device) if device else None
+        places, _, _ = places_of(store, [ArmRequest(it) for it in variants], "change", platform, device)
+        with launch.open_instance(store) as instance:
+            for place in places:
+                if lab.target(place.platform, device).fidelity == "hardware":
+                    launch.compare_arms(lab, instance, place, {}, log)
+    except Sme2Error as error:
+        log(f"no times: {error.what}")
 
 
 def _keep(store: Store, variant: Variant, problems: dict[str, str], log: Log) -> None:
-    """As the asset `advice`, which takes what was measured: the table, and a section of the reports."""
+    """As the asset `advice`, made from what was measured: the table, and a section of the reports."""
     from sme2_assets import launch
     from sme2_assets.defs.jobs import advise_job
     from sme2_assets.defs.resources import Lab
@@ -240,7 +248,7 @@ def _keep(store: Store, variant: Variant, problems: dict[str, str], log: Log) ->
 
 
 def _chosen(baseline: Baseline, models: Collection[str], path: Path) -> dict[str, ModelFacts]:
-    """What of the baseline is meant: a variant, or all precisions of a model that are in it."""
+    """The part of the baseline that is meant: a variant, or all precisions of a model that are in it."""
     if not models:
         return baseline.models
     chosen = {}
@@ -248,7 +256,7 @@ def _chosen(baseline: Baseline, models: Collection[str], path: Path) -> dict[str
         found = {name: it for name, it in baseline.models.items() if model in (name, name.rpartition("-")[0])}
         if not found:
             raise Sme2Error(
-                f"{path} has nothing of {model!r}; it has {', '.join(baseline.models) or 'no model'}.",
+                f"{path} does not contain {model!r}; it has {', '.join(baseline.models) or 'no model'}.",
                 f"Record it first: `sme2 gate record {model}`.",
             )
         chosen.update(found)
@@ -256,12 +264,12 @@ def _chosen(baseline: Baseline, models: Collection[str], path: Path) -> dict[str
 
 
 def _require_one_version(baseline: Baseline, measured: Collection[str], path: Path) -> None:
-    """What is written is of this version, so nothing of another one may stay beside it."""
+    """What is written is from this version, so nothing from another may stay in the file."""
     staying = sorted(set(baseline.models).difference(measured))
     if staying and baseline.executorch != executorch_version():
         raise Sme2Error(
-            f"{path} is of ExecuTorch {baseline.executorch}, this is {executorch_version()}: one file is of "
-            "one version.",
+            f"{path} is from ExecuTorch {baseline.executorch}, this is {executorch_version()}: one file "
+            "is for one version.",
             f"Record all of it again: `sme2 gate record {' '.join(sorted({*staying, *measured}))}`.",
         )
 

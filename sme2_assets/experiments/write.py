@@ -1,4 +1,4 @@
-"""New experiment files: templates as they are, and files of a few answers, with comments.
+"""New experiment files: templates as they are, and files made from a few answers, with comments.
 
 Belongs here: text that becomes a file. Does not: asking for it (cli).
 """
@@ -54,7 +54,7 @@ def yaml_text(experiment: Experiment) -> str:
 
 
 def document_of(experiment: Experiment) -> dict[str, Any]:
-    """What a file has to say to mean this experiment, its name first."""
+    """What a file must contain to mean this experiment, its name first."""
     given = experiment.model_dump(exclude_none=True, exclude_defaults=True)
     order = sorted(given, key=lambda key: key not in ("name", "description"))
     return {key: _short(key, given[key]) for key in order}
@@ -69,9 +69,9 @@ def _short(key: str, value: Any) -> Any:
 
 
 def experiment_of(answers: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of a few answers; what was not answered is left out.
+    """The document for a few answers; what was not answered is left out.
 
-    A device, its CPUs and its power mode go to the platforms that have such things.
+    A device, its CPUs and its power mode go to the platforms that have them.
     """
     document = {key: value for key, value in answers.items() if value not in (None, [])}
     asked = {key: document.pop(key) for key in ("device", "cpus", "power") if key in document}
@@ -90,11 +90,11 @@ def experiment_of(answers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_new(path: Path, text: str, *, force: bool) -> None:
-    """Writes a file that is not there yet, or with `force` one that is."""
+    """Writes a new file; with `force`, replaces one that exists."""
     if path.suffix.lower() not in (".yaml", ".yml"):
         raise Sme2Error(f"{path.name} would not be read as YAML.", "Name it *.yaml.")
     if path.is_dir() or (path.exists() and not force):
         raise Sme2Error(f"{path} already exists.", "Give another name, or --force to replace it.")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise Sme2Error(f"{path.parent} is not a folder that can be written to.", "Make it first.")
+        raise Sme2Error(f"{path.parent} is not a folder that can be written to.", "Create it first.")
     write_text_atomically(path, text)

@@ -11,14 +11,14 @@ from sme2_assets.analysis.statistics import unpaired_ratio
 from sme2_assets.gate.baseline import ModelFacts, Operator, Outside, Sketch, Times
 from sme2_assets.gate.sketches import distance_db
 
-# Below it, outputs tell of the inputs and not of the model. Two machines may round a seeded number apart.
+# Below this, outputs differ because the inputs do. Two machines may round a seeded number differently.
 SAME_INPUTS_DB = 80.0
 _PORTABLE = "portable"
 
 
 @dataclass(frozen=True)
 class Tolerances:
-    """What may change without being called a loss: shares of what was."""
+    """What may change without counting as a loss, as shares of the value before."""
 
     size: float = 0.01
     macs: float = 0.01
@@ -35,7 +35,7 @@ class Finding:
 
 
 class Matched(NamedTuple):
-    """Operators of two programs: the same ones, and those that only one of them has."""
+    """Operators of two programs: those in both, and those in only one of them."""
 
     pairs: list[tuple[Operator, Operator]]
     gone: list[Operator]
@@ -50,7 +50,7 @@ def judge(
 ) -> list[Finding]:
     """Every difference that matters, losses first.
 
-    `because` tells why operators are off the unit now, by module and line.
+    `because` says why operators are off the unit now, by module and line.
     """
     matched = match(before.operators, after.operators)
     findings = [
@@ -66,16 +66,16 @@ def judge(
 
 
 def match(before: Sequence[Operator], after: Sequence[Operator]) -> Matched:
-    """By module, line and shape; by less of them where a change touched one. Equals pair in their order."""
+    """By module, line and shape, or by fewer of these where a change touched one. Ties pair in order."""
     keys: tuple[Callable[[Operator], Hashable | None], ...] = (
         lambda it: (it.category, it.module, it.code, it.shape) if it.module or it.code else None,
         lambda it: (it.category, it.module, it.code) if it.module or it.code else None,
         lambda it: (it.category, it.module, it.shape) if it.module else None,
         lambda it: (it.category, it.module) if it.module else None,
-        # A 1x1 convolution is a matrix product for the library; with another kernel it is none.
+        # The library treats a 1x1 convolution as a matrix product, but not one with another kernel.
         lambda it: (it.module, it.code) if it.module else None,
         lambda it: (it.module,) if it.module else None,
-        # A program without its source has nothing but shapes.
+        # A program without its source has only shapes.
         lambda it: None if it.module or it.code else (it.category, it.shape),
     )
     pairs: list[tuple[int, int]] = []
@@ -96,7 +96,7 @@ def match(before: Sequence[Operator], after: Sequence[Operator]) -> Matched:
 
 
 def place_of(operator: Operator) -> str:
-    """`features.3.conv (model.py:41)`, as much as is known of it."""
+    """`features.3.conv (model.py:41)`, or as much of it as is known."""
     module, source = operator.module, operator.source
     if module and source:
         return f"{module} ({source})"
@@ -114,7 +114,7 @@ def _kernels(matched: Matched, because: Mapping[tuple[str, str], str]) -> Iterat
             )
         elif (old.unit, new.unit) == ("on", "off"):
             yield Finding("loss", where, f"lost its SME2 kernel: {old.kernel}, now {new.kernel}{reason}")
-        # With the old name, samples were merely too few this time; another one has to be shown again.
+        # With the same kernel name, there were just too few samples this time; a new one needs new evidence.
         elif old.unit == "on" != new.unit and old.kernel != new.kernel:
             what = f"no longer shown to run on the SME unit: {old.kernel}, now {new.kernel}"
             yield Finding("loss", where, what)
@@ -134,7 +134,7 @@ def _kernels(matched: Matched, because: Mapping[tuple[str, str], str]) -> Iterat
 
 
 def _share(before: ModelFacts, after: ModelFacts, tolerance: float) -> Iterator[Finding]:
-    """What is unknown counts for the change: only what is sure to be lost is."""
+    """Unknown operators count in favour of the change: only a certain loss is reported."""
     least, most = before.macs_share("on"), after.macs_share("on", "unknown")
     if least is not None and most is not None and most < least - tolerance:
         off = after.macs_share("off") or 0.0
@@ -200,7 +200,7 @@ def _times(before: Times, measured: Sequence[Times], tolerance: float) -> Iterat
     same = [each for each in measured if _series(each) == _series(before)]
     where = before.where
     if not same:
-        yield Finding("note", where, "was not measured this time, so nothing is said of its time")
+        yield Finding("note", where, "was not measured this time, so its time is not judged")
         return
     ratio, low, high = unpaired_ratio(before.rounds_ns, same[0].rounds_ns)
     n = f"n = {len(before.rounds_ns)} and {len(same[0].rounds_ns)} rounds"

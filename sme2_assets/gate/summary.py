@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from sme2_assets.gate.baseline import ModelFacts
 from sme2_assets.gate.judge import Finding
 
-# By this line a comment of an earlier run is found again, and replaced.
+# This line identifies the comment of an earlier run, to replace it.
 MARK = "<!-- sme2 gate -->"
 _MOST_ROWS = 25
 
@@ -23,9 +23,9 @@ def summary(
     lines = [MARK, f"## SME2 gate: {verdict}", "", *_overview(findings, before, after)]
     for variant, found in findings.items():
         lines += _table(variant, found)
-    lines += ["", "Kernels and outputs are those of an emulated SME2 unit, of which no time is known."]
+    lines += ["", "Kernels and outputs come from an emulated SME2 unit, whose times are unknown."]
     if losing:
-        lines.append(f"If this is meant, record it: `sme2 gate record {' '.join(losing)}`.")
+        lines.append(f"If this is intended, record it: `sme2 gate record {' '.join(losing)}`.")
     return "\n".join(lines) + "\n"
 
 
@@ -68,6 +68,6 @@ def _table(variant: str, findings: Sequence[Finding]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Names come from outside: none of them ends a cell, or is Markdown or HTML."""
+    """Names come from outside, so none may end a cell or act as Markdown or HTML."""
     escaped = "".join(f"\\{char}" if char in r"\`*_[]<>|~#@!" else char for char in text)
     return " ".join(escaped.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from sme2_assets.models.artifact import load_exported, read_manifest
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 
-# A trace numbers operators of one kind: the number is a position, which the gate does not go by.
+# A trace numbers operators of one kind; the number is a position, which the gate ignores.
 _OPERATORS = """
     SELECT
         coalesce(module, '') AS module, coalesce(source, '') AS source, coalesce(code, '') AS code, category,
@@ -29,7 +30,7 @@ _OUTSIDE = """
         sum(count)::BIGINT AS count
     FROM delegation WHERE run_id = ? AND NOT delegated GROUP BY operator, module ORDER BY ALL
 """
-# By the same place as in _OPERATORS.
+# With the same keys as in _OPERATORS.
 _BECAUSE = """
     SELECT coalesce(module, '') AS module, coalesce(source, '') AS source, min(because) AS because
     FROM missed_sme2 WHERE run_id = ? AND on_sme_unit = 'off' GROUP BY ALL
@@ -37,14 +38,16 @@ _BECAUSE = """
 
 
 class Taken(NamedTuple):
-    """The facts, and what no baseline needs: why operators are off the unit, by module and line."""
+    """The facts, and (not part of a baseline) why operators are off the unit, by module and line."""
 
     facts: ModelFacts
     because: dict[tuple[str, str], str]
 
 
-def taken_of(store: Store, warehouse: Warehouse, run_id: str, timed: list[Times]) -> Taken:
-    """Of a run with SME2 on, and of the times of the same program that were measured beside it."""
+@lru_cache(maxsize=64)
+def taken_of(store: Store, run_id: str) -> Taken:
+    """From a run with SME2 on, without times. Remembered, as a run never changes."""
+    warehouse = Warehouse(store.warehouse)
     folder = RunFolder.verified(store.run_dir(run_id))
     identity, info = folder.manifest.identity, folder.manifest.info
     exported = load_exported(
@@ -52,8 +55,8 @@ def taken_of(store: Store, warehouse: Warehouse, run_id: str, timed: list[Times]
     )
     if exported.pte_sha256 != identity.pte_sha256:
         raise Sme2Error(
-            f"{identity.variant} was exported anew while it was measured.",
-            "Leave the model alone until the gate has ended, and run it again.",
+            f"{identity.variant} was exported again while it was being measured.",
+            "Leave the model alone until the gate has finished, and run it again.",
         )
     outputs = next(folder.processes("latency")).folder / "outputs"
     facts = ModelFacts(
@@ -66,7 +69,6 @@ def taken_of(store: Store, warehouse: Warehouse, run_id: str, timed: list[Times]
         outputs=_sketches(sorted(outputs.glob("output_*.npy"), key=lambda path: int(path.stem[7:]))),
         operators=[Operator(**row) for row in _records(warehouse, _OPERATORS, run_id)],
         outside=[Outside(**row) for row in _records(warehouse, _OUTSIDE, run_id)],
-        times=timed,
     )
     reasons = _records(warehouse, _BECAUSE, run_id)
     return Taken(facts, {(each["module"], each["source"]): each["because"] for each in reasons})

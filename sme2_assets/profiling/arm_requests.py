@@ -1,6 +1,6 @@
-"""What somebody asks to have compared: arms that differ in one thing, and where they are measured.
+"""Requests for a comparison: arms that differ in one thing, and where they are measured.
 
-Belongs here: telling what arms differ in before anything is exported, and refusing what gives no verdict.
+Belongs here: finding what arms differ in before anything is exported, and refusing what gives no verdict.
 Does not: measuring them (session), judging them (analysis.comparison).
 """
 
@@ -14,6 +14,7 @@ from string import ascii_lowercase
 from sme2_assets.errors import Sme2Error
 from sme2_assets.models.registry import model_spec, parse_variant
 from sme2_assets.profiling.requests import LeftOut, requests_for, requests_for_this_machine
+from sme2_assets.runner.sdk import require_sdk
 from sme2_assets.store import Store
 from sme2_assets.targets import SME2_STATES, Target, open_target
 
@@ -28,10 +29,12 @@ class ArmRequest:
     power: str = ""
     # Empty: on, where there is SME2.
     sme2: str = ""
+    # The version that runs the program; empty: the installed one.
+    executorch: str = ""
 
     @property
     def things(self) -> dict[str, str]:
-        """All that could be the factor, under the name that a person knows it by."""
+        """Everything that could be the factor, under the name people know it by."""
         variant = parse_variant(self.variant)
         spec = model_spec(variant.model)
         return {
@@ -42,6 +45,7 @@ class ArmRequest:
             "cpus": self.cpus or "any",
             "power": self.power or "as it is",
             "sme2": self.sme2,
+            "executorch": self.executorch,
         }
 
 
@@ -50,7 +54,7 @@ class ArmsRequest:
     """Arms to measure as one session on a platform, and the factor they differ in."""
 
     factor: str
-    # Each with a state of SME2.
+    # Each with an SME2 state.
     arms: tuple[ArmRequest, ...]
     platform: str
     device: str | None = None
@@ -62,9 +66,10 @@ def arms_of(
     cpus: Sequence[str] = ("",),
     power: Sequence[str] = ("",),
     sme2: Sequence[str] = ("",),
+    executorch: Sequence[str] = ("",),
 ) -> tuple[str, tuple[ArmRequest, ...]]:
-    """The arms that these give, in their order, and the one thing they differ in; else an error."""
-    arms = tuple(ArmRequest(*each) for each in product(variants, threads, cpus, power, sme2))
+    """The one thing that the resulting arms differ in, and the arms in order; otherwise an error."""
+    arms = tuple(ArmRequest(*each) for each in product(variants, threads, cpus, power, sme2, executorch))
     things = [arm.things for arm in arms]
     names = dict.fromkeys(name for each in things for name in each)
     values = {name: [each.get(name, "its default") for each in things] for name in names}
@@ -83,10 +88,19 @@ def arms_of(
         )
     if len(set(arms)) < len(arms) or len(arms) > len(ascii_lowercase):
         raise Sme2Error(
-            f"These are {len(arms)} arms, and {len(set(arms))} are different.",
+            f"There are {len(arms)} arms, of which {len(set(arms))} are different.",
             f"Give each once, and at most {len(ascii_lowercase)}.",
         )
     [factor] = differing
+    if factor != "executorch" and arms[0].executorch:
+        raise Sme2Error(
+            f"All arms have ExecuTorch {arms[0].executorch}, and differ in {factor}.",
+            "Leave --executorch out, or give one model and two versions: other comparisons are of the "
+            "installed version.",
+        )
+    for arm in arms:
+        if arm.executorch:
+            require_sdk(arm.executorch)
     return "option" if factor.startswith("option ") else factor, arms
 
 
@@ -97,11 +111,10 @@ def places_of(
     platform: str | None = None,
     device: str | None = None,
 ) -> tuple[list[ArmsRequest], list[str], list[LeftOut]]:
-    """Where the arms are measured, with notes and what is left out; an error where they cannot be.
+    """Where the arms are measured, with notes and what is left out; an error if nowhere.
 
-    Without a platform: on each one here that tells something about SME2. Without a state: with SME2 on where
-    the platform has it. The arms have the same state: where that is the factor, they are what `sme2 profile`
-    measures.
+    Without a platform: on each one here that says something about SME2. Without a state: with SME2 on where
+    the platform has it. All arms have the same state: `sme2 profile` measures arms that differ in it.
     """
     variants = list(dict.fromkeys(arm.variant for arm in arms))
     states = (arms[0].sme2,) if arms[0].sme2 else SME2_STATES
@@ -114,14 +127,14 @@ def places_of(
     places = []
     for name in dict.fromkeys(request.platform for request in wanted.requests):
         here = [request for request in wanted.requests if request.platform == name]
-        # One that is too large for the emulator leaves nothing to compare the others with.
+        # A variant that is too large for the emulator leaves nothing to compare the others with.
         if len(here) == len(variants):
             require_room(open_target(name, store, device), arms)
             state = here[0].states[-1]
             places.append(ArmsRequest(factor, tuple(replace(arm, sme2=state) for arm in arms), name, device))
     if not places:
         raise Sme2Error(
-            f"There is no platform here that measures all of {', '.join(variants)}: to emulate the large "
+            f"There is no platform here that measures all of {', '.join(variants)}: emulating the large "
             "ones would take minutes.",
             "Ask for it with --platform emulated.",
         )
@@ -137,7 +150,7 @@ def require_room(target: Target, arms: Sequence[ArmRequest]) -> None:
                 f"{target.platform} has no power modes.",
                 "Leave --power out: they are settings of Android devices.",
             )
-        # Where no time is read, threads may share a CPU: which kernels they take is the same.
+        # Where no time is read, threads may share a CPU: they use the same kernels.
         if target.fidelity == "emulated":
             continue
         room = len(cpus) or target.facts().cores

@@ -1,4 +1,4 @@
-"""The arms of a session: what they are asked to be, and what has been measured of them so far."""
+"""The arms of a session: how they were requested, and what has been measured of them so far."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ from sme2_assets.targets.keys import SME2_STATES
 
 @dataclass(frozen=True)
 class ArmSpec:
-    """One arm of an experiment: its name, the SME2 state it runs in, and what else is its own."""
+    """One arm of an experiment: its name, the SME2 state it runs in, and whatever else is specific to it."""
 
     label: str
     sme2: str
-    # A known slow-down put in on purpose, to see whether it is found. Such runs never reach the warehouse.
+    # A deliberate, known slow-down, to see whether it is found. Such runs never reach the warehouse.
     slowdown_percent: float = 0.0
     # None: that of the session.
     model: ExportedModel | None = None
-    # What the plan of the session is replaced by in this arm: threads, cpus or power.
+    # None: that of the session for its SME2 state.
+    runner: RunnerBinary | None = None
+    # What this arm overrides in the plan of the session: threads, cpus or power.
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def sme2_arms(states: Sequence[str]) -> list[ArmSpec]:
-    """The arms that differ in SME2: named by their state."""
+    """Arms that differ in SME2, named by their state."""
     return [ArmSpec(sme2, sme2) for sme2 in states]
 
 
 def aa_arms(sme2: str, slowdown_percent: float = 0.0) -> list[ArmSpec]:
-    """Two identical arms: whatever differs between them is noise, or the slow-down put into the second."""
+    """Two identical arms: any difference between them is noise, or the slow-down put into the second."""
     return [ArmSpec("a", sme2), ArmSpec("b", sme2, slowdown_percent)]
 
 
@@ -53,13 +55,14 @@ class Arm:
 
     spec: ArmSpec
     model: ExportedModel
-    # That of the session, set as this arm asks.
+    runner: RunnerBinary
+    # That of the session, with this arm's settings.
     plan: Plan
     run_id: str
     directory: Path
-    # The CPUs that the plan means on this device, as the runner takes them; empty for any.
+    # The plan's CPUs on this device, in the runner's notation; empty for any.
     cpus: str = ""
-    # What the power mode set, and whether it took.
+    # What the power mode set, and whether it took effect.
     power: dict[str, Any] = field(default_factory=dict)
     processes: list[Process] = field(default_factory=list)
     results: list[RunnerResult] = field(default_factory=list)
@@ -69,11 +72,11 @@ class Arm:
         return [median(result.iteration_ns) for result in self.results if result.pass_kind == "latency"]
 
     def inference_ns(self) -> float:
-        """About what one inference takes, from whatever has been measured; infinite before that."""
+        """Roughly how long one inference takes, from what has been measured; infinite before that."""
         return min((median(result.iteration_ns) for result in self.results), default=math.inf)
 
     def forget_last_pass(self) -> None:
-        """Drops the last process, which is to be made again."""
+        """Drops the last process, which is about to be repeated."""
         self.results.pop()
         shutil.rmtree(self.directory / self.processes.pop().directory)
 

@@ -1,4 +1,4 @@
-"""The arms of one program against its first one: in their outputs, and in the values between."""
+"""The arms of one program against the first one: in their outputs, and in the intermediate values."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Arrays = list[np.ndarray]
 
 
 def compare_with_first(bench: Bench, arms: list[Arm]) -> dict[str, ArmsNumerics]:
-    """By its label, how near each arm is to the first, which is told the worst of them; none for one arm.
+    """By label, how near each arm is to the first, which gets the worst of them; empty for one arm.
 
-    Arms that run other programs compute other things: each is compared with its own eager model alone. One
-    more process per arm runs the program with taps.
+    Arms that run different programs compute different things: each is compared only with its own eager model.
+    One more process per arm runs the program with taps.
     """
     first, *others = arms
     model = first.model
@@ -36,8 +36,8 @@ def compare_with_first(bench: Bench, arms: list[Arm]) -> dict[str, ArmsNumerics]
             each = taps.outputs // model.steps
             tapped = [_tapped(bench, arm, model.tapped_pte, each) for arm in arms]
         except Sme2Error as error:
-            # What was measured stands; only the look between failed.
-            bench.log(f"{model.variant}: the values between are not compared: {error.what}")
+            # The measurements stand; only this extra comparison failed.
+            bench.log(f"{model.variant}: the intermediate values are not compared: {error.what}")
             taps = taps.without_taps(error.what)
     made = [
         _numerics(model, taps, (given[0], given[at]), (tapped[0], tapped[at]) if tapped else None)
@@ -58,7 +58,7 @@ def _numerics(
         # The outputs that count are those of the program that was measured.
         off, on = ([*plain, *its[count:]] for plain, its in zip(outputs, tapped, strict=True))
     for index, ranking in model.rankings.items():
-        # Indices are compared as what they point at: values that are nearly the same may change places.
+        # Indices are compared by what they point at: nearly equal values may swap places.
         pointed = [ranking.pointed_at(arm[index]) if index < len(arm) else None for arm in (off, on)]
         if pointed[0] is not None and pointed[1] is not None:
             off[index], on[index] = pointed[0], pointed[1]
@@ -88,13 +88,14 @@ def _tapped(bench: Bench, arm: Arm, program: Path, outputs: int) -> Arrays:
     with tempfile.TemporaryDirectory(prefix="sme2-") as folder:
         workspace.get(f"{name}_outputs", Path(folder) / "outputs")
         given = outputs_of(Path(folder) / "outputs")
-    # Every step gives the outputs of the model, and then the values between: of these the first step's count.
+    # Every step gives the outputs of the model, then the intermediate values, of which only the first step's
+    # count.
     each, steps = len(given) // arm.model.steps, range(arm.model.steps)
     return [*(array for step in steps for array in given[step * each :][:outputs]), *given[outputs:each]]
 
 
 def _over_steps(taps: Taps, steps: int) -> Taps:
-    """The outputs of every inference that is compared, then the values between."""
+    """The outputs of every inference that is compared, then the intermediate values."""
     if steps == 1:
         return taps
     outputs = [

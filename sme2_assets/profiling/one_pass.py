@@ -1,9 +1,9 @@
-"""One pass: one fresh runner process of one arm, of which nothing is believed that does not fit."""
+"""One pass: one fresh runner process of one arm, whose results are rejected unless they fit the request."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,11 +19,11 @@ from sme2_assets.evidence.folder import LOG_FILE, TRACE_FILE, RunProcess
 from sme2_assets.evidence.manifest import Process
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.evidence.result import RESULT_FILE, TRACED_PASSES, RunnerResult
+from sme2_assets.evidence.roofs import ROOFS_FILE, Roofs
 from sme2_assets.evidence.samples import SAMPLES_FILE
 from sme2_assets.models.failures import load_failure
 from sme2_assets.profiling.arms import Arm, round_name
 from sme2_assets.profiling.plan import Lengths, Pace, Plan
-from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.failures import runner_failure
 from sme2_assets.runner.recording import write_samples
 from sme2_assets.targets.base import Completed, Target, Workspace
@@ -34,13 +34,9 @@ Log = Callable[[str], None]
 
 @dataclass
 class Bench:
-    """What runs a pass, and where; its workspace is opened anew when the device was away.
-
-    `runners` has the runner of each SME2 state: the same one, or the two of a pair that was built alike.
-    """
+    """Where passes run, and how; its workspace is reopened after the device was away."""
 
     target: Target
-    runners: Mapping[str, RunnerBinary]
     plan: Plan
     log: Log
     _open: ExitStack = field(default_factory=ExitStack)
@@ -59,7 +55,7 @@ class Bench:
         return self._workspace
 
     def reconnect(self) -> None:
-        """Waits for the device and begins a fresh workspace on it; ConnectionLost if it stays away."""
+        """Waits for the device and opens a fresh workspace on it; ConnectionLost if it stays away."""
         self.target.recover(self.plan.reconnect_patience_s, self.log)
         with suppress(Sme2Error):
             self._open.close()
@@ -69,12 +65,12 @@ class Bench:
 
 def runner_command(bench: Bench, arm: Arm, program: Path) -> list[str]:
     """The arm's runner with a program and its model's inputs, placed as its plan asks."""
-    workspace = bench.workspace
-    command = [
-        *workspace.install(bench.runners[arm.spec.sme2].program),
-        *arm.model.runner_flags(workspace.put, program),
-        *("--threads", str(arm.plan.threads)),
-    ]
+    return _placed(bench, arm, *arm.model.runner_flags(bench.workspace.put, program))
+
+
+def _placed(bench: Bench, arm: Arm, *flags: str) -> list[str]:
+    program = bench.workspace.install(arm.runner.program)
+    command = [*program, *flags, "--threads", str(arm.plan.threads)]
     if arm.cpus:
         command += ["--cpus", arm.cpus]
     if arm.plan.qos:
@@ -82,13 +78,31 @@ def runner_command(bench: Bench, arm: Arm, program: Path) -> list[str]:
     return command
 
 
+def measure_roofs(bench: Bench, arm: Arm) -> None:
+    """Keeps what plain code reaches on the device, with the arm's threads and CPUs.
+
+    No number of the run depends on it, so a failure only leaves it out.
+    """
+    name, kept = f"{arm.spec.label}_roofs.json", arm.directory / ROOFS_FILE
+    try:
+        command = _placed(bench, arm, "--roofs", bench.workspace.path(name))
+        completed = bench.workspace.run(command, {"SME2_RUNNER_SME2": arm.spec.sme2}, bench.plan.timeout_s)
+        if completed.returncode != 0:
+            raise runner_failure(completed.returncode, completed.stderr)
+        bench.workspace.get(name, kept)
+        Roofs.read(kept)
+    except Sme2Error as error:
+        kept.unlink(missing_ok=True)
+        bench.log(f"What plain code reaches here was not measured: {error.what}")
+
+
 def run_pass(
     bench: Bench, arm: Arm, round_index: int, order_index: int, pass_kind: str, pace: Pace
 ) -> RunnerResult:
-    """One pass of a round. The last one that samples goes on until all that can be told is told.
+    """One pass of a round. The last sampling pass is repeated until it has settled all it can.
 
-    With SME2 on, each convolution and matrix product is to be seen on the SME unit or off it. Where samples
-    and name leave that open, the pass is made again with more inferences, until the plan's limit.
+    With SME2 on, each convolution and matrix product should be seen on the SME unit or off it. Where samples
+    and name leave that open, the pass is repeated with more inferences, up to the plan's limit.
     """
     plan = bench.plan
     lengths = plan.lengths_of(pass_kind, arm.inference_ns(), pace)
@@ -99,7 +113,7 @@ def run_pass(
         open_ones = _unsettled(arm)
         if open_ones.empty:
             return result
-        # Samples of all rounds add up, but only this one can be made longer.
+        # Samples of all rounds add up, but only this round can still be made longer.
         iterations = lengths.iterations
         made = sum(each.iterations for each in arm.results if each.pass_kind == "kernels")
         factor = ENOUGH_SAMPLES / max(int(open_ones["telling_samples"].min()), 1) * made / iterations
@@ -114,7 +128,7 @@ def run_pass(
 
 
 def _unsettled(arm: Arm) -> pd.DataFrame:
-    """The operators of the arm of which its samples do not tell yet where they run."""
+    """The operators of the arm whose samples do not show yet where they run."""
     sampled = [
         RunProcess(arm.directory / process.directory, process)
         for process in arm.processes
@@ -127,7 +141,7 @@ def _unsettled(arm: Arm) -> pd.DataFrame:
 def _run_process(
     bench: Bench, arm: Arm, round_index: int, order_index: int, pass_kind: str, lengths: Lengths
 ) -> RunnerResult:
-    """One runner process: run it, believe nothing that does not fit, keep its files."""
+    """One runner process: run it, reject a result that does not fit, keep its files."""
     workspace, model, plan = bench.workspace, arm.model, bench.plan
     environ = {"SME2_RUNNER_SME2": arm.spec.sme2}
     if pass_kind == "kernels":
@@ -174,8 +188,8 @@ def _run_process(
 
 
 def _keep_samples(bench: Bench, arm: Arm, name: str, directory: Path) -> None:
-    """The samples of a kernels pass, with functions named by the files that ran."""
-    runner = bench.runners[arm.spec.sme2]
+    """Keeps the samples of a kernels pass, with function names taken from the files that ran."""
+    runner = arm.runner
     with tempfile.TemporaryDirectory(prefix="sme2-") as folder:
         recording = Path(folder) / "recording.json"
         bench.workspace.get(name, recording)
@@ -185,7 +199,7 @@ def _keep_samples(bench: Bench, arm: Arm, name: str, directory: Path) -> None:
 
 
 def _believe(result: RunnerResult, arm: Arm, pass_kind: str, lengths: Lengths) -> None:
-    """The result must be of this arm and its plan: SME2 really on, or really taken away."""
+    """Checks that the result is of this arm and its plan: SME2 really on, or really hidden."""
     plan = arm.plan
     if arm.cpus and result.cpus != parse_cpu_list(arm.cpus):
         raise RunnerError(
@@ -215,13 +229,17 @@ def _believe(result: RunnerResult, arm: Arm, pass_kind: str, lengths: Lengths) -
 
 
 def _failure(completed: Completed, arm: Arm, round_index: int, pass_kind: str) -> Sme2Error:
-    # A kernel that the runner lacks is a matter of the model, and its line can be named.
+    # A kernel that the runner lacks is a problem of the model, and its line can be named.
     operators = ProgramOperators.read(arm.model.operators)
     cause: Sme2Error = load_failure(completed.stderr, operators) or runner_failure(
         completed.returncode, completed.stderr
     )
+    version, remedy = "", cause.remedy or ""
+    if arm.spec.runner is not None:
+        version = f" and ExecuTorch {arm.runner.executorch_version}"
+        remedy += " The program was exported by the installed ExecuTorch: another version may not run it."
     return RunnerError(
-        f"{arm.model.variant} with SME2 {arm.spec.sme2}, round {round_index + 1}, {pass_kind} pass: "
+        f"{arm.model.variant} with SME2 {arm.spec.sme2}{version}, round {round_index + 1}, {pass_kind} pass: "
         f"{cause.what}",
-        cause.remedy,
+        remedy,
     )

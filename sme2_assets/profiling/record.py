@@ -1,4 +1,4 @@
-"""What a session leaves of an arm: facts that all its processes must agree on, and the hash of every file."""
+"""The record of an arm: facts that all its processes must agree on, and the hash of every file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEAST_STEADY_SHARE = 0.9
 
 
 def cpu_of(arm: Arm) -> dict[str, object]:
-    """The CPU facts of the arm, which every process of it must report alike."""
+    """The CPU facts of the arm, on which all its processes must agree."""
     facts = {json.dumps(result.cpu.as_json(), sort_keys=True) for result in arm.results}
     if len(facts) != 1:
         raise RunnerError(
@@ -52,19 +52,24 @@ def info_of(
     model, plan = arm.model, arm.plan
     exported = read_manifest(model.manifest)
     expected = [np.load(path) for path in model.expected_outputs]
-    # A program that came without its model has nothing to be compared with but its own other arm.
+    # A program that came without its model can only be compared with its own other arm.
     agreements = (
         compare_outputs(expected, outputs[0], classifier=exported.is_classifier, rankings=model.rankings)
         if expected
         else []
     )
     worst = worst_agreement(agreements)
+    wheel = arm.runner.executorch_record_sha256
     return Info(
         started_at=started.isoformat(),
         finished_at=finished.isoformat(),
         seed=seed,
         plan={**asdict(plan), "passes": list(plan.passes)},
-        versions={**arm.results[0].versions.as_json(), "sme2_assets": sme2_assets.__version__},
+        versions={
+            **arm.results[0].versions.as_json(),
+            "sme2_assets": sme2_assets.__version__,
+            **({"executorch_record_sha256": wheel} if wheel else {}),
+        },
         agreements=[asdict(agreement) for agreement in agreements],
         sqnr_db=worst.sqnr_db if worst else None,
         sqnr_threshold_db=exported.tolerance.minimum_db if agreements else min(MINIMUM_SQNR_DB.values()),
@@ -91,9 +96,9 @@ def _hash_of(arrays: list[np.ndarray]) -> str:
 
 
 def ended_steady(results: list[RunnerResult]) -> bool | None:
-    """Whether nearly every warm-up ended steady; None when none was judged.
+    """Whether nearly every warm-up ended steady; None if none was judged.
 
-    A clock that still rises does so in every process; one process in ten may have been disturbed.
+    A clock that still rises does so in every process; one process in ten may simply have been disturbed.
     """
     judged = [result.steady for result in results if result.steady is not None]
     return sum(judged) >= LEAST_STEADY_SHARE * len(judged) if judged else None

@@ -1,7 +1,7 @@
-"""What can be measured on this machine, and what somebody who asks for a model gets measured.
+"""What can be measured on this machine, and what is measured when somebody asks for a model.
 
-Belongs here: requests, and the platforms and states that are there to serve them. Does not: running them
-(launch, the schedule of the nights).
+Belongs here: requests, and the platforms and states available to serve them. Does not: running them (launch,
+the nightly schedule).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """A model on a platform in one or both SME2 states, on a device where one is meant."""
+    """A model on a platform in one or both SME2 states, on a device where one is named."""
 
     variant: str
     platform: str
@@ -47,10 +47,10 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Here:
-    """What this machine can measure: each platform with the states it can give.
+    """What this machine can measure: each platform with the states it offers.
 
-    `notes` tell what it cannot give by its nature, such as SME2 without the CPU for it; `left_out` what it
-    could give if something were mended.
+    `notes` say what it inherently cannot offer, such as SME2 without the CPU for it; `left_out` what it could
+    offer if something were fixed.
     """
 
     platforms: dict[str, tuple[str, ...]]
@@ -60,7 +60,7 @@ class Here:
 
 @dataclass(frozen=True)
 class Requests:
-    """What to measure, what is not measured by nature, and what is not because something is broken."""
+    """What to measure, what inherently cannot be, and what cannot because something is broken."""
 
     requests: list[ProfileRequest]
     notes: list[str]
@@ -76,7 +76,7 @@ def requests_asked_for(
     *,
     aa: bool = False,
 ) -> Requests:
-    """What somebody gets who names a platform, a device, both or none; `aa` asks for noise."""
+    """The requests when a platform, a device, both or neither is named; `aa` asks for noise."""
     if platform_name == AUTO and device is not None:
         platform_name = platform_of(store, device)
     if platform_name != AUTO:
@@ -101,10 +101,10 @@ def requests_for(
     states: tuple[str, ...],
     device: str | None = None,
 ) -> Requests:
-    """A platform asked for by name must be able to give every state asked for.
+    """A platform requested by name must offer every requested state.
 
-    A reference has no SME2 states, and a machine may have no SME2: there the pair that is asked for by
-    default is one run. Emulation has both states or none.
+    A reference has no SME2 states, and a machine may have no SME2: there the default pair becomes one run.
+    Emulation has both states or none.
     """
     target = open_target(platform_name, store, device)
     notes = []
@@ -123,7 +123,7 @@ def requests_for(
 def requests_on_devices(
     store: Store, variants: Sequence[str], states: tuple[str, ...], choices: Sequence[str]
 ) -> Requests:
-    """Each device of the inventory that a name or label means, in the states it can give."""
+    """Each device of the inventory that a name or label matches, in the states it offers."""
     inventory = read_inventory(store)
     chosen = {name: entry for choice in choices for name, entry in inventory.chosen(choice).items()}
     wanted = Requests([], [], [])
@@ -153,9 +153,9 @@ def requests_on_devices(
 def requests_for_this_machine(
     store: Store, variants: Sequence[str], states: tuple[str, ...], named: Sequence[str] = ()
 ) -> Requests:
-    """Every platform that tells something about SME2, in the states it can give here.
+    """Every platform that says something about SME2, in the states it offers here.
 
-    Where platforms are named, these alone, a reference too.
+    If platforms are named, only these, including a reference.
     """
     here = platforms_here(store, states, named)
     notes = list(here.notes)
@@ -178,9 +178,9 @@ def requests_for_this_machine(
 
 
 def platforms_here(store: Store, states: tuple[str, ...], named: Sequence[str] = ()) -> Here:
-    """Each platform that can be measured here and says something about SME2, with the states it can give.
+    """Each platform that can be measured here and says something about SME2, with the states it offers.
 
-    Where platforms are named, these alone, a reference too.
+    If platforms are named, only these, including a reference.
     """
     platforms: dict[str, tuple[str, ...]] = {}
     notes: list[str] = []
@@ -201,19 +201,22 @@ def platforms_here(store: Store, states: tuple[str, ...], named: Sequence[str] =
                 f"{name} with SME2 {sme2} is left out: {it.detail} {it.remedy or ''}".strip()
                 for sme2, it in missing.items()
             ]
-        # A platform of another operating system is nothing a person would expect here.
+        # Nobody would expect a platform of another operating system here.
         elif name == "emulated" and host_platform() == "linux":
             it = next(iter(missing.values()))
             left_out.append(LeftOut(name, Sme2Error(it.detail, it.remedy)))
     if not platforms:
         what = f"None of the platforms {', '.join(named)}" if named else "No platform"
-        causes = " ".join(str(each) for each in left_out)
-        raise Sme2Error(f"{what} can be measured here. {causes}".strip(), "Run `sme2 doctor`.")
+        causes = " ".join(f"{each.what} was left out: {each.error.what}" for each in left_out)
+        remedies = dict.fromkeys(each.error.remedy for each in left_out if each.error.remedy)
+        raise Sme2Error(
+            f"{what} can be measured here. {causes}".strip(), " ".join(remedies) or "Run `sme2 doctor`."
+        )
     return Here(platforms, notes, left_out)
 
 
 def causes_of(failures: Mapping[ProfileRequest, Sme2Error]) -> list[LeftOut]:
-    """One entry for each cause, with all that it cost."""
+    """One entry for each cause, with everything that it affected."""
     by_cause: dict[str, list[ProfileRequest]] = {}
     for request, error in failures.items():
         by_cause.setdefault(str(error), []).append(request)
@@ -229,5 +232,5 @@ def causes_of(failures: Mapping[ProfileRequest, Sme2Error]) -> list[LeftOut]:
 
 
 def _distinct(items: Iterable[str]) -> list[str]:
-    """Each item once, in the order of their first appearance."""
+    """Each item once, in order of first appearance."""
     return list(dict.fromkeys(items))

@@ -1,8 +1,8 @@
 """A session: the interleaved measurement of one or more arms on one platform.
 
-Each runner process is fresh and does one pass. Whatever fails, fails the whole session before
-anything is renamed into place: there are no rows from a crashed run. A device that goes away is no failure
-of what it finished: it is waited for, and the round in which it went is measured again.
+Each runner process is fresh and does one pass. Any failure fails the whole session before anything is renamed
+into place: there are no rows from a crashed run. A device that goes away does not invalidate the rounds it
+finished: the session waits for it and repeats the round in which it disappeared.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sme2_assets.evidence.sequence import next_number
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import Arm, ArmSpec
 from sme2_assets.profiling.between_arms import compare_with_first
-from sme2_assets.profiling.one_pass import Bench, run_pass
+from sme2_assets.profiling.one_pass import Bench, measure_roofs, run_pass
 from sme2_assets.profiling.plan import Plan, arm_orders
 from sme2_assets.profiling.record import cpu_of, info_of
 from sme2_assets.runner.build import RunnerBinary
@@ -48,9 +48,9 @@ from sme2_assets.targets.heat import throttling_flags
 
 Log = Callable[[str], None]
 
-# What others may use of the CPU while a round begins, in cores.
+# How much CPU other processes may use when a round begins, in cores.
 QUIET_CORES = 0.3
-# A connection that is lost more often within one round will not carry it at all.
+# A connection that is lost more often than this within one round will never get through it.
 MOST_LOSSES = 3
 
 
@@ -64,9 +64,9 @@ def measure_session(
     log: Log,
     factor: str = SME2.name,
 ) -> list[Manifest]:
-    """Measures the arms interleaved in one session; gives a manifest per arm.
+    """Measures the arms interleaved in one session; returns a manifest per arm.
 
-    `model` and `plan` are those of every arm that has none of its own. `runners` has the runner of each SME2
+    `model`, `runners` and `plan` apply to every arm that has none of its own. `runners` has that of each SME2
     state: the same one, or the two of a pair that was built alike. `factor` is what the arms differ in.
     """
     for spec in arm_specs:
@@ -80,14 +80,21 @@ def measure_session(
     with ExitStack() as pending:
         target = pending.enter_context(target.leased(store.leases, log))
         machine = target.facts()
-        bench = Bench(target, runners, plan, log)
+        bench = Bench(target, plan, log)
         arms = {}
         run_ids = [_run_id(session_id, spec.model or model, target, spec, experiment) for spec in arm_specs]
         directories = pending.enter_context(new_directories([store.run_dir(run_id) for run_id in run_ids]))
         for spec, run_id, directory in zip(arm_specs, run_ids, directories, strict=True):
-            arm = Arm(spec, spec.model or model, replace(plan, **spec.settings), run_id, directory)
+            arm = Arm(
+                spec,
+                spec.model or model,
+                spec.runner or runners[spec.sme2],
+                replace(plan, **spec.settings),
+                run_id,
+                directory,
+            )
             arm.cpus = _cpus(target, arm.plan)
-            # The run folder is whole evidence: what the operators are does not depend on the model's folder.
+            # The run folder is complete evidence: it lists the operators without needing the model's folder.
             shutil.copyfile(arm.model.operators, directory / OPERATORS_FILE)
             shutil.copyfile(arm.model.delegation, directory / DELEGATION_FILE)
             arms[spec.label] = arm
@@ -103,6 +110,10 @@ def measure_session(
         with bench:
             environment = rounds.measure(seed)
             between = compare_with_first(bench, list(arms.values()))
+            # Emulated ones would mean nothing; and after the session a device is in no arm's power mode.
+            if target.fidelity != "emulated" and rounds.switch is None:
+                for arm in arms.values():
+                    measure_roofs(bench, arm)
         finished = datetime.now(UTC)
         sequence = next_number(store.runs)
         manifests = []
@@ -110,7 +121,6 @@ def measure_session(
             near = between.get(arm.spec.label)
             if near is not None:
                 (arm.directory / ARMS_FILE).write_text(near.to_json(), encoding="utf-8")
-            runner = runners[arm.spec.sme2]
             manifest = Manifest(
                 run_id=arm.run_id,
                 session_id=session_id,
@@ -127,8 +137,8 @@ def measure_session(
                     sme2=arm.spec.sme2,
                     threads=arm.plan.threads,
                     pte_sha256=arm.model.pte_sha256,
-                    runner_sha256=runner.sha256,
-                    runner_pair=runner.pair,
+                    runner_sha256=arm.runner.sha256,
+                    runner_pair=arm.runner.pair,
                     cpus=", ".join(part for part in (arm.cpus, arm.plan.qos) if part),
                     power_mode=arm.plan.power,
                     method=arm.results[0].method,
@@ -156,7 +166,7 @@ def _run_id(session_id: str, model: ExportedModel, target: Target, spec: ArmSpec
 
 
 def _cpus(target: Target, plan: Plan) -> str:
-    """The CPUs that the plan means on this device, as the runner takes them; empty for any."""
+    """The plan's CPUs on this device, in the runner's notation; empty for any."""
     if plan.qos and target.platform != "mac":
         raise Sme2Error(
             f"Threads have no quality of service on {target.platform}.",
@@ -167,20 +177,20 @@ def _cpus(target: Target, plan: Plan) -> str:
 
 @dataclass
 class _Rounds:
-    """The rounds of a session, and what is left of its patience for a quiet and a cool machine."""
+    """The rounds of a session, and how much longer it may wait for a quiet and a cool machine."""
 
     bench: Bench
     arms: dict[str, Arm]
     clusters: tuple[Cluster, ...]
     quiet_patience_s: float
     cool_patience_s: float
-    # The machine after the last round, when nothing had disturbed that: the next begins at once.
+    # The machine after the last round if nothing disturbed it: then the next begins at once.
     undisturbed: Snapshot | None = None
     # Puts the device into a power mode while an arm runs, where the arms differ in that.
     switch: Callable[[str], AbstractContextManager[dict[str, Any]]] | None = None
 
     def measure(self, seed: int) -> list[Moment]:
-        """Round after round until the plan is fulfilled; gives the machine's state around each."""
+        """Round after round until the plan is fulfilled; returns the machine's state around each."""
         plan, log = self.bench.plan, self.bench.log
         environment: list[Moment] = []
         started = time.monotonic()
@@ -206,7 +216,7 @@ class _Rounds:
         return " and ".join(dict.fromkeys(arm.model.variant for arm in self.arms.values()))
 
     def _measured(self, index: int, order: list[str]) -> list[Moment]:
-        """One round of all arms; from its beginning again when the device went away in it."""
+        """One round of all arms, restarted from its beginning if the device goes away during it."""
         losses: list[str] = []
         while True:
             try:
@@ -239,7 +249,7 @@ class _Rounds:
         slowed: list[str] = []
         for result in self._results(index, order):
             slowed += throttling_flags(result.conditions, self.clusters)
-        # The counters since `before` tell what disturbed the round; nothing more needs sampling.
+        # The counters since `before` show what disturbed the round; nothing more needs sampling.
         after = target.snapshot(sample_s=0)
         disturbed = disturbances_between(before, after, limit_load=QUIET_CORES)
         self.undisturbed = None if disturbed or busy_flags(after, QUIET_CORES) or heat_flags(after) else after
@@ -254,11 +264,11 @@ class _Rounds:
         )
 
     def _look(self) -> Snapshot:
-        """The machine as it is; as it just was, where nothing was wrong with it."""
+        """The machine as it is now, or as it just was if nothing was wrong then."""
         seen, self.undisturbed = self.undisturbed, None
         if seen is not None:
             return seen
-        # Where nobody is waited for, a long look is idle time: the counters tell all of the round afterwards.
+        # With no patience to wait, a long sample is wasted time: the counters show everything afterwards.
         patient = self.quiet_patience_s > 0
         return self.bench.target.snapshot() if patient else self.bench.target.snapshot(sample_s=0)
 
@@ -278,7 +288,7 @@ class _Rounds:
                         yield run(order_index, label, pass_kind)
             return
         for pass_kind in passes:
-            # A failure is raised when the others of its pass have ended, too: no process is left behind.
+            # A failure is raised only once the others of its pass have ended, so no process is left behind.
             with ThreadPoolExecutor(len(order)) as side_by_side:
                 running = [
                     side_by_side.submit(run, order_index, label, pass_kind)
@@ -288,7 +298,7 @@ class _Rounds:
 
 
 def _enough(arms: list[Arm], plan: Plan, rounds: int, spent_s: float) -> tuple[bool, str]:
-    """Whether the session may stop after this round, and a word on it."""
+    """Whether the session may stop after this round, and the reason in words."""
     if rounds < plan.rounds:
         return False, f" of {plan.rounds}" + (" or more" if plan.max_rounds > plan.rounds else "")
     if rounds == plan.max_rounds:

@@ -30,6 +30,7 @@ def run(sme2: str, **differing: Any) -> dict[str, Any]:
         "arch": "aarch64",
         "pte_sha256": "p",
         "runner_pair": "r",
+        "executorch_version": "1.5.1",
         "cpus": "",
         "power_mode": "",
         "method": "forward",

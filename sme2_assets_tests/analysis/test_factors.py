@@ -18,6 +18,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "precision": {"variant": "toy_cnn-int8", "precision": "int8", "pte_sha256": "q"},
     "option": {"variant": "toy_cnn.width_8-fp32", "pte_sha256": "q"},
     "model": {"variant": "other-fp32", "pte_sha256": "q"},
+    "change": {"variant": "toy_cnn.rewrite_linear-int8", "precision": "int8", "pte_sha256": "q"},
+    "executorch": {"executorch_version": "1.6.0", "runner_pair": "s"},
     "threads": {"threads": 2},
     "cpus": {"cpus": "0-3"},
     "power": {"power_mode": "boost"},
@@ -26,6 +28,8 @@ CALLED = {
     "precision": ("fp32", "int8"),
     "option": ("toy_cnn-fp32", "toy_cnn.width_8-fp32"),
     "model": ("toy_cnn-fp32", "other-fp32"),
+    "change": ("toy_cnn-fp32", "toy_cnn.rewrite_linear-int8"),
+    "executorch": ("ExecuTorch 1.5.1", "ExecuTorch 1.6.0"),
     "threads": ("1 thread", "2 threads"),
     "cpus": ("CPUs as the system likes", "CPUs 0-3"),
     "power": ("power as it was", "power mode boost"),
@@ -52,12 +56,13 @@ def test_arms_that_differ_in_their_factor_alone_are_a_pair_by_their_names(factor
 @pytest.mark.parametrize("factor", OTHERS)
 @pytest.mark.parametrize("column", IDENTITY)
 def test_whatever_else_differs_is_refused_by_name(factor: str, column: str):
-    reason = why_not_a_pair(of_factor(factor), of_factor(factor, "b", **{column: "another"}))
+    another = 99 if column == "threads" else "another"
+    reason = why_not_a_pair(of_factor(factor), of_factor(factor, "b", **{column: another}))
     if column in FACTORS[factor].columns:
         assert reason is None
     else:
         assert IDENTITY[column] in str(reason)
-        assert "another" in str(reason)
+        assert str(another) in str(reason)
 
 
 def test_all_that_differs_besides_is_named():
@@ -76,6 +81,9 @@ def test_arms_that_do_not_differ_are_no_comparison():
     assert "do not differ in their threads" in str(
         why_not_a_pair(of_factor("threads"), of_factor("threads", "b", threads=1))
     )
+    assert "do not differ in their executorch" in str(
+        why_not_a_pair(of_factor("executorch"), of_factor("executorch", "b", executorch_version="1.5.1"))
+    ), "two runners of one version"
 
 
 @given(st.sampled_from(sorted(OTHERS)), st.floats(0.2, 5.0))

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sme2_assets.analysis.kernel_names import KernelName, parse_kernel
-from sme2_assets.runner.cross import fetch_sdk
+from sme2_assets.runner.sdk import fetch_sdk
 from sme2_assets.targets.elf import Elf
 
 GOLDEN = Path(__file__).parent / "kernel_names"
@@ -70,7 +70,7 @@ def symbols(request: pytest.FixtureRequest, artifacts_dir: Path) -> tuple[str, l
     installed = SITE_PACKAGES / "executorch"
     if (platform.system(), platform.machine()) != ("Linux", request.param):
         version = importlib.metadata.version("executorch")
-        installed, _ = fetch_sdk(version, artifacts_dir / "tools", log=print)
+        installed = fetch_sdk(version, f"Linux {request.param}", artifacts_dir / "tools", log=print).folder
     return request.param, kernel_symbols(installed / LIBRARY)
 
 

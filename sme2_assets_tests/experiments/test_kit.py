@@ -173,7 +173,7 @@ def test_what_tells_no_state_no_platform_or_two_is_an_error(tmp_path: Path):
         ({"model": None}, "model: must be a text"),
         ({"model": "REPLACE_WITH_PATH_TO_MODEL_PTE"}, "is the template's placeholder"),
         ({"model": "out_<model>/artifacts/<model>_xnnpack_fp16.pte"}, "is the template's placeholder"),
-        ({"model": "out/none_xnnpack_fp16.pte"}, "out/none_xnnpack_fp16.pte is not there"),
+        ({"model": "out/none_xnnpack_fp16.pte"}, "out/none_xnnpack_fp16.pte does not exist"),
         ({"experiments": []}, "experiments: must be a list that is not empty"),
         (
             {"analysis": {"compare_pair": []}},

@@ -30,6 +30,7 @@ MORE = host_facts().cores + 1
         ({"variants": [FP16], "cpus": ["0", "1"]}, "cpus", 2),
         ({"variants": [FP16], "power": ["boost", "app"]}, "power", 2),
         ({"variants": [FP16], "sme2": ["off", "on"]}, "sme2", 2),
+        ({"variants": [FP16], "executorch": ["1.5.0", "1.5.1"]}, "executorch", 2),
     ],
 )
 def test_the_one_thing_that_arms_differ_in_is_their_factor(asked, factor, arms):
@@ -44,10 +45,14 @@ def test_the_one_thing_that_arms_differ_in_is_their_factor(asked, factor, arms):
         ([FP16, "mobilenet_v3_small-int8"], ["model (toy_cnn, mobilenet_v3_small)", "precision"]),
         ([FP16, "--threads", "1,2", "--cpus", "0", "--cpus", "1"], ["threads (1, 2)", "cpus (0, 1)"]),
         ([FP16, "--sme2", "off,on", "--threads", "1,2"], ["threads (1, 2)", "sme2 (off, on)"]),
+        ([FP16, "--executorch", "1.5.0,1.5.1", "--threads", "1,2"], ["threads (1, 2)", "executorch (1.5.0"]),
+        ([FP16, "--executorch", "1.4.1,1.5.1"], ["ExecuTorch 1.4.1 has no C++ libraries", "1.5.0 or newer"]),
+        ([FP16, "--executorch", "1.5.0,1.5.1", "--runner", "source"], ["version of its checkout"]),
+        ([FP16, INT8, "--executorch", "1.5.0"], ["All arms have ExecuTorch 1.5.0", "differ in precision"]),
         ([FP16], ["nothing to compare"]),
         ([FP16, FP16], ["nothing to compare"]),
         ([FP16, "--threads", "2,2"], ["nothing to compare"]),
-        ([FP16, INT8, "--threads", "1,1"], ["4 arms, and 2 are different"]),
+        ([FP16, INT8, "--threads", "1,1"], ["4 arms, of which 2 are different"]),
         ([FP16, "no_such_model-fp16"], ["There is no model 'no_such_model'"]),
         ([FP16, "toy_cnn-fp12"], ["fp12"]),
         ([FP16, "missing.pte"], ["missing.pte"]),

@@ -22,7 +22,7 @@ class Device:
         self.asked: list[int] = []
         self.said: list[str] = []
         plan = plan_for("hardware", iterations=5, kernel_sampling_s=0.2, **wishes)
-        self.arm = Arm(ArmSpec(sme2, sme2), cast(Any, None), plan, "run", folder)
+        self.arm = Arm(ArmSpec(sme2, sme2), cast(Any, None), cast(Any, None), plan, "run", folder)
         self.bench = cast(Bench, SimpleNamespace(plan=plan, log=self.said.append))
         monkeypatch.setattr(one_pass, "_run_process", self._run)
         monkeypatch.setattr(one_pass, "_unsettled", self._unsettled)

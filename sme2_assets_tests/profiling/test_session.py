@@ -145,6 +145,23 @@ def test_arms_of_one_program_are_set_differently_and_compute_the_same(store, mod
         assert near.fault is None
 
 
+def test_a_program_that_another_version_refuses_names_the_version_and_leaves_nothing(
+    store, model, runner_binary, faulty_runner
+):
+    older = replace(
+        faulty_runner("echo 'sme2_runner: error: not a program' >&2; exit 3"), executorch_version="1.5.0"
+    )
+    specs = [ArmSpec("a", "off", runner=older), ArmSpec("b", "off")]
+    with pytest.raises(
+        Sme2Error, match=r"toy_cnn-fp32 with SME2 off and ExecuTorch 1\.5\.0, round 1"
+    ) as raised:
+        measure_session(
+            store, NativeTarget(HOST), model, same_runner(runner_binary), specs, SHORT, print, "executorch"
+        )
+    assert "another version may not run it" in str(raised.value)
+    assert finished_runs(store) == []
+
+
 def test_a_session_leaves_its_evidence_and_a_manifest_that_proves_it(store, model, runner_binary):
     [manifest] = measure(store, model, runner_binary)
     folder = store.run_dir(manifest.run_id)

@@ -1,7 +1,7 @@
 """What insights say. Every sentence of an insight is one of these, with the values that make it true.
 
-The predicates go back to the rows of `timeline`, `inferences` and `operator_facts`; disturbed rounds are left
-out of means, as everywhere. `$run_id` is the arm that the insight is about.
+The predicates go back to the rows of `timeline`, `inferences` and `operator_facts`; means leave out disturbed
+rounds, as everywhere. `$run_id` is the arm that the insight is about.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _EXECUTED = "on_sme_unit = 'on' AND sme2_evidence = 'executed'"
 _CALLS, _FRAMEWORK = "kind = 'delegate_overhead'", "kind = 'framework_overhead'"
 _IS_ON, _IS_UNKNOWN, _NOT_OFF = "on_sme_unit = 'on'", "on_sme_unit = 'unknown'", "on_sme_unit <> 'off'"
 _HERE = "backend = $backend AND delegate IS NOT DISTINCT FROM $delegate AND position = $position"
-# Differences that no one sees in the sentence.
+# Differences too small to show in the sentence.
 _NS, _SHARE = 1.0, 1e-6
 
 
@@ -23,7 +23,7 @@ def _rounds(run: str) -> str:
 
 
 def _inference(run: str = "run_id") -> str:
-    """Mean Method::execute of a run."""
+    """Mean time of Method::execute in a run."""
     return (
         f"(SELECT avg(execute_ns) FROM inferences WHERE run_id = ${run} AND pass = 'etdump' AND NOT "
         "is_warmup "
@@ -32,7 +32,7 @@ def _inference(run: str = "run_id") -> str:
 
 
 def _time(where: str, run: str = "run_id") -> str:
-    """Mean time of some rows in an inference of a run."""
+    """Mean time per inference of some rows of a run."""
     return (
         f"((SELECT coalesce(sum(duration_ns), 0) FROM timeline WHERE run_id = ${run} AND NOT is_warmup "
         f"AND round IN {_rounds(run)} AND {where}) / (SELECT count(*) FROM inferences WHERE run_id = ${run} "
@@ -52,7 +52,7 @@ def _fact(condition: str) -> str:
     return f"(SELECT bool_and({condition}) FROM operator_facts WHERE run_id = $run_id AND {_HERE})"
 
 
-# Times are of hardware or of a reference; what speaks of SME2 is never of a reference.
+# Times are from hardware or a reference; claims about SME2 are never made about a reference.
 _TIMED = "(SELECT fidelity <> 'emulated' FROM runs WHERE run_id = $run_id)"
 _HARDWARE = "(SELECT fidelity = 'hardware' FROM runs WHERE run_id = $run_id)"
 _NO_REFERENCE = "(SELECT fidelity <> 'reference' FROM runs WHERE run_id = $run_id)"
@@ -62,7 +62,7 @@ def _both(*conditions: str) -> str:
     return "SELECT " + " AND ".join(conditions)
 
 
-# What all numbers of an insight rest on.
+# What all the numbers of an insight rest on.
 _TRACED = "FROM inferences WHERE run_id = $run_id AND pass = 'etdump' AND NOT is_warmup"
 MEANS = Claim(
     "run {run_id} on {device}: means over {rounds} rounds{left_out}, {inferences} inferences with "
@@ -88,7 +88,7 @@ ONLY_KERNELS = Claim(
     "SELECT fidelity = 'emulated' FROM runs WHERE run_id = $run_id",
 )
 
-# What an insight can bring. Operators are named by delegate and position.
+# What acting on an insight can gain. Operators are identified by delegate and position.
 _AT = "list_contains($places, coalesce(delegate::VARCHAR, '') || '|' || position::VARCHAR)"
 _OPERATORS_AT = f"kind = 'operator' AND {_AT}"
 GAIN = Claim(
@@ -112,7 +112,7 @@ HEAVY = Claim(
         _TIMED,
         _is(f"{_time(_HERE)} / {_inference()}", "share", _SHARE),
         "$share > 0.05",
-        # Where XNNPACK has no name, its own stands behind that of the program.
+        # Where XNNPACK has no real name, the program's comes first and XNNPACK's follows in brackets.
         _fact("name = $name OR ends_with($name, ' (' || name || ')')"),
     ),
 )
@@ -160,7 +160,7 @@ NOT_MATRIX = Claim(
     _both(_NO_REFERENCE, _fact(f"category = $category AND NOT {_MATRIX}")),
 )
 ON_UNIT = Claim(
-    "It is not a missed kernel: it has one of SME2. ", _both(_NO_REFERENCE, _fact("on_sme_unit = 'on'"))
+    "It is not a missed kernel: it has an SME2 kernel. ", _both(_NO_REFERENCE, _fact("on_sme_unit = 'on'"))
 )
 _MISSED = f"FROM missed_sme2 WHERE run_id = $run_id AND {_HERE}"
 UNKNOWN_UNIT = Claim(
@@ -276,7 +276,7 @@ REST_UNDER_EMULATION = Claim(
 REST_NOT_SHOWN = Claim(
     "Nothing about the other {count} of {total} CONV and GEMM operators: only a run with SME2 on can "
     "tell, and "
-    "emulation has one.",
+    "an emulated one will do.",
     f"SELECT {_count(_MATRIX)} = $total AND (SELECT sme2 = 'off' FROM runs WHERE run_id = $run_id) "
     "AND NOT EXISTS (SELECT 1 FROM emulated_twin WHERE run_id = $run_id)",
 )
@@ -366,10 +366,10 @@ MATRIX_SAMPLES = Claim(
     f"FROM operator_facts WHERE run_id = $run_id AND {_MATRIX}",
 )
 
-# At most.
+# Upper bounds.
 _PART = _time("list_contains($categories, category)")
-# A ceiling must hold whatever the whole microseconds hide: it is never below what the times show. NULL is no
-# bound.
+# A ceiling must hold whatever the whole microseconds hide: it is never below what the times show. NULL means
+# no bound.
 _HOLDS = f"($speedup IS NULL OR $speedup * ({_inference()} - {_PART}) >= {_inference()} - {_NS})"
 CEILING = Claim(
     "Ceiling: if {part} took no time, at least {ms:.3f} ms would be left, {ceiling} at most",
@@ -384,7 +384,7 @@ PART = Claim(
     ),
 )
 NO_MORE = Claim("More than {ceiling} from {remedy}.", _both(_HARDWARE, _HOLDS))
-# What the operators that would be on the unit take now, and what would decide how long they take there.
+# How long the operators that would be on the unit take now, and what would decide how long they take there.
 _ON_UNIT = """(
     SELECT
         mean_ns,
@@ -423,7 +423,7 @@ _PROJECTED = _both(
     _is(_speedup_on_unit("peak_ns * idle + memory_ns + packing_ns"), "low", 1e-6),
 )
 PROJECTION = Claim(
-    "Projection, not a measurement: {low:.2f}x to {high:.2f}x, were the SME unit of an {unit} in this CPU",
+    "Projection, not a measurement: {low:.2f}x to {high:.2f}x, if this CPU had the SME unit of an {unit}",
     _PROJECTED,
 )
 ON_OTHER_UNIT = Claim(" With that of an {unit}: {low:.2f}x to {high:.2f}x.", _PROJECTED)
@@ -443,7 +443,7 @@ _EMULATED_ON = "SELECT fidelity = 'emulated' AND sme2 = 'on' FROM runs WHERE run
 SEEN_EMULATED = Claim("kernels seen in the emulated run {evidence_run_id}", _EMULATED_ON)
 ELIGIBLE = Claim("those that take SME2 kernels in the emulated run {evidence_run_id}", _EMULATED_ON)
 UNKNOWN_LEFT_OUT = Claim(
-    "; {count} of which it is unknown are left out",
+    "; {count} for which that is unknown are left out",
     "SELECT count(*) = $count FROM missed_sme2 WHERE run_id = $run_id AND on_sme_unit = 'unknown'",
 )
 _NOT_COUNTED = "(coalesce(macs, 0) = 0 OR input_shape IS NULL OR output_shape IS NULL)"
@@ -456,7 +456,9 @@ NOT_MORE = Claim(
     "given device, whose cores, caches and clocks are not this CPU's: measure there.",
     _PROJECTED,
 )
-OTHER_LAYOUT = Claim("Nothing in order and shape speaks against the other {count}.", "SELECT $count >= 0")
+OTHER_LAYOUT = Claim(
+    "Nothing in order or shape suggests that the other {count} could go.", "SELECT $count >= 0"
+)
 
 # Layout.
 LAYOUT = Claim(
