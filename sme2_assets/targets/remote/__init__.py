@@ -1,11 +1,11 @@
-"""A device behind a transport, whichever that is: adb and ssh are the two.
+"""A device behind any transport: adb and ssh are the two.
 
-`connection` is the transport: run, hold, push, pull, and what is said when it fails; `script` has the shell
-programs that run over there, and how a command is quoted. `facts` asks a device what it is, `workspace` sends
-files and runs commands, `target` makes sessions of all that. What only one kind of device has is in its own
-room: `android/`, `ssh/`.
+`connection` is the transport: run, hold, push, pull, and the errors when it fails; `script` has the shell
+programs that run on the device, and how a command is quoted. `facts` asks a device what it is, `workspace`
+sends files and runs commands, `target` builds sessions from these. What is specific to one kind of device is
+in its own package: `android/`, `ssh/`.
 
-On a device everything is below one folder:
+On a device everything is in one folder:
 
     store/<sha256>            every file that was ever sent, under the hash of its content
     programs/<sha256>/        links into the store, under the names that a program's files must have
@@ -13,5 +13,5 @@ On a device everything is below one folder:
     current                   the session that holds the device
 
 A session is held by a process on the device whose standard input is ours. When we end, die or lose the
-device, it removes the session's folder. So no file of an earlier session can be mistaken for one of this.
+device, it removes the session's folder. So no file of an earlier session can be mistaken for a current one.
 """

@@ -1,14 +1,14 @@
 """The transport to one device: commands that run on it, and files that go there and back.
 
-Belongs here: running, holding and killing commands, with each failure named for what it is; what a kind of
-transport has to say for that. Does not: the kinds (android/device, ssh/connection), what a measurement needs
-of a device (workspace, target).
+Belongs here: running, holding and killing commands, with a specific error for each failure; what a kind of
+transport must implement for that. Does not: the kinds (android/device, ssh/connection), what a measurement
+needs from a device (workspace, target).
 
-A transport's own exit code says too little: a cut connection can look like the end of a command. So every
+A transport's own exit code says too little: a broken connection can look like the end of a command. So every
 remote command is wrapped by a small program that reports its process when it begins and its exit code when it
-ends. Without the second report the connection was lost, whatever the transport says. The program also holds
+ends. Without the second report the connection was lost, whatever the transport says. The program also watches
 its standard input: when that ends, because we were killed, gave up or lost the device, it kills the command.
-Nothing keeps running on a device that nobody waits for.
+No command keeps running on a device once nobody waits for it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from sme2_assets.targets.remote.script import Script, shell_program
 
 FULL_REMEDY = "Free space on the device; `sme2 devices --clean` removes what sme2 has put there."
 
-#: How long a command that was given up may take to be gone.
+#: How long an abandoned command may take to end.
 _KILL_SECONDS = 10.0
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: A shell tells the death of a command by signal N as 128 + N; Linux has signals up to 64.
+#: A shell reports the death of a command by signal N as 128 + N; Linux has signals up to 64.
 _SIGNALS = range(129, 128 + 65)
 _REFUSALS = (
     "No such file or directory",
@@ -53,12 +53,12 @@ _KILL = shell_program("kill")
 
 @dataclass(frozen=True)
 class Held:
-    """A program on a device that runs until it is let go."""
+    """A program on a device that runs until it is released."""
 
     process: subprocess.Popen[bytes]
 
     def ended(self, within_s: float) -> bool:
-        """Whether it has ended by itself, and with it all that it held."""
+        """Whether it has ended by itself, and with it everything it held."""
         try:
             self.process.wait(timeout=within_s)
         except subprocess.TimeoutExpired:
@@ -66,7 +66,7 @@ class Held:
         return True
 
     def close(self) -> None:
-        """Ends its standard input and waits for it; without its device it has ended already."""
+        """Closes its standard input and waits for it; if its device is gone, it has already ended."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with contextlib.suppress(OSError):
@@ -80,7 +80,7 @@ class Held:
 
 
 class Refused(TargetUnavailable):
-    """The other side answered and does not let us in: waiting for it does not help."""
+    """The other side answered and does not let us in: waiting will not help."""
 
 
 class Connection(ABC):
@@ -92,7 +92,7 @@ class Connection(ABC):
 
     @abstractmethod
     def command(self, script: Script) -> list[str]:
-        """The command of this host that runs a program on the device, its standard streams ours."""
+        """The command on this host that runs a program on the device, with our standard streams."""
 
     @abstractmethod
     def push(self, local: Path, remote: str, *, timeout_s: float = 1800) -> None:
@@ -111,11 +111,11 @@ class Connection(ABC):
         """What to do about a connection that broke."""
 
     def refusal(self, said: str) -> Refused | None:
-        """What the transport's words mean where they say that it was not let in."""
+        """The error, if the transport's messages say that it was not let in."""
         return None
 
     def _not_begun(self, said: str) -> Sme2Error:
-        """Why a command did not begin, by all that the transport said."""
+        """Why a command did not begin, judging by everything the transport said."""
         return self.refusal(said) or ConnectionLost(
             f"The connection to {self.name} was lost before the device said that the command had begun "
             f"({last_words(said)}).",
@@ -139,9 +139,9 @@ class Connection(ABC):
         env: Mapping[str, str] | None = None,
         timeout_s: float,
     ) -> Completed:
-        """Runs a command on the device. Death by signal N is exit code -N, as subprocess has it.
+        """Runs a command on the device. Death by signal N is exit code -N, as in subprocess.
 
-        A command that outlives the time-out is killed over there: RunnerError. A lost connection is
+        A command that outlives the time-out is killed on the device: RunnerError. A lost connection is
         ConnectionLost.
         """
         words = command.argv() if isinstance(command, Script) else list(command)
@@ -162,7 +162,7 @@ class Connection(ABC):
         return Completed(words, _signal_or_code(code), _text(out), _text(err), time.monotonic() - started)
 
     def script(self, text: str, *arguments: str, timeout_s: float = 30) -> str:
-        """What a shell program of ours prints; RunnerError when it fails."""
+        """What one of our shell programs prints; RunnerError if it fails."""
         done = self.shell(Script(text, arguments), timeout_s=timeout_s)
         if done.returncode != 0:
             raise RunnerError(
@@ -172,10 +172,10 @@ class Connection(ABC):
         return done.stdout
 
     def hold(self, script: Script, *, ready: str, patience_s: float, on_line: Callable[[str], None]) -> Held:
-        """Starts a program that says `ready` on a line and then goes on until its standard input ends."""
+        """Starts a program that prints `ready` on a line and then runs until its standard input ends."""
         process = self._start(script, subprocess.STDOUT)
         held = Held(process)
-        # Reading a line cannot be interrupted; ending the program ends the reading.
+        # Reading a line cannot be interrupted, but killing the program ends it.
         timer = threading.Timer(patience_s, process.kill)
         timer.daemon = True
         timer.start()
@@ -196,9 +196,10 @@ class Connection(ABC):
         held.close()
         said = "\n".join(lines)
         if process.returncode == -9:
-            answer = last_words(said) or "no answer"
+            if not said:
+                raise TargetUnavailable(f"{self.name} gave no answer in {patience_s:.0f} s.", self.lost_remedy())
             raise TargetUnavailable(
-                f"{self.name} was still not free after {patience_s:.0f} s ({answer}).",
+                f"{self.name} was still not free after {patience_s:.0f} s ({last_words(said)}).",
                 "Wait for the other session to end, or stop it; `sme2 devices` shows who measures there.",
             )
         raise self._broken_off(said)
@@ -209,7 +210,7 @@ class Connection(ABC):
         said = last_words(said)
         what = f"{name!r} {verb} {self.name}: {said}"
         if not any(refusal in said for refusal in _REFUSALS):
-            # Not an answer of the device's file system, so the device was gone, at least for a moment.
+            # Not an answer from the device's file system, so the device was gone, at least for a moment.
             return ConnectionLost(what, self.lost_remedy())
         full = "No space" in said or "quota" in said
         return TargetUnavailable(what, FULL_REMEDY) if full else RunnerError(what, "Look at `sme2 devices`.")
@@ -244,11 +245,11 @@ class Connection(ABC):
         return int(found[1]), err[: begun.start()] + err[begun.end() : found.start()] + err[found.end() :]
 
     def _end(self, mark: str, err: bytes) -> None:
-        """Makes sure that a command which was given up is gone."""
+        """Makes sure that an abandoned command is gone."""
         begun = re.search(mark.encode() + rb" begin (\d+)\n", err)
         if begun is None:
             return
-        # The message of whoever gave up is the one that counts, also when the device is out of reach.
+        # The caller's own error is the one that counts, even if the device is out of reach.
         try:
             gone = (
                 self.shell(Script(_KILL, (begun[1].decode(), mark)), timeout_s=_KILL_SECONDS).returncode == 0
@@ -264,7 +265,7 @@ class Connection(ABC):
 
 def _communicate(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[int, bytes, bytes, bool]:
     """Exit code, both outputs, and whether the time was up. Standard input stays open until the end."""
-    # Out of reach of `communicate`, which would close it at once.
+    # Hidden from `communicate`, which would close it at once.
     held, process.stdin = process.stdin, None
     assert held is not None
     try:
@@ -298,6 +299,6 @@ def _text(raw: bytes) -> str:
 
 
 def last_words(text: str) -> str:
-    """The end of what a program said, on one line."""
+    """The end of a program's output, on one line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return "; ".join(lines[-2:])[-400:]

@@ -1,10 +1,10 @@
-"""What a remote device says about itself: what it is, and in what state.
+"""What a remote device says about itself: what it is, and what state it is in.
 
 Belongs here: asking it without root, in one round trip, and reading its answer with the functions that read
 this host. Does not: how it is reached (connection), changing anything on it (power).
 
 A device is asked for a few properties and files. Whatever it does not have, or does not let a shell read, is
-None: `getprop` and `dumpsys` are missing on anything but Android, and phones differ in what they hide.
+None: only Android has `getprop` and `dumpsys`, and phones differ in what they hide.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from sme2_assets.targets.reading import integer, printable_name
 from sme2_assets.targets.remote.connection import Connection
 from sme2_assets.targets.remote.script import shell_program
 
-# Every Linux counts CPU time for user space in hundredths of a second.
+# Every Linux reports CPU time to user space in hundredths of a second.
 _TICK_HZ = 100
 _PATIENCE_S = 60.0
 _THERMAL_STATUS = ("none", "light", "moderate", "severe", "critical", "emergency", "shutdown")
 _CPU_TEMPERATURE = 0
 
-# A folder's name may contain a colon, so a path ends with the first one after a name that was asked for.
+# A folder's name may contain a colon, so a path ends at the first one after a file name that was asked for.
 _LISTED = re.compile(
     r"/(sys/(?:[\w.:@+-]+/)*(?:online|cpu_capacity|\w+_freq|scaling_governor|\w+_count|type|temp"
     r"|trip_point_\d+_(?:type|temp)|cur_state|scope|capacity)):(.*)"
@@ -52,17 +52,17 @@ _STATE = shell_program("sections", "state")
 
 
 def device_facts(device: Connection) -> MachineFacts:
-    """The facts of a device, by one round trip."""
+    """The facts of a device, in one round trip."""
     return facts_of(ask(device, FACTS), device.name)
 
 
 def facts_of(answer: dict[str, str], serial: str) -> MachineFacts:
-    """What a device's answer says; `serial` tells it apart where it has no number of its own."""
+    """What a device's answer says; `serial` identifies it if it has no number of its own."""
     cpuinfo = answer.get("cpuinfo", "")
     clusters, _ = _clusters(answer)
     cores = sum(cluster.count or 0 for cluster in clusters)
     battery = parse_battery(answer.get("battery", ""))
-    # The same phone by cable and by network has one serial number of its own and two for adb.
+    # The same phone on a cable and on the network has one serial number of its own, but two for adb.
     serial = _known(answer.get("ro.serialno")) or serial
     release = _known(answer.get("ro.build.version.release"))
     return MachineFacts(
@@ -85,7 +85,7 @@ def facts_of(answer: dict[str, str], serial: str) -> MachineFacts:
 
 
 def device_cpus(device: Connection, choice: str) -> tuple[int, ...]:
-    """The CPUs that a choice means on a device, among those that its shell may use now."""
+    """The CPUs that a choice refers to on a device, among those that its shell may use now."""
     answer = ask(device, FACTS)
     clusters, online = _clusters(answer)
     everything = {cpu for cluster in clusters for cpu in cluster.cpus}
@@ -95,9 +95,9 @@ def device_cpus(device: Connection, choice: str) -> tuple[int, ...]:
 
 
 def device_snapshot(device: Connection, sample_s: float = 0.2) -> Snapshot:
-    """The state of a device during one short sample, by one round trip.
+    """The state of a device during one short sample, in one round trip.
 
-    Own processes are those below the daemon that serves us (adbd, sshd): commands of ours, and whatever else
+    Our own processes are those below the daemon that serves us (adbd, sshd): our commands, and whatever else
     it runs there.
     """
     pause_s = max(sample_s, SHORTEST_SAMPLE_S)
@@ -109,7 +109,7 @@ def device_snapshot(device: Connection, sample_s: float = 0.2) -> Snapshot:
     status, cpu_c = parse_thermal_service(answer.get("thermal", ""))
     sensors = replace(
         sensors,
-        # Android's own list says which sensors are the CPU's; the hottest file may be that of a charger.
+        # Android's own list says which sensors are the CPU's; the hottest file may belong to a charger.
         temperature_c=sensors.temperature_c if cpu_c is None else cpu_c,
         throttled=[*_status_hints(status), *sensors.throttled],
         battery=parse_battery(answer.get("battery", "")) or sensors.battery,
@@ -129,14 +129,14 @@ def parse_battery(text: str) -> Battery | None:
     plugged = next((name.lower() for name, state in sources.items() if state == "true"), None)
     return Battery(
         level_percent=None if level is None else min(round(100 * level / scale), 100),
-        # Tenths of a degree. Some boards without a sensor say 0, which no phone in use has.
+        # Tenths of a degree. Some boards without a sensor report 0, which no phone in use has.
         temperature_c=tenths / 10 if tenths and 0 < tenths < 1500 else None,
         plugged=plugged or ("no" if any(sources.values()) else None),
     )
 
 
 def parse_thermal_service(text: str) -> tuple[int | None, float | None]:
-    """`dumpsys thermalservice`: Android's thermal status, and the hottest CPU temperature it reads now.
+    """`dumpsys thermalservice`: Android's thermal status, and the hottest current CPU temperature.
 
     It also lists temperatures of the last event, perhaps hours old, and thresholds; those are not readings.
     """
@@ -162,7 +162,7 @@ def parse_allowed(status: str) -> tuple[int, ...]:
 
 
 def ask(device: Connection, program: str, *arguments: str) -> dict[str, str]:
-    """The sections of what a device answers."""
+    """The sections of a device's answer."""
     mark = f"sme2-{secrets.token_hex(8)}"
     text = device.script(program, mark, *arguments, timeout_s=_PATIENCE_S)
     sections = {}
@@ -175,7 +175,7 @@ def ask(device: Connection, program: str, *arguments: str) -> dict[str, str]:
 
 @contextmanager
 def _mirrored(listing: str) -> Iterator[Path]:
-    """A temporary folder with the files of an answer of `grep -H`, as the readers of this host want them."""
+    """A temporary folder with the files from a `grep -H` answer, laid out as on a host."""
     with tempfile.TemporaryDirectory(prefix="sme2-device-") as folder:
         root = Path(folder)
         for line in listing.splitlines():
@@ -205,7 +205,7 @@ def _reading(answer: dict[str, str], moment: str) -> Reading:
 
 
 def _root_of(stats: Iterable[bytes], own: int) -> int:
-    """The daemon: the first ancestor of our shell outside its session. Each command has a new one."""
+    """The daemon: the first ancestor of our shell outside its session. Each command has a new session."""
     processes = {process.pid: process for raw in stats if (process := parse_process_stat(raw, _TICK_HZ))}
     pid = own
     for _ in range(len(processes)):
@@ -231,14 +231,14 @@ def _os_name(answer: dict[str, str]) -> str:
 
 
 def _known(text: str | None) -> str | None:
-    """A property as one printable line; None where Android has none."""
+    """A property as one printable line; None if Android has none."""
     line = (text or "").strip()
     return printable_name(line, 200) if line and line.lower() != "unknown" else None
 
 
 def _joined(*parts: str | None) -> str | None:
     known = [name for part in parts if (name := _known(part))]
-    # Many makers put their name into the model's.
+    # Many manufacturers put their name into the model's.
     if len(known) == 2 and known[1].lower().startswith(known[0].lower()):
         known = known[1:]
     return " ".join(known) or None

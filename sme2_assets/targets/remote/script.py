@@ -19,7 +19,7 @@ _MAX_COMMAND_BYTES = 60_000
 
 
 def shell_program(*names: str) -> str:
-    """The text of `scripts/<name>.sh`; of several, joined, so that the last can use the others."""
+    """The text of `scripts/<name>.sh`; several are joined, so that the last can use the others."""
     folder = resources.files(__package__) / "scripts"
     return "".join((folder / f"{name}.sh").read_text(encoding="utf-8") for name in names)
 

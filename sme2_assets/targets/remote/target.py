@@ -1,4 +1,4 @@
-"""A remote device as a target: its sessions, and how it comes back. What differs by kind is in the kinds."""
+"""A remote device as a target: its sessions, and how it comes back. Subclasses have what differs by kind."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ _CLEAN = shell_program("sessions", "clean")
 
 
 class RemoteTarget(Target):
-    """One device behind a transport; `address` is the name by which people mean it."""
+    """One device behind a transport; `address` is the name people use for it."""
 
     bundled = True
-    #: Where people look at the state of its connection.
+    #: Where to look at the state of its connection.
     look: ClassVar[str]
     address: str
 
     def __init__(self) -> None:
         self._log: Log = lambda message: None
-        # Who answered when the lease began: an address on a network can become another device's.
+        # Which device answered when the lease began: a network address can become another device's.
         self._identity: str | None = None
-        # Sessions that may still be held over there because the connection was lost.
+        # Sessions that may still be held on the device because the connection was lost.
         self._sessions: list[str] = []
 
     @property
@@ -56,11 +56,11 @@ class RemoteTarget(Target):
     @property
     @abstractmethod
     def root(self) -> str:
-        """The folder on the device below which everything lies."""
+        """The folder on the device that holds everything."""
 
     @abstractmethod
     def _reconnected(self) -> str:
-        """Nothing when the device answers; else in which state it is, after asking for a new connection."""
+        """Empty if the device answers; otherwise its state, after a new connection was requested."""
 
     def facts(self) -> MachineFacts:
         return device_facts(self.handle)
@@ -106,14 +106,14 @@ class RemoteTarget(Target):
             yield workspace
             self._log(f"{self.device}: {workspace.bytes_pushed / 1e6:.1f} MB pushed in this session")
         finally:
-            # Never in the way of what ended the session: what is left is removed when the next one begins.
+            # Never hides the error that ended the session: anything left is removed when the next one begins.
             holder.close()
 
     def _prepare(self, workspace: RemoteWorkspace) -> None:
-        """What has to be on the device besides a program."""
+        """Puts on the device what is needed besides a program."""
 
     def recover(self, patience_s: float, log: Log) -> None:
-        """Waits until the device answers, asking for a new connection; ends what is left of our sessions."""
+        """Waits until the device answers, requesting new connections; ends what is left of our sessions."""
         deadline_s = time.monotonic() + patience_s
         reason = ""
         while True:
@@ -145,24 +145,24 @@ class RemoteTarget(Target):
             time.sleep(_RECOVER_PAUSE_S)
 
     def _who(self) -> str:
-        """What tells devices apart."""
+        """An identifier of the device."""
         return self.handle.script(_IDENTITY)
 
     def _end_sessions(self) -> None:
-        """Also where the device has not noticed yet that the connection is gone, as after a loss of Wi-Fi."""
+        """Also if the device has not noticed yet that the connection is gone, as after losing Wi-Fi."""
         for name in list(self._sessions):
             half = len(name) // 2
             self.handle.script(_END_SESSION, self.root, name[:half], name[half:])
             self._sessions.remove(name)
 
     def space(self) -> tuple[int | None, int]:
-        """Bytes that are free where our folder is or would be, and bytes that it takes."""
+        """Bytes free where our folder is or would be, and bytes that it takes up."""
         answer = self.handle.script(_SPACE, self.root, timeout_s=SETUP_SECONDS)
         df, _, kib = answer.rpartition("stored ")
         return free_bytes(df), int(kib.strip() or 0) * 1024
 
     def clean(self) -> int:
-        """Removes everything of ours from the device; gives the bytes that were freed."""
+        """Removes everything of ours from the device; returns the bytes that were freed."""
         answer = self.handle.script(_CLEAN, self.root, timeout_s=SETUP_SECONDS).strip()
         if answer.startswith("held by"):
             raise TargetUnavailable(
@@ -172,5 +172,5 @@ class RemoteTarget(Target):
 
 
 def _host_name() -> str:
-    """A part of a session's name, for the people who wonder who uses the device."""
+    """A part of a session's name, for people who wonder who is using the device."""
     return re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname()).strip("-")[:24] or "host"

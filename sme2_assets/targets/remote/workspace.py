@@ -1,4 +1,4 @@
-"""The folder of one session on a device: files go into a store under their hash, nothing is sent twice."""
+"""The folder of one session on a device: files go into a store under their hash, so nothing is sent twice."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from sme2_assets.targets.remote.script import Script, shell_program
 
 Log = Callable[[str], None]
 
-#: What a device must keep free beyond what is sent to it: results are written there too.
+#: How much a device must keep free beyond what is sent to it: results are written there too.
 SPARE_BYTES = 64 * 2**20
 #: How long the end of a session may take to be noticed after a failure.
 _NOTICE_SECONDS = 0.5
-#: How long a step on the device may take that is not a measurement.
+#: How long a step on the device other than a measurement may take.
 SETUP_SECONDS = 120.0
 
 _MISSING = shell_program("missing")
@@ -36,7 +36,7 @@ _RUN = shell_program("run")
 
 
 def root_folder(variable: str, default: str) -> str:
-    """The folder on a device below which everything lies."""
+    """The folder on a device that holds everything."""
     named = os.environ.get(variable) or default
     path = PurePosixPath(named)
     if not path.is_absolute() or ".." in path.parts or path == PurePosixPath("/"):
@@ -75,14 +75,14 @@ class RemoteWorkspace(Workspace):
 
     @contextmanager
     def _holding(self) -> Iterator[None]:
-        """Nothing counts that was done while the device was not held.
+        """Rejects anything done while the device was not held.
 
-        A transport may connect again by itself, and others may have measured meanwhile.
+        A transport may reconnect by itself, and others may have measured in between.
         """
         try:
             yield
         except RunnerError as error:
-            # What broke the connection may be known here before the end of what it carried.
+            # A failed command may be noticed before the end of the session that caused it.
             if isinstance(error, ConnectionLost) or not self.held.ended(within_s=_NOTICE_SECONDS):
                 raise
             raise self._lost() from error
@@ -133,7 +133,7 @@ class RemoteWorkspace(Workspace):
     def get(self, name: str, local: Path) -> None:
         remote = self.path(name)
         local.parent.mkdir(parents=True, exist_ok=True)
-        # Under its final name only when it is whole.
+        # Under its final name only when it is complete.
         with tempfile.TemporaryDirectory(prefix=".pull-", dir=local.parent) as staging:
             pulled = Path(staging) / "pulled"
             try:
@@ -163,7 +163,7 @@ class RemoteWorkspace(Workspace):
         return _Sent(path, self._hashes[key], state.st_size)
 
     def _send(self, files: Sequence[_Sent]) -> None:
-        """Brings into the store what is not there; whatever is, was checked by its hash in this session."""
+        """Sends what the store does not have; anything it has was checked by its hash in this session."""
         asked = {sent.sha256: sent for sent in files if sent.sha256 not in self._there}
         if not asked:
             return
@@ -202,13 +202,13 @@ class RemoteWorkspace(Workspace):
 
 
 def free_bytes(df: str) -> int | None:
-    """What `df -Pk` says of the last file system it lists."""
+    """What `df -Pk` says about the last file system it lists."""
     found = re.findall(r"\s(\d+)\s+(\d+)\s+(-?\d+)\s+(?:\d+%|-)\s", df)
     return max(0, int(found[-1][2])) * 1024 if found else None
 
 
 def _inside(name: str) -> str:
-    """A name that stays below the folder it is used in."""
+    """The name, if it stays inside the folder it is used in; otherwise an error."""
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts or path == PurePosixPath(".") or "\0" in name:
         raise Sme2Error(f"{name!r} does not name a file inside a session's folder.", "Choose a plain name.")
@@ -216,7 +216,7 @@ def _inside(name: str) -> str:
 
 
 def _require_machine(program: Path, arch: str) -> None:
-    """A program for another CPU would fail on the device in words that nobody understands."""
+    """A program for another CPU would fail on the device with an obscure error."""
     machine = machine_of(program)
     if machine not in (None, MACHINES.get(arch)):
         raise RunnerError(
