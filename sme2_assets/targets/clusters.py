@@ -4,8 +4,8 @@ Belongs here: grouping CPUs by what the kernel says about them, naming the group
 Does not: binding a process to CPUs, which the runner does itself.
 
 Names are ranks by speed on this machine: the fastest of three or more kinds is `prime`, the slowest
-`efficiency`, all between `performance`; two kinds are `performance` and `efficiency`; one kind is `all`. What
-cannot be ranked is `all` too: an unknown core is not called an efficiency core.
+`efficiency`, all in between `performance`; two kinds are `performance` and `efficiency`; one kind is `all`.
+CPUs that cannot be ranked are `all` too: an unknown core is not called an efficiency core.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EVERY_CPU = "all"
 MOST_CPUS = 1024
 
 _ARM = "0x41"
-# Part numbers of Arm Ltd. that /proc/cpuinfo gives without a name.
+# Part numbers of Arm Ltd., which /proc/cpuinfo gives without a name.
 _ARM_CORES = {
     0xD03: "Cortex-A53",
     0xD05: "Cortex-A55",
@@ -59,7 +59,7 @@ _ARM_CORES = {
     0xD8E: "Neoverse-N3",
     0xD90: "C1-Premium",
 }
-# Which of two cores of one chip is the faster, by family; for devices that hide frequency and capacity.
+# Which of two cores of one chip is faster, by family; for devices that hide frequency and capacity.
 _FAMILIES = (
     ("Cortex-A53", "Cortex-A55", "Cortex-A510", "Cortex-A520", "C1-Nano"),
     (
@@ -102,7 +102,7 @@ class Cpu:
 
 
 def read_clusters(proc_root: Path, sys_root: Path) -> tuple[Cluster, ...]:
-    """The clusters of a machine whose `/proc` and `/sys` (or copies of them) are there."""
+    """The clusters of the machine with these `/proc` and `/sys` folders, or copies of them."""
     cores = parse_cores(text_of(proc_root / "cpuinfo"))
     folder = sys_root / "devices" / "system" / "cpu"
     numbers = {int(path.name[3:]) for path in folder.glob("cpu[0-9]*") if path.name[3:].isdecimal()}
@@ -118,16 +118,16 @@ def read_clusters(proc_root: Path, sys_root: Path) -> tuple[Cluster, ...]:
 
 
 def read_online(sys_root: Path) -> tuple[int, ...] | None:
-    """CPUs that can run something now; None where the kernel does not tell."""
+    """CPUs that can run something now; None where the kernel does not say."""
     return parse_cpu_list(text_of(sys_root / "devices" / "system" / "cpu" / "online")) or None
 
 
 def clusters_of(cpus: Iterable[Cpu]) -> tuple[Cluster, ...]:
-    """CPUs grouped by kind, the fastest first. A CPU of which nothing is known (offline) is in none."""
+    """CPUs grouped by kind, the fastest first. A CPU with nothing known about it (offline) is left out."""
     listed = list(cpus)
     known = [cpu for cpu in listed if cpu.capacity is not None or cpu.max_khz is not None]
     if known:
-        # A key with a gap in it would rank a CPU by what is not known of it.
+        # With a gap in the key, a CPU would be ranked by what is not known about it.
         with_capacity = all(cpu.capacity is not None for cpu in known)
         with_speed = all(cpu.max_khz is not None for cpu in known)
         if with_capacity or with_speed:
@@ -147,14 +147,14 @@ def clusters_of(cpus: Iterable[Cpu]) -> tuple[Cluster, ...]:
 
 
 def chosen_cpus(choice: str, clusters: Sequence[Cluster], online: Sequence[int]) -> tuple[int, ...]:
-    """The CPUs that a choice means: `prime`, `performance,prime`, `all`, `0-3,7` or `0xf0`."""
+    """The CPUs that a choice refers to: `prime`, `performance,prime`, `all`, `0-3,7` or `0xf0`."""
     text = choice.strip().lower()
     cpus: set[int] = set()
     for part in text.split(","):
         cpus |= _part(part.strip(), choice, clusters, online)
     if unknown := sorted(cpus - set(online)):
         there = {cpu for cluster in clusters for cpu in cluster.cpus}
-        which = "offline" if there.issuperset(unknown) else "not online, or not there"
+        which = "offline" if there.issuperset(unknown) else "not online, or nonexistent"
         raise Sme2Error(
             f"{_cpus_text(unknown)} of the choice {choice!r} {'is' if len(unknown) == 1 else 'are'} {which}.",
             f"Online: {cpu_list(online)}. {_choices_text(clusters)}",
@@ -188,7 +188,7 @@ def cpu_list(cpus: Iterable[int]) -> str:
 
 
 def parse_cores(cpuinfo: str) -> dict[int, str]:
-    """The core of each CPU, by `/proc/cpuinfo`; only CPUs that are online are in it."""
+    """The core of each CPU, from `/proc/cpuinfo`, which has only CPUs that are online."""
     cores = {}
     for block in re.split(r"\n\s*\n", cpuinfo):
         fields = dict(re.findall(r"^([^:\n]+?)[ \t]*:[ \t]*(.*?)[ \t]*$", block, re.MULTILINE))
@@ -201,20 +201,20 @@ def parse_cores(cpuinfo: str) -> dict[int, str]:
 
 
 def parse_features(cpuinfo: str) -> tuple[str, ...]:
-    """The CPU features that all CPUs have; a process may be moved to any of them."""
+    """The features that all CPUs have; a process may be moved to any of them."""
     lines = re.findall(r"^(?:Features|flags)[ \t]*:[ \t]*(.*)$", cpuinfo, re.MULTILINE)
     common = set.intersection(*(set(line.split()) for line in lines)) if lines else set()
     return tuple(dict.fromkeys(name for name in (lines[0].split() if lines else ()) if name in common))
 
 
 def parse_vector_bits(text: str) -> int | None:
-    """`/proc/sys/abi/sme_default_vector_length`, which is there on a CPU with SME alone; in bytes."""
+    """From `/proc/sys/abi/sme_default_vector_length`, in bytes, which exists only on a CPU with SME."""
     count = _positive(text)
     return count * 8 if count is not None and 16 <= count <= 256 else None
 
 
 def core_name(implementer: str, part: str) -> str | None:
-    """The name of a core by its numbers in `/proc/cpuinfo`; the numbers where it is not known."""
+    """The name of a core from its numbers in `/proc/cpuinfo`; the numbers if it is not known."""
     if not re.fullmatch(r"0x[0-9a-fA-F]{1,4}", part) or not implementer:
         return None
     if implementer.lower() == _ARM and int(part, 16) in _ARM_CORES:
@@ -223,7 +223,7 @@ def core_name(implementer: str, part: str) -> str | None:
 
 
 def cpu_text(clusters: Sequence[Cluster]) -> str | None:
-    """The cores of a machine in one line: `1x Cortex-X4 + 3x Cortex-A720`; just the name of a single kind."""
+    """The cores of a machine on one line: `1x Cortex-X4 + 3x Cortex-A720`; just the name of a single kind."""
     cores = [cluster.core for cluster in clusters]
     if not cores or any(core is None for core in cores):
         return None
@@ -233,7 +233,7 @@ def cpu_text(clusters: Sequence[Cluster]) -> str | None:
 
 
 def cpu_name(cpuinfo: str, clusters: Sequence[Cluster]) -> str | None:
-    """What a Linux machine calls its CPU, or its cores where it has no name for it."""
+    """What a Linux machine calls its CPU, or its cores if it has no name for it."""
     if named := re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE):
         return named[1].strip()
     return cpu_text(clusters) or next(iter(parse_cores(cpuinfo).values()), None)
@@ -249,7 +249,7 @@ def _part(part: str, choice: str, clusters: Sequence[Cluster], online: Sequence[
         return set(online)
     named = {cpu for cluster in clusters if cluster.name == part for cpu in cluster.cpus}
     if named:
-        # A cluster means those of it that can run: phones switch cores off to save power.
+        # A cluster's name refers to those of its CPUs that are online: phones switch cores off to save power.
         if awake := named & set(online):
             return awake
         raise Sme2Error(f"All CPUs of {part!r} ({cpu_list(named)}) are offline.", _choices_text(clusters))

@@ -1,7 +1,7 @@
-"""A program of this host that may have been given a hostile file: bounded in time, memory and output.
+"""A program on this host that may have been given a hostile file: bounded in time, memory and output.
 
-It is the first to go when memory runs out, leaves no core file, ends with this process (the runner asks for
-that itself, `native/src/parent.h`), and holds the leases of this process for as long as it runs.
+It is the first to be killed when memory runs out, leaves no core file, ends with this process (the runner
+asks for that itself, `native/src/parent.h`), and holds the leases of this process for as long as it runs.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sme2_assets.targets.lease import held_leases
 
 #: A FlatBuffer, and so a trace, ends at 2 GiB; nothing that the runner writes is larger than twice that.
 LARGEST_FILE_BYTES = 4 << 30
-#: What a program may say. A run says a few lines; ExecuTorch says more when every operator complains.
+#: How much a program may print. A run prints a few lines; ExecuTorch more when every operator complains.
 MOST_WORDS_BYTES = 16 << 20
 
 
 def run_contained(
     command: Sequence[str], env: Mapping[str, str], folder: Path, timeout_s: float
 ) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error; RunnerError when it exceeds the time or the output."""
+    """Exit code, standard output and standard error; RunnerError if it exceeds the time or output limit."""
     leases = held_leases()
     try:
         process = subprocess.Popen(
@@ -56,7 +56,7 @@ def run_contained(
 
 
 def _limit(pid: int) -> None:
-    """From outside, because an emulator does not pass on what its program asks for."""
+    """Sets limits from outside, because an emulator does not pass on those its program asks for."""
     if sys.platform != "linux":
         return
     import resource
@@ -67,7 +67,7 @@ def _limit(pid: int) -> None:
         resource.RLIMIT_FSIZE: LARGEST_FILE_BYTES,
         resource.RLIMIT_CORE: 0,
     }
-    # One that has ended needs no limits.
+    # A process that has ended needs no limits.
     with contextlib.suppress(ProcessLookupError, FileNotFoundError, PermissionError):
         for kind, most in limits.items():
             _, hard = resource.prlimit(pid, kind)
@@ -94,7 +94,7 @@ def _words(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, by
                     waiting.unregister(key.fd)
                 if len(said[key.fd]) > MOST_WORDS_BYTES:
                     raise RunnerError(
-                        f"The runner said more than {MOST_WORDS_BYTES >> 20} MiB and was killed.",
+                        f"The runner printed more than {MOST_WORDS_BYTES >> 20} MiB and was killed.",
                         "The model's file may be damaged: export it again.",
                     )
     process.wait(max(deadline - time.monotonic(), 0))

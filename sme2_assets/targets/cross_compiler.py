@@ -1,11 +1,11 @@
-"""A C++ compiler for aarch64 Linux on a host of another CPU: an installed one, or one fetched without root.
+"""A C++ compiler for aarch64 Linux on a host with another CPU: an installed one, or one fetched without root.
 
-Belongs here: where it comes from, and whether it works, which is tried by one compile before anybody relies
-on it. Such a host can use the emulated platform and Android devices only with it. What is built with it is
-told in `runner/`.
+Belongs here: where it comes from, and whether it works, which is tested by compiling something before it is
+used. Such a host needs it for the emulated platform and for Android devices. `runner/` has what is built with
+it.
 
-The compiler is one that is installed, else Debian's or Ubuntu's package, unpacked into the tools folder.
-Either brings the C and C++ libraries that the runner is linked with.
+The compiler is an installed one, otherwise Debian's or Ubuntu's package, unpacked into the tools folder.
+Either includes the C and C++ libraries that the runner is linked with.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Log = Callable[[str], None]
 _COMPILERS = ("aarch64-linux-gnu-g++", "aarch64-unknown-linux-gnu-g++", "aarch64-none-linux-gnu-g++")
 _PACKAGE = "g++-aarch64-linux-gnu"
 _COMPILE_SECONDS = 120
-# Takes the compiler, its assembler and linker, and the C and C++ libraries.
+# Exercises the compiler, its assembler and linker, and the C and C++ libraries.
 _PROGRAM = """\
 #include <string>
 int main(int count, char**) { return std::to_string(count).size() == 1 ? 0 : 1; }
@@ -40,7 +40,7 @@ int main(int count, char**) { return std::to_string(count).size() == 1 ? 0 : 1; 
 
 @dataclass(frozen=True)
 class CrossCompiler:
-    """How a C++ compiler for aarch64 Linux is called."""
+    """How to run a C++ compiler for aarch64 Linux."""
 
     command: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class CrossCompiler:
 def library_of(
     compiler: tuple[str, ...], name: str, variables: Mapping[str, str] | None = None
 ) -> Path | None:
-    """The file of a library that a compiler links with; None when it has none of that name."""
+    """The file of a library that a compiler links with; None if it has none of that name."""
     done = subprocess.run(
         [*compiler, f"-print-file-name={name}"],
         env={**os.environ, **(variables or {})},
@@ -62,15 +62,15 @@ def library_of(
         timeout=60,
         check=False,
     )
-    # A compiler that does not know a library answers with the name alone.
+    # A compiler that does not know a library answers with just the name.
     path = Path(done.stdout.strip())
     return path.resolve() if path.is_absolute() and path.is_file() else None
 
 
 def find_cross_compiler(tools: Path, *, log: Log, fetched: bool = False) -> CrossCompiler:
-    """An installed compiler, else the distribution's, unpacked into `tools`; in either case one that works.
+    """An installed compiler, otherwise the distribution's, unpacked into `tools`; either is known to work.
 
-    `fetched` takes the package's even where one is installed.
+    `fetched` uses the package's even where one is installed.
     """
     installed, passed_over = (None, "") if fetched else _installed_compiler(tools)
     if installed is not None:
@@ -102,7 +102,7 @@ def compiler_availability(tools: Path) -> Availability:
         if not fault:
             return Availability(True, f"{_PACKAGE}, fetched before and tried")
         return Availability(False, f"{_does_not_work(fault)}.{behind}", cross_compiler_remedy())
-    what = f"there is no compiler for aarch64 Linux, which its runner is built with.{behind}"
+    what = f"there is no compiler for aarch64 Linux to build its runner with.{behind}"
     if all(shutil.which(program) for program in PROGRAMS):
         return Availability(False, what, "Run `sme2 emulator`, which fetches one without root (65 MB).")
     return Availability(False, what, cross_compiler_remedy())
@@ -117,13 +117,13 @@ def _does_not_work(fault: str) -> str:
 
 
 def _installed_compiler(tools: Path) -> tuple[CrossCompiler | None, str]:
-    """The first on PATH that brings the C library and works; else None, and why one was passed over."""
+    """The first on PATH that has the libraries and works; otherwise None, and why any were passed over."""
     passed_over = []
     for name in _COMPILERS:
         if found := shutil.which(name):
             compiler = CrossCompiler((found,))
             if not compiler.library("libc.so.6") or not compiler.library("libstdc++.so.6"):
-                passed_over.append(f"{found}, which brings no C or C++ library")
+                passed_over.append(f"{found}, which has no C or C++ library")
             elif fault := _fault(compiler, tools):
                 passed_over.append(f"{found}, which does not work: {fault}")
             else:
@@ -135,7 +135,7 @@ def _installed_compiler(tools: Path) -> tuple[CrossCompiler | None, str]:
 
 
 def _fault(compiler: CrossCompiler, tools: Path) -> str:
-    """Why it cannot build a program for aarch64 Linux; empty when it can. That it can is remembered."""
+    """Why it cannot build a program for aarch64 Linux; empty if it can. Success is remembered."""
     remembered = tools / "cross-compiler.works"
     key = _identity(compiler, tools)
     with contextlib.suppress(OSError):
@@ -143,14 +143,14 @@ def _fault(compiler: CrossCompiler, tools: Path) -> str:
             return ""
     fault = _try_out(compiler)
     if not fault:
-        # Where nothing can be written it is tried again next time.
+        # If nothing can be written, it is tried again next time.
         with contextlib.suppress(OSError):
             write_text_atomically(remembered, key + "\n")
     return fault
 
 
 def _identity(compiler: CrossCompiler, tools: Path) -> str:
-    """Another program, or the same of other packages, is another compiler."""
+    """Changes with the program, and with the packages it came from."""
     program = Path(compiler.command[0])
     try:
         stat = program.stat()
@@ -161,7 +161,7 @@ def _identity(compiler: CrossCompiler, tools: Path) -> str:
 
 
 def _try_out(compiler: CrossCompiler) -> str:
-    """Compiles and links a program; tells what went wrong."""
+    """Compiles and links a program; returns what went wrong, or nothing."""
     with tempfile.TemporaryDirectory(prefix="sme2-cross-") as folder:
         source, program = Path(folder) / "program.cpp", Path(folder) / "program"
         source.write_text(_PROGRAM)
@@ -184,12 +184,12 @@ def _try_out(compiler: CrossCompiler) -> str:
         return "" if machine_of(program) == AARCH64 else "what it builds is not for aarch64"
 
 
-# One that was fetched
+# A fetched one
 
 
 def _unpacked_compiler(folder: Path) -> CrossCompiler:
     compiler = folder / "usr" / "bin" / _COMPILERS[0]
-    # `-B`, so that its own assembler and linker are taken, not those of the host.
+    # `-B`, so that its own assembler and linker are used, not those of the host.
     command = (str(compiler), f"--sysroot={folder}", f"-B{folder}/usr/bin/aarch64-linux-gnu-")
     libraries = [str(libraries_the_host_lacks(folder)), os.environ.get("LD_LIBRARY_PATH", "")]
     return CrossCompiler(command, {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries))})

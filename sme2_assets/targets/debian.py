@@ -1,10 +1,10 @@
-"""Files out of Debian packages, without root and without touching the machine.
+"""Files from Debian packages, without root and without touching the machine.
 
-Here belongs everything that knows apt and dpkg. What is done with the files belongs to those who ask.
+Belongs here: everything that knows apt and dpkg. Does not: what is done with the files.
 
 Packages come from the mirror this machine already uses, from any suite and for any architecture. apt gets
-a source list, lists folder, cache and state of its own, so neither the machine's package database nor any
-setting of it is touched, while its proxies, credentials and keyrings still apply. Signatures stay verified.
+its own source list, lists folder, cache and state, so neither the machine's package database nor any of its
+settings are touched, while its proxies, credentials and keyrings still apply. Signatures are still verified.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from sme2_assets.store import one_at_a_time
 Log = Callable[[str], None]
 
 PROGRAMS = ("apt-get", "apt-cache", "dpkg-deb")
-#: Where the distributions' own packages put all the keys of their archives, those of newer suites too.
+#: Where the distributions' own packages put all the keys of their archives, including those of newer suites.
 _KEYRINGS = tuple(
     Path("/usr/share/keyrings") / name
     for name in ("debian-archive-keyring.gpg", "ubuntu-archive-keyring.gpg")
 )
-#: The components that hold free software of the distributions themselves.
+#: The components that hold the distributions' own free software.
 _COMPONENTS = ("main", "universe")
 RECORD = ".packages.json"
 
@@ -66,14 +66,14 @@ def fetch_packages(
     refuse: Callable[[Fetched], str | None] = lambda package: None,
     log: Log,
 ) -> list[Fetched]:
-    """Unpacks the named packages, all of one suite, into `destination`; gives what they are.
+    """Unpacks the named packages, all from one suite, into `destination`; returns what they are.
 
-    `architecture` is Debian's name (`arm64`, `amd64`), the machine's own without one. `suites` are tried in
-    their order, those this machine uses without any; `refuse` may turn one down by giving its reason.
-    `with_dependencies` adds all that the packages depend on, down to the C library. `only` names the files to
-    take out (`usr/bin/...`); all of them must be there, and nothing else is unpacked.
+    `architecture` is Debian's name (`arm64`, `amd64`), by default the machine's own. `suites` are tried in
+    order, by default those this machine uses; `refuse` may turn a package down by returning a reason.
+    `with_dependencies` adds everything that the packages depend on, down to the C library. `only` names the
+    files to extract (`usr/bin/...`); all of them must exist, and nothing else is unpacked.
 
-    Complete or absent: a folder that is there from the same request is used again, with nothing fetched. Any
+    Complete or absent: an existing folder from the same request is used again, with nothing fetched. Any
     number of processes may ask at once; one fetches, the others wait for it.
     """
     request: dict[str, object] = {
@@ -89,7 +89,9 @@ def fetch_packages(
     _require_programs()
     destination.parent.mkdir(parents=True, exist_ok=True)
     lock = destination.parent / f".{destination.name}.lock"
-    with one_at_a_time(lock, f"packages: waiting for another process that fetches {destination.name}", log):
+    with one_at_a_time(
+        lock, f"packages: waiting for another process that is fetching {destination.name}", log
+    ):
         if (there := _recorded(destination, request)) is not None:
             return there
         unpacked = destination.parent / f".{destination.name}.unpacking"
@@ -109,9 +111,9 @@ def fetch_packages(
 
 
 def libraries_the_host_lacks(folder: Path) -> Path:
-    """A folder with links to the libraries that unpacked programs need and this host has not.
+    """A folder with links to the libraries that unpacked programs need and this host lacks.
 
-    Not to all that was unpacked: a C library beside the loader of another build of it may not start.
+    Not to everything that was unpacked: a C library may not work with the loader of a different build.
     """
     links = folder / "host-libraries"
     links.mkdir(exist_ok=True)
@@ -127,7 +129,7 @@ def libraries_the_host_lacks(folder: Path) -> Path:
 
 
 def _recorded(destination: Path, request: dict[str, object]) -> list[Fetched] | None:
-    """What a finished folder of the same request holds."""
+    """The packages in a finished folder of the same request."""
     try:
         record = json.loads((destination / RECORD).read_text())
         return (
@@ -156,9 +158,9 @@ def _fetch(
     refuse: Callable[[Fetched], str | None],
     log: Log,
 ) -> list[Fetched]:
-    """Unpack the packages of the first suite that has all of them in a version that is not refused."""
+    """Unpacks the packages of the first suite that has all of them in a version that is not refused."""
     refusals: list[str] = []
-    # In the system's temporary folder, not beside the destination: as root, apt downloads as another user,
+    # In the system's temporary folder, not next to the destination: as root, apt downloads as another user,
     # who could not enter a private parent folder.
     with tempfile.TemporaryDirectory(prefix="sme2-packages-") as folder:
         Path(folder).chmod(0o755)
@@ -204,7 +206,7 @@ def _nothing_to_fetch(names: Sequence[str], refusals: Sequence[str]) -> Packages
 
 @dataclass(frozen=True)
 class _Repository:
-    """A package repository this machine already uses, what it uses of it, and the keys that may sign it."""
+    """A package repository this machine already uses, which parts it uses, and the keys that may sign it."""
 
     uri: str
     suites: tuple[str, ...]
@@ -212,7 +214,7 @@ class _Repository:
     keyrings: tuple[Path, ...]
 
     def source_line(self, suite: str) -> str:
-        # Nothing but the package index is needed; other indexes cost tens of megabytes.
+        # Only the package index is needed; other indexes cost tens of megabytes.
         options = ["target=Packages"]
         if self.keyrings:
             options.append(f"signed-by={','.join(map(str, self.keyrings))}")
@@ -222,14 +224,14 @@ class _Repository:
 def _repositories() -> list[_Repository]:
     """The machine's repositories in its own order, each once.
 
-    Asked without release information: with it, apt keeps silent about repositories whose lists are
-    not downloaded, as in a fresh container.
+    Asked without release information: with it, apt omits repositories whose lists are not downloaded, as in a
+    fresh container.
     """
     question = ["apt-get", "indextargets", "--no-release-info", "Created-By: Packages"]
     answer = _run(question, timeout_seconds=_QUESTION_SECONDS)
     told: dict[str, list[dict[str, str]]] = {}
     for fields in _stanzas(answer.stdout):
-        # A security archive holds fixes of released suites alone, and the suite itself is asked anyway.
+        # A security archive has only fixes for released suites, and the suite itself is searched anyway.
         if fields.get("Repo-URI") and not fields.get("Release", "").endswith("-security"):
             told.setdefault(fields["Repo-URI"], []).append(fields)
     return [
@@ -247,9 +249,9 @@ def _repositories() -> list[_Repository]:
 
 
 def _keyrings(signed_by: str) -> tuple[Path, ...]:
-    """Key files for a source line: those apt tells (only newer versions do), and the distribution's keyring.
+    """Key files for a source line: those apt names (only newer versions do), and the distribution's keyring.
 
-    A machine may name a keyring of its own release alone, which does not hold newer suites' keys.
+    A machine may name only the keyring of its own release, which does not hold newer suites' keys.
     Without any, apt falls back to the keys the machine trusts for everything.
     """
     told = [Path(name) for name in re.split(r"[,\s]+", signed_by) if name.startswith("/")]
@@ -258,7 +260,7 @@ def _keyrings(signed_by: str) -> tuple[Path, ...]:
 
 
 class _Apt:
-    """apt with all its own state in one folder and the machine's settings otherwise."""
+    """apt with all its state in one folder, and otherwise the machine's settings."""
 
     def __init__(self, folder: Path, architecture: str | None) -> None:
         self._folder = folder
@@ -280,7 +282,7 @@ class _Apt:
             "Dir::State::lists": self._folder / "lists",
             "Dir::State::status": self._folder / "status",
             "Dir::Cache": self._folder / "cache",
-            # Stated, so that a machine that switched verification off does not switch it off here.
+            # Explicit, so that a machine that has switched verification off does not switch it off here.
             "Acquire::AllowInsecureRepositories": "false",
             "Acquire::AllowWeakRepositories": "false",
             "Acquire::AllowDowngradeToInsecureRepositories": "false",
@@ -301,13 +303,13 @@ class _Apt:
     def packages(
         self, repository: _Repository, suite: str, names: Sequence[str], with_dependencies: bool
     ) -> list[Fetched]:
-        """The newest of the packages in a suite; ValueError says why they are not to be had."""
+        """The newest versions of the packages in a suite; ValueError says why they are not available."""
         self._sources.write_text(repository.source_line(suite))
         update = self._apt("apt-get", "update", timeout_seconds=_UPDATE_SECONDS)
         if update.returncode != 0:
             raise ValueError(_reason(update.stdout + update.stderr))
         wanted = self._closure(names) if with_dependencies else list(names)
-        # A package that is not there is an error to apt-cache; to us it is an answer without it.
+        # A missing package is an error for apt-cache; for us it is just missing from the answer.
         shown = self._apt("apt-cache", "show", "--no-all-versions", *wanted)
         offered = {fields.get("Package", ""): fields for fields in _stanzas(shown.stdout)}
         if missing := [name for name in wanted if name not in offered]:
@@ -315,7 +317,7 @@ class _Apt:
         return [_package_of(offered[name], suite) for name in wanted]
 
     def _closure(self, names: Sequence[str]) -> list[str]:
-        """The packages and all they depend on: what would be installed where nothing is installed yet."""
+        """The packages and all they depend on: what would be installed on an empty system."""
         plan = self._apt("apt-get", "install", "--simulate", *names)
         if plan.returncode != 0:
             raise ValueError(_reason(plan.stdout + plan.stderr))
@@ -328,7 +330,7 @@ class _Apt:
         for former in folder.iterdir():
             former.unlink()
         command = self._command("apt-get", "download", *(f"{p.name}={p.version}" for p in packages))
-        # A file, not a pipe: nothing reads while the loop below watches the folder grow.
+        # A file, not a pipe: nobody reads while the loop below watches the folder grow.
         with (self._folder / "download.log").open("w+") as output:
             process = subprocess.Popen(
                 command,
@@ -397,9 +399,9 @@ def _unpack(archives: Sequence[Path], destination: Path, only: Sequence[str]) ->
 
 
 def _unpack_some(archive: Path, destination: Path, wanted: set[str]) -> None:
-    """Take the wanted files out of a package, not the hundreds of megabytes beside them.
+    """Extracts the wanted files from a package, not the hundreds of megabytes next to them.
 
-    What was found is no longer wanted.
+    Files that are found are removed from `wanted`.
     """
     command = ["dpkg-deb", "--fsys-tarfile", str(archive)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
@@ -423,12 +425,12 @@ def _unpack_some(archive: Path, destination: Path, wanted: set[str]) -> None:
         except tarfile.TarError as error:
             raise ValueError(f"the package is damaged ({error})") from error
         finally:
-            # The rest of the archive is not wanted, and waiting for a full pipe would never end.
+            # The rest of the archive is not wanted, and waiting on a full pipe would never end.
             process.kill()
 
 
 def _watch(process: subprocess.Popen[bytes], folder: Path, size_bytes: int, log: Log) -> None:
-    """Wait for a download and tell every few seconds how far it is."""
+    """Waits for a download and logs its progress every few seconds."""
     deadline = time.monotonic() + _DOWNLOAD_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -453,7 +455,7 @@ def _run(command: list[str], *, timeout_seconds: float) -> subprocess.CompletedP
 
 
 def _plain_environment() -> dict[str, str]:
-    # Messages are read by this module, so they must be in the language it knows.
+    # This module parses the messages, so they must be in the language it knows.
     return {**os.environ, "LC_ALL": "C"}
 
 

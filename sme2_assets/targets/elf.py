@@ -1,6 +1,6 @@
-"""The one reader of ELF files: for which CPU one is, what it needs to start, which functions are in it.
+"""The one reader of ELF files: which CPU a file is for, what it needs to start, which functions are in it.
 
-Reads files as they are on the disk; nothing is run. Only 64-bit little-endian files are understood.
+Reads files on disk; nothing is run. Only 64-bit little-endian files are understood.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FUNCTION = 2
 
 
 class Segment(NamedTuple):
-    """A part of the file as it is mapped into memory; `size` is that in the file."""
+    """A part of the file as it is mapped into memory; `size` is its size in the file."""
 
     kind: int
     flags: int
@@ -56,11 +56,11 @@ class Needs:
 
 
 class Elf:
-    """An ELF file in memory. What is not one, or damaged, is a ValueError or struct.error."""
+    """An ELF file in memory. Anything else, or a damaged file, is a ValueError or struct.error."""
 
     def __init__(self, data: bytes | mmap) -> None:
         if data[:4] != _MAGIC:
-            raise ValueError("no ELF file")
+            raise ValueError("not an ELF file")
         if data[4:6] != b"\x02\x01":
             raise ValueError("not for a 64-bit little-endian machine")
         self.data = data
@@ -85,7 +85,7 @@ class Elf:
 
     def needs(self) -> Needs:
         if not self.sections:
-            raise ValueError("an ELF file without a table of sections")
+            raise ValueError("an ELF file without a section table")
         (names,) = struct.unpack_from("<H", self.data, 62)
         loader = next((s for s in self.sections if self._text(names, s.name) == ".interp"), None)
         libraries = [
@@ -116,7 +116,7 @@ class Elf:
         return self.data[section.offset : section.offset + section.size]
 
     def _text(self, table: int, at: int) -> str:
-        """A string of the string table that is section number `table`."""
+        """A string from the string table in section number `table`."""
         names = self.sections[table]
         start, end = names.offset + at, names.offset + names.size
         stop = self.data.find(b"\0", start, end)
@@ -126,7 +126,7 @@ class Elf:
 
 
 def machine_of(path: Path) -> int | None:
-    """For which CPU an ELF file is; None when it is not an ELF file."""
+    """The CPU that an ELF file is for; None if it is not an ELF file."""
     with path.open("rb") as handle:
         head = handle.read(20)
     return int.from_bytes(head[18:20], "little") if head[:4] == _MAGIC else None

@@ -1,7 +1,7 @@
 """The devices of a lab in one file: what each is called, how it is reached, which labels it has.
 
-Belongs here: the file, and the target that a name, a label or `any` means. Does not: how a device of a pool
-is chosen (pool), how it is shown (devices).
+Belongs here: the file, and the target that a name, a label or `any` refers to. Does not: how a device is
+chosen from a pool (pool), how it is shown (devices).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _address(text: str) -> str:
 
 def _server(text: str) -> str:
     if not re.fullmatch(r"tcp:[^\s:/-][^\s:/]*:\d{1,5}", text):
-        raise ValueError(f"{text!r} is no address of an adb server: write tcp:host:port.")
+        raise ValueError(f"{text!r} is not the address of an adb server: write tcp:host:port.")
     return text
 
 
@@ -68,11 +68,11 @@ class Entry(_Strict):
 
     ssh: Annotated[str, AfterValidator(_address)] | None = None
     adb: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    # The adb server that has it, where it is not the usual one.
+    # Its adb server, if not the default one.
     server: Annotated[str, AfterValidator(_server)] | None = None
     labels: list[Word] = []
-    # In a deployment: the worker that measures on it, and no other, and whether it has SME2, which only that
-    # worker can ask it.
+    # In a deployment: the only worker that measures on it, and whether it has SME2, which only that worker
+    # can ask it.
     worker: Word | None = None
     has_sme2: bool = True
 
@@ -94,7 +94,7 @@ class Entry(_Strict):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether another worker's process has to measure on it: one owner keeps sessions apart."""
+        """Whether another worker has to measure on it: a single owner keeps sessions apart."""
         return self.worker not in (None, os.environ.get(WORKER_VARIABLE))
 
     def target(self, tools: Path) -> RemoteTarget:
@@ -107,7 +107,7 @@ class Inventory(_Strict):
     devices: dict[Word, Entry] = {}
 
     def chosen(self, choice: str, platform: str | None = None) -> dict[str, Entry]:
-        """The devices that a name, `label:...` or `any` means; an error where it means none."""
+        """The devices that a name, `label:...` or `any` matches; an error if there are none."""
         label = choice.removeprefix(LABEL) if choice.startswith(LABEL) else None
         found = {
             name: entry
@@ -122,7 +122,7 @@ class Inventory(_Strict):
             known = sorted({each for entry in self.devices.values() for each in entry.labels})
             raise TargetUnavailable(
                 f"No device of the inventory{on} has the label {label!r}{did_you_mean(label, known)}.",
-                f"There are the labels {', '.join(known) or '(none)'}; `sme2 devices` shows all devices.",
+                f"The labels are {', '.join(known) or '(none)'}; `sme2 devices` shows all devices.",
             )
         what = "no device" if choice == ANY else f"no device {choice!r}"
         raise TargetUnavailable(
@@ -132,13 +132,13 @@ class Inventory(_Strict):
 
 
 def inventory_file(store: Store) -> Path:
-    """$SME2_INVENTORY, else `devices.yaml` of the data folder."""
+    """$SME2_INVENTORY, otherwise `devices.yaml` in the data folder."""
     named = os.environ.get(VARIABLE)
     return Path(named).expanduser() if named else store.root / FILE
 
 
 def read_inventory(store: Store) -> Inventory:
-    """The inventory; empty where nobody wrote one. One error has all that is wrong with it, and where."""
+    """The inventory; empty if there is no file. One error lists all that is wrong with it, and where."""
     path = inventory_file(store)
     if not path.exists() and VARIABLE not in os.environ:
         return Inventory()
@@ -167,7 +167,7 @@ def read_inventory(store: Store) -> Inventory:
 
 
 def _named_twice(inventory: Inventory) -> dict[str, str]:
-    """Two names would be two devices in nobody's mind but the queue's."""
+    """Names that repeat a device, with its first name: the queue would treat them as two devices."""
     first: dict[tuple[str, str | None], str] = {}
     return {
         name: other
@@ -177,9 +177,9 @@ def _named_twice(inventory: Inventory) -> dict[str, str]:
 
 
 def open_device(platform: str, store: Store, device: str | None) -> Target:
-    """The target that `device` means on a platform: a name or label of the inventory, `any`, an address.
+    """The target that `device` refers to on a platform: a name or label of the inventory, `any`, an address.
 
-    Without one it is the only Android device that is connected.
+    Without one, it is the only connected Android device.
     """
     if device is None:
         return DevicePool(
@@ -202,14 +202,14 @@ def open_device(platform: str, store: Store, device: str | None) -> Target:
     if platform == "linux" and device.startswith(SCHEME):
         return SshTarget(device)
     raise Sme2Error(
-        f"{device!r} is no device of platform {platform}{did_you_mean(device, list(inventory.devices))}.",
+        f"{device!r} is not a device of platform {platform}{did_you_mean(device, list(inventory.devices))}.",
         "Name another Linux machine by its address, ssh://user@host, or as the inventory calls it; leave it "
         "out for this machine.",
     )
 
 
 def platform_of(store: Store, device: str) -> str:
-    """The platform that a device is of, by its name; of a label, that of all its devices."""
+    """The platform of a device, by its name; for a label, that of all its devices."""
     if device.startswith(SCHEME):
         return "linux"
     inventory = read_inventory(store)
@@ -222,7 +222,7 @@ def platform_of(store: Store, device: str) -> str:
 
 
 def _candidates(inventory: Inventory, platform: str, store: Store, choice: str) -> list[RemoteTarget]:
-    """The devices of a pool that are there: all of the inventory, and for `any` what adb lists besides."""
+    """The available devices of a pool: those of the inventory, and for `any` also others that adb lists."""
     if platform != "android" or choice != ANY:
         chosen = inventory.chosen(choice, platform)
         here = [entry.target(store.tools) for entry in chosen.values() if not entry.is_elsewhere]

@@ -1,4 +1,4 @@
-"""A device that is chosen when a session begins: the first free one of several that is able."""
+"""A device that is chosen when a session begins: the first free one of several that is suitable."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DevicePool(Target):
         self.platform = platform
         self.device = f"{platform}-{ANY}"
         self._candidates = candidates
-        # What the next session asks of a device.
+        # The SME2 states that the next session needs.
         self._states: set[str] = set()
 
     def candidates(self) -> list[RemoteTarget]:
@@ -39,7 +39,7 @@ class DevicePool(Target):
 
     @cached_property
     def bundle_arch(self) -> str:  # type: ignore[override]
-        """The instruction set that the session's runner is for: AArch64 where one of the devices has it."""
+        """The instruction set that the session's runner is for: AArch64 if one of the devices has it."""
         if self.platform == "android":
             return AARCH64
         archs = [target.bundle_arch for target in self._able_ones()]
@@ -74,11 +74,11 @@ class DevicePool(Target):
             yield target
 
     def _first_free(self, held: ExitStack, leases: Path, log: Log) -> RemoteTarget:
-        """Takes the lease of the first able device that nobody uses, waiting while all are in use."""
+        """Takes the lease of the first suitable device that nobody uses, waiting while all are in use."""
         deadline_s = time.monotonic() + _POOL_PATIENCE_S
         waiting = False
         while True:
-            # One runner was made for all that the session may meet.
+            # One runner was built, for one instruction set.
             able = [target for target in self._able_ones() if target.bundle_arch == self.bundle_arch]
             for target in able:
                 try:
@@ -99,14 +99,14 @@ class DevicePool(Target):
 
     def _able_ones(self) -> list[RemoteTarget]:
         candidates = self.candidates()
-        # Off can be measured wherever anything can.
+        # SME2 off can be measured wherever anything can.
         states = sorted(self._states) or ["off"]
         able = [t for t in candidates if all(t.availability(state).ok for state in states)]
         if not able:
             for state in states:
                 super().require(state)
             raise TargetUnavailable(
-                "No single device gives " + " and ".join(f"SME2 {state}" for state in states) + ".",
+                "No single device offers " + " and ".join(f"SME2 {state}" for state in states) + ".",
                 "Connect a device with SME2.",
             )
         return able

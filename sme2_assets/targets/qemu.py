@@ -1,8 +1,7 @@
 """The emulator: find a QEMU that has SME2, or fetch one without root.
 
-Here belongs everything that knows where `qemu-aarch64` comes from and whether it is new enough.
-How a command is run under it belongs to the emulated target; what the emulated CPU reports in a
-run is told by the runner itself.
+Belongs here: where `qemu-aarch64` comes from and whether it is new enough. Does not: how a command is run
+under it (the emulated target), what the emulated CPU reports in a run (the runner).
 
 `debian.py` fetches the package.
 """
@@ -30,22 +29,22 @@ from sme2_assets.targets.debian import Fetched, fetch_packages
 Version = tuple[int, int, int]
 Log = Callable[[str], None]
 
-#: The first release whose `-cpu max` has SME2; 7.2 to 10.0 have SME alone.
+#: The first release whose `-cpu max` has SME2; 7.2 to 10.0 have only SME.
 MINIMUM_VERSION: Version = (10, 1, 0)
 ENVIRONMENT_VARIABLE = "SME2_QEMU"
 
 _PROGRAM = "qemu-aarch64"
 _PROGRAMS_ON_PATH = (_PROGRAM, f"{_PROGRAM}-static")
 _PACKAGE = "qemu-user"
-#: The oldest suite with a new enough emulator first: it asks least of the host. Debian's, then Ubuntu's; a
-#: mirror without a suite says so at once.
+#: The oldest suite with a new enough emulator first: it needs the least from the host. Debian's, then
+#: Ubuntu's; a mirror without a suite says so at once.
 _SUITES = ("trixie-backports", "forky", "sid", "resolute", "questing")
 _COMMAND_SECONDS = 60
 
 
 @dataclass(frozen=True)
 class Qemu:
-    """An emulator that is there and new enough."""
+    """An emulator that exists and is new enough."""
 
     path: Path
     version: Version
@@ -58,21 +57,21 @@ class Qemu:
 
 @dataclass(frozen=True)
 class QemuSearch:
-    """What a search found, and why it did not take the others."""
+    """What a search found, and why it passed over the others."""
 
     found: Qemu | None
     passed_over: tuple[str, ...] = ()
 
 
 def find_qemu(tools: Path) -> Qemu | None:
-    """The emulator to use: SME2_QEMU, else PATH, else one provisioned under `tools`; None without any."""
+    """The emulator to use: SME2_QEMU, PATH, or one provisioned in `tools`, in this order; None if none."""
     return search_qemu(tools).found
 
 
 def search_qemu(tools: Path) -> QemuSearch:
-    """Like `find_qemu`, with the reasons why a candidate was not taken.
+    """Like `find_qemu`, with the reasons why candidates were passed over.
 
-    A candidate nobody asked for is passed over; `SME2_QEMU` was asked for, so it is right or an error.
+    An unsuitable candidate is passed over, except `SME2_QEMU`: that was requested, so it is an error.
     """
     named = os.environ.get(ENVIRONMENT_VARIABLE)
     if named:
@@ -90,7 +89,7 @@ def search_qemu(tools: Path) -> QemuSearch:
 
 
 def ensure_qemu(tools: Path, *, log: Log) -> Qemu:
-    """The emulator that is there, else a provisioned one."""
+    """An existing emulator, otherwise a newly provisioned one."""
     search = search_qemu(tools)
     if search.found is not None:
         return search.found
@@ -106,10 +105,10 @@ def ensure_qemu(tools: Path, *, log: Log) -> Qemu:
 
 
 def provision_qemu(tools: Path, *, log: Log) -> Qemu:
-    """Fetch an emulator into `tools/qemu/<version>/` unless one is there already.
+    """Fetches an emulator into `tools/qemu/<version>/` unless there is one already.
 
     Complete or absent: unpacked and tried out in a staging folder, then renamed into place. Any number
-    of provisioners may start at once; one fetches, the others wait for it and use what it left.
+    of processes may start at once; one fetches, the others wait for it and use the result.
     """
     there = _provisioned_qemu(tools)
     if there is not None:
@@ -117,11 +116,11 @@ def provision_qemu(tools: Path, *, log: Log) -> Qemu:
     _require_supported_host()
     home = tools / "qemu"
     home.mkdir(parents=True, exist_ok=True)
-    with one_at_a_time(home / ".lock", "emulator: waiting for another process that provisions it", log):
+    with one_at_a_time(home / ".lock", "emulator: waiting for another process that is provisioning it", log):
         there = _provisioned_qemu(tools)
         if there is not None:
             return there
-        # We hold the lock, so a staging folder can only be what a killed provisioner left.
+        # We hold the lock, so a staging folder can only be what a killed process left.
         for abandoned in home.glob(".staging-*"):
             shutil.rmtree(abandoned, ignore_errors=True)
         staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=home))
@@ -143,7 +142,7 @@ def provision_qemu(tools: Path, *, log: Log) -> Qemu:
 
 
 def offers_sme2(qemu: Qemu) -> bool:
-    """Whether the emulated CPU tells its programs that it has SME2: the bit the kernel library would read."""
+    """Whether the emulated CPU reports SME2 to its programs: the bit the kernel library would read."""
     with tempfile.TemporaryDirectory(prefix="sme2-qemu-") as folder:
         question = Path(folder) / "has_sme2"
         question.write_bytes(_question())
@@ -155,19 +154,19 @@ def offers_sme2(qemu: Qemu) -> bool:
     return answer.returncode == _HAS_SME2
 
 
-#: The exit code of the program below where SME2 is there; no failure of an emulator looks like it.
+#: The exit code of the program below if there is SME2; no failure of an emulator looks like it.
 _HAS_SME2 = 64
 
 
 def _question() -> bytes:
-    """A whole aarch64 Linux program that asks for SME2: it runs on every host, with no library of any.
+    """A complete aarch64 Linux program that asks for SME2: it runs on every host, without any library.
 
-    It finds AT_HWCAP2 (26) among what the kernel put on the stack and exits with its bit 37, times 64.
+    It finds AT_HWCAP2 (26) in what the kernel put on the stack and exits with its bit 37, times 64.
     """
     code = struct.pack(
         "<15I",
         0xF94003E0,  # ldr  x0, [sp]            the number of arguments
-        0x910043E1,  # add  x1, sp, #16         behind them and their end,
+        0x910043E1,  # add  x1, sp, #16         after them and their end,
         0x8B000C21,  # add  x1, x1, x0, lsl #3  the environment,
         0xF8408422,  # ldr  x2, [x1], #8        to its end,
         0xB5FFFFE2,  # cbnz x2, .-4
@@ -184,7 +183,7 @@ def _question() -> bytes:
     )
     headers, address = 64 + 56, 0x400000
     size = headers + len(code)
-    identity = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)  # 64 bits, little-endian
+    identity = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)  # 64-bit, little-endian
     # An executable (2) for aarch64 (183) with one segment, loaded (1) readable and executable (5).
     elf = struct.pack("<HHIQQQIHHHHHH", 2, 183, 1, address + headers, 64, 0, 0, 64, 56, 1, 0, 0, 0)
     segment = struct.pack("<IIQQQQQQ", 1, 5, 0, address, address, size, size, 0x10000)
@@ -203,7 +202,7 @@ def _named_qemu(named: str) -> Qemu:
 
 
 def _usable_version(program: Path) -> tuple[Version | None, str]:
-    """The version of a new enough emulator; else None and the reason."""
+    """The version of a new enough emulator; otherwise None and the reason."""
     try:
         answer = _run([str(program), "--version"])
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -218,7 +217,7 @@ def _usable_version(program: Path) -> tuple[Version | None, str]:
 
 
 def _provisioned_qemu(tools: Path) -> Qemu | None:
-    """The newest finished one under `tools`: told by folder name alone, as only finished ones are there."""
+    """The newest finished one in `tools`, going by folder names alone, as only finished ones are there."""
     found = []
     for program in (tools / "qemu").glob(f"*/{_PROGRAM}"):
         match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", program.parent.name)
@@ -239,7 +238,7 @@ def _require_supported_host() -> None:
 
 
 def _fetch_program(folder: Path, *, architecture: str | None = None, log: Log) -> tuple[Path, Fetched]:
-    """The emulator's program below `folder`, from the first suite that has a new enough one."""
+    """The emulator's program in `folder`, from the first suite that has a new enough one."""
     path = f"usr/bin/{_PROGRAM}"
     try:
         (package,) = fetch_packages(
@@ -275,7 +274,7 @@ def _tried_out(program: Path, package: Fetched) -> Qemu:
         raise TargetUnavailable(f"the emulator of {package.suite} cannot be used here: {reason}", _remedy())
     qemu = Qemu(program, version, "provisioned")
     if not offers_sme2(qemu):
-        what = f"QEMU {qemu.version_text} of {package.suite} runs no program with SME2 on this machine"
+        what = f"QEMU {qemu.version_text} of {package.suite} cannot run a program with SME2 on this machine"
         raise TargetUnavailable(what, _remedy())
     return qemu
 

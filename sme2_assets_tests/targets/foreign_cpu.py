@@ -18,10 +18,13 @@ from sme2_assets.targets.qemu import Qemu, _question
 
 #: The emulated CPU of a device: one without SME, like most phones.
 CPU = "neoverse-n1"
+FEATURES = (
+    "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp"
+)
 _CPUINFO = """\
 processor\t: {number}
 BogoMIPS\t: 243.75
-Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp
+Features\t: {features}
 CPU implementer\t: 0x41
 CPU architecture: 8
 CPU variant\t: 0x3
@@ -55,7 +58,7 @@ with open(os.path.join(folder, name), "w") as entry:
 
 def cpuinfo(cpus: int) -> str:
     """What /proc/cpuinfo of such a device says."""
-    return "".join(_CPUINFO.format(number=number) for number in range(cpus))
+    return "".join(_CPUINFO.format(number=number, features=FEATURES) for number in range(cpus))
 
 
 def aarch64_programs_start() -> bool:

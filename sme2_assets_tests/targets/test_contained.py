@@ -45,7 +45,7 @@ def test_a_program_that_closes_its_outputs_is_still_waited_for(tmp_path: Path):
 
 def test_a_flood_of_words_ends_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(contained, "MOST_WORDS_BYTES", 1 << 20)
-    with pytest.raises(RunnerError, match="said more than 1 MiB"):
+    with pytest.raises(RunnerError, match="printed more than 1 MiB"):
         run("while True: print('x' * 1000)", tmp_path)
 
 

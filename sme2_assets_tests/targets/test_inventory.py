@@ -22,7 +22,7 @@ from sme2_assets.profiling.arms import same_runner, sme2_arms
 from sme2_assets.profiling.plan import plan_for
 from sme2_assets.profiling.requests import requests_for
 from sme2_assets.profiling.session import measure_session
-from sme2_assets.runner.build import RunnerBinary
+from sme2_assets.runner.bundle import build_bundle
 from sme2_assets.store import Store
 from sme2_assets.targets import SME2_STATES, open_target
 from sme2_assets.targets import pool as pool_module
@@ -87,11 +87,11 @@ def test_without_a_file_there_are_no_devices(store: Store):
             "devices:\n  pi:\n    shh: ssh://pi@host\n",
             ["devices.pi.shh, line 3: there is no such key", "'ssh'"],
         ),
-        ("devices:\n  pi:\n    ssh: pi@host\n", ["devices.pi.ssh, line 3: 'pi@host' is no address"]),
+        ("devices:\n  pi:\n    ssh: pi@host\n", ["devices.pi.ssh, line 3: 'pi@host' is not the address"]),
         ("devices:\n  pi:\n    labels: [a]\n", ["devices.pi, line 2: give either ssh"]),
         ("devices:\n  pi: {ssh: 'ssh://h', adb: X}\n", ["devices.pi, line 2: give either ssh"]),
         ("devices:\n  pi: {ssh: 'ssh://h', server: 'tcp:h:1'}\n", ["server is for adb"]),
-        ("devices:\n  p: {adb: X, server: lab}\n", ["is no address of an adb server"]),
+        ("devices:\n  p: {adb: X, server: lab}\n", ["is not the address of an adb server"]),
         ("devices:\n  any: {adb: X}\n", ["'any' cannot be a name"]),
         ("devices:\n  p: {adb: X, labels: [a b]}\n", ["line 2: 'a b' cannot be a name"]),
         ("devices:\n  a: {adb: X}\n  b: {adb: X}\n", ["devices.b, line 3: is the same device as a"]),
@@ -122,7 +122,7 @@ def test_a_file_that_is_named_must_be_there(store: Store, monkeypatch: pytest.Mo
     answer = open_target("linux", store, "label:lap").availability("off")
     assert not answer.ok
     assert "has the label 'lap' (did you mean 'lab'?)" in answer.detail
-    with pytest.raises(Sme2Error, match=r"no device of platform linux.*did you mean 'pi'"):
+    with pytest.raises(Sme2Error, match=r"not a device of platform linux.*did you mean 'pi'"):
         open_target("linux", store, "pj")
     with pytest.raises(TargetUnavailable, match="has no device 'pi' on android"):
         open_target("android", store, "pi")
@@ -210,9 +210,11 @@ def test_two_devices_measure_at_once_each_by_one_session(
     lab_of_two: tuple[SshMachine, SshMachine],
     store: Store,
     exported: Callable[[str], ExportedModel],
-    bundle: RunnerBinary,
+    artifacts_dir: Path,
 ):
     model = exported(VARIANT)
+    arch = lab_of_two[0].target().bundle_arch
+    bundle = build_bundle(artifacts_dir, tools=artifacts_dir / "tools", arch=arch, log=print)
     both_begin = threading.Barrier(2, timeout=60)
     measured: list[Manifest] = []
 
@@ -272,4 +274,5 @@ def test_a_label_is_measured_in_the_states_that_its_devices_have(
     wanted = requests_for(store, [VARIANT], "linux", SME2_STATES, "label:small")
     [request] = wanted.requests
     assert (request.states, request.device) == (("off",), "label:small")
-    assert "measured with SME2 off alone" in wanted.notes[0]
+    said = {"hardware": "measured with SME2 off alone", "reference": "is a reference here"}
+    assert said[lab_of_two[0].target().fidelity] in wanted.notes[0]

@@ -1,11 +1,12 @@
-"""Power modes of Android devices: named settings, put on for a session and taken off after it.
+"""Power modes of Android devices: named settings, applied for a session and undone after it.
 
-Belongs here: which settings a mode means, setting and verifying them, giving back what was there before. Does
-not: what they do to a measurement; no setting here lifts a frequency cap or forbids a device to slow itself.
+Belongs here: which settings a mode consists of, setting and verifying them, restoring the previous values.
+Does not: what they do to a measurement; no setting here lifts a frequency cap or stops a device from slowing
+itself.
 
-What was there before is written to a journal on this host before anything is changed. The journal goes when
-all of it is back. So a process that dies, or a device that goes away, leaves a journal; whoever uses the
-device next gives back what is in it.
+The previous values are written to a journal on this host before anything is changed. The journal is deleted
+once all of them are restored. So a process that dies, or a device that goes away, leaves a journal; the next
+session on the device restores what is in it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Log = Callable[[str], None]
 
 JOURNAL_SCHEMA = 1
 _PATIENCE_S = 60.0
-#: How the programs tell that the device has no such command: it is not Android.
+#: The exit code of the programs if the device has no such command: it is not Android.
 _NO_COMMAND = 44
 _GET = shell_program("settings_get")
 _PUT = shell_program("settings_put")
@@ -38,7 +39,7 @@ _ANIMATIONS = ("window_animation_scale", "transition_animation_scale", "animator
 
 @dataclass(frozen=True)
 class Mode:
-    """Settings of Android's `global` table; `wake` switches the screen on, as people would by hand."""
+    """Settings of Android's `global` table; `wake` switches the screen on, as a person would by hand."""
 
     settings: Mapping[str, str]
     wake: bool
@@ -58,9 +59,9 @@ MODES = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: what was there, what was asked for, what the device said afterwards.
+    """One setting: the value before, the one wanted, and what the device reported afterwards.
 
-    None is a setting that does not exist, in which case Android uses its default. `after` counts once the
+    None is a setting that does not exist, in which case Android uses its default. `after` is valid once the
     device was `asked`.
     """
 
@@ -86,12 +87,12 @@ def mode_named(name: str) -> Mode:
 
 @contextmanager
 def applied(device: Device, mode: str, journal: Path, log: Log) -> Iterator[dict[str, Any]]:
-    """Puts the device into a mode for the block; gives what was set and what took.
+    """Puts the device into a mode for the block; yields what was set and what took effect.
 
     A setting that the device refuses is logged and recorded, and the block runs anyway.
     """
     chosen = mode_named(mode)
-    # Else the settings of the dead session would pass for the owner's.
+    # Otherwise the settings of a dead session would be taken for the owner's.
     restore_from(journal, device, log)
     before = _read(device, chosen.settings)
     settings = [Setting(name, before[name], wanted) for name, wanted in chosen.settings.items()]
@@ -117,7 +118,7 @@ def applied(device: Device, mode: str, journal: Path, log: Log) -> Iterator[dict
 
 
 def restore_from(journal: Path, device: Device, log: Log = lambda message: None) -> bool:
-    """Restores what a journal recorded; False without one. A lost connection leaves it for later."""
+    """Restores what a journal recorded; False without one. If the connection is lost, the journal stays."""
     held = _read_journal(journal, device)
     if held is None:
         return False
@@ -142,18 +143,18 @@ def restore_from(journal: Path, device: Device, log: Log = lambda message: None)
         )
     journal.unlink(missing_ok=True)
     if back:
-        log(f"{device.device_id}: {len(back)} power settings are back as they were")
+        log(f"{device.device_id}: {len(back)} power settings were restored")
     return True
 
 
 def _try_restore(journal: Path, device: Device, log: Log) -> bool:
-    """What was measured counts, whether or not the settings could be given back."""
+    """The measurement counts, whether or not the settings could be restored."""
     try:
         return restore_from(journal, device, log)
     except Sme2Error as error:
         when = "is connected" if isinstance(error, ConnectionLost) else "is used"
         log(
-            f"{device.device_id}: the power settings are not back ({error.what}) "
+            f"{device.device_id}: the power settings were not restored ({error.what}) "
             f"They will be when the device {when} next, or by `sme2 devices --restore`."
         )
         return False
@@ -250,7 +251,7 @@ def _fact(setting: Setting) -> dict[str, Any]:
 
 
 def _same(one: str | None, other: str | None) -> bool:
-    """Whether two values mean the same: Android writes 1 and 1.0."""
+    """Whether two values mean the same: Android writes both 1 and 1.0."""
     if one is None or other is None:
         return one is other
     try:

@@ -1,4 +1,4 @@
-"""The address of a machine: `ssh://user@host:port`. What is not given is up to the user's ssh_config."""
+"""The address of a machine: `ssh://user@host:port`. The user's ssh_config supplies anything left out."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from sme2_assets.errors import Sme2Error
 
 SCHEME = "ssh://"
-# None begins with a dash: it would be an option of the client.
+# None begins with a dash, which would make it an option of the client.
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?")
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a machine is; `host` may be a name of the user's own ssh_config."""
+    """Where a machine is; `host` may be a name from the user's own ssh_config."""
 
     host: str
     user: str | None = None
@@ -27,7 +27,7 @@ class Address:
 
     @property
     def words(self) -> list[str]:
-        """The address as the client's command line has it."""
+        """The address as arguments for the client."""
         port = ["-p", str(self.port)] if self.port else []
         return [*port, f"{self.user}@{self.host}" if self.user else self.host]
 
@@ -38,15 +38,15 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """The address that a text is; an Sme2Error says what is wrong with it."""
+    """The text as an address; an Sme2Error says what is wrong with it."""
     if not text.startswith(SCHEME):
         raise _wrong(text, f"it does not begin with {SCHEME}")
     place = text.removeprefix(SCHEME).removesuffix("/")
-    # Not shown, whatever else is wrong.
+    # A password is not shown, whatever else is wrong.
     if re.match(r"[^@/]*:[^/]*@", place):
         raise _wrong(SCHEME + "...", "it has a password, and only keys are used")
     if re.search(r"[/?#]", place):
-        raise _wrong(text, "there is something behind host and port")
+        raise _wrong(text, "there is something after host and port")
     user, at, rest = place.rpartition("@")
     split = re.fullmatch(r"(?:\[(?P<literal>[^\]]*)\]|(?P<name>[^:]*))(?::(?P<port>.*))?", rest, re.DOTALL)
     host = (split["literal"] or split["name"] or "") if split else rest
@@ -56,11 +56,11 @@ def parse_address(text: str) -> Address:
         raise _wrong(text, f"{user!r} cannot be the name of a user")
     port = split["port"] if split else None
     if port is not None and not (re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) < 65536):
-        raise _wrong(text, f"{port!r} is no port")
+        raise _wrong(text, f"{port!r} is not a port")
     return Address(host, user or None, int(port) if port else None)
 
 
 def _wrong(text: str, why: str) -> Sme2Error:
     return Sme2Error(
-        f"{text!r} is no address of a machine: {why}.", "Write ssh://user@host or ssh://user@host:port."
+        f"{text!r} is not the address of a machine: {why}.", "Write ssh://user@host or ssh://user@host:port."
     )

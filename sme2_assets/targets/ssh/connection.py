@@ -1,7 +1,7 @@
 """The transport over the system's OpenSSH client.
 
-The client is asked for keys only: nothing ever waits for a password or a passphrase, and a host whose key is
-not known is refused. One connection is made for each process of ours and shared by all its commands.
+The client may use only keys: nothing ever waits for a password or a passphrase, and a host whose key is not
+known is refused. Each of our processes makes one connection, shared by all its commands.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from sme2_assets.targets.ssh.address import Address
 
 ENVIRONMENT_VARIABLE = "SME2_SSH"
 ROOT_VARIABLE = "SME2_SSH_ROOT"
-#: How long a machine may take to answer at all, and how often it is asked whether it is still there.
+#: How long a machine may take to answer at all, and how often to check that it is still there.
 CONNECT_SECONDS = 10
 _ALIVE_SECONDS, _ALIVE_TIMES = 5, 3
 #: How long the shared connection outlives the last command.
 _PERSIST_SECONDS = 15
-# All of these win over the user's configuration, which otherwise counts: names, keys, jump hosts.
+# These override the user's configuration, which otherwise applies: names, keys, jump hosts.
 _OPTIONS = {
     "BatchMode": "yes",
     "StrictHostKeyChecking": "yes",
@@ -55,7 +55,7 @@ cd "${1%/*}" && tar -cf - "./${1##*/}" """
 
 
 def require_ssh() -> str:
-    """The client to use: $SME2_SSH, which is right or an error, else the one on PATH."""
+    """The client to use: $SME2_SSH, an error if that is wrong; otherwise the one on PATH."""
     named = os.environ.get(ENVIRONMENT_VARIABLE)
     found = shutil.which(named or "ssh")
     if found is None:
@@ -85,12 +85,12 @@ class SshConnection(Connection):
 
     @property
     def by_hand(self) -> str:
-        """The command with which a person connects."""
+        """The command for connecting by hand."""
         return shlex.join(["ssh", *self.address.words])
 
     def command(self, script: Script) -> list[str]:
-        # The login shell over there may be none that reads POSIX quotes as they are meant. Nothing in these
-        # words means something else to any of them.
+        # The login shell on the machine may not understand POSIX quotes. Every shell reads these words the
+        # same way.
         text = base64.b64encode(script.remote_command().encode()).decode()
         return [*self._client(), f"""exec sh -c 'eval "$(echo {text} | base64 -d)"'"""]
 
@@ -134,9 +134,9 @@ class SshConnection(Connection):
         key = f"`ssh-keygen -R {shlex.quote(self.address.known_as)}`"
         if "IDENTIFICATION HAS CHANGED" in said:
             return Refused(
-                f"{self.name} has another host key than the one that is trusted here.",
-                f"If the machine was set up anew, forget the old key with {key} and connect once by hand "
-                f"(`{self.by_hand}`) to check and accept the new one. Otherwise somebody may be in between.",
+                f"{self.name} has a different host key from the one that is trusted here.",
+                f"If the machine was reinstalled, forget the old key with {key} and connect once by hand "
+                f"(`{self.by_hand}`) to check and accept the new one. If not, it may be an impostor.",
             )
         if "Host key verification failed" in said or "host key is known" in said:
             return Refused(
@@ -146,11 +146,11 @@ class SshConnection(Connection):
         if re.search(r"Permission denied \(|Too many authentication failures", said):
             return Refused(
                 f"{self.name} accepts no key of this user.",
-                f"Bring a key there with `{shlex.join(['ssh-copy-id', *self.address.words])}`; one with a "
+                f"Copy a key there with `{shlex.join(['ssh-copy-id', *self.address.words])}`; one with a "
                 "passphrase has to be in the agent (`ssh-add`). Passwords are never asked for.",
             )
         if found := re.search(r"(Bad (?:owner|configuration).*|.*terminating, \d+ bad.*)", said):
-            return Refused(f"ssh does not read its configuration: {found[1]}", "Mend the file that it names.")
+            return Refused(f"ssh does not read its configuration: {found[1]}", "Fix the file that it names.")
         return None
 
     def install_remedy(self) -> str:
@@ -158,8 +158,8 @@ class SshConnection(Connection):
 
     def lost_remedy(self) -> str:
         return (
-            f"See whether the machine is on and can be reached: `{self.by_hand} true` must end at once, "
-            "without a question."
+            f"Check that the machine is on and can be reached: `{self.by_hand} true` must end at once, "
+            "without asking anything."
         )
 
     def _client(self, *words: str) -> list[str]:
@@ -180,7 +180,7 @@ class SshConnection(Connection):
         stdin: IO[bytes] | int = subprocess.DEVNULL,
         stdout: IO[bytes] | int = subprocess.DEVNULL,
     ) -> tuple[int, str]:
-        """Exit code and words of a program that reads or writes a file's content. 255 is the client's own."""
+        """Exit code and messages of a program that reads or writes a file. 255 is the client's own code."""
         try:
             done = subprocess.run(
                 self.command(script),
@@ -192,14 +192,14 @@ class SshConnection(Connection):
             )
         except subprocess.TimeoutExpired as expired:
             raise ConnectionLost(
-                f"A file did not go through to or from {self.name} within {timeout_s:.0f} s.",
+                f"A file could not be copied to or from {self.name} within {timeout_s:.0f} s.",
                 self.lost_remedy(),
             ) from expired
         return done.returncode, done.stderr.decode("utf-8", "replace")
 
 
 def _sockets() -> Path:
-    """Where shared connections have their sockets: a short path, as the system asks, that is ours alone."""
+    """Where shared connections have their sockets: a short path, as the system requires, that only we use."""
     folder = Path("/tmp") / f"sme2-ssh-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     state = folder.lstat()

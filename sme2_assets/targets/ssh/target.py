@@ -1,4 +1,4 @@
-"""One Linux machine over SSH as a target of platform `linux`: what it is, which SME2 states it can give."""
+"""One Linux machine over SSH as a target of platform `linux`: what it is, which SME2 states it offers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _QUESTION = FACTS + shell_program("host")
 
 
 class SshTarget(RemoteTarget):
-    """A machine by its address. It is asked what it is when that matters first, and once."""
+    """A machine by its address. It is asked what it is once, when that is first needed."""
 
     platform = "linux"
-    look = "Look where the address leads"
+    look = "Check where the address leads"
 
     def __init__(self, address: str) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class SshTarget(RemoteTarget):
 
     @property
     def _installation(self) -> str:
-        """As a host calls itself: the same machine is the same device from near and far."""
+        """As in `host`: the same machine is the same device, locally and remotely."""
         machine_id = self._answer.get("machine-id", "").strip()
         known = re.fullmatch(r"[0-9a-f]{32}", machine_id)
         return machine_id if known else self._answer.get("node", "").strip()
@@ -108,7 +108,7 @@ class SshTarget(RemoteTarget):
         )
 
     def _reconnected(self) -> str:
-        # The client may still believe in a connection that is gone.
+        # The client may still rely on a connection that is gone.
         self.handle.disconnect()
         try:
             self.handle.script(":")

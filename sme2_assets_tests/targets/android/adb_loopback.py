@@ -284,7 +284,8 @@ def device_programs(artifacts_dir: Path, adb_bridge: AdbBridge, emulator: Qemu) 
         return DevicePrograms(emulator.path, adb_bridge.packages / shell)
     folder = artifacts_dir / "tools" / "device"
     qemu, _ = _fetch_program(folder / "qemu", architecture="arm64", log=print)
-    fetch_packages(["mksh"], folder / "mksh", architecture="arm64", suites=SUITES, only=[shell], log=print)
+    # The whole package: in some of its versions the shell is a link to another of its files.
+    fetch_packages(["mksh"], folder / "mksh", architecture="arm64", suites=SUITES, log=print)
     return DevicePrograms(qemu, folder / "mksh" / shell)
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sme2_assets.errors import Sme2Error
+from sme2_assets.runner.bundle import host_is_target
 from sme2_assets.targets.environment.quiet import heat_flags
 from sme2_assets.targets.environment.sensors import Battery, read_battery
 from sme2_assets.targets.host import host_facts
@@ -23,20 +24,22 @@ from sme2_assets.targets.remote.facts import (
     parse_battery,
     parse_thermal_service,
 )
+from sme2_assets_tests.targets import foreign_cpu
 from sme2_assets_tests.targets.android.adb_loopback import LoopbackDevice
 from sme2_assets_tests.targets.android.android_userland import BATTERY, THERMAL
 
 
 def test_a_device_that_is_this_machine_has_its_facts_and_none_of_android(loopback_device):
     facts, host = device_facts(loopback_device.device), host_facts()
-    assert (facts.kernel, facts.arch, facts.cpu, facts.cores) == (
-        host.kernel,
-        host.arch,
-        host.cpu,
-        host.cores,
-    )
+    assert (facts.kernel, facts.cores) == (host.kernel, host.cores)
     assert facts.memory_bytes == pytest.approx(host.memory_bytes, rel=0.01)
-    assert (facts.clusters, facts.features) == (host.clusters, host.features)
+    if host_is_target():
+        assert (facts.arch, facts.cpu) == (host.arch, host.cpu)
+        assert (facts.clusters, facts.features) == (host.clusters, host.features)
+    else:
+        # The CPU is the one that the device says it has.
+        assert (facts.arch, facts.cpu) == ("aarch64", "Neoverse-N1")
+        assert set(facts.features) == set(foreign_cpu.FEATURES.split())
     assert (facts.model, facts.soc, facts.build, facts.battery) == (None, None, None, None)
     assert loopback_device.serial not in json.dumps(asdict(facts))
 

@@ -104,7 +104,7 @@ def test_a_session_that_is_killed_is_repaired_by_the_next_lease(phone, tmp_path)
     with AndroidTarget(serial=device.serial, tools=tmp_path).leased(tmp_path, lines.append):
         assert phone.settings() == OWNERS
     assert not journal.exists()
-    assert any("as they were" in line for line in lines)
+    assert any("were restored" in line for line in lines)
 
 
 def test_death_before_the_settings_were_read_back_is_repaired_too(phone, tmp_path):
@@ -127,7 +127,7 @@ def test_a_device_that_goes_away_is_repaired_when_it_is_back(phone, tmp_path):
         with applied(device, "boost", journal, lines.append) as facts:
             phone.loopback.kill()
         assert facts["restored"] is False
-        assert any("not back" in line for line in lines)
+        assert any("not restored" in line for line in lines)
         assert journal.exists()
         with pytest.raises(ConnectionLost):
             restore_from(journal, device)

@@ -45,10 +45,10 @@ def test_an_address_is_read_back_as_it_was_written(host: str, user: str | None, 
         ("ssh://pi@", "names no host"),
         ("ssh://-oProxyCommand=reboot", "cannot be the name of a host"),
         ("ssh://-l@host", "cannot be the name of a user"),
-        ("ssh://pi@host:99999", "'99999' is no port"),
-        ("ssh://pi@host:0", "'0' is no port"),
-        ("ssh://pi@host:ssh", "'ssh' is no port"),
-        ("ssh://pi@host/tmp", "behind host and port"),
+        ("ssh://pi@host:99999", "'99999' is not a port"),
+        ("ssh://pi@host:0", "'0' is not a port"),
+        ("ssh://pi@host:ssh", "'ssh' is not a port"),
+        ("ssh://pi@host/tmp", "after host and port"),
         ("ssh://pi@ho st", "cannot be the name of a host"),
         ("ssh://pi:secret@host", "only keys are used"),
     ],
@@ -71,7 +71,7 @@ def test_no_text_is_an_option_of_the_client(text: str):
 
 def test_a_device_of_linux_is_an_address(tmp_path: Path):
     assert isinstance(open_target("linux", Store(tmp_path), "ssh://pi@host"), SshTarget)
-    with pytest.raises(Sme2Error, match="'R5CT123' is no device of platform linux") as caught:
+    with pytest.raises(Sme2Error, match="'R5CT123' is not a device of platform linux") as caught:
         open_target("linux", Store(tmp_path), "R5CT123")
     assert "ssh://user@host" in str(caught.value.remedy)
 
@@ -113,7 +113,7 @@ def test_a_host_key_that_changed_is_refused_and_never_taken(trusted_again: SshMa
     trusted_again.new_host_key()
     trusted_again.start()
     refused = _refused(trusted_again)
-    assert "another host key than the one that is trusted" in refused.what
+    assert "a different host key from the one that is trusted" in refused.what
     assert f"ssh-keygen -R '[127.0.0.1]:{trusted_again.port}'" in str(refused.remedy)
 
 
@@ -156,7 +156,7 @@ def test_a_machine_that_comes_back_with_another_key_ends_the_session_at_once(
         trusted_again.new_host_key()
         trusted_again.start()
         started = time.monotonic()
-        with pytest.raises(Refused, match="another host key"):
+        with pytest.raises(Refused, match="a different host key"):
             target.recover(600, print)
         assert time.monotonic() - started < 60
 
