@@ -1,8 +1,8 @@
-"""Running the jobs in this process: what the command line does, the UI would have done the same.
+"""Runs the jobs in this process: the command line does the same as the UI would.
 
-Every step is a run of the one Dagster instance, so it shows up in the UI with its logs and lineage. Nothing
-is waited for but a device that is in use (targets/lease.py): a run of a process that was killed stays
-"started" until Dagster's run monitoring ends it, and is in nobody's way.
+Every step is a run of the one Dagster instance, so it shows up in the UI with its logs and lineage. The only
+thing waited for is a device in use (targets/lease.py): a run whose process was killed stays "started" until
+Dagster's run monitoring ends it, and is in nobody's way.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Profiled:
-    """What came of a number of requests."""
+    """The result of a number of requests."""
 
     sessions: list[Measured]
     left_out: list[LeftOut]
@@ -50,7 +50,7 @@ class Profiled:
 
 
 def open_instance(store: Store) -> dg.DagsterInstance:
-    """The Dagster instance of the data folder; `$DAGSTER_HOME` wins where it is set."""
+    """The Dagster instance of the data folder; `$DAGSTER_HOME` wins if it is set."""
     remove_leftovers(store)
     os.environ["DAGSTER_HOME"] = str(ready_dagster_home(store))
     return dg.DagsterInstance.get()
@@ -69,10 +69,10 @@ def profile(
 ) -> Profiled:
     """Materialises everything from the runner to the report for the given models and platforms.
 
-    What fails costs only itself: the rest is measured, and what was left out is given, with the reason.
-    When nothing could be measured, that is an error. With `aa` each state is measured against itself
-    instead, which gives the noise of the device. `tags` mark the runs. `reached` is told the share that is
-    done.
+    A failure costs only itself: the rest is measured, and what was left out is returned with the reason.
+    If nothing could be measured, that is an error. With `aa`, each state is measured against itself
+    instead, which gives the noise of the device. `tags` mark the runs. `reached` is called with the share
+    that is done.
     """
     instance.add_dynamic_partitions(MODEL_VARIANTS, sorted({request.variant for request in requests}))
     parts = _Parts(len(requests), log, reached)
@@ -80,12 +80,11 @@ def profile(
     sessions: list[Measured] = []
     failures: dict[ProfileRequest, Sme2Error] = {}
     for index, request in enumerate(requests):
-        parts.begin(index, request)
+        # Traces, timeline and samples; for a pair also the comparison and the report.
+        parts.begin(index, steps=5 if len(request.states) == 2 else 3)
         try:
             wishes = {**settings, "device": request.device} if request.device else settings
-            target = lab.target(request.platform, wishes.get("device"))
-            for sme2 in request.states:
-                target.require(sme2)
+            lab.require(request.platform, request.states, wishes.get("device"))
             sessions += measure(jobs, request, wishes)
         except Sme2Error as error:
             failures[request] = error
@@ -97,14 +96,25 @@ def profile(
 
 
 def compare_arms(
-    lab: Lab, instance: dg.DagsterInstance, request: ArmsRequest, settings: dict[str, Any], log: Log
+    lab: Lab,
+    instance: dg.DagsterInstance,
+    request: ArmsRequest,
+    settings: dict[str, Any],
+    log: Log,
+    reached: Callable[[float], None] = lambda share: None,
 ) -> str:
-    """Measures and compares arms that differ in something else than SME2; gives their session."""
+    """Measures and compares arms that differ in something other than SME2; returns their session.
+
+    `reached` is called with the share that is done.
+    """
     variants = sorted({arm.variant for arm in request.arms})
     instance.add_dynamic_partitions(MODEL_VARIANTS, variants)
     config = {**settings, **asdict(request), "arms": [asdict(arm) for arm in request.arms]}
     config = {name: value for name, value in config.items() if value is not None}
-    result = Jobs(lab, instance, log).run(arms_job.name, ops={"arms_comparison": {"config": config}})
+    parts = _Parts(1, log, reached)
+    parts.begin(0, steps=1)
+    jobs = Jobs(lab, instance, parts.log, ended=parts.step)
+    result = jobs.run(arms_job.name, ops={"arms_comparison": {"config": config}})
     [facts] = _facts_of(result, "arms_comparison")
     return str(facts["session_id"])
 
@@ -114,7 +124,7 @@ def _measure(jobs: Jobs, request: ProfileRequest, settings: dict[str, Any]) -> l
     result = jobs.run(profile_job.name, keys, {"etdump_traces": {"config": settings}})
     traces = _facts_of(result, "etdump_traces")
     if len(request.states) == 2:
-        # Of this session, whatever else was measured of the model meanwhile.
+        # Of this session, whatever else has been measured of the model since.
         carried = {SESSION_TAG: str(traces[0]["session_id"])}
         jobs.run(compare_job.name, [pair_key(request.variant, request.platform)], tags=carried)
     run_ids = tuple(sorted(str(facts["run_id"]) for facts in traces))
@@ -146,20 +156,19 @@ def _facts_of(result: dg.ExecuteInProcessResult, asset: str) -> list[dict[str, o
 
 # What a session says after each of its rounds (profiling/session.py).
 _ROUND = re.compile(r": round (\d+) of (\d+)")
-# Of a request's time, nearly all goes into its rounds.
+# Nearly all of a request's time goes into its rounds.
 _ROUNDS_SHARE = 0.8
 
 
 class _Parts:
-    """How much of a number of requests is done, by their rounds and by Dagster's steps."""
+    """How much of several requests is done, by their rounds and Dagster's steps."""
 
     def __init__(self, requests: int, log: Log, reached: Callable[[float], None]) -> None:
         self._requests, self._log, self._reached = requests, log, reached
         self._index, self._done, self._steps = 0, 0, 1
 
-    def begin(self, index: int, request: ProfileRequest) -> None:
-        # Traces, timeline and samples; of a pair also the comparison and the report.
-        self._index, self._done, self._steps = index, 0, 5 if len(request.states) == 2 else 3
+    def begin(self, index: int, steps: int) -> None:
+        self._index, self._done, self._steps = index, 0, steps
         self._tell(0.0)
 
     def log(self, message: str) -> None:
@@ -206,7 +215,7 @@ class Jobs:
             raise_on_error=False,
         )
         if _was_interrupted(result):
-            # Dagster takes the signal for itself; whoever wants to stop wants to stop all that follows, too.
+            # Dagster keeps the signal to itself, but it is meant to stop everything that follows, too.
             raise KeyboardInterrupt
         if not result.success:
             raise failure_of(result.all_events, result.run_id)

@@ -40,8 +40,7 @@ class Lab:
                 partitions_def=run_partitions,
                 backfill_policy=dg.BackfillPolicy.multi_run(2),
                 check_specs=[
-                    dg.AssetCheckSpec(check, asset=name, blocking=True, partitions_def=run_partitions)
-                    for check in CHECKS.get(name, ())
+                    dg.AssetCheckSpec(check, asset=name, blocking=True) for check in CHECKS.get(name, ())
                 ],
             )
             def made(context: dg.AssetExecutionContext):

@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 
 from sme2_assets import launch
+from sme2_assets.defs.failures import failure_of
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.profiling.requests import ProfileRequest, requests_for, requests_for_this_machine
@@ -95,13 +96,13 @@ def test_a_machine_without_sme2_is_measured_in_the_state_it_has_and_says_so(lab:
         requests_for(lab.store, ["toy_cnn-fp32"], "linux", ("on",))
 
 
-@pytest.mark.parametrize(("states", "steps"), [(("off",), 3), (BOTH, 5)])
-def test_what_is_done_grows_from_nothing_to_all(states: tuple[str, ...], steps: int):
+@pytest.mark.parametrize("steps", [1, 5])
+def test_what_is_done_grows_from_nothing_to_all(steps: int):
     told: list[float] = []
     said: list[str] = []
     parts = launch._Parts(2, said.append, told.append)
     for index in range(2):
-        parts.begin(index, ProfileRequest("toy_cnn-fp32", "linux", states))
+        parts.begin(index, steps)
         for done in range(1, 4):
             parts.log(f"toy_cnn-fp32 on linux: round {done} of 2 or more")
         for _ in range(steps):
@@ -200,3 +201,18 @@ def test_when_nothing_could_be_measured_that_is_an_error(
     Faults(monkeypatch, profile="toy_cnn")
     with pytest.raises(Sme2Error, match="profile broke"):
         launch.profile(lab, instance, REQUESTS, {}, print)
+
+
+def test_a_run_that_a_check_stops_fails_with_what_the_check_found():
+    @dg.asset
+    def made() -> None: ...
+
+    @dg.multi_asset_check(specs=[dg.AssetCheckSpec("right", asset=made, blocking=True)])
+    def checks_of_made():
+        yield dg.AssetCheckResult(passed=False, check_name="right", asset_key="made", description="9.0 dB")
+
+    done = dg.Definitions(
+        assets=[made], asset_checks=[checks_of_made]
+    ).resolve_implicit_global_asset_job_def()
+    result = done.execute_in_process(raise_on_error=False)
+    assert failure_of(result.all_events, result.run_id).what == "The check right of made failed: 9.0 dB"

@@ -1,6 +1,11 @@
-"""Asset checks: what must hold for the numbers to mean what they say."""
+"""Asset checks: what must hold for the numbers to mean what they say.
 
-from collections.abc import Callable, Iterator
+A check is about the partitions of the run that evaluated it last, and names them. It is not partitioned: of a
+run with a pair, Dagster would plan one evaluation for each partition and keep one for none, so that its list
+of checks calls skipped what the page of the check calls passed.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -8,11 +13,7 @@ from typing import Any
 import dagster as dg
 
 from sme2_assets.defs.assets.support import materialised, runs_of
-from sme2_assets.defs.partitions import (
-    pair_partitions,
-    run_partitions,
-    target_partitions,
-)
+from sme2_assets.defs.partitions import MOST_PER_RUN
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.folder import RunFolder
@@ -35,13 +36,13 @@ from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.rebuild import runs_in_no_table
 
 Fault = str | None
-# Of a run that the checked asset made.
+# What is wrong with a run that the checked asset made.
 FindFault = Callable[[Lab, str], Fault]
 
 
 @dataclass(frozen=True)
 class _RunCheck:
-    """A check of a run. `find` gives what is wrong with it, `passed` is said when nothing is."""
+    """A check of a run. `find` returns what is wrong with it; `passed` is the text if nothing is."""
 
     name: str
     description: str
@@ -52,7 +53,7 @@ class _RunCheck:
 
 
 def _checks_of(asset: str, *checks: _RunCheck) -> dg.AssetChecksDefinition:
-    """All checks of an asset as one step: each step of its own would cost more than what it looks at."""
+    """All checks of an asset as one step: separate steps would cost more than the checks themselves."""
 
     @dg.multi_asset_check(
         name=f"checks_of_{asset}",
@@ -62,14 +63,13 @@ def _checks_of(asset: str, *checks: _RunCheck) -> dg.AssetChecksDefinition:
                 asset=asset,
                 description=check.description,
                 blocking=check.blocking,
-                partitions_def=run_partitions,
             )
             for check in checks
         ],
         can_subset=True,
     )
     def evaluated(context: dg.AssetCheckExecutionContext, lab: Lab) -> Iterator[dg.AssetCheckResult]:
-        run_ids = runs_of(context.op_execution_context, asset, _partition_keys(context))
+        run_ids = runs_of(context.op_execution_context, asset, _partition_keys(context, asset))
         for check in checks:
             if dg.AssetCheckKey(dg.AssetKey(asset), check.name) not in context.selected_asset_check_keys:
                 continue
@@ -78,7 +78,9 @@ def _checks_of(asset: str, *checks: _RunCheck) -> dg.AssetChecksDefinition:
                 if fault := check.find(lab, run_id):
                     faults[key] = fault
             severity = dg.AssetCheckSeverity.ERROR if check.blocking else dg.AssetCheckSeverity.WARN
-            yield _result(faults, check.passed, severity, check_name=check.name, asset_key=asset)
+            yield _result(
+                faults, check.passed, severity, checked=run_ids, check_name=check.name, asset_key=asset
+            )
 
     return evaluated
 
@@ -93,7 +95,7 @@ def _outputs(lab: Lab, run_id: str) -> Fault:
 
 
 def _divergence_text(variant: str) -> str:
-    """Where the outputs first go astray. Imports torch, so it is looked for only when they do."""
+    """Where the outputs first diverge. Imports torch, so it is called only when they do."""
     from sme2_assets.models.divergence import first_divergence
 
     try:
@@ -121,8 +123,8 @@ of_traces = _checks_of(
     "etdump_traces",
     _RunCheck(
         "outputs_match_eager",
-        "The runner's outputs are as near to the eager model as the precision asks. A finished program has "
-        "no such model: its arms are compared with each other.",
+        "The runner's outputs are as close to the eager model as the precision demands. A finished program "
+        "has no such model: its arms are compared with each other.",
         _outputs,
         "Outputs agree with the eager model, where there is one.",
         blocking=True,
@@ -173,7 +175,7 @@ of_timeline = _checks_of(
         "Tracing and sampling cost time: no traced or sampled inferences of a native run are faster than "
         "untraced ones.",
         _in_warehouse(passes_faults),
-        "The passes tell the same speed, as far as their rounds can tell.",
+        "The passes show the same speed, as far as their rounds can tell.",
     ),
 )
 of_kernels = _checks_of(
@@ -188,33 +190,33 @@ of_kernels = _checks_of(
 )
 
 
-@dg.asset_check(asset="sme2_comparison", partitions_def=pair_partitions, blocking=True)
+@dg.asset_check(asset="sme2_comparison", blocking=True)
 def arms_are_one_pair(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
-    """The compared runs were made together, differ in SME2 alone, and computed the same outputs."""
+    """The compared runs were made together, differ only in SME2, and computed the same outputs."""
     faults = {}
-    for key in _partition_keys(context):
+    keys = _partition_keys(context, "sme2_comparison")
+    for key in keys:
         compared = [
             materialised(context.op_execution_context, "sme2_comparison", key, f"{sme2}_run_id")
             for sme2 in SME2_STATES
         ]
         if fault := pair_faults(lab.warehouse, *compared):
             faults[key] = fault
-    return _result(faults, "One session, one binary, one model file, and outputs that agree.")
+    return _result(faults, "One session, one binary, one model file, and outputs that agree.", checked=keys)
 
 
 @dg.asset_check(asset="overview")
 def every_run_is_in_the_warehouse(lab: Lab) -> dg.AssetCheckResult:
-    """No run folder is in no table: what was measured is also what is shown."""
+    """Every run folder is in the tables: everything that was measured is also shown."""
     missing = {
-        path.name: "it is in no table; `sme2 warehouse sync` takes it in"
-        for path in runs_in_no_table(lab.store)
+        path.name: "it is in no table; `sme2 warehouse sync` adds it" for path in runs_in_no_table(lab.store)
     }
     return _result(missing, "Every run folder is in the tables.", dg.AssetCheckSeverity.WARN)
 
 
 @dg.asset_check(asset="regressions")
 def no_regression(lab: Lab) -> dg.AssetCheckResult:
-    """No slow-down was found, but for what has been acknowledged; says what could have been found."""
+    """No slow-down was found except acknowledged ones; says what could have been found."""
     found = lab.warehouse.query("SELECT * FROM regressions WHERE NOT acknowledged")
     faults = {
         f"{row['variant']} on {row['platform']}, {row['device']}, {arm_text(row)}, {row['category']}": (
@@ -231,11 +233,12 @@ def no_regression(lab: Lab) -> dg.AssetCheckResult:
     )
 
 
-@dg.asset_check(asset="source_runner", partitions_def=target_partitions, blocking=True)
+@dg.asset_check(asset="source_runner", blocking=True)
 def source_pair_differs_in_sme_only(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
-    """The manifests of the two builds of a platform differ in XNNPACK's SME switches alone."""
+    """The manifests of the two builds of a platform differ only in XNNPACK's SME switches."""
     faults, pairs = {}, 0
-    platforms = dict.fromkeys(TargetKey.parse(key).platform for key in _partition_keys(context))
+    keys = _partition_keys(context, "source_runner")
+    platforms = dict.fromkeys(TargetKey.parse(key).platform for key in keys)
     for platform, trace in product(platforms, (False, True)):
         on, off = (current_source_runner(lab.store, platform, sme2, trace=trace) for sme2 in ("on", "off"))
         if on is None or off is None:
@@ -244,37 +247,46 @@ def source_pair_differs_in_sme_only(context: dg.AssetCheckExecutionContext, lab:
         if found := record_faults(on, off):
             faults[f"{platform}{' trace' if trace else ''}"] = "; ".join(str(fault) for fault in found[:10])
     passed = "The two builds differ in the SME switches alone." if pairs else "Only one state is built yet."
-    return _result(faults, passed)
+    return _result(faults, passed, checked=keys)
 
 
-@dg.asset_check(asset="source_runner", partitions_def=target_partitions, blocking=True)
+@dg.asset_check(asset="source_runner", blocking=True)
 def sme2_kernels_in_binary(context: dg.AssetCheckExecutionContext, lab: Lab) -> dg.AssetCheckResult:
     """The binary with SME2 contains SME2 kernels, the one without contains no SME kernel that computes."""
     faults = {}
-    for key, trace in product(_partition_keys(context), (False, True)):
+    keys = _partition_keys(context, "source_runner")
+    for key, trace in product(keys, (False, True)):
         target = TargetKey.parse(key)
         binary = current_source_runner(lab.store, target.platform, target.sme2, trace=trace)
         if binary is not None and (fault := kernel_fault(binary, target.sme2)) is not None:
             faults[f"{key}{' trace' if trace else ''}"] = fault
-    return _result(faults, "SME kernels are where they must be, and nowhere else.")
+    return _result(faults, "SME kernels are where they must be, and nowhere else.", checked=keys)
 
 
-def _partition_keys(context: dg.AssetCheckExecutionContext) -> list[str]:
-    return list(context.op_execution_context.partition_keys)
+def _partition_keys(context: dg.AssetCheckExecutionContext, asset: str) -> list[str]:
+    """Of this run; for a check that is executed by itself, of the run that made the asset last."""
+    run = context.op_execution_context
+    if run.has_partition_key or run.has_partition_key_range:
+        return list(run.partition_keys)
+    made = context.instance.fetch_materializations(dg.AssetKey(asset), limit=MOST_PER_RUN).records
+    return [str(each.partition_key) for each in made if each.run_id == made[0].run_id]
 
 
 def _result(
     faults: dict[str, str],
     passed: str,
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
+    *,
+    checked: Iterable[str] = (),
     **which: str,
 ) -> dg.AssetCheckResult:
-    """`which` names the check, where a step has several."""
+    """`checked` are the partitions that it is about; `which` names the check if a step has several."""
     description = "; ".join(f"{key}: {fault}" for key, fault in faults.items()) or passed
+    about = {"checked": ", ".join(sorted(checked))} if checked else {}
     return dg.AssetCheckResult(
         passed=not faults,
         severity=severity,
         description=description,
-        metadata=faults,
+        metadata={**faults, **about},
         **which,
     )

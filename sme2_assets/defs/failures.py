@@ -1,4 +1,4 @@
-"""What became of a Dagster run; why it failed, in the same words for command line, messages and summaries."""
+"""How a Dagster run ended, and why it failed, in the same words for command line, messages and summaries."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from sme2_assets.errors import Sme2Error, disk_failure
 def materialisations_in(
     instance: dg.DagsterInstance, run_id: str, asset: str
 ) -> list[dg.AssetMaterialization]:
-    """What a run made of an asset."""
+    """The materialisations of an asset in a run."""
     return [
         event.step_materialization_data.materialization
         for event in events_of(instance, run_id)
@@ -19,7 +19,7 @@ def materialisations_in(
 
 
 def failed_checks(events: Iterable[dg.DagsterEvent]) -> list[str]:
-    """What the checks of a run found; those that only warn are left to the UI."""
+    """What the checks of a run found; warnings are left to the UI."""
     found = []
     for event in events:
         if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
@@ -41,7 +41,8 @@ def failure_of(events: Iterable[dg.DagsterEvent], run_id: str) -> Sme2Error:
                 what = said.get("what happened", data.user_failure_data.description)
                 remedy = said.get("what to do")
                 return Sme2Error(f"{event.step_key}: {what}", str(remedy) if remedy else None)
-            if data.error is not None:
+            # A blocking check fails its step: what it found is said below.
+            if data.error is not None and data.error.cls_name != "DagsterAssetCheckFailedError":
                 cause = data.error.cause or data.error
                 if told := disk_failure(cause.message):
                     return Sme2Error(f"{event.step_key}: {told.what}", told.remedy)
@@ -58,6 +59,6 @@ def failure_of(events: Iterable[dg.DagsterEvent], run_id: str) -> Sme2Error:
 
 
 def events_of(instance: dg.DagsterInstance, run_id: str) -> list[dg.DagsterEvent]:
-    """What Dagster kept of a run."""
+    """The events that Dagster kept for a run."""
     entries = (record.event_log_entry for record in instance.get_records_for_run(run_id).records)
     return [entry.dagster_event for entry in entries if entry.dagster_event is not None]

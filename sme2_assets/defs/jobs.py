@@ -10,12 +10,12 @@ profile_job = dg.define_asset_job(
     dg.AssetSelection.assets(*RUN_ASSETS),
     description="Measures a model on a target: what nights and the command line run. In the UI, materialise "
     "the asset group `measure` instead, and choose both SME2 states of a platform: they are measured as one "
-    "session, and the comparison, the report and the overview follow by themselves.",
+    "session, and the comparison, the report and the overview follow automatically.",
 )
 compare_job = dg.define_asset_job(
     "compare",
     dg.AssetSelection.assets(*PAIR_ASSETS),
-    description="Compares the states of a pair and writes its report. It follows `profile` by itself.",
+    description="Compares the states of a pair and writes its report. It follows `profile` automatically.",
 )
 noise_job = dg.define_asset_job(
     "noise",
@@ -30,8 +30,8 @@ arms_job = dg.define_asset_job(
 advise_job = dg.define_asset_job(
     "advise",
     dg.AssetSelection.assets("advice"),
-    description="Which changes of a model bring more of it onto the SME unit, from the emulated runs that "
-    "are there. `sme2 advise` measures them first.",
+    description="Which changes to a model bring more of it onto the SME unit, from the emulated runs that "
+    "exist. `sme2 advise` measures them first.",
 )
 regressions_job = dg.define_asset_job(
     "look_for_regressions",
@@ -41,7 +41,7 @@ regressions_job = dg.define_asset_job(
 summary_job = dg.define_asset_job(
     "sum_up_night",
     dg.AssetSelection.assets("night_summary"),
-    description="Sums up a night and tells people. Runs after everything else of the night.",
+    description="Sums up a night and tells people. Runs after everything else in the night.",
 )
 
 JOBS = [profile_job, compare_job, noise_job, arms_job, advise_job, regressions_job, summary_job]

@@ -7,12 +7,12 @@ import dagster as dg
 
 Log = Callable[[str], None]
 
-# How Dagster begins to say that a step is left out because another failed.
+# How Dagster's message begins when it skips a step because another failed.
 SKIPPED = "Dependencies for step "
 
 
 def progress_logger(log: Log, ended: Callable[[], None]) -> dg.LoggerDefinition:
-    """Passes on what assets say, without Dagster's own event messages, and that a step ended well."""
+    """Passes on what assets log, without Dagster's own event messages, and each step's success."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -20,14 +20,17 @@ def progress_logger(log: Log, ended: Callable[[], None]) -> dg.LoggerDefinition:
             event = meta.get("dagster_event")
             if event is not None and event.event_type == dg.DagsterEventType.STEP_SUCCESS:
                 ended()
+            if record.levelno < logging.INFO:
+                return
             message = str(meta.get("orig_message", ""))
-            # That later steps do not run is no news to people: the error that ends the run is.
+            # People need the error that ended the run, not the list of skipped steps.
             if meta.get("step_key") and not meta.get("dagster_event") and not message.startswith(SKIPPED):
                 log(message)
 
     @dg.logger(None, description="Progress for the command line.")
     def progress(_init_context: dg.InitLoggerContext) -> logging.Logger:
-        logger = logging.Logger("sme2", level=logging.INFO)
+        # Dagster tells of a step's success at this level.
+        logger = logging.Logger("sme2", level=logging.DEBUG)
         logger.addHandler(Handler())
         return logger
 

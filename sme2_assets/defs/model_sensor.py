@@ -1,4 +1,4 @@
-"""Models become partitions by themselves, and what somebody brings is exported."""
+"""Models become partitions automatically, and those that users add are exported."""
 
 import json
 import time
@@ -10,7 +10,7 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.models.registry import arrivals, is_known, variants
 from sme2_assets.store import sha256_of_text
 
-# A whole folder of models that is dropped at once arrives over several ticks.
+# A whole folder of models that is added at once is exported over several ticks.
 MOST_EXPORTS_PER_TICK = 10
 
 
@@ -20,23 +20,23 @@ MOST_EXPORTS_PER_TICK = 10
     default_status=dg.DefaultSensorStatus.RUNNING,
 )
 def model_variants_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-    """Makes every registered model variant a partition, and takes away those whose model is gone.
+    """Makes every registered model variant a partition, and removes those whose model is gone.
 
-    What somebody brought (a file in a models folder, an installed package) is exported on arrival and
-    whenever its code changes; what comes with this package is exported when it is first profiled. What was
-    measured stays in the warehouse when a partition goes.
+    A model that a user added (a file in a models folder, an installed package) is exported when it appears
+    and whenever its code changes; the models of this package are exported when first profiled. Measurements
+    stay in the warehouse when a partition is removed.
     """
     known = context.instance.get_dynamic_partitions(MODEL_VARIANTS)
     registered = [variant.key for variant in variants()]
     new = [key for key in registered if key not in known]
-    # Those that are not registered may have been asked for: a model of another source, or options.
+    # One that is not registered may have been requested: a model of another source, or with options.
     gone = [key for key in known if key not in registered and not is_known(key)]
     exports, cursor = _exports_to_ask_for(context)
     context.update_cursor(cursor)
     if gone:
-        context.log.info(f"No longer partitions, for their models are gone: {', '.join(gone)}")
+        context.log.info(f"No longer partitions, because their models are gone: {', '.join(gone)}")
     if not (new or gone or exports):
-        return dg.SkipReason("The partitions are the registered model variants already.")
+        return dg.SkipReason("The partitions already match the registered model variants.")
     requests: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
     if new:
         requests.append(model_partitions.build_add_request(new))
@@ -57,7 +57,7 @@ def _exports_to_ask_for(context: dg.SensorEvaluationContext) -> tuple[list[dg.Ru
     fresh = [key for key, identity in wanted.items() if asked.get(key) != identity][:MOST_EXPORTS_PER_TICK]
     runs = [
         dg.RunRequest(
-            # The moment is part of it: a file that is changed and changed back is exported again.
+            # With the time: a file that is changed and changed back is exported again.
             run_key=f"{key}:{wanted[key]}:{time.time_ns()}",
             partition_key=key,
             asset_selection=[dg.AssetKey("exported_model")],

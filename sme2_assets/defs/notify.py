@@ -1,7 +1,7 @@
-"""Telling people: a line in `data/nightly/messages.jsonl`, and a webhook where one is configured.
+"""Messages to people: a line in `data/nightly/messages.jsonl`, and a webhook if one is configured.
 
-A message is never worth more than a measurement: whatever goes wrong here is logged, not raised. The
-file is the record; the webhook may be down, and what it missed is not sent again.
+A message is never worth more than a measurement: errors here are logged, not raised. The file is the record;
+the webhook may be down, and what it missed is not sent again.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ def post(
     attempts: int = ATTEMPTS,
     pause_s: float = PAUSE_S,
 ) -> bool:
-    """Sends `{"text": message}` to `$SME2_WEBHOOK_URL` and keeps it; True when the hook took it."""
+    """Sends `{"text": message}` to `$SME2_WEBHOOK_URL` and keeps it; True if the webhook accepted it."""
     url = os.environ.get(WEBHOOK_VARIABLE, "").strip()
     trouble = (
         _deliver(url, message, timeout_s, attempts, pause_s) if url else f"{WEBHOOK_VARIABLE} is not set"
     )
     if url and trouble:
-        log(f"The webhook did not take the message: {trouble}. It is in {store.root / 'nightly'}.")
+        log(f"The webhook did not accept the message: {trouble}. It is in {store.root / 'nightly'}.")
     _append(message, "delivered" if trouble is None else trouble, store, log)
     return trouble is None
 
 
 def _deliver(url: str, message: str, timeout_s: float, attempts: int, pause_s: float) -> str | None:
-    """What went wrong at the last attempt, or None. Never names the URL: it often holds a secret."""
+    """What went wrong in the last attempt, or None. Never names the URL: it often holds a secret."""
     body = json.dumps({"text": message}).encode()
     trouble = "no attempt was made"
     for attempt in range(attempts):
@@ -71,7 +71,7 @@ def _deliver(url: str, message: str, timeout_s: float, attempts: int, pause_s: f
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirected POST becomes a GET, whose success would be taken for a delivered message."""
+    """A redirected POST becomes a GET, whose success would look like a delivered message."""
 
     def redirect_request(self, *args: object, **kwargs: object) -> None:
         return None
@@ -85,7 +85,7 @@ def _append(message: str, webhook: str, store: Store, log: Callable[[str], None]
     path = store.root / "nightly" / "messages.jsonl"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # One write in append mode: the night and a sensor may both speak at once.
+        # One write in append mode: the night and a sensor may write at the same time.
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             os.write(handle, f"{line}\n".encode())

@@ -13,9 +13,8 @@ import dagster as dg
 
 from sme2_assets.targets.keys import PLATFORMS, TARGETS, TargetKey
 
-# Multi-partition mappings and partitioned checks are previews of Dagster that work and that tests here
-# cover. Their notices are filtered in this module, which everything that uses them imports.
-warnings.filterwarnings("ignore", category=dg.PreviewWarning)
+# Backfill policies and multi-partition mappings are in beta; they work, and tests here cover them. Their
+# warnings are filtered in this module, because everything that uses them imports it.
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
 MODEL_VARIANTS = "model_variants"
@@ -38,24 +37,27 @@ both_states = dg.MultiPartitionMapping(
     }
 )
 
-# Of a run: the first and the last key of a range of partitions, such as both states of a platform.
+# On a run: the first and the last key of a range of partitions, such as both states of a platform.
 RANGE_START = "dagster/asset_partition_range_start"
 RANGE_END = "dagster/asset_partition_range_end"
-# Given to a run that measured a state without the other one: what it measured is not to be compared.
+# On a run that measured one state without the other: the result must not be compared.
 ALONE_TAG = "sme2/alone"
-# Given to a run that compares: the session that it is asked to compare.
+# On a run that measures: what, in words. Lists of runs show it; the keys of a range they do not.
+SUBJECT_TAG = "measures"
+# On a run that compares: the session to compare.
 SESSION_TAG = "sme2/session"
-# Of a run that belongs to a night: which one, and the device it keeps busy.
+# On a run that belongs to a night: which night, and the device it keeps busy.
 NIGHT_TAG = "sme2/night"
 DEVICE_TAG = "sme2/device"
-# What a pair is compared under: two devices measure it one after the other, or one would be compared twice.
+# The key a pair is compared under: two devices measure it in turn, or one would be compared twice.
 PAIR_TAG = "sme2/pair"
 
-# Of a run that one worker alone can do; dagster-celery's own, named here because not everybody has it.
+# On a run that only one worker can do. It is dagster-celery's tag, which may not be installed.
 QUEUE_TAG = "dagster-celery/queue"
 
-# Two partitions a run: both states of a platform, when both are asked for.
-pair_per_run = dg.BackfillPolicy.multi_run(max_partitions_per_run=2)
+# Both states of a platform, if both are asked for.
+MOST_PER_RUN = 2
+pair_per_run = dg.BackfillPolicy.multi_run(max_partitions_per_run=MOST_PER_RUN)
 
 
 def run_key(variant: str, target: TargetKey) -> str:

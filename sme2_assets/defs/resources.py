@@ -1,7 +1,8 @@
-"""What assets, schedules and sensors are given: the data folder with what lives in it, and the nights."""
+"""What assets, schedules and sensors are given: the data folder with its contents, and the nights."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -11,11 +12,11 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 from pydantic import Field
 
-from sme2_assets.errors import Sme2Error
+from sme2_assets.errors import Sme2Error, TargetUnavailable
 from sme2_assets.models.registry import is_large, parse_variant, variants
 from sme2_assets.profiling.requests import Requests, requests_for_this_machine, requests_on_devices
 from sme2_assets.store import Store, default_data_root
-from sme2_assets.targets import SME2_STATES, Target, open_target
+from sme2_assets.targets import SME2_STATES, Target, availabilities, open_target
 from sme2_assets.warehouse import Warehouse
 
 
@@ -35,20 +36,35 @@ class Lab(dg.ConfigurableResource):
     def target(self, platform: str, device: str | None = None) -> Target:
         return open_target(platform, self.store, device)
 
+    def require(self, platform: str, states: Iterable[str], device: str | None = None) -> Target:
+        """A target that offers all these states here. Else an error, which also says what is offered here.
+
+        Dagster offers the partitions of every platform: definitions may not depend on where they are loaded.
+        """
+        target = self.target(platform, device)
+        try:
+            for sme2 in states:
+                target.require(sme2)
+        except TargetUnavailable as error:
+            here = [str(key) for key, _, it in availabilities(self.store) if it.ok]
+            offered = f"Available here: {', '.join(here) or 'nothing'}." if device is None else ""
+            raise TargetUnavailable(error.what, f"{error.remedy or ''} {offered}".strip() or None) from error
+        return target
+
 
 class Nights(dg.ConfigurableResource):
-    """When nights are, and what they measure. By default everything this machine gives, at 02:00 UTC."""
+    """When nights are, and what they measure. By default everything this machine offers, at 02:00 UTC."""
 
     cron: str = "0 2 * * *"
-    # Of the cron fields and of a night's date.
+    # For the cron fields and a night's date.
     time_zone: str = "UTC"
-    # Whether the schedule is on before anybody switches it on in the UI.
+    # Whether the schedule is on before anyone switches it on in the UI.
     on: bool = False
-    # Empty: all that are registered, but for large ones.
+    # Empty: all that are registered, except large ones.
     variants: list[str] = Field(default_factory=list)
-    # Empty: all that this machine gives.
+    # Empty: all that this machine offers.
     platforms: list[str] = Field(default_factory=list)
-    # Names and `label:...` of the inventory: each of these devices, beside the platforms that are named.
+    # Names and `label:...` from the inventory: each of these devices, besides the platforms that are named.
     devices: list[str] = Field(default_factory=list)
     # What `etdump_traces` takes as configuration.
     settings: dict[str, Any] = Field(default_factory=dict)
@@ -56,7 +72,7 @@ class Nights(dg.ConfigurableResource):
     blind_trials: int = 0
 
     def requests(self, lab: Lab) -> Requests:
-        """The pairs of a night, and what is left out. An error where nothing can be measured."""
+        """The pairs of a night, and what is left out. An error if nothing can be measured."""
         chosen = [parse_variant(name).key for name in self.variants] or [
             it.key for it in variants() if not is_large(it.key)
         ]
@@ -76,7 +92,7 @@ class Nights(dg.ConfigurableResource):
         return wanted
 
     def ticks(self, since: datetime, until: datetime) -> list[datetime]:
-        """When nights were due in between; the last of them, which is not over, is not among them."""
+        """When nights were due in between, without the last of them, which is not over."""
         windows = dg.TimeWindowPartitionsDefinition(
             start=since.astimezone(ZoneInfo(self.time_zone)),
             fmt="%Y-%m-%dT%H:%M%z",

@@ -1,4 +1,4 @@
-"""What happens by itself: what follows a measurement is made, and people are told what went wrong."""
+"""What happens automatically: what follows a measurement is made, and problems are posted."""
 
 import json
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from sme2_assets.defs.partitions import NIGHT_TAG
 from sme2_assets.defs.resources import Lab
 from sme2_assets.report.night import open_regressions
 
-# Fails every night for as long as a regression stays; the sensor tells the regression itself, once.
+# Fails every night while a regression lasts; the sensor posts the regression itself, once.
 REGRESSION_CHECK = "no_regression"
 
 
@@ -22,7 +22,7 @@ REGRESSION_CHECK = "no_regression"
 def failed_runs_sensor(context: dg.RunFailureSensorContext, lab: Lab) -> None:
     """Posts every failed run that the UI, a sensor or a backfill started.
 
-    Not those that the summary of a night or the command line tells; `problems_sensor` tells failed checks.
+    Not those that a night's summary or the command line reports; `problems_sensor` posts failed checks.
     """
     run = context.dagster_run
     events = events_of(context.instance, run.run_id)
@@ -38,7 +38,7 @@ def failed_runs_sensor(context: dg.RunFailureSensorContext, lab: Lab) -> None:
 def problems_sensor(context: dg.SensorEvaluationContext, lab: Lab) -> dg.SkipReason:
     """Posts failed checks and new regressions, each once and all of a tick in one message.
 
-    Checks that only warn are left to the UI. On its first tick it takes the past of the checks as told.
+    Warnings are left to the UI. On its first tick, all earlier checks count as posted.
     """
     cursor = json.loads(context.cursor) if context.cursor else {}
     since = datetime.fromisoformat(cursor["since"]) if cursor else datetime.now(UTC)
@@ -63,10 +63,10 @@ def problems_sensor(context: dg.SensorEvaluationContext, lab: Lab) -> dg.SkipRea
         notify.post("\n".join(lines), lab.store, log=context.log.warning)
     newest = max((record.update_timestamp for record in ended), default=since)
     context.update_cursor(json.dumps({"since": newest.isoformat(), "regressions": sorted(regressions)}))
-    return dg.SkipReason("\n".join(lines) or "Nothing new to tell.")
+    return dg.SkipReason("\n".join(lines) or "Nothing new to report.")
 
 
-# Asks for what follows a measurement: comparison, report, overview. The conditions stand at the assets.
+# Requests what follows a measurement: comparison, report, overview. The conditions are on the assets.
 results_sensor = dg.AutomationConditionSensorDefinition(
     "results_sensor",
     target=dg.AssetSelection.assets("sme2_comparison", "report", "overview"),

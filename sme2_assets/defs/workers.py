@@ -1,6 +1,6 @@
-"""Runs of Dagster on other machines: Celery hands each run to the worker whose queue it is for.
+"""Dagster runs on other machines: Celery hands each run to the worker whose queue it is in.
 
-Belongs here: the run launcher that `dagster.yaml` of a deployment names, and the Celery app that
+Belongs here: the run launcher that the `dagster.yaml` of a deployment names, and the Celery app that
 `sme2 worker` serves. Imported only there: a single machine needs neither Celery nor a broker.
 """
 
@@ -24,39 +24,39 @@ PATIENCE_S = 10.0
 
 
 class WorkerRunLauncher(CeleryRunLauncher):
-    """Starts each run as a task of Celery, and knows when its worker is gone.
+    """Starts each run as a Celery task, and knows when its worker is gone.
 
-    Celery's state of a task is what its worker said last: it stays "started" for ever where a machine went
-    down. So the worker itself is asked. One that was started again answers, too, but not for that task.
+    Celery's state of a task is what its worker said last: it stays "started" for ever if the machine went
+    down. So the worker itself is asked. One that was restarted answers too, but does not list that task.
     """
 
     def _launch_celery_task_run(self, run: dg.DagsterRun, task_signature: Any, routing_key: str) -> None:
-        # By the id of the run: a retry has the tags of the run before it, and with them the id of its task.
+        # With the run's id: a retry has the tags of the run before it, including the id of that task.
         super()._launch_celery_task_run(run, task_signature.set(task_id=run.run_id), routing_key)
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
         if DAGSTER_CELERY_TASK_ID_TAG not in run.tags:
-            # Of a command line: nobody can tell, and `max_runtime_seconds` ends it.
+            # Started by a command line: its health is unknown, and `max_runtime_seconds` ends it.
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         result = self.celery.AsyncResult(run.run_id)
         state, facts = result.state, result.info
         if state != "STARTED":
             status = {"SUCCESS": WorkerStatus.SUCCESS}.get(state, WorkerStatus.FAILED)
-            return CheckRunHealthResult(status, f"The task of Celery is in the state {state}.")
+            return CheckRunHealthResult(status, f"The Celery task is in the state {state}.")
         worker = facts["hostname"]
         inspect = self.celery.control.inspect(destination=[worker], timeout=PATIENCE_S)
         active = (inspect.active() or {}).get(worker)
         if active is not None and any(task["id"] == run.run_id for task in active):
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         if result.state != "STARTED":
-            # It ended while it was asked; the next look sees how.
+            # It ended while the worker was asked; the next check sees how.
             return CheckRunHealthResult(WorkerStatus.RUNNING)
-        gone = "does not answer" if active is None else "was started again and knows nothing of it"
+        gone = "does not answer" if active is None else "was restarted and does not know the run"
         return CheckRunHealthResult(WorkerStatus.FAILED, f"The worker {worker} {gone}.")
 
 
 def worker_app() -> Celery:
-    """What a worker serves; the broker is that of `dagster.yaml`."""
+    """What a worker serves, with the broker of `dagster.yaml`."""
     broker = os.environ.get(BROKER_VARIABLE)
     if not broker:
         raise Sme2Error(
@@ -64,9 +64,9 @@ def worker_app() -> Celery:
         )
     app = make_app({"broker": broker, "backend": broker})
     app.conf.update(
-        # A run that waits behind another one of this worker must be free for the next worker that comes.
+        # A run that waits behind another must stay free for the next worker.
         worker_prefetch_multiplier=1,
-        # The task of a run that ended without result is known for as long as anybody may ask.
+        # Keeps the state of a task for as long as anyone may ask for it.
         result_expires=7 * 24 * 3600,
         broker_connection_retry_on_startup=True,
     )

@@ -2,7 +2,7 @@
 
 A browser sends a request to this machine for any page that asks it to. Such a request names another site in
 Host (when a name was made to point here), in Origin, or in Sec-Fetch-Site, or it is of a kind that a page can
-send without being asked where it comes from. All of these are refused. A program on this machine names none
+send without being asked where it comes from. All of these are refused. A program on this machine sends none
 of them and is let through.
 """
 
@@ -44,7 +44,7 @@ class Guard:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_here(hosts[0]):
             return 421, (
-                "This UI answers under addresses and `localhost` only. Where it has a name, say so: "
+                "This UI answers only to addresses and `localhost`. If it has a name, allow it: "
                 "sme2 dev --allow-host NAME"
             )
         origin = headers.get("origin")
@@ -59,11 +59,11 @@ class Guard:
         if is_graphql and scope["type"] == "http" and not shown:
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if scope["method"] != "POST" or kind not in _JSON:
-                return 405, "Ask by POST, with the content type application/json."
+                return 405, "Use POST, with the content type application/json."
         return None
 
     def _is_here(self, host: str) -> bool:
-        """Whether it is a name of ours. No other name can be made to mean an address that is written out."""
+        """Whether it is a name of ours or a literal address, which no other name can be made to mean."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:

@@ -1,4 +1,4 @@
-"""What changes of a model bring onto the SME unit."""
+"""What changes to a model bring onto the SME unit."""
 
 import dagster as dg
 from pydantic import Field
@@ -7,8 +7,8 @@ from sme2_assets.defs.assets.support import clear_failures, materialised
 from sme2_assets.defs.partitions import model_partitions, run_key
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
-from sme2_assets.gate.advice import Candidate, advice_of
-from sme2_assets.gate.changes import changes_of
+from sme2_assets.gate.advice import Candidate, Change, advice_of
+from sme2_assets.gate.changes import first_changes, try_changes
 from sme2_assets.gate.take import taken_of
 from sme2_assets.models.registry import parse_variant
 from sme2_assets.store import safe_name, sha256_of_text, write_text_atomically
@@ -32,32 +32,32 @@ class Tried(dg.Config):
     partitions_def=model_partitions,
     group_name="results",
     kinds={"duckdb"},
-    code_version="1",
+    code_version="2",
 )
 def advice(context: dg.AssetExecutionContext, config: Tried, lab: Lab) -> dg.MaterializeResult:
-    """Table `advice`: which changes of a model bring more of its work onto the SME unit, from what ran.
+    """Table `advice`: which changes to a model bring more of its work onto the SME unit, from what ran.
 
-    It takes the emulated runs with SME2 on that are there, of the model and of its changes. `sme2 advise`
-    measures them first.
+    It uses the existing emulated runs with SME2 on, of the model and of its changes. `sme2 advise` measures
+    them first.
     """
     warehouse = lab.warehouse
     with clear_failures():
         variant = parse_variant(context.partition_key)
         run_id = materialised(context, "etdump_traces", run_key(variant.key, EMULATED), "run_id")
-        base = taken_of(lab.store, warehouse, run_id, []).facts
-        tried = []
-        for change in changes_of(variant):
-            problem = config.problems.get(change.key)
-            facts, measured = None, None
-            if problem is None:
-                try:
-                    measured = materialised(context, "etdump_traces", run_key(change.key, EMULATED), "run_id")
-                    facts = taken_of(lab.store, warehouse, measured, []).facts
-                except Sme2Error as error:
-                    # Nobody measured it, or the program that was measured is not there any more.
-                    context.log.info(f"{change.name} is left out: {error.what}")
-                    continue
-            tried.append(Candidate(change.name, change.what, change.code, facts, problem, measured))
+        base = taken_of(lab.store, run_id).facts
+
+        def measured(change: Change) -> Candidate | None:
+            if problem := config.problems.get(change.key):
+                return Candidate(change, None, problem)
+            try:
+                of_change = materialised(context, "etdump_traces", run_key(change.key, EMULATED), "run_id")
+                return Candidate(change, taken_of(lab.store, of_change).facts, run_id=of_change)
+            except Sme2Error as error:
+                # It was never measured, or the program that was measured is gone.
+                context.log.info(f"{change.name} is left out: {error.what}")
+                return None
+
+        tried = try_changes(variant, base, first_changes(variant), measured)
         found = advice_of(variant.key, base, run_id, tried)
         write_text_atomically(lab.store.advice / f"{safe_name(variant.key)}.json", found.to_json())
         write_advice(lab.store, warehouse)

@@ -1,4 +1,4 @@
-"""Arms that differ in something else than SME2."""
+"""Arms that differ in something other than SME2."""
 
 from string import ascii_lowercase
 
@@ -6,6 +6,7 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
+from sme2_assets.defs.assets.runners import runner_of_version
 from sme2_assets.defs.assets.support import clear_failures, plotted
 from sme2_assets.defs.assets.traces import ProfileConfig, inputs_of_session
 from sme2_assets.defs.resources import Lab
@@ -26,16 +27,18 @@ class ArmConfig(dg.Config):
 
     variant: str = Field(description="Model variant, e.g. toy_cnn-fp16.")
     threads: int = Field(1, description="Threads of the runner's pool.")
-    cpus: str = Field("", description="CPUs to run on; empty: as the system likes.")
+    cpus: str = Field("", description="CPUs to run on; empty: the system decides.")
     power: str = Field("", description="Android: power mode while the arm runs; empty: as it is.")
     sme2: str = Field(description="on or off, the same in all arms.")
+    executorch: str = Field("", description="ExecuTorch version that runs it; empty: the installed one.")
 
 
 class ArmsConfig(ProfileConfig):
-    """How much to measure, where, and the arms; what these say of threads, CPUs and power counts."""
+    """How much to measure, where, and the arms; for threads, CPUs and power, the arms' settings count."""
 
     factor: str = Field(
-        description="What the arms differ in: precision, option, model, threads, cpus or power."
+        description="What the arms differ in: precision, option, model, change, executorch, threads, cpus or "
+        "power."
     )
     platform: str = Field(description="Where to measure: linux, mac, android or emulated.")
     arms: list[ArmConfig] = Field(description="Two or more; each is compared with the first.")
@@ -53,15 +56,19 @@ class ArmsConfig(ProfileConfig):
 def arms_comparison(context: dg.AssetExecutionContext, config: ArmsConfig, lab: Lab) -> dg.MaterializeResult:
     """Table `comparisons`: arms of one session that differ in one thing, such as precision or threads.
 
-    Measured interleaved and judged as SME2 on against off is; what else differs is refused. `sme2 compare`
-    and `sme2 scale` ask for it.
+    Measured interleaved and judged like SME2 on against off; arms that differ in anything else are refused.
+    `sme2 compare` and `sme2 scale` request it.
     """
     warehouse = lab.warehouse
     with clear_failures():
-        target = lab.target(config.platform, config.device)
         states = sorted({arm.sme2 for arm in config.arms})
-        for state in states:
-            target.require(state)
+        target = lab.require(config.platform, states, config.device)
+        # Before any export: the wheel of a version may not exist, or not fit.
+        runners_of = {
+            version: runner_of_version(lab, target, version, context.log.info)
+            for version in dict.fromkeys(arm.executorch for arm in config.arms)
+            if version
+        }
         inputs = {
             variant: inputs_of_session(context, lab, variant, target, states, config.runner)
             for variant in dict.fromkeys(arm.variant for arm in config.arms)
@@ -72,6 +79,7 @@ def arms_comparison(context: dg.AssetExecutionContext, config: ArmsConfig, lab: 
                 label,
                 arm.sme2,
                 model=inputs[arm.variant][0],
+                runner=runners_of.get(arm.executorch),
                 settings={"threads": arm.threads, "cpus": arm.cpus, "power": arm.power},
             )
             for label, arm in zip(ascii_lowercase, config.arms, strict=False)
@@ -86,7 +94,7 @@ def arms_comparison(context: dg.AssetExecutionContext, config: ArmsConfig, lab: 
         take_session(lab.store, warehouse, lab.store.run_dir(manifests[0].run_id))
         warehouse.publish()
         for run in runs_of_session(warehouse, session_id):
-            # What the checks of the other assets ask of the runs of an SME2 pair.
+            # As the checks of the other assets do for the runs of an SME2 pair.
             for look in (
                 checks.conservation_faults,
                 checks.sme2_evidence_faults,

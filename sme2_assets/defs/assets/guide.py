@@ -1,28 +1,28 @@
 """Where the documentation of each asset is, and what it takes to make it.
 
-The pages are files of this repository, which the webserver of `sme2 dev` shows, too. Where a team serves them
-elsewhere, `build_definitions(docs_url=...)` leads there.
+The pages are files in this repository, which the webserver of `sme2 dev` also shows. If a team serves them
+elsewhere, `build_definitions(docs_url=...)` links there.
 """
 
 from dataclasses import dataclass
 
 import dagster as dg
 
-from sme2_assets.store import anchor_of
+from sme2_assets.store import GUIDE_PAGE, anchor_of
 
-# Who is asked about an asset, as Dagster names a team.
+# Whom to ask about an asset, in Dagster's form for a team.
 OWNER = "team:sme2_assets"
 
 
 @dataclass(frozen=True)
 class Guide:
-    """A page of docs/, its section, and how an asset is to be thought of before one presses a button."""
+    """A page of docs/, its section, and what to know about an asset before starting it."""
 
     page: str
     section: str
     # `minutes` or `seconds`, on a toy model.
     takes: str
-    # What is occupied meanwhile: `device` (nothing else may run there), `cpu`, or `warehouse`.
+    # What it occupies: `device` (nothing else may run there), `cpu`, or `warehouse`.
     occupies: str
 
     def link(self, base: str) -> str:
@@ -49,11 +49,12 @@ GUIDES = {
 
 
 def guided(spec: dg.AssetSpec, docs_url: str) -> dg.AssetSpec:
-    """The asset with its owner, where to read on, and with tags to choose by, e.g. `tag:takes=seconds`."""
+    """The asset with its owner, where to read more, and tags to select by, e.g. `tag:takes=seconds`."""
     guide = GUIDES.get(spec.key.to_user_string())
     if guide is None:
         return spec
-    read_on = f"Read on: {guide.link(docs_url)}."
+    new_here = f"[The UI in five clicks]({docs_url.rstrip('/')}/{GUIDE_PAGE})"
+    read_on = f"Read on: {guide.link(docs_url)}. New here? {new_here}."
     return spec.replace_attributes(
         description=f"{spec.description}\n\n{read_on}",
         owners=[OWNER],

@@ -1,4 +1,4 @@
-"""What came of a night."""
+"""The results of a night."""
 
 import platform as host
 from datetime import UTC, datetime
@@ -40,17 +40,17 @@ STATUS = {dg.DagsterRunStatus.SUCCESS: "measured", dg.DagsterRunStatus.CANCELED:
     code_version="1",
 )
 def night_summary(context: dg.AssetExecutionContext, lab: Lab, nights: Nights) -> dg.MaterializeResult:
-    """What came of a night: `data/nightly/<night>.json` and `.md`, and a message that people get.
+    """The results of a night: `data/nightly/<night>.json` and `.md`, and a message to people.
 
     Every pair with its status, verdict, speedup, attempts; failures with what to do; regressions; what was
-    left out and why. `night_sensor` asks for it when all runs of a night have ended.
+    left out and why. `night_sensor` requests it when all runs of a night have ended.
     """
     night = context.run.tags.get(NIGHT_TAG)
     with clear_failures():
         if night is None:
             raise Sme2Error(
-                "There is no night to sum up: this run belongs to none.",
-                "Leave it to `night_sensor`, which asks for it after a night, with the night as its tag.",
+                "There is no night to sum up: this run does not belong to one.",
+                "Leave it to `night_sensor`, which requests it after a night, with the night as its tag.",
             )
         catch_up(lab.store, context.log.info)
         publish_shared(lab.store, context.log.info)
@@ -70,7 +70,7 @@ def night_summary(context: dg.AssetExecutionContext, lab: Lab, nights: Nights) -
 
 
 def summed_up(instance: dg.DagsterInstance, lab: Lab, nights: Nights, night: str) -> NightSummary:
-    """The night as its runs and the warehouse tell it."""
+    """The night according to its runs and the warehouse."""
     pairs: dict[ProfileRequest, list[dg.RunRecord]] = {}
     others: dict[str, dg.RunRecord] = {}
     records = runs_of_night(instance, night)
@@ -78,7 +78,7 @@ def summed_up(instance: dg.DagsterInstance, lab: Lab, nights: Nights, night: str
         if (request := _requested(record)) is not None:
             pairs.setdefault(request, []).append(record)
         elif record.dagster_run.is_finished:
-            # The last attempt is the one that counts.
+            # The last attempt counts.
             others[record.dagster_run.job_name] = record
     started, now = min(record.create_timestamp for record in records), datetime.now(UTC)
     return NightSummary(
@@ -99,7 +99,7 @@ def summed_up(instance: dg.DagsterInstance, lab: Lab, nights: Nights, night: str
 
 
 def _requested(record: dg.RunRecord) -> ProfileRequest | None:
-    """The pair that a run of a night was asked for; None where it is something else."""
+    """The pair that a run of a night was to measure; None if the run does something else."""
     tags = record.dagster_run.tags
     if record.dagster_run.job_name != profile_job.name:
         return None
@@ -136,7 +136,7 @@ def _result_of(
 
 
 def _run_ids(instance: dg.DagsterInstance, attempts: list[dg.RunRecord]) -> list[str]:
-    """The profile runs of a pair, SME2 off first. An attempt that began later than measuring made none."""
+    """The profile runs of a pair, SME2 off first. An attempt that started after the measurement made none."""
     for record in reversed(attempts):
         if made := materialisations_in(instance, record.dagster_run.run_id, "etdump_traces"):
             return sorted(str(each.metadata["run_id"].value) for each in made)
@@ -144,7 +144,7 @@ def _run_ids(instance: dg.DagsterInstance, attempts: list[dg.RunRecord]) -> list
 
 
 def _take_result(pair: PairResult, warehouse: Warehouse, run_ids: list[str]) -> None:
-    """What the warehouse has of a session; a run that left no rows there is a failure."""
+    """Adds what the warehouse has on a session; a run without rows there is a failure."""
     runs = [run_of_id(warehouse, run_id) for run_id in run_ids]
     pair.session_id = runs[0]["session_id"]
     for run in runs:

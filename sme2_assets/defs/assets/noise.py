@@ -24,10 +24,10 @@ from sme2_assets.warehouse.shared import begin, give
 
 
 class NoiseConfig(ProfileConfig):
-    """How much to measure, and how many blind trials besides."""
+    """How much to measure, and how many blind trials to add."""
 
     blind_trials: int = Field(
-        0, ge=0, description="Further sessions with a hidden slow-down, to learn whether it is found."
+        0, ge=0, description="Further sessions with a hidden slow-down, to see whether it is found."
     )
 
 
@@ -48,15 +48,14 @@ def aa_noise(context: dg.AssetExecutionContext, config: NoiseConfig, lab: Lab) -
     variant, key = parse_run_key(context.partition_key)
     warehouse = lab.warehouse
     with clear_failures():
-        target = lab.target(key.platform, config.device)
-        target.require(key.sme2)
+        target = lab.require(key.platform, [key.sme2], config.device)
         if target.fidelity == "emulated":
             raise Sme2Error(
                 f"{key} has no noise to measure: emulated times mean nothing.",
                 "Measure the noise of a native target, e.g. linux-sme2_off.",
             )
         model, runners = inputs_of_session(context, lab, variant, target, [key.sme2], config.runner)
-        # Nothing is learnt of noise from samples.
+        # Samples say nothing about noise.
         plan = plan_for(target.fidelity, **{**config.plan_wishes(), "kernel_rounds": 0})
         begin(lab.store)
         manifests = measure_session(

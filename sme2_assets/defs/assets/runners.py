@@ -33,9 +33,8 @@ def runner_binary(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materialize
         targets = [TargetKey.parse(key) for key in context.partition_keys]
         binaries = []
         for key in targets:
-            # Any device will do: all of them are given the same binary.
-            target = lab.target(key.platform, "any" if key.platform == "android" else None)
-            target.require(key.sme2)
+            # Any device will do: they all get the same binary.
+            target = lab.require(key.platform, [key.sme2], "any" if key.platform == "android" else None)
             binaries.append(current_runner(lab, key, target, context.log.info))
     return dg.MaterializeResult(
         metadata=runner_metadata(binaries[-1]), data_version=dg.DataVersion(binaries[-1].sha256[:16])
@@ -43,15 +42,21 @@ def runner_binary(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materialize
 
 
 def current_runner(lab: Lab, key: TargetKey, target: Target, log: Callable[[str], None]) -> RunnerBinary:
-    """The runner as its source is now; one that is built already is taken as it is."""
+    """The runner as its source is now; an existing build is reused."""
     with host_cpu(lab, log):
         binary = runner_for(target, lab.store, log=log)
         lab.store.set_current("runner", str(key), binary.path.parent.name)
     return binary
 
 
+def runner_of_version(lab: Lab, target: Target, executorch: str, log: Callable[[str], None]) -> RunnerBinary:
+    """The runner from the wheel of an ExecuTorch version, which is no target's current one."""
+    with host_cpu(lab, log):
+        return runner_for(target, lab.store, log=log, executorch=executorch)
+
+
 def runner_metadata(binary: RunnerBinary) -> dict[str, Any]:
-    """What the UI shows of a runner."""
+    """What the UI shows about a runner."""
     return {
         "path": dg.MetadataValue.path(str(binary.path)),
         "sha256": binary.sha256,
@@ -87,7 +92,7 @@ def source_runner(
     """The runner built from an ExecuTorch checkout, with SME2 compiled in or left out.
 
     Both states of a platform are built by one run, from one state of the checkout, with presets that differ
-    in XNNPACK's SME switches alone. Each binary has its manifest: compiler, flags, commit, changes, hash.
+    only in XNNPACK's SME switches. Each binary has its manifest: compiler, flags, commit, changes, hash.
     """
     shas = []
     with clear_failures(), host_cpu(lab, context.log.info):

@@ -14,6 +14,7 @@ from sme2_assets.defs.assets.support import clear_failures, plotted, tell_made
 from sme2_assets.defs.partitions import (
     ALONE_TAG,
     RANGE_END,
+    SUBJECT_TAG,
     pair_per_run,
     run_key,
     run_partitions,
@@ -35,23 +36,23 @@ from sme2_assets.warehouse.shared import begin
 
 
 class ProfileConfig(dg.Config):
-    """How much to measure. What is left empty is the platform's default."""
+    """How much to measure. An empty field means the platform's default."""
 
     threads: int = Field(1, description="Threads of the runner's pool.")
     rounds: int | None = Field(
         None,
-        description="Exactly so many rounds. Default: 10 to 30 on hardware, as needed; 1 emulated.",
+        description="Exactly this many rounds. Default: 10 to 30 on hardware, as needed; 1 emulated.",
     )
     budget_s: float | None = Field(
         None, description="When to stop adding rounds, in seconds (120 on hardware)."
     )
     warmup: int | None = Field(
         None,
-        description="Exactly so many warm-ups. Default: at least 10 and 0.3 s on hardware; 0 emulated.",
+        description="Exactly this many warm-ups. Default: at least 10 and 0.3 s on hardware; 0 emulated.",
     )
     iterations: int | None = Field(
         None,
-        description="Exactly so many timed inferences per process. Default: at least 10 and 0.2 s on "
+        description="Exactly this many timed inferences per process. Default: at least 10 and 0.2 s on "
         "hardware; 1 emulated.",
     )
     kernel_rounds: int | None = Field(
@@ -66,21 +67,21 @@ class ProfileConfig(dg.Config):
     device: str | None = Field(
         None,
         description="Another machine, as ssh://user@host:port; the serial of an Android device; a name or "
-        "label:LABEL of the inventory; or `any` for whichever is free. Default: this machine; on android "
+        "label:LABEL from the inventory; or `any` for whichever is free. Default: this machine; on android "
         "$ANDROID_SERIAL, else the only one connected.",
     )
     cpus: str = Field(
         "",
         description="CPUs to run on: a cluster (prime, performance, efficiency), a list such as 4-7, or a "
-        "mask such as 0xf0. Empty: as the system likes.",
+        "mask such as 0xf0. Empty: the system decides.",
     )
     qos: str = Field(
         "",
         description="macOS: quality of service of the runner's threads, user-interactive to background. "
-        "Empty: as the system likes.",
+        "Empty: the system decides.",
     )
     power: str = Field(
-        "", description="Android: power mode of the device meanwhile, boost or app. Empty: as it is."
+        "", description="Android: power mode during the session, boost or app. Empty: as it is."
     )
     timeout_s: float | None = Field(None, description="Limit for one runner process in seconds.")
     quiet_patience_s: float | None = Field(
@@ -88,7 +89,7 @@ class ProfileConfig(dg.Config):
     )
 
     def plan_wishes(self) -> dict[str, Any]:
-        """What is said here of the plan."""
+        """The fields that are for the plan."""
         return self.model_dump(include={field.name for field in fields(Plan)})
 
 
@@ -115,10 +116,11 @@ def etdump_traces(context: dg.AssetExecutionContext, config: ProfileConfig, lab:
                 "Dagster hands a run only the first of its partitions when it is launched from a job's page.",
                 "Launch it from the page of the asset group `measure`: see docs/architecture.md.",
             )
-        for (variant, platform_name), states in sessions_in(context.partition_keys).items():
-            target = lab.target(platform_name, config.device)
-            for sme2 in states:
-                target.require(sme2)
+        sessions = sessions_in(context.partition_keys)
+        subject = ", ".join(f"{variant} on {platform_name}" for variant, platform_name in sessions)
+        context.instance.add_run_tags(context.run.run_id, {SUBJECT_TAG: subject})
+        for (variant, platform_name), states in sessions.items():
+            target = lab.require(platform_name, states, config.device)
             model, runners = inputs_of_session(context, lab, variant, target, states, config.runner)
             begin(store)
             manifests += measure_session(
@@ -131,7 +133,7 @@ def etdump_traces(context: dg.AssetExecutionContext, config: ProfileConfig, lab:
                 log=context.log.info,
             )
     if alone := [manifest.run_id for manifest in manifests if not manifest.paired]:
-        # Keeps `sme2_comparison` from following.
+        # Keeps `sme2_comparison` from running.
         context.instance.add_run_tags(context.run.run_id, {ALONE_TAG: ", ".join(alone)})
     for manifest in manifests:
         identity = manifest.identity
@@ -154,9 +156,9 @@ def inputs_of_session(
 ) -> tuple[ExportedModel, dict[str, RunnerBinary]]:
     """The model file of a session, and the runner of each state, from the wheel or from source.
 
-    What is missing or out of date is made here, so that one run is enough for whoever asks for a
-    measurement, and a broken export is the failure of the runs that need it. It is told as a
-    materialisation of the asset it belongs to. Both arms take the same runner of the wheel.
+    What is missing or out of date is made here, so that a measurement needs only one run, and a broken
+    export fails only the runs that need it. It is reported as a materialisation of its own asset. Both arms
+    use the same runner from the wheel.
     """
     model = current_export(lab, variant, context.log.info)
     tell_made(context, "exported_model", variant, model.pte_sha256[:16], lambda: model_metadata(model))
@@ -212,7 +214,7 @@ def _run_metadata(store: Store, manifest: Manifest) -> dict[str, dg.MetadataValu
 
 
 def _few(flags: list[str], most: int = 3) -> str:
-    """The first of them: the UI hides a long table behind a link. The table environment has all."""
+    """The first few: the UI hides a long table behind a link. The table `environment` has all."""
     more = f"; and {len(flags) - most} more" if len(flags) > most else ""
     return "; ".join(flags[:most]) + more
 
