@@ -1,8 +1,8 @@
 """A data folder from Python: `import sme2_assets as sme2; lab = sme2.open()`.
 
 Belongs here: what a notebook or another program may rely on. Tables are pandas frames, answers small frozen
-results that a notebook shows as text. Everything is imported when it is asked for: neither Dagster nor
-torch nor pandas is loaded by the import. The functions behind are those of the command line.
+results that a notebook shows as text. Everything is imported when it is used: the import itself loads neither
+Dagster nor torch nor pandas. The functions behind it are those of the command line.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Result:
 class Comparison(_Result):
     """SME2 on against off. Emulated pairs have no speedup: their times mean nothing, their kernels do.
 
-    `unit` has a row for each arm, how many matrix operators are on the SME unit; `rows` are those of the
+    `unit` has a row for each arm: how many matrix operators are on the SME unit. `rows` are those of the
     table `comparisons`.
     """
 
@@ -106,7 +106,7 @@ class Comparison(_Result):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explained(_Result):
-    """Why a model is as fast as it is, and what to fix next, the most to gain first.
+    """Why a model is as fast as it is, and what to fix next, the largest gain first.
 
     Frames: `findings`, `missed` (matrix operators off the SME unit, and why), `operators` by time, `modules`.
     """
@@ -152,7 +152,7 @@ class Explained(_Result):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Report(_Result):
-    """A report that was written: the page, the Markdown beside it, and what it says first."""
+    """A report that was written: the page, the Markdown next to it, and what it says first."""
 
     verdict: str
     sentence: str
@@ -188,7 +188,7 @@ class DataFolder:
         return Warehouse(self.store.warehouse)
 
     def models(self, *, everything: bool = False) -> pd.DataFrame:
-        """The models that can be profiled; `everything`: those of all sources, built only when asked for."""
+        """The models that can be profiled; `everything`: also from sources built only on request."""
         import pandas as pd
 
         from sme2_assets.models.registry import catalogue
@@ -225,7 +225,7 @@ class DataFolder:
     def timeline(self, run: str) -> pd.DataFrame:
         """Every operator of every traced inference of a run, in order; emulated ones have no times.
 
-        The table itself has the emulator's in columns of their own: `lab.sql("FROM timeline")`.
+        The table itself has the emulator's times in columns of their own: `lab.sql("FROM timeline")`.
         """
         from sme2_assets.warehouse.read import run_of_id
 
@@ -322,7 +322,7 @@ class DataFolder:
         """Measures a model, as `sme2 profile` does, and gives its runs.
 
         `settings` are those of `sme2 profile`: threads, iterations, warmup, rounds, budget_s, cpus, runner,
-        qos, power. What could not be measured is told by `log`, and an error where that is everything.
+        qos, power. What could not be measured is reported by `log`; if nothing could, that is an error.
         """
         from sme2_assets import launch
         from sme2_assets.defs.resources import Lab
@@ -360,18 +360,18 @@ class DataFolder:
             sorted({f"{run['variant']} on {run['platform']}, {run['device']}" for run in found})
         )
         if not matching:
-            raise Sme2Error(f"{model} was not measured on the device {device!r}.", f"There is: {there}.")
+            raise Sme2Error(f"{model} was not measured on the device {device!r}.", f"Measured: {there}.")
         if len({(run["variant"], run["platform"], run["device"]) for run in matching}) == 1:
             # The same device with other threads, CPUs or power: the newest is what people mean.
             return matching[0]
         raise Sme2Error(
             f"{model!r} means {len(matching)} results.",
-            f"Name model, precision and platform, and the device where there are several. There is: {there}.",
+            f"Name model, precision and platform, and the device if there are several. Measured: {there}.",
         )
 
     @contextmanager
     def chosen(self) -> Iterator[None]:
-        """Models are looked for in the data folder that the environment names, also by other processes."""
+        """Names this data folder in the environment, where models are looked for, also by other processes."""
         before = os.environ.get("SME2_DATA")
         os.environ["SME2_DATA"] = str(self.store.root)
         try:

@@ -24,7 +24,7 @@ class Sme2Error(Exception):
         return f"{self.what}\n  What to do: {self.remedy}" if self.remedy else self.what
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows of it."""
+        """What a notebook shows for it."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -37,7 +37,7 @@ class ExportError(Sme2Error):
 
 
 class TraceError(Sme2Error):
-    """An ETDump file is not one, or not a whole one."""
+    """A file is not an ETDump, or not a complete one."""
 
 
 class EvidenceError(Sme2Error):
@@ -45,11 +45,11 @@ class EvidenceError(Sme2Error):
 
 
 class TargetUnavailable(Sme2Error):
-    """A platform or SME2 state that this machine cannot give."""
+    """A platform or SME2 state that this machine cannot offer."""
 
 
 class RunnerError(Sme2Error):
-    """The runner ran and failed, or left a result that cannot be believed."""
+    """The runner ran and failed, or left a result that cannot be right."""
 
 
 class WarehouseError(Sme2Error):
@@ -70,7 +70,7 @@ _DISK_FAULTS = (
         "The disk is full",
         "Make room (`sme2 gc` shows what can go)",
     ),
-    (r"Read-only file system|readonly database", "The disk can only be read", "Make it writable"),
+    (r"Read-only file system|readonly database", "The disk is read-only", "Make it writable"),
     (
         r"Permission denied|unable to open database file",
         "A file may not be written",
@@ -81,9 +81,9 @@ _DISK_FAULTS = (
 
 
 def disk_failure(text: str) -> Sme2Error | None:
-    """What a failure of the disk means, by the words of the system, SQLite or DuckDB; None for another one.
+    """What a disk failure means, by the words of the system, SQLite or DuckDB; None for any other failure.
 
-    Any write can meet one, so they are told where errors come out, and not where files are written.
+    Any write can hit one, so they are recognised where errors are reported, not where files are written.
     """
     for words, what, remedy in _DISK_FAULTS:
         if re.search(words, text):
@@ -93,10 +93,10 @@ def disk_failure(text: str) -> Sme2Error | None:
 
 
 def told(error: BaseException) -> Sme2Error | None:
-    """What a person is told of an error; None of a defect of ours, which keeps its traceback."""
+    """What a person is told about an error; None for a defect of ours, which keeps its traceback."""
     if isinstance(error, Sme2Error):
         return error
-    # Dagster's storage and DuckDB have errors of their own for a disk that failed.
+    # Dagster's storage and DuckDB have their own errors for a failed disk.
     return disk_failure("\n".join(map(str, _chain(error))))
 
 
@@ -107,11 +107,11 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def did_you_mean(given: str, known: Sequence[str], *, always: bool = False) -> str:
-    """The known name that is nearest to one that is not, as a part of a sentence."""
+    """The known name closest to an unknown one, as part of a sentence."""
     nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.0 if always else 0.4)
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
 
 def printable(text: str) -> str:
-    """A text from outside that cannot command a terminal: what is not printable is shown by its code."""
+    """Text from outside, made safe for a terminal: unprintable characters are shown by their codes."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

@@ -30,11 +30,13 @@ from sme2_assets.errors import Sme2Error
 
 # The checkout this package runs from, when it does (an editable install).
 CHECKOUT = Path(__file__).resolve().parent.parent
-# What the configuration of a Dagster instance begins with.
+# The initial configuration of a Dagster instance.
 DAGSTER_YAML = Path(__file__).with_name("dagster.yaml")
-# Where the webserver has reports and documents (ui/pages.py).
+# Where the webserver serves reports and documents (ui/pages.py).
 UI_PAGES = "/sme2"
-# File systems end names at 255 bytes, and a folder being filled has a longer one.
+# For people who open the UI for the first time.
+GUIDE_PAGE = "docs/ui.md"
+# File systems limit names to 255 bytes, and a folder has a longer one while it is being filled.
 _LONGEST_NAME = 200
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -57,7 +59,7 @@ def default_data_root() -> Path:
         return Path(configured).expanduser().resolve()
     if (CHECKOUT / "sme2_assets_tests").is_dir():
         return CHECKOUT / "data"
-    # What a checkout can do without.
+    # A checkout can do without this package.
     import platformdirs
 
     return platformdirs.user_data_path("sme2_assets", appauthor=False)
@@ -95,12 +97,12 @@ class Store:
 
     @property
     def blind(self) -> Path:
-        """Blind trials: what was observed, and the truth apart from it."""
+        """Blind trials: what was observed and, separately, the truth."""
         return self.root / "blind"
 
     @property
     def advice(self) -> Path:
-        """What changes of each model brought when they were tried."""
+        """What changes to each model gained when they were tried."""
         return self.root / "advice"
 
     @property
@@ -132,7 +134,7 @@ class Store:
 
 
 def safe_name(name: str) -> str:
-    """`name`, when it can be a file name and a partition key; an error otherwise."""
+    """`name`, if it can be a file name and a partition key; an error otherwise."""
     if not _NAME.fullmatch(name[: _LONGEST_NAME + 1]):
         raise Sme2Error(
             f"{name!r} cannot be used as a name.",
@@ -149,12 +151,12 @@ def safe_name(name: str) -> str:
 def ready_dagster_home(store: Store) -> Path:
     """The folder of the Dagster instance, `$DAGSTER_HOME` or the data folder's, with a configuration in it.
 
-    Without one an instance would have neither pool limits nor run monitoring, and say nothing about it.
+    Without one, an instance would silently have neither pool limits nor run monitoring.
     """
     home = Path(os.environ.get("DAGSTER_HOME") or store.dagster_home)
     if not home.is_absolute():
         raise Sme2Error(
-            f"DAGSTER_HOME is {str(home)!r}, which means another folder wherever a command is run.",
+            f"DAGSTER_HOME is {str(home)!r}, which means a different folder wherever a command is run.",
             "Set it to an absolute path, or unset it.",
         )
     if not (home / "dagster.yaml").exists():
@@ -164,16 +166,16 @@ def ready_dagster_home(store: Store) -> Path:
 
 @contextmanager
 def new_directory(final: Path) -> Iterator[Path]:
-    """A folder to fill; it appears as `final` when the block ends well, and not at all otherwise."""
+    """A folder to fill; it appears as `final` if the block succeeds, and not at all otherwise."""
     with new_directories([final]) as [staging]:
         yield staging
 
 
 @contextmanager
 def new_directories(finals: Sequence[Path]) -> Iterator[list[Path]]:
-    """Folders to fill, beside each other; they appear when the block ends well, and not at all otherwise.
+    """Folders to fill, next to each other; they appear if the block succeeds, and not at all otherwise.
 
-    They are on the disk before they have their names, so that not even a power cut leaves an empty one.
+    They are on the disk before they get their names, so that not even a power cut leaves an empty one.
     """
     parent = finals[0].parent
     parent.mkdir(parents=True, exist_ok=True)
@@ -187,7 +189,7 @@ def new_directories(finals: Sequence[Path]) -> Iterator[list[Path]]:
                 try:
                     step(staging, final)
                 except FileNotFoundError:
-                    # Somebody took it for what a dead process had left, and gave it its name.
+                    # Another process took it for the leftover of a dead one, and gave it its name.
                     if not final.is_dir():
                         raise
         fsync(parent)
@@ -205,7 +207,7 @@ def fsync(path: Path) -> None:
 
 
 def fsync_all(folder: Path) -> None:
-    """Everything below a folder, and the folder."""
+    """Syncs everything below a folder, and the folder."""
     for path, _, names in os.walk(folder, topdown=False):
         for name in names:
             fsync(Path(path, name))
@@ -214,7 +216,7 @@ def fsync_all(folder: Path) -> None:
 
 @contextmanager
 def one_at_a_time(lock: Path, waiting: str, log: Callable[[str], None]) -> Iterator[None]:
-    """One process in the block; the others say `waiting` and wait. The system frees the lock of the dead."""
+    """One process in the block; others log `waiting` and wait. The system frees a dead process's lock."""
     guard = FileLock(lock)
     try:
         guard.acquire(timeout=0)
@@ -260,7 +262,7 @@ def sha256_of_text(*parts: str) -> str:
 
 
 def is_unlocked(path: Path) -> bool:
-    """Whether nobody has the lock on a file or folder. It stays: others may be about to lock it."""
+    """Whether nobody holds the lock on a file or folder. It is kept: others may be about to lock it."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -94,6 +94,17 @@ def own_configuration(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
 
 
+@pytest.fixture(autouse=True)
+def no_dagster_home() -> Iterator[None]:
+    """A test's Dagster instance is that of its own data folder.
+
+    A command that runs in this process leaves the name of its own behind, and every later one would take it.
+    """
+    os.environ.pop("DAGSTER_HOME", None)
+    yield
+    os.environ.pop("DAGSTER_HOME", None)
+
+
 @pytest.fixture(scope="session")
 def artifacts_dir(request: pytest.FixtureRequest) -> Path:
     """Where built and exported things stay between test runs; all of it is named by content."""

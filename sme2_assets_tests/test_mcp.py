@@ -18,6 +18,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import CallToolResult
 
 from sme2_assets.store import CHECKOUT, Store
+from sme2_assets.targets.host import host_platform
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests.e2e.conftest import make_data_folder
 from sme2_assets_tests.exchange.measured_pair import EMULATED, LINUX, make_pair
@@ -247,6 +248,28 @@ def test_nothing_but_the_protocol_goes_to_standard_output(root: Path):
     assert sorted(json.loads(line)["id"] for line in lines) == [1, 2, 3]
     assert "noise of a compiler" in errors
     assert "unfinished noise of Python" in errors
+
+
+def test_a_cancelled_measurement_ends_and_leaves_nothing(tmp_path: Path, artifacts_dir: Path):
+    store = make_data_folder(tmp_path / "data", artifacts_dir)
+    heard: list[str] = []
+
+    async def change_of_mind(client: Client) -> CallToolResult:
+        async def stop(progress: float, total: float | None, message: str | None) -> None:
+            heard.append(message or "")
+            scope.cancel()
+
+        with anyio.CancelScope() as scope:
+            await client.call_tool(
+                "profile", {"model": "toy_cnn-fp32", "platform": host_platform()}, progress_callback=stop
+            )
+        # Measurements wait for one another: this one is answered once the other has ended.
+        return await client.call_tool("gate", {})
+
+    answer = talk(store.root, change_of_mind)
+    assert "sme2_gate.json is missing" in text(answer)
+    assert heard
+    assert not list(store.runs.glob("*"))
 
 
 def documented_calls() -> list[tuple[str, dict[str, Any]]]:

@@ -130,6 +130,7 @@ class MadeRun:
     sqnr_db: float = 90.0
     pte_sha256: str = "a" * 64
     runner_sha256: str = "b" * 64
+    executorch: str = "1.5.1"
     started_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     seed: int = 1
     sampled: bool = True
@@ -219,7 +220,7 @@ class MadeRun:
             "samples": samples,
             "inputs": [{"dtype": "float32", "shape": [1, 3, 8, 8]}],
             "outputs": [{"file": "output_0.npy", "dtype": "float32", "shape": [1, 10]}],
-            "versions": {"executorch": "1.5.1", "runner": "0.1.0", "compiler": "gcc 12.2.0"},
+            "versions": {"executorch": self.executorch, "runner": "0.1.0", "compiler": "gcc 12.2.0"},
         }
         (directory / "result.json").write_text(json.dumps(result))
 
@@ -322,7 +323,7 @@ class MadeRun:
                 finished_at=(self.started_at + timedelta(seconds=9)).isoformat(),
                 seed=self.seed,
                 plan={"rounds": self.rounds, "warmup": self.warmup, "iterations": self.iterations},
-                versions={"executorch": "1.5.1", "compiler": "gcc 12.2.0"},
+                versions={"executorch": self.executorch, "compiler": "gcc 12.2.0"},
                 agreements=[
                     {
                         "output": 0,

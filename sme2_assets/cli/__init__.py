@@ -1,6 +1,6 @@
 """`sme2`: the same assets, from a terminal.
 
-Belongs here: the program and the list of its commands. Each file has the commands of one matter; heavy
+Belongs here: the program and the list of its commands. Each file has the commands for one subject; heavy
 imports happen inside the commands, so that `sme2 --help` answers at once.
 """
 
@@ -64,7 +64,7 @@ class _Group(click.Group):
 @click.option(
     "--inventory",
     type=click.Path(dir_okay=False, exists=True, path_type=Path),
-    help="The file of devices. Default: $SME2_INVENTORY, or devices.yaml in the data folder.",
+    help="The file that lists the devices. Default: $SME2_INVENTORY, or devices.yaml in the data folder.",
 )
 @click.pass_context
 def main(context: click.Context, data: Path | None, inventory: Path | None) -> None:
@@ -72,7 +72,7 @@ def main(context: click.Context, data: Path | None, inventory: Path | None) -> N
     if inventory is not None:
         os.environ["SME2_INVENTORY"] = str(inventory.resolve())
     if data is not None:
-        # The models folder is part of the data folder, and so are processes that are started from here.
+        # For the models folder, which is in the data folder, and for child processes.
         os.environ["SME2_DATA"] = str(data.resolve())
     context.obj = Store((data or default_data_root()).resolve())
 

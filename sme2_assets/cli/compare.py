@@ -35,15 +35,27 @@ _platform_option = click.option(
 )
 
 
+class _Versions(click.ParamType):
+    """Versions of ExecuTorch, separated by commas."""
+
+    name = "V,V[,V...]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        versions = str(value).split(",")
+        if not all(re.fullmatch(r"\d+\.\d+\.\d+\w*", version) for version in versions):
+            self.fail(f"{value!r} is not a list of versions, such as 1.5.0,1.5.1", param, ctx)
+        return versions
+
+
 class _Counts(click.ParamType):
-    """Numbers with commas between them."""
+    """Numbers separated by commas."""
 
     name = "N[,N...]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         counts = str(value).split(",")
         if not all(count.isdigit() and int(count) for count in counts):
-            self.fail(f"{value!r} is no list of whole numbers from 1 on, such as 1,2,4", param, ctx)
+            self.fail(f"{value!r} is not a list of whole numbers from 1 up, such as 1,2,4", param, ctx)
         return [int(count) for count in counts]
 
 
@@ -54,7 +66,7 @@ class _Counts(click.ParamType):
 @click.option(
     "--sme2",
     type=click.Choice([*SME2_STATES, "off,on"]),
-    help="The SME2 state of all arms [on, where there is SME2]; off,on compares both: `sme2 profile`.",
+    help="The SME2 state of all arms [on, where there is SME2]; off,on compares both, like `sme2 profile`.",
 )
 @click.option("--threads", type=_Counts(), default="1", help="Threads of the runner; 1,2 compares both [1].")
 @click.option(
@@ -68,6 +80,12 @@ class _Counts(click.ParamType):
     multiple=True,
     help="Android: power mode while an arm runs; given twice, they are compared.",
 )
+@click.option(
+    "--executorch",
+    type=_Versions(),
+    help="Versions of ExecuTorch to compare, such as 1.5.0,1.5.1: one exported program, run by the runner of "
+    "each, which is built from the wheel of that version [the installed one].",
+)
 @click.option("--operators", is_flag=True, help="Also print every operator.")
 @plan_options
 @click.pass_context
@@ -80,6 +98,7 @@ def compare(
     threads: list[int],
     cpus: tuple[str, ...],
     power: tuple[str, ...],
+    executorch: list[str] | None,
     operators: bool,
     inputs: Path | None,
     op_library: Path | None,
@@ -88,11 +107,11 @@ def compare(
 ) -> None:
     """Measure arms that differ in one thing, interleaved, and say which is faster and by how much.
 
-    FIRST and SECOND are two models MODEL-PRECISION, or .pte files. A MODEL without a precision means all of
-    its precisions; each arm is compared with the first. One model is enough where a setting is a list, such
-    as --threads 1,2. Arms that differ in two things are refused.
+    FIRST and SECOND are two models, each as MODEL-PRECISION or a .pte file. A MODEL without a precision means
+    all of its precisions; each arm is compared with the first. One model is enough if a setting is a list,
+    such as --threads 1,2. Arms that differ in two things are refused.
 
-    Where FIRST and SECOND are the ids of two runs that were measured together, these are compared again.
+    If FIRST and SECOND are the ids of two runs that were measured together, those runs are compared again.
     """
     from sme2_assets.profiling.arm_requests import arms_of
 
@@ -102,7 +121,19 @@ def compare(
         return
     models = (first,) if second is None else (first, second)
     variants = [key for model in models for key in variants_of(model, inputs, op_library)]
-    factor, arms = arms_of(variants, threads, cpus or ("",), power or ("",), (sme2 or "").split(","))
+    if executorch and wishes["runner"] == "source":
+        raise Sme2Error(
+            "A runner that was built from source has the version of its checkout.",
+            "Leave --runner out: the runners of versions are built from their wheels.",
+        )
+    factor, arms = arms_of(
+        variants,
+        threads,
+        cpus or ("",),
+        power or ("",),
+        (sme2 or "").split(","),
+        executorch or ("",),
+    )
     if factor == "sme2":
         [arm] = {replace(arm, sme2="") for arm in arms}
         settings = {"threads": arm.threads, "cpus": arm.cpus or None, "power": arm.power or None}
@@ -141,8 +172,8 @@ def scale(
 ) -> None:
     """Measure MODEL-PRECISION with several thread counts, and show how it scales.
 
-    Time, speedup and efficiency are those over the smallest count, with their intervals; beside them stands
-    what of the model is on the SME unit. Emulated there is only the latter.
+    Shows time, speedup and efficiency relative to the smallest count, with their intervals, and what part of
+    the model is on the SME unit. Under emulation there is only the last of these.
     """
     from sme2_assets.profiling.arm_requests import arms_of
 
@@ -181,11 +212,15 @@ def _measure(
     lab = Lab(data_root=str(store.root))
     sessions = []
     with launch.open_instance(store) as instance, progress_log() as log:
-        for place in places:
-            # What is asked for with hardware in mind: one emulated inference tells all that it can.
+        for index, place in enumerate(places):
+
+            def reached(share: float, before: int = index) -> None:
+                log.reached((before + share) / len(places))
+
+            # These settings are meant for hardware: one emulated inference already shows all it can.
             untimed = platform is None and place.platform == "emulated"
             asked = {name: it for name, it in settings.items() if not (untimed and name in _OF_TIMES)}
-            sessions.append(launch.compare_arms(lab, instance, place, asked, log))
+            sessions.append(launch.compare_arms(lab, instance, place, asked, log, reached))
     compared = {session: comparison_of_session(lab.warehouse, session) for session in sessions}
     if as_json:
         print_json([_json(rows) for rows in compared.values()])
@@ -218,7 +253,7 @@ def _json(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _is_run(store: Store, name: str) -> bool:
-    """Whether the id of a run is meant, be it there or not: they begin with the time."""
+    """Whether this is a run id, even of a run that does not exist: run ids begin with the time."""
     return bool(re.match(r"\d{8}T\d{6}-", name)) or (store.runs / name).is_dir()
 
 

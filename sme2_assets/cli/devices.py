@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 @click.option("--restore", is_flag=True, help="Restore power settings left behind by a session that died.")
 @click.option("--clean", is_flag=True, help="Remove everything that sme2 has put on the devices.")
 @click.option(
-    "--device", help="Only these: a name or label:LABEL of the inventory, a serial, or ssh://user@host."
+    "--device", help="Only these: a name or label:LABEL from the inventory, a serial, or ssh://user@host."
 )
 @json_option
 @click.pass_obj
 def devices(store: Store, restore: bool, clean: bool, device: str | None, as_json: bool) -> None:
-    """All devices, listed and connected: state, facts, health, what each can measure, what to do."""
+    """Show all devices, listed and connected: state, facts, health, what each can measure, what to do."""
     from sme2_assets.targets.devices import known_devices
 
     known = known_devices(store, device)
@@ -66,7 +66,7 @@ def _tidy(store: Store, targets: Sequence[RemoteTarget], restore: bool, clean: b
 
 
 def _print(report: DeviceReport) -> None:
-    """A block of lines for one device: as many facts as there are do not fit into columns."""
+    """A block of lines for one device: there are too many facts for columns."""
     table = Table(box=None, pad_edge=False, show_header=False, title_justify="left")
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -97,7 +97,7 @@ def _lines(report: DeviceReport) -> list[tuple[str, str]]:
     if report.facts is not None:
         lines.append(("health", "; ".join(report.health) or "nothing in the way of a measurement"))
     if report.restore_waits:
-        lines.append(("power", "settings of a session that died are waiting: run `sme2 devices --restore`"))
+        lines.append(("power", "settings left by a session that died: run `sme2 devices --restore`"))
     return lines
 
 

@@ -20,14 +20,14 @@ from sme2_assets.store import Store
 if TYPE_CHECKING:
     from sme2_assets.exchange.ingest import Ingested
 
-# As in exchange.trace_facts and exchange.export, which take long to import; a test holds them together.
+# As in exchange.trace_facts and exchange.export, which are slow to import; a test checks that they agree.
 PLATFORM_NAMES = ("linux", "mac", "android", "emulated")
 FORMAT_NAMES = ("csv", "parquet", "json", "markdown", "perfetto", "etdump")
 
 
 @click.command()
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--model", help="The model of all traces, e.g. toy_cnn-fp16, where names do not say it.")
+@click.option("--model", help="The model of all traces, e.g. toy_cnn-fp16, if their names do not say it.")
 @click.option("--platform", "platform_name", type=click.Choice(PLATFORM_NAMES), help="Where they were made.")
 @click.option("--sme2", type=click.Choice(["on", "off"]), help="The SME2 state of all traces.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads of the runner.")
@@ -49,7 +49,7 @@ def ingest(
     """Import ETDump files, or run folders of the public kit, into the warehouse as foreign runs.
 
     Model, platform, SME2 state and threads come from the options, from the kit's manifest.json and from the
-    names of files and folders, in this order; what none of them says stays unknown. Foreign runs can be
+    names of files and folders, in this order; what none of these says stays unknown. Foreign runs can be
     queried and exported. They were not measured as a pair, so they are in no comparison and no history.
     A trace that was ingested before is replaced. The exit code is 1 if anything could not be ingested.
     """
@@ -114,7 +114,7 @@ def _print_ingested(done: Ingested) -> None:
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The folder to write. Default: exports/RUN in the data folder. An earlier export is replaced.",
+    help="The folder to write to. Default: exports/RUN in the data folder. An earlier export is replaced.",
 )
 @click.option("--model", help="With `latest`: of this model or variant.")
 @click.option(

@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _PRECISIONS = ("fp32", "fp16", "int8", "int8_dynamic", "int4")
 platform_option = click.option(
-    "--platform", "platform_name", type=click.Choice(PLATFORMS), help="Measure there, whatever FILE says."
+    "--platform",
+    "platform_name",
+    type=click.Choice(PLATFORMS),
+    help="Measure on this platform, whatever FILE says.",
 )
 
 
@@ -91,7 +94,7 @@ def run(
 
 @click.group()
 def config() -> None:
-    """Write and check experiment files, and see what may be in them."""
+    """Write and check experiment files, and see what they may contain."""
 
 
 @config.command()
@@ -125,7 +128,7 @@ def check(store: Store, file: Path, platform_name: str | None, as_json: bool) ->
 
 @config.command()
 def schema() -> None:
-    """The JSON Schema of experiment files, for editors."""
+    """Print the JSON Schema of experiment files, for editors."""
     from sme2_assets.experiments.schema import json_schema
 
     click.echo(json.dumps(json_schema(), indent=2))
@@ -168,7 +171,7 @@ def templates_command(name: str | None, as_json: bool) -> None:
 @click.option("--power", type=click.Choice(["boost", "app"]), help="Android: power mode during the session.")
 @click.option("--output", help="A folder for reports, relative to FILE.")
 @click.option("--template", "template_name", help="Start from this template, unchanged.")
-@click.option("--from", "kit_file", type=_FILE, help="A configuration of the public kit, to be translated.")
+@click.option("--from", "kit_file", type=_FILE, help="A configuration of the public kit to translate.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.pass_obj
 def new(
@@ -179,9 +182,9 @@ def new(
     force: bool,
     **answers: Any,
 ) -> None:
-    """Write the experiment file FILE: asks on a terminal, takes options otherwise.
+    """Write the experiment file FILE: asks questions on a terminal, otherwise takes options.
 
-    It does not ask for what an option gives. The file has a comment on every key.
+    It does not ask for anything that an option gives. The file has a comment on every key.
     """
     from sme2_assets.experiments.load import load, parsed
     from sme2_assets.experiments.write import experiment_of, template, write_new, yaml_text
@@ -244,7 +247,7 @@ def _require_models(models: Sequence[str], file: Path) -> None:
 
 
 def _asked(store: Store, answers: dict[str, Any]) -> dict[str, Any]:
-    """The answers of a person; what an option gave is not asked."""
+    """The user's answers; what an option gave is not asked."""
     from sme2_assets.models.registry import model_spec, models
     from sme2_assets.models.registry import requested as named
     from sme2_assets.targets import SME2_STATES, open_target
@@ -252,7 +255,7 @@ def _asked(store: Store, answers: dict[str, Any]) -> dict[str, Any]:
     asked = dict(answers)
     if not asked["models"]:
         click.echo("Models: " + ", ".join(spec.title for spec in models()) + "; more: sme2 models --all")
-        asked["models"] = _prompt("Models, with commas between them", "toy_cnn", _models)
+        asked["models"] = _prompt("Models, separated by commas", "toy_cnn", _models)
     offered = list(
         dict.fromkeys(
             precision
@@ -297,7 +300,7 @@ def _words(text: str) -> list[str]:
 
 
 def _models(text: str) -> tuple[str, ...]:
-    # Options of a model have commas too: only one that is followed by a space, or none, parts models.
+    # A model's options have commas too: where there are any, only a comma with a space separates models.
     words = text.replace(", ", " ").split() if "@" in text else _words(text)
     try:
         _require_models(words, Path("x.yaml"))
@@ -326,7 +329,7 @@ def _several(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 def _numbers(text: str) -> tuple[int, ...]:
     words = _words(text)
     if not words or not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise click.UsageError("Give whole numbers from 1 up, with commas between them.")
+        raise click.UsageError("Give whole numbers from 1 up, separated by commas.")
     return tuple(dict.fromkeys(map(int, words)))
 
 
@@ -408,7 +411,7 @@ def _print_comparison(warehouse: Warehouse, outcome: Outcome, label: str | None,
 
 
 def _verdict(warehouse: Warehouse, outcome: Outcome) -> dict[str, Any] | None:
-    """What a pair was found to be, for programs."""
+    """The verdict on a pair, for programs."""
     from sme2_assets.warehouse.read import comparison_of_session
 
     if outcome.session_id is None or not outcome.session.paired:

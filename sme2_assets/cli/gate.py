@@ -1,4 +1,4 @@
-"""`sme2 gate`: a file that says what a model had, and a check whether a change lost any of it.
+"""`sme2 gate`: a file that says what a model had, and a check that a change lost none of it.
 
 Belongs here: options, and how results are printed. Heavy imports happen inside the commands.
 """
@@ -23,7 +23,7 @@ baseline_option = click.option(
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("sme2_gate.json"),
     show_default=True,
-    help="The baseline; it belongs into your repository.",
+    help="The baseline; keep it in your repository.",
 )
 
 # Emulated times mean nothing.
@@ -37,17 +37,17 @@ times_option = click.option(
 
 def _tolerance(name: str, default: float, what: str) -> Callable[[Any], Any]:
     return click.option(
-        name, type=click.FloatRange(0), default=default, show_default=True, help=f"{what}, as a share."
+        name, type=click.FloatRange(0), default=default, show_default=True, help=f"{what}, as a fraction."
     )
 
 
 @click.group()
 def gate() -> None:
-    """Find out whether a change of a model lost anything on the SME unit.
+    """Find out whether a change to a model lost anything on the SME unit.
 
-    `record` writes down what is true of a model; `check` measures it again and fails when an operator lost
-    its SME2 kernel or left the delegate, outputs moved, or the program grew. Both emulate SME2, so that no
-    machine needs it.
+    `record` writes down the facts about a model; `check` measures it again and fails if an operator lost its
+    SME2 kernel or left the delegate, outputs moved, or the program grew. Both emulate SME2, so they run on
+    machines without it.
     """
 
 
@@ -62,9 +62,9 @@ def gate() -> None:
 def record(
     store: Store, models: tuple[str, ...], path: Path, platform: str | None, device: str | None, threads: int
 ) -> None:
-    """Measure MODELS and write what is true of them into the baseline.
+    """Measure MODELS and write the facts about them to the baseline.
 
-    Models that are in the file and not named here stay as they are.
+    Models in the file that are not named here stay as they are.
     """
     from sme2_assets.experiments import trials
 
@@ -82,10 +82,12 @@ def record(
 @gate.command()
 @click.argument("models", nargs=-1)
 @baseline_option
-@click.option("--times", is_flag=True, help="Also measure the times that were recorded, where they were.")
-@click.option("--summary", "summary_file", type=click.Path(path_type=Path), help="Also write Markdown here.")
-@click.option("--update", is_flag=True, help="When nothing was lost, record what was gained.")
-@click.option("--other-version", is_flag=True, help="Compare with a baseline of another ExecuTorch.")
+@click.option("--times", is_flag=True, help="Also measure recorded times again, on the same platforms.")
+@click.option(
+    "--summary", "summary_file", type=click.Path(path_type=Path), help="Also write Markdown to this file."
+)
+@click.option("--update", is_flag=True, help="If nothing was lost, record what was gained.")
+@click.option("--other-version", is_flag=True, help="Accept a baseline of another ExecuTorch version.")
 @_tolerance("--size", 0.01, "How much the program may grow")
 @_tolerance("--macs", 0.01, "How much of all MACs may leave the unit")
 @_tolerance("--time", 0.10, "How much slower it may be")
@@ -105,9 +107,9 @@ def check(
     time: float,
     as_json: bool,
 ) -> None:
-    """Measure MODELS of the baseline again; the exit code is 1 when one of them lost something.
+    """Measure MODELS of the baseline again; the exit code is 1 if any of them lost something.
 
-    Without MODELS: all of them.
+    Without MODELS, all models of the baseline are measured.
     """
     from sme2_assets.experiments import trials
     from sme2_assets.gate.judge import Tolerances

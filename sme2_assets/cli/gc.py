@@ -1,4 +1,4 @@
-"""`sme2 gc`: what is old and needed by nobody goes, after it was shown.
+"""`sme2 gc`: shows what is old and no longer needed, and removes it.
 
 Belongs here: options, and how results are printed. Heavy imports happen inside the command.
 """
@@ -13,7 +13,7 @@ import click
 from sme2_assets.cli.support import json_option, print_json, progress_log, say, tell
 from sme2_assets.store import Store
 
-# As in retention.py, which takes long to import; a test holds them together.
+# As in retention.py, which is slow to import; a test checks that they agree.
 KIND_NAMES = ("leftovers", "exports", "reports", "snapshots", "runners", "models", "dagster", "runs")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -29,7 +29,9 @@ class _Size(click.ParamType[int]):
 
 
 @click.command()
-@click.option("--run", "run_ids", metavar="RUN", multiple=True, help="This run and its session, everywhere.")
+@click.option(
+    "--run", "run_ids", metavar="RUN", multiple=True, help="Only this run and its session, everywhere."
+)
 @click.option(
     "--kind",
     "kinds",
@@ -43,10 +45,12 @@ class _Size(click.ParamType[int]):
     type=click.FloatRange(0),
     default=30,
     show_default=True,
-    help="Only what nobody has changed for so many days.",
+    help="Only what has not changed for this many days.",
 )
-@click.option("--keep", "keep_bytes", type=_Size(), help="Leave so much of each kind, e.g. 20G: the newest.")
-@click.option("--dry-run", is_flag=True, help="Only show what would go. This is so without --yes, too.")
+@click.option(
+    "--keep", "keep_bytes", type=_Size(), help="Keep this much of each kind, newest first, e.g. 20G."
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed, as without --yes.")
 @click.option("--yes", is_flag=True, help="Remove it.")
 @json_option
 @click.pass_obj
@@ -60,12 +64,12 @@ def gc(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Show what is old and needed by nobody, with its size; remove it with --yes.
+    """Show what is old and no longer needed, with its size; remove it with --yes.
 
-    What is made again when it is needed goes by default: exports, reports, published files but the newest,
-    runners and exported models that are not current, and Dagster's memory of runs but the last one of every
-    partition. Evidence goes only by `--kind runs`, which leaves the newest session of every series, or by
-    `--run`; the tables are then made again from what is left. Nothing goes while anything is measured.
+    By default this is what can be made again: exports, reports, published files except the newest, runners
+    and exported models that are not current, and Dagster's records of runs except the last of every
+    partition. Evidence is removed only with `--kind runs`, which keeps the newest session of every series, or
+    with `--run`; the tables are then rebuilt from what is left. Nothing is removed during a measurement.
     """
     from sme2_assets.launch import open_instance
     from sme2_assets.warehouse.retention import candidates, chosen, remove, session_of
@@ -89,10 +93,10 @@ def gc(
         print_json({"removed": yes, "bytes": total, "items": list(facts)})
         return
     if not go:
-        say("By these options there is nothing to remove.")
+        say("With these options there is nothing to remove.")
         return
     for item in go:
         say(f"{item.size_bytes:>15,}  {item.age_s / 86400:6.1f} d  {item.kind:9}  {item.name}")
-    say(f"{total:>15,}  bytes {'were removed' if yes else 'would go'}.")
+    say(f"{total:>15,}  bytes {'were removed' if yes else 'would be removed'}.")
     if not yes:
         tell("Nothing was removed: add --yes to remove it.")

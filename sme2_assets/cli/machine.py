@@ -49,13 +49,13 @@ def targets(store: Store, as_json: bool) -> None:
         table.add_row(name, mark, fidelity if state.ok else "", state.detail, state.remedy or "")
     out.print(table)
     if named := read_inventory(store).devices:
-        say(f"Devices of the inventory, {', '.join(named)}: see `sme2 devices`.")
+        say(f"Devices in the inventory, {', '.join(named)}: see `sme2 devices`.")
 
 
 @click.command()
 @click.pass_obj
 def emulator(store: Store) -> None:
-    """Find QEMU >= 10.1, or fetch it from the package mirror of this machine; no root needed.
+    """Find QEMU >= 10.1, or fetch it from this machine's package mirror; no root needed.
 
     On a host whose CPU is not aarch64, also find or fetch the compiler for its runner, and try it.
     """

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """How much is measured and where, under the names that `etdump_traces` takes; what models are given."""
+    """How much to measure and where, under the names that `etdump_traces` takes; what models are given."""
     for option in (
         json_option,
         verbose_option,
@@ -45,7 +45,7 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--device",
             help="A device: ssh://user@host[:port], the serial of an Android device, a name or label:LABEL "
-            "of the inventory, or `any` [this machine; the only Android device connected].",
+            "from the inventory, or `any` [this machine; the only Android device connected].",
         ),
         click.option(
             "--runner",
@@ -131,12 +131,12 @@ def profile(
 ) -> None:
     """Profile MODEL[-PRECISION] with SME2 on and off, and show the comparison.
 
-    MODEL without a precision means all its precisions; the path of a .pte is taken into the models folder
-    under a name made of its own, and goes on. Everything from the runner to the report is
-    materialised in Dagster; what is up to date is taken from the cache. If something cannot be
-    measured, the rest still is, and the exit code is 1.
+    MODEL without a precision means all its precisions. MODEL can also be the path of a .pte, which is first
+    copied to the models folder under a name made from its own. Everything from the runner to the report is
+    materialised in Dagster; what is up to date comes from the cache. If something cannot be measured, the
+    rest still is, and the exit code is 1.
     """
-    # Before Dagster is loaded: a mistyped name is told at once.
+    # Before Dagster is loaded, so that a mistyped name is reported at once.
     variants = variants_of(model, inputs, op_library, sizes)
     from sme2_assets import launch
     from sme2_assets.defs.resources import Lab
@@ -173,7 +173,7 @@ def _show(store: Store, warehouse: Warehouse, sessions: list[Measured], operator
 
     for session in sessions:
         page = report_folder(store, run_of_id(warehouse, session.run_ids[0])) / PAGE_NAME
-        # One arm alone is followed by no report; what lies there is of an earlier session.
+        # A single arm gets no report; a page that is there is from an earlier session.
         made = stamp_in(page) == stamp_of(session.session_id)
         show_session(out, warehouse, session.session_id, page if made else None, operators)
 

@@ -1,4 +1,4 @@
-"""`sme2 models`, `sme2 onboard` and `sme2 check-model`: which models there are, and bringing one.
+"""`sme2 models`, `sme2 onboard` and `sme2 check-model`: which models there are, and adding one.
 
 Belongs here: options, and how results are printed. Heavy imports happen inside the commands.
 """
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--all", "everything", is_flag=True, help="Also those that are built only when asked for.")
+@click.option("--all", "everything", is_flag=True, help="Also list models that are built only on request.")
 @click.option("--source", "source_name", help="Only the models of this source, e.g. executorch or hf.")
 @click.option(
     "--trust",
     "trusted",
     is_flag=True,
-    help="Let the model files of this data folder run from now on. They are code: read them first.",
+    help="Allow the model files in this data folder to run from now on. They are code: read them first.",
 )
 @json_option
 def models(everything: bool, source_name: str | None, trusted: bool, as_json: bool) -> None:
-    """The models that can be profiled, with their precisions and options.
+    """List the models that can be profiled, with their precisions and options.
 
-    Nothing of a model file is run to list it.
+    Listing runs no code from model files.
     """
     from sme2_assets.models.registry import catalogue
     from sme2_assets.models.sources.folder import default_folder
@@ -76,18 +76,18 @@ def models(everything: bool, source_name: str | None, trusted: bool, as_json: bo
 @click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where to write it. Default: models/ in the data folder. Any other must be in $SME2_MODELS.",
+    help="Where to write it. Default: models/ in the data folder. Any other folder must be in $SME2_MODELS.",
 )
 @click.option(
     "--from",
     "source",
     metavar="FOLDER|MODULE:CALLABLE",
-    help="What it is made of: a folder with config.json and *.safetensors, or package.module:factory.",
+    help="What to make it from: a folder with config.json and *.safetensors, or package.module:factory.",
 )
 def onboard(name: str, folder: Path | None, source: str | None) -> None:
-    """Write a commented, working model file NAME.py, to be filled with your model.
+    """Write a commented, working model file NAME.py for you to put your model into.
 
-    With --from it needs no filling: it builds what lies in a folder, or what a callable gives, which is
+    With --from it is complete: it builds the model in a folder, or what a callable returns, which is
     (module, (input, ...)) or an object with get_eager_model() and get_example_inputs().
     """
     from sme2_assets.models.sources.folder import FOLDERS_VARIABLE, model_folders
@@ -98,7 +98,7 @@ def onboard(name: str, folder: Path | None, source: str | None) -> None:
     click.echo(f"written: {path}")
     names = [declared.name for declared in declared_models(path, name)]
     if path.parent.resolve() not in model_folders():
-        click.echo(f"It is not listed yet: put its folder into {FOLDERS_VARIABLE}, e.g.")
+        click.echo(f"It is not listed yet: add its folder to {FOLDERS_VARIABLE}, e.g.")
         click.echo(f"  export {FOLDERS_VARIABLE}={path.parent.resolve()}")
     click.echo("Next:")
     if source is None:

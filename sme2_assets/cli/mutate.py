@@ -1,4 +1,4 @@
-"""`sme2 mutate`: which share of wrong kernels the comparison of the arms catches."""
+"""`sme2 mutate`: what share of wrong kernels the comparison of the arms catches."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ LEAST = 0.95
 
 @click.command()
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
-@click.option("--outputs", is_flag=True, help="Also say how many the outputs alone show, by the eager bound.")
+@click.option(
+    "--outputs", is_flag=True, help="Also say how many show in the outputs alone, by the eager bound."
+)
 @click.option(
     "--results",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep each finished variant in this file, and do not run again what is in it.",
+    help="Keep each finished variant in this file, and skip those that are already in it.",
 )
 @json_option
 def mutate(models: tuple[str, ...], outputs: bool, results: Path | None, as_json: bool) -> None:
-    """Put faults into each matrix operator of MODEL[-PRECISION], and count which are caught.
+    """Put faults into each matrix operator of MODEL[-PRECISION], and count how many are caught.
 
-    The faults are those of a wrong kernel: a row or column of a tile that is zero, a stale accumulator,
-    swapped lanes, a channel that is zero. One at a time; the intact and the faulty model are compared in
-    torch by the bounds that hold between the arms of a session. Fails where less than 95 % are caught.
+    The faults are those of a wrong kernel: a zero row or column of a tile, a stale accumulator, swapped
+    lanes, a zero channel. They are tried one at a time; the intact and the faulty model are compared in torch
+    by the bounds that hold between the arms of a session. Fails if less than 95 % are caught.
     """
     from sme2_assets.models.registry import requested
 

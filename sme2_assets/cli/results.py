@@ -95,7 +95,7 @@ def report(
 ) -> None:
     """Write the report of MODEL[-PRECISION] from what is in the warehouse; print its answer and its link.
 
-    With --all the overview of all models on all platforms: data/reports/index.html.
+    With --all, write the overview of all models on all platforms: data/reports/index.html.
     """
     if everything == (model is not None) or (everything and platform_name):
         raise click.UsageError("Give a MODEL, with --platform if you like, or --all.")
@@ -119,7 +119,7 @@ def report(
 
 @dataclass(frozen=True)
 class _Written:
-    """Files that were written, what they say as JSON, and how a terminal is told."""
+    """Files that were written, what they say as JSON, and how to show it on a terminal."""
 
     written: list[Path]
     facts: list[dict[str, Any]]
@@ -163,10 +163,10 @@ def _reports(store: Store, model: str, platform_name: str | None, formats: tuple
 
 
 def _newest(warehouse: Warehouse, model: str, platform_name: str | None) -> list[dict[str, Any]]:
-    """A run of the newest session of each series of a model, hardware first; an error where there is none."""
+    """A run of the newest session of each series of a model, hardware first; an error if there is none."""
     from sme2_assets.warehouse.variants import measured_variants
 
-    # Before pandas is loaded: a mistyped name is told at once.
+    # Before pandas is loaded, so that a mistyped name is reported at once.
     variants = measured_variants(warehouse, model)
     from sme2_assets.report.answer import hardware_first
     from sme2_assets.warehouse.read import measured_sessions
@@ -175,7 +175,7 @@ def _newest(warehouse: Warehouse, model: str, platform_name: str | None) -> list
 
 
 def _overview(store: Store, formats: tuple[str, ...]) -> _Written:
-    """Writes the overview and the reports it leads to, unless they are there."""
+    """Writes the overview, and the reports it links to that are missing."""
     from sme2_assets.report.files import write_missing_reports, write_overview
     from sme2_assets.report.overview import overview_sentence
     from sme2_assets.report.terminal import print_link
@@ -205,13 +205,13 @@ def _overview(store: Store, formats: tuple[str, ...]) -> _Written:
 def explain(store: Store, model: str, platform_name: str | None, everything: bool, as_json: bool) -> None:
     """Say why MODEL[-PRECISION] is as fast as it is, and what to fix next, ranked by the time to gain.
 
-    The answer, then five findings, each with what to do; --all has the rest, and what they rest on.
+    Prints the answer, then five findings, each with what to do; --all adds the others, and the evidence.
     """
     from sme2_assets.warehouse import Warehouse
 
     warehouse = Warehouse(store.warehouse)
     newest = _newest(warehouse, model, platform_name)
-    # After a mistyped name was told.
+    # Only after a mistyped name has been reported.
     from sme2_assets.report.answer import session_answer
     from sme2_assets.report.explain import explain as explained
     from sme2_assets.report.insights import explanation_json, show_explanation
@@ -227,13 +227,13 @@ def explain(store: Store, model: str, platform_name: str | None, everything: boo
 
 @click.command("kernel-log")
 @click.argument("log_file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--run", "run_id", help="Store them with this run of the warehouse, as registered evidence.")
+@click.option("--run", "run_id", help="Store them with this run in the warehouse, as registered evidence.")
 @json_option
 @click.pass_obj
 def kernel_log(store: Store, log_file: Path, run_id: str | None, as_json: bool) -> None:
-    """The kernels that LOG_FILE says XNNPACK registered. Registered is not executed.
+    """List the kernels that XNNPACK registered, according to LOG_FILE. Registered is not executed.
 
-    LOG_FILE is what a runner printed that was built from source with XNNPACK's logging.
+    LOG_FILE is the output of a runner that was built from source with XNNPACK's logging.
     """
     from sme2_assets.report.terminal import show_rows
     from sme2_assets.warehouse import Warehouse
@@ -244,7 +244,7 @@ def kernel_log(store: Store, log_file: Path, run_id: str | None, as_json: bool) 
     rows = registered_rows_of_log(log_file)
     if run_id is not None:
         warehouse = Warehouse(store.warehouse)
-        # Of a run that is there; kept first: rows are made of what is kept.
+        # The run must exist. The log is kept first: rows are made from what is kept.
         run_of_id(warehouse, run_id)
         annotate(store, run_id, log_file)
         take_session(store, warehouse, store.run_dir(run_id))
@@ -259,7 +259,7 @@ def kernel_log(store: Store, log_file: Path, run_id: str | None, as_json: bool) 
 @click.argument("model")
 @reads_store
 def language(store: Store, model: str) -> None:
-    """What was measured of the language model MODEL, in the terms of llama-bench.
+    """Show what was measured for the language model MODEL, in the terms of llama-bench.
 
     pp reads a prompt, tg adds a token. Tokens per second are those of the newest run; where times mean
     nothing, as under emulation, there are none. The cache and the program are those of one inference.

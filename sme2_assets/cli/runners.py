@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sme2_assets.runner.source_build import BuildPlan
     from sme2_assets.runner.source_request import SourceRequest
 
-# The names of `runner.presets.BUILD_PLATFORMS`, which is not imported for the sake of `--help`.
+# The names of `runner.presets.BUILD_PLATFORMS`, which is not imported to keep `--help` fast.
 _PLATFORMS = ("android", "mac", "linux")
 _OF_A_CHECKOUT = "needs --checkout: it is about a build from sources"
 
@@ -31,7 +31,7 @@ _OF_A_CHECKOUT = "needs --checkout: it is about a build from sources"
 @click.option(
     "--checkout",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Build a pair from this ExecuTorch clone with its submodules. No tracked file of it is touched.",
+    help="Build a pair from this ExecuTorch clone with its submodules. None of its tracked files is touched.",
 )
 @click.option(
     "--platform",
@@ -44,7 +44,7 @@ _OF_A_CHECKOUT = "needs --checkout: it is about a build from sources"
     help="The Android NDK. Default: $ANDROID_NDK, $ANDROID_NDK_HOME or $ANDROID_NDK_ROOT.",
 )
 @click.option(
-    "--trace", is_flag=True, help="XNNPACK logs its kernels, for `sme2 kernel-log`. Never for times."
+    "--trace", is_flag=True, help="Make XNNPACK log its kernels, for `sme2 kernel-log`. Never for times."
 )
 @click.option(
     "--dry-run", is_flag=True, help="Print commands, presets and the pair's difference; build nothing."
@@ -66,8 +66,8 @@ def build_runner(
     profile` builds it if it is missing.
 
     From a checkout the runner is built twice, with SME2 and without. The two builds may differ only in
-    XNNPACK's SME switches, and only the one with SME2 may contain SME kernels. Both are checked in what was
-    built; if either is not so, the command fails and says what differs.
+    XNNPACK's SME switches, and only the one with SME2 may contain SME kernels. Both are checked after the
+    build; if either does not hold, the command fails and says what differs.
     """
     if checkout is None:
         for option, given in (("--ndk", ndk), ("--trace", trace), ("--dry-run", dry_run)):

@@ -1,6 +1,6 @@
-"""`sme2 sql`: questions to the warehouse, once or in a shell.
+"""`sme2 sql`: queries of the warehouse, once or in a shell.
 
-Belongs here: options, the shell, and how rows are printed. What a query may do is warehouse/console.py's.
+Belongs here: options, the shell, and how rows are printed. What a query may do is in warehouse/console.py.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ ROWS_SHOWN = 1000
     "--file",
     "file",
     type=click.File(encoding="utf-8"),
-    help="Take the query from this file; - is standard input.",
+    help="Read the query from this file; - is standard input.",
 )
 @click.option(
     "--format",
     "file_format",
     type=click.Choice(FORMATS),
-    help="How to write the rows. Default: by the name of --output, otherwise a table.",
+    help="How to write the rows. Default: from the name of --output, otherwise a table.",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the rows to this file, whole or not at all.",
+    help="Write the rows to this file, all of them or none.",
 )
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
-    help=f"Rows that a table shows (default: {ROWS_SHOWN}). Other formats have all rows.",
+    help=f"How many rows a table shows (default: {ROWS_SHOWN}). Other formats have all rows.",
 )
-@click.option("--records", is_flag=True, help="Show each row as a record, a line for each column.")
+@click.option("--records", is_flag=True, help="Show each row as a record, with one line per column.")
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds.")
 @click.option("--memory", default="2GB", show_default=True, help="Memory a query may use, e.g. 500MB.")
 @json_option
@@ -75,7 +75,7 @@ def sql(
 ) -> None:
     """Query the warehouse in SQL: QUERY, a file, standard input, or a shell if none is given.
 
-    Reads only, and only the warehouse. E.g.: sme2 sql "SELECT * FROM sme2_comparison"
+    It can only read, and only the warehouse. E.g.: sme2 sql "SELECT * FROM sme2_comparison"
     """
     from sme2_assets.warehouse import Warehouse
     from sme2_assets.warehouse.console import Limits, open_console
@@ -125,12 +125,12 @@ def _chosen_format(file_format: str | None, output: Path | None, as_json: bool) 
 
 
 def _give_file(warehouse: Warehouse, limits: Limits, text: str, chosen: str, output: Path | None) -> None:
-    """CSV and Parquet by DuckDB itself, in a folder beside the file, and renamed when it is whole."""
+    """DuckDB itself writes CSV and Parquet, to a folder next to the file; it is renamed when complete."""
     from sme2_assets.warehouse.console import open_console
 
     folder = output.absolute().parent if output else None
     if folder is not None and not folder.is_dir():
-        raise Sme2Error(f"There is no folder {folder}.", "Make it, or write elsewhere.")
+        raise Sme2Error(f"There is no folder {folder}.", "Create it, or write elsewhere.")
     with (
         tempfile.TemporaryDirectory(prefix=".sme2-sql-", dir=folder) as staging,
         open_console(warehouse, limits, writable=Path(staging)) as console,
@@ -151,7 +151,7 @@ def _give_json(console: Console, text: str, output: Path | None) -> None:
         click.echo(made)
         return
     if not output.absolute().parent.is_dir():
-        raise Sme2Error(f"There is no folder {output.absolute().parent}.", "Make it, or write elsewhere.")
+        raise Sme2Error(f"There is no folder {output.absolute().parent}.", "Create it, or write elsewhere.")
     write_text_atomically(output, made + "\n")
     tell(f"written: {output}")
 

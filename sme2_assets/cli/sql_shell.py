@@ -26,7 +26,7 @@ A query ends with a semicolon and may take several lines. Ctrl-C stops it, Ctrl-
 Tab completes names of tables, views and columns; arrow keys bring earlier lines back.
   .tables        tables and views, and what they hold
   .schema NAME   the columns of one, and what they mean
-  .records       show each row as a record, a line for each column; again: as a table
+  .records       show each row as a record, with one line per column; again: as a table
   help           this
   exit           leave
 docs/questions.md has questions with their queries."""
@@ -39,7 +39,7 @@ KEYWORDS = (
 
 
 def run_shell(console: Console, rows_shown: int) -> None:
-    """Reads queries until the end. What goes wrong ends a query, never the shell."""
+    """Reads queries until the input ends. An error ends the query, never the shell."""
     shell = Shell(console, rows_shown)
     save = _load_history(shell.complete)
     out.print("The warehouse, read-only. help shows what you can type, .tables what is there.", style="dim")
@@ -71,7 +71,7 @@ def run_shell(console: Console, rows_shown: int) -> None:
 
 
 def _command(line: str) -> list[str]:
-    """The words of a line that is no SQL: `.tables`, or `help` and `exit` as people type them."""
+    """The words of a line that is not SQL: `.tables`, or `help` and `exit` as people type them."""
     words = line.strip().rstrip(";").split()
     if not words or not (words[0].startswith(".") or line.strip().rstrip(";").lower() in COMMANDS):
         return []
@@ -80,7 +80,7 @@ def _command(line: str) -> list[str]:
 
 @dataclass
 class Shell:
-    """What a line with a command or a query does."""
+    """Carries out a line: a command or a query."""
 
     console: Console
     rows_shown: int
@@ -109,7 +109,7 @@ class Shell:
         elif command == "help":
             click.echo(HELP)
         else:
-            _complain(f".{command} is not known here; help shows what is.")
+            _complain(f".{command} is not a command; help shows them.")
 
     @cached_property
     def names(self) -> list[str]:
@@ -121,7 +121,7 @@ class Shell:
         return [str(name) for [name] in rows]
 
     def complete(self, word: str, state: int) -> str | None:
-        """What readline asks for: the candidates for a word, one after the other."""
+        """For readline: the candidates for a word, one at a time."""
         with suppress(WarehouseError):
             found = completions(word, [*COMMANDS, *self.names])
             return found[state] if state < len(found) else None
@@ -129,7 +129,7 @@ class Shell:
 
 
 def completions(word: str, names: list[str]) -> list[str]:
-    """The names that a word begins, and the keywords; a column behind `runs.` keeps what is before it."""
+    """The names and keywords that begin with a word; a column after `runs.` keeps what is before it."""
     before, dot, last = word.rpartition(".")
     if dot and before:
         return [f"{before}.{name}" for name in names if name.startswith(last) and "." not in name]
@@ -138,7 +138,7 @@ def completions(word: str, names: list[str]) -> list[str]:
 
 
 def is_complete(text: str) -> bool:
-    """Whether a typed text ends with the semicolon of a query: not one in quotes, nor in a comment."""
+    """Whether the text ends with the semicolon of a query, not with one in quotes or in a comment."""
     quote, index = "", 0
     ended = False
     while index < len(text):
@@ -172,19 +172,19 @@ def _complain(text: str) -> None:
 
 
 def _load_history(complete: Callable[[str, int], str | None]) -> Callable[[], None]:
-    """Gives arrow keys the lines of earlier shells, and Tab its names; the result saves those of this one."""
+    """Sets up Tab, and arrow keys with the lines of earlier shells; the result saves those of this one."""
     try:
         import readline
     except ImportError:
         return lambda: None
     readline.set_completer(complete)
-    # A dot is part of a name: of a command, and of a column behind its table.
+    # A dot is part of a name: of a command, or of a column after its table.
     readline.set_completer_delims(re.sub(r"\.", "", readline.get_completer_delims()) + ",()=<>")
     libedit = "libedit" in (readline.__doc__ or "")
     readline.parse_and_bind("bind ^I rl_complete" if libedit else "tab: complete")
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     path = state / "sme2" / "sql_history"
-    # A history that cannot be read or kept is no reason to answer nothing.
+    # A history that cannot be read or saved must not stop the shell.
     with suppress(OSError):
         readline.read_history_file(path)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Printer(Console):
-    """Prints names from outside without obeying them: what would command a terminal is shown by its code."""
+    """Prints text from outside safely: characters that would control the terminal are shown as codes."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -35,13 +35,13 @@ class Printer(Console):
                 yield Segment(lines, segment.style)
 
 
-# A pipe or a file has no width: nothing that is printed there is cut.
+# A pipe or a file has no width: nothing printed there is cut.
 out = Printer() if sys.stdout.isatty() else Printer(width=250)
 progress = Printer(stderr=True)
 
 
 def reads_store(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command that only reads the data folder, which must be there: a mistyped one would be empty."""
+    """Passes the data folder to a command that only reads it. It must exist: a mistyped one looks empty."""
 
     @click.pass_obj
     @functools.wraps(command)
@@ -60,7 +60,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 
 
 def say(text: str, style: str | None = None) -> None:
-    """A line on standard output, as it is: without markup, neither cut nor wrapped."""
+    """A line on standard output, as it is: without markup, not cut or wrapped."""
     out.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -70,9 +70,9 @@ def tell(text: str, style: str | None = None) -> None:
 
 
 class ProgressLog:
-    """What people see of work that goes on: called with what is done now, told how much of it is done.
+    """Shows progress: call it with what is being done, and `reached` with how much is done.
 
-    On a terminal one bar with the time that is left; with -v, and where there is no terminal, a line each.
+    On a terminal one bar with the time left; with -v, or without a terminal, one line per message.
     """
 
     def __init__(self, bar: Progress) -> None:
@@ -104,13 +104,13 @@ verbose_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_set_verbose,
-    help="Show every step, the compiler's too, instead of one bar.",
+    help="Show every step, including the compiler's, instead of one bar.",
 )
 
 
 @contextmanager
 def progress_log() -> Iterator[ProgressLog]:
-    """The bar on standard error, gone when the work is done."""
+    """A bar on standard error, removed when the work is done."""
     from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
     from rich.table import Column
@@ -135,7 +135,7 @@ def print_json(value: Any) -> None:
 
 
 def given_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What a model can be given besides its options; `variants_of` makes variants of them."""
+    """What a model can be given besides its options; `variants_of` turns it into variants."""
     for option in (
         click.option(
             "--op-library",
@@ -145,8 +145,8 @@ def given_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--inputs",
             type=click.Path(path_type=Path),
-            help="Inputs of your own: a .npz file, or a folder of .npy files; input_0, input_1, ... in their "
-            "order, or named as the parameters of forward().",
+            help="Your own inputs: a .npz file, or a folder of .npy files, named input_0, input_1, ... in "
+            "order, or after the parameters of forward().",
         ),
     ):
         command = option(command)

@@ -19,10 +19,10 @@ from sme2_assets.store import Store
 @json_option
 @click.pass_obj
 def validate(store: Store, things: tuple[str, ...], as_json: bool) -> None:
-    """Check that a run, a file or a folder is whole and makes sense.
+    """Check that a run, a file or a folder is complete and makes sense.
 
-    A run (by its id or folder): files complete and unchanged, traces readable, every nanosecond accounted
-    for, metrics sane, arms agree, the comparison meaningful or why not. Also an .etdump, a .pte, a
+    For a run (its id or folder): files complete and unchanged, traces readable, every nanosecond accounted
+    for, metrics sane, arms agree, and the comparison meaningful or why not. Also takes an .etdump, a .pte, a
     manifest.json, an exported folder, a Perfetto trace, an experiment file, a run folder of the public kit.
     The exit code is 1 if a step failed; a note is not a failure.
     """
@@ -42,14 +42,14 @@ def validate(store: Store, things: tuple[str, ...], as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--emulated", is_flag=True, help="Also a pair with SME2 on and off under the emulator.")
+@click.option("--emulated", is_flag=True, help="Also measure a pair with SME2 on and off under the emulator.")
 @json_option
 @click.pass_context
 def smoke(context: click.Context, emulated: bool, as_json: bool) -> None:
     """Try everything once, in a minute or two: doctor, runner, export, run, analyse, files, validate.
 
     It uses its own data folder, which it removes; only the cache of runners and models is shared with yours.
-    What it measures is far too little for a verdict. `sme2 --data FOLDER smoke` keeps everything in FOLDER.
+    It measures far too little for a verdict. `sme2 --data FOLDER smoke` keeps everything in FOLDER.
     """
     from sme2_assets.diagnostics.smoke import smoke as smoked
 

@@ -1,4 +1,4 @@
-"""`sme2 warehouse`: the tables, made from the evidence again. `sme2 check`: is all as it was written?"""
+"""`sme2 warehouse`: rebuilds the tables from the evidence. `sme2 check`: is everything as it was written?"""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def warehouse() -> None:
 @json_option
 @click.pass_obj
 def rebuild(store: Store, as_json: bool) -> None:
-    """Make every table again, from all run folders.
+    """Rebuild every table from all run folders.
 
-    Needed after an update that changes what rows say, for instance the category of an operator: `sme2 doctor`
-    says so. An interrupted rebuild continues where it stopped; until it is done, the old tables stay. A
+    Needed after an update that changes what rows say, for instance the category of an operator; `sme2 doctor`
+    tells you. An interrupted rebuild continues where it stopped; until it is done, the old tables stay. A
     folder that cannot be read is named and left out, and the exit code is 1.
     """
     from sme2_assets.warehouse.rebuild import rebuild as rebuilt
@@ -45,7 +45,7 @@ def rebuild(store: Store, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--rows", is_flag=True, help="Also make every row again, and compare them. Takes much longer.")
+@click.option("--rows", is_flag=True, help="Also derive every row again and compare it. Takes much longer.")
 @json_option
 @click.pass_obj
 def check(store: Store, rows: bool, as_json: bool) -> None:
@@ -82,14 +82,16 @@ def check(store: Store, rows: bool, as_json: bool) -> None:
 
 
 @warehouse.command()
-@click.option("--publish", is_flag=True, help="Then put tables and DuckDB file into the shared store.")
+@click.option(
+    "--publish", is_flag=True, help="Then put the tables and the DuckDB file into the shared store."
+)
 @json_option
 @click.pass_obj
 def sync(store: Store, publish: bool, as_json: bool) -> None:
     """Add the run folders that are in no table, and compare the pairs that have not been compared.
 
-    A run is in no table when what follows its measurement failed or was stopped. Rows of tables that are
-    damaged are made again. Where $SME2_STORE names a shared store, runs are first exchanged with it.
+    A run is in no table when what follows its measurement failed or was stopped. Rows of damaged
+    tables are made again. If $SME2_STORE names a shared store, runs are first exchanged with it.
     """
     from sme2_assets.warehouse.rebuild import Refused
     from sme2_assets.warehouse.rebuild import sync as synced
@@ -109,9 +111,9 @@ def sync(store: Store, publish: bool, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def merge(store: Store, folder: Path, as_json: bool) -> None:
-    """Copy the run folders of another data folder DIR here, and add them.
+    """Copy the run folders of another data folder, DIR, here and add them to the tables.
 
-    Runs that are already here are left alone. Two folders with one run id and different content are refused.
+    Runs that are already here are left alone. Folders with the same run id but different content are refused.
     """
     from sme2_assets.warehouse.rebuild import merge as merged
 
@@ -122,7 +124,7 @@ def merge(store: Store, folder: Path, as_json: bool) -> None:
 
 @contextmanager
 def _told() -> Iterator[Callable[[str], None]]:
-    """Progress in one line, which stays only where nobody watches."""
+    """Progress on one line; without a terminal, one line per message."""
     with progress.status("starting") as status:
 
         def log(message: str) -> None:

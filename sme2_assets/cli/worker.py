@@ -17,14 +17,14 @@ from sme2_assets.store import Store, safe_name
     type=click.IntRange(1, 64),
     default=1,
     show_default=True,
-    help="How many runs at a time: as many as it has devices.",
+    help="How many runs at a time: as many as this machine has devices.",
 )
 @click.pass_obj
 def worker(store: Store, name: str, sessions: int) -> None:
     """Serve the queue NAME of a deployment, with this machine's data folder. Ctrl-C ends it after its runs.
 
-    NAME is what the inventory calls the `worker` of a device. The worker `lab`, which must be there once,
-    makes what follows measurements: comparisons, reports, summaries. See docs/deployment.md.
+    NAME is the `worker` of a device in the inventory. There must be one worker `lab`: it makes what follows
+    measurements, i.e. comparisons, reports, summaries. See docs/deployment.md.
     """
     try:
         import dagster as dg
@@ -44,6 +44,6 @@ def worker(store: Store, name: str, sessions: int) -> None:
     os.environ["SME2_DATA"] = str(store.root)
     os.environ["SME2_WORKER"] = safe_name(name)
     words = ["worker", "--queues", name, "--hostname", f"{name}@%h", "--concurrency", str(sessions)]
-    # Each run has a process of its own, which ends with it; the main one answers who asks whether it lives.
+    # Each run has its own process, which ends with it; the main process answers health checks.
     words += ["--pool", "prefork", "--max-tasks-per-child", "1", "--without-gossip", "--without-mingle"]
     worker_app().worker_main([*words, "--loglevel", "INFO"])

@@ -24,7 +24,7 @@ MIN_FREE_GIB = 3.0
 
 
 def examine(store: Store) -> Checkup:
-    """Looks at all of it. What only some measurements need is a note where it is missing."""
+    """Looks at all of it. Something that only some measurements need is just a note if missing."""
     made = Checkup(host_device(), "machine")
     with made.step("Python") as step:
         step.detail = f"{host.python_version()} at {sys.prefix}"
@@ -52,7 +52,7 @@ def examine(store: Store) -> Checkup:
         names = ", ".join(read_inventory(store).devices)
         step.detail = f"{names}: see `sme2 devices`" if names else "none: docs/devices.md says what it is for"
     with made.step("data folder") as step:
-        step.detail = f"{store.root}{'' if store.root.is_dir() else ', made when it is needed'}"
+        step.detail = f"{store.root}{'' if store.root.is_dir() else ', created when needed'}"
     check_disk(made, store)
     with made.step("runs in the tables", optional=True) as step:
         step.detail = _tables(store)
@@ -60,10 +60,10 @@ def examine(store: Store) -> Checkup:
 
 
 def _tables(store: Store) -> str:
-    """Whether the tables are what the run folders give, as far as that can be told in a moment."""
+    """Whether the tables match the run folders, as far as a quick look can tell."""
     if not store.warehouse.is_dir():
         return "nothing has been measured yet"
-    # Imported here: nothing else that is looked at needs DuckDB.
+    # Imported here: no other step needs DuckDB.
     from sme2_assets.warehouse.rebuild import runs_in_no_table, runs_of_other_code
 
     if missing := runs_in_no_table(store):
@@ -85,7 +85,7 @@ def check_build_tools(made: Checkup) -> None:
         step.detail = " ".join(find_compiler())
     with made.step("CMake and ExecuTorch's C++ SDK") as step:
         tools = find_toolchain()
-        step.detail = f"CMake {tools.cmake_version}, ExecuTorch {tools.executorch_version}"
+        step.detail = f"CMake {tools.cmake_version}, ExecuTorch {tools.sdk.version}"
 
 
 def check_disk(made: Checkup, store: Store) -> None:
@@ -101,7 +101,7 @@ def check_disk(made: Checkup, store: Store) -> None:
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or the nearest above it that is there."""
+    """The folder, or the nearest one above it that exists."""
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 

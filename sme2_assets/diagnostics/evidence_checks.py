@@ -23,7 +23,7 @@ def require(holds: bool, what: str, remedy: str | None = None) -> None:
 
 
 def check_hashes(folder: Path, expected: dict[str, Any], remedy: str = AGAIN) -> str:
-    require(bool(expected), "Nothing vouches for any file.", remedy)
+    require(bool(expected), "It lists no hash of any file.", remedy)
     missing = [name for name in expected if not (folder / name).is_file()]
     require(not missing, f"Missing: {', '.join(printable(name) for name in missing[:5])}.", remedy)
     changed = [name for name, sha256 in expected.items() if sha256_of_file(folder / name) != sha256]
@@ -37,7 +37,7 @@ def check_hashes(folder: Path, expected: dict[str, Any], remedy: str = AGAIN) ->
 
 def check_conservation(timeline: pd.DataFrame, inferences: pd.DataFrame) -> str:
     """Timeline rows of every traced inference add up to its Method::execute, to the nanosecond."""
-    # Warm-up that is not traced is counted below 0.
+    # Untraced warm-ups have negative iterations.
     traced = inferences[(inferences["pass"] == "etdump") & (inferences["iteration"] >= 0)]
     traced = traced.set_index(["round", "iteration"])
     summed = timeline.groupby(["round", "iteration"])["duration_ns"].sum()

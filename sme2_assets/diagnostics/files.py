@@ -35,7 +35,7 @@ def validate_program(path: Path) -> Checkup:
             content = head + file.read()
         require(
             head[4:8] == _PTE_IDENTIFIER,
-            "It is not an ExecuTorch program: the identifier ET12 is not in it.",
+            "It is not an ExecuTorch program: it lacks the identifier ET12.",
             "Give the .pte file that the export wrote.",
         )
         step.detail = f"{size:,} bytes"
@@ -61,7 +61,7 @@ def validate_program(path: Path) -> Checkup:
 
 def validate_experiment(path: Path, store: Store) -> Checkup:
     """What `sme2 config check` looks at."""
-    # Only when such a file is given: models and devices are behind it.
+    # Imported only for such a file: it brings in models and devices.
     from sme2_assets.defs.resources import Lab
     from sme2_assets.diagnostics.experiment import check_experiment
     from sme2_assets.experiments.load import load

@@ -18,7 +18,7 @@ from sme2_assets.exchange.export import LISTING_FILE
 from sme2_assets.exchange.kit import KIT_MANIFEST, KIT_METRICS, kit_results, promised_files
 from sme2_assets.exchange.perfetto import SUFFIX
 
-# Sums of decimals in a CSV file against one another, in milliseconds: a thousandth of a nanosecond.
+# For comparing sums of decimals in a CSV file, in milliseconds: a thousandth of a nanosecond.
 _CSV_TOLERANCE_MS = 1e-9
 
 
@@ -96,7 +96,7 @@ class _MetricsFile(BaseModel):
 
 
 def _check_metrics(path: Path) -> str:
-    """Latencies are positive numbers, and their median is what the file says."""
+    """Latencies must be positive, and their median what the file says."""
     try:
         results = _MetricsFile.model_validate(strict_json(path)).results
     except ValidationError as error:
@@ -108,7 +108,7 @@ def _check_metrics(path: Path) -> str:
         found = statistics.median(metrics.latency_ms or [])
         require(
             metrics.median_ms is not None and math.isclose(metrics.median_ms, found, rel_tol=1e-6),
-            f"It says a median of {metrics.median_ms} ms; that of its latencies is {found:.6g} ms.",
+            f"It gives a median of {metrics.median_ms} ms; that of its latencies is {found:.6g} ms.",
             "Somebody changed it: export or measure again.",
         )
     return f"{len(timed)} of {len(results)} results with latencies"

@@ -1,6 +1,6 @@
-"""A check that takes a model through every step it will take, up to the first that fails.
+"""Takes a model through every step of a measurement, up to the first that fails.
 
-Belongs here: the order of the steps, and what each failure means for the person who brings the model. Does
+Belongs here: the order of the steps, and what each failure means for the model's author. Does
 not: the steps themselves (export, runner, numerics).
 """
 
@@ -15,10 +15,12 @@ import numpy as np
 
 from sme2_assets.diagnostics.steps import CheckStep, Checkup
 from sme2_assets.errors import ExportError, Sme2Error
+from sme2_assets.evidence.delegation import DelegationReport
 from sme2_assets.evidence.numerics import compare_outputs, first_fault, worst_agreement
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.models.artifact import ExportedModel, read_manifest
+from sme2_assets.models.delegation import LOWERED_ELSEWHERE
 from sme2_assets.models.failures import load_failure
 from sme2_assets.models.progress import Stage
 from sme2_assets.models.registry import ModelSpec, Variant, model_spec
@@ -44,7 +46,7 @@ _RUN_TIMEOUT_S = 900.0
 def check_variant(
     variant: Variant, store: Store, *, log: Log, watch: Callable[[CheckStep], None] = lambda step: None
 ) -> Checkup:
-    """Takes a variant through every step up to its first failure; `watch` hears of each as it ends."""
+    """Takes a variant through every step up to its first failure; `watch` gets each as it ends."""
     made = Checkup(variant.key, "model", watch)
     with made.until_a_failure():
         with made.step("find") as step:
@@ -58,7 +60,7 @@ def check_variant(
 
 
 def write_program(variant: Variant, store: Store, folder: Path) -> list[Path]:
-    """Puts the program of a variant, and its ETRecord, into a folder of the user's."""
+    """Copies the program of a variant, and its ETRecord, to a folder of the user."""
     from sme2_assets.models.export import export_variant
 
     exported = export_variant(variant.key, store.artifacts, log=lambda _: None)
@@ -75,7 +77,7 @@ def write_program(variant: Variant, store: Store, folder: Path) -> list[Path]:
 
 
 def _export(made: Checkup, spec: ModelSpec, variant: Variant, artifacts: Path, log: Log) -> ExportedModel:
-    """Import to lowering: one export, which tells where it is. A cached one has passed them before."""
+    """Import to lowering: one export, which reports its stages. A cached one has passed them before."""
     from sme2_assets.models.export import export_model, is_exported, load_libraries, quiet_libraries
 
     if spec.pte is None:
@@ -90,7 +92,7 @@ def _export(made: Checkup, spec: ModelSpec, variant: Variant, artifacts: Path, l
     begun = {names[0]: time.perf_counter()}
 
     def on_stage(stage: Stage) -> None:
-        # What a ready-made program writes at the end is not lowering.
+        # The last stage of a ready-made program is not lowering.
         if (name := _STEP_OF_STAGE.get(stage)) in names:
             begun.setdefault(str(name), time.perf_counter())
 
@@ -112,6 +114,8 @@ def _export(made: Checkup, spec: ModelSpec, variant: Variant, artifacts: Path, l
             else:
                 step.seconds = seconds.get(name, 0.0)
                 step.detail = _found_by(name, exported)
+            if exported is not None and name == names[-1]:
+                step.detail += _if_portable(exported)
     assert exported is not None
     return exported
 
@@ -136,6 +140,17 @@ def _found_by(step: str, exported: ExportedModel) -> str:
     return f"at {manifest.precision}" + (f"; in floating point: {why}" if why else "")
 
 
+def _if_portable(exported: ExportedModel) -> str:
+    """What keeps a program that has nothing for XNNPACK from running SME2 kernels; empty for any other."""
+    if read_manifest(exported.manifest).operators.delegates:
+        return ""
+    left_out = [row for row in DelegationReport.read(exported.delegation).rows if not row.delegated]
+    why = "; ".join(dict.fromkeys(f"{row.operator}: {row.reason}" for row in left_out))
+    if any(row.reason == LOWERED_ELSEWHERE for row in left_out):
+        why = "lower it with XNNPACK's partitioner, or give the model instead of the program"
+    return f". Nothing is delegated to XNNPACK, so no SME2 kernel can run ({why or 'it has no operators'})"
+
+
 def _run(made: Checkup, exported: ExportedModel, store: Store, log: Log) -> list[np.ndarray]:
     with made.step("run") as step:
         target = _target(store)
@@ -143,7 +158,7 @@ def _run(made: Checkup, exported: ExportedModel, store: Store, log: Log) -> list
         result, outputs = _run_once(target, runner, exported)
         state = target.facts().arch if target.fidelity == "reference" else "SME2 off"
         facts = f"{target.platform}, {state}, {len(outputs)} output(s)"
-        # A time here is a hint only: measuring is what `sme2 profile` does. Emulated ones mean nothing.
+        # A time here is only a hint: `sme2 profile` measures. Emulated times mean nothing.
         hint = f", about {min(result.iteration_ns) / 1e6:,.2f} ms" if target.fidelity != "emulated" else ""
         step.detail = f"{facts}{hint}"
     return outputs
@@ -216,7 +231,7 @@ def _where_it_begins(spec: ModelSpec, precision: str, bound: float, log: Log) ->
         return ""
     found = divergence_of(spec, precision, minimum_db=bound, log=log)
     if found is None:
-        return ". In torch the model at this precision is near enough: the runner's kernels differ"
+        return ". In torch the model at this precision is close enough: the runner's kernels differ"
     return f". The first operator that is: {found}"
 
 

@@ -1,6 +1,6 @@
-"""Whether a run can be relied on: one of our own, or one that was brought.
+"""Whether a run can be relied on: one of our own, or an ingested one.
 
-A step that only matters for reading a result, such as that a run was measured alone, is a note.
+Anything that only affects how to read a result, such as a run measured alone, is a note.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _check_pair(made: Checkup, warehouse: Warehouse, run: dict[str, Any]) -> Non
             {"session": run["session_id"], "run": run["run_id"]},
         )
         if rows.empty:
-            step.note("The pair was not compared yet.", "Run `sme2 warehouse sync`.")
+            step.note("The pair has not been compared yet.", "Run `sme2 warehouse sync`.")
         elif rows["verdict"].iloc[0] in ("not comparable", "insufficient data"):
             step.note(f"{rows['verdict'].iloc[0]}: {rows['reason'].iloc[0]}")
         else:

@@ -1,9 +1,9 @@
 """The tools and resources that an assistant is offered.
 
-A tool answers with text to be read, and with the same facts as data. A failure that a person can mend is a
-tool error with cause and remedy; of any other the traceback goes to standard error, and the assistant learns
-that the tool failed. Standard output belongs to the protocol; what else is written there goes to standard
-error.
+A tool answers with text to be read, and with the same facts as data. A failure that a person can fix is a
+tool error with cause and remedy; for any other, the traceback goes to standard error and the assistant only
+learns that the tool failed. Standard output belongs to the protocol; anything else written there goes to
+standard error.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ do that first.
 """
 MOST_ROWS = 1000
 MOST_SECONDS = 60.0
-# An answer that fills an assistant's memory helps nobody.
+# An answer that fills an assistant's context helps nobody.
 MOST_CHARACTERS = 60_000
 
 Model = Annotated[str, Field(description="A model and its precision, as in toy_cnn-int8")]
@@ -95,6 +95,9 @@ def _tool(
         def answer(*given: Given.args, **named: Given.kwargs) -> CallToolResult:
             try:
                 return function(*given, **named)
+            except KeyboardInterrupt as cancelled:
+                # It would end the server. The answer is for nobody: who cancels does not wait for one.
+                raise ToolError("Cancelled.") from cancelled
             except Exception as error:
                 known = told(error)
                 if known is None:
@@ -178,8 +181,8 @@ def _add_measurements(server: MCPServer[Any], lab: DataFolder) -> None:
         ] = None,
         device: Device = None,
     ) -> CallToolResult:
-        """Measures a model with SME2 on and off. Seconds to minutes; tells its progress. Nothing else may run
-        on the machine meanwhile."""
+        """Measures a model with SME2 on and off. Takes seconds to minutes and reports progress. Nothing else
+        may run on the machine at the same time."""
         if platform not in ("auto", *PLATFORMS):
             raise Sme2Error(f"There is no platform {platform!r}.", f"Use auto, {', '.join(PLATFORMS)}.")
         settings: dict[str, Any] = {"threads": threads, **({"rounds": rounds} if rounds else {})}
@@ -187,17 +190,15 @@ def _add_measurements(server: MCPServer[Any], lab: DataFolder) -> None:
         with alone:
             found = lab.profile(model, platform=platform, sme2=sme2, device=device, log=said, **settings)
         notes = [line for line in said.lines if line.startswith("note: ") or " was left out: " in line]
-        text = "\n".join(
-            [f"Measured {len(found)} runs; `explain` and `compare` tell what they show.", *notes]
-        )
+        text = "\n".join([f"Measured {len(found)} runs; `explain` and `compare` say what they show.", *notes])
         return _answer(text, {"runs": _records(found), "notes": notes})
 
     @measures()
     def advise(
         context: Context[Any, Any], model: Model, rewrites: bool = True, precisions: bool = True
     ) -> CallToolResult:
-        """Makes changes of a model, other precisions and ways to write it, and measures which bring more of
-        it onto the SME unit. Minutes; emulated, so on any machine."""
+        """Makes changes to a model, other precisions and ways to write it, and measures which bring more of
+        it onto the SME unit. Takes minutes; emulated, so it works on any machine."""
         with alone, lab.chosen():
             found = trials.advise(
                 lab.store, model, _Progress(context), rewrites=rewrites, precisions=precisions
@@ -251,7 +252,10 @@ def _schema() -> str:
 
 
 class _Progress:
-    """Tells the assistant each line of a measurement, from the thread that it runs in."""
+    """Reports each line of a measurement to the assistant, from the thread that it runs in.
+
+    Once the assistant has cancelled the call, the next line ends the measurement as Ctrl-C would.
+    """
 
     def __init__(self, context: Context[Any, Any]) -> None:
         self._context = context
@@ -259,6 +263,10 @@ class _Progress:
 
     def __call__(self, message: str) -> None:
         self.lines.append(message)
+        try:
+            anyio.from_thread.check_cancelled()
+        except BaseException as cancelled:
+            raise KeyboardInterrupt from cancelled
         anyio.from_thread.run(self._context.report_progress, len(self.lines), None, message)
 
 

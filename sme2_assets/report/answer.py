@@ -1,7 +1,7 @@
 """The answer: what a session shows in one sentence, and the first things to do about it.
 
-Terminal, report, overview and UI begin with it. Every sentence is a claim; what no evidence tells is said to
-be unknown.
+Terminal, report, overview and UI begin with it. Every sentence is a claim; what the evidence does not show is
+said to be unknown.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, runs_of_session
 
 MOST_ACTIONS = 3
-# What a pair that was only emulated gives; its times are no verdict.
+# What an emulated pair gives: its times allow no verdict.
 KERNEL_EVIDENCE = "kernel evidence"
 TONES: dict[str, Tone] = {
     "faster": "good",
@@ -48,7 +48,7 @@ _SHOWN = {
     "no difference": "no difference",
     "too small to count": "too small a difference to count",
 }
-# Why operators are off the unit, after their names: one, or several of them.
+# Why operators are off the unit, to follow their names: for one operator, and for several.
 _OFF = {
     "depthwise": ("cannot: no such kernel exists",) * 2,
     "data type": (
@@ -61,7 +61,7 @@ _OFF = {
         "does not: its own shape or parameters keep it off",
         "do not: their own shapes or parameters keep them off",
     ),
-    "unexplained": ("does not, and nothing stored tells why", "do not, and nothing stored tells why"),
+    "unexplained": ("does not, and nothing stored says why", "do not, and nothing stored says why"),
 }
 
 
@@ -74,7 +74,7 @@ def word_and_reason(model: dict[Any, Any]) -> tuple[str, str]:
 def session_answer(
     warehouse: Warehouse, explanation: Explanation, compared: pd.DataFrame | None = None
 ) -> Answer:
-    """The answer of an explained session; `compared` are its rows of `comparisons`, if they are at hand."""
+    """The answer for an explained session; `compared` are its rows of `comparisons`, if already read."""
     subject = explanation.subject.run
     runs = runs_of_session(warehouse, subject["session_id"])
     actions = top_actions(explanation)
@@ -87,7 +87,7 @@ def session_answer(
 
 
 def _with_outputs(answer: Answer, runs: list[dict[str, Any]]) -> Answer:
-    """The answer; where outputs are wrong, that is said before anything else."""
+    """The answer; if outputs are wrong, it says that before anything else."""
     if not outputs_are_wrong(runs):
         return answer
     said = claims.OUTPUTS_WRONG.say(run_ids=[run["run_id"] for run in runs])
@@ -199,7 +199,7 @@ def unit_answer(warehouse: Warehouse, run_id: str, arm: str = "") -> str:
 
 
 def _off_clauses(use: UnitUse) -> list[str]:
-    """Who stays off the unit and why, a clause for each reason."""
+    """Which operators stay off the unit and why, a clause for each reason."""
     by_reason: dict[str, list[MatrixOperator]] = {}
     for operator in use.operators:
         if operator.reason in _OFF:
@@ -218,7 +218,7 @@ def _off_clauses(use: UnitUse) -> list[str]:
 
 
 def top_actions(explanation: Explanation, most: int = MOST_ACTIONS) -> tuple[Action, ...]:
-    """The first things to do, with what each can bring. Nothing is to be done twice."""
+    """The first things to do, with what each can gain; repetitions come last."""
     chosen = [insight for insight in findings(explanation) if insight.kind in ACTIONABLE]
     return tuple(
         Action(insight.title, gain_text(insight, explanation), next_step(insight, explanation))
@@ -227,7 +227,7 @@ def top_actions(explanation: Explanation, most: int = MOST_ACTIONS) -> tuple[Act
 
 
 def findings(explanation: Explanation) -> list[Insight]:
-    """All insights, those that one can do something about first; what was said before comes after them."""
+    """All insights: first those that can be acted on, then those that repeat one of them, then the rest."""
     done: set[str] = set()
     missed = [insight for insight in explanation.insights if insight.kind == "missed_sme2"]
     off = {place for insight in missed for place in _places(insight)}
@@ -244,7 +244,7 @@ def findings(explanation: Explanation) -> list[Insight]:
 
 
 def gain_text(insight: Insight, explanation: Explanation) -> str:
-    """What could be won at most: time, or under emulation work; empty where it is not known."""
+    """The most that could be gained: time, or work under emulation; empty if unknown."""
     subject, run_id = explanation.subject, explanation.subject.run["run_id"]
     places = _places(insight)
     if insight.win_ns is not None and insight.win_share is not None:

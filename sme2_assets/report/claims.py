@@ -6,7 +6,7 @@ from sme2_assets.analysis.claims import Claim
 
 # The comparison of the whole model of a session.
 _MODEL = "FROM comparisons WHERE session_id = $session_id AND level = 'model'"
-# The ratio of each round, by another way than the comparison: straight from the processes.
+# The ratio of each round, in a different way from the comparison: straight from the processes.
 _RATIOS = (
     "(SELECT {pick} FROM latency_rounds AS off JOIN latency_rounds AS arm USING (round) "
     "WHERE off.run_id = off_run_id AND arm.run_id = on_run_id)"
@@ -19,8 +19,8 @@ _RIGHT = (
     "WHERE run_id IN (off_run_id, on_run_id))"
 )
 
-# Faster or slower needs hardware, right outputs and an interval on one side of 1; "no difference" is only
-# said of one that holds 1.
+# Faster or slower needs hardware, right outputs and an interval on one side of 1; "no difference" needs an
+# interval that contains 1.
 _SHOWS = f"""CASE $verdict
         WHEN 'faster' THEN fidelity = 'hardware' AND {_RIGHT} AND speedup_low > 1 AND {_MIDDLE} > 1
         WHEN 'slower' THEN fidelity = 'hardware' AND {_RIGHT} AND speedup_high < 1 AND {_MIDDLE} < 1
@@ -30,7 +30,7 @@ _SHOWS = f"""CASE $verdict
         WHEN 'not comparable' THEN verdict = $verdict AND speedup IS NULL
         ELSE false END"""
 VERDICT = Claim("{verdict}", f"SELECT {_SHOWS} {_MODEL}")
-# The answer of a pair: the speedup with its interval, and what it shows.
+# The answer for a pair: the speedup with its interval, and what it shows.
 SHOWN = Claim(
     "Speedup (off / on) {text}: {shown}",
     f"SELECT {_SHOWS} AND starts_with($shown, if($verdict LIKE 'too%', 'too small', $verdict)) "
@@ -55,8 +55,8 @@ def _number(pattern: str) -> str:
 
 _ARMS = "FROM runs WHERE run_id IN (off_run_id, on_run_id)"
 _PAIRED_ROUNDS = _RATIOS.format(pick="count(*)")
-# Reasons are made with the verdict and kept beside it. Each kind has a condition of its own, on what was
-# measured and not on the words; one that is not known here does not hold.
+# Reasons are made and stored with the verdict. Each kind has a condition of its own, on what was measured and
+# not on the words; a kind that is not known here does not hold.
 REASON = Claim(
     "{reason}",
     f"""SELECT reason = $reason AND CASE
@@ -187,10 +187,10 @@ UNKNOWN_OF = Claim(
 )
 NO_CONV_OR_GEMM = Claim("The model has no CONV or GEMM operator.", NO_MATRIX.holds)
 NO_SAMPLE_TELLS = Claim(
-    "SME2 {state}: no sample tells which kernels computed CONV and GEMM.",
+    "SME2 {state}: no sample shows which kernels computed CONV and GEMM.",
     f"SELECT coalesce(sum(telling_samples), 0) = 0 {_MATRIX} AND sme2 = $state",
 )
-# Of several runs of one model.
+# About several runs of one model.
 _OF_RUNS = "FROM operator_facts WHERE list_contains($run_ids, run_id) AND category IN ('CONV', 'GEMM')"
 ALL_ON = Claim(
     "Every convolution and matrix product of {model} at {precisions} is on the SME unit.",
@@ -201,7 +201,7 @@ NONE_ON = Claim(
     f"SELECT count(*) > 0 AND bool_and(on_sme_unit = 'off') {_OF_RUNS}",
 )
 ALL_BUT = Claim(
-    "All convolutions and matrix products of {model} at {precisions} are on the SME unit, but for "
+    "All convolutions and matrix products of {model} at {precisions} are on the SME unit, except "
     "its {kinds}.",
     f"SELECT bool_or(on_sme_unit = 'off') AND bool_or(on_sme_unit = 'on') AND bool_and(on_sme_unit <> "
     f"'unknown') {_OF_RUNS}",
@@ -337,7 +337,7 @@ MORE = Claim(
     f"SELECT $more > 0 AND variant = $variant AND platform = $platform {_RUN}",
 )
 
-# Of arms that differ in something else than SME2: each with the first of its session.
+# About arms that differ in something other than SME2: each against the first of its session.
 _OF_ARM = "FROM comparisons WHERE on_run_id = $on_run_id AND level = 'model'"
 ARM_FASTER = Claim(
     "{faster} {verb} {ratio:.2f}x ({low:.2f} to {high:.2f}, n={n}) faster than {slower}.",

@@ -1,7 +1,7 @@
 """What a report of a model on a platform says: the answer first, then all that it rests on.
 
 Belongs here: which rows of the warehouse are shown, in which order, in which words. Tables and pictures are
-made by their own modules; nothing here knows of Markdown or HTML.
+made by their own modules; nothing here knows about Markdown or HTML.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ from sme2_assets.warehouse.blind import blind_rates_text
 from sme2_assets.warehouse.comparisons import aa_sessions_like, device_noise_floor
 from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, runs_of_session
 
-# Of the A/A sessions of a device; the view aa_sessions has them all.
+# How many A/A sessions of a device are shown; the view aa_sessions has them all.
 NOISE_SHOWN = 10
-# Of the values in which the arms are compared; the table arms_numerics has them all.
+# How many values in which the arms are compared are shown; the table arms_numerics has them all.
 MOST_VALUES = 10
 
 
 @dataclass
 class _Subject:
-    """What a report is of: the runs of one session, the arm with SME2 off first."""
+    """What a report is about: the runs of one session, the arm with SME2 off first."""
 
     warehouse: Warehouse
     runs: list[dict[str, Any]]
@@ -120,7 +120,7 @@ class _Subject:
         return unit_counts(self.warehouse, self.run_ids)
 
     def rows(self, view: str) -> pd.DataFrame:
-        """The rows of a view of one run each, of all arms."""
+        """The rows of a view that has rows for each run, of all arms."""
         return pd.concat([rows_of_view(self.warehouse, view, run_id) for run_id in self.run_ids])
 
 
@@ -194,7 +194,7 @@ def _statistics(model: dict[Any, Any]) -> list[tuple[str, str]]:
     session_id, low, high = (model[name] for name in ("session_id", "speedup_low", "speedup_high"))
     told = []
     if pd.isna(low) and not pd.isna(model["speedup"]):
-        # A ratio without an interval shows nothing yet: it stands here, and not in the answer.
+        # A ratio without an interval shows nothing yet: it belongs here, not in the answer.
         told.append(("ratio so far (off / on)", speedup_text(model)))
     if not pd.isna(model["n"]):
         told.append(("paired rounds (n)", claims.ROUNDS.say(session_id=session_id, n=int(model["n"]))))
@@ -265,7 +265,7 @@ def _latency(subject: _Subject) -> list[Section]:
 
 
 def _not_comparable(subject: _Subject) -> list[Block]:
-    """A warning where times of two arms stand side by side that do not compare."""
+    """A warning if two arms are shown side by side whose times do not compare."""
     if len(subject.runs) < 2 or subject.model["verdict"] != "not comparable":
         return []
     said = {name: subject.model[name] for name in ("session_id", "reason")}
@@ -322,12 +322,17 @@ def _kernels(subject: _Subject) -> list[Section]:
 
 def _modules(subject: _Subject) -> Section:
     explanation = subject.explanation
-    run_id = explanation.subject.run["run_id"]
+    run = explanation.subject.run
+    run_id = run["run_id"]
+    measured = (run["roof_fp32_gflops"], run["roof_read_gb_s"])
     blocks: list[Block] = [
         *module_pictures(explanation.modules, explanation.subject.bottlenecks),
         *graph_pictures(explanation.subject.bottlenecks, tensors_of(subject.warehouse, run_id)),
         Grid(module_table(explanation.modules)),
-        *roofline_pictures(pd.concat([arm.bottlenecks for arm in explanation.arms])),
+        *roofline_pictures(
+            pd.concat([arm.bottlenecks for arm in explanation.arms]),
+            None if pd.isna(measured[0]) else measured,
+        ),
     ]
     return Section("Modules", blocks)
 
@@ -345,7 +350,7 @@ def _delegation(subject: _Subject) -> list[Section]:
 
 
 def _numerics(subject: _Subject) -> Section:
-    """How near the outputs are to the eager model's, and those of the arms to each other."""
+    """How close the outputs are to the eager model's, and those of the arms to each other."""
     rows = subject.warehouse.query(
         "SELECT sme2, fidelity, numerics.* FROM numerics JOIN runs USING (run_id) "
         "WHERE list_contains(?, run_id) ORDER BY sme2, output",
@@ -367,7 +372,7 @@ def _numerics(subject: _Subject) -> Section:
 def _noise(subject: _Subject) -> Section:
     """What may have disturbed the measurement, and how much identical arms differ."""
     if not subject.timed:
-        return Section("Noise", [Text("Emulated times are not shown, so no noise is in what is.")])
+        return Section("Noise", [Text("Emulated times are not shown, so there is no noise to show.")])
     blocks: list[Block] = [] if subject.reference else [Text(_floor_text(subject))]
     sessions = aa_sessions_like(subject.warehouse, subject.runs[0]).head(NOISE_SHOWN)
     if not sessions.empty:
@@ -420,7 +425,7 @@ def _flags_text(runs: Sequence[dict[Any, Any]]) -> str:
 
 
 def _reproduction(subject: _Subject) -> Section:
-    """The commands that do this again, with what they need to be the same."""
+    """The commands that do this again, with the options that make it the same."""
     run = subject.runs[0]
     variant, platform = run["variant"], run["platform"]
     arm = "both" if len(subject.runs) == 2 else run["sme2"]
@@ -429,7 +434,7 @@ def _reproduction(subject: _Subject) -> Section:
         "--sme2": arm,
         "--threads": run["threads"],
         "--rounds": run["rounds"],
-        # Without a time it was exactly so many; otherwise the default says how many and for how long.
+        # Without a time it was exactly this many; otherwise the default says how many and for how long.
         "--runs": None if (run["timed_s"] or 0) > 0 else run["iterations"],
         "--qos" if run["platform"] == "mac" else "--cpus": run["cpus"],
         "--power": run["power_mode"],
@@ -455,7 +460,7 @@ def _reproduction(subject: _Subject) -> Section:
 
 
 def _length(run: dict[Any, Any], count: str, seconds: str, thing: str) -> str:
-    """How long a process was at least, by inferences and by the clock."""
+    """How long a process was at least, in inferences and in seconds."""
     if pd.isna(run[seconds]) or run[seconds] == 0:
         return counted(run[count], thing)
     return f"at least {counted(run[count], thing)} and {run[seconds]:g} s"

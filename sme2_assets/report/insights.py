@@ -38,7 +38,7 @@ _BASIS = {
     "projection": "projection, not a measurement",
 }
 
-# What a terminal shows unasked.
+# How many a terminal shows by default.
 FINDINGS_SHOWN = 5
 
 Record = Mapping[Hashable, Any]
@@ -47,7 +47,7 @@ Record = Mapping[Hashable, Any]
 def insight_table(found: list[Insight]) -> TextTable:
     """The ranked list, one line each."""
     return TextTable.of(
-        ["", "insight", "time to win", "of the inference", "rests on"],
+        ["", "insight", "time to gain", "of the inference", "rests on"],
         [
             [
                 number,
@@ -151,7 +151,7 @@ def module_table(modules: pd.DataFrame, deepest: int = 2) -> TextTable:
 
 
 def headroom_table(explanation: Explanation) -> TextTable:
-    """Rows of `headroom`, one column per arm; nothing of an emulated run, and no ceilings of a reference."""
+    """Rows of `headroom`, one column per arm; none for an emulated run, and no ceilings for a reference."""
     lines = {
         "inference with tracer, ms": "inference_ns",
         "CONV and GEMM, ms": "compute_ns",
@@ -174,12 +174,12 @@ def headroom_table(explanation: Explanation) -> TextTable:
 
 def insight_sections(explanation: Explanation) -> list[Section]:
     """The insights of a report: the ranked list, then each with what to do, what it rules out, how sure."""
-    blocks: list[Block] = [Text(_subject(explanation)), Text(f"Numbers are of {_common(explanation)}.")]
+    blocks: list[Block] = [Text(_subject(explanation)), Text(f"Numbers are from {_common(explanation)}.")]
     if explanation.subject.timed:
         blocks.append(Text(WINS_NOTE, note=True))
     table = insight_table(explanation.insights)
     if not explanation.subject.timed:
-        table = table.without("time to win", "of the inference")
+        table = table.without("time to gain", "of the inference")
     blocks.append(Grid(table))
     for number, insight in enumerate(explanation.insights, start=1):
         blocks.append(Finding(number, insight.title, insight.detail, finding_points(insight, explanation)))
@@ -187,7 +187,7 @@ def insight_sections(explanation: Explanation) -> list[Section]:
 
 
 def missed_section(explanation: Explanation) -> Section:
-    """CONV and GEMM off the SME unit, and why, then those of which it is unknown. Not for a reference."""
+    """CONV and GEMM off the SME unit, and why, then those for which it is unknown. Not for a reference."""
     subject = explanation.subject
     blocks: list[Block] = []
     for _, missed in _missed_groups(subject.missed_sme2):
@@ -205,8 +205,8 @@ def missed_section(explanation: Explanation) -> Section:
 
 
 def _missed_groups(missed: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Those that are off the unit, and those of which it is unknown, each with a heading."""
-    headings = {OFF: "CONV and GEMM off the SME unit", UNKNOWN: "CONV and GEMM of which it is unknown"}
+    """Those that are off the unit, and those for which it is unknown, each with a heading."""
+    headings = {OFF: "CONV and GEMM off the SME unit", UNKNOWN: "CONV and GEMM for which it is unknown"}
     groups = [(text, missed[missed["on_sme_unit"] == state]) for state, text in headings.items()]
     return [(text, rows) for text, rows in groups if not rows.empty]
 
@@ -221,9 +221,9 @@ def finding_points(insight: Insight, explanation: Explanation) -> tuple[tuple[st
 
 
 def _confidence(insight: Insight, explanation: Explanation) -> Confidence:
-    """How sure it is. Only the shift is about both arms."""
+    """How sure an insight is. Only the shift is about both arms."""
     if insight.kind == "missed_sme2" and insight.title.endswith(f": {UNKNOWN}"):
-        return Confidence("none", "that it is not known is all that is said")
+        return Confidence("none", "all it says is that this is not known")
     arms = explanation.arms if insight.kind == "bottleneck_shift" else [explanation.subject]
     return confidence(insight.basis, [arm.conditions for arm in arms])
 
@@ -236,7 +236,7 @@ def show_explanation(
     if explanation.subject.timed:
         print_text(out, Styled(f"device: {device_text(explanation.subject.run)}", "dim"))
     if everything:
-        print_text(out, Styled(f"Numbers are of {_common(explanation)}.", "dim"))
+        print_text(out, Styled(f"Numbers are from {_common(explanation)}.", "dim"))
         if explanation.subject.timed:
             print_text(out, Styled(WINS_NOTE, "dim"))
     found = findings(explanation)
@@ -301,7 +301,7 @@ def _subject(explanation: Explanation) -> str:
 
 
 def _common(explanation: Explanation) -> str:
-    """The run that nearly every number is of: said once."""
+    """The run that nearly every number is from, so that it is named only once."""
     return explanation.subject.measurement()
 
 

@@ -1,6 +1,6 @@
-"""What was measured of a language model, in the terms of llama-bench: pp reads a prompt, tg adds a token.
+"""What was measured for a language model, in the terms of llama-bench: pp reads a prompt, tg adds a token.
 
-Belongs here: the table of one row per phase, precision and state. It rests on the manifest of the export
+Belongs here: the table with one row per phase, precision and state. It rests on the manifest of the export
 (tokens, cache, size) and on the newest run of each state.
 """
 
@@ -36,13 +36,13 @@ class Phase:
 
     test: str
     tokens: int
-    """Of all texts at once."""
+    """Of all texts in the batch together."""
     cache_bytes: int
     program_bytes: int
 
 
 def phase_of(manifest: ModelManifest) -> Phase | None:
-    """The phase of a program that gives logits and a cache; None for any other."""
+    """The phase of a program that returns logits and a cache; None for any other."""
     cache = manifest.outputs[1:]
     if len(cache) < 2 or len(cache) % 2 or len({tuple(tensor.shape) for tensor in cache}) != 1:
         return None
@@ -67,7 +67,7 @@ def language_table(store: Store, warehouse: Warehouse, variants: list[str]) -> T
             rows += [_cells(variant, phase, run) for _, run in warehouse.query(_RUNS, [variant]).iterrows()]
     if not rows:
         raise Sme2Error(
-            "Nothing was measured of a language model of that name.",
+            "No language model of that name was measured.",
             f"Measure both phases first: sme2 profile {variants[0]}",
         )
     return TextTable.of(HEADER, rows)

@@ -1,6 +1,6 @@
 """What to do about an insight: a command to type, or a change in the model's code.
 
-Nothing here is about times: names and places of the run stand in these texts, and what the export says.
+Nothing here is about times: these texts contain names and places of the run, and what the export says.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PLACE = (
     f"{_RUN} AND ($at = '' OR EXISTS (SELECT 1 FROM operator_facts WHERE run_id = $run_id "
     "AND contains($at, source)))"
 )
-_SEE_REPORT = Claim("`sme2 report {variant} --platform {platform} --open` shows it whole.", _RUN)
+_SEE_REPORT = Claim("`sme2 report {variant} --platform {platform} --open` shows all of it.", _RUN)
 _BRING = Claim(
     "Bring its model here, as docs/models.md says, and measure it: this trace came without it.",
     "SELECT experiment = 'foreign' FROM runs WHERE run_id = $run_id",
@@ -49,12 +49,12 @@ _LAYOUT = Claim(
     _RUN,
 )
 _FEWER_CALLS = Claim(
-    'Bring what stands between the delegates into them: `sme2 sql "SELECT operator, source, reason FROM '
+    'Bring what is between the delegates into them: `sme2 sql "SELECT operator, source, reason FROM '
     "delegation_report WHERE run_id = '{run_id}' AND NOT delegated\"`.",
     _RUN,
 )
 _BATCH = Claim("Batch: one inference of many inputs rather than many inferences of one.", _RUN)
-_WITH_SME2 = Claim("Measure where there is SME2: `sme2 profile {variant} --device ssh://user@host`.", _RUN)
+_WITH_SME2 = Claim("Measure on a machine with SME2: `sme2 profile {variant} --device ssh://user@host`.", _RUN)
 _EMULATE = Claim("See whether SME2 takes it: `sme2 profile {variant} --platform emulated`.", _RUN)
 _LIST = "`sme2 sql \"SELECT name, source, mean_ns FROM bottlenecks WHERE run_id = '{run_id}' AND category "
 _OTHERS = Claim("List what else takes time: " + _LIST + "NOT IN ('CONV', 'GEMM') ORDER BY rank\"`.", _RUN)

@@ -27,7 +27,7 @@ class PairResult:
     seconds: float
     session_id: str | None = None
     verdict: str | None = None
-    """None where one state was measured alone."""
+    """None if one state was measured alone."""
     reason: str | None = None
     speedup: str | None = None
     """With its interval and n."""
@@ -37,7 +37,7 @@ class PairResult:
     """What the last failed attempt said, also when a later one succeeded."""
     remedy: str | None = None
     device: str | None = None
-    """What the night calls it, where it chose one."""
+    """What the night calls it, if it chose one."""
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ class PairResult:
 
 @dataclass
 class NightSummary:
-    """What came of a night."""
+    """The result of a night."""
 
     night: str
     started_at: str
@@ -64,9 +64,9 @@ class NightSummary:
     machine: str
     pairs: list[PairResult]
     regressions: list[str]
-    """Not acknowledged ones, as the warehouse showed them at the end of the night."""
+    """Those not acknowledged, as the warehouse showed them at the end of the night."""
     notes: list[str]
-    """What was left out and why; nights before that were missed."""
+    """What was left out and why; earlier nights that were missed."""
     problems: list[str]
     """What failed besides the pairs: the noise of the machine, the search for slow-downs."""
 
@@ -141,7 +141,7 @@ def night_folder(store: Store) -> Path:
 
 
 def nights(store: Store) -> list[dict[str, Any]]:
-    """The records of all nights, oldest first. A file that is no record is passed over."""
+    """The records of all nights, oldest first. Files that are not records are skipped."""
     found = []
     for path in night_folder(store).glob("*.json"):
         try:
@@ -153,7 +153,7 @@ def nights(store: Store) -> list[dict[str, Any]]:
 
 
 def open_regressions(warehouse: Warehouse) -> dict[str, str]:
-    """Regressions that nobody has acknowledged, by what tells them apart, the worst first."""
+    """Regressions that nobody has acknowledged, by what tells them apart, worst first."""
     if not warehouse.link.exists():
         return {}
     if warehouse.query("SELECT 1 FROM information_schema.tables WHERE table_name = 'regressions'").empty:

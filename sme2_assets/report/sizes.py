@@ -57,5 +57,5 @@ def sizes_section(warehouse: Warehouse, run: dict[str, Any]) -> list[Section]:
             for row in records
         ],
     )
-    note = Text("The newest run of every size. They are of several sessions: their times are no comparison.")
+    note = Text("The newest run of every size. They are from several sessions: their times do not compare.")
     return [Section("At other sizes", [note, Grid(table)])]

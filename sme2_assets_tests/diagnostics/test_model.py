@@ -172,6 +172,13 @@ def test_the_step_that_fails_is_named_with_cause_and_remedy(
             assert found.status == ("passed" if earlier else "not reached")
 
 
+def test_a_wholly_portable_program_is_told_with_what_keeps_xnnpack_out(store: Store) -> None:
+    write(store, "mine", result="torch.fft.fft(x).real")
+    detail = checked(store, "mine-fp32")["lowering"].detail
+    assert "Nothing is delegated to XNNPACK, so no SME2 kernel can run (" in detail
+    assert "aten._fft_r2c.default: XNNPACK has no such operator" in detail
+
+
 def test_outputs_that_are_too_far_off_are_traced_to_the_first_operator(store: Store) -> None:
     write(store, "mine", attribute="minimum_sqnr_db = {'fp16': 199.0}")
     failed = checked(store, "mine-fp16")["numerics"]
@@ -187,6 +194,7 @@ def test_a_program_as_it_is_is_read_and_run_and_has_nothing_to_compare_with(
     assert list(steps) == list(STEPS_OF_A_PROGRAM)
     assert {step.status for step in steps.values()} == {"passed"}
     assert "nothing to compare with" in steps["numerics"].detail
+    assert "no SME2 kernel" not in steps["read"].detail
 
 
 def test_the_command_prints_each_step_and_fails_when_one_does(store: Store) -> None:

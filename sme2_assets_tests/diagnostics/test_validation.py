@@ -143,7 +143,7 @@ def test_traces_and_folders_of_the_kit_are_checked_before_anybody_relies_on_them
     path = next(folder.rglob("*on_t1.etdump"))
     path.write_bytes(trace(20)[:200])
     faults = failed(validate(str(folder), store))
-    assert "says a median of 0.013" in faults["metrics"]
+    assert "gives a median of 0.013" in faults["metrics"]
     assert "cut off" in faults[f"{path.stem}: trace"]
     assert failed(validate(str(path), store))
 

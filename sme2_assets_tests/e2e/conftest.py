@@ -6,15 +6,18 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 
 from sme2_assets.defs.resources import Lab
-from sme2_assets.launch import profile
+from sme2_assets.launch import compare_arms, profile
+from sme2_assets.profiling.arm_requests import arms_of, places_of
 from sme2_assets.profiling.requests import ProfileRequest
 from sme2_assets.store import DAGSTER_YAML, Store
 from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.read import comparison_of_session
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,19 @@ class Workbench:
         lines: list[str] = []
         profile(self.lab, self.instance, [ProfileRequest(variant, platform, states)], settings, lines.append)
         return lines
+
+    def compare(self, platform: str, device: str | None = None, **asked: Any) -> dict[str, Any]:
+        """Compares arms as `sme2 compare` does, but shortly; gives the row of the whole model."""
+        factor, arms = arms_of(**asked)
+        [place], _, _ = places_of(self.store, arms, factor, platform, device)
+        settings = {"rounds": 2, "warmup": 1, "iterations": 2, "kernel_rounds": 0, "quiet_patience_s": 0}
+        shares: list[float] = []
+        session = compare_arms(self.lab, self.instance, place, settings, print, shares.append)
+        assert shares == sorted(shares)
+        assert shares[-1] == 1
+        rows = comparison_of_session(self.warehouse, session)
+        [model] = rows[rows["level"] == "model"].to_dict("records")
+        return model
 
     def materialisations(self, asset: str) -> dict[str, dict[str, object]]:
         """Metadata of the newest materialisation of each partition of an asset."""

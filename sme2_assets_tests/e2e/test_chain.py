@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 
 import dagster as dg
@@ -12,9 +13,11 @@ from sme2_assets.defs.jobs import RUN_ASSETS, compare_job, profile_job, regressi
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.device import native_fidelity
 from sme2_assets.evidence.folder import RunFolder
+from sme2_assets.evidence.manifest import MANIFEST_FILE, Manifest
 from sme2_assets.launch import Jobs, profile
 from sme2_assets.profiling.blind import DOSES_PERCENT
 from sme2_assets.profiling.requests import ProfileRequest
+from sme2_assets.runner.sdk import OLDEST
 from sme2_assets.targets.host import host_arch, host_has_sme2, host_platform
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets.warehouse import Warehouse
@@ -159,7 +162,7 @@ def test_every_check_ran_and_passed(workbench: Workbench, emulated_pair: str):
     records = workbench.instance.event_log_storage.get_asset_check_execution_history(
         dg.AssetCheckKey(dg.AssetKey("timeline"), "every_nanosecond_accounted_for"), limit=100
     )
-    assert records
+    assert {record.status.value for record in records} == {"SUCCEEDED"}, "none was planned and then skipped"
     evaluated = set()
     for event in _events(workbench, dg.DagsterEventType.ASSET_CHECK_EVALUATION):
         evaluation = event.asset_check_evaluation_data
@@ -213,6 +216,11 @@ def test_a_native_baseline_is_measured_alone(workbench: Workbench):
         {"pass": "latency", "n": 8, "warmup": 2},
     ]
     assert run["samples"] > 0
+    roof = RunFolder.open(workbench.store.run_dir(run["run_id"])).roof()
+    assert roof is not None
+    assert (roof.fp32_gflops, roof.read_gb_s) == (run["roof_fp32_gflops"], run["roof_read_gb_s"])
+    emulated = workbench.warehouse.query("SELECT roof_read_gb_s FROM runs WHERE platform = 'emulated'")
+    assert emulated["roof_read_gb_s"].isna().all(), "an emulator's speed is no roof"
 
 
 def test_a_baseline_is_never_compared_with_an_older_run(workbench: Workbench):
@@ -265,6 +273,26 @@ def test_identical_arms_are_measured_compared_and_kept_apart(workbench: Workbenc
     )
     assert len(moments) == 12
     assert (moments["load_1m"] >= 0).all()
+
+
+def test_two_executorch_versions_run_one_program_each_with_its_own_runner(workbench: Workbench):
+    host, installed = host_platform(), importlib.metadata.version("executorch")
+    if host is None:
+        pytest.skip("no native platform on this host")
+    model = workbench.compare(host, variants=["toy_cnn-fp32"], executorch=[OLDEST, installed])
+    assert (model["factor"], model["off_arm"], model["on_arm"]) == (
+        "executorch",
+        f"ExecuTorch {OLDEST}",
+        f"ExecuTorch {installed}",
+    )
+    runs = workbench.warehouse.query(
+        "SELECT * FROM runs WHERE session_id = ? ORDER BY arm", [model["session_id"]]
+    )
+    assert runs["executorch_version"].tolist() == [OLDEST, installed]
+    assert (runs["runner_sha256"].nunique(), runs["pte_sha256"].nunique()) == (2, 1)
+    assert runs["arms_fault"].isna().all()
+    manifests = [Manifest.read(workbench.store.run_dir(run) / MANIFEST_FILE) for run in runs["run_id"]]
+    assert len({each.info.versions["executorch_record_sha256"] for each in manifests}) == 2
 
 
 def test_runs_of_different_sessions_are_not_compared(workbench: Workbench):

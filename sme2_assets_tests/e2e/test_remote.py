@@ -18,17 +18,20 @@ from click.testing import CliRunner
 from sme2_assets.cli import main
 from sme2_assets.errors import ConnectionLost, RunnerError
 from sme2_assets.evidence.device import native_fidelity
-from sme2_assets.evidence.manifest import Manifest
+from sme2_assets.evidence.manifest import MANIFEST_FILE, Manifest
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import aa_arms, same_runner, sme2_arms
 from sme2_assets.profiling.plan import Plan, plan_for
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.runner.build import RunnerBinary
+from sme2_assets.runner.bundle import build_bundle
 from sme2_assets.store import Store
 from sme2_assets.targets import open_target
+from sme2_assets.targets.android.power import MODES
 from sme2_assets.targets.host import host_device
 from sme2_assets_tests.e2e.conftest import Workbench
 from sme2_assets_tests.targets.android.adb_loopback import LoopbackDevice
+from sme2_assets_tests.targets.android.android_userland import Userland
 from sme2_assets_tests.targets.remote.devices import RemoteDevice
 from sme2_assets_tests.targets.ssh.sshd_loopback import SshMachine
 
@@ -51,18 +54,25 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
+def device_bundle(remote_device: RemoteDevice, artifacts_dir: Path) -> RunnerBinary:
+    """The runner for the device's CPU: aarch64 behind adb, this host's own behind ssh."""
+    arch = remote_device.target().bundle_arch
+    return build_bundle(artifacts_dir, tools=artifacts_dir / "tools", arch=arch, log=print)
+
+
+@pytest.fixture
 def measured(
     store: Store,
     remote_device: RemoteDevice,
     exported: Callable[[str], ExportedModel],
-    bundle: RunnerBinary,
+    device_bundle: RunnerBinary,
 ) -> Callable[..., list[Manifest]]:
     """Measures a session on the device."""
 
     def measure(
         plan: Plan = SHORT,
         *,
-        runner: RunnerBinary = bundle,
+        runner: RunnerBinary = device_bundle,
         model: ExportedModel | None = None,
         log: Callable[[str], None] = print,
         arms: int = 1,
@@ -108,6 +118,30 @@ def test_the_chain_runs_on_a_device_with_sme2_on_and_off(
 
 
 @pytest.mark.slow
+def test_power_modes_are_arms_and_each_is_set_while_its_arm_runs(
+    android_userland: Userland, workbench: Workbench
+):
+    """The transport and the session are real, what a phone does with a setting is not (android_userland)."""
+    owners = {"low_power": "1", "stay_on_while_plugged_in": "3"}
+    android_userland.put(**owners)
+    serial = android_userland.loopback.serial
+    model = workbench.compare("android", serial, variants=[VARIANT], power=["boost", "app"])
+    assert (model["factor"], model["off_arm"], model["on_arm"]) == (
+        "power",
+        "power mode boost",
+        "power mode app",
+    )
+    for row, mode in (("off_run_id", "boost"), ("on_run_id", "app")):
+        manifest = Manifest.read(workbench.store.run_dir(model[row]) / MANIFEST_FILE)
+        power = manifest.context.power
+        assert (manifest.identity.power_mode, power["mode"], power["taken"]) == (mode, mode, True)
+        assert {each["name"]: each["after"] for each in power["settings"]} == MODES[mode].settings
+        assert {each["before"] for each in power["settings"]} == {*owners.values(), None}, "after the owner's"
+    assert android_userland.settings() == owners
+    assert (android_userland.state / "svc.log").read_text().split() == ["woken", "woken"], "once per round"
+
+
+@pytest.mark.slow
 def test_a_machine_over_ssh_gives_rows_of_its_own_and_a_report(
     ssh_machine: SshMachine, workbench: Workbench, monkeypatch: pytest.MonkeyPatch
 ):
@@ -120,16 +154,18 @@ def test_a_machine_over_ssh_gives_rows_of_its_own_and_a_report(
         main, ["--data", str(workbench.store.root), *line.split()], catch_exceptions=False
     )
     assert done.exit_code == 0, done.stderr
-    assert "measured with SME2 off alone" in done.stderr
+    there = ssh_machine.target()
+    fidelity = native_fidelity(there.facts().arch)
+    said = {"hardware": "measured with SME2 off alone", "reference": "is a reference here"}[fidelity]
+    assert said in done.stderr
     [session] = json.loads(done.stdout)
     assert list(session["run_ids"]) == ["off"]
     [run] = workbench.warehouse.query(
         "SELECT * FROM runs WHERE session_id = ?", [session["session_id"]]
     ).to_dict("records")
-    there = ssh_machine.target()
     assert (run["device"], run["platform"], run["arch"]) == (there.device, "linux", there.facts().arch)
     assert run["device"] != host_device()
-    assert run["fidelity"] == native_fidelity(there.facts().arch)
+    assert run["fidelity"] == fidelity
     evidence = [file for file in workbench.store.run_dir(run["run_id"]).rglob("*") if file.is_file()]
     written = [json.dumps(run, default=str), *(file.read_bytes().decode("latin1") for file in evidence)]
     for private in (ssh_machine.url, "127.0.0.1", "pi@"):
@@ -227,21 +263,21 @@ def test_a_device_that_is_gone_from_the_first_round_on_leaves_nothing(
 
 
 @pytest.fixture
-def spoiled(bundle: RunnerBinary, tmp_path: Path) -> Callable[[str], RunnerBinary]:
+def spoiled(device_bundle: RunnerBinary, tmp_path: Path) -> Callable[[str], RunnerBinary]:
     """A bundle whose runner is a shell program that may call the real one as `real "$@"`."""
 
     def make(script: str) -> RunnerBinary:
         folder = tmp_path / "spoiled"
         folder.mkdir()
-        for name in bundle.files:
-            (folder / name).symlink_to(bundle.path.parent / name)
-        start = " ".join(f'"{part}"' for part in bundle.program.command_in("$here"))
+        for name in device_bundle.files:
+            (folder / name).symlink_to(device_bundle.path.parent / name)
+        start = " ".join(f'"{part}"' for part in device_bundle.program.command_in("$here"))
         text = f'here=$(dirname "$0")\nreal() {{ {start} "$@"; }}\n{script}\n'
         (folder / "spoiled.sh").write_text(text)
         return replace(
-            bundle,
-            path=folder / bundle.path.name,
-            files=(*bundle.files, "spoiled.sh"),
+            device_bundle,
+            path=folder / device_bundle.path.name,
+            files=(*device_bundle.files, "spoiled.sh"),
             start=("sh", "./spoiled.sh"),
         )
 

@@ -219,15 +219,39 @@ def test_a_failing_platform_shows_its_remedy(ui: Ui, page: Page):
     page.goto(f"/runs/{run_id}")
     expect(page.get_by_text("what to do", exact=True).first).to_be_visible()
     expect(page.get_by_text("Failure: What to do: Run sme2_assets on a").first).to_be_visible()
+    expect(page.get_by_text(re.compile("Available here: .*emulated-sme2_on")).first).to_be_visible()
 
 
 @pytest.mark.slow
-def test_the_front_page_shows_runs_after_the_command_line_has_measured(ui: Ui, page: Page):
-    """Dagster's timeline leaves out runs in another process; the overview that follows them is on it."""
-    wait_for(lambda: (ui.store.reports / "index.html").exists())
+def test_the_front_page_shows_what_the_command_line_has_measured(ui: Ui, page: Page):
+    """Dagster's timeline leaves out runs in another process, so it is not the front page."""
     page.goto("/")
-    expect(page.get_by_text("materializations", exact=False).first).to_be_visible()
-    expect(page.get_by_text("No runs", exact=False)).to_have_count(0)
+    expect(page.get_by_text(f"measures: {BEFORE} on emulated").first).to_be_visible()
+    expect(page.get_by_text("compare", exact=True).first).to_be_visible()
+
+
+@pytest.mark.slow
+def test_the_list_of_checks_says_what_the_page_of_a_check_says(ui: Ui, page: Page):
+    """Of a pair that was measured by one run; also when a check is then executed by itself."""
+    page.goto("/assets/timeline?view=checks&checkDetail=operators_attributed")
+    checked = page.get_by_text(f"{BEFORE}|emulated-sme2_off, {BEFORE}|emulated-sme2_on")
+    for again in (False, True):
+        if again:
+            page.get_by_text("Execute", exact=True).click()
+            expect(page.get_by_text("Running", exact=True)).to_be_visible()
+        expect(checked).to_be_visible()
+        expect(page.get_by_text("Passed", exact=True)).to_be_visible()
+        expect(page.get_by_text("Succeeded", exact=True)).to_have_count(6)
+
+
+@pytest.mark.slow
+def test_a_guide_says_what_is_what_and_what_can_be_measured_here(ui: Ui, page: Page):
+    page.goto("/assets/etdump_traces?view=overview")
+    page.get_by_role("link", name="The UI in five clicks").first.click()
+    expect(page.get_by_role("heading", name="What is what")).to_be_visible()
+    expect(page.get_by_role("row", name="emulated-sme2_on yes")).to_be_visible()
+    page.get_by_role("link", name="Runs", exact=True).click()
+    page.wait_for_url("**/runs")
 
 
 def choose(page: Page, text: str) -> None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
 
 import pytest
 import websockets.exceptions
@@ -100,7 +100,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def test_programs_and_the_page_itself_are_served(served: Served):
-    assert served.ask("GET", "/")[0] == 200
+    assert served.ask("GET", "/runs")[0] == 200
     assert served.ask("GET", "/graphql", {"Accept": "text/html"})[0] == 200
     assert served.graphql("{ version }")[0] == 200
     assert served.graphql("{ version }", Origin=f"http://{served.here}")[0] == 200
@@ -113,7 +113,8 @@ def test_programs_and_the_page_itself_are_served(served: Served):
         "LAB.example:80",
     ):
         assert served.graphql("{ version }", Host=host)[0] == 200, host
-    assert served.ask("GET", "/", {"Sec-Fetch-Site": "cross-site", "Accept": "text/html"})[0] == 200, "a link"
+    linked = {"Sec-Fetch-Site": "cross-site", "Accept": "text/html"}
+    assert served.ask("GET", "/runs", linked)[0] == 200, "a link"
 
 
 @pytest.mark.parametrize(
@@ -206,12 +207,13 @@ def test_every_asset_leads_to_a_section_of_a_page_that_opens(served: Served):
         assert f'id="{anchor}"' in text, address
 
 
-def test_every_document_is_a_page_whose_links_open(served: Served):
+def test_every_document_is_a_page_whose_links_open(served: Served, report: str):
     for page in (CHECKOUT / "docs").glob("*.md"):
-        status, text = served.ask("GET", f"/sme2/docs/{page.name}")
+        address = f"/sme2/docs/{page.name}"
+        status, text = served.ask("GET", address)
         assert status == 200
         links = set(re.findall(r'(?:href|src)="(?!https?:)([^"#]+)', text))
-        assert all(served.ask("GET", f"/sme2/docs/{link}")[0] == 200 for link in links), (page, links)
+        assert all(served.ask("GET", urljoin(address, link))[0] == 200 for link in links), (page, links)
 
 
 @pytest.mark.parametrize(
@@ -300,6 +302,10 @@ def test_a_hostile_page_in_a_real_browser_gets_nowhere(served: Served, report: s
         )
         page.get_by_text("All documents").click()
         page.wait_for_url("**/sme2/docs/README.md")
+
+        # A folder in which nothing was measured begins with the guide.
+        page.goto(f"http://{served.here}/")
+        page.get_by_role("heading", name="The UI in five clicks").wait_for()
 
         # And the UI itself works in the same browser, its socket included.
         sockets: list[str] = []

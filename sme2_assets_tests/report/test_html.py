@@ -24,7 +24,7 @@ from sme2_assets_tests.screenshots import draw_all
 PHONE = {"width": 390, "height": 844}
 KINDS = ("faster", "emulated", "baseline", "few", "wrong")
 # What a time, or anything made of times, is written like.
-TIMES = re.compile(r"\d ?(ms|us|µs|ns)\b|GF?L?OP/s|\d\.\d+x|[Ll]atency|\bmedian\b|spread|time to win")
+TIMES = re.compile(r"\d ?(ms|us|µs|ns)\b|GF?L?OP/s|\d\.\d+x|[Ll]atency|\bmedian\b|spread|time to gain")
 
 
 def section(page: str, anchor: str) -> str:

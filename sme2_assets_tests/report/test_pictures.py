@@ -223,6 +223,12 @@ def test_the_roofline_has_the_rates_of_the_warehouse_and_bytes_by_hand(paired: W
     assert all((point["place"][0], point["name"], point["gops"]) in told for point in points)
     [picture] = roofline_pictures(both)
     assert "No roofs are drawn" in picture.caption
+    middle = sorted(point["intensity"] for point in points)[len(points) // 2]
+    [roofed] = roofline_pictures(both, (20.0 * middle, 20.0))
+    assert "SME unit may exceed it" in roofed.caption
+    rise, ridge, flat = roofed.spec["layer"][0]["data"]["values"]
+    assert rise["gops"] == pytest.approx(20.0 * rise["intensity"])
+    assert ridge == {"intensity": pytest.approx(middle), "gops": pytest.approx(flat["gops"])}
     operator = {
         "data_type": "PQS8, QS8, QC8W",
         "node_kind": "XNNConv2d",
@@ -311,7 +317,7 @@ def test_a_graph_of_which_nothing_tells_is_in_the_order_of_the_run(paired: Wareh
     assert len(edges) == len(boxes) - 1
     check_layers(boxes, edges)
     [picture] = graph_pictures(facts, NO_TENSORS)
-    assert "does not tell which reads from which" in picture.caption
+    assert "does not say which reads from which" in picture.caption
 
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=3), min_size=1, max_size=12), st.randoms())

@@ -95,7 +95,7 @@ def test_what_is_off_at_every_precision_is_told_as_such(used: Used):
     found = used(fp32=[conv("fp32"), depthwise("fp32")], int8=[conv("int8"), depthwise("int8")])
     assert finding(found) == (
         "All convolutions and matrix products of net at fp32 and int8 are on the SME unit, "
-        "but for its depthwise convolutions."
+        "except its depthwise convolutions."
     )
 
 

@@ -19,7 +19,7 @@ _ROW, _BOX, _COLUMN, _GUTTER = 34, 24, 290, 26
 
 
 def tensors_of(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
-    """The tensors that each operator of a run reads and writes, where its program tells."""
+    """The tensors that each operator of a run reads and writes, if its program says."""
     return warehouse.query(
         "SELECT backend, delegate, position, coalesce(reads, []) AS reads, coalesce(writes, []) AS writes "
         "FROM operators WHERE run_id = ?",
@@ -28,10 +28,10 @@ def tensors_of(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
 
 
 def graph_rows(operators: pd.DataFrame, tensors: pd.DataFrame) -> tuple[list[Spec], list[Spec], bool]:
-    """Boxes with their layer, the edges between them, and whether these are what flows.
+    """Boxes with their layer, the edges between them, and whether these are tensors.
 
-    `operators` has the columns of the view bottlenecks, of one run, `tensors` is what `tensors_of` gives.
-    Where the program does not tell the tensors of all its nodes, operators stand as they ran.
+    `operators` has the columns of the view bottlenecks, of one run, `tensors` is what `tensors_of` returns.
+    If the program does not name the tensors of all its nodes, operators follow one another as they ran.
     """
     told = {place_of(row): row for row in tensors.to_dict("records")}
     rows = [
@@ -63,7 +63,7 @@ def _box(number: int, row: dict[Any, Any]) -> Spec:
 
 
 def _flow(rows: list[dict[Any, Any]]) -> list[tuple[int, int]]:
-    """From the operator that wrote a tensor last to each that reads it."""
+    """Edges from the operator that wrote a tensor last to each that reads it."""
     writer: dict[str, int] = {}
     edges: dict[tuple[int, int], None] = {}
     for number, row in enumerate(rows):
@@ -76,7 +76,7 @@ def _flow(rows: list[dict[Any, Any]]) -> list[tuple[int, int]]:
 
 
 def _lay_out(boxes: list[Spec], edges: list[tuple[int, int]]) -> None:
-    """Each box below all that it reads from; beside others of its layer ordered by these."""
+    """Puts each box below all that it reads from; these also order the boxes of a layer."""
     feeds: dict[int, list[int]] = {}
     for start, end in edges:
         feeds.setdefault(end, []).append(start)
@@ -96,13 +96,13 @@ def _lay_out(boxes: list[Spec], edges: list[tuple[int, int]]) -> None:
 
 
 def graph_spec(boxes: list[Spec], edges: list[Spec]) -> Spec:
-    """Layers from top to bottom, in as many columns as fit beside one another."""
+    """Layers from top to bottom, in as many columns as fit side by side."""
     layers = 1 + max(box["layer"] for box in boxes)
     used = scale_of(COLOURS, (box["kind"] for box in boxes))
     return vega(
         0,
         signals=[
-            # A column has some boxes at least, and is wide enough to be read.
+            # A column has at least a few boxes, and is wide enough to be read.
             {"name": "columns", "update": f"max(1, min(floor(width / {_COLUMN}), {math.ceil(layers / 6)}))"},
             {"name": "tall", "update": f"ceil({layers} / columns)"},
             {"name": "height", "update": f"tall * {_ROW} + 6"},
@@ -219,7 +219,7 @@ def _path() -> str:
     half = _BOX / 2
     below = f"'M' + datum.a_x + ',' + (datum.a_y + {_BOX})"
     beside = f"'M' + (datum.a_x + datum.a_wide / 2) + ',' + (datum.a_y + {half})"
-    # The gutter to the right of the column that an edge comes from, and that to the left of where it goes.
+    # The gutter to the right of the column that an edge leaves, and that to the left of the one it enters.
     leaving, entering = (
         f"({column} * column - {_GUTTER / 2})" for column in ("(datum.a_column + 1)", "datum.b_column")
     )
@@ -230,7 +230,7 @@ def _path() -> str:
         f" + ' ' + (datum.b_x + datum.b_wide / 2) + ',' + {middle}"
     )
     to_the_top = f"{below} + 'v4H' + {leaving} + 'V2H' + datum.b_x + 'V' + datum.b_y"
-    # Beside the line that goes to the top.
+    # Next to the line that goes to the top.
     leaving, entering = f"({leaving} - 6)", f"({entering} - 6)"
     across = f"datum.b_column - datum.a_column > 1 ? 'V2H' + {entering} : ''"
     through = (
@@ -248,9 +248,9 @@ def graph_pictures(operators: pd.DataFrame, tensors: pd.DataFrame) -> list[Pictu
         return []
     order = (
         "Lines are tensors, from the operator that writes one to those that read it. Operators that XNNPACK"
-        " inserted, and whose tensors the program does not tell, are left out."
+        " inserted, and whose tensors the program does not name, are left out."
         if flows
-        else "The operators as they ran, one after the other: the program of this run does not tell which "
+        else "The operators as they ran, one after the other: the program of this run does not say which "
         "reads from which."
     )
     return [

@@ -1,4 +1,4 @@
-"""An icicle of the model: the inference on top, below it its modules, and at the end its operators."""
+"""An icicle of the model: the inference on top, its modules below it, and its operators at the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Part:
     parts: dict[str, _Part] = field(default_factory=dict)
 
     def flattened(self) -> _Part:
-        """A module with one module in it and nothing else is one box with it."""
+        """A module that holds a single module and nothing else shares one box with it."""
         parts = [part.flattened() for part in self.parts.values()]
         if len(parts) == 1 and parts[0].parts and self.path:
             return _Part(
@@ -66,7 +66,7 @@ def icicle_rows(modules: pd.DataFrame, operators: pd.DataFrame) -> list[Spec]:
         if weight > 0 or timed:
             _put(root, row, float(weight))
     if timed:
-        # Overhead comes out negative by rounding now and then; a box has no negative width.
+        # Rounding sometimes makes overhead negative; a box cannot have a negative width.
         overhead = modules.loc[modules["module"] == OVERHEAD, "own_ns"].clip(lower=0).sum() / 1e6
         root.parts[OVERHEAD] = _Part(OVERHEAD, OVERHEAD, float(overhead))
         root.weight += float(overhead)
@@ -74,9 +74,9 @@ def icicle_rows(modules: pd.DataFrame, operators: pd.DataFrame) -> list[Spec]:
 
 
 def _times(modules: pd.DataFrame, operators: pd.DataFrame) -> pd.Series:
-    """Milliseconds of each operator: what its module's own time is made of.
+    """Milliseconds of each operator: its part of its module's own time.
 
-    An operator that only some inferences ran has a mean over those, so its module's time is what is split.
+    An operator that only some inferences ran has a mean over those, so its module's time is split instead.
     """
     home = operators["module"].map(_home)
     taken = operators["mean_ns"] * operators["inferences"]
@@ -101,7 +101,7 @@ def _put(root: _Part, row: dict[Any, Any], weight: float) -> None:
 
 
 def module_spec(rows: list[Spec], timed: bool) -> Spec:
-    """The picture of `icicle_rows`. A click on a box makes it as wide as the page; on the top box, all."""
+    """The picture of `icicle_rows`. A click makes a box as wide as the page; on the top box, it shows all."""
     whole = rows[0]["end"]
     kinds = [row["kind"] for row in rows[1:]]
     used = scale_of(COLOURS, kinds)
@@ -205,13 +205,13 @@ def module_spec(rows: list[Spec], timed: bool) -> Spec:
 _BY_TIME = "Boxes are as wide as their mean time with the tracer attached."
 _BY_WORK = "Boxes are as wide as their multiply-accumulates; operators without any are not shown."
 _HOW = (
-    " A module has its parts below it; one that holds a single module is one box with it. Click a box to "
+    " A module has its parts below it; one that holds a single module shares its box. Click a box to "
     "look into it, and the top box to see all again."
 )
 
 
 def module_pictures(modules: pd.DataFrame, operators: pd.DataFrame) -> list[Picture]:
-    """The icicle of one run; none where nothing is counted that a box could be as wide as."""
+    """The icicle of one run; none if nothing is counted that gives a box its width."""
     rows = icicle_rows(modules, operators)
     if not rows:
         return []

@@ -11,8 +11,8 @@ from sme2_assets.report.pictures.chart import Spec, coloured, known, lite, named
 from sme2_assets.report.pictures.style import ARMS, CATEGORIES, DIM, FAINT, INK
 from sme2_assets.warehouse import Warehouse
 
-# Of the pass without tracer, by round. A round is disturbed where the machine was seen to be, or where its
-# traced process stands out, which means leave out.
+# The pass without tracer, by round. A round is disturbed if the machine was seen to be, or if its traced
+# process stands out; mean times leave out the latter.
 _ROUNDS = """
 WITH per_round AS (
     SELECT
@@ -44,9 +44,9 @@ def rounds_of(warehouse: Warehouse, run_ids: list[str]) -> pd.DataFrame:
 
 
 def round_pictures(rounds: pd.DataFrame, model: dict[Any, Any] | None) -> list[Picture]:
-    """Times of each round; of a pair, also the ratio of each round with the interval that comes of them.
+    """Times of each round; for a pair, also the ratio of each round with the resulting interval.
 
-    `rounds` is what `rounds_of` gives, `model` the row of `comparisons` of the whole model.
+    `rounds` is what `rounds_of` returns, `model` the row of `comparisons` for the whole model.
     """
     pictures = [
         Picture(
@@ -225,8 +225,8 @@ def speedup_pictures(comparison: pd.DataFrame, threshold: float) -> list[Picture
         Picture(
             "speedups",
             "Speedup of the model and of each category",
-            "With 95 % intervals; in the grey band a difference is too small to count. Without a point, "
-            "whole microseconds of XNNPACK leave no number.",
+            "With 95 % intervals; in the grey band a difference is too small to count. Where there is no "
+            "point, XNNPACK's whole microseconds leave no single number.",
             "Intervals of the speedup of the model and of each category",
             lite(values, 30 * len(values), layers),
         )

@@ -15,20 +15,20 @@ from sme2_assets.report.pictures.style import ARMS, CATEGORIES, DIM, FAINT
 from sme2_assets.report.tables import arm_text, names_in_both
 from sme2_assets.warehouse import Warehouse
 
-# Bars of the waterfall; what saved or cost least is one bar together.
+# Most bars of a waterfall; the operators that saved or cost least share one.
 MOST_STEPS = 25
 LEFT = "everything else"
-# How pale operators are that are not on the unit.
+# How pale operators are that are not on the unit: the opacity of each state.
 _SHADES = {"on the SME unit": 1.0, "unknown": 0.65, "not on it": 0.35}
 
 
 def hardware(rows: pd.DataFrame) -> bool:
-    """Whether times of these rows may be drawn: not of an emulator, and not of another instruction set."""
+    """Whether times of these rows may be drawn: not those of an emulator or another instruction set."""
     return bool((rows["fidelity"] == "hardware").all()) and not rows.empty
 
 
 def category_spec(categories: pd.DataFrame) -> Spec:
-    """A stacked bar of each arm: time by category on hardware, elsewhere operators, pale off the unit.
+    """A stacked bar for each arm: time by category on hardware, elsewhere operators, pale off the unit.
 
     `categories` has the columns of the view category_summary, of one or both arms.
     """
@@ -54,7 +54,7 @@ def _category_rows(record: dict[Any, Any], timed: bool, told: bool) -> list[Spec
     row = {"arm": arm_text(record), "category": record["category"], "shade": 1.0}
     order = len(_SHADES) * list(CATEGORIES).index(record["category"])
     if timed:
-        # Overhead comes out negative by rounding now and then; a bar has no negative length.
+        # Rounding sometimes makes overhead negative; a bar cannot have a negative length.
         return [{**row, "amount": max(float(record["mean_ns"]) / 1e6, 0.0), "order": order}]
     if record["category"] == "Overhead":
         return []
@@ -78,14 +78,14 @@ def category_pictures(categories: pd.DataFrame) -> list[Picture]:
     else:
         title = "Operators by category, and which are on the SME unit"
         caption = (
-            "Operators per inference by category: in full colour those on the SME unit, paler those of "
+            "Operators per inference by category: in full colour those on the SME unit, paler those for "
             "which it is unknown, palest those that are not on it."
         )
     return [Picture("categories", title, caption, title, category_spec(categories))]
 
 
 def waterfall_rows(comparison: pd.DataFrame) -> list[Spec]:
-    """The steps from the median with SME2 off to that with SME2 on, in ms; none where no such pair compares.
+    """The steps from the median with SME2 off to that with SME2 on, in ms; none if the pair does not compare.
 
     `comparison` has the rows of the table comparisons of one session. Each operator takes away what its
     median lost; the last step is what the operators do not explain, so that the steps add up.
@@ -113,7 +113,7 @@ def waterfall_rows(comparison: pd.DataFrame) -> list[Spec]:
 
 
 def _step(row: dict[Any, Any]) -> Spec:
-    # What is in one arm alone takes no time in the other.
+    # An operator that is in one arm only takes no time in the other.
     off, on = (0.0 if pd.isna(row[f"{arm}_ns"]) else float(row[f"{arm}_ns"]) / 1e6 for arm in ("off", "on"))
     return {**_saved(names_in_both(row), off - on), "off": off, "on": on, "verdict": row["verdict"]}
 
@@ -123,7 +123,7 @@ def _saved(name: str, saved: float) -> Spec:
 
 
 def waterfall_pictures(comparison: pd.DataFrame) -> list[Picture]:
-    """What each operator saved between the two medians; hardware pairs that compare alone."""
+    """What each operator saved between the two medians; only for hardware pairs that compare."""
     rows = waterfall_rows(comparison)
     if not rows:
         return []
@@ -154,7 +154,7 @@ def waterfall_pictures(comparison: pd.DataFrame) -> list[Picture]:
             "From the median inference with SME2 off to that with SME2 on, both without tracer, operators "
             "by the time they saved. Their times are medians with the tracer, in XNNPACK's whole "
             "microseconds; the grey bar is what they leave unexplained: overhead, the tracer, rounding, and"
-            " that medians do not add up.",
+            " the fact that medians do not add up.",
             "Time that each operator saved with SME2 on",
             lite(rows, 22 * len(rows), [bars]),
         )
@@ -176,12 +176,12 @@ ORDER BY start_ns, delegate NULLS LAST, position
 
 
 def inference_of(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
-    """The operators of the traced inference that took the middle time; none unless the run is hardware."""
+    """The operators of the traced inference that took the middle time; none unless on hardware."""
     return warehouse.query(_INFERENCE, {"run_id": run_id})
 
 
 def timeline_pictures(inferences: list[pd.DataFrame]) -> list[Picture]:
-    """One inference of each arm in order of time. `inferences` has what `inference_of` gives."""
+    """One inference of each arm in order of time. `inferences` has what `inference_of` returns."""
     there = [frame for frame in inferences if not frame.empty]
     rows = [
         {
@@ -225,15 +225,15 @@ def timeline_pictures(inferences: list[pd.DataFrame]) -> list[Picture]:
             "timeline",
             "One inference in order of time",
             "The traced inference of each arm that took the middle time. Grey between operators is overhead. "
-            "XNNPACK reports whole microseconds and no starts: its operators stand one after the other.",
+            "XNNPACK reports whole microseconds and no starts: its operators are drawn one after the other.",
             "Operators of one inference in order of time",
             lite(rows, 60 * len(wholes), layers),
         )
     ]
 
 
-# Bytes of an element by XNNPACK's data type. Where input, weights and output have different ones, such as
-# those that are quantised while they run, nothing is counted.
+# Bytes of an element by XNNPACK's data type. Nothing is counted if input, weights and output have different
+# ones, as in operators that are quantised while they run.
 _BYTES = {"F32": 4, "PF32": 4, "F16": 2, "PF16": 2, "QS8": 1, "PQS8": 1, "QC8": 1, "QC8W": 1, "QU8": 1}
 
 
@@ -246,7 +246,7 @@ def intensity_of(row: dict[Any, Any]) -> float | None:
     if any(pd.isna(row[name]) for name in ("macs", "input_shape", "output_shape")):
         return None
     given, made = ([int(part) for part in row[f"{end}_shape"].split("x")] for end in ("input", "output"))
-    # Channels are last: each output channel has weights as many as an output element has multiplications.
+    # Channels are last: each output channel has as many weights as an output element has multiplications.
     weights = row["macs"] / math.prod(made) * made[-1]
     if row["node_kind"] == "XNNBatchMatrixMultiply":
         weights *= math.prod(made[:-2])
@@ -271,8 +271,29 @@ def roofline_rows(operators: pd.DataFrame) -> list[Spec]:
     ]
 
 
-def roofline_pictures(operators: pd.DataFrame) -> list[Picture]:
-    """Rate against intensity; none where no operator has both."""
+def _roof(rows: list[Spec], peak: float, bandwidth: float) -> list[Spec]:
+    """The corners of the roof, a little wider than the points below it."""
+    least, most = (pick(row["intensity"] for row in rows) for pick in (min, max))
+    ridge = peak / bandwidth
+    at = sorted({least / 1.5, most * 1.5, *([ridge] if least / 1.5 < ridge < most * 1.5 else [])})
+    return [{"intensity": x, "gops": min(peak, bandwidth * x)} for x in at]
+
+
+_POINTS = (
+    "Each convolution and matrix product whose bytes are known and whose time is long enough for XNNPACK's "
+    "whole microseconds; where both arms were measured, a line joins the same operator in them. Bytes are "
+    "those of input, weights and output, moved once."
+)
+_NO_ROOF = "No roofs are drawn: peak rate and bandwidth of this device were not measured."
+_ROOF = (
+    "The dashed line is what plain code reached on this device right after the session, with as many "
+    "threads: where it rises, reading memory; where it is flat, 32-bit multiply-accumulates of 128-bit "
+    "vectors. Other precisions and the SME unit may exceed it."
+)
+
+
+def roofline_pictures(operators: pd.DataFrame, roof: tuple[float, float] | None = None) -> list[Picture]:
+    """Rate against intensity; none if no operator has both. `roof` is a rate and a bandwidth, measured."""
     rows = roofline_rows(operators)
     if not rows:
         return []
@@ -314,22 +335,25 @@ def roofline_pictures(operators: pd.DataFrame) -> list[Picture]:
         "mark": {"type": "rule", "color": FAINT, "strokeWidth": 1.5},
         "encoding": {"x": x, "y": y, "x2": {"field": "to"}, "y2": {"field": "on"}},
     }
+    measured = {
+        "data": {"values": _roof(rows, *roof) if roof else []},
+        "mark": {"type": "line", "color": DIM, "strokeDash": [6, 4], "strokeWidth": 1.5},
+        "encoding": {"x": x, "y": y},
+    }
+    layers = [*([measured] if roof else []), *([moves] if moved else []), points]
     return [
         Picture(
             "roofline",
             "Achieved rate against intensity",
-            "Each convolution and matrix product whose bytes are known and whose time is long enough for "
-            "XNNPACK's whole microseconds; where both arms were measured, a line joins the same operator in "
-            "them. Bytes are those of input, weights and output, moved once. No roofs are drawn: peak rate "
-            "and bandwidth of this device were not measured.",
+            " ".join([_POINTS, _ROOF if roof else _NO_ROOF]),
             "Achieved rate of operators against their operations per byte",
-            lite(rows, 340, [moves, points] if moved else [points]),
+            lite(rows, 340, layers),
         )
     ]
 
 
 def _moves(operators: pd.DataFrame, rows: list[Spec]) -> list[Spec]:
-    """From each operator without SME2 to the same one with it, by its place."""
+    """Lines from each operator without SME2 to the same one with it, paired by place."""
     points = {tuple(row["place"]): row for row in rows}
     off, on = (operators[operators["sme2"] == arm] for arm in ("off", "on"))
     pairs = [
