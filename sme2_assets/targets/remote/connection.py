@@ -197,7 +197,8 @@ class Connection(ABC):
         said = "\n".join(lines)
         if process.returncode == -9:
             if not said:
-                raise TargetUnavailable(f"{self.name} gave no answer in {patience_s:.0f} s.", self.lost_remedy())
+                silent = f"{self.name} gave no answer in {patience_s:.0f} s."
+                raise TargetUnavailable(silent, self.lost_remedy())
             raise TargetUnavailable(
                 f"{self.name} was still not free after {patience_s:.0f} s ({last_words(said)}).",
                 "Wait for the other session to end, or stop it; `sme2 devices` shows who measures there.",
