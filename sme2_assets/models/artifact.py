@@ -172,6 +172,8 @@ class ModelManifest:
     steps: int = 1
     changed_inputs: int = 0
     """How many inputs an inference changes in place; as changed, they come first among its outputs."""
+    state_bytes: int | None = 0
+    """The size of the buffers that an inference changes; None if it is not known."""
     schema: int = field(default=SCHEMA)
 
     def to_json(self) -> str:

@@ -126,6 +126,7 @@ class _Content:
     method: str = FORWARD
     steps: int = 1
     changed_inputs: int = 0
+    state_bytes: int | None = 0
     rankings: Mapping[int, Ranking] = field(default_factory=dict)
     beside: Mapping[str, Path] = field(default_factory=dict)
     """Files that the program needs to run, by name in the export: weights, kernels."""
@@ -262,6 +263,7 @@ def _fill(staging: Path, spec: ModelSpec, variant: Variant, key: str, progress: 
         method=content.method,
         steps=content.steps,
         changed_inputs=content.changed_inputs,
+        state_bytes=content.state_bytes,
     )
 
 
@@ -292,6 +294,7 @@ def _lowered(spec: ModelSpec, variant: Variant, progress: Progress) -> _Content:
         tolerance=Tolerance("sqnr_db", built.minimum_sqnr_db, built.has_own_bound),
         steps=steps,
         changed_inputs=len(changed),
+        state_bytes=program.state_bytes,
         beside=_beside(spec),
         rankings={len(changed) + index: ranking for index, ranking in reference.rankings.items()},
         partitioners=program.partitioners,
@@ -341,6 +344,7 @@ def _existing(spec: ModelSpec, progress: Progress) -> _Content:
         tolerance=Tolerance("sqnr_db", -IDENTICAL_SQNR_DB),
         method=spec.method,
         steps=facts.steps,
+        state_bytes=None if facts.steps > 1 else 0,
         beside=_beside(spec),
     )
 

@@ -83,6 +83,8 @@ class LoweredProgram:
     """Inputs that the program changes in place. It returns them too, before its outputs."""
     partitioners: str
     """The partitioners that decided what XNNPACK takes, in order."""
+    state_bytes: int
+    """The size of the buffers that an inference changes."""
 
 
 def build_model(spec: ModelSpec, precision: str, progress: Progress) -> BuiltModel:
@@ -182,11 +184,12 @@ def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress
         _blamed("Emitting the program", graphs=(graph_module, *graphs)),
     ):
         executorch = _executorch(edge)
+        state_bytes = sum(value.nbytes for value in _state(edge.exported_program()).values())
     delegates, portable = called_operators(executorch.executorch_program.execution_plan[0])
     counts = OperatorCounts(delegates, delegated, portable)
     outputs = [*(flat[index] for index in changed), *outputs]
     names = ", ".join(type(partitioner).__name__ for partitioner in partitioners)
-    return LoweredProgram(executorch, flat, outputs, counts, report, changed, names)
+    return LoweredProgram(executorch, flat, outputs, counts, report, changed, names, state_bytes)
 
 
 def _partitioned(exported_program: Any, **more: Any) -> tuple[Any, list[Any]]:
@@ -230,14 +233,19 @@ def _executorch(edge: Any) -> Any:
     from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
     program = edge.exported_program()
-    changed = set(program.graph_signature.buffers_to_mutate.values())
-    values = {**program.constants, **program.state_dict}
+    state = _state(program)
     starting = [
         placeholder
         for placeholder, name in program.graph_signature.inputs_to_buffers.items()
-        if name in changed and bool(values[name].any())
+        if name in state and bool(state[name].any())
     ]
     return edge.to_executorch(ExecutorchBackendConfig(passes=[InitializedMutableBufferPass(starting)]))
+
+
+def _state(program: Any) -> dict[str, Any]:
+    """The buffers that an inference changes, by name, with their initial values."""
+    values = {**program.constants, **program.state_dict}
+    return {name: values[name] for name in program.graph_signature.buffers_to_mutate.values()}
 
 
 def lower_tapped_program(

@@ -42,7 +42,23 @@ class Phase:
 
 
 def phase_of(manifest: ModelManifest) -> Phase | None:
-    """The phase of a program that returns logits and a cache; None for any other."""
+    """The phase of a program that returns logits, and a cache or keeps it itself; None for any other."""
+    if manifest.state_bytes == 0:
+        return _phase_with_cache(manifest)
+    return None if manifest.state_bytes is None else _phase_with_state(manifest, manifest.state_bytes)
+
+
+def _phase_with_state(manifest: ModelManifest, state_bytes: int) -> Phase | None:
+    tokens, logits = manifest.inputs[0], manifest.outputs[0]
+    is_text = tokens.dtype == "int64" and len(tokens.shape) == len(logits.shape) == 2
+    if not is_text or len(manifest.inputs) > 1:
+        return None
+    batch, length = tokens.shape
+    test = "tg1" if length == 1 else f"pp{length}"
+    return Phase(test, batch * length, state_bytes, manifest.files[PTE].bytes)
+
+
+def _phase_with_cache(manifest: ModelManifest) -> Phase | None:
     cache = manifest.outputs[1:]
     if len(cache) < 2 or len(cache) % 2 or len({tuple(tensor.shape) for tensor in cache}) != 1:
         return None

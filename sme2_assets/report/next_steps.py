@@ -43,10 +43,13 @@ _SAMPLE = Claim("Sample for longer: `sme2 profile {variant} --platform {platform
 _REPLACE = Claim(
     "Replace or fuse it{at}, then measure again: `sme2 profile {variant} --platform {platform}`.", _PLACE
 )
-_LAYOUT = Claim(
-    "Try one memory format throughout (`x = x.to(memory_format=torch.channels_last)`), then measure again: "
-    "`sme2 profile {variant} --platform {platform}`.",
-    _RUN,
+_MEASURE_AGAIN = "then measure again: `sme2 profile {variant} --platform {platform}`."
+_MEMORY_FORMAT = Claim(
+    "Try one memory format throughout (`x = x.to(memory_format=torch.channels_last)`), " + _MEASURE_AGAIN,
+    f"{_RUN} AND EXISTS (SELECT 1 FROM bottlenecks WHERE run_id = $run_id AND category = 'CONV')",
+)
+_DIMENSION_ORDER = Claim(
+    "Try one order of dimensions from one matrix product to the next, " + _MEASURE_AGAIN, _RUN
 )
 _FEWER_CALLS = Claim(
     'Bring what is between the delegates into them: `sme2 sql "SELECT operator, source, reason FROM '
@@ -65,7 +68,6 @@ _NEEDS_MODEL = re.compile("sme2 (profile|advise)")
 _BY_KIND = {
     "bottleneck_shift": _SEE_REPORT,
     "portable_cost": _DELEGATE,
-    "layout_changes": _LAYOUT,
     "delegate_overhead": _FEWER_CALLS,
     "framework_overhead": _BATCH,
     "amdahl_compute": _OTHERS,
@@ -103,6 +105,9 @@ def _step(insight: Insight, explanation: Explanation) -> Claim:
         return _BY_REASON.get(reason, advise)
     if insight.kind == "heavy_operator":
         return _for_heavy(insight.rows[0], explanation, advise)
+    if insight.kind == "layout_changes":
+        convolves = (explanation.subject.bottlenecks["category"] == "CONV").any()
+        return _MEMORY_FORMAT if convolves else _DIMENSION_ORDER
     return _BY_KIND[insight.kind]
 
 

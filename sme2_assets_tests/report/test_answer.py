@@ -33,7 +33,7 @@ KINDS = (
 )
 # A step is a command, or a change in code: never a place to look something up.
 STEP = re.compile(
-    r"`sme2 \w+|Write it as|Change it|Replace or fuse it|Try one memory format|Batch:|Export the"
+    r"`sme2 \w+|Write it as|Change it|Replace or fuse it|Try one (memory format|order)|Batch:|Export the"
 )
 
 

@@ -14,8 +14,11 @@ from sme2_assets.report.language import HEADER, Phase, _cells, phase_of
 CACHE = [1, 2, 32, 16]
 
 
-def manifest(inputs: list[tuple[str, list[int]]], outputs: list[tuple[str, list[int]]]) -> Any:
+def manifest(
+    inputs: list[tuple[str, list[int]]], outputs: list[tuple[str, list[int]]], state_bytes: int | None = 0
+) -> Any:
     return SimpleNamespace(
+        state_bytes=state_bytes,
         inputs=[TensorFacts("i", dtype, shape) for dtype, shape in inputs],
         outputs=[TensorFacts("o", dtype, shape) for dtype, shape in outputs],
         files={PTE: SimpleNamespace(bytes=1_000_000)},
@@ -30,6 +33,15 @@ def test_prefill_is_pp_and_decode_is_tg_with_the_bytes_of_the_cache(dtype: str, 
     decode = manifest([("int64", [2, 1]), ("int64", [1]), (dtype, CACHE), (dtype, CACHE)], outputs)
     assert phase_of(prefill) == Phase("pp8", 16, held, 1_000_000)
     assert phase_of(decode) == Phase("tg1", 2, held, 1_000_000)
+
+
+def test_a_program_that_keeps_its_cache_has_phases_too() -> None:
+    logits = [("float32", [1, 100])] * 3
+    prefill, decode = manifest([("int64", [1, 8])], logits, 4096), manifest([("int64", [1, 1])], logits, 4096)
+    assert phase_of(prefill) == Phase("pp8", 8, 4096, 1_000_000)
+    assert phase_of(decode) == Phase("tg1", 1, 4096, 1_000_000)
+    assert phase_of(manifest([("float32", [1, 8])], logits, 4)) is None, "a counter, or the like"
+    assert phase_of(manifest([("int64", [1, 8])], logits, None)) is None, "nothing is known of its state"
 
 
 @pytest.mark.parametrize(

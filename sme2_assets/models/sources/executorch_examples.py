@@ -21,7 +21,10 @@ from sme2_assets.models.spec import (
     COMMON_PRECISIONS,
     PRECISIONS,
     EagerModel,
+    ModelOption,
     ModelSpec,
+    OptionValue,
+    cached_sha256,
     how_to_install,
 )
 
@@ -39,6 +42,13 @@ WORKING: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
+# The wheel's own class for it builds one program of one size, without a cache.
+_LLAMA = "llama"
+_LLAMA_CODE = Path(__file__).resolve().parent.parent / "executorch_llama.py"
+_PHASES = ("prefill", "decode")
+_LLAMA_SIZES = {"layers": 2, "hidden": 128, "heads": 4, "sequence": 32, "context": 64, "vocabulary": 1000}
+
+
 class ExecutorchExamples(Listed):
     """Any name of ExecuTorch's `MODEL_NAME_TO_MODEL`."""
 
@@ -51,7 +61,8 @@ class ExecutorchExamples(Listed):
 
     def names(self) -> Sequence[str]:
         table = _table()
-        return [*(name for name in WORKING if name in table), *sorted(set(table) - set(WORKING))]
+        first = [name for name in (*WORKING, _LLAMA) if name in table]
+        return [*first, *sorted(set(table) - set(first))]
 
     def find(self, name: str) -> ModelSpec | None:
         return _spec(name) if name in _table() else None
@@ -59,6 +70,8 @@ class ExecutorchExamples(Listed):
 
 def _spec(name: str) -> ModelSpec:
     module, cls = _table()[name]
+    if name == _LLAMA:
+        return _llama(module)
     description, precisions = WORKING.get(name, (_needs(module), PRECISIONS))
     return ModelSpec(
         name=f"{ExecutorchExamples.prefix}.{name}",
@@ -72,6 +85,32 @@ def _spec(name: str) -> ModelSpec:
         },
         precisions=precisions,
     )
+
+
+def _llama(module: str) -> ModelSpec:
+    return ModelSpec(
+        name=f"{ExecutorchExamples.prefix}.{_LLAMA}",
+        description="Llama as ExecuTorch exports it, its cache in buffers; small, with random weights",
+        source=ExecutorchExamples.name,
+        place=f"{_PACKAGE}.{module}",
+        factory=_build_llama,
+        identify=lambda: {
+            "executorch": importlib.metadata.version("executorch"),
+            _LLAMA_CODE.name: cached_sha256(_LLAMA_CODE),
+        },
+        precisions=PRECISIONS,
+        options=(
+            ModelOption("part", "str", choices=_PHASES),
+            *(ModelOption(size, "int", default) for size, default in _LLAMA_SIZES.items()),
+        ),
+        parts=lambda: _PHASES,
+    )
+
+
+def _build_llama(**options: OptionValue) -> EagerModel:
+    from sme2_assets.models.executorch_llama import Llama
+
+    return Llama(**options)  # type: ignore[arg-type]
 
 
 def _build(name: str, module: str, cls: str) -> EagerModel:
