@@ -118,11 +118,11 @@ def run_pass(
         made = sum(each.iterations for each in arm.results if each.pass_kind == "kernels")
         factor = ENOUGH_SAMPLES / max(int(open_ones["telling_samples"].min()), 1) * made / iterations
         more = plan.more_iterations(iterations, median(result.iteration_ns), factor)
-        what = f"{len(open_ones)} operators have too few samples to tell whether they run on the SME unit"
+        what = f"Operators with too few samples to tell whether they run on the SME unit: {len(open_ones)}"
         if more is None or more <= iterations:
-            bench.log(f"{what}: they stay unknown after {iterations} sampled inferences, the limit.")
+            bench.log(f"{what}. They stay unknown after {iterations} sampled inferences, the limit.")
             return result
-        bench.log(f"{what}: sampling {more} inferences instead of {iterations}.")
+        bench.log(f"{what}. Sampling {more} inferences instead of {iterations}.")
         arm.forget_last_pass()
         lengths = replace(lengths, iterations=more, iterations_cap=max(more, lengths.iterations_cap))
 

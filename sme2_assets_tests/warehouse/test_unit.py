@@ -278,7 +278,7 @@ def test_no_sentence_makes_a_no_of_an_unknown(mixed: Warehouse):
         if "unknown" in insight.title
     ]
     assert [insight.title for insight in unknown[1:]] == [
-        "Whether 1 CONV or GEMM operator run on the SME unit: unknown"
+        "Whether 1 CONV or GEMM operator ran on the SME unit: unknown"
     ]
     assert all("off the SME unit" not in insight.title for insight in unknown)
     assert unknown[1].win_ns is None

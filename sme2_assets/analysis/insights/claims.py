@@ -245,7 +245,7 @@ STAYED = Claim(
     f"{_OF_REASON}",
 )
 UNIT_UNKNOWN = Claim(
-    "Whether {count} CONV or GEMM {operators} run on the SME unit: unknown",
+    "Whether {count} CONV or GEMM {operators} ran on the SME unit: unknown",
     f"SELECT count(*) = $count AND bool_and(on_sme_unit = 'unknown') {_OF_REASON} AND fidelity <> "
     "'reference'",
 )
