@@ -54,7 +54,7 @@ def test_a_pass_is_made_again_with_more_inferences_until_they_tell(monkeypatch, 
     device.passes(0)
     assert device.asked == [5, 20, 600], "the latency pass, the first try, and what twenty samples need"
     assert len(device.arm.results) == len(device.arm.processes) == 2, "what was made again is one process"
-    assert "sampling 600 inferences instead of 20" in device.said[0]
+    assert "Sampling 600 inferences instead of 20" in device.said[0]
 
 
 def test_the_rounds_before_count_and_only_the_last_is_prolonged(monkeypatch, tmp_path):
@@ -68,7 +68,7 @@ def test_what_the_limit_leaves_open_is_said(monkeypatch, tmp_path):
     device = Device(monkeypatch, tmp_path, kernel_rounds=1, kernel_limit_s=2.0)
     device.passes(0)
     assert device.asked == [5, 20, 200], "two seconds of inferences"
-    assert device.said[-1].endswith("they stay unknown after 200 sampled inferences, the limit.")
+    assert device.said[-1].endswith("They stay unknown after 200 sampled inferences, the limit.")
 
 
 def test_without_sme2_there_is_nothing_to_find_out(monkeypatch, tmp_path):
