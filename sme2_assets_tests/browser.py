@@ -15,6 +15,8 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.targets.debian import fetch_packages, libraries_the_host_lacks
 from sme2_assets_tests.reach import skip_out_of_reach, skip_where_ci_would_fail
 
+# For a browser to start, and for what a page is to show: the machine may be busy with other tests.
+PATIENCE_MS = 300_000
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -52,6 +54,7 @@ def browser(chromium: tuple[Path, dict[str, str]]) -> Iterator[Browser]:
             # No sandbox: in a container the tests are often root.
             args=["--no-sandbox", "--disable-gpu"],
             env={**os.environ, **variables},
+            timeout=PATIENCE_MS,
         )
         yield started
         started.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import os
@@ -94,15 +95,35 @@ def own_configuration(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
 
 
-@pytest.fixture(autouse=True)
-def no_dagster_home() -> Iterator[None]:
-    """A test's Dagster instance is that of its own data folder.
+@contextlib.contextmanager
+def _environment_put_back() -> Iterator[None]:
+    before = dict(os.environ)
+    yield
+    # pytest's own variable says which test runs.
+    for name in {*os.environ, *before} - {"PYTEST_CURRENT_TEST"}:
+        if name not in before:
+            del os.environ[name]
+        elif os.environ.get(name) != before[name]:
+            os.environ[name] = before[name]
 
-    A command that runs in this process leaves the name of its own behind, and every later one would take it.
+
+@pytest.fixture(scope="module", autouse=True)
+def environment_of_a_file() -> Iterator[None]:
+    """What the fixtures of a file put into the environment ends with the file."""
+    with _environment_put_back():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def environment_of_a_test(environment_of_a_file: None) -> Iterator[None]:
+    """What a test puts into the environment ends with it.
+
+    A command that runs in this process leaves there the names of its data folder and Dagster instance, and
+    every later one would take them.
     """
     os.environ.pop("DAGSTER_HOME", None)
-    yield
-    os.environ.pop("DAGSTER_HOME", None)
+    with _environment_put_back():
+        yield
 
 
 @pytest.fixture(scope="session")

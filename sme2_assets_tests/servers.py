@@ -67,7 +67,7 @@ def server(
             start_new_session=True,
         )
     try:
-        wait_for(lambda: process.poll() is not None or listens(port), 60, f"{words[0]} does not listen")
+        wait_for(lambda: process.poll() is not None or listens(port), 300, f"{words[0]} does not listen")
         assert process.poll() is None, log.read_text()[-2000:]
         yield process
     finally:

@@ -164,7 +164,7 @@ def test_the_example_notebook_runs_and_shows_its_answers(root: Path, monkeypatch
         cell.pop("outputs", None)
         if cell.cell_type == "code":
             cell["outputs"] = []
-    made = NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    made = NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
     kinds = [set(output.get("data", {})) for cell in made.cells for output in cell.get("outputs", [])]
     assert any("text/markdown" in kind for kind in kinds)
     assert sum("text/html" in kind for kind in kinds) >= 5

@@ -36,21 +36,26 @@ def no_emulation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def on_intel(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An x86_64 Linux machine."""
+def on_linux(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is remembered of the machine is forgotten before and after it is another."""
+    remembered = (host._lasting_facts, host.host_has_sme2)
+    for fact in remembered:
+        fact.cache_clear()
     monkeypatch.setattr("platform.system", lambda: "Linux")
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    host._lasting_facts.cache_clear()
-    host.host_has_sme2.cache_clear()
     yield
-    host._lasting_facts.cache_clear()
-    host.host_has_sme2.cache_clear()
+    for fact in remembered:
+        fact.cache_clear()
 
 
 @pytest.fixture
-def on_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_intel(on_linux: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An x86_64 Linux machine."""
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+
+
+@pytest.fixture
+def on_arm(on_linux: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """An AArch64 Linux machine without SME2."""
-    monkeypatch.setattr("platform.system", lambda: "Linux")
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     monkeypatch.setattr("sme2_assets.targets.local.host_has_sme2", lambda: False)
 

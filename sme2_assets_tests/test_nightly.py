@@ -417,6 +417,19 @@ def test_an_open_regression_is_told_once_and_an_acknowledged_one_is_not(
     assert "toy_cnn-int8" not in text
 
 
+# A session that is to be killed in its third round waits there, until there is the file that lets all go on.
+HELD = """
+import time
+from pathlib import Path
+from sme2_assets.profiling import session
+
+enough = session._enough
+def held(arms, plan, rounds, spent_s):
+    while rounds > 2 and not Path({gate!r}).exists():
+        time.sleep(0.1)
+    return enough(arms, plan, rounds, spent_s)
+session._enough = held
+"""
 DEPLOYMENT = """
 from sme2_assets.definitions import build_definitions
 from sme2_assets.defs.resources import Nights
@@ -429,7 +442,7 @@ defs = build_definitions(
 """
 
 
-def wait_for(answer: Callable[[], Any], patience_s: float = 240) -> Any:
+def wait_for(answer: Callable[[], Any], patience_s: float = 1200) -> Any:
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         if found := answer():
@@ -487,11 +500,13 @@ def test_dagster_s_daemon_runs_a_night_past_a_killed_command_line_and_a_killed_r
     measured(bench, BAD, night=None)
     assert [run.run_id for run in bench.instance.get_runs(started)] == [orphan.run_id], "the next one went on"
 
-    definitions = tmp_path / "deployment.py"
-    settings = {**QUICK, "rounds": 20}
-    soon = datetime.now(UTC) + timedelta(minutes=2)
+    definitions, gate = tmp_path / "deployment.py", tmp_path / "go-on"
+    settings = {**QUICK, "rounds": 4}
+    # The daemon has to be up by then: it makes up for no night of before.
+    soon = datetime.now(UTC) + timedelta(minutes=3)
     definitions.write_text(
-        DEPLOYMENT.format(
+        HELD.format(gate=str(gate))
+        + DEPLOYMENT.format(
             cron=f"{soon.minute} {soon.hour} * * *",
             variants=[GOOD, BAD],
             platform=NATIVE,
@@ -514,11 +529,12 @@ def test_dagster_s_daemon_runs_a_night_past_a_killed_command_line_and_a_killed_r
         killed = wait_for(measuring)
         assert len(bench.instance.get_runs(started)) == 2, "one run of the night at a time, and the dead one"
         os.kill(process_of(bench.instance, killed), signal.SIGKILL)
-        [record] = wait_for(lambda: nights(bench.store), patience_s=500)
+        gate.touch()
+        [record] = wait_for(lambda: nights(bench.store))
     finally:
         os.killpg(daemon.pid, signal.SIGTERM)
         try:
-            daemon.wait(timeout=20)
+            daemon.wait(timeout=60)
         except subprocess.TimeoutExpired:
             os.killpg(daemon.pid, signal.SIGKILL)
             daemon.wait()

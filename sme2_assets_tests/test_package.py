@@ -11,7 +11,6 @@ import subprocess
 import sys
 import sysconfig
 import time
-import urllib.error
 import urllib.request
 import venv
 import zipfile
@@ -26,7 +25,7 @@ from sme2_assets.cli import COMMANDS
 from sme2_assets.store import CHECKOUT
 from sme2_assets.targets.qemu import Qemu
 
-PATIENCE_S = 300
+PATIENCE_S = 900
 GUARDS = "{ instance { runQueuingSupported info } }"
 LOCATIONS = """
 { workspaceOrError { ... on Workspace { locationEntries {
@@ -200,7 +199,7 @@ def ask(address: str, question: str) -> dict[str, Any]:
         json.dumps({"query": question}).encode(),
         {"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         return json.load(answer)["data"]
 
 
@@ -209,7 +208,7 @@ def _answer(question: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
     while time.monotonic() < deadline and process.poll() is None:
         try:
             return question()
-        except (urllib.error.URLError, ConnectionError):
+        except OSError:
             time.sleep(0.5)
     return None
 

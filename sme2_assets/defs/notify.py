@@ -20,7 +20,7 @@ from sme2_assets.store import Store
 
 WEBHOOK_VARIABLE = "SME2_WEBHOOK_URL"
 # Three attempts and their pauses stay below the 60 s that Dagster gives a sensor.
-TIMEOUT_S = 10.0
+TIMEOUT_S = 15.0
 ATTEMPTS = 3
 PAUSE_S = 2.0
 

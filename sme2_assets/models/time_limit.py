@@ -13,6 +13,8 @@ from sme2_assets.errors import ExportError
 
 VARIABLE = "SME2_EXPORT_TIMEOUT_S"
 DEFAULT_S = 3600.0
+# Python drops errors raised while it removes an object or its garbage collector calls back: we raise again.
+_AGAIN_S = 1.0
 
 
 def export_timeout_s() -> float:
@@ -45,9 +47,13 @@ def time_limit(seconds: float) -> Iterator[None]:
         )
 
     before = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
     try:
-        yield
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
+        # Once more: the time may have been up just before it was stopped.
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -10,7 +10,7 @@ import re
 import subprocess
 from pathlib import Path
 
-_COMMAND_TIMEOUT_S = 5.0
+_COMMAND_TIMEOUT_S = 30.0
 _NAME_LENGTH = 64
 
 

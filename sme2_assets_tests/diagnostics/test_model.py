@@ -60,6 +60,9 @@ def store(tmp_path: Path, artifacts_dir: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "models").mkdir()
     (tmp_path / "artifacts").symlink_to(artifacts_dir)
+    for shared in ("runners", "tools"):
+        # The first test of a fresh machine may be one that makes neither.
+        (artifacts_dir / shared).mkdir(parents=True, exist_ok=True)
     (tmp_path / "tools").symlink_to(artifacts_dir / "tools")
     yield Store(tmp_path)
     for name, module in list(sys.modules.items()):

@@ -42,7 +42,7 @@ SHORT = plan_for(
     warmup=1,
     iterations=2,
     kernel_rounds=0,
-    timeout_s=60,
+    timeout_s=600,
     quiet_patience_s=0,
     cool_patience_s=0,
 )

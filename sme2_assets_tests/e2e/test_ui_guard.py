@@ -27,6 +27,7 @@ from websockets.sync.client import connect
 from sme2_assets.defs.assets.guide import GUIDES
 from sme2_assets.store import CHECKOUT
 from sme2_assets.ui.guard import Guard
+from sme2_assets_tests.browser import PATIENCE_MS
 
 PAUSE = "mutation { setAutoMaterializePaused(paused: true) }"
 IS_PAUSED = "{ instance { autoMaterializePaused } }"
@@ -80,7 +81,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
-        running, deadline = Served(port, folder / "data"), time.monotonic() + 120
+        running, deadline = Served(port, folder / "data"), time.monotonic() + 600
         while True:
             with contextlib.suppress(OSError):
                 if running.graphql("{ version }")[0] == 200:
@@ -156,7 +157,9 @@ def test_web_sockets_are_for_pages_of_the_ui(served: Served):
     def answers(origin: str | None, host: str = served.here) -> bool:
         with socket.create_connection(("127.0.0.1", served.port)) as line:
             address = f"ws://{host}/graphql"
-            with connect(address, sock=line, origin=origin, subprotocols=["graphql-ws"]) as channel:  # type: ignore[arg-type, list-item]
+            with connect(  # type: ignore[call-overload]
+                address, sock=line, origin=origin, subprotocols=["graphql-ws"], open_timeout=None
+            ) as channel:
                 channel.send('{"type": "connection_init"}')
                 return json.loads(channel.recv())["type"] == "connection_ack"
 
@@ -277,11 +280,13 @@ def test_a_hostile_page_in_a_real_browser_gets_nowhere(served: Served, report: s
             executable_path=program,
             args=["--no-sandbox", "--disable-gpu", rules],
             env={**os.environ, **variables},
+            timeout=PATIENCE_MS,
         )
         page = browser.new_page()
+        page.set_default_timeout(PATIENCE_MS)
         for site in (FOREIGN, "localhost"):
             page.goto(f"http://{site}:{other.server_port}/")
-            page.wait_for_function("document.title.startsWith('done')", timeout=60_000)
+            page.wait_for_function("document.title.startsWith('done')")
             assert page.title() == "done", "a page of another site was answered"
             assert not served.is_paused()
         rebound = page.goto(f"http://{FOREIGN}:{served.port}/")
@@ -291,7 +296,7 @@ def test_a_hostile_page_in_a_real_browser_gets_nowhere(served: Served, report: s
 
         # Nor does what got into a report, though its page comes from the same server.
         page.goto(f"http://{served.here}{report}")
-        page.wait_for_function("document.title.startsWith('done')", timeout=60_000)
+        page.wait_for_function("document.title.startsWith('done')")
         assert page.title() == "done", "a report was answered as if it were the UI"
         assert not served.is_paused()
 
@@ -311,7 +316,7 @@ def test_a_hostile_page_in_a_real_browser_gets_nowhere(served: Served, report: s
         sockets: list[str] = []
         page.on("websocket", lambda channel: sockets.append(channel.url))
         page.goto(f"http://localhost:{served.port}/runs")
-        page.get_by_text("Runs").first.wait_for(timeout=60_000)
+        page.get_by_text("Runs").first.wait_for()
         answer = page.evaluate(
             "fetch('/graphql', {method: 'POST', headers: {'Content-Type': 'application/json'},"
             " body: JSON.stringify({query: '{ version }'})}).then(a => a.status)"

@@ -69,13 +69,12 @@ def repository(
     (root / "data" / "artifacts").symlink_to(artifacts_dir)
     (root / "data" / "tools").symlink_to(artifacts_dir / "tools")
     (root / "nets" / "net.py").write_text(NET.format(groups=""))
-    before = dict(os.environ)
-    os.environ.update(SME2_DATA=str(root / "data"), SME2_MODELS=str(root / "nets"))
-    done = gate(root, "record", "net")
-    assert done.exit_code == 0, done.output
-    yield root
-    os.environ.clear()
-    os.environ.update(before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SME2_DATA", str(root / "data"))
+        patch.setenv("SME2_MODELS", str(root / "nets"))
+        done = gate(root, "record", "net")
+        assert done.exit_code == 0, done.output
+        yield root
 
 
 def gate(root: Path, *words: str) -> Result:

@@ -44,7 +44,7 @@ def python() -> Callable[..., str]:
             [sys.executable, "-c", code, *map(str, arguments)],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
             env={**os.environ, "PYTHONPATH": search_path},
         )
         assert process.returncode == 0, process.stderr

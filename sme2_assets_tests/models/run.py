@@ -34,7 +34,7 @@ def run(
     command = [str(runner.path), *model.runner_flags(str)]
     command += ["--warmup", "1", "--iterations", "1", "--threads", "1", *arguments]
     command += ["--result", str(folder / "result.json"), "--outputs", str(folder / "outputs")]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
 def _run(model: ExportedModel, runner: RunnerBinary, folder: Path, *arguments: str) -> None:

@@ -238,7 +238,7 @@ def test_kernels_of_another_library_are_loaded(
     c10 = headers / "executorch" / "runtime" / "core" / "portable_type" / "c10"
     command = ["c++", "-std=c++17", "-shared", "-fPIC", "-O1", f"-I{headers}", f"-I{c10}"]
     command += ["-DC10_USING_CUSTOM_GENERATED_MACROS", "sort.cpp", "-o", "libsort.so"]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=600)
     chosen = spec.with_options({"ops": take_library(tmp_path / "libsort.so")})
     model = export_model(chosen, small.variant(chosen.key), tmp_path, log=print)
     (given,) = outputs_of(model, runner_binary, tmp_path)

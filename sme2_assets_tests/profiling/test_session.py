@@ -48,7 +48,7 @@ SHORT = plan_for(
     iterations=2,
     kernel_rounds=1,
     kernel_sampling_s=0.02,
-    timeout_s=120,
+    timeout_s=600,
     quiet_patience_s=0,
 )
 
@@ -188,18 +188,18 @@ def test_a_session_leaves_its_evidence_and_a_manifest_that_proves_it(store, mode
 
 
 @pytest.mark.parametrize(
-    ("script", "message"),
+    ("script", "timeout_s", "message"),
     [
-        ("kill -9 $$", "signal 9"),
-        ("kill -SEGV $$", "signal 11"),
-        ("exit 3", "model"),
-        ("exit 0", "did not write"),
-        ("sleep 60", "did not end within"),
+        ("kill -9 $$", 600, "signal 9"),
+        ("kill -SEGV $$", 600, "signal 11"),
+        ("exit 3", 600, "model"),
+        ("exit 0", 600, "did not write"),
+        ("sleep 600", 1, "did not end within"),
     ],
 )
-def test_a_runner_that_fails_leaves_no_run(store, model, faulty_runner, script, message):
+def test_a_runner_that_fails_leaves_no_run(store, model, faulty_runner, script, timeout_s, message):
     with pytest.raises(RunnerError, match=message) as caught:
-        measure(store, model, faulty_runner(script), replace(SHORT, timeout_s=2))
+        measure(store, model, faulty_runner(script), replace(SHORT, timeout_s=timeout_s))
     assert caught.value.remedy
     assert finished_runs(store) == []
 
@@ -458,7 +458,7 @@ def test_a_round_that_nothing_disturbed_is_followed_by_the_next_at_once(
     store, model, runner_binary, stolen_s, looks
 ):
     target = WatchedTarget(stolen_s)
-    plan = replace(SHORT, rounds=3, max_rounds=3, kernel_rounds=0, quiet_patience_s=5.0)
+    plan = replace(SHORT, rounds=3, max_rounds=3, kernel_rounds=0, quiet_patience_s=600.0)
     [manifest] = measure_session(
         store, target, model, same_runner(runner_binary), sme2_arms(["off"]), plan, log=print
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from sme2_assets.report.pictures.chart import inline_svg, library
 from sme2_assets.report.pictures.modules import module_pictures
 from sme2_assets.report.tables import TextTable
 from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.browser import PATIENCE_MS
 from sme2_assets_tests.report.hostile import FRAGMENTS, hostile_text, markdown_skeleton, parsed
 from sme2_assets_tests.screenshots import draw_all
 
@@ -213,6 +216,7 @@ def files(pages: dict[str, str], tmp_path: Path) -> dict[str, Path]:
 def opened(browser: Any, path: Path, said: list[str], **options: Any) -> Any:
     """The page, with everything the browser complains about or asks for in `said`."""
     page = browser.new_context(viewport=PHONE, **options).new_page()
+    page.set_default_timeout(PATIENCE_MS)
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda request: said.append(request.url))
@@ -280,6 +284,14 @@ def icicle(page: Any) -> dict[str, float]:
     return dict(boxes)
 
 
+def eventually(page: Any, holds: Callable[[], bool]) -> bool:
+    """Whether it holds once the page has drawn itself again."""
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while not holds() and time.monotonic() < deadline:
+        page.wait_for_timeout(50)
+    return holds()
+
+
 def test_hovering_tells_and_a_click_looks_into_a_module(browser: Any, files: dict[str, Path]):
     said: list[str] = []
     page = opened(browser, files["faster"], said)
@@ -294,17 +306,14 @@ def test_hovering_tells_and_a_click_looks_into_a_module(browser: Any, files: dic
     assert "head" in tooltip.inner_text()
     assert "CONV or GEMM not on it" in tooltip.inner_text()
     box.click()
-    page.wait_for_timeout(200)
-    inside = icicle(page)
-    assert inside["head"] == pytest.approx(before["all"], abs=2)
-    assert inside["features"] == pytest.approx(0, abs=2)
+    inside = pytest.approx({"head": before["all"], "features": 0}, abs=2)
+    assert eventually(page, lambda: {name: icicle(page).get(name) for name in ("head", "features")} == inside)
     page.locator("#picture-modules text", has_text=re.compile("^inference")).first.click()
-    page.wait_for_timeout(200)
-    assert icicle(page) == pytest.approx(before, abs=2)
+    assert eventually(page, lambda: icicle(page) == pytest.approx(before, abs=2))
     page.set_viewport_size(PHONE)
-    page.wait_for_timeout(300)
-    assert icicle(page)["all"] <= PHONE["width"], "and it follows the width of the page"
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    narrow = eventually(page, lambda: icicle(page).get("all", PHONE["width"] + 1) <= PHONE["width"])
+    assert narrow, "and it follows the width of the page"
+    assert eventually(page, lambda: page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"])
     assert [text for text in said if text not in (files["faster"].as_uri(), "data:,")] == []
     page.context.close()
 

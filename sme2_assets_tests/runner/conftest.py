@@ -93,7 +93,7 @@ class Runner:
             text=True,
             # ExecuTorch quotes a broken file's bytes in its log.
             errors="replace",
-            timeout=120,
+            timeout=600,
             env={**os.environ, **environment},
         )
         return Run(done.returncode, done.stdout, done.stderr, self.folder)

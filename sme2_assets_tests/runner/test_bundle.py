@@ -165,7 +165,7 @@ def test_the_emulated_platform_of_an_x86_64_host_takes_a_bundle(
     assert target.availability("on").ok
     assert target.facts().arch == "aarch64"
     with target.workspace() as workspace:
-        done = workspace.run([*workspace.install(cross_bundle.program), "--cpu"], {}, timeout_s=60)
+        done = workspace.run([*workspace.install(cross_bundle.program), "--cpu"], {}, timeout_s=600)
     assert read_cpu_facts(done.stdout).sme2_usable
 
 

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,24 +36,31 @@ def running(word: str) -> list[int]:
     return found
 
 
+def wait_for(answer: Callable[[], object], patience_s: float = 120) -> None:
+    deadline = time.monotonic() + patience_s
+    while not answer() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
 def left_behind(command: list[str], folder: Path, moments: int, longest_s: float) -> int:
     """Starts the command, kills who asked for it after a random time, and counts what stays."""
     draw, left, seen = random.Random(3), 0, 0
-    for _ in range(moments):
+    for moment in range(moments):
         parent = subprocess.Popen(
             [sys.executable, "-c", ASK, str(folder), *command], stdout=subprocess.PIPE, text=True
         )
         assert parent.stdout is not None
         assert parent.stdout.readline() == "up\n"
+        if moment % 2:
+            # Half of them when it runs for certain, the others at any moment of its start.
+            wait_for(lambda: running(str(folder)))
         time.sleep(draw.uniform(0, longest_s))
         seen += bool(running(str(folder)))
         parent.kill()
         parent.wait()
         parent.stdout.close()
-        deadline = time.monotonic() + 20
-        while (stay := running(str(folder))) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        left += len(stay)
+        wait_for(lambda: not running(str(folder)))
+        left += len(running(str(folder)))
     assert seen > moments // 3, "there was hardly anything to be left behind"
     return left
 

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from sme2_assets.runner.bundle import host_is_target
 from sme2_assets.targets.qemu import Qemu, _question
 
 #: The emulated CPU of a device: one without SME, like most phones.
@@ -76,8 +77,11 @@ def aarch64_programs_start() -> bool:
 
 @contextlib.contextmanager
 def aarch64_programs(qemu: Qemu) -> Iterator[None]:
-    """This host starts programs for aarch64; as root alone, where it does not by itself."""
-    if aarch64_programs_start():
+    """This host starts programs for aarch64; as root alone, where it does not by itself.
+
+    Each process of tests tells the kernel for itself: what another one told it ends with that one.
+    """
+    if host_is_target():
         yield
         return
     with tempfile.TemporaryDirectory(prefix="sme2-") as folder:
@@ -101,7 +105,7 @@ def aarch64_programs(qemu: Qemu) -> Iterator[None]:
         assert keeper.stdout is not None
         assert keeper.stderr is not None
         try:
-            if keeper.stdout.readline() != "ready\n":
+            if keeper.stdout.readline() != "ready\n" and not aarch64_programs_start():
                 raise OSError(f"the kernel takes no emulator for aarch64: {keeper.stderr.read().strip()}")
             yield
         finally:

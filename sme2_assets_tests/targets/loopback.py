@@ -43,7 +43,7 @@ class Relayed(ABC):
             self._daemon = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
             )
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 120
         while True:
             try:
                 self._to_daemon().close()

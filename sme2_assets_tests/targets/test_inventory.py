@@ -177,7 +177,7 @@ def test_a_device_of_another_adb_server_is_asked_there(
     target = open_target("android", store, "phone")
     assert target.availability("off").ok
     with target.workspace() as workspace:
-        assert workspace.run(["echo", "hello"], {}, 20).stdout == "hello\n"
+        assert workspace.run(["echo", "hello"], {}, 120).stdout == "hello\n"
 
 
 def test_a_label_or_any_takes_the_first_that_is_free_and_able(
@@ -215,13 +215,13 @@ def test_two_devices_measure_at_once_each_by_one_session(
     model = exported(VARIANT)
     arch = lab_of_two[0].target().bundle_arch
     bundle = build_bundle(artifacts_dir, tools=artifacts_dir / "tools", arch=arch, log=print)
-    both_begin = threading.Barrier(2, timeout=60)
+    both = threading.Barrier(2, timeout=600)
     measured: list[Manifest] = []
 
     def log(line: str) -> None:
-        # Neither goes on before the other has its device.
-        if line.startswith("measuring on"):
-            both_begin.wait()
+        # Neither goes on before the other has its device, nor ends before the other measures.
+        if line.startswith("measuring on") or ": round 1" in line:
+            both.wait()
 
     def measure() -> None:
         target = open_target("linux", store, "label:lab")

@@ -60,7 +60,7 @@ def test_a_command_runs_in_a_fresh_workspace_and_its_files_are_brought_back(tmp_
         done = workspace.run(
             ["sh", "-c", 'printf "$WORD" > "$1"; echo said >&2; exit 4', "sh", workspace.path("out.txt")],
             {"WORD": "it's $(here)"},
-            timeout_s=20,
+            timeout_s=120,
         )
         workspace.get("out.txt", tmp_path / "deep" / "out.txt")
         with pytest.raises(RunnerError, match="did not write"):

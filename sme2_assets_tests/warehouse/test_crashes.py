@@ -11,7 +11,7 @@ KILLS = 30
 
 def test_whenever_the_process_is_killed_no_session_is_half_there_and_none_is_lost(tmp_path: Path):
     words = [sys.executable, "-m", "sme2_assets_tests.warehouse.crashes", str(tmp_path), str(KILLS)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["kills"] == KILLS

@@ -188,7 +188,7 @@ def test_who_waited_takes_what_another_one_published(warehouse: Warehouse, monke
     def build(*arguments: Any) -> Any:
         built = real_build(*arguments)
         builds.append(None)
-        go_on.wait(60)
+        go_on.wait(600)
         return built
 
     def last_commit(tables: Path) -> str:

@@ -202,8 +202,6 @@ def test_a_reader_whose_snapshot_is_pruned_before_it_opens_takes_the_new_one(
 
 
 PUBLISH = """
-import sys
-from pathlib import Path
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.warehouse.test_publish import write_nothing
 while True:
@@ -303,7 +301,7 @@ def test_writers_publishers_and_readers_at_once_lose_nothing(warehouse: Warehous
     writers = [start(WRITER, *folders[first::3]) for first in range(3)]
     try:
         for process in [*writers, *readers]:
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=600)
             assert process.returncode == 0, err
         assert int(out) >= 1
     finally:

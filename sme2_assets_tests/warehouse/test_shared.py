@@ -293,7 +293,7 @@ def test_whenever_a_machine_is_killed_the_store_has_no_half_session_and_loses_no
     shared_url: str, tmp_path: Path
 ):
     words = [sys.executable, "-m", "sme2_assets_tests.warehouse.shared_crashes", str(tmp_path), str(KILLS)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=600, env=dict(os.environ))
+    done = subprocess.run(words, capture_output=True, text=True, timeout=1800, env=dict(os.environ))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["half"], found["lost"], found["not measured"], found["not once"]) == ([], [], [], [])

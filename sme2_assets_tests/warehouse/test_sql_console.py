@@ -12,7 +12,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import duckdb
@@ -23,6 +23,7 @@ from click.testing import CliRunner, Result
 from sme2_assets.cli import main
 from sme2_assets.cli.sql_shell import completions, is_complete
 from sme2_assets.errors import WarehouseError
+from sme2_assets.targets.environment.mac import parse_cpu_time
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.console import Console, Limits, open_console
 from sme2_assets_tests.terminal import said_on_terminal
@@ -154,11 +155,14 @@ def test_the_event_level_history_is_read_from_parquet_all_the_same(paired: Wareh
 
 
 def test_a_query_beyond_its_time_is_stopped_and_the_console_goes_on(paired: Warehouse):
-    with open_console(paired, Limits(timeout_s=0.5)) as console:
+    with open_console(paired) as console:
+        patient = console._limits
         # The second gives rows from the start, and never ends giving them.
         for endless in (ENDLESS, "SELECT * FROM range(100000000000)"):
+            console._limits = Limits(timeout_s=0.5)
             with pytest.raises(WarehouseError, match=r"longer than 0\.5 seconds"):
                 console.ask(endless)
+            console._limits = patient
             assert console.ask("SELECT 1").rows == [(1,)]
 
 
@@ -279,7 +283,7 @@ class Terminal:
         self.ours = ours
         self.said = ""
 
-    def wait_for(self, text: str, seconds: float = 60) -> None:
+    def wait_for(self, text: str, seconds: float = 300) -> None:
         """Reads until the text came, and forgets what was before it."""
         deadline = time.monotonic() + seconds
         while text not in self.said:
@@ -290,6 +294,31 @@ class Terminal:
 
     def type(self, text: str) -> None:
         os.write(self.ours, text.encode())
+
+    def wait_until_busy(self) -> None:
+        """Until it has computed for a while since now."""
+        before = self._now()[1]
+        self._until(lambda: self._now()[1] > before + 1)
+
+    def wait_until_idle(self) -> None:
+        """Until it waits for something."""
+        self._until(lambda: self._now()[0].startswith("S"))
+
+    def _until(self, answer: Callable[[], bool], seconds: float = 300) -> None:
+        deadline = time.monotonic() + seconds
+        while not answer():
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.05)
+
+    def _now(self) -> tuple[str, float]:
+        """Its state, and how many seconds it has computed."""
+        try:
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            words = ["ps", "-o", "state=,time=", "-p", str(self.process.pid)]
+            state, computed = subprocess.run(words, capture_output=True, text=True).stdout.split()
+            return state, parse_cpu_time(computed) or 0.0
+        return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.parametrize(
@@ -380,14 +409,14 @@ def test_a_shell_answers_survives_ctrl_c_and_remembers(data: Path, tmp_path: Pat
         shell.wait_for("latency_summary")
         shell.wait_for("sme2> ")
         shell.type(f"{ENDLESS};\n")
-        time.sleep(1)
+        shell.wait_until_busy()
         shell.type("\x03")
         shell.wait_for("stopped")
         shell.wait_for("sme2> ")
         shell.type("SELECT half")
         shell.wait_for("SELECT half")
         # Python sees a signal at once only while it waits for a key; between two keys, at the next one.
-        time.sleep(1)
+        shell.wait_until_idle()
         shell.type("\x03")
         shell.wait_for("sme2> ")
         shell.type("DROP TABLE runs;\n")
@@ -400,7 +429,7 @@ def test_a_shell_answers_survives_ctrl_c_and_remembers(data: Path, tmp_path: Pat
         shell.wait_for("Tab completes")
         shell.wait_for("sme2> ")
         shell.type("exit\n")
-        assert shell.process.wait(20) == 0
+        assert shell.process.wait(300) == 0
     finally:
         shell.process.kill()
         os.close(shell.ours)

@@ -103,24 +103,26 @@ def test_other_users_may_read_the_files(warehouse: Warehouse):
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
-def kill_when_it_appears(code: str, root: Path, pattern: str) -> None:
-    """Runs `code` in a process of its own and kills it as soon as a file of that pattern is there."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(root)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 60
-    while not list(root.glob(pattern)):
-        assert process.poll() is None, f"ended before it could be killed: {process.communicate()}"
-        assert time.monotonic() < deadline
+# In the process itself: another one may come too late.
+WATCHED = """
+import os, signal, sys, threading, time
+from pathlib import Path
+def kill():
+    while not list(Path(sys.argv[1]).glob(sys.argv[2])):
         time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+    os.kill(os.getpid(), signal.SIGKILL)
+threading.Thread(target=kill, daemon=True).start()
+"""
+
+
+def kill_when_it_appears(code: str, root: Path, pattern: str) -> None:
+    """Runs `code` in a process of its own, which is killed as soon as a file of that pattern is there."""
+    words = [sys.executable, "-c", WATCHED + code, str(root), pattern]
+    killed = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, f"ended before it was killed: {killed.stderr}"
 
 
 WRITE_MANY_ROWS = """
-import sys
-from pathlib import Path
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.schema import INFERENCES
 from sme2_assets_tests.warehouse.test_write import KEYS, inferences

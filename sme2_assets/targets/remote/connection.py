@@ -33,7 +33,7 @@ from sme2_assets.targets.remote.script import Script, shell_program
 FULL_REMEDY = "Free space on the device; `sme2 devices --clean` removes what sme2 has put there."
 
 #: How long an abandoned command may take to end.
-_KILL_SECONDS = 10.0
+_KILL_SECONDS = 60.0
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: A shell reports the death of a command by signal N as 128 + N; Linux has signals up to 64.
 _SIGNALS = range(129, 128 + 65)
@@ -161,7 +161,7 @@ class Connection(ABC):
         code, err = self._ended(mark, status, out, err)
         return Completed(words, _signal_or_code(code), _text(out), _text(err), time.monotonic() - started)
 
-    def script(self, text: str, *arguments: str, timeout_s: float = 30) -> str:
+    def script(self, text: str, *arguments: str, timeout_s: float = 60) -> str:
         """What one of our shell programs prints; RunnerError if it fails."""
         done = self.shell(Script(text, arguments), timeout_s=timeout_s)
         if done.returncode != 0:
@@ -197,8 +197,9 @@ class Connection(ABC):
         said = "\n".join(lines)
         if process.returncode == -9:
             if not said:
-                silent = f"{self.name} gave no answer in {patience_s:.0f} s."
-                raise TargetUnavailable(silent, self.lost_remedy())
+                raise TargetUnavailable(
+                    f"{self.name} gave no answer in {patience_s:.0f} s.", self.lost_remedy()
+                )
             raise TargetUnavailable(
                 f"{self.name} was still not free after {patience_s:.0f} s ({last_words(said)}).",
                 "Wait for the other session to end, or stop it; `sme2 devices` shows who measures there.",

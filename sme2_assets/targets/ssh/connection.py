@@ -7,6 +7,7 @@ known is refused. Each of our processes makes one connection, shared by all its 
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import re
 import shlex
@@ -27,8 +28,8 @@ from sme2_assets.targets.ssh.address import Address
 ENVIRONMENT_VARIABLE = "SME2_SSH"
 ROOT_VARIABLE = "SME2_SSH_ROOT"
 #: How long a machine may take to answer at all, and how often to check that it is still there.
-CONNECT_SECONDS = 10
-_ALIVE_SECONDS, _ALIVE_TIMES = 5, 3
+CONNECT_SECONDS = 20
+_ALIVE_SECONDS, _ALIVE_TIMES = 10, 3
 #: How long the shared connection outlives the last command.
 _PERSIST_SECONDS = 15
 # These override the user's configuration, which otherwise applies: names, keys, jump hosts.
@@ -122,13 +123,15 @@ class SshConnection(Connection):
 
     def disconnect(self) -> None:
         """Ends the shared connection: the next command makes a new one."""
-        subprocess.run(
-            [*self._client("-O", "exit")],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=CONNECT_SECONDS,
-            check=False,
-        )
+        # A client that hangs with the connection is killed; the next command then fails by itself if it must.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                [*self._client("-O", "exit")],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=CONNECT_SECONDS,
+                check=False,
+            )
 
     def refusal(self, said: str) -> Refused | None:
         key = f"`ssh-keygen -R {shlex.quote(self.address.known_as)}`"

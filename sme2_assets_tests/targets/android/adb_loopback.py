@@ -158,7 +158,7 @@ class LoopbackDevice(Relayed):
                 with Path(f"/proc/{self._daemon.pid}/ns/net").open() as network:
                     if ctypes.CDLL(None).setns(network.fileno(), _NEWNET) != 0:
                         raise OSError("the daemon's network cannot be entered")
-                made.append(socket.create_connection(("127.0.0.1", _PORT), timeout=5))
+                made.append(socket.create_connection(("127.0.0.1", _PORT)))
             except OSError as error:
                 made.append(error)
 
@@ -167,7 +167,6 @@ class LoopbackDevice(Relayed):
         thread.join()
         if isinstance(made[0], OSError):
             raise made[0]
-        made[0].settimeout(None)
         return made[0]
 
 
@@ -209,7 +208,7 @@ class AdbBridge:
                 stderr=subprocess.STDOUT,
                 preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL),
             )
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 120
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", int(port)), timeout=1):
                 return

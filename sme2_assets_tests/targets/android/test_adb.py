@@ -21,7 +21,7 @@ from sme2_assets_tests.targets.android.adb_loopback import AdbBridge, LoopbackDe
 def test_a_device_that_is_not_there_is_told_before_anything_runs(loopback_device: LoopbackDevice) -> None:
     loopback_device.disconnect()
     with pytest.raises(ConnectionLost, match="before the device said that the command had begun") as lost:
-        loopback_device.device.shell(["true"], timeout_s=10)
+        loopback_device.device.shell(["true"], timeout_s=120)
     assert f"adb connect {loopback_device.serial}" in str(lost.value)
     with pytest.raises(ConnectionLost, match="could not be sent"):
         loopback_device.device.push(Path(__file__), "/tmp/never")

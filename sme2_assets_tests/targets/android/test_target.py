@@ -99,7 +99,7 @@ def test_a_device_without_sme2_emulates_it_when_asked(
     assert target.availability("on").ok
     with target.workspace() as workspace:
         shell = workspace.put(device_programs.shell)
-        done = workspace.run([shell, "-c", 'print -r -- "$(</proc/cpuinfo)"'], {}, 60)
+        done = workspace.run([shell, "-c", 'print -r -- "$(</proc/cpuinfo)"'], {}, 600)
     assert "sme2" in parse_features(done.stdout)
     assert done.command[1:3] == ["-cpu", "max"]
     monkeypatch.delenv("SME2_ANDROID_EMULATE")

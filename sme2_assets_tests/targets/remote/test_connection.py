@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error
+from sme2_assets.targets.remote import connection as connection_module
 from sme2_assets.targets.remote.connection import Connection
 from sme2_assets.targets.remote.script import Script, quoted
 from sme2_assets_tests.targets.remote.devices import RemoteDevice
@@ -49,32 +54,63 @@ WORDS = st.lists(
 )
 
 
-def gone(process: int, within_s: float = 10) -> bool:
-    """Whether a process of the device ends; the loopback device's processes are processes of this machine."""
-    deadline_s = time.monotonic() + within_s
-    while time.monotonic() < deadline_s:
-        # The words of a dead process are gone even where nobody has asked for its exit code yet.
-        try:
-            if not Path(f"/proc/{process}/cmdline").read_bytes():
-                return True
-        except OSError:
-            return True
-        time.sleep(0.02)
-    return False
+def is_gone(process: int) -> bool:
+    """Of a process of the device; the loopback device's processes are processes of this machine."""
+    # The words of a dead process are gone even where nobody has asked for its exit code yet.
+    try:
+        return not Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return True
 
 
-def number_in(file: Path, within_s: float = 10) -> int:
+def gone(process: int, within_s: float = 120) -> bool:
+    """Whether a process of the device ends."""
     deadline_s = time.monotonic() + within_s
-    while time.monotonic() < deadline_s:
-        if file.is_file() and (text := file.read_text()).endswith("\n"):
-            return int(text)
+    while not is_gone(process):
+        if time.monotonic() > deadline_s:
+            return False
         time.sleep(0.02)
-    raise AssertionError(f"{file} was not written")
+    return True
+
+
+def number_in(file: Path, within_s: float = 120) -> int:
+    deadline_s = time.monotonic() + within_s
+    while not (file.is_file() and (text := file.read_text()).endswith("\n")):
+        assert time.monotonic() < deadline_s, f"{file} was not written"
+        time.sleep(0.02)
+    return int(text)
 
 
 def _sleeping(note: Path) -> Script:
     """A command that notes its process and then does not end."""
     return Script('echo $$ > "$1"; exec sleep 1000', (str(note),))
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when the report that a command began has come back to this host, however long that took."""
+    event, start = threading.Event(), Connection._start
+
+    def overheard(self: Connection, script: Script, stderr: int) -> subprocess.Popen[bytes]:
+        process = start(self, script, stderr)
+        told, (reading, writing) = process.stderr, os.pipe()
+        process.stderr = os.fdopen(reading, "rb")
+
+        def pass_on() -> None:
+            assert isinstance(told, io.BufferedReader)
+            said = b""
+            with told, os.fdopen(writing, "wb", buffering=0) as sink, suppress(BrokenPipeError):
+                while part := told.read1():
+                    sink.write(part)
+                    said += part
+                    if re.search(rb" begin \d+\n", said):
+                        event.set()
+
+        threading.Thread(target=pass_on, daemon=True).start()
+        return process
+
+    monkeypatch.setattr(Connection, "_start", overheard)
+    return event
 
 
 def test_words_arrive_as_they_were_sent(remote_device: RemoteDevice) -> None:
@@ -99,34 +135,44 @@ def test_a_nul_character_and_an_endless_command_are_refused(remote_device: Remot
     with pytest.raises(Sme2Error, match="NUL"):
         quoted(["a\0b"])
     with pytest.raises(Sme2Error, match="too long"):
-        remote_device.device.shell(["true", "x" * 100_000], timeout_s=5)
+        remote_device.device.shell(["true", "x" * 100_000], timeout_s=120)
 
 
 def test_exit_codes_signals_outputs_and_environment_come_back(remote_device: RemoteDevice) -> None:
     device = remote_device.device
     text = 'echo "to out $WORD"; echo "to err" >&2; exit 7'
-    done = device.shell(Script(text), env={"WORD": "'$(id)'"}, timeout_s=10)
+    done = device.shell(Script(text), env={"WORD": "'$(id)'"}, timeout_s=120)
     assert (done.returncode, done.stdout, done.stderr) == (7, "to out '$(id)'\n", "to err\n")
     # As subprocess tells it here; 255 is also what adb gives for failures of its own.
-    assert device.shell(Script("kill -SEGV $$"), timeout_s=10).returncode == -signal.SIGSEGV
-    assert device.shell(Script("exit 255"), timeout_s=10).returncode == 255
-    assert device.shell(["/no/such/program"], timeout_s=10).returncode == 127
+    assert device.shell(Script("kill -SEGV $$"), timeout_s=120).returncode == -signal.SIGSEGV
+    assert device.shell(Script("exit 255"), timeout_s=120).returncode == 255
+    assert device.shell(["/no/such/program"], timeout_s=120).returncode == 127
     with pytest.raises(RunnerError, match=r"exit code 3\).*because"):
         device.script("echo because >&2; exit 3")
 
 
-def test_a_command_that_outlives_its_time_is_killed_over_there(remote_device: RemoteDevice) -> None:
-    note = remote_device.note()
+def test_a_command_that_outlives_its_time_is_killed_over_there(
+    remote_device: RemoteDevice, begun: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note, communicate = remote_device.note(), connection_module._communicate
+
+    def once_it_runs(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[int, bytes, bytes, bool]:
+        # A login may take longer than the time that the command is given here.
+        number_in(note)
+        assert begun.wait(120)
+        return communicate(process, timeout_s)
+
+    monkeypatch.setattr(connection_module, "_communicate", once_it_runs)
     with pytest.raises(RunnerError, match="did not end within"):
-        remote_device.device.shell(_sleeping(note), timeout_s=2)
-    assert gone(number_in(note), within_s=0.1)
+        remote_device.device.shell(_sleeping(note), timeout_s=1)
+    assert is_gone(number_in(note))
 
 
 def test_nothing_runs_on_when_the_waiting_process_is_killed(remote_device: RemoteDevice) -> None:
     program = (
         "import sys; from sme2_assets.targets.remote.script import Script; "
         f"{remote_device.made_by}.shell("
-        "Script('echo $$ > \"$1\"; exec sleep 1000', (sys.argv[1],)), timeout_s=99)"
+        "Script('echo $$ > \"$1\"; exec sleep 1000', (sys.argv[1],)), timeout_s=600)"
     )
     note = remote_device.note()
     waiting = subprocess.Popen([sys.executable, "-c", program, str(note)])
@@ -137,20 +183,21 @@ def test_nothing_runs_on_when_the_waiting_process_is_killed(remote_device: Remot
 
 
 @pytest.mark.parametrize("fault", ["cut", "disconnect", "kill"])
-def test_a_lost_connection_is_no_exit_code(remote_device: RemoteDevice, fault: str) -> None:
+def test_a_lost_connection_is_no_exit_code(
+    remote_device: RemoteDevice, begun: threading.Event, fault: str
+) -> None:
     note = remote_device.note()
     remote: list[int] = []
 
     def strike() -> None:
         remote.append(number_in(note))
-        # That it began is on its way to this host by then, and is to arrive.
-        time.sleep(0.5)
+        assert begun.wait(120)
         getattr(remote_device, fault)()
 
     striker = threading.Thread(target=strike)
     striker.start()
     with pytest.raises(ConnectionLost, match="in the middle of a command") as lost:
-        remote_device.device.shell(_sleeping(note), timeout_s=30)
+        remote_device.device.shell(_sleeping(note), timeout_s=600)
     striker.join()
     assert lost.value.remedy
     assert gone(remote[0])

@@ -12,7 +12,6 @@ import pytest
 from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.store import sha256_of_file
 from sme2_assets.targets import Program
-from sme2_assets.targets.remote import target as target_module
 from sme2_assets.targets.remote import workspace as workspace_module
 from sme2_assets.targets.remote.target import RemoteTarget
 from sme2_assets.targets.remote.workspace import free_bytes
@@ -42,7 +41,7 @@ def _leftovers(device: RemoteDevice) -> list[str]:
     ]
 
 
-def _without_leftovers(device: RemoteDevice, within_s: float = 10) -> bool:
+def _without_leftovers(device: RemoteDevice, within_s: float = 120) -> bool:
     deadline_s = time.monotonic() + within_s
     while _leftovers(device) and time.monotonic() < deadline_s:
         time.sleep(0.05)
@@ -55,7 +54,7 @@ def test_hostile_names_come_back_as_they_are(
     with target.workspace() as workspace:
         for number, name in enumerate(HOSTILE):
             there = workspace.put(_file(tmp_path / name, name.encode()))
-            done = workspace.run(["cp", "--", there, workspace.path(name)], {}, 20)
+            done = workspace.run(["cp", "--", there, workspace.path(name)], {}, 120)
             assert (done.returncode, done.stderr) == (0, "")
             workspace.get(name, tmp_path / "back" / str(number))
             assert (tmp_path / "back" / str(number)).read_bytes() == name.encode()
@@ -93,7 +92,7 @@ def test_a_program_is_started_with_its_files_under_their_names(target: RemoteTar
     program = Program(folder, ("start", "lib/greeting"), ("./start", "."))
     with target.workspace() as workspace:
         command = workspace.install(program)
-        done = workspace.run([*command, "$HOME"], {}, 20)
+        done = workspace.run([*command, "$HOME"], {}, 120)
         assert done.stdout == f"hello $HOME\n{workspace.path('x').removesuffix('/x')}\n"
         assert done.command == [*command, "$HOME"]
         pushed = workspace.bytes_pushed
@@ -106,14 +105,14 @@ def test_a_crash_leaves_no_older_trace_to_be_taken_for_its_own(
 ) -> None:
     write = ["sh", "-c", 'echo "$0" > "$1"; mkdir "$1.d"; echo deep > "$1.d/file"']
     with target.workspace() as workspace:
-        workspace.run([*write, "old", workspace.path("trace")], {}, 20)
+        workspace.run([*write, "old", workspace.path("trace")], {}, 120)
         workspace.get("trace.d", tmp_path / "folder")
         assert (tmp_path / "folder" / "file").read_text() == "deep\n"
     assert _leftovers(remote_device) == []
     # Someone's trace of the same name, in the folder where all sessions were once.
     stale = _file(Path(remote_device.root) / "trace", b"stale")
     with target.workspace() as workspace:
-        crashed = workspace.run(["sh", "-c", "kill -ABRT $$"], {}, 20)
+        crashed = workspace.run(["sh", "-c", "kill -ABRT $$"], {}, 120)
         assert crashed.returncode == -6
         with pytest.raises(RunnerError, match="did not write trace"):
             workspace.get("trace", tmp_path / "trace")
@@ -137,7 +136,7 @@ def test_a_full_device_is_told_before_and_while_files_are_sent(
     # Room for bytes, none for another file.
     monkeypatch.setenv(target.handle.root_variable, str(remote_device.folder / "few_files"))
     with target.workspace() as workspace:
-        workspace.run(["touch", workspace.path("one")], {}, 20)
+        workspace.run(["touch", workspace.path("one")], {}, 120)
         with pytest.raises(TargetUnavailable, match="No space left on device"):
             workspace.put(model)
 
@@ -156,14 +155,14 @@ def test_a_session_goes_on_after_its_device_was_away(
         striker = threading.Thread(target=lambda: (number_in(note), getattr(remote_device, fault)()))
         striker.start()
         with pytest.raises(ConnectionLost):
-            workspace.run(["sh", "-c", running, workspace.path("trace"), str(note)], {}, 60)
+            workspace.run(["sh", "-c", running, workspace.path("trace"), str(note)], {}, 600)
         striker.join()
         if fault == "kill":
             with pytest.raises(ConnectionLost, match="did not come back within 0 s") as away:
                 target.recover(0, messages.append)
             assert "sme2 devices" in str(away.value)
         remote_device.start()
-        target.recover(30, messages.append)
+        target.recover(300, messages.append)
     assert messages[-1] == f"{target.device} answers again"
     # What the lost session ran would disturb the next, or be taken for it.
     assert gone(number_in(note))
@@ -181,14 +180,14 @@ def test_nothing_counts_that_ran_after_the_session_was_lost(
 ) -> None:
     """A transport may connect again by itself, and another computer may have taken the device meanwhile."""
     with target.workspace() as workspace:
-        assert workspace.run(["true"], {}, 20).returncode == 0
+        assert workspace.run(["true"], {}, 120).returncode == 0
         remote_device.device.script('kill -9 "$(cat "$1/sessions/$2/holder")"', target.root, workspace.name)
-        assert workspace.held.ended(within_s=10)
+        assert workspace.held.ended(within_s=120)
         with pytest.raises(ConnectionLost, match=r"session .* was lost"):
-            workspace.run(["true"], {}, 20)
+            workspace.run(["true"], {}, 120)
         with pytest.raises(ConnectionLost):
             workspace.put(_file(tmp_path / "model", b"1"))
-        target.recover(30, print)
+        target.recover(300, print)
 
 
 def test_another_device_at_the_same_address_is_not_taken_for_the_lost_one(
@@ -197,11 +196,11 @@ def test_another_device_at_the_same_address_is_not_taken_for_the_lost_one(
     remote_device.say_identity("first")
     with target.leased(tmp_path / "leases", print):
         remote_device.cut()
-        target.recover(30, print)
+        target.recover(300, print)
         remote_device.say_identity("second")
         remote_device.cut()
         with pytest.raises(TargetUnavailable, match="A different device now answers"):
-            target.recover(30, print)
+            target.recover(300, print)
     remote_device.say_identity(None)
 
 
@@ -210,9 +209,22 @@ def test_a_session_of_another_computer_is_waited_for(
 ) -> None:
     other = remote_device.target()
     messages: list[str] = []
-    with other.workspace() as workspace, target.leased(tmp_path / "leases", messages.append):
+    timers: list[threading.Timer] = []
+
+    class OutOfPatience(threading.Timer):
+        """Runs out when the device has said who holds it, however long the login took."""
+
+        def start(self) -> None:
+            timers.append(self)
+
+    def told(message: str) -> None:
+        messages.append(message)
+        for timer in timers:
+            timer.function()
+
+    with other.workspace() as workspace, target.leased(tmp_path / "leases", told):
         with monkeypatch.context() as patch:
-            patch.setattr(target_module, "_BUSY_PATIENCE_S", 5.0)
+            patch.setattr(threading, "Timer", OutOfPatience)
             with pytest.raises(TargetUnavailable, match="still not free"), target.workspace():
                 pass
         assert workspace.name in messages[0]
