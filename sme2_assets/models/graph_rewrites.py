@@ -69,7 +69,7 @@ def fuse_transposes(program: Any) -> tuple[Any, list[str]]:
     left = set(module.graph.nodes)
     for node in before:
         if node not in left:
-            done["remove this transpose, or make one of several"].append(origin_of(node))
+            done["# Transposes that go or become one"].append(origin_of(node))
     return module, _lines(done)
 
 
@@ -177,8 +177,12 @@ def _type_scalars(module: Any) -> bool:
 
 
 def _constant(module: Any, before: Any, value: Any) -> Any:
+    import torch
+
     number = sum(name.startswith("_rewritten_") for name, _ in module.named_buffers())
     name = f"_rewritten_{number}"
+    # XNNPACK takes a constant's bytes as they lie in memory.
+    value = value.clone(memory_format=torch.contiguous_format)
     module.register_buffer(name, value)
     with module.graph.inserting_before(before):
         node = module.graph.get_attr(name)
@@ -559,13 +563,17 @@ class _Carried:
                 args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
                 new = self._module.graph.call_function(node.target, args, kwargs)
             self._of[node] = (_like(new, node), carried)
+            if any(it not in self._of and values[it] is not it for it in inputs):
+                return "constant.permute(...).contiguous()   # transposed along with the rest"
         elif orders == {(0, 2, 3, 1)} and self._is_pointwise(node):
             weight = self._value_of(node.args[1])[:, :, None, None]
             bias = node.args[2] if len(node.args) > 2 else None
             image = self._of[inputs[0]][0]
             constant = _constant(self._module, node, weight)
             self._of[node] = (self._new(node, "conv2d", image, constant, bias), [0, 2, 3, 1])
-            return "conv.weight = linear.weight[:, :, None, None]   # conv has kernel_size=1; for the linear"
+            return (
+                "conv.weight = linear.weight[:, :, None, None]   # with kernel_size=1, instead of the linear"
+            )
         else:
             node.args, node.kwargs = map_arg((node.args, node.kwargs), self.made)
         return None
