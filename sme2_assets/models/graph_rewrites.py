@@ -34,7 +34,7 @@ def delegate_refused(program: Any) -> tuple[Any, list[str]]:
     """The program's graph with the operators that XNNPACK refuses in a form that it takes, or moved to where
     they split nothing."""
     refused = refused_nodes(program)
-    module = program.module()
+    module = _module_of(program)
     done: dict[str, list[Origin]] = defaultdict(list)
     for node in [it for it in module.graph.nodes if it.name in refused]:
         name, origin = operator_name(node), origin_of(node)
@@ -54,7 +54,7 @@ def fuse_transposes(program: Any) -> tuple[Any, list[str]]:
     another one or must be made after all."""
     import torch
 
-    module = program.module()
+    module = _module_of(program)
     before = [node for node in module.graph.nodes if _order(node) is not None]
     done: dict[str, list[Origin]] = defaultdict(list)
     carried = _Carried(module)
@@ -71,6 +71,17 @@ def fuse_transposes(program: Any) -> tuple[Any, list[str]]:
         if node not in left:
             done["# Transposes that go or become one"].append(origin_of(node))
     return module, _lines(done)
+
+
+def _module_of(program: Any) -> Any:
+    """Without the checks that torch.export adds at casts: they use values that a rewrite moves."""
+    import torch
+
+    module = program.module()
+    checks = torch.ops.aten._assert_tensor_metadata.default
+    for node in module.graph.find_nodes(op="call_function", target=checks):
+        module.graph.erase_node(node)
+    return module
 
 
 def refused_nodes(program: Any) -> set[str]:

@@ -52,7 +52,7 @@ class Tried:
                 row["change"],
                 _share(row, base),
                 f"{row['on_unit']:.0f} of {row['matrix_operators']:.0f}",
-                *(f"{row[name]:,.0f}" for name in (*_COUNTS, "program_bytes")),
+                *(_count(row[name]) for name in (*_COUNTS, "program_bytes")),
                 "unknown" if pd.isna(row["worst_db"]) else f"{row['worst_db']:.1f} dB",
                 _speedup(self.times.get(row["change"])),
             ]
@@ -109,6 +109,11 @@ def advice_section(warehouse: Warehouse, variant: str, pte_sha256: str) -> list[
     if failed:
         blocks.append(Grid(TextTable.of(["change", "not measured because"], failed)))
     return [Section("What was tried", blocks)]
+
+
+def _count(value: Any) -> str:
+    """Advice of an earlier version lacks some."""
+    return "unknown" if pd.isna(value) else f"{value:,.0f}"
 
 
 def _counts(row: Any, prefix: str = "") -> dict[str, int]:
