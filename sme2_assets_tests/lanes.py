@@ -21,7 +21,10 @@ SLOW = (
     "etdump/test_against_inspector.py",
     "gate/test_gate.py",
     *(f"models/test_{name}.py" for name in ("architectures", "attribution", "delegation", "divergence")),
-    *(f"models/test_{name}.py" for name in ("existing", "export", "failures", "more_architectures")),
+    *(
+        f"models/test_{name}.py"
+        for name in ("existing", "export", "failures", "graph_rewrites", "more_architectures")
+    ),
     *(
         f"models/test_{name}.py"
         for name in ("mutation", "quantise", "rewrites", "sources", "taps", "time_limit")

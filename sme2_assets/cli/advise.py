@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Operators listed for each change; --json has all.
 _MOST_PLACES = 6
+# What a change can spare that brings nothing onto the unit.
+_COUNTS = ("delegate_calls", "outside", "operators")
 
 
 @click.command()
@@ -41,7 +43,7 @@ def advise(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Try changes to MODEL-PRECISION, and show which bring more of it onto the SME unit.
+    """Try changes to MODEL-PRECISION, and show which bring more of it onto the SME unit, or need fewer calls.
 
     Each change is made, exported and run under emulation with SME2 on; its outputs are compared with those
     of the unchanged model. A change that cannot be exported, or that changes the outputs, is listed with the
@@ -70,18 +72,23 @@ def _show(model: str, tried: Tried) -> None:
     from sme2_assets.report.terminal import print_table
 
     print_table(out, tried.table())
+    base = tried.rows.iloc[0]
     gaining = [row for row in tried.changes if row["recommended"]]
     if not gaining:
-        say(f"No change that was tried brings more of {model} onto the SME unit.")
+        say(f"No change that was tried brings more of {model} onto the SME unit, or needs fewer calls.")
     for row in gaining:
         say(f"\n{row['change']}: {row['what']}", "bold")
         for line in (row["code"] or "").splitlines():
             say(f"  {line}")
         places = list(row["onto_unit"])
+        if not places:
+            told = [f"{name.replace('_', ' ')} {base[name]:.0f} to {row[name]:.0f}" for name in _COUNTS]
+            say(f"  as much on the unit; {', '.join(told)}; its time is not known from emulation")
+            continue
         more = f", and {len(places) - _MOST_PLACES} more" if len(places) > _MOST_PLACES else ""
         say(f"  onto the unit: {', '.join(places[:_MOST_PLACES])}{more}")
     for row in tried.changes:
         if row["problem"]:
             say(f"{row['change']} ({row['what']}) was not measured: {row['problem']}", "dim")
         elif not row["recommended"]:
-            say(f"{row['change']} ({row['what']}) was tried, and brings nothing onto the unit", "dim")
+            say(f"{row['change']} ({row['what']}) was tried, and gains nothing", "dim")

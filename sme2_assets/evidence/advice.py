@@ -10,6 +10,8 @@ from pydantic import StrictStr
 from sme2_assets.evidence.documents import Count, Document, Flag, Number, Part, Text
 
 AS_IT_IS = "as it is"
+# The smallest gain in the share on the unit that is worth a person's attention.
+LEAST_GAIN = 0.01
 
 
 class TriedChange(Part):
@@ -28,11 +30,14 @@ class TriedChange(Part):
     most: Number | None
     # By how much that share grows at least.
     gain: Number | None
+    # For that, or for fewer calls or operators with as much on the unit.
     recommended: Flag
     matrix_operators: Count | None = None
     on_unit: Count | None = None
     operators: Count | None = None
     delegate_calls: Count | None = None
+    # Operators of the model that no delegate took.
+    outside: Count | None = None
     program_bytes: Count | None = None
     worst_db: Number | None = None
     # The operators that move onto the unit, by module and line.

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sme2_assets.evidence.advice import AS_IT_IS, Advice, TriedChange
+from sme2_assets.evidence.advice import AS_IT_IS, LEAST_GAIN, Advice, TriedChange
 from sme2_assets.gate.baseline import ModelFacts, Operator
 from sme2_assets.gate.judge import match, place_of
 
-# The smallest gain worth a person's attention.
-LEAST_GAIN = 0.01
+# How much larger a program may be that gains only fewer calls or operators.
+MOST_GROWTH = 0.05
 
 
 class Change(NamedTuple):
@@ -59,18 +59,46 @@ class Candidate:
 
 
 def ranked(base: ModelFacts, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Largest gain first, ties by fewest operators; changes that could not be measured come last."""
+    """Largest gain first, ties by fewest calls, then operators; the unmeasured come last."""
 
-    def order(candidate: Candidate) -> tuple[bool, float, int]:
+    def order(candidate: Candidate) -> tuple[bool, float, tuple[int, int]]:
         gain = candidate.gain(base)
-        steps = candidate.facts.steps if candidate.facts else 0
-        return (candidate.facts is None, -round(gain or 0.0, 2), steps)
+        effort = _effort(candidate.facts) if candidate.facts else (0, 0)
+        return (candidate.facts is None, -round(gain or 0.0, 2), effort)
 
     return sorted(candidates, key=order)
 
 
 def is_gain(base: ModelFacts, candidate: Candidate) -> bool:
+    """More on the unit; or as much in fewer calls, or in as many with fewer operators."""
+    return brings_work(base, candidate) or spares_calls(base, candidate)
+
+
+def brings_work(base: ModelFacts, candidate: Candidate) -> bool:
     return (candidate.gain(base) or 0.0) > LEAST_GAIN
+
+
+def spares_calls(base: ModelFacts, candidate: Candidate) -> bool:
+    """Whether no less of the work is on the unit, with fewer calls or operators, and no larger a program."""
+    facts = candidate.facts
+    return (
+        facts is not None
+        and all(
+            (candidate.share(base, *units) or 0.0) >= (base.macs_share(*units) or 0.0)
+            for units in (("on",), ("on", "unknown"))
+        )
+        and facts.program_bytes <= base.program_bytes * (1 + MOST_GROWTH)
+        and _effort(facts) < _effort(base)
+    )
+
+
+def _effort(facts: ModelFacts) -> tuple[int, int]:
+    """What the runtime calls in one inference, delegates and operators outside of them; and all operators."""
+    return facts.delegate_calls + _outside(facts), facts.steps
+
+
+def _outside(facts: ModelFacts) -> int:
+    return sum(each.count for each in facts.outside)
 
 
 def moved(base: ModelFacts, candidate: Candidate) -> list[Operator]:
@@ -97,6 +125,7 @@ def _tried(base: ModelFacts, candidate: Candidate) -> TriedChange:
             "on_unit": sum(operator.unit == "on" for operator in facts.operators),
             "operators": facts.steps,
             "delegate_calls": facts.delegate_calls,
+            "outside": _outside(facts),
             "program_bytes": facts.program_bytes,
             "worst_db": min(facts.sqnr_db) if facts.sqnr_db else None,
         }

@@ -12,7 +12,8 @@ from itertools import combinations as pairs_of
 from typing import NamedTuple
 
 from sme2_assets.errors import ExportError
-from sme2_assets.gate.advice import LEAST_GAIN, Candidate, Change, is_gain, moved
+from sme2_assets.evidence.advice import LEAST_GAIN
+from sme2_assets.gate.advice import Candidate, Change, brings_work, is_gain, moved
 from sme2_assets.gate.baseline import ModelFacts
 from sme2_assets.gate.judge import match
 from sme2_assets.models.quantise import kept_by
@@ -121,7 +122,7 @@ def patterns_of(wanted: Mapping[str, int], others: Collection[str]) -> list[str]
 
 
 def combinations(known: Known) -> list[Change]:
-    """Two changes that both gained, where together they could bring more than either: the best of each kind.
+    """Two changes that both gained, where together they could gain more than either: the best of each kind.
 
     The kinds are two rewrites, and a rewrite with another precision or with a mixed one.
     """
@@ -133,7 +134,9 @@ def combinations(known: Known) -> list[Change]:
         one, other = (it.change for it in pair)
         work = [{id(it): it.macs or 0 for it in moved(base, each)} for each in pair]
         together, alone = sum((work[0] | work[1]).values()), max(sum(it.values()) for it in work)
-        if one.is_rewrite_of(variant.precision) and together - alone > least:
+        # One brings work onto the unit, the other fewer calls; or both bring work.
+        more = together - alone > least or len({brings_work(base, it) for it in pair}) == 2
+        if one.is_rewrite_of(variant.precision) and more:
             change = _change(variant, (*one.rewrites, *other.rewrites), other.kept, other.precision)
             found.append((-together, sum(it.facts.steps for it in pair if it.facts), change))
     best: dict[tuple[str, bool], Change] = {}
@@ -153,7 +156,7 @@ def _change(
     options = {name: "+".join(it) for name, it in ((OPTION, rewrites), (KEEP, kept)) if it}
     spec = changed(spec, options) if options else spec
     what = [REWRITES[name].what for name in rewrites]
-    code = [REWRITES[name].code for name in rewrites]
+    code = [REWRITES[name].code for name in rewrites if REWRITES[name].code]
     if kept:
         what.append(f"{', '.join(kept)} at fp32, the rest at {precision}")
         code.append(f"keep_float = {list(kept)}   # an attribute of the class in the model file")

@@ -38,10 +38,12 @@ _BECAUSE = """
 
 
 class Taken(NamedTuple):
-    """The facts, and (not part of a baseline) why operators are off the unit, by module and line."""
+    """The facts. And, not part of a baseline: why operators are off the unit, by module and line, and the
+    code that rewrites of the graph stand for."""
 
     facts: ModelFacts
     because: dict[tuple[str, str], str]
+    rewritten: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=64)
@@ -58,10 +60,11 @@ def taken_of(store: Store, run_id: str) -> Taken:
             f"{identity.variant} was exported again while it was being measured.",
             "Leave the model alone until the gate has finished, and run it again.",
         )
+    manifest = read_manifest(exported.manifest)
     outputs = next(folder.processes("latency")).folder / "outputs"
     facts = ModelFacts(
         program_bytes=exported.pte.stat().st_size,
-        delegate_calls=read_manifest(exported.manifest).operators.delegates,
+        delegate_calls=manifest.operators.delegates,
         steps=len(_records(warehouse, "SELECT 1 FROM operator_facts WHERE run_id = ?", run_id)),
         sqnr_db=[round(each["sqnr_db"], 2) for each in info.agreements] or None,
         least_db=info.sqnr_threshold_db,
@@ -71,7 +74,8 @@ def taken_of(store: Store, run_id: str) -> Taken:
         outside=[Outside(**row) for row in _records(warehouse, _OUTSIDE, run_id)],
     )
     reasons = _records(warehouse, _BECAUSE, run_id)
-    return Taken(facts, {(each["module"], each["source"]): each["because"] for each in reasons})
+    because = {(each["module"], each["source"]): each["because"] for each in reasons}
+    return Taken(facts, because, tuple(manifest.options.get("rewritten", ())))
 
 
 def times_of(warehouse: Warehouse, run_id: str, asked: str) -> Times:

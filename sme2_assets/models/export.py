@@ -133,6 +133,8 @@ class _Content:
     partitioners: str | None = None
     unquantised: dict[str, str] = field(default_factory=dict)
     """Layers that a quantised program computes in floating point, by module, and why."""
+    rewritten: list[str] = field(default_factory=list)
+    """The code that rewrites of the graph stand for."""
     taps: Taps | None = None
     tapped_pte: bytes | None = None
 
@@ -254,6 +256,7 @@ def _fill(staging: Path, spec: ModelSpec, variant: Variant, key: str, progress: 
             **_options(variant),
             "partitioner": content.partitioners,
             "in_floating_point": content.unquantised,
+            "rewritten": content.rewritten,
         },
         versions=_versions(),
         files={path.name: file_facts(path) for path in sorted(staging.iterdir())},
@@ -299,6 +302,7 @@ def _lowered(spec: ModelSpec, variant: Variant, progress: Progress) -> _Content:
         rankings={len(changed) + index: ranking for index, ranking in reference.rankings.items()},
         partitioners=program.partitioners,
         unquantised=unquantised,
+        rewritten=list(getattr(built.eager, "rewritten", ())),
         taps=taps,
         tapped_pte=tapped_pte,
     )

@@ -144,7 +144,10 @@ def export_program(built: BuiltModel, precision: str, progress: Progress) -> tup
                     model, precision, inputs, lambda: calibration(built), kept=kept_in_float(built.eager)
                 ).model
         with progress.step("exporting", "export"), _blamed("torch.export", model):
-            return exported_graph(model, inputs), inputs
+            program = exported_graph(model, inputs)
+            for rewrite in getattr(built.eager, "rewrite_graphs", tuple)():
+                program = exported_graph(rewrite(program), inputs)
+            return program, inputs
 
 
 def kept_in_float(eager: EagerModel) -> tuple[str, ...]:
@@ -168,7 +171,7 @@ def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress
     graphs = (exported_program.graph_module,)
     with progress.step("lowering to XNNPACK", "lower"), _blamed("Lowering to XNNPACK", graphs=graphs):
         with partitioner_reasons() as reasons:
-            edge, partitioners = _partitioned(exported_program, generate_etrecord=True)
+            edge, partitioners = partitioned(exported_program, generate_etrecord=True)
         signature = edge.exported_program().graph_signature
         changed = [signature.user_inputs.index(name) for name in signature.user_inputs_to_mutate.values()]
         if changed:
@@ -192,7 +195,7 @@ def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress
     return LoweredProgram(executorch, flat, outputs, counts, report, changed, names, state_bytes)
 
 
-def _partitioned(exported_program: Any, **more: Any) -> tuple[Any, list[Any]]:
+def partitioned(exported_program: Any, **more: Any) -> tuple[Any, list[Any]]:
     """The edge program with its delegates, and the partitioners that made them."""
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
         XnnpackDynamicallyQuantizedPartitioner,
@@ -259,7 +262,7 @@ def lower_tapped_program(
         layers, taps = describe_taps(graph_module, program.outputs, precision)
         try:
             tapped = tapped_program(graph_module, layers, inputs)
-            edge, _ = _partitioned(tapped)
+            edge, _ = partitioned(tapped)
             return taps, bytes(_executorch(edge).buffer)
         except Exception as error:
             # The program itself is fine; only its intermediate values cannot be shown.

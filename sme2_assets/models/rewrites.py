@@ -1,15 +1,17 @@
 """Changes to a model that need no edit of its file, as options of every model; `sme2 advise` tries them.
 
 `toy_cnn@rewrite=linear`: another way to write it that gives the same numbers with other operators. It
-replaces modules of the built network; outputs are still compared with the original network.
+replaces modules of the built network, or operators of its exported graph; outputs are still compared with
+the original network.
 `toy_cnn@keep=head`: mixed precision, by names of modules that stay in fp32 at every other precision.
 Nothing is imported from torch before a change is applied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +28,16 @@ NOTHING = "changes nothing in this model"
 
 @dataclass(frozen=True)
 class Rewrite:
-    """What is done, in words and as the code to write; `one` returns a replacement for a module, or None."""
+    """What is done, in words and as the code to write.
+
+    `one` returns a replacement for a module, or None. `graph` edits the graph of an exported program, and
+    returns it with the code to write, line by line; none: it changed nothing.
+    """
 
     what: str
-    code: str
-    one: Callable[[Any], Any | None]
+    code: str = ""
+    one: Callable[[Any], Any | None] | None = None
+    graph: Callable[[Any], tuple[Any, list[str]]] | None = None
 
 
 def changed(spec: ModelSpec, changes: Mapping[str, str]) -> ModelSpec:
@@ -61,15 +68,20 @@ def changed(spec: ModelSpec, changes: Mapping[str, str]) -> ModelSpec:
         # At fp32 nothing is left to keep.
         precisions=tuple(it for it in spec.precisions if not kept or it != "fp32"),
         values=tuple(sorted({**dict(spec.values), **changes}.items())),
-        identify=lambda: {**spec.identify(), "rewrites": cached_sha256(Path(__file__))},
+        identify=lambda: {**spec.identify(), **{it.stem: cached_sha256(it) for it in _CODE}},
     ).of_allowed_length()
 
 
+# The code that decides what a rewrite makes.
+_CODE = (Path(__file__), Path(__file__).with_name("graph_rewrites.py"))
+
+
 class _Rewritten:
-    """What a factory built, with one more thing to substitute."""
+    """What a factory built, with more to substitute; and the code that rewrites of its graph stand for."""
 
     def __init__(self, eager: EagerModel, names: list[str]) -> None:
         self._eager, self._names = eager, names
+        self.rewritten: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._eager, name)
@@ -79,18 +91,39 @@ class _Rewritten:
         if own is not None:
             model = own(model) or model
         for name in self._names:
-            if not apply(REWRITES[name], model, self._eager.get_example_inputs()):
-                raise ExportError(f"The rewrite {name!r} {NOTHING}", f"it is for: {REWRITES[name].what}")
+            one = REWRITES[name].one
+            if one is not None and not apply(one, model, self._eager.get_example_inputs()):
+                raise _changes_nothing(name)
         return model
 
+    def rewrite_graphs(self) -> Iterator[Callable[[Any], Any]]:
+        """For each rewrite of the graph: from an exported program to a module to export in its place."""
+        for name in self._names:
+            graph = REWRITES[name].graph
+            if graph is not None:
+                yield partial(self._rewrite_graph, name, graph)
 
-def apply(rewrite: Rewrite, model: nn.Module, inputs: tuple[Any, ...]) -> list[str]:
+    def _rewrite_graph(self, name: str, graph: Callable[[Any], tuple[Any, list[str]]], program: Any) -> Any:
+        module, written = graph(program)
+        if not written:
+            raise _changes_nothing(name)
+        self.rewritten += written
+        module.graph.lint()
+        module.recompile()
+        return module
+
+
+def _changes_nothing(name: str) -> ExportError:
+    return ExportError(f"The rewrite {name!r} {NOTHING}", f"it is for: {REWRITES[name].what}")
+
+
+def apply(one: Callable[[Any], Any | None], model: nn.Module, inputs: tuple[Any, ...]) -> list[str]:
     """Replaces the modules that the rewrite is for; returns their paths."""
-    paths = [path for path, module in model.named_modules() if path and rewrite.one(module) is not None]
+    paths = [path for path, module in model.named_modules() if path and one(module) is not None]
     if paths:
         _fold_batch_norms(model, inputs)
     for path in paths:
-        other = rewrite.one(model.get_submodule(path))
+        other = one(model.get_submodule(path))
         assert other is not None
         _put(model, path, other.eval())
     return paths
@@ -216,6 +249,18 @@ def _two_channels(module: Any) -> Any | None:
     return wide
 
 
+def _delegated(program: Any) -> tuple[Any, list[str]]:
+    from sme2_assets.models.graph_rewrites import delegate_refused
+
+    return delegate_refused(program)
+
+
+def _fused(program: Any) -> tuple[Any, list[str]]:
+    from sme2_assets.models.graph_rewrites import fuse_transposes
+
+    return fuse_transposes(program)
+
+
 REWRITES = {
     "linear": Rewrite(
         "1x1 convolutions as linear layers over the channels",
@@ -232,4 +277,9 @@ REWRITES = {
         "x = conv(torch.cat([x, torch.zeros_like(x)], dim=1))   # conv.weight with a second channel of zeros",
         _two_channels,
     ),
+    "delegated": Rewrite(
+        "operators that XNNPACK refuses, in a form that it takes or moved to where they split nothing",
+        graph=_delegated,
+    ),
+    "fused": Rewrite("transposes that cancel or merge, fused", graph=_fused),
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from sme2_assets.evidence.advice import LEAST_GAIN
 from sme2_assets.report import claims
 from sme2_assets.report.arms import verdict_of_arms
 from sme2_assets.report.document import Block, Grid, Section, Text
@@ -51,7 +52,7 @@ class Tried:
                 row["change"],
                 _share(row, base),
                 f"{row['on_unit']:.0f} of {row['matrix_operators']:.0f}",
-                *(f"{row[name]:,.0f}" for name in ("operators", "delegate_calls", "program_bytes")),
+                *(_count(row[name]) for name in (*_COUNTS, "program_bytes")),
                 "unknown" if pd.isna(row["worst_db"]) else f"{row['worst_db']:.1f} dB",
                 _speedup(self.times.get(row["change"])),
             ]
@@ -66,9 +67,10 @@ class Tried:
         return {"tried": rows, "times": json.loads(times.to_json(orient="records", date_format="iso"))}
 
 
+_COUNTS = ("operators", "delegate_calls", "outside")
 _HEADER = (
     *("change", "the model's MACs on the unit", "matrix operators on it", "operators", "delegate calls"),
-    *("program bytes", "worst output", "speed-up on hardware"),
+    *("outside delegates", "program bytes", "worst output", "speed-up on hardware"),
 )
 
 
@@ -91,9 +93,11 @@ def advice_section(warehouse: Warehouse, variant: str, pte_sha256: str) -> list[
     for row in tried.changes:
         if not row["recommended"]:
             continue
-        said = claims.GAIN.say(
-            variant=variant, change=row["change"], what=row["what"], least=row["least"], before=base["most"]
-        )
+        change = {"variant": variant, "change": row["change"], "what": row["what"]}
+        if row["gain"] is not None and row["gain"] > LEAST_GAIN:
+            said = claims.GAIN.say(**change, least=row["least"], before=base["most"])
+        else:
+            said = claims.FEWER.say(**change, **_counts(row), **_counts(base, "before_"))
         if row["change"] in tried.times:
             said += f" {verdict_of_arms(tried.times[row['change']])}"
         blocks.append(Text(f"{said} Code: {row['code']}" if row["code"] else said))
@@ -105,6 +109,15 @@ def advice_section(warehouse: Warehouse, variant: str, pte_sha256: str) -> list[
     if failed:
         blocks.append(Grid(TextTable.of(["change", "not measured because"], failed)))
     return [Section("What was tried", blocks)]
+
+
+def _count(value: Any) -> str:
+    """Advice of an earlier version lacks some."""
+    return "unknown" if pd.isna(value) else f"{value:,.0f}"
+
+
+def _counts(row: Any, prefix: str = "") -> dict[str, int]:
+    return {f"{prefix}{name}": int(row[name]) for name in _COUNTS}
 
 
 def _share(row: dict[Any, Any], base: pd.Series) -> str:

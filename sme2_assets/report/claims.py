@@ -377,8 +377,25 @@ GAIN = Claim(
     "FROM advice WHERE variant = $variant AND change = $change) "
     "AND (SELECT abs(most - $before) < 1e-9 FROM advice WHERE variant = $variant AND rank = 0)",
 )
+_COUNTED = (
+    "(SELECT delegate_calls = ${0}delegate_calls AND outside = ${0}outside AND operators = ${0}operators "
+    "AND {1} FROM advice WHERE variant = $variant AND {2})"
+)
+FEWER = Claim(
+    "With {change} ({what}) no less of the model is on the SME unit, and one inference takes "
+    "{delegate_calls} delegate calls, {outside} operators outside of delegates and {operators} operators in "
+    "all; as the model is, {before_delegate_calls}, {before_outside} and {before_operators}. "
+    "What that means for its time is not known from emulation.",
+    "SELECT "
+    + _COUNTED.format("", "what = $what AND recommended AND run_id IS NOT NULL", "change = $change")
+    + " AND "
+    + _COUNTED.format("before_", "run_id IS NOT NULL", "rank = 0")
+    + " AND (SELECT max(least) FILTER (change = $change) >= max(least) FILTER (rank = 0) IS NOT FALSE "
+    "FROM advice WHERE variant = $variant)",
+)
 NO_GAIN = Claim(
-    "Changes that were tried under emulation: {count}. None brings more of the model onto the SME unit.",
+    "Changes that were tried under emulation: {count}. None brings more of the model onto the SME unit, or "
+    "as much with fewer calls or operators.",
     "SELECT count(*) FILTER (run_id IS NOT NULL AND rank > 0) = $count AND NOT bool_or(recommended) "
     "FROM advice WHERE variant = $variant",
 )

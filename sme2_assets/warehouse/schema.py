@@ -695,11 +695,17 @@ ADVICE = Table(
         ),
         Column("most", "DOUBLE", "The same, at most: more than `least` if some operators are unknown."),
         Column("gain", "DOUBLE", "By how much that share grows at least; NULL where nothing is counted."),
-        Column("recommended", "BOOLEAN", "Whether it gains more than a percentage point."),
+        Column(
+            "recommended",
+            "BOOLEAN",
+            "Whether it gains more than a percentage point; or as much is on the unit, with fewer calls, or "
+            "as many and fewer operators.",
+        ),
         Column("matrix_operators", "INTEGER", "Convolutions and matrix products with the change."),
         Column("on_unit", "INTEGER", "Those of them on the SME unit."),
         Column("operators", "INTEGER", "All operators of one inference with the change."),
         Column("delegate_calls", "INTEGER", "Delegate calls in one inference with the change."),
+        Column("outside", "INTEGER", "Operators of the model that no delegate takes with the change."),
         Column("program_bytes", "BIGINT", "Size of the exported program."),
         Column("worst_db", "DOUBLE", "Worst output against the eager model, as in numerics."),
         Column("onto_unit", "VARCHAR[]", "Operators that come onto the unit, by module and line."),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sme2_assets.gate.advice import Candidate, Change, is_gain, moved, ranked
-from sme2_assets.gate.baseline import ModelFacts
+from sme2_assets.gate.baseline import ModelFacts, Outside
 from sme2_assets.gate.changes import diverging_module, first_changes, patterns_of, try_changes
 from sme2_assets.models.divergence import Divergence
 from sme2_assets.models.provenance import Origin
@@ -66,6 +66,31 @@ def test_work_that_a_change_adds_counts_for_nothing():
     assert not is_gain(BASE, inflated)
     lost = Candidate(CHANGE, facts(operator(1, macs=400)))
     assert lost.gain(BASE) == pytest.approx(-0.2)
+
+
+@pytest.mark.parametrize(
+    ("units", "given", "gains"),
+    [
+        (("on", "off"), {"delegate_calls": 1, "steps": 9}, True),
+        (("on", "off"), {"delegate_calls": 1, "steps": 30}, True),
+        (("on", "off"), {"steps": 9}, True),
+        (("on", "off"), {}, False),
+        # One call fewer, and two operators that no delegate takes any more.
+        (
+            ("on", "off"),
+            {"delegate_calls": 1, "outside": [Outside(operator="x", module="", reason="", count=2)]},
+            False,
+        ),
+        # Less on the unit, or not known to be as much; a larger program.
+        (("off", "off"), {"delegate_calls": 1}, False),
+        (("unknown", "off"), {"delegate_calls": 1}, False),
+        (("on", "off"), {"delegate_calls": 1, "program_bytes": 2000}, False),
+    ],
+)
+def test_fewer_calls_are_a_gain_where_nothing_is_lost(units: tuple, given: dict, gains: bool):
+    same = {"delegate_calls": 2, "steps": 20, "program_bytes": 1000, "outside": []}
+    base = facts(*BASE.operators, **same)
+    assert is_gain(base, tried(*units, **{**same, **given})) == gains
 
 
 modules = st.lists(st.sampled_from("abc01"), min_size=1, max_size=4).map(".".join)

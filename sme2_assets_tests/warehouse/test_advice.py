@@ -24,7 +24,9 @@ PROGRAM = OperatorRun([]).pte_sha256
 
 
 def change(name: str, least: float | None, **facts: object) -> TriedChange:
-    counts = dict.fromkeys(["matrix_operators", "on_unit", "operators", "delegate_calls", "program_bytes"], 1)
+    counts = dict.fromkeys(
+        ["matrix_operators", "on_unit", "operators", "delegate_calls", "outside", "program_bytes"], 1
+    )
     measured = {"run_id": f"run-{name}", "problem": None, **counts, **facts}
     gain = None if least is None else least - 0.5
     return TriedChange.model_validate(
@@ -79,7 +81,8 @@ def test_a_damaged_file_is_named_and_costs_only_itself(tmp_path: Path):
 def test_a_report_says_what_was_tried_and_no_more(tmp_path: Path):
     store = Store(tmp_path)
     warehouse = Warehouse(store.warehouse)
-    write(store, "gains-fp32", change("a", 0.9), change("b", 0.5))
+    fewer = change("c", 0.5, recommended=True, delegate_calls=0, operators=7)
+    write(store, "gains-fp32", change("a", 0.9), change("b", 0.5), fewer)
     write(store, "none-fp32", change("a", 0.5), change("b", None, run_id=None, problem="no"))
     write_advice(store, warehouse)
     warehouse.publish()
@@ -91,16 +94,20 @@ def test_a_report_says_what_was_tried_and_no_more(tmp_path: Path):
     assert [each.text for each in said] == [
         "With a (what a is) 90.0% of the model's multiply-accumulates are on the SME unit, as emulation "
         "shows; as the model is, 50.0% at most.",
-        "Changes that were tried under emulation: 1. None brings more of the model onto the SME unit.",
+        "With c (what c is) no less of the model is on the SME unit, and one inference takes 0 delegate "
+        "calls, 1 operators outside of delegates and 7 operators in all; as the model is, 1, 1 and 1. What "
+        "that means for its time is not known from emulation.",
+        "Changes that were tried under emulation: 1. None brings more of the model onto the SME unit, or as "
+        "much with fewer calls or operators.",
     ]
-    # The sentence and the table; and what was not measured.
-    assert (len(gains.blocks), len(none.blocks)) == (2, 3)
+    # The sentences and the table; and what was not measured.
+    assert (len(gains.blocks), len(none.blocks)) == (3, 3)
 
 
 def test_the_table_says_what_is_unknown(tmp_path: Path):
     store = Store(tmp_path)
     warehouse = Warehouse(store.warehouse)
-    unsure, uncounted = change("a", 0.9, most=1.0), change("b", None, worst_db=41.25)
+    unsure, uncounted = change("a", 0.9, most=1.0, outside=None), change("b", None, worst_db=41.25)
     write(
         store, "net-fp32", unsure, uncounted, change("c", 0.4), change("d", None, run_id=None, problem="no")
     )

@@ -32,7 +32,7 @@ class Tried(dg.Config):
     partitions_def=model_partitions,
     group_name="results",
     kinds={"duckdb"},
-    code_version="2",
+    code_version="3",
 )
 def advice(context: dg.AssetExecutionContext, config: Tried, lab: Lab) -> dg.MaterializeResult:
     """Table `advice`: which changes to a model bring more of its work onto the SME unit, from what ran.
@@ -51,7 +51,9 @@ def advice(context: dg.AssetExecutionContext, config: Tried, lab: Lab) -> dg.Mat
                 return Candidate(change, None, problem)
             try:
                 of_change = materialised(context, "etdump_traces", run_key(change.key, EMULATED), "run_id")
-                return Candidate(change, taken_of(lab.store, of_change).facts, run_id=of_change)
+                it = taken_of(lab.store, of_change)
+                code = "\n".join(filter(None, (change.code, *it.rewritten))) or None
+                return Candidate(change._replace(code=code), it.facts, run_id=of_change)
             except Sme2Error as error:
                 # It was never measured, or the program that was measured is gone.
                 context.log.info(f"{change.name} is left out: {error.what}")
@@ -66,7 +68,7 @@ def advice(context: dg.AssetExecutionContext, config: Tried, lab: Lab) -> dg.Mat
     return dg.MaterializeResult(
         metadata={
             "tried": len(tried),
-            "bring more onto the unit": [change.change for change in gains],
+            "recommended": [change.change for change in gains],
             "dagster/row_count": len(found.changes),
         },
         data_version=dg.DataVersion(sha256_of_text(found.to_json())[:16]),
