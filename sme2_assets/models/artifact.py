@@ -172,7 +172,7 @@ class ModelManifest:
     steps: int = 1
     changed_inputs: int = 0
     """How many inputs an inference changes in place; as changed, they come first among its outputs."""
-    state_bytes: int | None = 0
+    state_bytes: int | None = None
     """The size of the buffers that an inference changes; None if it is not known."""
     schema: int = field(default=SCHEMA)
 

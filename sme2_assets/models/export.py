@@ -126,7 +126,7 @@ class _Content:
     method: str = FORWARD
     steps: int = 1
     changed_inputs: int = 0
-    state_bytes: int | None = 0
+    state_bytes: int | None = None
     rankings: Mapping[int, Ranking] = field(default_factory=dict)
     beside: Mapping[str, Path] = field(default_factory=dict)
     """Files that the program needs to run, by name in the export: weights, kernels."""
@@ -348,7 +348,6 @@ def _existing(spec: ModelSpec, progress: Progress) -> _Content:
         tolerance=Tolerance("sqnr_db", -IDENTICAL_SQNR_DB),
         method=spec.method,
         steps=facts.steps,
-        state_bytes=None if facts.steps > 1 else 0,
         beside=_beside(spec),
     )
 

@@ -43,7 +43,7 @@ class Phase:
 
 def phase_of(manifest: ModelManifest) -> Phase | None:
     """The phase of a program that returns logits, and a cache or keeps it itself; None for any other."""
-    if manifest.state_bytes == 0:
+    if manifest.steps == 1:
         return _phase_with_cache(manifest)
     return None if manifest.state_bytes is None else _phase_with_state(manifest, manifest.state_bytes)
 

@@ -15,9 +15,14 @@ CACHE = [1, 2, 32, 16]
 
 
 def manifest(
-    inputs: list[tuple[str, list[int]]], outputs: list[tuple[str, list[int]]], state_bytes: int | None = 0
+    inputs: list[tuple[str, list[int]]],
+    outputs: list[tuple[str, list[int]]],
+    *,
+    steps: int = 1,
+    state_bytes: int | None = None,
 ) -> Any:
     return SimpleNamespace(
+        steps=steps,
         state_bytes=state_bytes,
         inputs=[TensorFacts("i", dtype, shape) for dtype, shape in inputs],
         outputs=[TensorFacts("o", dtype, shape) for dtype, shape in outputs],
@@ -37,11 +42,14 @@ def test_prefill_is_pp_and_decode_is_tg_with_the_bytes_of_the_cache(dtype: str, 
 
 def test_a_program_that_keeps_its_cache_has_phases_too() -> None:
     logits = [("float32", [1, 100])] * 3
-    prefill, decode = manifest([("int64", [1, 8])], logits, 4096), manifest([("int64", [1, 1])], logits, 4096)
-    assert phase_of(prefill) == Phase("pp8", 8, 4096, 1_000_000)
-    assert phase_of(decode) == Phase("tg1", 1, 4096, 1_000_000)
-    assert phase_of(manifest([("float32", [1, 8])], logits, 4)) is None, "a counter, or the like"
-    assert phase_of(manifest([("int64", [1, 8])], logits, None)) is None, "nothing is known of its state"
+
+    def phase(kind: str, tokens: int, state_bytes: int | None) -> Phase | None:
+        return phase_of(manifest([(kind, [1, tokens])], logits, steps=3, state_bytes=state_bytes))
+
+    assert phase("int64", 8, 4096) == Phase("pp8", 8, 4096, 1_000_000)
+    assert phase("int64", 1, 4096) == Phase("tg1", 1, 4096, 1_000_000)
+    assert phase("float32", 8, 4) is None, "a counter, or the like"
+    assert phase("int64", 8, None) is None, "nothing is known of its state"
 
 
 @pytest.mark.parametrize(
