@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -106,28 +108,36 @@ def postgres(packages: Path, folder: Path) -> Iterator[str]:
     """A PostgreSQL with an empty database; gives its address."""
     [programs] = packages.glob("usr/lib/postgresql/*/bin")
     user = pwd.getpwnam(NOBODY).pw_uid if os.geteuid() == 0 else None
-    home, port = folder / "postgres", free_port()
-    home.mkdir()
+    port = free_port()
+    # Not below pytest's own folder, from which each start of pytest takes the rights of others.
+    home = Path(tempfile.mkdtemp(prefix="sme2-postgres-"))
     if user is not None:
         os.chown(home, user, user)
+        for above in home.parents:
+            # Its user has to get there: rights are added where they lack, and none are taken away.
+            if above.stat().st_mode & 0o055 != 0o055:
+                above.chmod(above.stat().st_mode | 0o055)
     environment = {
         "PATH": "/usr/bin:/bin",
         "LC_ALL": "C.UTF-8",
         "LD_LIBRARY_PATH": str(libraries_the_host_lacks(packages)),
     }
-    made = subprocess.run(
-        [programs / "initdb", "--auth=trust", "--username=lab", "--no-sync", "-D", home / "data"],
-        env=environment,
-        user=user,
-        group=user,
-        cwd="/",
-        capture_output=True,
-        text=True,
-    )
-    assert made.returncode == 0, made.stderr
     words = [programs / "postgres", "-D", home / "data", "-p", str(port), "-h", "127.0.0.1", "-k", "", "-F"]
-    with server(words, port, folder / "postgres.log", environment, user):
-        yield f"postgresql://lab@127.0.0.1:{port}/postgres"
+    try:
+        made = subprocess.run(
+            [programs / "initdb", "--auth=trust", "--username=lab", "--no-sync", "-D", home / "data"],
+            env=environment,
+            user=user,
+            group=user,
+            cwd="/",
+            capture_output=True,
+            text=True,
+        )
+        assert made.returncode == 0, made.stderr
+        with server(words, port, folder / "postgres.log", environment, user):
+            yield f"postgresql://lab@127.0.0.1:{port}/postgres"
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
 
 
 @contextlib.contextmanager

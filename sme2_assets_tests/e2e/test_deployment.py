@@ -142,10 +142,6 @@ def deployment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Deployment]:
     """Everything but the processes of Dagster and the workers."""
-    for folder in (tmp_path, *tmp_path.parents):
-        # PostgreSQL's user has to get there: rights are added where they lack, and none are taken away.
-        if folder.stat().st_mode & 0o055 != 0o055:
-            folder.chmod(folder.stat().st_mode | 0o055)
     for variant in VARIANTS:
         # What the workers would make one after the other; named by content, so they take what is there.
         exported(variant)
