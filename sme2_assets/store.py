@@ -120,15 +120,6 @@ class Store:
         pointer = self._pointer(kind, key)
         return pointer.read_text().strip() if pointer.is_file() else None
 
-    def require_current(self, kind: str, key: str, asset: str) -> str:
-        value = self.current(kind, key)
-        if value is None:
-            raise Sme2Error(
-                f"There is no {kind} for {key!r} yet.",
-                f"Materialise {asset} for this partition first, or run `sme2 profile`, which does all steps.",
-            )
-        return value
-
     def _pointer(self, kind: str, key: str) -> Path:
         return self.root / "current" / safe_name(kind) / safe_name(key)
 

@@ -134,12 +134,6 @@ def test_the_current_thing_is_the_last_one_set(tmp_path: Path):
     store.set_current("run", "toy.linux", "r2")
     store.set_current("run", "other.linux", "r3")
     assert store.current("run", "toy.linux") == "r2"
-    assert store.require_current("run", "toy.linux", "etdump_traces") == "r2"
-
-
-def test_what_is_missing_is_named_with_the_asset_that_makes_it(tmp_path: Path):
-    with pytest.raises(Sme2Error, match=r"no run for 'toy.linux' yet(?s:.*)Materialise etdump_traces"):
-        Store(tmp_path).require_current("run", "toy.linux", "etdump_traces")
 
 
 def test_hashes_are_sha256(tmp_path: Path):

@@ -5,11 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
-from pydantic import ValidationError
-
 from sme2_assets.errors import RunnerError
-from sme2_assets.evidence.documents import first_fault
-from sme2_assets.evidence.result import CpuFacts
 
 _REPORT = "This is a defect: please report it with the log."
 # ExecuTorch checks less of a program than it relies on.
@@ -71,17 +67,6 @@ _FIRST_LINES, _LAST_LINES = 5, 3
 # ExecuTorch's log lines below error level: "I 00:00:00.000704 executorch:...", and those that only list the
 # arguments of an operator.
 _CHATTER = re.compile(r"(?:[DI] \d\d:\d\d:\d\d\.\d+ executorch:|.*\barg \d+ with type id \d+)")
-
-
-def read_cpu_facts(text: str) -> CpuFacts:
-    """What `sme2_runner --cpu` prints."""
-    try:
-        return CpuFacts.model_validate_json(text)
-    except ValidationError as error:
-        raise RunnerError(
-            f"The runner's answer to --cpu is not valid: {first_fault(error)}.",
-            "Build the runner again.",
-        ) from error
 
 
 def runner_failure(returncode: int, stderr: str) -> RunnerError:

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from sme2_assets.errors import BuildError
+from sme2_assets.evidence.result import CpuFacts
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner import sdk
 from sme2_assets.runner.build import RunnerBinary, load_runner
 from sme2_assets.runner.bundle import build_bundle, host_is_target
-from sme2_assets.runner.failures import read_cpu_facts
 from sme2_assets.runner.recording import write_samples
 from sme2_assets.targets import Program
 from sme2_assets.targets.elf import AARCH64, read_needs
@@ -166,7 +166,7 @@ def test_the_emulated_platform_of_an_x86_64_host_takes_a_bundle(
     assert target.facts().arch == "aarch64"
     with target.workspace() as workspace:
         done = workspace.run([*workspace.install(cross_bundle.program), "--cpu"], {}, timeout_s=600)
-    assert read_cpu_facts(done.stdout).sme2_usable
+    assert CpuFacts.model_validate_json(done.stdout).sme2_usable
 
 
 def _assert_same_outputs(bundled: Path, native: Path) -> None:

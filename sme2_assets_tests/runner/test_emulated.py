@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from sme2_assets.evidence.result import CpuFacts
-from sme2_assets.runner.failures import read_cpu_facts
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Emulated:
         )
 
     def cpu(self, sme2: str) -> CpuFacts:
-        return read_cpu_facts(self.run("--cpu", sme2=sme2).stdout)
+        return CpuFacts.model_validate_json(self.run("--cpu", sme2=sme2).stdout)
 
 
 @pytest.fixture
