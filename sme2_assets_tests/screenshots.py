@@ -72,7 +72,7 @@ def _terminal(browser: Browser, data: Path, words: list[str], columns: int = 110
     said = said_on_terminal(command, columns, "xterm-256color")
     console = Console(record=True, width=columns, file=io.StringIO())
     console.print(Text.from_ansi(f"$ sme2 {' '.join(words)}\n\n" + said.replace("\r\n", "\n").rstrip()))
-    page = browser.new_page(viewport=LAPTOP)  # type: ignore[arg-type]
+    page = browser.new_page(viewport=LAPTOP, device_scale_factor=0.8)  # type: ignore[arg-type]
     page.set_content(console.export_svg(title="sme2"))
     page.locator("svg").screenshot(path=IMAGES / "terminal.png")
 
@@ -85,7 +85,7 @@ def _ui(browser: Browser, data: Path) -> None:
     command = [sys.executable, "-m", "sme2_assets.cli", "--data", str(data), "dev", "--port", str(port)]
     with subprocess.Popen(command, start_new_session=True) as process:
         try:
-            page = browser.new_page(viewport={"width": 1600, "height": 900})
+            page = browser.new_page(viewport={"width": 1500, "height": 660})
             deadline = time.monotonic() + 300
             while time.monotonic() < deadline:
                 try:
