@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Operators listed for each change; --json has all.
 _MOST_PLACES = 6
 # What a change can spare that brings nothing onto the unit.
-_COUNTS = ("delegate_calls", "outside", "operators")
+_COUNTS = {"delegate_calls": "delegate calls", "outside": "operators outside", "operators": "in all"}
 
 
 @click.command()
@@ -69,26 +69,26 @@ def advise(
 
 
 def _show(model: str, tried: Tried) -> None:
+    from sme2_assets.evidence.advice import LEAST_GAIN
     from sme2_assets.report.terminal import print_table
 
     print_table(out, tried.table())
     base = tried.rows.iloc[0]
     gaining = [row for row in tried.changes if row["recommended"]]
     if not gaining:
-        say(f"No change that was tried brings more of {model} onto the SME unit, or needs fewer calls.")
+        say(f"No change to {model} that was tried is recommended: docs/advise.md says what that takes.")
     for row in gaining:
         say(f"\n{row['change']}: {row['what']}", "bold")
         for line in (row["code"] or "").splitlines():
             say(f"  {line}")
-        places = list(row["onto_unit"])
-        if not places:
-            told = [f"{name.replace('_', ' ')} {base[name]:.0f} to {row[name]:.0f}" for name in _COUNTS]
-            say(f"  as much on the unit; {', '.join(told)}; its time is not known from emulation")
-            continue
-        more = f", and {len(places) - _MOST_PLACES} more" if len(places) > _MOST_PLACES else ""
-        say(f"  onto the unit: {', '.join(places[:_MOST_PLACES])}{more}")
+        if row["gain"] is None or row["gain"] <= LEAST_GAIN:
+            told = [f"{words} {base[name]:.0f} to {row[name]:.0f}" for name, words in _COUNTS.items()]
+            say(f"  no less on the unit; {', '.join(told)}; its time is not known from emulation")
+        if places := list(row["onto_unit"]):
+            more = f", and {len(places) - _MOST_PLACES} more" if len(places) > _MOST_PLACES else ""
+            say(f"  onto the unit: {', '.join(places[:_MOST_PLACES])}{more}")
     for row in tried.changes:
         if row["problem"]:
             say(f"{row['change']} ({row['what']}) was not measured: {row['problem']}", "dim")
         elif not row["recommended"]:
-            say(f"{row['change']} ({row['what']}) was tried, and gains nothing", "dim")
+            say(f"{row['change']} ({row['what']}) was tried, and is not recommended", "dim")

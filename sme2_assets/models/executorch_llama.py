@@ -53,12 +53,12 @@ class Llama:
         self,
         *,
         part: str = PREFILL,
-        layers: int = 2,
-        hidden: int = 128,
-        heads: int = 4,
-        sequence: int = 32,
-        context: int = 64,
-        vocabulary: int = 1000,
+        layers: int,
+        hidden: int,
+        heads: int,
+        sequence: int,
+        context: int,
+        vocabulary: int,
     ) -> None:
         if min(layers, hidden, heads, sequence, vocabulary) < 1 or hidden % (2 * heads):
             raise ExportError(

@@ -382,10 +382,10 @@ _COUNTED = (
     "AND {1} FROM advice WHERE variant = $variant AND {2})"
 )
 FEWER = Claim(
-    "With {change} ({what}) no less of the model is on the SME unit, and one inference takes "
-    "{delegate_calls} delegate calls, {outside} operators outside of delegates and {operators} operators in "
-    "all; as the model is, {before_delegate_calls}, {before_outside} and {before_operators}. "
-    "What that means for its time is not known from emulation.",
+    "With {change} ({what}) no less of the model is on the SME unit. In one inference, delegate calls: "
+    "{before_delegate_calls} to {delegate_calls}, operators outside of delegates: {before_outside} to "
+    "{outside}, operators in all: {before_operators} to {operators}. What that means for its time is not "
+    "known from emulation.",
     "SELECT "
     + _COUNTED.format("", "what = $what AND recommended AND run_id IS NOT NULL", "change = $change")
     + " AND "
@@ -394,8 +394,8 @@ FEWER = Claim(
     "FROM advice WHERE variant = $variant)",
 )
 NO_GAIN = Claim(
-    "Changes that were tried under emulation: {count}. None brings more of the model onto the SME unit, or "
-    "as much with fewer calls or operators.",
+    "Changes that were tried under emulation: {count}. None is recommended: that takes more of the model "
+    "on the SME unit; or no less, with fewer calls or operators, in a program of about the same size.",
     "SELECT count(*) FILTER (run_id IS NOT NULL AND rank > 0) = $count AND NOT bool_or(recommended) "
     "FROM advice WHERE variant = $variant",
 )

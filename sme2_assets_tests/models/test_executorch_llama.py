@@ -82,4 +82,4 @@ def test_the_program_keeps_its_cache_and_its_position() -> None:
 )
 def test_sizes_that_do_not_fit_are_refused(sizes: dict[str, int], message: str) -> None:
     with pytest.raises(ExportError, match=message):
-        Llama(**sizes)
+        Llama(**{**SIZES, **sizes})

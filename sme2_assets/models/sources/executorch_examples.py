@@ -110,7 +110,7 @@ def _llama(module: str) -> ModelSpec:
 def _build_llama(**options: OptionValue) -> EagerModel:
     from sme2_assets.models.executorch_llama import Llama
 
-    return Llama(**options)  # type: ignore[arg-type]
+    return Llama(**{**_LLAMA_SIZES, **options})  # type: ignore[arg-type]
 
 
 def _build(name: str, module: str, cls: str) -> EagerModel:
