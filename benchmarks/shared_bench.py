@@ -14,20 +14,25 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.etdump_bench import Table, progress
-from benchmarks.growth_bench import copies_of, timed
-from benchmarks.made.run_folder import MadeRun, ingest
+from benchmarks.growth_bench import best_of
+from benchmarks.made.history import History
+from benchmarks.made.run_folder import MadeRun
 from sme2_assets.evidence.shared import VARIABLE, SharedRun, SharedSession, SharedStore
 from sme2_assets.store import Store
 from sme2_assets.warehouse.shared import CURRENT, publish_shared
-from sme2_assets.warehouse.store import Warehouse
 
+T = TypeVar("T")
 METHODS = ("exists", "cat_file", "get_file", "put_file", "pipe_file", "mv", "rm_file")
 
 
 def silent(_: str) -> None: ...
+
+
+def timed(work: Callable[[], T]) -> tuple[float, T]:
+    return best_of(work, 1)
 
 
 def counting(shared: SharedStore) -> Counter[str]:
@@ -85,14 +90,13 @@ def row(folder: Path, runs: int) -> list[str]:
 
 
 def published(folder: Path, runs: int) -> list[str]:
-    """One more run, published to the store after so many others."""
+    """One more session, published to the store after so many others."""
     store = Store(folder / f"lab{runs}")
-    warehouse, run = Warehouse(store.warehouse), MadeRun()
-    ingest(warehouse, run.write(store.runs))
-    copies_of(warehouse, run, [f"{run.run_id}-{number:06d}" for number in range(runs - 1)])
+    history = History(store.root)
+    history.grow_to(runs)
     publish_shared(store, silent)
-    copies_of(warehouse, run, [f"{run.run_id}-one-more"])
-    local_s, _ = timed(warehouse.publish)
+    history.add_session()
+    local_s, _ = timed(history.warehouse.publish)
     shared = SharedStore.of(store)
     assert shared is not None
     counts = counting(shared)

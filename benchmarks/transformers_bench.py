@@ -138,9 +138,14 @@ def _stages(name: str, target: Target, runner: RunnerBinary) -> Iterator[dict[st
         program = lower_program(exported, inputs, progress)
         yield {"delegated": program.delegation.delegated_share}
         given = [input_array(value) for value in program.inputs]
-        outputs = _run(target, runner, bytes(program.executorch.buffer), given)
-        expected = [tensor_array(value) for value in built.expected]
-        agreements = compare_outputs(expected, outputs, classifier=built.is_classifier)
+        reference, changed = built.reference, program.changed_inputs
+        outputs = _run(target, runner, bytes(program.executorch.buffer), given, steps=len(reference.outputs))
+        agreements = compare_outputs(
+            [tensor_array(value) for value in reference.expected(changed)],
+            outputs,
+            classifier=built.is_classifier,
+            rankings={len(changed) + index: ranking for index, ranking in reference.rankings.items()},
+        )
     worst = worst_agreement(agreements)
     assert worst is not None
     fault = first_fault(agreements, built.minimum_sqnr_db, exact=True)
@@ -151,7 +156,9 @@ def _stages(name: str, target: Target, runner: RunnerBinary) -> Iterator[dict[st
     }
 
 
-def _run(target: Target, runner: RunnerBinary, program: bytes, inputs: list[np.ndarray]) -> list[np.ndarray]:
+def _run(
+    target: Target, runner: RunnerBinary, program: bytes, inputs: list[np.ndarray], steps: int
+) -> list[np.ndarray]:
     with target.workspace() as workspace:
         path = Path(workspace.path("model.pte"))
         path.write_bytes(program)
@@ -161,6 +168,7 @@ def _run(target: Target, runner: RunnerBinary, program: bytes, inputs: list[np.n
             np.save(file, array)
             command += ["--input", str(file)]
         command += ["--pass", "latency", "--threads", "1", "--warmup", "0", "--iterations", "1"]
+        command += ["--steps", str(steps)] if steps > 1 else []
         command += ["--result", workspace.path("result.json"), "--outputs", workspace.path("outputs")]
         done = workspace.run(command, {"SME2_RUNNER_SME2": "on"}, 300.0)
         if done.returncode != 0:

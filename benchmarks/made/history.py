@@ -41,20 +41,16 @@ class History:
         self._connection = duckdb.connect()
         self.runs = 0
         self._sessions = 0
-        shape = {"depth": depth, "rounds": rounds, "iterations": iterations}
-        pair = [MadeRun(sme2=sme2, **shape) for sme2 in ("off", "on")]
-        emulated = [
-            MadeRun(
-                sme2=sme2,
-                platform="emulated",
-                fidelity="emulated",
-                session_id="20260102T000000-bbbbbb",
-                **shape,
-            )
-            for sme2 in ("off", "on")
+        measured = MadeRun(depth=depth, rounds=rounds, iterations=iterations)
+        emulated = replace(
+            measured, platform="emulated", fidelity="emulated", session_id="20260102T000000-bbbbbb"
+        )
+        alone = replace(measured, session_id="20260103T000000-cccccc", paired=False)
+        kinds = [
+            *([replace(run, sme2=sme2) for sme2 in ("off", "on")] for run in (measured, emulated)),
+            [alone],
         ]
-        alone = [MadeRun(session_id="20260103T000000-cccccc", paired=False, **shape)]
-        self._kinds = [self._template(folder / "runs", arms) for arms in (pair, emulated, alone)]
+        self._kinds = [self._template(folder / "runs", arms) for arms in kinds]
         self.evidence = folder / "runs"
 
     def _template(self, runs: Path, arms: list[MadeRun]) -> _Template:

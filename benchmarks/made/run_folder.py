@@ -17,6 +17,7 @@ from benchmarks.made.traces import Delegate, Portable, inference, trace_bytes
 from sme2_assets.analysis.timeline import execute_durations
 from sme2_assets.etdump import read_etdump
 from sme2_assets.evidence import operators
+from sme2_assets.evidence.device import Fidelity
 from sme2_assets.evidence.folder import LOG_FILE
 from sme2_assets.evidence.manifest import Context, Identity, Info, Manifest, Moment, Process
 from sme2_assets.evidence.operators import OPERATORS_FILE
@@ -115,7 +116,7 @@ class MadeRun:
     sequence: int = 0
     variant: str = "toy_cnn-fp32"
     platform: str = "linux"
-    fidelity: str = "hardware"
+    fidelity: Fidelity = "hardware"
     device: str = "a-cpu-0a1b2c"
     arch: str = "aarch64"
     threads: int = 1
