@@ -108,6 +108,21 @@ def test_what_has_no_effect_or_cannot_be_is_refused_by_name(name: str, complaint
         model_spec(name).build()
 
 
+def test_a_mixture_of_experts_lowers_and_computes_what_its_own_loop_over_experts_does() -> None:
+    made = built("hf:mixtral@layers=1")
+    network, inputs = made.get_eager_model(), made.get_example_inputs()
+    with torch.no_grad():
+        exported = network(*inputs)
+        network.network.set_experts_implementation("eager")
+        looped = network(*inputs)
+    torch.testing.assert_close(exported, looped)
+    progress = Progress("mixtral", lambda _: None)
+    program, flat = export_program(
+        build_model(model_spec("hf:mixtral@layers=1"), "fp32", progress), "fp32", progress
+    )
+    assert lower_program(program, flat, progress).operators.delegated
+
+
 def test_faded_and_exploding_weights_are_scaled_by_what_goes_into_them() -> None:
     for factor in (0.0, 1e-12, 1e12):
         network = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).eval()

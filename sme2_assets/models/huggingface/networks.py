@@ -63,7 +63,7 @@ def _running(cls: Any, config: Any, kind: ModelType, sizes: Sizes) -> Network:
         parameters = sum(it.numel() for it in cls(config).parameters())
     if parameters > LARGEST_PARAMETERS:
         raise ValueError(f"{parameters / 1e6:,.0f} million parameters are too many")
-    module = cls(config).eval()
+    module = _exportable(cls(config))
     inputs, outputs = accepted_inputs(module, sizes)
     return Network(_with_plain_scale(module, inputs, outputs), inputs, {})
 
@@ -111,7 +111,17 @@ def network_of_folder(kind: ModelType, folder: Path, sizes: Sizes) -> Network:
                 f"{', '.join(sorted(it if isinstance(it, str) else it[0] for it in found[what])[:3])}",
                 "take config.json and weights from the same snapshot",
             )
-    return Network(module.eval(), accepted_inputs(module, sizes)[0], {})
+    return Network(_exportable(module), accepted_inputs(module, sizes)[0], {})
+
+
+def _exportable(module: Any) -> Any:
+    """The network in a form that can be exported.
+
+    By default, the tokens of each expert are counted with an operator that ExecuTorch does not have. In this
+    form, each token takes the weights of its experts.
+    """
+    module.set_experts_implementation("batched_mm")
+    return module.eval()
 
 
 def part_of(kind: ModelType, whole: Network, part: str, sizes: Sizes) -> Network:
