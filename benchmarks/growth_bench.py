@@ -15,6 +15,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -49,6 +50,12 @@ def best_of(work: Callable[[], T], repeat: int = REPEAT) -> tuple[float, T]:
     return min(taken), result
 
 
+def ask(warehouse: Warehouse, sql: str, parameters: list[object] | None = None) -> pd.DataFrame:
+    """Past the answers that `Warehouse.query` remembers."""
+    with warehouse.connect() as connection:
+        return connection.execute(sql, parameters or []).df()
+
+
 def questions() -> dict[str, str]:
     """Those of docs/questions.md, by their number."""
     page = CHECKOUT / "docs" / "questions.md"
@@ -65,16 +72,16 @@ def row(history: History, runs: int) -> list[str]:
     for _ in range(REPEAT):
         newest = history.add_session()[-1]
         published.append(best_of(warehouse.publish, 1)[0])
-    asked = {number: best_of(lambda sql=sql: warehouse.query(sql))[0] for number, sql in questions().items()}
+    asked = {number: best_of(partial(ask, warehouse, sql))[0] for number, sql in questions().items()}
     slowest = max(asked, key=lambda number: asked[number])
-    missed, _ = best_of(lambda: warehouse.query("FROM missed_sme2 WHERE run_id = ?", [newest]))
+    missed, _ = best_of(lambda: ask(warehouse, "FROM missed_sme2 WHERE run_id = ?", [newest]))
     files = warehouse.query("SELECT count(*) AS n FROM publishing.files WHERE table_name = 'timeline'")["n"]
     return [
         f"{history.runs:,}",
         f"{min(published) * 1e3:.0f}",
-        f"{best_of(lambda: warehouse.query(ONE_RUN, [newest]))[0] * 1e3:.0f}",
+        f"{best_of(lambda: ask(warehouse, ONE_RUN, [newest]))[0] * 1e3:.0f}",
         f"{missed * 1e3:.0f}",
-        f"{best_of(lambda: warehouse.query(TOTALS))[0] * 1e3:.0f}",
+        f"{best_of(lambda: ask(warehouse, TOTALS))[0] * 1e3:.0f}",
         f"{asked[slowest] * 1e3:.0f} (question {slowest})",
         f"{warehouse.link.stat().st_size / 1e6:.0f}",
         f"{int(files.iloc[0])}",
@@ -105,8 +112,8 @@ def peers(warehouse: Warehouse, folder: Path) -> Table:
     ours = f"SELECT category, sum(total_ns)::BIGINT AS ns FROM category_times WHERE run_id IN ({listed}) "
     ways: dict[str, tuple[Callable[[], object], Callable[[], pd.DataFrame]]] = {
         "warehouse": (
-            lambda: warehouse.query(ONE_RUN, [one]),
-            lambda: warehouse.query(ours + "GROUP BY category ORDER BY category"),
+            lambda: ask(warehouse, ONE_RUN, [one]),
+            lambda: ask(warehouse, ours + "GROUP BY category ORDER BY category"),
         ),
         "SQLite": (
             lambda: pd.read_sql(ONE_RUN, database, params=[one]),

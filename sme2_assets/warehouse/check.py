@@ -14,9 +14,9 @@ from sme2_assets.evidence.folder import (
     open_verified,
     run_folders,
 )
-from sme2_assets.store import Store, sha256_of_file
+from sme2_assets.store import Store
 from sme2_assets.warehouse.commits import COMMITS, damaged_commits, require_commits
-from sme2_assets.warehouse.publish import hash_in_name
+from sme2_assets.warehouse.publish import is_undamaged
 from sme2_assets.warehouse.rebuild import Log, damaged_files, runs_in_no_table
 from sme2_assets.warehouse.store import Warehouse
 
@@ -42,7 +42,7 @@ def check_store(store: Store, log: Log) -> Iterator[Finding]:
     # Files of earlier releases have no hash in their names.
     published = [path for path in warehouse.published() if path.stem.count("-") == 2]
     log(f"looking at {len(published)} published files")
-    broken = [path for path in published if sha256_of_file(path)[:16] != hash_in_name(path)]
+    broken = [path for path in published if not is_undamaged(path)]
     for path in broken:
         if path == published[-1]:
             yield Finding(_said(path), "Run `sme2 warehouse sync`: it publishes the tables again.")

@@ -11,6 +11,7 @@ import hashlib
 import shutil
 import tempfile
 import uuid
+import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
@@ -94,7 +95,7 @@ def build(
     instance: duckdb.DuckDBPyConnection,
     path: Path,
     folder: Path,
-    previous: Path | None,
+    previous: Published | None,
     publication: int,
     kept: int,
     complete: Callable[[], None],
@@ -103,7 +104,7 @@ def build(
 
     `complete` adds what older releases did not write; it is called when everything is made from scratch.
     """
-    commits = _continued(instance, path, previous, folder) if previous is not None else None
+    commits = _continued(path, previous, folder) if previous is not None else None
     if commits is None:
         complete()
         path.write_bytes(_without_rows(_fingerprint()))
@@ -205,13 +206,65 @@ def _stored(
     return {file.part: file for file in files}
 
 
-def is_current(connection: duckdb.DuckDBPyConnection, folder: Path) -> bool:
-    """Whether the attached file is what this code would publish here: not by other code, and not moved."""
-    try:
-        row = connection.execute("SELECT fingerprint, folder FROM publishing.layout").fetchone()
-    except duckdb.Error:
-        return False
-    return row == (_fingerprint(), str(folder))
+@dataclass(frozen=True)
+class Published:
+    """What a published file says about itself."""
+
+    path: Path
+    fingerprint: str
+    last_commit: str | None
+    folder: str
+
+    @classmethod
+    def read(cls, instance: duckdb.DuckDBPyConnection, path: Path) -> Published | None:
+        """None if it was made by another version of DuckDB, is damaged, or is open for writing here."""
+        try:
+            with attached(instance, path, "(READ_ONLY)") as connection:
+                return cls.opened(connection, path)
+        except duckdb.Error:
+            return None
+
+    @classmethod
+    def opened(cls, connection: duckdb.DuckDBPyConnection, path: Path) -> Published | None:
+        """The same of a file that a connection uses."""
+        try:
+            row = connection.execute(
+                "SELECT fingerprint, last_commit, folder FROM publishing.layout"
+            ).fetchone()
+        except duckdb.Error:
+            return None
+        return cls(path, *row) if row is not None else None
+
+    def is_current(self, folder: Path) -> bool:
+        """Whether it is what this code would publish here: not by other code, and not moved."""
+        return (self.fingerprint, self.folder) == (_fingerprint(), str(folder))
+
+    def is_copied_whole(self, copy: Path) -> bool:
+        return _ends_with_checksum(self.path, copy)
+
+
+def name_of_published(number: int, path: Path) -> str:
+    return f"warehouse-{number:06d}-{_checksum(path)}.duckdb"
+
+
+def is_undamaged(published: Path) -> bool:
+    """Whether a published file is what was written: its name ends with its checksum."""
+    return _ends_with_checksum(published, published)
+
+
+def _ends_with_checksum(published: Path, content: Path) -> bool:
+    said = published.stem.rpartition("-")[2]
+    # Earlier releases had the start of a SHA-256.
+    return said == (sha256_of_file(content)[:16] if len(said) == 16 else _checksum(content))
+
+
+def _checksum(path: Path) -> str:
+    """Finds damage, which no hash against forgery has to: that would take most of the time of publishing."""
+    checksum = 0
+    with path.open("rb") as handle:
+        while chunk := handle.read(1 << 20):
+            checksum = zlib.crc32(chunk, checksum)
+    return f"{checksum:08x}"
 
 
 def _fingerprint() -> str:
@@ -236,26 +289,17 @@ def _without_rows(fingerprint: str) -> bytes:
         return path.read_bytes()
 
 
-def _continued(
-    instance: duckdb.DuckDBPyConnection, path: Path, previous: Path, folder: Path
-) -> list[Commit] | None:
+def _continued(path: Path, previous: Published, folder: Path) -> list[Commit] | None:
     """The commits after the previous file, of which `path` is now a copy; None if it cannot be continued."""
-    try:
-        shutil.copyfile(previous, path)
-        # Damage to the previous file must not carry over into this one.
-        if sha256_of_file(path)[:16] != hash_in_name(previous):
-            return None
-        with attached(instance, path, "(READ_ONLY)") as connection:
-            row = connection.execute("SELECT fingerprint, last_commit FROM publishing.layout").fetchone()
-        return commits_after(folder, row[1]) if row is not None and row[0] == _fingerprint() else None
-    except (duckdb.Error, OSError):
-        # Another version's, damaged, or not ours: nothing is lost, the Parquet files have all of it.
+    if previous.fingerprint != _fingerprint():
         return None
-
-
-def hash_in_name(published: Path) -> str:
-    """The start of an undamaged file's hash, from its name warehouse-<number>-<hash>.duckdb."""
-    return published.stem.rpartition("-")[2]
+    try:
+        shutil.copyfile(previous.path, path)
+    except OSError:
+        # Nothing is lost: the Parquet files have all of it.
+        return None
+    # Damage to the previous file must not carry over into this one.
+    return commits_after(folder, previous.last_commit) if previous.is_copied_whole(path) else None
 
 
 def _last_commit(connection: duckdb.DuckDBPyConnection) -> str | None:

@@ -38,7 +38,7 @@ from sme2_assets.warehouse.commits import (
     require_commits,
 )
 from sme2_assets.warehouse.merge import MERGE_AT, merge_runs
-from sme2_assets.warehouse.publish import attached, build, hash_in_name, is_current
+from sme2_assets.warehouse.publish import Published, build, is_undamaged, name_of_published
 from sme2_assets.warehouse.schema import RUN_ID, RUNS, TABLES, Column, Table
 from sme2_assets.warehouse.sql import literal, quoted, rows_of_files, typed
 from sme2_assets.warehouse.summaries import made, summary_tables
@@ -53,6 +53,9 @@ Rows: TypeAlias = "tuple[Table, pd.DataFrame, Mapping[str, str]]"
 SNAPSHOTS_KEPT = 5
 # Answers that are kept of the snapshot that is open, and how many values one may have at most.
 ANSWERS_KEPT, MOST_VALUES_KEPT = 256, 20_000
+# Rows per group of a Parquet file. The files of many runs have larger ones: to find a run, a query reads what
+# each of them says about its groups.
+ROW_GROUP, MERGED_ROW_GROUP = 122_880, 1_048_576
 # No write takes this long: what is older in the staging folder belongs to a writer that was killed.
 STAGING_LIFETIME_S = 24 * 3600
 
@@ -192,7 +195,8 @@ class Warehouse:
         with _scratch().cursor() as connection:
             connection.register("members", pd.DataFrame({RUN_ID.name: list(runs)}, dtype="str"))
             rows = f"FROM ({rows_of_files(table, self.tables, files)}) SEMI JOIN members USING (run_id)"
-            return self._file(connection, table, rows, f"{table.name}/{GROUP}={group}", table.all_columns)
+            part = f"{table.name}/{GROUP}={group}"
+            return self._file(connection, table, rows, part, table.all_columns, MERGED_ROW_GROUP)
 
     def _without_runs(self, left: Groups) -> tuple[list[TableFile], Groups]:
         """The files of these groups again, with only the runs left in them; none of a damaged one."""
@@ -227,6 +231,7 @@ class Warehouse:
         rows: str,
         part: str,
         stored: Sequence[Column] | None = None,
+        row_group: int = ROW_GROUP,
     ) -> TableFile:
         """Writes rows of a query as a file that no commit names yet."""
         columns = typed(stored or table.columns)
@@ -234,7 +239,8 @@ class Warehouse:
         staged = self.staging / f"{uuid.uuid4().hex}.parquet"
         try:
             connection.execute(
-                f"COPY (SELECT {columns} {rows}) TO '{quoted(staged)}' (FORMAT parquet, COMPRESSION zstd)"
+                f"COPY (SELECT {columns} {rows}) TO '{quoted(staged)}' "
+                f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {row_group})"
             )
             fsync(staged)
             sha256 = sha256_of_file(staged)
@@ -264,9 +270,10 @@ class Warehouse:
         wanted = last_commit(self.tables)
         with FileLock(self.root / "publish.lock"):
             existing = self.published()
+            previous = Published.read(_scratch(), existing[-1]) if existing else None
             # Nothing new, or whoever had the lock took what this one was to publish: so nobody waits for all.
-            if existing and self._is_published(existing[-1], wanted):
-                return existing[-1], 0
+            if previous is not None and self._is_published(previous, wanted):
+                return previous.path, 0
             number = 1 + (_number(existing[-1]) if existing else 0)
             # A folder of its own, emptied first: a killed publisher leaves a file with a write-ahead log
             # beside it, and DuckDB would replay that log into the next file of the same name.
@@ -275,7 +282,6 @@ class Warehouse:
             building.mkdir(parents=True)
             try:
                 path = building / "warehouse.duckdb"
-                previous = existing[-1] if existing else None
                 try:
                     built = build(
                         _scratch(), path, self.tables, previous, number, SNAPSHOTS_KEPT, self._complete
@@ -284,7 +290,7 @@ class Warehouse:
                     # A file is missing, or cannot be read. Made anew, only its own session is left out.
                     path.unlink(missing_ok=True)
                     built = build(_scratch(), path, self.tables, None, number, SNAPSHOTS_KEPT, self._complete)
-                final = self.snapshots / f"warehouse-{number:06d}-{sha256_of_file(path)[:16]}.duckdb"
+                final = self.snapshots / name_of_published(number, path)
                 path.replace(final)
                 fsync(self.snapshots)
             finally:
@@ -298,19 +304,17 @@ class Warehouse:
             (self.tables / name).unlink(missing_ok=True)
         return final, built.loose_runs
 
-    def _is_published(self, newest: Path, commit: str) -> bool:
+    def _is_published(self, newest: Published, commit: str) -> bool:
         """Whether people open this file, it is whole, and it is what publishing that commit would make."""
-        if self.link.resolve() != newest or sha256_of_file(newest)[:16] != hash_in_name(newest):
-            return False
-        try:
-            with attached(_scratch(), newest, "(READ_ONLY)") as connection:
-                [[last]] = connection.execute("SELECT last_commit FROM publishing.layout").fetchall()
-                # Tables that were made again have other commits.
-                known = last is None or (self.tables / COMMITS / last).is_file()
-                return known and (last or "") >= commit and is_current(connection, self.tables)
-        except duckdb.Error:
-            # Made by another version of DuckDB, or open for writing in this process.
-            return False
+        last = newest.last_commit
+        return (
+            self.link.resolve() == newest.path
+            and (last or "") >= commit
+            # Tables that were made again have other commits.
+            and (last is None or (self.tables / COMMITS / last).is_file())
+            and newest.is_current(self.tables)
+            and is_undamaged(newest.path)
+        )
 
     def _complete(self) -> None:
         """Runs that were stored before there were summaries get them, from the rows that they have."""
@@ -378,6 +382,8 @@ class Warehouse:
         connection = duckdb.connect()
         try:
             self._attach_published(connection)
+            # A query looks at each file of a table, which are many, and never change.
+            connection.execute("SET parquet_metadata_cache = true")
             for name, value in (settings or {}).items():
                 connection.execute(f"SET {name} = {literal(value)}")
             allowed = ", ".join(f"'{quoted(folder)}'" for folder in (self.tables, *folders))
@@ -395,12 +401,15 @@ class Warehouse:
         for attempts_left in reversed(range(5)):
             if not self.link.exists():
                 self.publish()
+            path = self.link.resolve()
             try:
-                connection.execute(f"ATTACH '{quoted(self.link.resolve())}' AS warehouse (READ_ONLY)")
+                connection.execute(f"ATTACH '{quoted(path)}' AS warehouse (READ_ONLY)")
                 connection.execute("USE warehouse")
+                published = Published.opened(connection, path)
                 # A data folder that was moved or copied names files where it was; one of an older release
                 # has older views. Both are mended by publishing; what cannot be written is read as it is.
-                if is_current(connection, self.tables) or not attempts_left or not self._published_again():
+                is_current = published is not None and published.is_current(self.tables)
+                if is_current or not attempts_left or not self._published_again():
                     break
                 connection.execute("USE memory")
                 connection.execute("DETACH warehouse")
