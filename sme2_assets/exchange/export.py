@@ -6,6 +6,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ FORMATS = ("csv", "parquet", "json", "markdown", "perfetto", "etdump")
 LISTING_FILE = "export.json"
 LISTING_SCHEMA = 1
 LATEST = "latest"
+# What sorting a timeline may take; beyond it, DuckDB goes on in files.
+MEMORY_LIMIT = "500MB"
 # What the kit calls these files in its manifest.
 _KIT_KINDS = {
     "exec_all_runs_timeline": "timeline_all",
@@ -180,18 +183,35 @@ class _Writer:
         return self._made[key]
 
     def _write_tables(self, arm: ExportedArm, formats: Sequence[str]) -> None:
-        frames = {name: self._table(arm, name) for name in tables.TABLES}
-        frames["exec_run0_timeline"] = tables.first_run(frames["exec_all_runs_timeline"])
+        # A timeline may have millions of rows: they go from file to file.
+        spill = {"memory_limit": MEMORY_LIMIT, "temp_directory": str(self.folder / ".spill")}
+        with closing(self.warehouse.open_published(spill, [self.folder])) as connection:
+            timeline = connection.sql(
+                tables.TIMELINE,
+                params={
+                    "run_id": arm.run["run_id"],
+                    "model_id": arm.prefix,
+                    "fidelity": _text(arm.run["fidelity"]),
+                    "execute": tables.EXECUTE,
+                },
+            )
+            self._write_rows(arm, "exec_all_runs_timeline", timeline, formats)
+            self._write_rows(arm, "exec_run0_timeline", timeline.filter("run_index = 0"), formats)
         with duckdb.connect() as connection:
-            for name, frame in frames.items():
-                base = f"{arm.experiment}/{arm.prefix}_{name}"
-                kind = _KIT_KINDS.get(name, name)
-                if "csv" in formats:
-                    write_csv(connection.from_df(frame), self.folder / f"{base}.csv")
-                    arm.files[kind] = f"{base}.csv"
-                if "parquet" in formats:
-                    _write_parquet(connection, frame, self.folder / f"{base}.parquet")
-                    arm.files[f"{kind}_parquet"] = f"{base}.parquet"
+            for name in tables.TABLES:
+                self._write_rows(arm, name, connection.from_df(self._table(arm, name)), formats)
+
+    def _write_rows(
+        self, arm: ExportedArm, name: str, rows: duckdb.DuckDBPyRelation, formats: Sequence[str]
+    ) -> None:
+        base = f"{arm.experiment}/{arm.prefix}_{name}"
+        kind = _KIT_KINDS.get(name, name)
+        if "csv" in formats:
+            write_csv(rows, self.folder / f"{base}.csv")
+            arm.files[kind] = f"{base}.csv"
+        if "parquet" in formats:
+            rows.write_parquet(str(self.folder / f"{base}.parquet"), compression="zstd")
+            arm.files[f"{kind}_parquet"] = f"{base}.parquet"
 
     def _copy_traces(self, arm: ExportedArm) -> None:
         """The traces of the etdump pass: the first under the kit's name, the others with their round."""
@@ -294,9 +314,3 @@ def _traces(folder: Path, arm: ExportedArm) -> dict[int, Path]:
 
 def _text(value: Any) -> str | None:
     return None if pd.isna(value) else str(value)
-
-
-def _write_parquet(connection: duckdb.DuckDBPyConnection, frame: pd.DataFrame, path: Path) -> None:
-    connection.register("incoming", frame)
-    quoted = str(path).replace("'", "''")
-    connection.execute(f"COPY (FROM incoming) TO '{quoted}' (FORMAT parquet, COMPRESSION zstd)")

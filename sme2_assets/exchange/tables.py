@@ -32,56 +32,69 @@ KIT_KERNEL_COLUMNS = (
     *("model_id", "kernel_name", "category", "count", "dtype", "xnn_op", "variant", "ukernel_shape"),
     *("arch_chain", "has_sme", "has_sme2"),
 )
-_NODE = ["kind", "backend", "delegate", "position"]
 
 
-def timeline_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> pd.DataFrame:
-    """Every timed inference: one row for all of it (Method::execute), then rows that add up to it."""
-    rows = warehouse.query(
-        "SELECT round, iteration, kind, backend, delegate, position, name, op_type, data_type, category, "
-        "fidelity, start_ns, duration_ns, emulated_ns FROM timeline "
-        "WHERE run_id = ? AND NOT is_warmup",
-        [run["run_id"]],
-    )
-    units = rows_of_view(warehouse, "operator_facts", run["run_id"])[
-        [*_NODE[1:], "on_sme_unit", "sme2_evidence"]
-    ]
-    rows = rows.merge(units.assign(kind="operator"), on=_NODE, how="left", validate="many_to_one")
-    inferences = _inferences(warehouse, run["run_id"])
-    whole = inferences.assign(kind="inference", backend="framework", name=EXECUTE, start_ns=0)
-    whole = whole.rename(columns={"execute_ns": "duration_ns", "emulated_execute_ns": "emulated_ns"})
-    whole["fidelity"] = run["fidelity"]
-    rows = pd.concat([whole.drop(columns="run_index"), rows], ignore_index=True)
-    rows = rows.merge(inferences, on=["round", "iteration"], validate="many_to_one")
-    rows["node_id"] = _node_ids(rows)
-    start_us = rows["start_ns"].astype("Float64") / 1000
-    made = pd.DataFrame(
-        {
-            "model_id": model_id,
-            "name": rows["name"],
-            "type": rows["name"].map(_without_number),
-            "delegate_backend": _backend_names(rows["backend"]),
-            "start_us": start_us,
-            "end_us": start_us + rows["duration_ns"] / 1000,
-            "duration_ms": rows["duration_ns"] / 1e6,
-            "pct_total": 100 * rows["duration_ns"] / rows["execute_ns"],
-            "node_id": rows["node_id"],
-            "run_index": rows["run_index"],
-            "block": "Execute",
-        }
-    )
-    ours = rows[
-        [
-            *("round", "iteration", "kind", "delegate", "position", "op_type", "data_type", "category"),
-            *("on_sme_unit", "sme2_evidence", "duration_ns", "emulated_ns", "fidelity"),
-        ]
-    ]
-    return pd.concat([made, ours], axis=1).sort_values(["run_index", "node_id"], ignore_index=True)
-
-
-def first_run(timeline: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the first timed inference."""
-    return timeline[timeline["run_index"] == 0].reset_index(drop=True)
+# Every timed inference: one row for all of it (Method::execute), then rows that add up to it. Inferences are
+# numbered across all rounds, as the kit numbers its runs. A node has the same number in each of them: the
+# inference, operators in order, then overhead.
+TIMELINE = """
+WITH timed AS (
+    SELECT
+        round, iteration, execute_ns, emulated_execute_ns,
+        (row_number() OVER (ORDER BY round, iteration) - 1)::INTEGER AS run_index
+    FROM inferences
+    WHERE run_id = $run_id AND pass = 'etdump' AND NOT is_warmup
+),
+events AS (
+    SELECT
+        round, iteration, kind, backend, delegate, position, name, op_type, data_type, category, start_ns,
+        duration_ns, emulated_ns
+    FROM timeline
+    WHERE run_id = $run_id AND NOT is_warmup
+    UNION ALL BY NAME
+    SELECT
+        round, iteration, 'inference' AS kind, 'framework' AS backend, $execute AS name,
+        0::BIGINT AS start_ns, execute_ns AS duration_ns, emulated_execute_ns AS emulated_ns
+    FROM timed
+),
+nodes AS (
+    SELECT
+        kind, backend, delegate, position,
+        row_number() OVER (
+            ORDER BY
+                list_position(['inference', 'operator', 'delegate_overhead', 'framework_overhead'], kind),
+                min(start_ns), delegate, position
+        ) - 1 AS node_id
+    FROM events
+    GROUP BY kind, backend, delegate, position
+),
+operators AS (FROM operator_facts WHERE run_id = $run_id)
+SELECT
+    $model_id AS model_id,
+    events.name,
+    regexp_replace(events.name, ' #\\d+$', '') AS type,
+    if(events.backend = 'xnnpack', 'XnnpackBackend', events.backend) AS delegate_backend,
+    start_ns / 1000 AS start_us,
+    start_us + duration_ns / 1000 AS end_us,
+    duration_ns / 1e6 AS duration_ms,
+    100 * duration_ns / execute_ns AS pct_total,
+    node_id,
+    run_index,
+    'Execute' AS block,
+    events.round, events.iteration, events.kind, events.delegate, events.position,
+    events.op_type, events.data_type, events.category, operators.on_sme_unit, operators.sme2_evidence,
+    events.duration_ns, events.emulated_ns, $fidelity AS fidelity
+FROM events
+JOIN timed ON timed.round = events.round AND timed.iteration = events.iteration
+JOIN nodes
+    ON nodes.kind = events.kind AND nodes.backend = events.backend
+    AND nodes.delegate IS NOT DISTINCT FROM events.delegate
+    AND nodes.position IS NOT DISTINCT FROM events.position
+LEFT JOIN operators
+    ON events.kind = 'operator' AND operators.backend = events.backend
+    AND operators.delegate IS NOT DISTINCT FROM events.delegate AND operators.position = events.position
+ORDER BY run_index, node_id
+"""
 
 
 def operator_stats_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> pd.DataFrame:
@@ -184,9 +197,8 @@ def kernel_usage_table(warehouse: Warehouse, run: dict[str, Any], model_id: str)
 
 
 TableMaker = Callable[[Warehouse, dict[str, Any], str], pd.DataFrame]
-# What follows the prefix in file names. The first two and `kernels` are the kit's.
+# What follows the prefix in file names. The first one and `kernels` are the kit's.
 TABLES: dict[str, TableMaker] = {
-    "exec_all_runs_timeline": timeline_table,
     "exec_ops_stats": operator_stats_table,
     "kernels": kernel_table,
     "operators": operators_table,
@@ -206,26 +218,6 @@ def _sampled_kernels(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
         [run_id],
     )
     return rows.assign(operator=None, evidence="sampled").astype(object)
-
-
-def _inferences(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
-    """The timed inferences of the etdump pass, numbered across all rounds as the kit numbers its runs."""
-    return warehouse.query(
-        "SELECT round, iteration, execute_ns, emulated_execute_ns, "
-        "(row_number() OVER (ORDER BY round, iteration) - 1)::INTEGER AS run_index "
-        "FROM inferences WHERE run_id = ? AND pass = 'etdump' AND NOT is_warmup ORDER BY run_index",
-        [run_id],
-    )
-
-
-def _node_ids(rows: pd.DataFrame) -> pd.Series:
-    """A number for each item, the same in every run: the inference, operators in order, then overhead."""
-    order = {"inference": 0, "operator": 1, "delegate_overhead": 2, "framework_overhead": 3}
-    things = rows.groupby(_NODE, dropna=False, observed=True, as_index=False)["start_ns"].min()
-    things["rank"] = things["kind"].map(order)
-    things = things.sort_values(["rank", "start_ns", "delegate", "position"], ignore_index=True)
-    things["node_id"] = things.index
-    return rows.merge(things[[*_NODE, "node_id"]], on=_NODE, how="left", validate="many_to_one")["node_id"]
 
 
 def _sum(values: pd.Series) -> float:
