@@ -51,6 +51,8 @@ def rebuild(store: Store, as_json: bool) -> None:
 def check(store: Store, rows: bool, as_json: bool) -> None:
     """Check that everything in the data folder is what was written: evidence, tables, published files.
 
+    With a shared store, the evidence in it is checked too.
+
     Each finding comes with what to do; the exit code is 1 if there is any.
     """
     from sme2_assets.evidence.folder import run_folders

@@ -325,6 +325,12 @@ class SharedStore:
         return finals[0]
 
     def _unpack(self, run: SharedRun, folder: Path) -> None:
+        with self._archive(run) as packed:
+            _unpack(packed, folder)
+
+    @contextlib.contextmanager
+    def _archive(self, run: SharedRun) -> Iterator[Path]:
+        """The packed folder of a run, if it is what was put there."""
         with tempfile.TemporaryDirectory() as temporary:
             packed = Path(temporary) / "run"
             try:
@@ -333,7 +339,24 @@ class SharedStore:
                 raise EvidenceError(f"{run.archive} is missing from the shared store.", _DAMAGED) from None
             if sha256_of_file(packed) != run.sha256:
                 raise EvidenceError(f"{run.archive} in the shared store is not what was put there.", _DAMAGED)
-            _unpack(packed, folder)
+            yield packed
+
+    def damage(self, log: Log) -> Iterator[EvidenceError]:
+        """What is wrong with the entries of the log, and with the runs that they name: all are read."""
+        with self.reached():
+            for number in range(1, self._end()):
+                log(f"shared session {number}")
+                try:
+                    entry = self._entry(number)
+                except EvidenceError as error:
+                    yield error
+                    continue
+                for run in entry.runs.values() if entry else ():
+                    try:
+                        with self._archive(run):
+                            pass
+                    except EvidenceError as error:
+                        yield error
 
     def count_on(self, runs: Path) -> None:
         """Makes the next session here newer than all in the store."""

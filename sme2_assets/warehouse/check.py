@@ -14,6 +14,7 @@ from sme2_assets.evidence.folder import (
     open_verified,
     run_folders,
 )
+from sme2_assets.evidence.shared import SharedStore
 from sme2_assets.store import Store
 from sme2_assets.warehouse.commits import COMMITS, damaged_commits, require_commits
 from sme2_assets.warehouse.publish import is_undamaged
@@ -64,6 +65,9 @@ def check_store(store: Store, log: Log) -> Iterator[Finding]:
             yield Finding(error.what, error.remedy or "Restore it from a copy.")
     for path in [] if broken else runs_in_no_table(store):
         yield Finding(f"{path} is in no table.", "Run `sme2 warehouse sync`: it adds the run.")
+    if shared := SharedStore.of(store):
+        for error in shared.damage(log):
+            yield Finding(error.what, error.remedy or "Restore it from a copy.")
 
 
 def _evidence_in_tables(warehouse: Warehouse) -> dict[str, str]:

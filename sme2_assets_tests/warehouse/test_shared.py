@@ -30,6 +30,7 @@ from sme2_assets.evidence.sequence import next_number
 from sme2_assets.evidence.shared import SharedStore
 from sme2_assets.launch import Jobs
 from sme2_assets.store import Store, sha256_of_file
+from sme2_assets.warehouse.check import check_store
 from sme2_assets.warehouse.shared import CURRENT, catch_up, give, publish_shared
 from sme2_assets.warehouse.store import Warehouse
 from sme2_assets_tests.warehouse.crashes import session
@@ -168,6 +169,25 @@ def test_one_damaged_object_costs_its_own_session_until_it_is_mended(
     fs.pipe_file(name, whole)
     assert catch_up(reader, silent).refused == {}
     assert sessions_in(reader) == sorted([first.session_id] * 2 + [second.session_id] * 2)
+
+
+def test_a_check_reads_the_evidence_in_the_store_too(shared_url: str, tmp_path: Path):
+    one, reader = Store(tmp_path / "one"), Store(tmp_path / "reader")
+    for number in (1, 2, 3):
+        measured(one, number)
+    catch_up(one, silent)
+    catch_up(reader, silent)
+    assert list(check_store(reader, silent)) == []
+    there = shared(reader)
+    archives = sorted(there.fs.find(f"{there.root}/runs"))
+    content = bytearray(there.fs.cat_file(archives[0]))
+    content[len(content) // 2] ^= 1
+    there.fs.pipe_file(archives[0], bytes(content))
+    there.fs.rm_file(archives[3])
+    there.fs.pipe_file(there._name(3), b"{}")
+    found = [finding.what for finding in check_store(reader, silent)]
+    names = [Path(archives[0]).name, Path(archives[3]).name, "0000000003.json"]
+    assert [name in what for name, what in zip(names, found, strict=True)] == [True] * 3
 
 
 def test_an_entry_that_leads_out_of_the_folder_is_refused(shared_url: str, tmp_path: Path):
