@@ -383,7 +383,7 @@ class Warehouse:
         try:
             self._attach_published(connection)
             # A query looks at each file of a table, which are many, and never change.
-            connection.execute("SET parquet_metadata_cache = true")
+            connection.execute("SET GLOBAL parquet_metadata_cache = true")
             for name, value in (settings or {}).items():
                 connection.execute(f"SET {name} = {literal(value)}")
             allowed = ", ".join(f"'{quoted(folder)}'" for folder in (self.tables, *folders))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.errors import WarehouseError
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import keys_of, rows_of_run
+from sme2_assets.warehouse.publish import is_undamaged
 from sme2_assets.warehouse.schema import INFERENCES, RUNS, TABLES, TIMELINE, Column
 from sme2_assets.warehouse.store import SNAPSHOTS_KEPT
 from sme2_assets_tests.warehouse.test_write import kill_when_it_appears
@@ -138,6 +140,30 @@ def test_it_opens_from_any_folder_even_when_the_warehouse_was_given_relatively(
     with duckdb.connect(str(tmp_path / "data" / "warehouse.duckdb"), read_only=True) as connection:
         assert connection.execute("SELECT count(*) > 0 FROM timeline").fetchone() == (True,)
     assert not warehouse.query("SELECT * FROM timeline").empty
+
+
+def test_every_reader_remembers_what_files_say_about_themselves(warehouse: Warehouse, tmp_path: Path):
+    ingest(warehouse, small_run(0).write(tmp_path))
+    warehouse.publish()
+    with warehouse.connect() as first, warehouse.connect() as second:
+        for connection in (first, second):
+            assert connection.execute("SELECT current_setting('parquet_metadata_cache')").fetchone() == (
+                True,
+            )
+
+
+def test_a_file_that_an_earlier_release_published_is_known_by_its_hash(warehouse: Warehouse, tmp_path: Path):
+    ingest(warehouse, small_run(0).write(tmp_path))
+    published = warehouse.publish()
+    number, content = published.stem.split("-")[1], published.read_bytes()
+    earlier = published.with_name(f"warehouse-{number}-{hashlib.sha256(content).hexdigest()[:16]}.duckdb")
+    published.rename(earlier)
+    warehouse.link.unlink()
+    warehouse.link.symlink_to(earlier)
+    assert is_undamaged(earlier)
+    assert warehouse.publish() == earlier, "it is what would be published now"
+    earlier.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert not is_undamaged(earlier)
 
 
 def test_an_open_session_is_not_disturbed_by_publishing_and_pruning(warehouse: Warehouse, tmp_path: Path):
