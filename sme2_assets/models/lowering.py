@@ -98,6 +98,8 @@ def build_model(spec: ModelSpec, precision: str, progress: Progress) -> BuiltMod
     # Substituted operators must give the same results: the model before substitution is the reference.
     reference = copy.deepcopy(model) if hasattr(eager, "substitute") else None
     model = _hooked(eager, "wrap", _hooked(eager, "substitute", model)).float()
+    # Nothing is trained, and to count, torch would ask for the gradient of a parameter that a module returns.
+    model.requires_grad_(False)
     if spec.input_files:
         inputs = given_inputs(inputs, model, spec.input_files)
     # To the precision's type and back: the reference sees the same rounded inputs as the program.

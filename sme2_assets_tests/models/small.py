@@ -268,3 +268,26 @@ class Halving(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.inner(x.half())
+
+
+class Prompt(nn.Module):
+    """Returns a view of its parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(values(1, 8))
+
+    def forward(self) -> Tensor:
+        return self.weight.reshape(1, 8, 1).expand(1, 8, 3)
+
+
+class Prompted(nn.Module):
+    """A module inside it returns a view of its parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompt = Prompt()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x + self.prompt().sum(dim=2))

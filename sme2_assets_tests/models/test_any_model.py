@@ -17,6 +17,8 @@ from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.models.export import export_model
 from sme2_assets.models.given import take_inputs
+from sme2_assets.models.lowering import build_model
+from sme2_assets.models.progress import Progress
 from sme2_assets.models.reference import STEPS
 from sme2_assets.models.spec import ModelSpec
 from sme2_assets.runner.build import RunnerBinary
@@ -195,6 +197,11 @@ def test_branches_are_exported_and_run(export: Exporter, runner_binary: RunnerBi
         folder = tmp_path / str(index)
         folder.mkdir()
         assert _fault(model, runner_binary, folder) is None
+
+
+def test_a_module_that_returns_a_view_of_its_parameter_is_counted() -> None:
+    spec = small.spec("prompted", _seeded(small.Prompted), small.values(3, 8))
+    assert build_model(spec, "fp32", Progress("prompted", print)).macs == 3 * 8 * 8
 
 
 def test_nan_in_the_reference_is_told_with_its_line_before_anything_is_exported(export: Exporter) -> None:
