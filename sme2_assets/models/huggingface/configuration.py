@@ -65,7 +65,7 @@ _VOCABULARIES = ("vocab_size", "text_vocab_size")
 
 def small_configurations(cls: Any, sizes: Sizes) -> list[Callable[[], Any]]:
     """Ways to make a configuration of a class, smallest first; the last is the type's own."""
-    ways = (_all_sizes, _with_own_heads, _but_widths, _layers_only)
+    ways = (_all_sizes, _filled_in, _rotated_by_layer, _with_own_heads, _but_widths, _layers_only)
     return [*(functools.partial(_configured, cls, sizes, way) for way in ways), cls]
 
 
@@ -89,7 +89,9 @@ def _configured(cls: Any, sizes: Sizes, change: Callable[[Any, Sizes], dict[str,
 
 def _can_be_set(config: Any, name: str) -> bool:
     computed = getattr(type(config), name, None)
-    return hasattr(config, name) and not (isinstance(computed, property) and computed.fset is None)
+    return _value(config, name, _value) is not _value and not (
+        isinstance(computed, property) and computed.fset is None
+    )
 
 
 def _residual_backbone(timm: Any) -> Any:
@@ -113,13 +115,44 @@ def _all_sizes(own: Any, sizes: Sizes) -> dict[str, Any]:
     }
 
 
+def _filled_in(own: Any, sizes: Sizes) -> dict[str, Any]:
+    """Every size, and what a type leaves open or ties to the width of its heads."""
+    width = sizes.hidden // sizes.heads
+    changes = {
+        **_all_sizes(own, sizes),
+        **_open(own, _VOCABULARIES, sizes.vocabulary),
+        **_open(own, _HEAD_WIDTHS, width),
+        **_open(own, _EXPERTS, 4),
+        **_open(own, _EXPERT_CHOICES, 2),
+        **_open(own, ("n_shared_experts", "pad_token_id"), 1),
+    }
+    rotary: Any = _value(own, "rope_parameters")
+    if isinstance(rotary, dict):
+        # Parts of a head for time, rows and columns.
+        rotated = int(width * (rotary.get("partial_rotary_factor") or 1.0)) // 2
+        part = 3 * rotated // 8
+        changes["rope_parameters"] = {**rotary, "mrope_section": [rotated - 2 * part, part, part]}
+    return changes
+
+
+def _rotated_by_layer(own: Any, sizes: Sizes) -> dict[str, Any]:
+    """The same, with rotary embeddings for each kind of layer."""
+    changes = _filled_in(own, sizes)
+    kinds: Any = _value(own, "layer_types")
+    if "rope_parameters" in changes and kinds:
+        given = {name: value for name, value in own.rope_parameters.items() if value is not None}
+        plain = {"rope_type": "default", "rope_theta": 10_000.0, **given}
+        changes["rope_parameters"] = {kind: dict(plain) for kind in {*kinds}}
+    return changes
+
+
 def _with_own_heads(own: Any, sizes: Sizes) -> dict[str, Any]:
     """Few heads, but of the type's own width: rotary tables and the like depend on it."""
-    heads: Any = getattr(own, "num_attention_heads", None)
-    hidden: Any = getattr(own, "hidden_size", None)
+    heads: Any = _value(own, "num_attention_heads")
+    hidden: Any = _value(own, "hidden_size")
     if not (_is_size(heads) and _is_size(hidden)):
         return _but_widths(own, sizes)
-    width = getattr(own, "head_dim", None) or hidden // heads
+    width = _value(own, "head_dim") or hidden // heads
     wide = sizes.heads * width
     return {
         **_but_widths(own, sizes),
@@ -141,7 +174,12 @@ def _but_widths(own: Any, sizes: Sizes) -> dict[str, Any]:
 
 def _layers_only(own: Any, sizes: Sizes) -> dict[str, Any]:
     changes = _set(own, _LAYERS, sizes.layers)
-    depths = getattr(own, "depths", None)
+    # Layers that take keys and values from earlier ones would be more than there are.
+    changes |= _set(own, ("num_kv_shared_layers",), 0)
+    patterns: Any = _value(own, "attention_types")
+    if isinstance(patterns, list) and sizes.layers % len(patterns[0][0]) == 0:
+        changes["attention_types"] = [[patterns[0][0], sizes.layers // len(patterns[0][0])]]
+    depths = _value(own, "depths")
     if isinstance(depths, list | tuple):
         changes["depths"] = [min(depth, sizes.layers) if _is_size(depth) else depth for depth in depths]
     return {
@@ -158,8 +196,22 @@ def _set(own: Any, names: Any, value: Any) -> dict[str, Any]:
     return {
         aliases.get(name, name): value
         for name in names
-        if _is_size(getattr(own, name, None)) or (name == "image_size" and hasattr(own, name))
+        if _is_size(_value(own, name)) or (name == "image_size" and hasattr(own, name))
     }
+
+
+def _open(own: Any, names: Any, value: Any) -> dict[str, Any]:
+    """The value for each name that the configuration has and leaves open."""
+    aliases = getattr(own, "attribute_map", {})
+    return {aliases.get(name, name): value for name in names if _value(own, name, 0) is None}
+
+
+def _value(own: Any, name: str, default: Any = None) -> Any:
+    """An attribute of a configuration; the default for one that differs from layer to layer, too."""
+    try:
+        return getattr(own, name, default)
+    except Exception:
+        return default
 
 
 def _is_size(value: Any) -> bool:

@@ -19,7 +19,7 @@ from sme2_assets.models.huggingface.configuration import SPECIAL_TOKENS, Sizes
 _TEXT = ("input_ids", "bbox")
 _IMAGE = ("pixel_values",)
 _VIDEO = ("pixel_values_videos", "pixel_values")
-_SOUND = ("input_features", "input_values")
+_SOUND = ("input_features", "input_features_mask", "input_values")
 _DECODER = ("decoder_input_ids",)
 _MAX_TRIALS = 40
 
@@ -74,7 +74,7 @@ def _makers(config: Any, sizes: Sizes) -> dict[str, list[Callable[[], Any]]]:
     channels = find(config, "num_channels", "in_channels", "in_chans") or 3
     images = _image_sizes(config, sizes)
     frames = find(config, "num_frames") or 4
-    bands = find(config, "num_mel_bins", "feature_size", "input_feat_per_channel", "num_mel_bins",
+    bands = find(config, "num_mel_bins", "feature_size", "input_feat_per_channel", "input_feat_size",
                  "feature_projection_input_dim", "n_mels", "mel_bins") or 80  # fmt: skip
     steps = 2 * (find(config, "max_source_positions") or 32)
     steps = find(config, "max_length", "spec_size") or steps
@@ -114,6 +114,9 @@ def _makers(config: Any, sizes: Sizes) -> dict[str, list[Callable[[], Any]]]:
         "pixel_values": [*stills, *videos, patches],
         "pixel_values_videos": videos,
         "input_features": spectra,
+        "input_features_mask": [lambda: torch.ones(batch, steps, dtype=torch.long)],
+        "audio_mel": [values(batch, steps, bands)],
+        "audio_mel_mask": [lambda: torch.zeros(batch, steps, dtype=torch.bool)],
         "input_values": [values(batch, 4000), values(batch, 1, 4000), *spectra],
         "audio_values": [values(batch, 1, 4000)],
         "spectrogram": [values(batch, steps, bands)],
