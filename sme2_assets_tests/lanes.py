@@ -21,6 +21,7 @@ SLOW = (
     "etdump/test_against_inspector.py",
     "gate/test_gate.py",
     *(f"models/test_{name}.py" for name in ("architectures", "attribution", "delegation", "divergence")),
+    "models/test_bisection.py",
     *(
         f"models/test_{name}.py"
         for name in ("existing", "export", "failures", "graph_rewrites", "more_architectures")

@@ -102,7 +102,9 @@ def _divergence_text(variant: str) -> str:
         found = first_divergence(variant, log=lambda _: None)
     except Sme2Error as error:
         return f"; where they diverge could not be found: {error.what}"
-    return f"; {found}" if found else "; no operator of the exported program diverges: look at the kernels"
+    if found is not None:
+        return f"; {found}"
+    return f"; in torch no operator was found: `sme2 check-model {variant}` looks in the lowered program"
 
 
 def _warm_up(lab: Lab, run_id: str) -> Fault:

@@ -7,8 +7,10 @@ not: the steps themselves (export, runner, numerics).
 from __future__ import annotations
 
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ from sme2_assets.evidence.delegation import DelegationReport
 from sme2_assets.evidence.numerics import compare_outputs, first_fault, worst_agreement
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.evidence.result import RunnerResult
-from sme2_assets.models.artifact import ExportedModel, read_manifest
+from sme2_assets.models.artifact import ExportedModel, ModelManifest, read_manifest
 from sme2_assets.models.delegation import LOWERED_ELSEWHERE
 from sme2_assets.models.failures import load_failure
 from sme2_assets.models.progress import Stage
@@ -32,6 +34,8 @@ from sme2_assets.targets import Target, open_target
 from sme2_assets.targets.host import host_platform
 
 Log = Callable[[str], None]
+Outputs = list[np.ndarray]
+RunProgram = Callable[[bytes, str], Outputs]
 
 STEPS = ("find", "import", "eager run", "export", "lowering", "run", "numerics")
 # A program that is used as it is has neither model nor export.
@@ -39,6 +43,10 @@ STEPS_OF_A_PROGRAM = ("find", "read", "run", "numerics")
 # The stages of an export as steps of the check; loading comes before all of them.
 _STEP_OF_STAGE = {"build": "eager run", "export": "export", "lower": "lowering", "read": "read"}
 _PASSED_BEFORE = "passed before: same model, options and versions"
+_KERNEL_REMEDY = (
+    "report it as a defect of the kernels, with the model; until it is mended, do without the operator or "
+    "the precision"
+)
 _TIMED_INFERENCES = 3
 _RUN_TIMEOUT_S = 900.0
 
@@ -54,8 +62,8 @@ def check_variant(
             step.detail = f"{spec.source}: {spec.place}"
         made.expect(*(STEPS_OF_A_PROGRAM if spec.pte else STEPS))
         exported = _export(made, spec, variant, store.artifacts, log)
-        outputs = _run(made, exported, store, log)
-        _compare(made, spec, exported, outputs, log)
+        outputs, run = _run(made, exported, store, log)
+        _compare(made, spec, exported, outputs, run, log)
     return made
 
 
@@ -151,17 +159,31 @@ def _if_portable(exported: ExportedModel) -> str:
     return f". Nothing is delegated to XNNPACK, so no SME2 kernel can run ({why or 'it has no operators'})"
 
 
-def _run(made: Checkup, exported: ExportedModel, store: Store, log: Log) -> list[np.ndarray]:
+def _run(
+    made: Checkup, exported: ExportedModel, store: Store, log: Log
+) -> tuple[dict[str, Outputs], RunProgram]:
+    """The outputs by state of SME2, and what runs another program in the same place."""
     with made.step("run") as step:
         target = _target(store)
         runner = runner_for(target, store, log=log)
-        result, outputs = _run_once(target, runner, exported)
-        state = target.facts().arch if target.fidelity == "reference" else "SME2 off"
+        states = [state for state in ("off", "on") if target.availability(state).ok]
+        done = {state: _run_once(target, runner, exported, state) for state in states}
+        state = target.facts().arch if target.fidelity == "reference" else f"SME2 {' and '.join(states)}"
+        result, outputs = done["off"]
         facts = f"{target.platform}, {state}, {len(outputs)} output(s)"
         # A time here is only a hint: `sme2 profile` measures. Emulated times mean nothing.
         hint = f", about {min(result.iteration_ns) / 1e6:,.2f} ms" if target.fidelity != "emulated" else ""
+        if hint and len(states) > 1:
+            hint += " with SME2 off"
         step.detail = f"{facts}{hint}"
-    return outputs
+
+    def run_other(pte: bytes, state: str) -> Outputs:
+        with tempfile.TemporaryDirectory(prefix="sme2-") as folder:
+            program = Path(folder) / "tapped.pte"
+            program.write_bytes(pte)
+            return _run_once(target, runner, replace(exported, pte=program, steps=1), state)[1]
+
+    return {state: outputs for state, (_, outputs) in done.items()}, run_other
 
 
 def _target(store: Store) -> Target:
@@ -175,14 +197,14 @@ def _target(store: Store) -> Target:
 
 
 def _run_once(
-    target: Target, runner: RunnerBinary, exported: ExportedModel
-) -> tuple[RunnerResult, list[np.ndarray]]:
+    target: Target, runner: RunnerBinary, exported: ExportedModel, sme2: str
+) -> tuple[RunnerResult, Outputs]:
     with target.workspace() as workspace:
         command = [*workspace.install(runner.program), *exported.runner_flags(workspace.put)]
         command += ["--pass", "latency", "--threads", "1", "--warmup", "1"]
         command += ["--iterations", str(_TIMED_INFERENCES)]
         command += ["--result", workspace.path("check.json"), "--outputs", workspace.path("check_outputs")]
-        done = workspace.run(command, {"SME2_RUNNER_SME2": "off"}, _RUN_TIMEOUT_S)
+        done = workspace.run(command, {"SME2_RUNNER_SME2": sme2}, _RUN_TIMEOUT_S)
         if done.returncode != 0:
             lacking = load_failure(done.stderr, ProgramOperators.read(exported.operators))
             raise lacking or runner_failure(done.returncode, done.stderr)
@@ -193,7 +215,12 @@ def _run_once(
 
 
 def _compare(
-    made: Checkup, spec: ModelSpec, exported: ExportedModel, outputs: list[np.ndarray], log: Log
+    made: Checkup,
+    spec: ModelSpec,
+    exported: ExportedModel,
+    outputs: dict[str, Outputs],
+    run: RunProgram,
+    log: Log,
 ) -> None:
     manifest = read_manifest(exported.manifest)
     with made.step("numerics") as step:
@@ -201,9 +228,13 @@ def _compare(
             step.detail = "the program came without an eager model: there is nothing to compare with"
             return
         expected = [np.load(path, allow_pickle=False) for path in exported.expected_outputs]
-        agreements = compare_outputs(
-            expected, outputs, classifier=manifest.is_classifier, rankings=exported.rankings
-        )
+        by_state = {
+            state: compare_outputs(
+                expected, given, classifier=manifest.is_classifier, rankings=exported.rankings
+            )
+            for state, given in outputs.items()
+        }
+        agreements = [agreement for each in by_state.values() for agreement in each]
         worst = worst_agreement(agreements)
         if worst is None:
             raise ExportError("The model has no outputs", "return a tensor from its forward()")
@@ -216,28 +247,51 @@ def _compare(
             step.detail += f", {too_small:.0%} of an output is too small for the kernels and compared as zero"
         if worst.top1_agreement is not None:
             step.detail += f", top-1 agreement {worst.top1_agreement:.0%}"
-        if fault := first_fault(agreements, bound, exact=not manifest.tolerance.own):
+        faults = {
+            state: fault
+            for state, each in by_state.items()
+            if (fault := first_fault(each, bound, exact=not manifest.tolerance.own))
+        }
+        if faults:
+            wrong = next(iter(faults.values()))
+            if len(faults) < len(by_state):
+                wrong += f" (with SME2 {', '.join(faults)} only)"
+            where, remedy = _where_it_begins(spec, manifest, list(faults), list(by_state), run, log)
             raise ExportError(
-                f"The outputs at {manifest.precision} are too far from the eager model's: {fault}"
-                f"{_where_it_begins(spec, manifest.precision, bound, log)}",
-                _numerics_remedy(manifest.precision),
+                f"The outputs at {manifest.precision} are too far from the eager model's: {wrong}. {where}",
+                remedy,
             )
 
 
-def _where_it_begins(spec: ModelSpec, precision: str, bound: float, log: Log) -> str:
+def _where_it_begins(
+    spec: ModelSpec,
+    manifest: ModelManifest,
+    wrong: list[str],
+    states: list[str],
+    run: RunProgram,
+    log: Log,
+) -> tuple[str, str]:
+    """The first operator that is wrong, in torch or else in the runner, and what to do about it."""
+    from sme2_assets.models.bisection import wrong_in_the_runner
     from sme2_assets.models.divergence import divergence_of
 
-    if precision == "fp32":
-        return ""
-    found = divergence_of(spec, precision, minimum_db=bound, log=log)
-    if found is None:
-        return ". In torch the model at this precision is close enough: the runner's kernels differ"
-    return f". The first operator that is: {found}"
+    precision = manifest.precision
+    where = "The exported program is no closer in torch, so no kernel is at fault"
+    try:
+        found = divergence_of(spec, precision, minimum_db=manifest.tolerance.minimum_db, log=log)
+        if found is not None:
+            where = f"The first operator that is: {found}"
+        elif said := wrong_in_the_runner(spec, precision, run, wrong=wrong, states=states, log=log):
+            return said, _KERNEL_REMEDY
+    except Exception as error:
+        # That the outputs are wrong matters more than why this could not be found out.
+        where = f"Where it begins could not be found: {next(iter(str(error).splitlines()), repr(error))}"
+    return where, _numerics_remedy(precision)
 
 
 def _numerics_remedy(precision: str) -> str:
     if precision == "fp32":
-        return "fp32 must agree: look for an operator whose kernel differs, or report it as a defect"
+        return "fp32 must agree: look at what changes the model (`substitute`, `@rewrite`), or report it"
     if precision == "fp16":
         return "look for values beyond 65504; or do not offer fp16 (`precisions` of MODEL)"
     return (

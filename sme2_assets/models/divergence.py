@@ -2,8 +2,8 @@
 
 Both models are run in torch, node by node, on the example inputs: the one at the precision as it is
 exported, and one that computes the same in fp32. Nodes are matched by module and operator. So this finds
-effects of the precision (overflow, ranges, rounding), not faults in the runner's kernels: if torch finds
-nothing and the runner's outputs still differ, the kernels are at fault, and it says so.
+effects of the precision (overflow, ranges, rounding), not faults in the runner's kernels: these are found
+by `models.bisection`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.provenance import Origin, is_library, operator_name, origin_of, short_path
 
 # Frames in these modules are the export's own, not the model's.
-_OWN = ("divergence", "export", "inputs", "lowering", "quantise", "reference")
+_OWN = ("bisection", "divergence", "export", "inputs", "lowering", "quantise", "reference")
 # What torch says about two types that should be one, as in "expected m1 and m2 to have the same dtype, but
 # got: float != c10::Half". The float is this export's doing.
 _OTHER_TYPE = re.compile(r"(?:c10::)?\b(?:Half|BFloat16|half|bfloat16|float16)\b")

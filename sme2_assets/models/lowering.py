@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -263,15 +263,19 @@ def lower_tapped_program(
         graph_module = exported_program.module()
         layers, taps = describe_taps(graph_module, program.outputs, precision)
         try:
-            tapped = tapped_program(graph_module, layers, inputs)
-            edge, _ = partitioned(tapped)
-            return taps, bytes(_executorch(edge).buffer)
+            return taps, lower_with_taps(graph_module, [layer.tap for layer in layers], inputs)
         except Exception as error:
             # The program itself is fine; only its intermediate values cannot be shown.
             why = (str(error).splitlines() or [""])[0]
             why = f"the program with taps does not lower: {why}"
             progress.say(f"the intermediate values are not compared, {why}")
             return taps.without_taps(why), None
+
+
+def lower_with_taps(graph_module: Any, taps: Sequence[Any], inputs: ModelInputs) -> bytes:
+    """The program with the values of those nodes as further outputs."""
+    edge, _ = partitioned(tapped_program(graph_module, taps, inputs))
+    return bytes(_executorch(edge).buffer)
 
 
 def called_operators(plan: Any) -> tuple[int, dict[str, int]]:

@@ -10,7 +10,7 @@ whether the outputs of both programs are identical to the bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,9 +59,8 @@ def layers_of(graph_module: Any, precision: str) -> list[Layer]:
     for node in graph_module.graph.nodes:
         if _terms(node) is None:
             continue
-        end = tap = _fused_end(node)
-        if (after := _only_user(end)) is not None and _name(after).startswith(_QUANTISE):
-            tap = after
+        end = fused(node)[-1]
+        tap = quantised(end)
         value = ComparedValue(
             name=node.name,
             operator=_name(node),
@@ -99,8 +98,8 @@ def describe_taps(graph_module: Any, outputs: list[Any], precision: str) -> tupl
     return kept, Taps(outputs=len(outputs), values=values, left_out=names)
 
 
-def tapped_program(graph_module: Any, layers: list[Layer], inputs: ModelInputs) -> Any:
-    """The program with those values as further outputs, not lowered yet. Its inputs are the same, flat."""
+def tapped_program(graph_module: Any, taps: Sequence[Any], inputs: ModelInputs) -> Any:
+    """The program with the values of those nodes as further outputs, not lowered yet. Inputs are flat."""
     import torch
 
     class Tapped(torch.nn.Module):
@@ -111,7 +110,7 @@ def tapped_program(graph_module: Any, layers: list[Layer], inputs: ModelInputs) 
         def forward(self, *values: Any) -> tuple[Any, ...]:
             seen: dict[Any, Any] = {}
             outputs = watched(self.inner, values, lambda node, value: seen.setdefault(node, value))
-            return (*flat_tensors(outputs), *(seen[layer.tap] for layer in layers))
+            return (*flat_tensors(outputs), *(seen[node] for node in taps))
 
     return exported_graph(Tapped(), ModelInputs(tuple(inputs.flat()), {}))
 
@@ -131,8 +130,8 @@ def watched(graph_module: Any, values: tuple[Any, ...], see: See) -> Any:
     return watching.run(*values)
 
 
-def affordable(layers: list[Layer]) -> tuple[list[Layer], list[Layer]]:
-    """The layers with the smallest values, as many as fit, in their order, and the rest."""
+def affordable(layers: list[Any]) -> tuple[list[Any], list[Any]]:
+    """What has a `tap`: those with the smallest values, as many as fit, in their order, and the rest."""
     kept, total = set(), 0
     for layer in sorted(layers, key=_bytes):
         total += _bytes(layer)
@@ -141,18 +140,25 @@ def affordable(layers: list[Layer]) -> tuple[list[Layer], list[Layer]]:
     return [each for each in layers if each.tap in kept], [each for each in layers if each.tap not in kept]
 
 
-def _bytes(layer: Layer) -> int:
+def _bytes(layer: Any) -> int:
     value = layer.tap.meta["val"]
     return value.numel() * value.element_size()
 
 
-def _fused_end(node: Any) -> Any:
-    end = node
-    while (after := _only_user(end)) is not None and (
+def fused(node: Any) -> list[Any]:
+    """The node, and those after it that XNNPACK fuses into it or that change its value in place."""
+    nodes = [node]
+    while (after := _only_user(nodes[-1])) is not None and (
         _name(after).startswith(_FUSED) or _name(after).endswith("_.default")
     ):
-        end = after
-    return end
+        nodes.append(after)
+    return nodes
+
+
+def quantised(end: Any) -> Any:
+    """The node that quantises a value, if that is all that happens to it; else the node itself."""
+    after = _only_user(end)
+    return after if after is not None and _name(after).startswith(_QUANTISE) else end
 
 
 def _only_user(node: Any) -> Any | None:

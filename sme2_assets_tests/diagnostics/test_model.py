@@ -10,20 +10,30 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
 from sme2_assets.cli import main
+from sme2_assets.diagnostics import model
 from sme2_assets.diagnostics.model import STEPS, STEPS_OF_A_PROGRAM, check_variant
 from sme2_assets.diagnostics.steps import CheckStep
 from sme2_assets.errors import ExportError
+from sme2_assets.models import bisection
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.models.registry import Variant, model_spec, parse_variant
 from sme2_assets.models.template import template, write_template
+from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import CHECKOUT, DAGSTER_YAML, Store
+from sme2_assets.targets import Target
+from sme2_assets.targets.local import EmulatedTarget
 from sme2_assets.targets.qemu import Qemu
+from sme2_assets_tests.models.faults import other_operator, plant_fault
 from sme2_assets_tests.test_docs import bash_commands
 
 NET = """
@@ -98,11 +108,17 @@ def test_onboarding_writes_a_model_that_is_listed_and_says_what_comes_next(store
     assert "my_net" in sme2("models").output
 
 
-def test_the_template_passes_every_step_as_it_is(store: Store, artifacts_dir: Path) -> None:
-    # Exports of its own: the template of this name is exported by other tests, too.
+@pytest.fixture
+def own_exports(store: Store, artifacts_dir: Path) -> Store:
+    """Exports that no other test gets to see."""
     store.artifacts.unlink()
     store.artifacts.mkdir()
     (store.artifacts / "runners").symlink_to(artifacts_dir / "runners")
+    return store
+
+
+def test_the_template_passes_every_step_as_it_is(own_exports: Store) -> None:
+    store = own_exports
     write_template("my_net")
     steps = checked(store, "my_net-fp32")
     assert list(steps) == list(STEPS)
@@ -187,6 +203,70 @@ def test_outputs_that_are_too_far_off_are_traced_to_the_first_operator(store: St
     failed = checked(store, "mine-fp16")["numerics"]
     assert failed.status == "failed"
     assert "The first operator that is: aten.linear" in str(failed.problem)
+
+
+TWICE = "self.layer(torch.cumsum(torch.tanh(self.layer(x)), -1))"
+
+
+def test_outputs_that_are_right_in_torch_are_traced_to_the_first_wrong_operator_of_the_program(
+    own_exports: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(own_exports, "mine", result=TWICE)
+    plant_fault(monkeypatch, other_operator("aten.tanh.default", torch.ops.aten.sigmoid.default))
+    lines = (own_exports.root / "models" / "mine.py").read_text().splitlines()
+    number = 1 + lines.index(f"        return {TWICE}")
+    failed = checked(own_exports, "mine-fp32")["numerics"]
+    assert failed.status == "failed"
+    assert (
+        "The first operator that is wrong in the runner: aten.tanh.default in the model itself (Layers), "
+        f"line mine.py:{number}: return {TWICE}: "
+    ) in str(failed.problem)
+    assert "(in delegate 1 of 2, with SME2 off" in str(failed.problem)
+    assert "defect of the kernels" in str(failed.remedy)
+
+
+def test_a_search_that_fails_does_not_hide_that_the_outputs_are_wrong(
+    own_exports: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(own_exports, "mine", result=TWICE)
+    plant_fault(monkeypatch, other_operator("aten.tanh.default", torch.ops.aten.sigmoid.default))
+
+    def does_not_lower(*given: object) -> bytes:
+        raise RuntimeError("it does not lower\nat all")
+
+    monkeypatch.setattr(bisection, "lower_with_taps", does_not_lower)
+    problem = str(checked(own_exports, "mine-fp32")["numerics"].problem)
+    assert "The outputs at fp32 are too far from the eager model's: output 0: " in problem
+    assert problem.endswith("Where it begins could not be found: it does not lower")
+
+
+def test_a_fault_with_sme2_on_alone_is_found_where_both_states_can_be_run(
+    store: Store, emulator: Qemu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store, "mine", result="torch.cumsum(self.layer(x), -1)")
+    weights = np.full((4, 4), 0.25, np.float32)
+    file = store.root / "models" / "mine.py"
+    file.write_text(
+        file.read_text().replace("Linear(4, 4)", "Linear(4, 4)\n        self.layer.weight.data.fill_(0.25)")
+    )
+    run_once = model._run_once
+
+    def faulty_if_on(target: Target, runner: RunnerBinary, exported: ExportedModel, sme2: str) -> Any:
+        pte = exported.pte.read_bytes()
+        assert pte.count(weights.tobytes()) == 1
+        faulty = store.root / "faulty.pte"
+        faulty.write_bytes(pte.replace(weights.tobytes(), (-weights).tobytes()))
+        return run_once(target, runner, replace(exported, pte=faulty) if sme2 == "on" else exported, sme2)
+
+    monkeypatch.setattr(model, "_run_once", faulty_if_on)
+    monkeypatch.setattr(model, "_target", lambda store: EmulatedTarget(store.tools))
+    steps = checked(store, "mine-fp32")
+    assert "emulated, SME2 off and on, 1 output(s)" in steps["run"].detail
+    problem = str(steps["numerics"].problem)
+    assert (
+        "(with SME2 on only). The first operator that is wrong in the runner: aten.linear.default" in problem
+    )
+    assert "(in delegate 1 of 1, with SME2 on only)" in problem
 
 
 def test_a_program_as_it_is_is_read_and_run_and_has_nothing_to_compare_with(
