@@ -188,7 +188,7 @@ def _summary(rows: dict[str, dict[str, Any]]) -> str:
         f"without a model of their own, and are refused as such; {with_model} have a model. "
         f"{sum(counts.values())} of those were tried: {counts[RUNS]} build, export and run, "
         f"{counts[BUILDS]} build and run in torch and were not exported yet, {counts[REFUSED]} are refused "
-        f"with a cause, {counts[FAILED]} fail."
+        f"with a cause, {counts[FAILED]} fail{'s' if counts[FAILED] == 1 else ''}."
     )
 
 
