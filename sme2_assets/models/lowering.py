@@ -221,14 +221,21 @@ def _edge(exported_program: Any, partitioners: list[Any], **more: Any) -> Any:
 
     try:
         return to_edge_transform_and_lower(exported_program, partitioner=partitioners, **more)
-    except RuntimeError as error:
-        # Operators that XNNPACK wants whole also stay whole in branches of control flow, where it takes
-        # nothing. The older way decomposes them everywhere.
-        if "not decomposed or delegated" not in str(error):
+    except ExportError:
+        raise
+    except Exception as error:
+        if "cycle" in str(error):
             raise
-        edge = to_edge(exported_program, **more)
-        for partitioner in partitioners:
-            edge = edge.to_backend(partitioner)
+        # Operators that XNNPACK wants whole also stay whole where it cannot take them after all: in branches
+        # of control flow, or a PReLU of anything but images. The older way decomposes them everywhere.
+        try:
+            edge = to_edge(exported_program, **more)
+            for partitioner in partitioners:
+                edge = edge.to_backend(partitioner)
+        except ExportError:
+            raise
+        except Exception:
+            raise error from None
         return edge
 
 

@@ -291,3 +291,14 @@ class Prompted(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear(x + self.prompt().sum(dim=2))
+
+
+class Bent(nn.Module):
+    """XNNPACK's partitioner wants a PReLU whole, and XNNPACK takes only one of four dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.bend, self.second = nn.Linear(8, 8), nn.PReLU(), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.bend(self.first(x)))

@@ -199,6 +199,15 @@ def test_branches_are_exported_and_run(export: Exporter, runner_binary: RunnerBi
         assert _fault(model, runner_binary, folder) is None
 
 
+def test_an_operator_that_xnnpack_wants_whole_and_cannot_take_is_decomposed(
+    export: Exporter, runner_binary: RunnerBinary, tmp_path: Path
+) -> None:
+    exported = export(small.spec("bent", _seeded(small.Bent), small.values(3, 8)))
+    assert _fault(exported, runner_binary, tmp_path) is None
+    operators = read_manifest(exported.manifest).operators
+    assert operators.delegated["aten.addmm.default"] == 2
+
+
 def test_a_module_that_returns_a_view_of_its_parameter_is_counted() -> None:
     spec = small.spec("prompted", _seeded(small.Prompted), small.values(3, 8))
     assert build_model(spec, "fp32", Progress("prompted", print)).macs == 3 * 8 * 8
