@@ -66,8 +66,8 @@ def check_store(store: Store, log: Log) -> Iterator[Finding]:
     for path in [] if broken else runs_in_no_table(store):
         yield Finding(f"{path} is in no table.", "Run `sme2 warehouse sync`: it adds the run.")
     if shared := SharedStore.of(store):
-        for error in shared.damage(log):
-            yield Finding(error.what, error.remedy or "Restore it from a copy.")
+        for damage in shared.damage(log):
+            yield Finding(damage.what, damage.remedy or "Restore it from a copy.")
 
 
 def _evidence_in_tables(warehouse: Warehouse) -> dict[str, str]:
