@@ -240,7 +240,9 @@ def test_what_a_restarted_device_kept_of_dead_sessions_is_removed(
     target: RemoteTarget, remote_device: RemoteDevice
 ) -> None:
     left = (
-        'cd "$1/sessions" && for name in dead-1 dead-2; do mkdir -p $name/files; echo old > $name/files/x; '
+        # Whatever the test before left, or removed.
+        'mkdir -p "$1/sessions" && rm -f "$1/current" && cd "$1/sessions" && '
+        "for name in dead-1 dead-2; do mkdir -p $name/files; echo old > $name/files/x; "
         'echo 1 > $name/holder; touch -t 202001010000 $name; done; ln -s dead-1 "$1/current"'
     )
     remote_device.device.script(left, remote_device.root)

@@ -19,5 +19,6 @@ for folder in "$root"/sessions/*; do
 done
 echo ready
 read -r line
-rm -f "$root/current"
+# It may be another's by now: what was left of a session whose computer had gone is cleaned.
+[ "$(readlink "$root/current")" != "$name" ] || rm -f "$root/current"
 rm -rf "$root/sessions/$name"
