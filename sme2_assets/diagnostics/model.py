@@ -276,7 +276,7 @@ def _where_it_begins(
     from sme2_assets.models.divergence import divergence_of
 
     precision = manifest.precision
-    where = "The exported program is no closer in torch, so no kernel is at fault"
+    where = "In torch the exported program is too far off, too: the cause is not in the kernels alone"
     try:
         found = divergence_of(spec, precision, minimum_db=manifest.tolerance.minimum_db, log=log)
         if found is not None:

@@ -344,8 +344,9 @@ class SharedStore:
     def damage(self, log: Log) -> Iterator[EvidenceError]:
         """What is wrong with the entries of the log, and with the runs that they name: all are read."""
         with self.reached():
-            for number in range(1, self._end()):
-                log(f"shared session {number}")
+            end = self._end()
+            for number in range(1, end):
+                log(f"shared session {number} of {end - 1}")
                 try:
                     entry = self._entry(number)
                 except EvidenceError as error:

@@ -183,18 +183,9 @@ class _Writer:
         return self._made[key]
 
     def _write_tables(self, arm: ExportedArm, formats: Sequence[str]) -> None:
-        # A timeline may have millions of rows: they go from file to file.
         spill = {"memory_limit": MEMORY_LIMIT, "temp_directory": str(self.folder / ".spill")}
         with closing(self.warehouse.open_published(spill, [self.folder])) as connection:
-            timeline = connection.sql(
-                tables.TIMELINE,
-                params={
-                    "run_id": arm.run["run_id"],
-                    "model_id": arm.prefix,
-                    "fidelity": _text(arm.run["fidelity"]),
-                    "execute": tables.EXECUTE,
-                },
-            )
+            timeline = tables.timeline(connection, arm.run, arm.prefix)
             self._write_rows(arm, "exec_all_runs_timeline", timeline, formats)
             self._write_rows(arm, "exec_run0_timeline", timeline.filter("run_index = 0"), formats)
         with duckdb.connect() as connection:

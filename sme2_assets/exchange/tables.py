@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import duckdb
 import pandas as pd
 
 from sme2_assets.analysis.unit import ON, UNKNOWN
@@ -21,6 +22,8 @@ from sme2_assets.warehouse.store import Warehouse
 EXECUTE = "Method::execute"
 # ExecuTorch's name of the backend that the warehouse calls xnnpack.
 BACKEND_NAMES = {"xnnpack": "XnnpackBackend"}
+# What tells operators of the same kind apart.
+_NUMBER = r" #\d+$"
 KIT_TIMELINE_COLUMNS = (
     *("model_id", "name", "type", "delegate_backend", "start_us", "end_us", "duration_ms", "pct_total"),
     *("node_id", "run_index", "block"),
@@ -37,7 +40,7 @@ KIT_KERNEL_COLUMNS = (
 # Every timed inference: one row for all of it (Method::execute), then rows that add up to it. Inferences are
 # numbered across all rounds, as the kit numbers its runs. A node has the same number in each of them: the
 # inference, operators in order, then overhead.
-TIMELINE = """
+_TIMELINE = """
 WITH timed AS (
     SELECT
         round, iteration, execute_ns, emulated_execute_ns,
@@ -72,8 +75,8 @@ operators AS (FROM operator_facts WHERE run_id = $run_id)
 SELECT
     $model_id AS model_id,
     events.name,
-    regexp_replace(events.name, ' #\\d+$', '') AS type,
-    if(events.backend = 'xnnpack', 'XnnpackBackend', events.backend) AS delegate_backend,
+    regexp_replace(events.name, $number, '') AS type,
+    coalesce(map($ours, $theirs)[events.backend], events.backend) AS delegate_backend,
     start_ns / 1000 AS start_us,
     start_us + duration_ns / 1000 AS end_us,
     duration_ns / 1e6 AS duration_ms,
@@ -95,6 +98,24 @@ LEFT JOIN operators
     AND operators.delegate IS NOT DISTINCT FROM events.delegate AND operators.position = events.position
 ORDER BY run_index, node_id
 """
+
+
+def timeline(
+    connection: duckdb.DuckDBPyConnection, run: dict[str, Any], model_id: str
+) -> duckdb.DuckDBPyRelation:
+    """Not a frame, as the others are: a timeline may have millions of rows."""
+    return connection.sql(
+        _TIMELINE,
+        params={
+            "run_id": run["run_id"],
+            "model_id": model_id,
+            "fidelity": None if pd.isna(run["fidelity"]) else run["fidelity"],
+            "execute": EXECUTE,
+            "ours": list(BACKEND_NAMES),
+            "theirs": list(BACKEND_NAMES.values()),
+            "number": _NUMBER,
+        },
+    )
 
 
 def operator_stats_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> pd.DataFrame:
@@ -230,4 +251,4 @@ def _backend_names(backends: pd.Series) -> pd.Series:
 
 
 def _without_number(name: str) -> str:
-    return re.sub(r" #\d+$", "", name)
+    return re.sub(_NUMBER, "", name)

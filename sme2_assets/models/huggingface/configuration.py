@@ -89,9 +89,8 @@ def _configured(cls: Any, sizes: Sizes, change: Callable[[Any, Sizes], dict[str,
 
 def _can_be_set(config: Any, name: str) -> bool:
     computed = getattr(type(config), name, None)
-    return _value(config, name, _value) is not _value and not (
-        isinstance(computed, property) and computed.fset is None
-    )
+    is_there = _value(config, name, _value) is not _value
+    return is_there and not (isinstance(computed, property) and computed.fset is None)
 
 
 def _residual_backbone(timm: Any) -> Any:
