@@ -56,16 +56,14 @@ class _Steps:
 
 def load_ours() -> Way:
     from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.ingest import rows_of_run, write_runs
+    from sme2_assets.warehouse.ingest import RunReader, write_runs
 
     def run(run_folder: Path) -> tuple[int, dict[str, float]]:
         with tempfile.TemporaryDirectory() as folder:
             steps = _Steps()
             warehouse = Warehouse(Path(folder) / "warehouse")
-            rows = rows_of_run(run_folder)
-            steps.done("rows")
-            write_runs(warehouse, rows)
-            steps.done("Parquet")
+            write_runs(warehouse, RunReader(run_folder))
+            steps.done("rows and Parquet")
             warehouse.publish()
             steps.done("publish")
             assert not warehouse.query("FROM category_summary").empty

@@ -1,7 +1,7 @@
 """Run folders as a session leaves them, with times that the test knows.
 
 For what no machine at hand gives: SME2 hardware, other devices, wrong outputs. Everything after the
-measurement is the real code: the folder is read by `rows_of_run`.
+measurement is the real code: the folder is read by `RunReader`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sme2_assets.evidence.samples import SAMPLES_FILE
 from sme2_assets.store import sha256_of_file
 from sme2_assets.targets.environment.snapshot import take_snapshot
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.ingest import rows_of_run, write_runs
+from sme2_assets.warehouse.ingest import RunReader, write_runs
 
 # Name and microseconds with SME2 off; only those with a packed name have an SME2 kernel.
 FIRST_DELEGATE = (
@@ -378,4 +378,4 @@ def run_with_trace(runs: Path, trace: Path) -> Path:
 
 def ingest(warehouse: Warehouse, *folders: Path) -> None:
     """Run folders into the warehouse, as the asset does it; publishing is left to the caller."""
-    write_runs(warehouse, *map(rows_of_run, folders))
+    write_runs(warehouse, *map(RunReader, folders))

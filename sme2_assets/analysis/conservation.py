@@ -33,7 +33,8 @@ _Rows = npt.NDArray[np.intp]
 
 
 def require_conserved(events: Events) -> None:
-    """Raises a TraceError for the first event whose time is impossible, or would count twice or never."""
+    """Raises a TraceError for the first event whose time is impossible, or would count twice or never within
+    its inference."""
     executions = np.flatnonzero(events.kind == EventKind.METHOD_EXECUTE)
     for endless in executions[events.duration_ns[executions] > LONGEST_INFERENCE_NS][:1]:
         _refuse(
@@ -52,9 +53,16 @@ def require_conserved(events: Events) -> None:
     _require_budget(events, inside, calls)
     _require_within(events, inside, calls)
 
-    executions = executions[np.argsort(events.start_ns[executions], kind="stable")]
-    for late in executions[1:][events.start_ns[executions[1:]] < events.end_ns[executions[:-1]]][:1]:
-        _refuse(events, late, "begins before another Method::execute has ended: an inference appears twice")
+
+def require_inferences_apart(start_ns: npt.NDArray[np.int64], end_ns: npt.NDArray[np.int64]) -> None:
+    """Raises a TraceError for the first inference of a trace that begins before another has ended."""
+    order = np.argsort(start_ns, kind="stable")
+    for late in order[1:][start_ns[order[1:]] < end_ns[order[:-1]]][:1]:
+        raise TraceError(
+            f"Inference {late}: Method::execute begins before another Method::execute has ended: "
+            "an inference appears twice.",
+            _AGAIN,
+        )
 
 
 def _require_once(events: Events, inside: _Rows, calls: _Rows) -> None:
@@ -102,7 +110,7 @@ def _refuse(events: Events, row: int, what: str, rows: _Rows | None = None) -> N
     rows = np.array([row]) if rows is None else rows
     delegated = rows[events.kind[rows] == EventKind.DELEGATE_OP]
     strange = any(not is_xnnpack_name(events.names[code]) for code in events.name[delegated])
-    inference = int(np.searchsorted(events.execute_blocks(), events.block[row]))
+    inference = events.first_inference + int(np.searchsorted(events.execute_blocks(), events.block[row]))
     raise TraceError(
         f"Inference {inference}, instruction {events.instruction_id[row]}: {_name(events, row)} {what}.",
         _OTHER_BACKEND if strange else _AGAIN,

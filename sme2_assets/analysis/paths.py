@@ -23,7 +23,7 @@ class Paths:
     """Numbered in the order in which the inferences first took them."""
 
     signatures: tuple[str, ...]
-    """Of each path: a hash of its operators' names in order."""
+    """Of each path so far: a hash of its operators' names in order."""
     of_inference: Int64s
     first_delegate: Int64s
     """Of each inference: the number of its first delegate call."""
@@ -32,23 +32,56 @@ class Paths:
 
     @classmethod
     def of(cls, events: Events) -> Paths:
-        blocks = events.execute_blocks()
+        return PathsOfParts().next(events)
+
+
+class PathsOfParts:
+    """The paths of a trace that is read in parts: each part goes on where the one before ended."""
+
+    def __init__(self) -> None:
         # As bytes, so that inferences are compared in full and not by a hash.
+        self._numbers: dict[bytes, int] = {}
+        self._signatures: list[str] = []
+        self._first_delegate = [0]
+        self._first_portable = [0]
+
+    def next(self, events: Events) -> Paths:
+        blocks = events.execute_blocks()
         step = np.ascontiguousarray(np.stack([events.kind.astype(np.int32), events.name], axis=1))
-        sequences = [step[events.block_rows(int(block))].tobytes() for block in blocks]
-        number = {sequence: place for place, sequence in enumerate(dict.fromkeys(sequences))}
-        of_inference = np.array([number[sequence] for sequence in sequences], dtype=np.int64)
-        first = [events.block_rows(int(blocks[sequences.index(sequence)])) for sequence in number]
-        return cls(
-            tuple(_signature(events, rows) for rows in first),
+        new = ~_like_the_one_before(step, events, blocks)
+        numbers = np.zeros(len(blocks), dtype=np.int64)
+        numbers[new] = [self._number(step, events, int(block)) for block in blocks[new]]
+        of_inference = numbers[np.maximum.accumulate(np.where(new, np.arange(len(blocks)), 0))]
+        return Paths(
+            tuple(self._signatures),
             of_inference,
-            _starts([_count(events, rows, EventKind.DELEGATE_CALL) for rows in first])[of_inference],
-            _starts([_portable_operators(events, rows) for rows in first])[of_inference],
+            np.array(self._first_delegate)[of_inference],
+            np.array(self._first_portable)[of_inference],
         )
 
+    def _number(self, step: npt.NDArray[np.int32], events: Events, block: int) -> int:
+        rows = events.block_rows(block)
+        sequence = step[rows].tobytes()
+        if sequence not in self._numbers:
+            self._numbers[sequence] = len(self._numbers)
+            self._signatures.append(_signature(events, rows))
+            self._first_delegate.append(
+                self._first_delegate[-1] + _count(events, rows, EventKind.DELEGATE_CALL)
+            )
+            self._first_portable.append(self._first_portable[-1] + _portable_operators(events, rows))
+        return self._numbers[sequence]
 
-def _starts(counts: list[int]) -> Int64s:
-    return np.cumsum([0, *counts])[:-1].astype(np.int64)
+
+def _like_the_one_before(
+    step: npt.NDArray[np.int32], events: Events, blocks: npt.NDArray[np.int32]
+) -> npt.NDArray[np.bool_]:
+    """Which inferences ran what the one before ran; none where that cannot be told for all at once."""
+    alike = np.zeros(len(blocks), dtype=bool)
+    starts, ends = events.block_offsets[blocks], events.block_offsets[blocks + 1]
+    if len(blocks) > 1 and len(np.unique(ends - starts)) == 1 and (starts[1:] == ends[:-1]).all():
+        sequences = step[starts[0] : ends[-1]].reshape(len(blocks), -1)
+        alike[1:] = (sequences[1:] == sequences[:-1]).all(axis=1)
+    return alike
 
 
 def _count(events: Events, rows: slice, kind: EventKind) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -9,8 +10,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from sme2_assets.analysis.categories import Backend, classify, is_xnnpack_name
-from sme2_assets.analysis.conservation import require_conserved
-from sme2_assets.analysis.paths import Paths
+from sme2_assets.analysis.conservation import require_conserved, require_inferences_apart
+from sme2_assets.analysis.paths import PathsOfParts
 from sme2_assets.errors import TraceError
 from sme2_assets.etdump import EventKind, Events
 
@@ -49,80 +50,109 @@ def timeline_rows(events: Events, warmup: int) -> pd.DataFrame:
     is not XNNPACK's has the backend `other delegate`, and nothing is concluded from its name. If inferences
     took several operator sequences, each sequence has places of its own (`paths`).
     """
-    require_conserved(events)
-    executes = np.flatnonzero(events.kind == EventKind.METHOD_EXECUTE)
-    durations = events.duration_ns
-    execute_ns = execute_durations(events)
-    # Inference number of every row; -1 for blocks without an inference (loading).
-    inference_of_block = np.full(len(events.block_names), -1, dtype=np.int64)
-    inference_of_block[events.block[executes]] = np.arange(len(executes))
-    inference = inference_of_block[events.block]
-    parent_rows = events.parent_rows()
+    [(_, rows)] = Timeline(warmup).of_parts([events])
+    return rows
 
-    def of_kind(kind: EventKind) -> npt.NDArray[np.intp]:
-        return np.flatnonzero((events.kind == kind) & (inference >= 0))
 
-    delegate_ops = of_kind(EventKind.DELEGATE_OP)
-    delegate_calls = of_kind(EventKind.DELEGATE_CALL)
-    has_kernel = np.zeros(len(events), dtype=bool)
-    kernels = of_kind(EventKind.NATIVE_CALL)
-    has_kernel[parent_rows[kernels][parent_rows[kernels] >= 0]] = True
-    # An operator call that names no kernel is its own operator row, with an unknown name.
-    calls = of_kind(EventKind.OPERATOR_CALL)
-    portable_ops = np.sort(np.concatenate([kernels, calls[~has_kernel[calls]]]))
+class Timeline:
+    """The timeline of a trace that is read in parts; after the last one, facts about the whole trace.
 
-    inside_delegate = _sum_by(parent_rows[delegate_ops], durations[delegate_ops], len(events))
-    delegate_overhead = durations[delegate_calls] - inside_delegate[delegate_calls]
-    accounted = _sum_by(inference[delegate_calls], durations[delegate_calls], len(executes)) + _sum_by(
-        inference[portable_ops], durations[portable_ops], len(executes)
-    )
-    framework_overhead = execute_ns - accounted
+    `execute_ns` is Method::execute of each inference, `signatures` are the paths that they took.
+    """
 
-    start_of_inference = events.start_ns[executes]
-    paths = Paths.of(events)
+    def __init__(self, warmup: int) -> None:
+        self._warmup = warmup
+        self._paths = PathsOfParts()
+        self._starts: list[npt.NDArray[np.int64]] = []
+        self._ends: list[npt.NDArray[np.int64]] = []
+        self.signatures: tuple[str, ...] = ()
+        self.execute_ns = np.zeros(0, dtype=np.int64)
 
-    def call_numbers(rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
-        return events.delegate_call[rows] + paths.first_delegate[inference[rows]]
+    def of_parts(self, parts: Iterable[Events]) -> Iterator[tuple[Events, pd.DataFrame]]:
+        """Each part with its rows, as in `timeline_rows`. The last check is made after the last part."""
+        for events in parts:
+            yield events, self._rows(events)
+        starts, ends = np.concatenate(self._starts), np.concatenate(self._ends)
+        require_inferences_apart(starts, ends)
+        self.execute_ns = ends - starts
 
-    operators = np.concatenate([delegate_ops, portable_ops])
-    rows = pd.DataFrame(
-        {
-            "iteration": np.concatenate(
-                [inference[operators], inference[delegate_calls], np.arange(len(executes))]
-            ),
-            "kind": np.repeat(
-                [OPERATOR, DELEGATE_OVERHEAD, FRAMEWORK_OVERHEAD],
-                [len(operators), len(delegate_calls), len(executes)],
-            ),
-            "backend": np.concatenate(
-                [
-                    _delegate_backends(events, delegate_ops, parent_rows[delegate_ops]),
-                    np.repeat(
-                        [PORTABLE, FRAMEWORK], [len(portable_ops), len(delegate_calls) + len(executes)]
-                    ),
-                ]
-            ),
-            "delegate": _nullable(
-                call_numbers(delegate_ops),
-                np.full(len(portable_ops), -1),
-                call_numbers(delegate_calls),
-                np.full(len(executes), -1),
-            ),
-            "position": _nullable(
-                events.position[delegate_ops],
-                _ordinal_within(inference[portable_ops]) + paths.first_portable[inference[portable_ops]],
-                np.full(len(delegate_calls) + len(executes), -1),
-            ),
-            "start_ns": _nullable(
-                events.start_ns[operators] - start_of_inference[inference[operators]],
-                np.full(len(delegate_calls) + len(executes), np.iinfo(np.int64).min),
-                null=np.iinfo(np.int64).min,
-            ),
-            "duration_ns": np.concatenate([durations[operators], delegate_overhead, framework_overhead]),
-        }
-    )
-    rows["is_warmup"] = rows["iteration"] < warmup
-    return _with_names(rows, events, operators)
+    def _rows(self, events: Events) -> pd.DataFrame:
+        require_conserved(events)
+        executes = np.flatnonzero(events.kind == EventKind.METHOD_EXECUTE)
+        durations = events.duration_ns
+        execute_ns = execute_durations(events)
+        self._starts.append(events.start_ns[executes])
+        self._ends.append(events.end_ns[executes])
+        # Inference number of every row; -1 for blocks without an inference (loading).
+        inference_of_block = np.full(len(events.block_names), -1, dtype=np.int64)
+        inference_of_block[events.block[executes]] = np.arange(len(executes))
+        inference = inference_of_block[events.block]
+        parent_rows = events.parent_rows()
+
+        def of_kind(kind: EventKind) -> npt.NDArray[np.intp]:
+            return np.flatnonzero((events.kind == kind) & (inference >= 0))
+
+        delegate_ops = of_kind(EventKind.DELEGATE_OP)
+        delegate_calls = of_kind(EventKind.DELEGATE_CALL)
+        has_kernel = np.zeros(len(events), dtype=bool)
+        kernels = of_kind(EventKind.NATIVE_CALL)
+        has_kernel[parent_rows[kernels][parent_rows[kernels] >= 0]] = True
+        # An operator call that names no kernel is its own operator row, with an unknown name.
+        calls = of_kind(EventKind.OPERATOR_CALL)
+        portable_ops = np.sort(np.concatenate([kernels, calls[~has_kernel[calls]]]))
+
+        inside_delegate = _sum_by(parent_rows[delegate_ops], durations[delegate_ops], len(events))
+        delegate_overhead = durations[delegate_calls] - inside_delegate[delegate_calls]
+        accounted = _sum_by(inference[delegate_calls], durations[delegate_calls], len(executes)) + _sum_by(
+            inference[portable_ops], durations[portable_ops], len(executes)
+        )
+        framework_overhead = execute_ns - accounted
+
+        start_of_inference = events.start_ns[executes]
+        paths = self._paths.next(events)
+        self.signatures = paths.signatures
+
+        def call_numbers(rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+            return events.delegate_call[rows] + paths.first_delegate[inference[rows]]
+
+        operators = np.concatenate([delegate_ops, portable_ops])
+        rows = pd.DataFrame(
+            {
+                "iteration": events.first_inference
+                + np.concatenate([inference[operators], inference[delegate_calls], np.arange(len(executes))]),
+                "kind": np.repeat(
+                    [OPERATOR, DELEGATE_OVERHEAD, FRAMEWORK_OVERHEAD],
+                    [len(operators), len(delegate_calls), len(executes)],
+                ),
+                "backend": np.concatenate(
+                    [
+                        _delegate_backends(events, delegate_ops, parent_rows[delegate_ops]),
+                        np.repeat(
+                            [PORTABLE, FRAMEWORK], [len(portable_ops), len(delegate_calls) + len(executes)]
+                        ),
+                    ]
+                ),
+                "delegate": _nullable(
+                    call_numbers(delegate_ops),
+                    np.full(len(portable_ops), -1),
+                    call_numbers(delegate_calls),
+                    np.full(len(executes), -1),
+                ),
+                "position": _nullable(
+                    events.position[delegate_ops],
+                    _ordinal_within(inference[portable_ops]) + paths.first_portable[inference[portable_ops]],
+                    np.full(len(delegate_calls) + len(executes), -1),
+                ),
+                "start_ns": _nullable(
+                    events.start_ns[operators] - start_of_inference[inference[operators]],
+                    np.full(len(delegate_calls) + len(executes), np.iinfo(np.int64).min),
+                    null=np.iinfo(np.int64).min,
+                ),
+                "duration_ns": np.concatenate([durations[operators], delegate_overhead, framework_overhead]),
+            }
+        )
+        rows["is_warmup"] = rows["iteration"] < self._warmup
+        return _with_names(rows, events, operators)
 
 
 def _delegate_backends(

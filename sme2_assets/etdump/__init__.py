@@ -8,6 +8,6 @@ What does not: categories and statistics (`analysis`), the warehouse, ExecuTorch
 from __future__ import annotations
 
 from sme2_assets.etdump.events import EventKind, Events
-from sme2_assets.etdump.reader import read_etdump
+from sme2_assets.etdump.reader import read_etdump, read_etdump_in_parts
 
-__all__ = ["EventKind", "Events", "read_etdump"]
+__all__ = ["EventKind", "Events", "read_etdump", "read_etdump_in_parts"]

@@ -75,6 +75,8 @@ class Events:
     """Events of the file that hold an intermediate value: counted, not listed."""
     unknown_events: int
     """Events of the file that are none of the three kinds in the schema."""
+    first_inference: int = 0
+    """The inferences of the file before these events, if they are only a part of it."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -13,6 +13,8 @@ with a NUL after it. Everything is little-endian; tables, vectors and references
 
 from __future__ import annotations
 
+import mmap
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +22,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sme2_assets.etdump.grouping import LONGEST_VECTORISED_TEXT, group_equal, group_equal_texts
+from sme2_assets.etdump.grouping import group_equal, group_equal_texts
 
 Positions = NDArray[np.int64]
 
@@ -62,23 +64,34 @@ class Texts:
 
 
 class Buffer:
-    """The bytes of a file, seen as the integers that a FlatBuffer is made of."""
+    """The bytes of a file, seen as the integers that a FlatBuffer is made of.
+
+    The file is mapped, so it must not shrink while it is read: evidence never changes, and traces from
+    elsewhere are copied first.
+    """
 
     def __init__(self, source: Path | bytes) -> None:
-        self.size = len(source) if isinstance(source, bytes) else source.stat().st_size
-        # Room after the end, so that strings can be read in whole words whatever their length.
-        self.u8 = np.zeros((self.size + LONGEST_VECTORISED_TEXT + 8) & ~7, dtype=np.uint8)
-        if isinstance(source, bytes):
-            self.u8[: self.size] = np.frombuffer(source, dtype=np.uint8)
-        else:
+        self._file: mmap.mmap | None = None
+        if isinstance(source, Path):
             with source.open("rb") as file:
-                self.size = file.readinto(self.u8[: self.size].data)  # less, if the file has just shrunk
-        self.u16 = self.u8.view("<u2")
-        self.u32 = self.u8.view("<u4")
-        self.i32 = self.u8.view("<i4")
+                # An empty file cannot be mapped.
+                if os.fstat(file.fileno()).st_size:
+                    self._file = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        data = source if isinstance(source, bytes) else self._file or b""
+        self.size = len(data)
+        self.u8 = np.frombuffer(data, dtype=np.uint8)
+        words = self.u8[: self.size & ~3]
+        self.u16 = words.view("<u2")
+        self.u32 = words.view("<u4")
+        self.i32 = words.view("<i4")
         # An item per multiple of four, overlapping: the size prefix puts 64-bit numbers at any of them.
-        self.u64_by_word = np.ndarray(len(self.u32) - 1, dtype="<u8", buffer=self.u8, strides=4)
+        self.u64_by_word = np.ndarray(max(len(self.u32) - 1, 0), dtype="<u8", buffer=data, strides=4)
         self._text_bytes = 0
+
+    def let_go(self) -> None:
+        """Gives back the memory of what was read so far; it is read again where it is needed again."""
+        if self._file is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._file.madvise(mmap.MADV_DONTNEED)
 
     def follow(self, references: Positions, what: str) -> Positions:
         """Where references point to. The references' own positions must already have been checked."""

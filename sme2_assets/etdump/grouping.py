@@ -23,10 +23,7 @@ def group_equal(values: Rows) -> tuple[Rows, Rows]:
 
 
 def group_equal_texts(u8: NDArray[np.uint8], start: Rows, length: Rows) -> tuple[Rows, Rows]:
-    """Like `group_equal`, for the strings at `start` (multiples of four) in a buffer of bytes.
-
-    The buffer must have at least LONGEST_VECTORISED_TEXT bytes after the start of the last string.
-    """
+    """Like `group_equal`, for the strings at `start` (multiples of four) in a buffer of bytes."""
     words = _words(u8, start, length)
     key = length.astype(np.uint64)
     for word in words.T:
@@ -42,14 +39,24 @@ def _words(u8: NDArray[np.uint8], start: Rows, length: Rows) -> NDArray[np.uint6
     count = (min(int(length.max(initial=0)), LONGEST_VECTORISED_TEXT) + 7) // 8
     if count == 0:
         return np.empty((len(start), 0), dtype=np.uint64)
-    # One item of the view per multiple of four, each as wide as the longest string: they overlap, so that a
-    # single indexing operation copies all strings.
-    every = np.ndarray((len(u8) - 8 * count) // 4 + 1, dtype=f"V{8 * count}", buffer=u8, strides=4)
-    words = every[start >> 2].view(np.uint64).reshape(len(start), count)
+    # The last position with enough bytes after it. What starts behind it is read from a copy with more room.
+    last = max(len(u8) - 8 * count, 0) & ~3
+    end = np.concatenate([u8[last:], np.zeros(8 * count, dtype=np.uint8)])
+    near_end = np.flatnonzero(start >= last)
+    words = _read_words(u8 if last else end, np.minimum(start, last), count)
+    words[near_end] = _read_words(end, start[near_end] - last, count)
     kept = np.clip(np.arange(LONGEST_VECTORISED_TEXT + 1)[:, None] - 8 * np.arange(count), 0, 8)
     masks = np.array([(1 << 8 * n) - 1 for n in range(9)], dtype=np.uint64)[kept]
     words &= masks.take(length, axis=0, mode="clip")
     return words
+
+
+def _read_words(u8: NDArray[np.uint8], start: Rows, count: int) -> NDArray[np.uint64]:
+    """The 64-bit words at each start, `count` of them."""
+    # One item of the view per multiple of four, each as wide as all words: they overlap, so that a single
+    # indexing operation copies all strings.
+    every = np.ndarray((len(u8) - 8 * count) // 4 + 1, dtype=f"V{8 * count}", buffer=u8, strides=4)
+    return every[start >> 2].view(np.uint64).reshape(len(start), count)
 
 
 def _first_equal(keys: NDArray[np.int64] | NDArray[np.uint64], slots: Rows) -> Rows:

@@ -6,6 +6,7 @@ ED00). A newer ExecuTorch may add fields at the end of a table: they are ignored
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -27,6 +28,8 @@ from sme2_assets.etdump.structure import structure_of
 _IDENTIFIER = b"ED00"
 _LARGEST_FILE_BYTES = 2**31 - 1  # FlatBuffer offsets are 32 bits, some of them signed
 _CHUNK_EVENTS = 65_536
+_CHUNK_BLOCKS = 65_536
+PART_EVENTS = 500_000
 LONGEST_NAME = 10_000
 _LATEST_NS = np.uint64(2**63 - 1)
 
@@ -70,18 +73,35 @@ def read_etdump(source: Path | bytes) -> Events:
     Raises `TraceError`, and nothing else, for a file that is missing, empty, cut off, in another format, or
     malicious. Memory and time stay in proportion to the size of the file, whatever it says.
     """
+    [events] = _parts(source, most_events=None)
+    return events
+
+
+def read_etdump_in_parts(source: Path | bytes, most_events: int = PART_EVENTS) -> Iterator[Events]:
+    """Like `read_etdump`, a few blocks at a time: a long trace never has to be in memory as a whole.
+
+    Each part has whole blocks, numbered within the part, and more than `most_events` events only if a single
+    block has. The code of a name is the same in all parts.
+    """
+    return _parts(source, most_events)
+
+
+def _parts(source: Path | bytes, most_events: int | None) -> Iterator[Events]:
     label = "the ETDump" if isinstance(source, bytes) else f"ETDump {source}"
     buffer = _load(source, label)
     if buffer.size == 0:
         raise TraceError(f"{label} is empty: the runtime recorded no event.", _NO_EVENTS_REMEDY)
     root = _root_reference(buffer, label)
+    empty = True
     try:
-        events = _decode(buffer, root)
+        for events in _decode(buffer, root, most_events):
+            if len(events):
+                empty = False
+                yield events
     except Malformed as error:
         raise TraceError(f"{label} is damaged: {error}.", _BROKEN_REMEDY) from None
-    if len(events) == 0:
+    if empty:
         raise TraceError(f"{label} holds no profile event.", _NO_EVENTS_REMEDY)
-    return events
 
 
 def _load(source: Path | bytes, label: str) -> Buffer:
@@ -136,42 +156,70 @@ class _Columns:
     has_delegate_metadata: NDArray[np.bool_]
 
 
-def _decode(buffer: Buffer, root_reference: int) -> Events:
+def _decode(buffer: Buffer, root_reference: int, most_events: int | None) -> Iterator[Events]:
     root = Tables(buffer, buffer.follow(np.array([root_reference]), "the root"), _ETDUMP, "the root")
     run_references = buffer.vectors(root.targets(_ETDUMP_RUN_DATA, "the blocks"), "blocks").elements()
-    runs = Tables(buffer, buffer.follow(run_references, "a block"), _RUN, "a block")
-    run_names = buffer.texts(runs.targets(_RUN_NAME, "the name of a block"), "the name of a block")
-    vectors = buffer.vectors(runs.targets(_RUN_EVENTS, "the events of a block"), "events")
-
     codes = _NameCodes()
-    columns = _in_chunks(buffer, vectors.elements(), codes)
-    block_offsets = _profile_offsets(vectors, columns.is_profile)
-    block = np.repeat(np.arange(len(vectors.count)), np.diff(block_offsets))
-    kind = _kinds_of(codes.names).take(columns.name)
-    kind[columns.is_delegate_op] = EventKind.DELEGATE_OP
-    structure = structure_of(kind, block, block_offsets, columns.instruction_id)
-    return Events(
-        block=block.astype(np.int32),
-        event=(np.arange(len(block)) - block_offsets.take(block)).astype(np.int32),
-        kind=kind,
-        parent=structure.parent,
-        delegate_call=structure.delegate_call,
-        position=structure.position,
-        name=columns.name,
-        start_ns=columns.start_ns,
-        end_ns=columns.end_ns,
-        chain_index=columns.chain_index,
-        instruction_id=columns.instruction_id,
-        delegate_debug_id_int=columns.delegate_debug_id_int,
-        has_delegate_metadata=columns.has_delegate_metadata,
-        names=codes.names,
-        block_names=_strings(run_names),
-        block_bundled_input_index=runs.int32(_RUN_BUNDLED_INPUT_INDEX, -1),
-        block_offsets=block_offsets,
-        allocation_events=int(columns.is_allocation.sum()),
-        debug_events=int(columns.is_debug.sum()),
-        unknown_events=int((~(columns.is_profile | columns.is_allocation | columns.is_debug)).sum()),
-    )
+    first_inference = listed = 0
+    # Blocks lie among their events, so that looking at all of them would read all of the file.
+    at_once = _CHUNK_BLOCKS if most_events is not None else max(len(run_references), 1)
+    for first_block in range(0, max(len(run_references), 1), at_once):
+        references = run_references[first_block : first_block + at_once]
+        runs = Tables(buffer, buffer.follow(references, "a block"), _RUN, "a block")
+        names = _strings(buffer.texts(runs.targets(_RUN_NAME, "the name of a block"), "the name of a block"))
+        bundled_inputs = runs.int32(_RUN_BUNDLED_INPUT_INDEX, -1)
+        vectors = buffer.vectors(runs.targets(_RUN_EVENTS, "the events of a block"), "events")
+        listed += int(vectors.count.sum())
+        require(4 * listed <= buffer.size, "the vectors of events are together longer than the file")
+        for blocks in _ranges(vectors.count, most_events):
+            of_blocks = Vectors(vectors.first[blocks], vectors.count[blocks])
+            columns = _in_chunks(buffer, of_blocks.elements(), codes)
+            block_offsets = _profile_offsets(of_blocks, columns.is_profile)
+            block = np.repeat(np.arange(len(of_blocks.count)), np.diff(block_offsets))
+            kind = _kinds_of(codes.names).take(columns.name)
+            kind[columns.is_delegate_op] = EventKind.DELEGATE_OP
+            structure = structure_of(
+                kind, block, block_offsets, columns.instruction_id, first_block + blocks.start
+            )
+            yield Events(
+                block=block.astype(np.int32),
+                event=(np.arange(len(block)) - block_offsets.take(block)).astype(np.int32),
+                kind=kind,
+                parent=structure.parent,
+                delegate_call=structure.delegate_call,
+                position=structure.position,
+                name=columns.name,
+                start_ns=columns.start_ns,
+                end_ns=columns.end_ns,
+                chain_index=columns.chain_index,
+                instruction_id=columns.instruction_id,
+                delegate_debug_id_int=columns.delegate_debug_id_int,
+                has_delegate_metadata=columns.has_delegate_metadata,
+                names=codes.names,
+                block_names=names[blocks],
+                block_bundled_input_index=bundled_inputs[blocks],
+                block_offsets=block_offsets,
+                allocation_events=int(columns.is_allocation.sum()),
+                debug_events=int(columns.is_debug.sum()),
+                unknown_events=int((~(columns.is_profile | columns.is_allocation | columns.is_debug)).sum()),
+                first_inference=first_inference,
+            )
+            first_inference += int(np.count_nonzero(kind == EventKind.METHOD_EXECUTE))
+            buffer.let_go()
+
+
+def _ranges(counts: NDArray[np.int64], most_events: int | None) -> Iterator[slice]:
+    """Blocks in order, as many together as have at most so many events, and at least one."""
+    if most_events is None:
+        yield slice(0, len(counts))
+        return
+    ends = np.cumsum(counts)
+    first = 0
+    while first < len(counts):
+        before = int(ends[first - 1]) if first else 0
+        last = max(int(np.searchsorted(ends, before + most_events, side="right")), first + 1)
+        yield slice(first, last)
+        first = last
 
 
 def _in_chunks(buffer: Buffer, references: NDArray[np.int64], codes: _NameCodes) -> _Columns:

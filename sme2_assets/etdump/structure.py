@@ -38,9 +38,13 @@ class _Family:
 
 
 def structure_of(
-    kind: NDArray[np.int8], block: Rows, block_offsets: Rows, instruction_id: NDArray[np.int32]
+    kind: NDArray[np.int8],
+    block: Rows,
+    block_offsets: Rows,
+    instruction_id: NDArray[np.int32],
+    first_block: int = 0,
 ) -> Structure:
-    """Parent, delegate call and position of every row.
+    """Parent, delegate call and position of every row; the first block has this number in the file.
 
     A block with a Method::execute claims to be a whole inference. The time of a row in it whose call is
     missing would go to another call or to none, so that is an error. A block without one (loading a method,
@@ -57,9 +61,9 @@ def structure_of(
     is_inference = np.zeros(len(block_offsets) - 1, dtype=bool)
     is_inference[block[executions]] = True
     for family in (in_delegate, in_operator, in_execution):
-        _require_no_orphan(family, kind, block, is_inference)
+        _require_no_orphan(family, kind, block, is_inference, first_block)
     for family in (in_delegate, in_operator):
-        _require_same_instruction(family, block, instruction_id, is_inference)
+        _require_same_instruction(family, block, instruction_id, is_inference, first_block)
 
     parent_row = np.full(len(kind), -1, dtype=np.int64)
     position = np.zeros(len(kind), dtype=np.int32)
@@ -91,19 +95,23 @@ def _family(parents: Rows, children: Rows, block: Rows) -> _Family:
 
 
 def _require_no_orphan(
-    family: _Family, kind: NDArray[np.int8], block: Rows, is_inference: NDArray[np.bool_]
+    family: _Family, kind: NDArray[np.int8], block: Rows, is_inference: NDArray[np.bool_], first_block: int
 ) -> None:
     orphans = family.orphans[is_inference.take(block.take(family.orphans))]
     if len(orphans):
         orphan_kind = EventKind(int(kind[orphans[0]]))
         raise Malformed(
-            f"block {block[orphans[0]]} has a {orphan_kind.name} row without the call it is part of: "
-            "the inference was not recorded to its end"
+            f"block {first_block + block[orphans[0]]} has a {orphan_kind.name} row without the call it is "
+            "part of: the inference was not recorded to its end"
         )
 
 
 def _require_same_instruction(
-    family: _Family, block: Rows, instruction_id: NDArray[np.int32], is_inference: NDArray[np.bool_]
+    family: _Family,
+    block: Rows,
+    instruction_id: NDArray[np.int32],
+    is_inference: NDArray[np.bool_],
+    first_block: int,
 ) -> None:
     """The runtime stamps a call and what is inside it with the same instruction."""
     own = instruction_id.take(family.children)
@@ -113,8 +121,8 @@ def _require_same_instruction(
     if len(strangers):
         first = strangers[0]
         raise Malformed(
-            f"block {block[family.children[first]]} has a row of instruction {own[first]} inside the call of "
-            f"instruction {of_parent[first]}: the call it is part of is missing"
+            f"block {first_block + block[family.children[first]]} has a row of instruction {own[first]} "
+            f"inside the call of instruction {of_parent[first]}: the call it is part of is missing"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from sme2_assets.errors import EvidenceError
-from sme2_assets.etdump import EventKind, Events, read_etdump
+from sme2_assets.etdump import EventKind, Events, read_etdump, read_etdump_in_parts
 from sme2_assets.evidence.arms import ARMS_FILE, ArmsNumerics
 from sme2_assets.evidence.delegation import DELEGATION_FILE, DelegationReport
 from sme2_assets.evidence.foreign import FOREIGN_FILE, ForeignStatement
@@ -48,16 +48,24 @@ class RunProcess:
     @cached_property
     def events(self) -> Events:
         """The trace, which must contain every inference that the runner traced."""
-        path = self.folder / TRACE_FILE
-        events = read_etdump(path)
-        traced = int(np.count_nonzero(events.kind == EventKind.METHOD_EXECUTE))
+        [events] = self._complete([read_etdump(self.folder / TRACE_FILE)])
+        return events
+
+    def parts_of_trace(self) -> Iterator[Events]:
+        """The same a few inferences at a time, for traces that are too long for the memory."""
+        return self._complete(read_etdump_in_parts(self.folder / TRACE_FILE))
+
+    def _complete(self, parts: Iterable[Events]) -> Iterator[Events]:
+        traced = 0
+        for events in parts:
+            traced += int(np.count_nonzero(events.kind == EventKind.METHOD_EXECUTE))
+            yield events
         made = self.result.traced_warmup + len(self.result.iteration_ns)
         if traced != made:
             raise EvidenceError(
-                f"{path} holds {traced} inferences, the runner traced {made}.",
+                f"{self.folder / TRACE_FILE} holds {traced} inferences, the runner traced {made}.",
                 "The trace is incomplete: measure again, with fewer iterations if it happens again.",
             )
-        return events
 
     @cached_property
     def samples(self) -> Samples:

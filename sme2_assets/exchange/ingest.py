@@ -14,20 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from sme2_assets.analysis.conservation import require_conserved
-from sme2_assets.analysis.timeline import execute_durations
 from sme2_assets.errors import Sme2Error, TraceError, printable
-from sme2_assets.etdump import read_etdump
 from sme2_assets.evidence.folder import LOG_FILE, TRACE_FILE, ForeignFolder
 from sme2_assets.evidence.foreign import FOREIGN, FOREIGN_FILE, Facts, ForeignStatement
 from sme2_assets.exchange.find_traces import FoundTrace, RefusedTrace, traces_below
 from sme2_assets.exchange.kit import KEPT_AS, beside, log_beside
 from sme2_assets.exchange.regular import LARGEST_TEXT_BYTES, LARGEST_TRACE_BYTES, copy_file
 from sme2_assets.exchange.trace_facts import facts_of
-from sme2_assets.store import Store, sha256_of_file, write_text_atomically
-from sme2_assets.warehouse.foreign import rows_of_foreign, write_foreign
+from sme2_assets.store import Store, fsync_all, sha256_of_file, write_text_atomically
+from sme2_assets.warehouse.foreign import ForeignReader, write_foreign
 from sme2_assets.warehouse.store import Warehouse
 
 
@@ -83,24 +79,42 @@ def _ingest(
     facts, kit = facts_of(trace.path, said)
     staging = _staged(store, trace)
     try:
-        sha256 = sha256_of_file(staging / TRACE_FILE)
-        run_id = f"{FOREIGN}-{sha256[:16]}"
+        hashes = _hashes(staging)
+        run_id = f"{FOREIGN}-{hashes[TRACE_FILE][:16]}"
         if run_id in sources:
             raise TraceError(
                 f"It has the same content as {sources[run_id]}: one trace is not two runs.",
                 "Find out which of the two it is, and give that one.",
             )
-        _require_usable(staging / TRACE_FILE, facts.warmup or 0)
         folder = store.run_dir(run_id)
-        replaced = _keep(staging, folder, sha256)
+        replaced = folder.exists()
+        if replaced:
+            # An existing folder stays as it is: evidence does not change. Only what is said about it does.
+            _require_same(folder, hashes[TRACE_FILE])
+            _take_over(folder, staging)
+            hashes = _hashes(folder)
+        statement = ForeignStatement(
+            run_id=run_id,
+            source=trace.source,
+            ingested_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            facts=facts,
+            kit=kit,
+            file_sha256=hashes,
+        )
+        write_text_atomically(staging / FOREIGN_FILE, statement.to_json())
+        run = ForeignReader(ForeignFolder(staging, statement))
+        try:
+            # Kept once its rows were made: it is complete, possible, and has an inference that counts.
+            write_foreign(warehouse, run, lambda: _keep(staging, folder))
+        except TraceError as error:
+            # The copy's name means nothing to the person who gave the file.
+            what = error.what.replace(f"ETDump {staging / TRACE_FILE}", "It")
+            raise TraceError(what, error.remedy) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    write_text_atomically(folder / FOREIGN_FILE, _statement(run_id, trace, facts, kit, folder).to_json())
-    rows = rows_of_foreign(ForeignFolder.verified(folder))
-    write_foreign(warehouse, rows)
-    timed = rows.inferences[~rows.inferences["is_warmup"]]
+    timed = run.inferences[~run.inferences["is_warmup"]]
     median_ns = float(timed["execute_ns"].median())
-    return IngestedTrace(trace.source, run_id, facts, len(timed), median_ns, len(rows.registered), replaced)
+    return IngestedTrace(trace.source, run_id, facts, len(timed), median_ns, len(run.registered), replaced)
 
 
 def _staged(store: Store, trace: FoundTrace) -> Path:
@@ -130,49 +144,29 @@ def _staged(store: Store, trace: FoundTrace) -> Path:
     return staging
 
 
-def _keep(staging: Path, folder: Path, sha256: str) -> bool:
-    """Makes the copy the run's folder. An existing folder stays as it is: evidence does not change."""
-    if not folder.exists():
-        staging.rename(folder)
-        return False
+def _hashes(folder: Path) -> dict[str, str]:
+    return {path.name: sha256_of_file(path) for path in sorted(folder.iterdir()) if path.name != FOREIGN_FILE}
+
+
+def _require_same(folder: Path, sha256: str) -> None:
     if not (folder / TRACE_FILE).is_file() or sha256_of_file(folder / TRACE_FILE) != sha256:
         raise TraceError(
             f"{folder} is named after the content of this trace but contains another one.",
             "Somebody changed it: remove that folder and ingest again.",
         )
-    return True
 
 
-def _require_usable(path: Path, warmup: int) -> None:
-    """Checked before anything is kept: the trace is complete, possible, and has an inference that counts."""
-    try:
-        events = read_etdump(path)
-        require_conserved(events)
-        inferences = len(execute_durations(events))
-        if inferences == 0:
-            raise TraceError(
-                "It contains no inference.", "Run the model at least once with the event tracer attached."
-            )
-        if warmup >= inferences:
-            raise TraceError(
-                f"It holds {inferences} inferences, so {warmup} of them cannot be warm-up.",
-                "Give a smaller --warmup.",
-            )
-    except TraceError as error:
-        # The copy's name means nothing to the person who gave the file.
-        raise TraceError(error.what.replace(f"ETDump {path}", "It"), error.remedy) from error
+def _take_over(folder: Path, staging: Path) -> None:
+    """What lies next to the trace, as it was kept before."""
+    for path in (*staging.iterdir(), *folder.iterdir()):
+        if path.name not in (TRACE_FILE, FOREIGN_FILE):
+            path.unlink() if path.parent == staging else shutil.copyfile(path, staging / path.name)
 
 
-def _statement(
-    run_id: str, trace: FoundTrace, facts: Facts, kit: dict[str, Any] | None, folder: Path
-) -> ForeignStatement:
-    return ForeignStatement(
-        run_id=run_id,
-        source=trace.source,
-        ingested_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        facts=facts,
-        kit=kit,
-        file_sha256={
-            path.name: sha256_of_file(path) for path in sorted(folder.iterdir()) if path.name != FOREIGN_FILE
-        },
-    )
+def _keep(staging: Path, folder: Path) -> None:
+    """Makes the copy the run's folder; in a folder that is there, only the statement changes."""
+    fsync_all(staging)
+    if folder.exists():
+        (staging / FOREIGN_FILE).replace(folder / FOREIGN_FILE)
+    else:
+        staging.rename(folder)

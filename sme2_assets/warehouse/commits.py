@@ -4,7 +4,8 @@ A commit names files that belong together, such as all rows of a session: they a
 or not at all. It is named by its number and its content, and its content names the commit before it, so a
 list that was changed or replaced is recognised. Files are named by their content, too, and never overwritten.
 
-A file has the rows of one run, or of a group of older ones that were merged (merge.py).
+A file has the rows of one run, or a part of them if they are many, or those of a group of older runs that
+were merged (merge.py).
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ class TableFile:
 
     @property
     def part(self) -> str:
-        """What has one file only: a table, and values of its keys."""
+        """What has one file only: a table, values of its keys, and a number if those have several files."""
         return self.path.rpartition("/")[0]
 
     @property
     def keys(self) -> dict[str, str]:
-        return dict(key.split("=", 1) for key in self.part.split("/")[1:])
+        return dict(key.split("=", 1) for key in self.part.split("/")[1:] if "=" in key)
 
     @property
     def run_id(self) -> str | None:
@@ -98,13 +99,20 @@ def add_commit(
     `rewrite` gets the runs that are left in groups that lose some by this; it returns the files of those
     groups, and the runs in them. A group without runs no longer exists.
     """
+    # A long history has many groups: others wait only while those that came meanwhile are read.
+    before = _names(tables)
+    known = _groups_of(tables, before)
     with FileLock(tables.parent / "commit.lock"):
-        groups = groups_now(tables)
+        names = _names(tables)
+        if names[: len(before)] == before:
+            groups = known | _groups_of(tables, names[len(before) :])
+        else:
+            groups = _groups_of(tables, names)
         hit = {group: members for group, members in groups.items() if not {*members}.isdisjoint(runs)}
         left = {group: tuple(run for run in members if run not in runs) for group, members in hit.items()}
         again, kept = rewrite(left) if rewrite and left else ((), left)
         lost = {run for group, members in left.items() for run in members if run not in kept[group]}
-        _append(tables, [*files, *again], [*runs, *sorted(lost)], kept)
+        _append(tables, (names or [""])[-1], [*files, *again], [*runs, *sorted(lost)], kept)
 
 
 def add_group(tables: Path, files: Sequence[TableFile], group: str, runs: Sequence[str], after: str) -> bool:
@@ -113,14 +121,17 @@ def add_group(tables: Path, files: Sequence[TableFile], group: str, runs: Sequen
         since = commits_after(tables, after)
         if since is None or not {*runs}.isdisjoint(run for commit in since for run in commit.runs):
             return False
-        _append(tables, files, runs, {group: tuple(runs)})
+        _append(tables, since[-1].name if since else after, files, runs, {group: tuple(runs)})
         return True
 
 
 def _append(
-    tables: Path, files: Sequence[TableFile], runs: Sequence[str], groups: Mapping[str, Sequence[str]]
+    tables: Path,
+    last: str,
+    files: Sequence[TableFile],
+    runs: Sequence[str],
+    groups: Mapping[str, Sequence[str]],
 ) -> None:
-    last = last_commit(tables)
     number = int(last.partition("-")[0] or 0) + 1
     content: dict[str, Any] = {
         "after": last,
@@ -157,8 +168,12 @@ def damaged_commits(tables: Path) -> list[str]:
 
 def groups_now(tables: Path) -> dict[str, tuple[str, ...]]:
     """The runs of each group."""
+    return _groups_of(tables, _names(tables))
+
+
+def _groups_of(tables: Path, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
     groups: dict[str, tuple[str, ...]] = {}
-    for name in _names(tables):
+    for name in names:
         if name.endswith(_OF_GROUPS):
             groups |= (_read(tables, name) or Commit(name, (), ())).groups
     return groups

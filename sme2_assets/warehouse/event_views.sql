@@ -5,17 +5,24 @@
 -- and together no more than the call, whose time is exact, took beyond its rows. Where those exceed the call
 -- (a clock of whole microseconds), the call says nothing.
 CREATE VIEW delegate_calls AS
+-- Every call of a delegate has the same rows: another operator sequence has delegates of its own.
+WITH delegates AS (
+    SELECT run_id, delegate, count(DISTINCT position) FILTER (backend = 'xnnpack') AS floored_rows
+    FROM timeline
+    WHERE kind = 'operator' AND delegate IS NOT NULL
+    GROUP BY run_id, delegate
+)
 SELECT
     run_id, round, iteration, delegate,
-    sum(duration_ns) FILTER (kind = 'delegate_overhead') AS beyond_ns,
-    count(*) FILTER (kind = 'operator' AND backend = 'xnnpack') AS floored_rows,
+    duration_ns AS beyond_ns,
+    coalesce(floored_rows, 0) AS floored_rows,
     CASE
-        WHEN beyond_ns >= 0 THEN least(1000 * floored_rows, beyond_ns)
-        WHEN beyond_ns < 0 THEN 1000 * floored_rows
+        WHEN duration_ns >= 0 THEN least(1000 * coalesce(floored_rows, 0), duration_ns)
+        WHEN duration_ns < 0 THEN 1000 * coalesce(floored_rows, 0)
     END AS hidden_ns
 FROM timeline
-WHERE delegate IS NOT NULL
-GROUP BY run_id, round, iteration, delegate;
+LEFT JOIN delegates USING (run_id, delegate)
+WHERE kind = 'delegate_overhead';
 COMMENT ON VIEW delegate_calls IS 'What XNNPACK''s whole microseconds can hide of the rows of each delegate call.';
 COMMENT ON COLUMN delegate_calls.beyond_ns IS 'What the call took beyond what its rows report.';
 COMMENT ON COLUMN delegate_calls.floored_rows IS 'Its rows that XNNPACK floored.';

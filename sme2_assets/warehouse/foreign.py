@@ -5,69 +5,87 @@ A foreign run is not an arm of a session, so it is compared with nothing and ent
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from sme2_assets.analysis.paths import Paths
-from sme2_assets.analysis.timeline import execute_durations, timeline_rows
-from sme2_assets.etdump import read_etdump
+from sme2_assets.analysis.timeline import Timeline
+from sme2_assets.errors import TraceError
+from sme2_assets.etdump import read_etdump_in_parts
 from sme2_assets.evidence.folder import ForeignFolder, identity_of
 from sme2_assets.evidence.foreign import FOREIGN, Facts, ForeignStatement
-from sme2_assets.warehouse.ingest import DERIVATION, registered_rows, with_named_times
+from sme2_assets.warehouse.ingest import (
+    DERIVATION,
+    constant_column,
+    in_parts,
+    registered_rows,
+    with_named_times,
+)
 from sme2_assets.warehouse.schema import INFERENCES, REGISTERED_KERNELS, RUNS, TIMELINE
-from sme2_assets.warehouse.store import Warehouse
+from sme2_assets.warehouse.store import Rows, Warehouse
 
 
-@dataclass(frozen=True)
-class ForeignRows:
-    """The rows of one foreign run, before they are written."""
+class ForeignReader:
+    """Reads the folder of a foreign run; a trace without an inference that counts is an error."""
 
-    statement: ForeignStatement
-    runs: pd.DataFrame
-    inferences: pd.DataFrame
-    timeline: pd.DataFrame
-    registered: pd.DataFrame
+    def __init__(self, folder: ForeignFolder) -> None:
+        self._folder = folder
+        self._trace = Timeline(self._facts.warmup or 0)
+        self.inferences = pd.DataFrame()
+        self.registered = registered_rows(folder.log)
+
+    @property
+    def _facts(self) -> Facts:
+        return self._folder.statement.facts
+
+    @property
+    def run_id(self) -> str:
+        return self._folder.run_id
+
+    def rows(self) -> Iterator[Rows]:
+        """The timeline, a part of a long trace at a time, and then all other rows."""
+        facts, fidelity = self._facts, _fidelity(self._facts)
+        keys = {"variant": facts.variant, "target": facts.target, "run_id": self.run_id}
+        for timeline in in_parts(self._timeline()):
+            yield TIMELINE, with_named_times(timeline, TIMELINE, fidelity), keys
+        self.inferences = _inference_rows(self._trace.execute_ns, facts.warmup or 0)
+        yield INFERENCES, with_named_times(self.inferences, INFERENCES, fidelity), keys
+        yield REGISTERED_KERNELS, self.registered, keys
+        timed = int((~self.inferences["is_warmup"]).sum())
+        run = _run_row(self._folder.statement, timed, len(self._trace.signatures))
+        yield RUNS, pd.DataFrame([{**run, "evidence_sha256": identity_of(self._folder.path)}]), keys
+
+    def _timeline(self) -> Iterator[pd.DataFrame]:
+        facts = self._facts
+        same_values = {
+            name: getattr(facts, name) for name in ("model", "precision", "platform", "sme2", "threads")
+        }
+        same_values |= {"fidelity": _fidelity(facts), "pass": "etdump", "round": 0, "emulated_ns": None}
+        for _, rows in self._trace.of_parts(read_etdump_in_parts(self._folder.trace)):
+            for column, value in same_values.items():
+                rows[column] = constant_column(value, len(rows))
+            yield rows
+        self._require_timed_inference(len(self._trace.execute_ns), facts.warmup or 0)
+
+    def _require_timed_inference(self, inferences: int, warmup: int) -> None:
+        if inferences == 0:
+            raise TraceError(
+                "It contains no inference.", "Run the model at least once with the event tracer attached."
+            )
+        if warmup >= inferences:
+            raise TraceError(
+                f"It holds {inferences} inferences, so {warmup} of them cannot be warm-up.",
+                "Give a smaller --warmup.",
+            )
 
 
-def rows_of_foreign(folder: ForeignFolder) -> ForeignRows:
-    statement = folder.statement
-    facts = statement.facts
-    warmup = facts.warmup or 0
-    events = read_etdump(folder.trace)
-    execute_ns = execute_durations(events)
-    paths = len(Paths.of(events).signatures)
-    timeline = timeline_rows(events, warmup).assign(**{"pass": "etdump", "round": 0})
-    for column in ("model", "precision", "platform", "sme2", "threads"):
-        timeline[column] = getattr(facts, column)
-    timeline["fidelity"] = _fidelity(facts)
-    timeline["emulated_ns"] = None
-    row = _run_row(statement, len(execute_ns) - warmup, paths)
-    return ForeignRows(
-        statement,
-        pd.DataFrame([{**row, "evidence_sha256": identity_of(folder.path)}]),
-        _inference_rows(execute_ns, warmup),
-        timeline,
-        registered_rows(folder.log),
-    )
-
-
-def write_foreign(warehouse: Warehouse, rows: ForeignRows) -> None:
+def write_foreign(
+    warehouse: Warehouse, run: ForeignReader, before_commit: Callable[[], None] = lambda: None
+) -> None:
     """Stores a foreign run, in place of what was said about the same trace before."""
-    facts = rows.statement.facts
-    fidelity = _fidelity(facts)
-    keys = {"variant": facts.variant, "target": facts.target, "run_id": rows.statement.run_id}
-    warehouse.write_together(
-        [
-            (TIMELINE, with_named_times(rows.timeline, TIMELINE, fidelity), keys),
-            (INFERENCES, with_named_times(rows.inferences, INFERENCES, fidelity), keys),
-            (REGISTERED_KERNELS, rows.registered, keys),
-            (RUNS, rows.runs, keys),
-        ],
-        [rows.statement.run_id],
-    )
+    warehouse.write_together(run.rows(), [run.run_id], before_commit)
 
 
 def _fidelity(facts: Facts) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from sme2_assets.analysis.passes import PassesVerdict, reconcile
 from sme2_assets.analysis.paths import Paths
 from sme2_assets.analysis.registered import registered_kernels, require_registered
 from sme2_assets.analysis.samples import kernel_sample_rows
-from sme2_assets.analysis.timeline import execute_durations, timeline_rows
+from sme2_assets.analysis.timeline import Timeline, execute_durations
 from sme2_assets.errors import EvidenceError
+from sme2_assets.etdump import Events
 from sme2_assets.evidence.arms import ArmsNumerics
-from sme2_assets.evidence.folder import RunFolder, RunProcess, identity_of
+from sme2_assets.evidence.folder import RunFolder, identity_of
 from sme2_assets.evidence.manifest import Manifest, Moment, Process
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.evidence.result import RunnerResult
@@ -46,11 +48,13 @@ from sme2_assets.warehouse.store import Rows, Warehouse
 # category for an operator, is a new version; `sme2 warehouse rebuild` then applies it to history.
 DERIVATION = 7
 ANNOTATION = "xnnpack.log"
-# Every run is stored in these, even if it has no rows there.
+# Every run is stored in these and in the timeline, even if it has no rows there.
 RUN_TABLES = (
-    *(RUNS, INFERENCES, TIMELINE, OPERATORS, DELEGATION, NUMERICS, ARMS_NUMERICS, ENVIRONMENT),
+    *(RUNS, INFERENCES, OPERATORS, DELEGATION, NUMERICS, ARMS_NUMERICS, ENVIRONMENT),
     *(KERNEL_SAMPLES, REGISTERED_KERNELS),
 )
+# A run with more rows of timeline has them in several files, so that they are never all in memory.
+PART_ROWS = 400_000
 # What columns of times are called in emulated runs.
 EMULATED_TIMES = {"duration_ns": "emulated_ns", "execute_ns": "emulated_execute_ns"}
 
@@ -71,6 +75,10 @@ class RunRows:
     kernel_samples: pd.DataFrame
     registered_kernels: pd.DataFrame
 
+    def parts(self) -> Iterator[Rows]:
+        """The rows of each table, as they are stored."""
+        return _parts_of(self.manifest, [self.timeline], lambda: vars(self))
+
 
 def keys_of(manifest: Manifest) -> dict[str, str]:
     """Where a run's rows are stored."""
@@ -82,56 +90,103 @@ def keys_of(manifest: Manifest) -> dict[str, str]:
     }
 
 
-def rows_of_run(run_dir: Path, annotation: Path | None = None) -> RunRows:
+def rows_of_run(run_dir: Path) -> RunRows:
+    """All rows of a run folder at once."""
+    reader = RunReader(run_dir)
+    timeline = _stacked(list(reader.timeline()))
+    return RunRows(reader.manifest, timeline=timeline, **reader.other_rows())
+
+
+class RunReader:
     """Reads a run folder. A file that is not the one that was measured is an error, not a row.
 
     `annotation` is a log that somebody added to the run; if there is one, its registered kernels count.
     """
-    folder = _trusted(run_dir)
-    manifest, program, arms = folder.manifest, folder.operators(), folder.arms()
-    inferences, timelines, results, paths, sampled = [], [], [], [], []
-    for process in folder.processes():
-        result = process.result
-        execute_ns = None
-        if process.is_traced:
-            execute_ns = execute_durations(process.events)
-            paths.append(Paths.of(process.events).signatures)
-            # The trace of the kernels pass only shows what was sampled: its times are disturbed.
-            if process.facts.pass_kind == "etdump":
-                rows = timeline_rows(process.events, result.traced_warmup)
-                timelines.append(_of_process(_with_backends(rows, program, process), process.facts))
-            else:
-                rows = kernel_sample_rows(process.samples, process.events, result.traced_warmup)
-                sampled.append(_with_backends(rows, program, process).assign(round=process.facts.round))
-        inferences.append(_of_process(_inference_rows(result, execute_ns), process.facts))
-        results.append(result)
-    timeline = _stacked(timelines)
-    identity = manifest.identity
-    for column in ("model", "precision", "platform", "sme2", "threads"):
-        timeline[column] = _constant(getattr(identity, column), len(timeline))
-    timeline["fidelity"] = _constant(manifest.context.fidelity, len(timeline))
-    timeline["emulated_ns"] = None
-    taken = _taken_paths(run_dir, paths)
-    return RunRows(
-        manifest,
-        pd.DataFrame(
-            [
-                _run_row(manifest, results, taken, arms, folder.roof())
-                | {"evidence_sha256": identity_of(run_dir)}
-            ]
-        ),
-        pd.concat(inferences, ignore_index=True),
-        timeline,
-        _operator_rows(program, timeline, taken),
-        _delegation_rows(folder),
-        _frame(NUMERICS, manifest.info.agreements),
-        _frame(ARMS_NUMERICS, [value.as_json() for value in arms.values] if arms else []),
-        _frame(ENVIRONMENT, _environment_rows(manifest.info.environment)),
-        pd.concat(sampled, ignore_index=True) if sampled else _frame(KERNEL_SAMPLES, []),
-        registered_rows_of_log(annotation)
-        if annotation is not None and annotation.is_file()
-        else registered_rows("".join(process.log for process in folder.processes())),
-    )
+
+    def __init__(self, run_dir: Path, annotation: Path | None = None) -> None:
+        self._folder = _trusted(run_dir)
+        self._annotation = annotation
+        self._program = self._folder.operators()
+        self._inferences: list[pd.DataFrame] = []
+        self._operators: list[pd.DataFrame] = []
+        self._sampled: list[pd.DataFrame] = []
+        self._results: list[RunnerResult] = []
+        self._paths: list[tuple[str, ...]] = []
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._folder.manifest
+
+    def parts(self) -> Iterator[Rows]:
+        """The rows of each table, as they are stored, and made only as they are asked for."""
+        return _parts_of(self.manifest, self.timeline(), self.other_rows)
+
+    def timeline(self) -> Iterator[pd.DataFrame]:
+        """The rows of `timeline`, a part of a long trace at a time. To be read to the end, once."""
+        identity = self.manifest.identity
+        same = ("model", "precision", "platform", "sme2", "threads")
+        same_values = {name: getattr(identity, name) for name in same}
+        same_values |= {"fidelity": self.manifest.context.fidelity, "emulated_ns": None}
+        for rows in in_parts(self._rows_of_processes()):
+            for column, value in same_values.items():
+                rows[column] = constant_column(value, len(rows))
+            self._operators.append(_distinct_operators(rows))
+            yield rows
+
+    def _rows_of_processes(self) -> Iterator[pd.DataFrame]:
+        for process in self._folder.processes():
+            result, facts = process.result, process.facts
+            execute_ns = None
+            if facts.pass_kind == "etdump":
+                timeline = Timeline(result.traced_warmup)
+                for events, rows in timeline.of_parts(process.parts_of_trace()):
+                    yield _of_process(_with_backends(rows, self._program, events), facts)
+                execute_ns = timeline.execute_ns
+                self._paths.append(timeline.signatures)
+            elif process.is_traced:
+                # The trace of the kernels pass only shows what was sampled: its times are disturbed.
+                events = process.events
+                execute_ns = execute_durations(events)
+                self._paths.append(Paths.of(events).signatures)
+                rows = kernel_sample_rows(process.samples, events, result.traced_warmup)
+                self._sampled.append(_with_backends(rows, self._program, events).assign(round=facts.round))
+            self._inferences.append(_of_process(_inference_rows(result, execute_ns), facts))
+            self._results.append(result)
+
+    def other_rows(self) -> dict[str, pd.DataFrame]:
+        """The rows of all other tables, once the timeline was read."""
+        folder, manifest, arms = self._folder, self.manifest, self._folder.arms()
+        paths = _taken_paths(folder.path, self._paths)
+        run = _run_row(manifest, self._results, paths, arms, folder.roof())
+        return {
+            "runs": pd.DataFrame([run | {"evidence_sha256": identity_of(folder.path)}]),
+            "inferences": pd.concat(self._inferences, ignore_index=True),
+            "operators": _operator_rows(self._program, self._operators, paths),
+            "delegation": _delegation_rows(folder),
+            "numerics": _frame(NUMERICS, manifest.info.agreements),
+            "arms_numerics": _frame(
+                ARMS_NUMERICS, [value.as_json() for value in arms.values] if arms else []
+            ),
+            "environment": _frame(ENVIRONMENT, _environment_rows(manifest.info.environment)),
+            "kernel_samples": pd.concat(self._sampled, ignore_index=True)
+            if self._sampled
+            else _frame(KERNEL_SAMPLES, []),
+            "registered_kernels": registered_rows_of_log(self._annotation)
+            if self._annotation is not None and self._annotation.is_file()
+            else registered_rows("".join(process.log for process in folder.processes())),
+        }
+
+
+def in_parts(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    """Frames stacked until they have as many rows as one file should have."""
+    waiting: list[pd.DataFrame] = []
+    for frame in frames:
+        waiting.append(frame)
+        if sum(map(len, waiting)) >= PART_ROWS:
+            yield _stacked(waiting)
+            waiting = []
+    if waiting:
+        yield _stacked(waiting)
 
 
 def registered_rows(log_text: str) -> pd.DataFrame:
@@ -156,14 +211,22 @@ def registered_rows_of_log(path: Path) -> pd.DataFrame:
     return registered_rows(text)
 
 
-def write_runs(warehouse: Warehouse, *runs: RunRows) -> None:
-    """Stores the runs of a session: all their rows appear in the tables at once."""
-    parts: list[Rows] = []
-    for rows in runs:
-        keys, fidelity = keys_of(rows.manifest), rows.manifest.context.fidelity
-        for table in RUN_TABLES:
-            parts.append((table, with_named_times(getattr(rows, table.name), table, fidelity), keys))
-    warehouse.write_together(parts, [rows.manifest.run_id for rows in runs])
+def write_runs(warehouse: Warehouse, *runs: RunReader | RunRows) -> None:
+    """Stores the runs of a session: all their rows appear in the tables at once, or none if one cannot be
+    read."""
+    parts = (part for run in runs for part in run.parts())
+    warehouse.write_together(parts, [run.manifest.run_id for run in runs])
+
+
+def _parts_of(
+    manifest: Manifest, timeline: Iterable[pd.DataFrame], others: Callable[[], Mapping[str, pd.DataFrame]]
+) -> Iterator[Rows]:
+    keys, fidelity = keys_of(manifest), manifest.context.fidelity
+    for rows in timeline:
+        yield TIMELINE, with_named_times(rows, TIMELINE, fidelity), keys
+    found = others()
+    for table in RUN_TABLES:
+        yield table, with_named_times(found[table.name], table, fidelity), keys
 
 
 def with_named_times(rows: pd.DataFrame, table: Table, fidelity: str | None) -> pd.DataFrame:
@@ -194,26 +257,32 @@ def _trusted(run_dir: Path) -> RunFolder:
     return folder
 
 
-def _with_backends(rows: pd.DataFrame, program: ProgramOperators | None, process: RunProcess) -> pd.DataFrame:
+def _with_backends(rows: pd.DataFrame, program: ProgramOperators | None, events: Events) -> pd.DataFrame:
     """The rows, with the backend of delegates other than XNNPACK by its name, if the program has it."""
     delegates = program.delegates if program else []
     names = {i: each.backend for i, each in enumerate(delegates) if each.backend != "XnnpackBackend"}
     # If the calls are not those that the program lists, as with control flow, nobody knows which is which.
-    if not names or process.events.delegate_call.max() + 1 != len(delegates):
+    if not names or events.delegate_call.max() + 1 != len(delegates):
         return rows
     backends = rows["delegate"].map(names).where(rows["kind"] == "operator")
     return rows.assign(backend=backends.fillna(rows["backend"].astype(object)).astype("category"))
 
 
-def _operator_rows(program: ProgramOperators | None, timeline: pd.DataFrame, paths: int) -> pd.DataFrame:
+def _distinct_operators(timeline: pd.DataFrame) -> pd.DataFrame:
+    operators = timeline[timeline["kind"] == "operator"]
+    return operators.drop_duplicates(["backend", "delegate", "position"])
+
+
+def _operator_rows(
+    program: ProgramOperators | None, of_parts: list[pd.DataFrame], paths: int
+) -> pd.DataFrame:
     """What each operator is; no rows if the run does not say.
 
     Then either the model came without its operators, or nobody knows which of them a sequence took.
     """
     if program is None or paths != 1:
         return _frame(OPERATORS, [])
-    operators = timeline[timeline["kind"] == "operator"]
-    distinct = operators.drop_duplicates(["backend", "delegate", "position"])
+    distinct = _distinct_operators(_stacked(of_parts))
     return align(program, distinct)[[column.name for column in OPERATORS.columns]]
 
 
@@ -252,7 +321,7 @@ def _inference_rows(result: RunnerResult, execute_ns: np.ndarray | None) -> pd.D
 
 
 def _of_process(rows: pd.DataFrame, process: Process) -> pd.DataFrame:
-    rows["pass"] = _constant(process.pass_kind, len(rows))
+    rows["pass"] = constant_column(process.pass_kind, len(rows))
     rows["round"] = process.round
     return rows
 
@@ -260,6 +329,8 @@ def _of_process(rows: pd.DataFrame, process: Process) -> pd.DataFrame:
 def _stacked(frames: list[pd.DataFrame]) -> pd.DataFrame:
     """The frames stacked, text still as categories: pandas would drop these where their levels differ."""
     first = frames[0]
+    if len(frames) == 1:
+        return first
     columns = {
         name: union_categoricals([frame[name] for frame in frames])
         if isinstance(first[name].dtype, pd.CategoricalDtype)
@@ -269,7 +340,7 @@ def _stacked(frames: list[pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(columns, copy=False)
 
 
-def _constant(value: Any, length: int) -> Any:
+def constant_column(value: Any, length: int) -> Any:
     """A column of one value; text as a category, which costs a byte per row instead of a pointer."""
     return (
         pd.Categorical.from_codes(np.zeros(length, dtype=np.int8), [value])

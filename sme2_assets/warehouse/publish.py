@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import uuid
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
@@ -25,7 +26,7 @@ from sme2_assets.store import fsync, sha256_of_file
 from sme2_assets.warehouse.commits import GROUP, Commit, Listing, TableFile, commits_after
 from sme2_assets.warehouse.schema import RUN_ID, TABLES, Table
 from sme2_assets.warehouse.sql import literal, no_rows, quoted, rows_of_files, sql_file
-from sme2_assets.warehouse.summaries import EVENT_VIEWS_FILE, SUMMARIES_FILE, summary_tables
+from sme2_assets.warehouse.summaries import EVENT_VIEWS_FILE, IN_PARQUET, SUMMARIES_FILE, summary_tables
 
 T = TypeVar("T")
 
@@ -120,9 +121,7 @@ def build(
                 _copy_rows(connection, table, folder, change)
         _record(connection, change, publication)
         moved = _folder_of(connection) != str(folder)
-        for table in _tables():
-            if table.published_as_view and (moved or table.name in change.tables()):
-                _show_files(connection, table, folder)
+        _show_files(connection, folder, None if moved else change.tables())
         connection.execute(
             "UPDATE publishing.layout SET last_commit = ?, folder = ?", [change.last_commit, str(folder)]
         )
@@ -249,7 +248,11 @@ def name_of_published(number: int, path: Path) -> str:
 
 def is_undamaged(published: Path) -> bool:
     """Whether a published file is what was written: its name ends with its checksum."""
-    return _ends_with_checksum(published, published)
+    try:
+        return _ends_with_checksum(published, published)
+    except FileNotFoundError:
+        # Others published, and it is one of the old ones that are no longer kept.
+        return False
 
 
 def _ends_with_checksum(published: Path, content: Path) -> bool:
@@ -270,7 +273,8 @@ def _checksum(path: Path) -> str:
 def _fingerprint() -> str:
     """A hash of everything except the rows that determines what is in the file."""
     sql = [sql_file(name) for name in (SUMMARIES_FILE, *VIEW_FILES)]
-    decides = (duckdb.__version__, STORAGE_VERSION, repr(TABLES), _RECORD, _MOVED, *sql)
+    tables = repr((TABLES, sorted(IN_PARQUET)))
+    decides = (duckdb.__version__, STORAGE_VERSION, tables, _RECORD, _MOVED, *sql)
     return hashlib.sha256("\n".join(decides).encode()).hexdigest()
 
 
@@ -345,18 +349,30 @@ _MOVED = """
 
 
 def _show_files(
-    connection: duckdb.DuckDBPyConnection, table: Table, folder: Path | str, guarded: bool = True
+    connection: duckdb.DuckDBPyConnection,
+    folder: Path | str,
+    names: Collection[str] | None = None,
+    guarded: bool = True,
 ) -> None:
-    """The view over the Parquet files of a table, each by its name."""
+    """The views over the Parquet files of tables, each by its name: of these tables, or of all."""
+    tables = [
+        table for table in _tables() if table.published_as_view and (names is None or table.name in names)
+    ]
     rows = connection.execute(
-        "SELECT path, sha256, columns FROM publishing.files WHERE table_name = ? ORDER BY path", [table.name]
+        "SELECT path, sha256, columns FROM publishing.files "
+        "WHERE table_name IN (SELECT unnest(?::VARCHAR[])) ORDER BY path",
+        [[table.name for table in tables]],
     ).fetchall()
-    select = rows_of_files(table, folder, [TableFile(*row) for row in rows])
-    if rows and guarded:
-        data = Path(folder).parent.parent
-        guard = _MOVED.format(here=literal(f"{data}/"), really=literal(f"{data.resolve()}/"))
-        select = f"SELECT events.* FROM ({select}) AS events, ({guard}) AS here"
-    connection.execute(f"CREATE OR REPLACE VIEW publishing.{table.name}_files AS {select}")
+    files: dict[str, list[TableFile]] = defaultdict(list)
+    for file in (TableFile(*row) for row in rows):
+        files[file.table].append(file)
+    for table in tables:
+        select = rows_of_files(table, folder, files[table.name])
+        if files[table.name] and guarded:
+            data = Path(folder).parent.parent
+            guard = _MOVED.format(here=literal(f"{data}/"), really=literal(f"{data.resolve()}/"))
+            select = f"SELECT events.* FROM ({select}) AS events, ({guard}) AS here"
+        connection.execute(f"CREATE OR REPLACE VIEW publishing.{table.name}_files AS {select}")
 
 
 def write_for_readers_elsewhere(published: Path, path: Path, tables: str, folder: Path) -> None:
@@ -371,9 +387,7 @@ def write_for_readers_elsewhere(published: Path, path: Path, tables: str, folder
         if "://" in tables:
             connection.register_filesystem(_as_if_at(tables, folder))
         connection.begin()
-        for table in _tables():
-            if table.published_as_view:
-                _show_files(connection, table, tables, guarded=False)
+        _show_files(connection, tables, guarded=False)
         connection.execute("UPDATE publishing.layout SET folder = ?", [tables])
         connection.commit()
 

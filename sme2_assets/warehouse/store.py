@@ -14,16 +14,17 @@ import shutil
 import threading
 import time
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import duckdb
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from sme2_assets.errors import WarehouseError
 from sme2_assets.store import fsync, safe_name, sha256_of_file, sha256_of_text
@@ -38,7 +39,7 @@ from sme2_assets.warehouse.commits import (
     require_commits,
 )
 from sme2_assets.warehouse.merge import MERGE_AT, merge_runs
-from sme2_assets.warehouse.publish import Published, build, is_undamaged, name_of_published
+from sme2_assets.warehouse.publish import Built, Published, build, is_undamaged, name_of_published
 from sme2_assets.warehouse.schema import RUN_ID, RUNS, TABLES, Column, Table
 from sme2_assets.warehouse.sql import literal, quoted, rows_of_files, typed
 from sme2_assets.warehouse.summaries import made, summary_tables
@@ -56,6 +57,8 @@ ANSWERS_KEPT, MOST_VALUES_KEPT = 256, 20_000
 # Rows per group of a Parquet file. The files of many runs have larger ones: to find a run, a query reads what
 # each of them says about its groups.
 ROW_GROUP, MERGED_ROW_GROUP = 122_880, 1_048_576
+# How often a process that waits to publish looks whether another one has done it.
+POLL_S = 0.02
 # No write takes this long: what is older in the staging folder belongs to a writer that was killed.
 STAGING_LIFETIME_S = 24 * 3600
 
@@ -126,6 +129,13 @@ def _let_go() -> None:
     _scratch.cache_clear()
 
 
+class _Staged(NamedTuple):
+    """A file that is complete, but not yet where the tables are."""
+
+    path: Path
+    file: TableFile
+
+
 class Warehouse:
     """The warehouse below a folder; `<folder>/../warehouse.duckdb` is what people open."""
 
@@ -156,15 +166,24 @@ class Warehouse:
         runs = [keys[RUN_ID.name]] if RUN_ID in table.keys else []
         return self.write_together([(table, rows, keys)], runs)[0]
 
-    def write_together(self, parts: Iterable[Rows], runs: Sequence[str] = ()) -> list[Path]:
+    def write_together(
+        self,
+        parts: Iterable[Rows],
+        runs: Sequence[str] = (),
+        before_commit: Callable[[], None] = lambda: None,
+    ) -> list[Path]:
         """Stores rows that appear together, and what summaries make of them. Of `runs` they are all there is:
-        whatever else was there goes. Rows of a run are only stored as a whole."""
+        whatever else was there goes. Rows of a run are only stored as a whole.
+
+        `before_commit` is called when all rows were made, so that nothing can be wrong with them any more.
+        """
         require_commits(self.tables)
-        files = [self._file_of_frame(*part) for part in parts]
+        files = self._files_of_frames(parts)
         strange = {file.run_id for file in files if file.run_id is not None} - {*runs}
         if strange:
             raise ValueError(f"only a part of {sorted(strange)}")
         files += self.summaries(files)
+        before_commit()
         add_commit(self.tables, files, runs, self._without_runs)
         return [self.tables / file.path for file in files]
 
@@ -175,14 +194,10 @@ class Warehouse:
             return []
         with _scratch().cursor() as connection, made(connection, self.tables, files):
             return [
-                self._file(
-                    connection,
-                    table,
-                    f"FROM {table.name} WHERE run_id = {literal(file.keys['run_id'])}",
-                    part,
-                )
+                self._placed(self._staged(connection, table, rows, part))
                 for file in runs
                 for table in summary_tables()
+                for rows in [f"FROM {table.name} WHERE run_id = {literal(file.keys['run_id'])}"]
                 for part in ["/".join((table.name, *file.part.split("/")[1:]))]
             ]
 
@@ -196,7 +211,8 @@ class Warehouse:
             connection.register("members", pd.DataFrame({RUN_ID.name: list(runs)}, dtype="str"))
             rows = f"FROM ({rows_of_files(table, self.tables, files)}) SEMI JOIN members USING (run_id)"
             part = f"{table.name}/{GROUP}={group}"
-            return self._file(connection, table, rows, part, table.all_columns, MERGED_ROW_GROUP)
+            staged = self._staged(connection, table, rows, part, table.all_columns, MERGED_ROW_GROUP)
+            return self._placed(staged)
 
     def _without_runs(self, left: Groups) -> tuple[list[TableFile], Groups]:
         """The files of these groups again, with only the runs left in them; none of a damaged one."""
@@ -210,9 +226,31 @@ class Warehouse:
             if file.group and kept[file.group]
         ], kept
 
-    def _file_of_frame(self, table: Table, rows: pd.DataFrame, keys: Mapping[str, str]) -> TableFile:
-        """Writes a file that no commit names yet."""
-        part = "/".join((table.name, *(f"{key.name}={safe_name(keys[key.name])}" for key in table.keys)))
+    def _files_of_frames(self, parts: Iterable[Rows]) -> list[TableFile]:
+        """Writes files that no commit names yet; none if one of them cannot be made.
+
+        Each is written while the next rows are made.
+        """
+        staged: list[Future[_Staged]] = []
+        known: Counter[str] = Counter()
+        try:
+            with ThreadPoolExecutor(1) as writer:
+                for table, rows, keys in parts:
+                    values = (f"{key.name}={safe_name(keys[key.name])}" for key in table.keys)
+                    part = "/".join((table.name, *values))
+                    number = f"/{known[part]}" if known[part] else ""
+                    known[part] += 1
+                    # One at a time, so that no rows pile up.
+                    if staged:
+                        staged[-1].result()
+                    staged.append(writer.submit(self._staged_frame, table, rows, f"{part}{number}"))
+            return [self._placed(each.result()) for each in staged]
+        finally:
+            for each in staged:
+                if each.exception() is None:
+                    each.result().path.unlink(missing_ok=True)
+
+    def _staged_frame(self, table: Table, rows: pd.DataFrame, part: str) -> _Staged:
         missing = [column.name for column in table.columns if column.name not in rows.columns]
         surplus = [name for name in rows.columns if name not in {column.name for column in table.columns}]
         if missing or surplus:
@@ -222,9 +260,9 @@ class Warehouse:
             )
         with _scratch().cursor() as connection:
             connection.register("incoming", rows)
-            return self._file(connection, table, "FROM incoming", part)
+            return self._staged(connection, table, f"FROM ({_with_constants(rows)})", part)
 
-    def _file(
+    def _staged(
         self,
         connection: duckdb.DuckDBPyConnection,
         table: Table,
@@ -232,28 +270,31 @@ class Warehouse:
         part: str,
         stored: Sequence[Column] | None = None,
         row_group: int = ROW_GROUP,
-    ) -> TableFile:
+    ) -> _Staged:
         """Writes rows of a query as a file that no commit names yet."""
         columns = typed(stored or table.columns)
         self.staging.mkdir(parents=True, exist_ok=True)
-        staged = self.staging / f"{uuid.uuid4().hex}.parquet"
+        path = self.staging / f"{uuid.uuid4().hex}.parquet"
         try:
             connection.execute(
-                f"COPY (SELECT {columns} {rows}) TO '{quoted(staged)}' "
+                f"COPY (SELECT {columns} {rows}) TO '{quoted(path)}' "
                 f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {row_group})"
             )
-            fsync(staged)
-            sha256 = sha256_of_file(staged)
-            file = TableFile(f"{part}/{sha256[:16]}.parquet", sha256, sha256_of_text(columns)[:8])
-            target = self.tables / file.path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            staged.replace(target)
-            fsync(target.parent)
-        except duckdb.Error as error:
-            raise WarehouseError(f"Rows for {table.name} could not be written: {error}") from error
-        finally:
-            staged.unlink(missing_ok=True)
-        return file
+            fsync(path)
+            sha256 = sha256_of_file(path)
+        except BaseException as error:
+            path.unlink(missing_ok=True)
+            if isinstance(error, duckdb.Error):
+                raise WarehouseError(f"Rows for {table.name} could not be written: {error}") from error
+            raise
+        return _Staged(path, TableFile(f"{part}/{sha256[:16]}.parquet", sha256, sha256_of_text(columns)[:8]))
+
+    def _placed(self, staged: _Staged) -> TableFile:
+        target = self.tables / staged.file.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staged.path.replace(target)
+        fsync(target.parent)
+        return staged.file
 
     def publish(self) -> Path:
         """Makes a new DuckDB file of everything that was committed the current one."""
@@ -268,41 +309,55 @@ class Warehouse:
         require_commits(self.tables)
         self.snapshots.mkdir(parents=True, exist_ok=True)
         wanted = last_commit(self.tables)
-        with FileLock(self.root / "publish.lock"):
-            existing = self.published()
-            previous = Published.read(_scratch(), existing[-1]) if existing else None
-            # Nothing new, or whoever had the lock took what this one was to publish: so nobody waits for all.
-            if previous is not None and self._is_published(previous, wanted):
-                return previous.path, 0
-            number = 1 + (_number(existing[-1]) if existing else 0)
-            # A folder of its own, emptied first: a killed publisher leaves a file with a write-ahead log
-            # beside it, and DuckDB would replay that log into the next file of the same name.
-            building = self.staging / "publish"
-            shutil.rmtree(building, ignore_errors=True)
-            building.mkdir(parents=True)
+        lock, seen = FileLock(self.root / "publish.lock"), None
+        while True:
+            # Looked at without the lock: whoever finds that another one took what this one was to publish
+            # leaves at once. So nobody waits for more than the publication under way and the next.
+            if seen != (now := (self.published(), self.link.resolve())):
+                seen, (existing, _) = now, now
+                previous = Published.read(_scratch(), existing[-1]) if existing else None
+                if previous is not None and self._is_published(previous, wanted):
+                    return previous.path, 0
             try:
-                path = building / "warehouse.duckdb"
-                try:
-                    built = build(
-                        _scratch(), path, self.tables, previous, number, SNAPSHOTS_KEPT, self._complete
-                    )
-                except duckdb.Error:
-                    # A file is missing, or cannot be read. Made anew, only its own session is left out.
-                    path.unlink(missing_ok=True)
-                    built = build(_scratch(), path, self.tables, None, number, SNAPSHOTS_KEPT, self._complete)
-                final = self.snapshots / name_of_published(number, path)
-                path.replace(final)
-                fsync(self.snapshots)
-            finally:
-                shutil.rmtree(building, ignore_errors=True)
-            self._point_link_at(final)
-            for old in existing[: 1 - SNAPSHOTS_KEPT]:
-                old.unlink(missing_ok=True)
-            self._drop_abandoned_files()
-        # After a merge there are thousands: nobody has to wait for them.
-        for name in built.needless:
-            (self.tables / name).unlink(missing_ok=True)
-        return final, built.loose_runs
+                held = lock.acquire(timeout=0)
+            except Timeout:
+                time.sleep(POLL_S)
+                continue
+            with held:
+                if seen != (self.published(), self.link.resolve()):
+                    continue
+                final, built = self._built(existing, previous)
+            # After a merge there are thousands: nobody has to wait for them.
+            for name in built.needless:
+                (self.tables / name).unlink(missing_ok=True)
+            return final, built.loose_runs
+
+    def _built(self, existing: Sequence[Path], previous: Published | None) -> tuple[Path, Built]:
+        """Makes the next file and points the link at it. Needs the lock."""
+        number = 1 + (_number(existing[-1]) if existing else 0)
+        # A folder of its own, emptied first: a killed publisher leaves a file with a write-ahead log
+        # beside it, and DuckDB would replay that log into the next file of the same name.
+        building = self.staging / "publish"
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir(parents=True)
+        try:
+            path = building / "warehouse.duckdb"
+            try:
+                built = build(_scratch(), path, self.tables, previous, number, SNAPSHOTS_KEPT, self._complete)
+            except duckdb.Error:
+                # A file is missing, or cannot be read. Made anew, only its own session is left out.
+                path.unlink(missing_ok=True)
+                built = build(_scratch(), path, self.tables, None, number, SNAPSHOTS_KEPT, self._complete)
+            final = self.snapshots / name_of_published(number, path)
+            path.replace(final)
+            fsync(self.snapshots)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+        self._point_link_at(final)
+        for old in existing[: 1 - SNAPSHOTS_KEPT]:
+            old.unlink(missing_ok=True)
+        self._drop_abandoned_files()
+        return final, built
 
     def _is_published(self, newest: Published, commit: str) -> bool:
         """Whether people open this file, it is whole, and it is what publishing that commit would make."""
@@ -441,6 +496,21 @@ class Warehouse:
         staged.unlink(missing_ok=True)
         staged.symlink_to(os.path.relpath(snapshot, self.link.parent))
         staged.replace(self.link)
+
+
+def _with_constants(rows: pd.DataFrame) -> str:
+    """SQL for the rows of `incoming`; text that is the same in all of them is not read row by row."""
+    import pandas as pd
+
+    texts = {
+        name: rows[name].cat.categories[0]
+        for name in rows.columns
+        if isinstance(rows[name].dtype, pd.CategoricalDtype)
+        and len(rows[name].cat.categories) == 1
+        and not rows[name].hasnans
+    }
+    replaced = ", ".join(f'{literal(text)} AS "{name}"' for name, text in texts.items())
+    return f"SELECT * REPLACE ({replaced}) FROM incoming" if texts else "FROM incoming"
 
 
 def _question(sql: str, parameters: object) -> str | None:

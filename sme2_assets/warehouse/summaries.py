@@ -22,7 +22,7 @@ EVENT_VIEWS_FILE, SUMMARIES_FILE = "event_views.sql", "summaries.sql"
 KEYS = (VARIANT, TARGET, RUN_ID)
 _COMMENT = re.compile(r"^COMMENT ON .*;$", re.MULTILINE)
 # Summaries with many rows per run stay in Parquet, as events do.
-_IN_PARQUET = {"operator_details", "function_samples", "module_times"}
+IN_PARQUET = {"operator_details", "function_samples", "module_times", "category_rounds", "part_rounds"}
 
 
 @cache
@@ -83,5 +83,5 @@ def _declared(connection: duckdb.DuckDBPyConnection, name: str) -> Table:
             for column, data_type, text in columns
             if column != RUN_ID.name
         ),
-        published_as_view=name in _IN_PARQUET,
+        published_as_view=name in IN_PARQUET,
     )

@@ -2,44 +2,61 @@
 -- look beyond one run. Read after event_views.sql. Each table is a Parquet file of the run as every other one is.
 -- What depends on other runs, or only repeats columns of `runs`, is in views.sql.
 
+-- A number in place of a long name: what follows groups millions of rows by it.
+CREATE TYPE run_name AS ENUM (SELECT DISTINCT run_id FROM timeline);
+
 CREATE TEMP TABLE rounds_of_operators AS FROM operator_rounds;
 
--- Overhead is kept as a row of its own, so that the rows of a run add up to the inference.
+CREATE TEMP TABLE calls AS
+SELECT run_id::run_name AS run_id, round, iteration, delegate, hidden_ns::DOUBLE AS hidden_ns
+FROM delegate_calls;
+
+-- How many rows of each category XNNPACK writes in a call: each of them hides up to a microsecond.
+CREATE TEMP TABLE floored_rows AS
+SELECT run_id::run_name AS run_id, delegate, category, count(DISTINCT position) AS floored
+FROM rounds_of_operators
+WHERE backend = 'xnnpack'
+GROUP BY run_id, delegate, category;
+
+-- Overhead is kept as a row of its own, so that the rows of a run add up to the inference. Times are added up as
+-- DOUBLE, which is exact for whole nanoseconds up to 104 days; sums of BIGINT have 128 bits, and are slow.
 CREATE TABLE category_rounds AS
-WITH per_call AS (
+WITH per_inference AS (
     SELECT
-        run_id, round, iteration, delegate,
+        run_id::run_name AS run_id, round, iteration,
         coalesce(category, 'Overhead') AS category,
-        sum(duration_ns) AS duration_ns,
+        sum(duration_ns::DOUBLE) AS duration_ns,
         count(*) AS events,
         count(*) FILTER (kind = 'operator') AS operators,
-        count(*) FILTER (kind = 'operator' AND NOT known) AS unknown_operators,
-        coalesce(any_value(hidden_ns), 0) AS hidden_in_call_ns,
-        least(1000 * count(*) FILTER (kind = 'operator' AND backend = 'xnnpack'), hidden_in_call_ns) AS hidden_ns
+        count(*) FILTER (kind = 'operator' AND NOT known) AS unknown_operators
     FROM timeline
-    LEFT JOIN delegate_calls USING (run_id, round, iteration, delegate)
     WHERE NOT is_warmup
-    GROUP BY run_id, round, iteration, delegate, coalesce(category, 'Overhead')
+    GROUP BY run_id::run_name, round, iteration, coalesce(category, 'Overhead')
 ),
 -- Not every inference has every category where they took several operator sequences.
 processes AS (
     SELECT run_id, round, count(DISTINCT iteration) AS inferences
-    FROM timeline
-    WHERE NOT is_warmup
+    FROM per_inference
     GROUP BY run_id, round
 ),
-per_inference AS (
-    SELECT
-        run_id, round, iteration, category,
-        sum(duration_ns) AS duration_ns,
-        -- What the rows of a call hide is counted as its overhead.
-        sum(duration_ns - if(category = 'Overhead', hidden_in_call_ns, 0)) AS least_ns,
-        sum(duration_ns + hidden_ns) AS most_ns,
-        sum(operators) AS operators,
-        sum(unknown_operators) AS unknown_operators,
-        sum(events) AS events
-    FROM per_call
+hidden AS (
+    SELECT run_id, round, iteration, category, sum(least(1000 * floored, hidden_ns)) AS added_ns, 0 AS taken_ns
+    FROM calls
+    JOIN floored_rows USING (run_id, delegate)
     GROUP BY run_id, round, iteration, category
+    UNION ALL
+    -- What the rows of a call hide is counted as its overhead.
+    SELECT run_id, round, iteration, 'Overhead', 0, sum(hidden_ns)
+    FROM calls
+    GROUP BY run_id, round, iteration
+),
+bounded AS (
+    SELECT
+        per_inference.*,
+        duration_ns - coalesce(taken_ns, 0) AS least_ns,
+        duration_ns + coalesce(added_ns, 0) AS most_ns
+    FROM per_inference
+    LEFT JOIN hidden USING (run_id, round, iteration, category)
 )
 SELECT
     run_id, round, category,
@@ -52,7 +69,7 @@ SELECT
     median(most_ns) AS most_ns,
     sum(events)::BIGINT AS events,
     sum(duration_ns)::BIGINT AS total_ns
-FROM per_inference
+FROM bounded
 JOIN processes USING (run_id, round)
 GROUP BY run_id, round, category;
 COMMENT ON TABLE category_rounds IS 'Time of each category in each process of the etdump pass; Overhead is not an operator category.';
@@ -69,34 +86,49 @@ COMMENT ON COLUMN category_rounds.total_ns IS 'Their time; NULL when emulated.';
 -- Means add up, and one disturbed round decides them: they leave such rounds out, by the same rule in every arm.
 -- Speedups leave none out: they rest on medians, over all pairs of rounds.
 CREATE TABLE part_rounds AS
-WITH per_call AS (
+WITH floored AS (
     SELECT
-        run_id, round, iteration, delegate,
-        sum(duration_ns) AS inference_ns,
-        coalesce(sum(duration_ns) FILTER (category IN ('CONV', 'GEMM')), 0 * inference_ns) AS compute_ns,
-        compute_ns + coalesce(least(
-            1000 * count(*) FILTER (category IN ('CONV', 'GEMM') AND backend = 'xnnpack'), any_value(hidden_ns)
-        ), 0) AS compute_most_ns,
-        coalesce(sum(duration_ns) FILTER (category = 'Data Movement'), 0 * inference_ns) AS data_movement_ns,
-        data_movement_ns + coalesce(least(
-            1000 * count(*) FILTER (category = 'Data Movement' AND backend = 'xnnpack'), any_value(hidden_ns)
-        ), 0) AS data_movement_most_ns,
-        coalesce(sum(duration_ns) FILTER (kind = 'operator' AND backend = 'portable'), 0 * inference_ns) AS portable_ns,
-        coalesce(sum(duration_ns) FILTER (kind = 'delegate_overhead'), 0 * inference_ns) AS delegate_overhead_ns,
-        coalesce(sum(duration_ns) FILTER (kind = 'framework_overhead'), 0 * inference_ns) AS framework_overhead_ns,
+        run_id, delegate,
+        coalesce(sum(floored) FILTER (category IN ('CONV', 'GEMM')), 0)::DOUBLE AS compute,
+        coalesce(sum(floored) FILTER (category = 'Data Movement'), 0)::DOUBLE AS data_movement
+    FROM floored_rows
+    GROUP BY run_id, delegate
+),
+hidden AS (
+    SELECT
+        run_id, round, iteration,
+        sum(least(1000 * compute, hidden_ns)) AS compute_hidden,
+        sum(least(1000 * data_movement, hidden_ns)) AS data_movement_hidden
+    FROM calls
+    JOIN floored USING (run_id, delegate)
+    GROUP BY run_id, round, iteration
+),
+inferences_of_rounds AS (
+    SELECT
+        run_id::run_name AS run_id, round, iteration,
+        sum(duration_ns::DOUBLE) AS inference_ns,
+        coalesce(sum(duration_ns::DOUBLE) FILTER (category IN ('CONV', 'GEMM')), 0 * inference_ns) AS compute_ns,
+        coalesce(sum(duration_ns::DOUBLE) FILTER (category = 'Data Movement'), 0 * inference_ns) AS data_movement_ns,
+        coalesce(sum(duration_ns::DOUBLE) FILTER (kind = 'operator' AND backend = 'portable'), 0 * inference_ns)
+            AS portable_ns,
+        coalesce(sum(duration_ns::DOUBLE) FILTER (kind = 'delegate_overhead'), 0 * inference_ns) AS delegate_overhead_ns,
+        coalesce(sum(duration_ns::DOUBLE) FILTER (kind = 'framework_overhead'), 0 * inference_ns)
+            AS framework_overhead_ns,
         count(*) FILTER (kind = 'delegate_overhead') AS delegate_calls,
         count(*) FILTER (kind = 'operator') AS operators,
         count(*) FILTER (kind = 'operator' AND backend = 'portable') AS portable_operators
     FROM timeline
-    LEFT JOIN delegate_calls USING (run_id, round, iteration, delegate)
     WHERE NOT is_warmup
-    GROUP BY run_id, round, iteration, delegate
+    GROUP BY run_id::run_name, round, iteration
 ),
 per_inference AS (
     SELECT
-        run_id, round, sum(COLUMNS('_ns$|_calls$|operators$'))
-    FROM per_call
-    GROUP BY run_id, round, iteration
+        run_id, round, inference_ns,
+        compute_ns, compute_ns + coalesce(compute_hidden, 0) AS compute_most_ns,
+        data_movement_ns, data_movement_ns + coalesce(data_movement_hidden, 0) AS data_movement_most_ns,
+        portable_ns, delegate_overhead_ns, framework_overhead_ns, delegate_calls, operators, portable_operators
+    FROM inferences_of_rounds
+    LEFT JOIN hidden USING (run_id, round, iteration)
 ),
 rounds AS (
     SELECT

@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks.made.build_trace import Block, Profile, build_trace
 from benchmarks.made.traces import Delegate, Portable, inference, trace
-from sme2_assets.analysis.timeline import timeline_rows
+from sme2_assets.analysis.timeline import Timeline, timeline_rows
 from sme2_assets.diagnostics.evidence_checks import trace_steps
 from sme2_assets.diagnostics.steps import FAILED, Checkup
 from sme2_assets.errors import TraceError
-from sme2_assets.etdump import read_etdump
+from sme2_assets.etdump import read_etdump, read_etdump_in_parts
 
 CONV, ADD = "Convolution (NHWC, F32) IGEMM #1", "Add (ND) #1"
 MEAN = "native_call_mean.out"
@@ -120,8 +120,12 @@ def test_validation_fails_in_its_step(made, tmp_path: Path):
 
 def test_an_inference_that_is_there_twice_is_refused():
     block = Block("Execute", sound())
-    with pytest.raises(TraceError, match=r"Inference 1, .*: Method::execute begins before another"):
-        timeline_rows(read_etdump(build_trace([block, block])), 0)
+    trace_of_two = build_trace([block, block])
+    with pytest.raises(TraceError, match=r"Inference 1: Method::execute begins before another"):
+        timeline_rows(read_etdump(trace_of_two), 0)
+    # They are told apart from each other even if each is read for itself.
+    with pytest.raises(TraceError, match=r"Inference 1: Method::execute begins before another"):
+        list(Timeline(0).of_parts(read_etdump_in_parts(trace_of_two, most_events=1)))
 
 
 def test_what_a_clock_of_whole_microseconds_adds_is_accepted():
@@ -159,3 +163,16 @@ def test_another_delegate_may_give_two_rows_one_name():
     first, second, *rest = block.events
     events = trace(Block("Execute", [first, replace(second, delegate_str="conv2d"), *rest]))
     assert (timeline_rows(events, 0)["name"] == "conv2d").sum() == 2
+
+
+def test_a_fault_in_a_later_part_is_told_with_the_inference_of_the_whole_trace():
+    conv, add, call, *rest = sound()
+    late = replace(conv, start=call.start - 5000, end=call.start - 4000)
+    blocks = [Block("Default", [])]
+    for place in range(3):
+        events = [late, add, call, *rest] if place == 2 else [conv, add, call, *rest]
+        later = place * 10**7
+        moved = [replace(each, start=each.start + later, end=each.end + later) for each in events]
+        blocks.append(Block("Execute", moved))
+    with pytest.raises(TraceError, match=r"Inference 2, .* lies outside"):
+        list(Timeline(0).of_parts(read_etdump_in_parts(build_trace(blocks), most_events=1)))

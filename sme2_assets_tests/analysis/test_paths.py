@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 from benchmarks.made.run_folder import ingest, run_with_trace
 from benchmarks.made.traces import Call, Delegate, Portable, inference, sound, trace, trace_bytes
 from sme2_assets.analysis.paths import Paths
-from sme2_assets.analysis.timeline import timeline_rows
+from sme2_assets.analysis.timeline import Timeline, timeline_rows
+from sme2_assets.etdump import read_etdump, read_etdump_in_parts
 from sme2_assets.warehouse import Warehouse
 
 MATRIX = "Fully Connected (NC, F32) GEMM #1"
@@ -78,3 +80,20 @@ def test_a_place_stands_for_one_operator_whatever_the_inferences_do(order: list[
     assert (by_place["name"].nunique() <= 1).all()
     assert (by_place["path"].nunique() <= 1).all()
     assert not operators.duplicated(["iteration", "backend", "delegate", "position"]).any()
+
+
+@given(st.lists(st.sampled_from([0, 1]), min_size=1, max_size=8), st.integers(1, 30))
+def test_a_trace_in_parts_has_the_rows_of_the_whole(order: list[int], most_events: int):
+    blocks = [inference(ENCODE, 300_000), inference(DECODE, 20_000)]
+    data = trace_bytes(*(blocks[way] for way in order))
+    whole = timeline_rows(read_etdump(data), warmup=2)
+    timeline = Timeline(warmup=2)
+    parts = [rows for _, rows in timeline.of_parts(read_etdump_in_parts(data, most_events))]
+    places = ["iteration", "kind", "delegate", "position"]
+    texts = dict.fromkeys(whole.select_dtypes("category"), "str")
+    found, expected = (
+        rows.astype(texts).sort_values(places, ignore_index=True) for rows in (pd.concat(parts), whole)
+    )
+    pd.testing.assert_frame_equal(found, expected, check_dtype=False)
+    assert timeline.signatures == Paths.of(read_etdump(data)).signatures
+    assert len(timeline.execute_ns) == len(order)

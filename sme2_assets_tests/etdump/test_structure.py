@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.made.build_trace import Allocation, Block, Debug, Nothing, Profile, build_trace
 from sme2_assets.errors import TraceError
-from sme2_assets.etdump import EventKind, Events, read_etdump, reader
+from sme2_assets.etdump import EventKind, Events, read_etdump, read_etdump_in_parts, reader
 from sme2_assets_tests.etdump.conftest import INFERENCES
 
 PARENT_KIND = {
@@ -171,3 +171,31 @@ def test_rows_of_an_inference_that_never_ended_have_no_parent_above_them() -> No
     assert events.delegate_call.tolist() == [0, 0, 0, -1]
     assert events.position.tolist() == [0, 1, 0, 1]
     assert events.execute_blocks().tolist() == []
+
+
+@pytest.mark.parametrize("blocks_at_once", [1, 2, 65_536])
+@pytest.mark.parametrize("most_events", [1, 30, 100, 10**6])
+def test_the_parts_of_a_trace_are_the_whole_trace(
+    most_events: int, blocks_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "_CHUNK_BLOCKS", blocks_at_once)
+    data = (Path(__file__).parent / "data" / "small.etdump").read_bytes()
+    whole, parts = read_etdump(data), list(read_etdump_in_parts(data, most_events))
+    assert sum(len(part) <= most_events or len(part.block_names) == 1 for part in parts) == len(parts)
+    assert [name for part in parts for name in part.block_names] == whole.block_names
+    assert np.array_equal(np.concatenate([part.name_strings() for part in parts]), whole.name_strings())
+    in_block = ("event", "kind", "parent", "delegate_call", "position", "name", "start_ns", "end_ns")
+    for column in (*in_block, "chain_index", "instruction_id", "block_bundled_input_index"):
+        joined = np.concatenate([getattr(part, column) for part in parts])
+        assert np.array_equal(joined, getattr(whole, column)), column
+    executions = np.cumsum([0] + [len(part.execute_blocks()) for part in parts])
+    assert [part.first_inference for part in parts] == executions[:-1].tolist()
+
+
+def test_a_fault_in_a_later_part_names_the_block_of_the_file() -> None:
+    whole = [Profile("native_call_x", 1, 2), Profile("OPERATOR_CALL", 1, 3), Profile("Method::execute", 1, 4)]
+    cut = [Profile("native_call_x", 5, 6), Profile("Method::execute", 5, 7)]
+    data = build_trace([Block("Execute", whole), Block("Execute", whole), Block("Execute", cut)])
+    for read in (lambda: read_etdump(data), lambda: list(read_etdump_in_parts(data, 1))):
+        with pytest.raises(TraceError, match="block 2 has a NATIVE_CALL row without the call"):
+            read()

@@ -16,7 +16,7 @@ from benchmarks.made.traces import LOADING, Delegate, inference
 from sme2_assets.cli import main
 from sme2_assets.cli.exchange import PLATFORM_NAMES
 from sme2_assets.errors import Sme2Error
-from sme2_assets.evidence.foreign import Facts
+from sme2_assets.evidence.foreign import FOREIGN_FILE, Facts
 from sme2_assets.exchange.ingest import Ingested, ingest_paths
 from sme2_assets.exchange.trace_facts import KNOWN_PLATFORMS, said_by_options
 from sme2_assets.store import Store
@@ -135,6 +135,18 @@ def test_options_win_over_names_and_a_second_ingest_moves_the_run(store: Store, 
     assert rows["iterations"].tolist() == [2, 2], "warm-up is left out"
     assert {path: path.read_bytes() for path in store.runs.rglob("trace.etdump")} == evidence
     assert not list(store.runs.glob(".foreign*"))
+
+
+def test_a_second_ingest_that_is_refused_changes_nothing(store: Store, tmp_path: Path):
+    path = tmp_path / "trace.etdump"
+    path.write_bytes(trace(30))
+    [taken] = take(store, path).traces
+    statement = store.run_dir(taken.run_id) / FOREIGN_FILE
+    before = statement.read_bytes()
+    [refused] = ingest_paths(store, [path], Facts(warmup=1000)).refused
+    assert "cannot be warm-up" in refused.what
+    assert statement.read_bytes() == before
+    assert [entry.name for entry in store.runs.iterdir()] == [taken.run_id]
 
 
 def test_of_a_half_broken_folder_the_whole_ones_are_taken_and_the_broken_ones_named(

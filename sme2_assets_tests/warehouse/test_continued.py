@@ -172,6 +172,26 @@ def test_a_file_that_cannot_be_continued_is_made_anew(
         pd.testing.assert_frame_equal(before[name], rows, obj=name)
 
 
+def test_a_file_of_a_release_that_copied_a_summary_is_made_anew(
+    warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    first, second = run_of(1), run_of(2)
+    ingest(warehouse, first.write(tmp_path))
+    with monkeypatch.context() as older:
+        for module in ("publish", "summaries"):
+            older.setattr(f"sme2_assets.warehouse.{module}.IN_PARQUET", set())
+        try:
+            summary_tables.cache_clear()
+            warehouse.publish()
+        finally:
+            summary_tables.cache_clear()
+    ingest(warehouse, second.write(tmp_path))
+    warehouse.publish()
+    for table in ("category_rounds", "operator_details"):
+        runs = set(warehouse.query(f"SELECT run_id FROM {table}")["run_id"])
+        assert runs == {first.run_id, second.run_id}, table
+
+
 def test_a_state_lists_the_files_it_is_made_of_by_path_and_content(warehouse: Warehouse, tmp_path: Path):
     run = run_of(1)
     ingest(warehouse, run.write(tmp_path))

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from benchmarks.made.run_folder import MadeRun, ingest, run_with_trace, vouch_for_what_is_there
@@ -16,7 +17,8 @@ from sme2_assets.evidence.operators import Delegate as Lowered
 from sme2_assets.store import Store
 from sme2_assets.targets.host import host_arch, host_device
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.ingest import rows_of_run
+from sme2_assets.warehouse import ingest as ingesting
+from sme2_assets.warehouse.ingest import RunReader, rows_of_run, write_runs
 from sme2_assets_tests.warehouse.newest import newest_run
 
 TRACE = Path("round_01/etdump/trace.etdump")
@@ -196,4 +198,36 @@ def test_a_trace_that_cannot_be_gives_no_rows(warehouse: Warehouse, tmp_path: Pa
     folder = run_with_trace(tmp_path, trace)
     with pytest.raises(TraceError, match="took 12 us, but the 1 rows inside 600 us"):
         ingest(warehouse, folder)
+    assert_no_rows(warehouse)
+
+
+def test_a_long_timeline_is_in_several_files_and_nobody_can_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = MadeRun(rounds=3, warmup=1, iterations=4).write(tmp_path / "runs")
+    whole, split = Warehouse(tmp_path / "a" / "warehouse"), Warehouse(tmp_path / "b" / "warehouse")
+    ingest(whole, folder)
+    monkeypatch.setattr(ingesting, "PART_ROWS", 10)
+    ingest(split, folder)
+    # In place of what was there, all of it.
+    ingest(split, folder)
+    for warehouse in (whole, split):
+        warehouse.publish()
+    files = "SELECT path FROM publishing.files WHERE path LIKE 'timeline/%'"
+    assert len(whole.query(files)) == 1
+    assert len(split.query(files)) == 3
+    for table in ("timeline", "operators", "operator_summary", "category_summary", "inferences"):
+        expected, found = (warehouse.query(f"FROM {table} ORDER BY ALL") for warehouse in (whole, split))
+        assert len(found) > 0
+        pd.testing.assert_frame_equal(found, expected)
+
+
+def test_a_session_with_one_unreadable_arm_leaves_no_file(tmp_path: Path):
+    arms = [MadeRun(sme2=sme2).write(tmp_path / "runs") for sme2 in ("off", "on")]
+    trace = next(arms[1].rglob("trace.etdump"))
+    trace.write_bytes(trace.read_bytes()[:-8])
+    vouch_for_what_is_there(arms[1])
+    warehouse = Warehouse(tmp_path / "warehouse")
+    with pytest.raises(TraceError, match="cut off"):
+        write_runs(warehouse, *map(RunReader, arms))
     assert_no_rows(warehouse)

@@ -219,6 +219,33 @@ def test_who_waited_takes_what_another_one_published(warehouse: Warehouse, monke
     assert set(warehouse.query("FROM runs")["run_id"]) == {RUNS[5]}
 
 
+def test_who_finds_its_rows_published_leaves_without_the_lock(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+):
+    """Else all who waited would leave one after the other, each of them when it gets the lock."""
+    published, go_on = threading.Event(), threading.Event()
+
+    def pause(self: Warehouse) -> None:
+        """While the lock is held, after others can see what was published."""
+        published.set()
+        go_on.wait(600)
+
+    monkeypatch.setattr(Warehouse, "_drop_abandoned_files", pause)
+    write_nothing(warehouse)
+    publisher = threading.Thread(target=warehouse.publish)
+    publisher.start()
+    assert published.wait(600)
+    left: list[Path] = []
+    waiting = threading.Thread(target=lambda: left.append(warehouse.publish()))
+    waiting.start()
+    waiting.join(120)
+    left_with_the_lock_held = [*left]
+    go_on.set()
+    publisher.join()
+    waiting.join()
+    assert left_with_the_lock_held == [warehouse.link.resolve()]
+
+
 KILLED = """
 import sys
 from pathlib import Path
