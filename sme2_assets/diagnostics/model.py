@@ -23,7 +23,7 @@ from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.models.artifact import ExportedModel, ModelManifest, read_manifest
 from sme2_assets.models.delegation import LOWERED_ELSEWHERE
-from sme2_assets.models.failures import load_failure
+from sme2_assets.models.failures import kernel_failure
 from sme2_assets.models.progress import Stage
 from sme2_assets.models.registry import ModelSpec, Variant, model_spec
 from sme2_assets.runner.build import RunnerBinary
@@ -206,8 +206,8 @@ def _run_once(
         command += ["--result", workspace.path("check.json"), "--outputs", workspace.path("check_outputs")]
         done = workspace.run(command, {"SME2_RUNNER_SME2": sme2}, _RUN_TIMEOUT_S)
         if done.returncode != 0:
-            lacking = load_failure(done.stderr, ProgramOperators.read(exported.operators))
-            raise lacking or runner_failure(done.returncode, done.stderr)
+            of_kernel = kernel_failure(done.stderr, ProgramOperators.read(exported.operators))
+            raise of_kernel or runner_failure(done.returncode, done.stderr)
         result = RunnerResult.read(Path(workspace.path("check.json")))
         folder = Path(workspace.path("check_outputs"))
         outputs = [np.load(folder / str(fact.file), allow_pickle=False) for fact in result.outputs]
@@ -291,7 +291,10 @@ def _where_it_begins(
 
 def _numerics_remedy(precision: str) -> str:
     if precision == "fp32":
-        return "fp32 must agree: look at what changes the model (`substitute`, `@rewrite`), or report it"
+        return (
+            "fp32 must agree: look at what changes the model (`substitute`, `@rewrite`), and whether it "
+            "computes something else while it is exported (`torch.compiler.is_exporting()`); else report it"
+        )
     if precision == "fp16":
         return "look for values beyond 65504; or do not offer fp16 (`precisions` of MODEL)"
     return (

@@ -29,8 +29,9 @@ DELEGATION = "delegation.json"
 """Which operators were delegated, which were not, and why: see `sme2_assets.models.delegation`."""
 DATA = "model.ptd"
 LIBRARY_PREFIX = "ops_"
-TAPPED_PTE = "tapped.pte"
-"""The program with intermediate values as outputs, which `taps.json` names: see `sme2_assets.models.taps`."""
+TAPPED = "tapped.npz"
+"""The program with intermediate values as outputs, which `taps.json` names, as its difference from the
+program: see `sme2_assets.models.taps` and `sme2_assets.models.pieces`."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,9 @@ class ExportedModel:
     cached: bool
     taps: Path | None = None
     """The values in which the arms are compared; None for a program that was exported elsewhere."""
-    tapped_pte: Path | None = None
-    """None if intermediate values are not available: the arms are then compared in their outputs only."""
+    tapped: Path | None = None
+    """The program with taps, as its difference from `pte`. None if intermediate values are not available: the
+    arms are then compared in their outputs only."""
     method: str = "forward"
     steps: int = 1
     """Inferences that are compared, from the initial state; more than one for a program that has state."""
@@ -218,7 +220,7 @@ def load_exported(directory: Path) -> ExportedModel:
         pte_sha256=manifest.files[PTE].sha256,
         cached=True,
         taps=directory / TAPS_FILE if TAPS_FILE in manifest.files else None,
-        tapped_pte=directory / TAPPED_PTE if TAPPED_PTE in manifest.files else None,
+        tapped=directory / TAPPED if TAPPED in manifest.files else None,
         method=manifest.method,
         steps=manifest.steps,
         data=directory / DATA if DATA in manifest.files else None,

@@ -70,18 +70,25 @@ _EDGE_WORDS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def describe_program(
-    pte: bytes, executorch: Any | None = None, *, method: str = "forward", at_bounds: bool = True
-) -> ProgramOperators:
-    """The operators of one method, at the sizes it is run at.
+def describe_lowered(executorch: Any) -> ProgramOperators:
+    """The operators of a program that was just made, with their sources and at the sizes it is run at."""
+    return _described(executorch.executorch_program, executorch)
 
-    Sources, and the sizes of dimensions that can vary, are known only if the manager that made the program is
-    given. A program alone has only upper bounds: unless its inputs have those sizes (`at_bounds`), shapes and
-    multiply-accumulates are not known.
+
+def describe_program(pte: bytes, *, method: str = "forward", at_bounds: bool = True) -> ProgramOperators:
+    """The operators of one method of a program alone, without their sources.
+
+    It has only upper bounds of dimensions that can vary: unless its inputs have those sizes (`at_bounds`),
+    shapes and multiply-accumulates are not known.
     """
     from executorch.exir._serialize._program import deserialize_pte_binary
 
-    program = deserialize_pte_binary(bytes(pte)).program
+    return _described(deserialize_pte_binary(pte).program, method=method, at_bounds=at_bounds)
+
+
+def _described(
+    program: Any, executorch: Any | None = None, *, method: str = "forward", at_bounds: bool = True
+) -> ProgramOperators:
     plan = next(plan for plan in program.execution_plan if plan.name == method)
     origins = _Origins(executorch, method)
     sized = at_bounds or not any(_is_dynamic(entry.val) for entry in plan.values)

@@ -25,6 +25,7 @@ from sme2_assets.models.inputs import ModelInputs, flat_tensors, tensor_array
 from sme2_assets.models.lowering import (
     build_model,
     export_program,
+    free_lowered_programs,
     lower_with_taps,
     one_thread,
     partitioned,
@@ -229,7 +230,11 @@ class _Bisection:
         key = tuple(shown)
         if key not in self._lowered:
             with self.progress.step(f"lowering with {len(shown)} values between as outputs"):
-                self._lowered[key] = lower_with_taps(self.module, [p.tap for p in shown], self.inputs)
+                self._lowered[key] = bytes(
+                    lower_with_taps(self.module, [p.tap for p in shown], self.inputs).buffer
+                )
+                # A search lowers many programs, and only their bytes are needed.
+                free_lowered_programs()
         with self.progress.step(f"running it with SME2 {state}"):
             outputs = self.run(self._lowered[key], state)
         first = len(outputs) - len(shown)
@@ -258,8 +263,9 @@ class _Bisection:
             if (point := point_of.get(node)) is None:
                 return value
             judged[point] = _agreement(node, tensor_array(value), given[point])
-            its = torch.from_numpy(given[point].copy())
-            return its.to(value.dtype) if its.shape == value.shape else value
+            its = torch.from_numpy(given[point])
+            # The same order of elements in memory: a `view` of the value may rely on it.
+            return torch.empty_like(value).copy_(its) if its.shape == value.shape else value
 
         with state_kept(self.module):
             watched(self.module, tuple(self.inputs.copied().flat()), see)

@@ -13,26 +13,29 @@ from pathlib import Path
 from typing import Any
 
 
-def save_without_weights(etrecord: Any, path: Path) -> None:
-    """Write the record, compressed; the weights of the programs in it are restored afterwards."""
+def save_without_weights(exported_program: Any, edge_program: Any, executorch: Any, path: Path) -> None:
+    """Write the record, compressed; the exported program gets its weights back afterwards."""
+    from executorch.devtools.etrecord import ETRecord
+
+    etrecord = ETRecord(edge_dialect_program=edge_program)
+    etrecord.add_exported_program(exported_program)
+    etrecord.add_executorch_program(executorch)
     plain = path.with_name(f"{path.name}.plain")
-    with _emptied(etrecord):
-        etrecord.save(str(plain))
-    with zipfile.ZipFile(plain) as saved, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
-        for entry in saved.namelist():
-            packed.writestr(entry, saved.read(entry))
-    plain.unlink()
+    try:
+        with _emptied(exported_program), _emptied(edge_program):
+            etrecord.save(str(plain))
+        with zipfile.ZipFile(plain) as saved, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+            for entry in saved.namelist():
+                packed.writestr(entry, saved.read(entry))
+    finally:
+        plain.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def _emptied(etrecord: Any) -> Iterator[None]:
-    edge = etrecord.edge_dialect_program
-    programs = [etrecord.exported_program, *(edge.values() if isinstance(edge, dict) else [edge])]
-    held = [(program, program._state_dict) for program in programs if program is not None]
+def _emptied(program: Any) -> Iterator[None]:
+    weights = program._state_dict
     try:
-        for program, _ in held:
-            program._state_dict = {}
+        program._state_dict = {}
         yield
     finally:
-        for program, weights in held:
-            program._state_dict = weights
+        program._state_dict = weights

@@ -8,7 +8,6 @@ another name and renamed when complete: a killed export leaves nothing that look
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import importlib
 import importlib.metadata
@@ -43,7 +42,7 @@ from sme2_assets.models.artifact import (
     OPERATORS,
     PTE,
     SCHEMA,
-    TAPPED_PTE,
+    TAPPED,
     ExportedModel,
     ModelManifest,
     OperatorCounts,
@@ -53,21 +52,24 @@ from sme2_assets.models.artifact import (
     file_facts,
     load_exported,
 )
-from sme2_assets.models.attribution import describe_program
+from sme2_assets.models.attribution import describe_lowered, describe_program
 from sme2_assets.models.delegation import described_delegation
 from sme2_assets.models.etrecord import save_without_weights
 from sme2_assets.models.existing import operator_counts, read_program
 from sme2_assets.models.inputs import input_array, tensor_array
 from sme2_assets.models.lowering import (
     BuiltModel,
+    LoweredProgram,
     build_model,
     export_program,
+    free_lowered_programs,
     kept_in_float,
     lower_program,
     lower_tapped_program,
     one_thread,
 )
 from sme2_assets.models.methods import FORWARD, PROGRAM_REMEDY
+from sme2_assets.models.pieces import Difference, PieceIndex
 from sme2_assets.models.progress import OnStage, Progress
 from sme2_assets.models.quantise import SCHEMES, left_out
 from sme2_assets.models.registry import SEED, ModelSpec, Variant, model_spec, parse_variant
@@ -97,6 +99,7 @@ _EXPORT_CODE = (
     "sme2_assets.models.inputs",
     "sme2_assets.models.lowering",
     "sme2_assets.evidence.operators",
+    "sme2_assets.models.pieces",
     "sme2_assets.models.provenance",
     "sme2_assets.models.quantise",
     "sme2_assets.models.reference",
@@ -108,10 +111,8 @@ _STALE_SECONDS = 24 * 3600
 
 @dataclass(frozen=True)
 class _Content:
-    """What an export consists of, before it is written."""
+    """What an export consists of, beside the program itself, before it is written."""
 
-    pte: bytes
-    save_etrecord: Callable[[Path], object] | None
     described: ProgramOperators
     delegation: DelegationReport
     operators: OperatorCounts
@@ -136,7 +137,6 @@ class _Content:
     rewritten: list[str] = field(default_factory=list)
     """The code that rewrites of the graph stand for."""
     taps: Taps | None = None
-    tapped_pte: bytes | None = None
 
 
 def export_variant(variant_key: str, artifacts: Path, *, log: Log) -> ExportedModel:
@@ -231,9 +231,14 @@ def _fill(staging: Path, spec: ModelSpec, variant: Variant, key: str, progress: 
         torch_import_seconds = load_libraries()
     start = time.perf_counter()
     with one_thread():
-        content = _existing(spec, progress) if spec.pte else _lowered(spec, variant, progress)
+        if spec.pte:
+            content = _existing(spec, staging, progress)
+        else:
+            content = _lowered(spec, variant, staging, progress)
         with progress.step("writing", "lower"):
-            inputs, outputs = _write_files(content, staging, progress)
+            inputs, outputs = _write_files(content, staging)
+    if not spec.pte:
+        free_lowered_programs()
     export_seconds = time.perf_counter() - start
     return ModelManifest(
         variant=variant.key,
@@ -270,22 +275,31 @@ def _fill(staging: Path, spec: ModelSpec, variant: Variant, key: str, progress: 
     )
 
 
-def _lowered(spec: ModelSpec, variant: Variant, progress: Progress) -> _Content:
+def _lowered(spec: ModelSpec, variant: Variant, staging: Path, progress: Progress) -> _Content:
     """A model that is built, exported and lowered here."""
     with progress.step("building the model", "build"):
         built = build_model(spec, variant.precision, progress)
     exported_program, inputs = export_program(built, variant.precision, progress)
     unquantised = _unquantised(exported_program, built, variant.precision, progress)
     program = lower_program(exported_program, inputs, progress)
-    pte = bytes(program.executorch.buffer)
-    taps, tapped_pte = lower_tapped_program(exported_program, program, inputs, variant.precision, progress)
+    described = describe_lowered(program.executorch)
+    with progress.step("writing the program", "lower"):
+        pieces = _write_program(program, exported_program, staging, progress)
+    # It has the weights once more: both programs must not be held at once.
+    program = replace(program, executorch=None, edge_program=None)
+    free_lowered_programs()
+    taps, tapped = lower_tapped_program(
+        exported_program, program.outputs, inputs, variant.precision, progress
+    )
+    if tapped is not None:
+        difference = Difference(pieces)
+        tapped.write_to_file(difference)
+        difference.save(staging / TAPPED)
     reference = built.reference
     steps = len(reference.outputs)
     changed = program.changed_inputs
     return _Content(
-        pte=pte,
-        save_etrecord=functools.partial(save_without_weights, program.executorch.get_etrecord()),
-        described=describe_program(pte, program.executorch),
+        described=described,
         delegation=program.delegation,
         operators=program.operators,
         inputs=[input_array(value) for value in program.inputs],
@@ -304,8 +318,23 @@ def _lowered(spec: ModelSpec, variant: Variant, progress: Progress) -> _Content:
         unquantised=unquantised,
         rewritten=list(getattr(built.eager, "rewritten", ())),
         taps=taps,
-        tapped_pte=tapped_pte,
     )
+
+
+def _write_program(
+    program: LoweredProgram, exported_program: Any, staging: Path, progress: Progress
+) -> PieceIndex:
+    with (staging / PTE).open("wb") as file:
+        pieces = PieceIndex(file)
+        program.executorch.write_to_file(pieces)
+    try:
+        save_without_weights(exported_program, program.edge_program, program.executorch, staging / ETRECORD)
+    except Exception as error:
+        # ExecuTorch cannot write every graph that it lowers, such as one with branches. Measurements do not
+        # need the file: it is for ExecuTorch's own tools.
+        (staging / ETRECORD).unlink(missing_ok=True)
+        progress.say(f"without an ETRecord, which ExecuTorch cannot write: {_first_line(error)}")
+    return pieces
 
 
 def _unquantised(program: Any, built: BuiltModel, precision: str, progress: Progress) -> dict[str, str]:
@@ -317,14 +346,13 @@ def _unquantised(program: Any, built: BuiltModel, precision: str, progress: Prog
     return found
 
 
-def _existing(spec: ModelSpec, progress: Progress) -> _Content:
+def _existing(spec: ModelSpec, staging: Path, progress: Progress) -> _Content:
     """A program that was exported elsewhere, as it is."""
     assert spec.pte is not None
     with progress.step("reading the program", "read"):
         try:
             facts = read_program(spec.pte, spec.method, spec.input_files)
-            pte = spec.pte.read_bytes()
-            described = describe_program(pte, method=spec.method, at_bounds=facts.at_bounds)
+            described = describe_program(spec.pte.read_bytes(), method=spec.method, at_bounds=facts.at_bounds)
         except ExportError:
             raise
         except Exception as error:
@@ -332,10 +360,10 @@ def _existing(spec: ModelSpec, progress: Progress) -> _Content:
             raise ExportError(
                 f"{spec.pte.name} is broken: it describes a program that cannot exist", PROGRAM_REMEDY
             ) from error
-    etrecord = spec.etrecord
+    shutil.copyfile(spec.pte, staging / PTE)
+    if spec.etrecord:
+        shutil.copyfile(spec.etrecord, staging / ETRECORD)
     return _Content(
-        pte=pte,
-        save_etrecord=(lambda path: shutil.copyfile(etrecord, path)) if etrecord else None,
         described=described,
         delegation=described_delegation(described),
         operators=operator_counts(facts, described),
@@ -357,26 +385,13 @@ def _beside(spec: ModelSpec) -> dict[str, Path]:
     return {**({DATA: spec.data} if spec.data else {}), **libraries}
 
 
-def _write_files(
-    content: _Content, staging: Path, progress: Progress
-) -> tuple[list[TensorFacts], list[TensorFacts]]:
-    (staging / PTE).write_bytes(content.pte)
+def _write_files(content: _Content, staging: Path) -> tuple[list[TensorFacts], list[TensorFacts]]:
     for name, file in content.beside.items():
         shutil.copyfile(file, staging / name)
-    if content.save_etrecord is not None:
-        try:
-            content.save_etrecord(staging / ETRECORD)
-        except Exception as error:
-            # ExecuTorch cannot write every graph that it lowers, such as one with branches. Measurements do
-            # not need the file: it is for ExecuTorch's own tools.
-            (staging / ETRECORD).unlink(missing_ok=True)
-            progress.say(f"without an ETRecord, which ExecuTorch cannot write: {_first_line(error)}")
     (staging / OPERATORS).write_text(content.described.to_json(), encoding="utf-8")
     (staging / DELEGATION).write_text(content.delegation.to_json(), encoding="utf-8")
     if content.taps is not None:
         (staging / TAPS_FILE).write_text(content.taps.to_json(), encoding="utf-8")
-    if content.tapped_pte is not None:
-        (staging / TAPPED_PTE).write_bytes(content.tapped_pte)
     inputs = []
     for name, array in zip(_save(staging, "input", content.inputs), content.inputs, strict=True):
         inputs.append(TensorFacts(name, str(array.dtype), list(array.shape)))

@@ -23,6 +23,9 @@ _OWN = ("bisection", "divergence", "export", "inputs", "lowering", "quantise", "
 # got: float != c10::Half". The float is this export's doing.
 _OTHER_TYPE = re.compile(r"(?:c10::)?\b(?:Half|BFloat16|half|bfloat16|float16)\b")
 _MISSING_KERNEL = re.compile(r"Missing operator: \[\d+\] (?P<name>[\w:.]+)")
+_REFUSED_CALL = re.compile(r"KernelCall failed at instruction \d+:\d+ in operator (?P<name>[\w:.]+\w)")
+# What the kernel says about it: the innermost check has a reason, those around it have none.
+_CHECK = re.compile(r"Check failed \(.*\):(?P<reason>[^\n]*)")
 
 
 @dataclass(frozen=True)
@@ -67,27 +70,40 @@ def failure(
     return ExportError("".join(parts), _of_types(error) or remedy or _remedy(error, cause))
 
 
-def load_failure(log: str, operators: ProgramOperators) -> ExportError | None:
-    """What a runner's log says about missing kernels; None if it says nothing about them.
+def kernel_failure(log: str, operators: ProgramOperators) -> ExportError | None:
+    """What a runner's log says about kernels that are missing or refuse what they are given; None if nothing.
 
-    Core ATen has operators that ExecuTorch's kernel library lacks: they export and lower, but do not load.
+    Core ATen has operators that ExecuTorch's kernel library lacks: they export and lower, but do not load. Of
+    others it has only some cases, and a kernel finds out when it is called.
     """
     names = dict.fromkeys(found["name"] for found in _MISSING_KERNEL.finditer(log))
-    if not names:
-        return None
-    wanted = []
-    for name in names:
-        nodes = [node for node in operators.portable if node.kind == name]
-        places = dict.fromkeys(
-            str(Origin(node.module, node.module_type, node.source, node.code)) for node in nodes
+    if names:
+        return ExportError(
+            f"The runner has no kernel for {', '.join(_with_places(name, operators) for name in names)}",
+            "compute it another way, remove it with a hook `substitute(model)` or `wrap(model)`, or give a "
+            "library that has it: --op-library FILE",
         )
-        where = "; ".join(filter(None, places))
-        wanted.append(f"{name} (in {where})" if where else name)
+    refused = _REFUSED_CALL.search(log)
+    if refused is None:
+        return None
+    reasons = [found["reason"].strip() for found in _CHECK.finditer(log[: refused.start()])]
+    why = next(filter(None, reversed(reasons)), "its log says no more")
     return ExportError(
-        f"The runner has no kernel for {', '.join(wanted)}",
-        "compute it another way, remove it with a hook `substitute(model)` or `wrap(model)`, or give a "
-        "library that has it: --op-library FILE",
+        f"The runner's kernel {_with_places(refused['name'], operators)} refused what it was given: {why}",
+        "check the values of the inputs, such as an index that is out of range; if they are right, "
+        "ExecuTorch's kernel does not have this case: compute it another way, or replace it with a hook "
+        "`substitute(model)` or `wrap(model)`",
     )
+
+
+def _with_places(kernel: str, operators: ProgramOperators) -> str:
+    """The kernel's name, with the places in the model that call it."""
+    nodes = [node for node in operators.portable if node.kind == kernel]
+    places = dict.fromkeys(
+        str(Origin(node.module, node.module_type, node.source, node.code)) for node in nodes
+    )
+    where = "; ".join(filter(None, places))
+    return f"{kernel} (in {where})" if where else kernel
 
 
 def _of_types(error: BaseException) -> str | None:

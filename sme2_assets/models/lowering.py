@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,6 +75,8 @@ class LoweredProgram:
     """A lowered program and what is known about it, before it is written."""
 
     executorch: Any
+    edge_program: Any
+    """The graph before anything of it was delegated, without weights, for the ETRecord."""
     inputs: list[Any]
     outputs: list[Any]
     """What the program returns, computed by torch: types and shapes are the program's."""
@@ -172,8 +175,9 @@ def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress
         outputs = flat_tensors(inputs.call(module))
     graphs = (exported_program.graph_module,)
     with progress.step("lowering to XNNPACK", "lower"), _blamed("Lowering to XNNPACK", graphs=graphs):
+        undelegated: list[Any] = []
         with partitioner_reasons() as reasons:
-            edge, partitioners = partitioned(exported_program, generate_etrecord=True)
+            edge, partitioners = partitioned(exported_program, say=progress.say, keep=undelegated.append)
         signature = edge.exported_program().graph_signature
         changed = [signature.user_inputs.index(name) for name in signature.user_inputs_to_mutate.values()]
         if changed:
@@ -194,33 +198,60 @@ def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress
     counts = OperatorCounts(delegates, delegated, portable)
     outputs = [*(flat[index] for index in changed), *outputs]
     names = ", ".join(type(partitioner).__name__ for partitioner in partitioners)
-    return LoweredProgram(executorch, flat, outputs, counts, report, changed, names, state_bytes)
+    edge_program = undelegated[-1]
+    return LoweredProgram(
+        executorch, edge_program, flat, outputs, counts, report, changed, names, state_bytes
+    )
 
 
-def partitioned(exported_program: Any, **more: Any) -> tuple[Any, list[Any]]:
-    """The edge program with its delegates, and the partitioners that made them."""
+def partitioned(
+    exported_program: Any,
+    say: Callable[[str], None] = lambda _: None,
+    keep: Callable[[Any], None] | None = None,
+) -> tuple[Any, list[Any]]:
+    """The edge program with its delegates, and the partitioners that made them.
+
+    `keep` gets the edge program without delegates, once for every way of lowering that is tried.
+    """
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
         XnnpackDynamicallyQuantizedPartitioner,
         XnnpackPartitioner,
     )
 
-    partitioners = [XnnpackPartitioner()]
+    partitioners = [_keeping(XnnpackPartitioner(), keep)]
     try:
-        return _edge(exported_program, partitioners, **more), partitioners
+        return _edge(exported_program, partitioners, say), partitioners
     except Exception as error:
         # Layers that share a dynamically quantised input may be merged into partitions that need each other.
         if "cycle" not in str(error):
             raise
-        partitioners = [XnnpackDynamicallyQuantizedPartitioner(), XnnpackPartitioner()]
-        return _edge(exported_program, partitioners, **more), partitioners
+        partitioners = [_keeping(XnnpackDynamicallyQuantizedPartitioner(), keep), XnnpackPartitioner()]
+        return _edge(exported_program, partitioners, say), partitioners
 
 
-def _edge(exported_program: Any, partitioners: list[Any], **more: Any) -> Any:
+def _keeping(partitioner: Any, keep: Callable[[Any], None] | None) -> Any:
+    """A partitioner that keeps the program as it is before it is cut.
+
+    ExecuTorch's own `generate_etrecord=True` copies the weights too, and holds the copy until the end.
+    """
+    if keep is not None:
+        partition = partitioner.partition
+
+        def kept_first(program: Any) -> Any:
+            weights = (*program.state_dict.values(), *program.constants.values())
+            keep(copy.deepcopy(program, {id(value): value for value in weights}))
+            return partition(program)
+
+        partitioner.partition = kept_first
+    return partitioner
+
+
+def _edge(exported_program: Any, partitioners: list[Any], say: Callable[[str], None]) -> Any:
     """Lower as much as XNNPACK takes."""
     from executorch.exir import to_edge, to_edge_transform_and_lower
 
     try:
-        return to_edge_transform_and_lower(exported_program, partitioner=partitioners, **more)
+        return to_edge_transform_and_lower(exported_program, partitioner=partitioners)
     except ExportError:
         raise
     except Exception as error:
@@ -229,13 +260,18 @@ def _edge(exported_program: Any, partitioners: list[Any], **more: Any) -> Any:
         # Operators that XNNPACK wants whole also stay whole where it cannot take them after all: in branches
         # of control flow, or a PReLU of anything but images. The older way decomposes them everywhere.
         try:
-            edge = to_edge(exported_program, **more)
+            edge = to_edge(exported_program)
             for partitioner in partitioners:
                 edge = edge.to_backend(partitioner)
         except ExportError:
             raise
         except Exception:
             raise error from None
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        say(
+            f"the usual way of lowering failed ({why}); "
+            "this is the one that decomposes all operators first: a linear layer is an `addmm` in it"
+        )
         return edge
 
 
@@ -261,14 +297,14 @@ def _state(program: Any) -> dict[str, Any]:
 
 
 def lower_tapped_program(
-    exported_program: Any, program: LoweredProgram, inputs: ModelInputs, precision: str, progress: Progress
-) -> tuple[Taps, bytes | None]:
-    """The program with intermediate values as outputs, as bytes; None if it cannot be lowered."""
+    exported_program: Any, outputs: list[Any], inputs: ModelInputs, precision: str, progress: Progress
+) -> tuple[Taps, Any | None]:
+    """The program with intermediate values as outputs; None if it cannot be lowered."""
     import torch
 
     with progress.step("lowering once more, with taps", "lower"), torch.no_grad():
         graph_module = exported_program.module()
-        layers, taps = describe_taps(graph_module, program.outputs, precision)
+        layers, taps = describe_taps(graph_module, outputs, precision)
         try:
             return taps, lower_with_taps(graph_module, [layer.tap for layer in layers], inputs)
         except Exception as error:
@@ -279,10 +315,24 @@ def lower_tapped_program(
             return taps.without_taps(why), None
 
 
-def lower_with_taps(graph_module: Any, taps: Sequence[Any], inputs: ModelInputs) -> bytes:
+def lower_with_taps(graph_module: Any, taps: Sequence[Any], inputs: ModelInputs) -> Any:
     """The program with the values of those nodes as further outputs."""
     edge, _ = partitioned(tapped_program(graph_module, taps, inputs))
-    return bytes(_executorch(edge).buffer)
+    return _executorch(edge)
+
+
+def free_lowered_programs() -> None:
+    """Give back the memory of programs that are no longer used.
+
+    torch remembers the calls that it traced and ExecuTorch the nodes that it compared, of every program of
+    the process and with all its weights.
+    """
+    from executorch.exir.backend.utils import is_same_node
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    is_same_node.cache_clear()
+    FakeTensorMode.cache_clear()
+    gc.collect()
 
 
 def called_operators(plan: Any) -> tuple[int, dict[str, int]]:

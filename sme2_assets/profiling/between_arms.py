@@ -11,6 +11,7 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.arms import ArmsNumerics, ComparedValue, Taps, compare_arms
 from sme2_assets.evidence.numerics import output_channel_axis, worst_sqnr_db
 from sme2_assets.models.artifact import ExportedModel
+from sme2_assets.models.pieces import write_restored
 from sme2_assets.profiling.arms import Arm
 from sme2_assets.profiling.one_pass import Bench, runner_command
 
@@ -31,10 +32,13 @@ def compare_with_first(bench: Bench, arms: list[Arm]) -> dict[str, ArmsNumerics]
     given = [outputs_of(arm.directory / arm.processes[0].directory / "outputs") for arm in arms]
     taps = _over_steps(Taps.read(model.taps), model.steps) if model.taps else _foreign_taps(given[0])
     tapped: list[Arrays] | None = None
-    if model.tapped_pte is not None:
+    if model.tapped is not None:
         try:
-            each = taps.outputs // model.steps
-            tapped = [_tapped(bench, arm, model.tapped_pte, each) for arm in arms]
+            with tempfile.TemporaryDirectory(prefix="sme2-") as folder:
+                program = Path(folder) / "tapped.pte"
+                write_restored(model.pte, model.tapped, program)
+                each = taps.outputs // model.steps
+                tapped = [_tapped(bench, arm, program, each) for arm in arms]
         except Sme2Error as error:
             # The measurements stand; only this extra comparison failed.
             bench.log(f"{model.variant}: the intermediate values are not compared: {error.what}")

@@ -21,7 +21,7 @@ from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.evidence.result import RESULT_FILE, TRACED_PASSES, RunnerResult
 from sme2_assets.evidence.roofs import ROOFS_FILE, Roofs
 from sme2_assets.evidence.samples import SAMPLES_FILE
-from sme2_assets.models.failures import load_failure
+from sme2_assets.models.failures import kernel_failure
 from sme2_assets.profiling.arms import Arm, round_name
 from sme2_assets.profiling.plan import Lengths, Pace, Plan
 from sme2_assets.runner.failures import runner_failure
@@ -229,9 +229,9 @@ def _believe(result: RunnerResult, arm: Arm, pass_kind: str, lengths: Lengths) -
 
 
 def _failure(completed: Completed, arm: Arm, round_index: int, pass_kind: str) -> Sme2Error:
-    # A kernel that the runner lacks is a problem of the model, and its line can be named.
+    # A kernel that is missing or refuses its arguments is a problem of the model, and its line can be named.
     operators = ProgramOperators.read(arm.model.operators)
-    cause: Sme2Error = load_failure(completed.stderr, operators) or runner_failure(
+    cause: Sme2Error = kernel_failure(completed.stderr, operators) or runner_failure(
         completed.returncode, completed.stderr
     )
     version, remedy = "", cause.remedy or ""

@@ -17,7 +17,7 @@ from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.models.export import export_model
 from sme2_assets.models.given import take_inputs
-from sme2_assets.models.lowering import build_model
+from sme2_assets.models.lowering import build_model, export_program, lower_program
 from sme2_assets.models.progress import Progress
 from sme2_assets.models.reference import STEPS
 from sme2_assets.models.spec import ModelSpec
@@ -197,6 +197,9 @@ def test_branches_are_exported_and_run(export: Exporter, runner_binary: RunnerBi
         folder = tmp_path / str(index)
         folder.mkdir()
         assert _fault(model, runner_binary, folder) is None
+        # ExecuTorch cannot write an ETRecord with branches: what it had written of it is not kept.
+        assert model.etrecord is None
+        assert not list(model.directory.glob("*etrecord*"))
 
 
 def test_an_operator_that_xnnpack_wants_whole_and_cannot_take_is_decomposed(
@@ -206,6 +209,15 @@ def test_an_operator_that_xnnpack_wants_whole_and_cannot_take_is_decomposed(
     assert _fault(exported, runner_binary, tmp_path) is None
     operators = read_manifest(exported.manifest).operators
     assert operators.delegated["aten.addmm.default"] == 2
+
+
+def test_the_user_is_told_that_operators_were_decomposed() -> None:
+    said: list[str] = []
+    progress = Progress("bent", said.append)
+    built = build_model(small.spec("bent", small.Bent, small.values(3, 8)), "fp32", progress)
+    exported, inputs = export_program(built, "fp32", progress)
+    lower_program(exported, inputs, progress)
+    assert [line for line in said if "a linear layer is an `addmm`" in line]
 
 
 def test_a_module_that_returns_a_view_of_its_parameter_is_counted() -> None:

@@ -68,6 +68,20 @@ class Convolutions(nn.Module):
         return self.layers(x)
 
 
+class Attending(nn.Module):
+    """torch's attention gives its values in another order in memory, on which the `view` after it relies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 16)
+        self.second = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.first(x).view(2, 4, 2, 8).transpose(1, 2)
+        x = nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        return self.second(x.transpose(1, 2).view(2, 4, 16))
+
+
 class InPlace(nn.Module):
     """What reads a value after it was changed does not depend on the change, as the graph has it."""
 
@@ -198,6 +212,17 @@ def test_operators_that_change_values_in_place_and_masks_with_infinities_mislead
     model = spec("in_place", InPlace, values(4, 16))
     said = wrong_in_the_runner(model, "fp32", run(model, "fp32"), wrong=IN_OFF, states=IN_OFF, log=print)
     named = f"aten.linear.default in module '{module}' (Linear)"
+    assert said is not None
+    assert said.startswith(f"The first operator that is wrong in the runner: {named}")
+
+
+def test_a_value_keeps_the_order_of_its_elements_in_memory(
+    plant: Callable[[Change], None], run: Callable[[ModelSpec, str], Run]
+) -> None:
+    plant(weights_of("second"))
+    model = spec("attending", Attending, values(2, 4, 16))
+    said = wrong_in_the_runner(model, "fp32", run(model, "fp32"), wrong=IN_OFF, states=IN_OFF, log=print)
+    named = "aten.linear.default in module 'second' (Linear)"
     assert said is not None
     assert said.startswith(f"The first operator that is wrong in the runner: {named}")
 

@@ -91,11 +91,13 @@ def test_mutants_of_a_program_are_read_or_refused(exported: dict[str, ExportedMo
     # The table comes first, and the weights behind it mean nothing to who reads it.
     table = int.from_bytes(whole[12:20], "little") if whole[8:10] == b"eh" else 20_000
     draw, refused = random.Random(11), 0
+    staging = tmp_path / "staging"
+    staging.mkdir()
     for _ in range(40):
         pte = tmp_path / "mutant.pte"
         pte.write_bytes(mutant(whole[:table], draw) + whole[table:])
         try:
-            _existing(_spec(pte), Progress("given", print))
+            _existing(_spec(pte), staging, Progress("given", print))
         except ExportError:
             refused += 1
     assert refused > 5

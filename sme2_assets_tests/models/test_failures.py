@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sme2_assets.errors import ExportError
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models import export
-from sme2_assets.models.failures import failure, load_failure
+from sme2_assets.models.failures import failure, kernel_failure
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets_tests.models import small
 from sme2_assets_tests.models.run import run
@@ -102,11 +102,25 @@ def test_an_operator_that_the_runner_cannot_load_is_traced_to_its_line(
     model = export.export_model(sorting, variant("sorting"), artifacts_dir, log=print)
     done = run(model, runner_binary, tmp_path, "--pass", "latency")
     assert done.returncode != 0
-    failure = load_failure(done.stderr, ProgramOperators.read(model.operators))
+    failure = kernel_failure(done.stderr, ProgramOperators.read(model.operators))
     assert failure is not None
     assert "no kernel for aten::sort.values (in module 'block' (Sorting)" in failure.what
     assert _line("torch.sort(x)") in failure.what
-    assert load_failure("some other trouble", ProgramOperators.read(model.operators)) is None
+    assert kernel_failure("some other trouble", ProgramOperators.read(model.operators)) is None
+
+
+def test_a_kernel_that_refuses_its_arguments_is_traced_to_its_line(
+    artifacts_dir: Path, runner_binary: RunnerBinary, tmp_path: Path
+) -> None:
+    of_volumes = spec("of_volumes", lambda: Outer(nn.Conv3d(1, 2, 2)), values(1, 1, 3, 3, 3))
+    model = export.export_model(of_volumes, variant("of_volumes"), artifacts_dir, log=print)
+    done = run(model, runner_binary, tmp_path, "--pass", "latency")
+    assert done.returncode != 0
+    failure = kernel_failure(done.stderr, ProgramOperators.read(model.operators))
+    assert failure is not None
+    assert "kernel aten::convolution.out (in module 'block' (Conv3d)" in failure.what
+    assert "Expect input tensor to be 3-D or 4-D, but got, 5" in failure.what
+    assert "export the model again" not in str(failure)
 
 
 def test_the_end_of_the_time_limit_is_told_as_such_though_a_pass_wraps_it() -> None:

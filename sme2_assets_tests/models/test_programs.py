@@ -19,7 +19,7 @@ from sme2_assets.errors import ExportError
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.models.export import export_model
-from sme2_assets.models.failures import load_failure
+from sme2_assets.models.failures import kernel_failure
 from sme2_assets.models.given import take_library
 from sme2_assets.models.methods import method_names
 from sme2_assets.models.registry import model_spec, parse_variant
@@ -227,7 +227,7 @@ def test_kernels_of_another_library_are_loaded(
     variant = small.variant("sorting_row")
     without = export_model(spec, variant, artifacts_dir, log=print)
     failed = run(without, runner_binary, tmp_path, "--pass", "latency")
-    cause = load_failure(failed.stderr, ProgramOperators.read(without.operators))
+    cause = kernel_failure(failed.stderr, ProgramOperators.read(without.operators))
     assert cause is not None
     assert "--op-library" in (cause.remedy or "")
     found = importlib.util.find_spec("executorch")

@@ -16,6 +16,7 @@ from sme2_assets.evidence.arms import Taps
 from sme2_assets.models import taps
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.models.inputs import ModelInputs, exported_graph
+from sme2_assets.models.pieces import write_restored
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets_tests.models.run import outputs_of
 
@@ -37,11 +38,13 @@ def test_the_program_with_taps_gives_the_same_outputs_to_the_bit_and_the_values_
 ) -> None:
     model = exported[key]
     assert model.taps is not None
-    assert model.tapped_pte is not None
+    assert model.tapped is not None
     described = Taps.read(model.taps)
     assert [value.module for value in described.values] == [None, *LAYERS]
     [output] = outputs_of(model, runner_binary, tmp_path)
-    tapped = outputs_of(replace(model, pte=model.tapped_pte), runner_binary, tmp_path)
+    program = tmp_path / "tapped.pte"
+    write_restored(model.pte, model.tapped, program)
+    tapped = outputs_of(replace(model, pte=program), runner_binary, tmp_path)
     np.testing.assert_array_equal(tapped[0], output)
     assert len(tapped) == len(described.values)
     dtype = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}[model.precision]
@@ -90,7 +93,7 @@ def test_an_export_whose_taps_do_not_lower_is_an_export_without_them(
         "from sme2_assets.models import export, lowering\n"
         "lowering.tapped_program = lambda *given: None\n"
         "made = export.export_variant('toy_cnn-fp32', Path(sys.argv[1]), log=lambda _: None)\n"
-        "print(json.dumps([str(made.taps), made.tapped_pte]))",
+        "print(json.dumps([str(made.taps), made.tapped]))",
         tmp_path,
     )
     path, tapped = json.loads(said.splitlines()[-1])

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sme2_assets.models.pieces import Difference, PieceIndex, write_restored
+
+# Few different pieces, so that programs share some, and of lengths that are worth sharing or not.
+LENGTHS = (0, 1, 63, 64, 5000)
+PIECES = st.lists(st.sampled_from([bytes([at]) * length for at in range(3) for length in LENGTHS]))
+
+
+@given(first=PIECES, other=PIECES)
+def test_a_program_is_restored_to_the_byte(
+    tmp_path_factory: pytest.TempPathFactory, first: list[bytes], other: list[bytes]
+) -> None:
+    folder = tmp_path_factory.mktemp("pieces")
+    with (folder / "first").open("wb") as file:
+        index = PieceIndex(file)
+        for piece in first:
+            index.write(piece)
+    difference = Difference(index)
+    for piece in other:
+        difference.write(piece)
+    difference.save(folder / "difference.npz")
+    write_restored(folder / "first", folder / "difference.npz", folder / "other")
+    assert (folder / "first").read_bytes() == b"".join(first)
+    assert (folder / "other").read_bytes() == b"".join(other)
+
+
+def test_what_the_first_program_has_is_not_kept_again(tmp_path: Path) -> None:
+    weights = bytes(range(256)) * 4096
+    index = PieceIndex(io.BytesIO())
+    for piece in (b"header", weights):
+        index.write(piece)
+    difference = Difference(index)
+    for piece in (b"another header", weights, weights):
+        difference.write(piece)
+    difference.save(tmp_path / "difference.npz")
+    assert (tmp_path / "difference.npz").stat().st_size < 1000
+
+
+def test_an_export_keeps_weights_once_on_disk_and_not_at_all_in_memory(
+    python: Callable[..., str], tmp_path: Path
+) -> None:
+    said = python(
+        "import gc, json, sys\n"
+        "from pathlib import Path\n"
+        "import torch\n"
+        "from sme2_assets.models import export\n"
+        "from sme2_assets_tests.models.small import spec, variant\n"
+        "wide = spec('wide', lambda: torch.nn.Linear(512, 512), torch.ones(1, 512))\n"
+        "made = export.export_model(wide, variant('wide'), Path(sys.argv[1]), log=lambda _: None)\n"
+        "from executorch.exir.lowered_backend_module import LoweredBackendModule\n"
+        "held = sum(isinstance(it, LoweredBackendModule) for it in gc.get_objects())\n"
+        "print(json.dumps([str(made.directory), str(made.tapped), held]))",
+        tmp_path,
+    )
+    directory, tapped, held = json.loads(said.splitlines()[-1])
+    weights = 4 * 512 * 512
+    assert weights <= sum(path.stat().st_size for path in Path(directory).iterdir()) < 1.2 * weights
+    assert Path(tapped).stat().st_size < 0.1 * weights
+    assert held == 0
