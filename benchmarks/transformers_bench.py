@@ -15,13 +15,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.numerics import compare_outputs, first_fault, worst_agreement
 from sme2_assets.evidence.result import RunnerResult
+from sme2_assets.models.failures import kernel_failure
 from sme2_assets.models.huggingface.types import class_of, model_type, type_names
 from sme2_assets.models.registry import model_spec
 from sme2_assets.models.time_limit import time_limit
@@ -31,6 +32,9 @@ from sme2_assets.runner.bundle import runner_for
 from sme2_assets.runner.failures import runner_failure
 from sme2_assets.store import Store, default_data_root
 from sme2_assets.targets import Target, open_target
+
+if TYPE_CHECKING:
+    from sme2_assets.models.lowering import LoweredProgram
 
 # One of each kind first, so that a walk that is stopped early has seen all kinds.
 FIRST = (
@@ -126,12 +130,19 @@ def _stages(name: str, target: Target, runner: RunnerBinary) -> Iterator[dict[st
     """What is known of a type after each stage: it ends with the first that fails."""
     from sme2_assets.models.export import load_libraries, quiet_libraries
     from sme2_assets.models.inputs import input_array, tensor_array
-    from sme2_assets.models.lowering import build_model, export_program, lower_program, one_thread
+    from sme2_assets.models.lowering import (
+        build_model,
+        export_program,
+        free_lowered_programs,
+        lower_program,
+        one_thread,
+    )
     from sme2_assets.models.progress import Progress
 
     progress = Progress(name, lambda _: None)
     with quiet_libraries(), one_thread():
         load_libraries()
+        free_lowered_programs()
         built = build_model(model_spec(f"hf:{name.replace('.', '_')}"), "fp32", progress)
         yield {"result": BUILDS, "parameters": built.parameters}
         exported, inputs = export_program(built, "fp32", progress)
@@ -139,7 +150,7 @@ def _stages(name: str, target: Target, runner: RunnerBinary) -> Iterator[dict[st
         yield {"delegated": program.delegation.delegated_share}
         given = [input_array(value) for value in program.inputs]
         reference, changed = built.reference, program.changed_inputs
-        outputs = _run(target, runner, bytes(program.executorch.buffer), given, steps=len(reference.outputs))
+        outputs = _run(target, runner, program, given, steps=len(reference.outputs))
         agreements = compare_outputs(
             [tensor_array(value) for value in reference.expected(changed)],
             outputs,
@@ -157,11 +168,14 @@ def _stages(name: str, target: Target, runner: RunnerBinary) -> Iterator[dict[st
 
 
 def _run(
-    target: Target, runner: RunnerBinary, program: bytes, inputs: list[np.ndarray], steps: int
+    target: Target, runner: RunnerBinary, program: LoweredProgram, inputs: list[np.ndarray], steps: int
 ) -> list[np.ndarray]:
+    from sme2_assets.models.attribution import describe_lowered
+
     with target.workspace() as workspace:
         path = Path(workspace.path("model.pte"))
-        path.write_bytes(program)
+        with path.open("wb") as pte:
+            program.executorch.write_to_file(pte)
         command = [*workspace.install(runner.program), "--model", str(path)]
         for index, array in enumerate(inputs):
             file = Path(workspace.path(f"input_{index}.npy"))
@@ -172,7 +186,8 @@ def _run(
         command += ["--result", workspace.path("result.json"), "--outputs", workspace.path("outputs")]
         done = workspace.run(command, {"SME2_RUNNER_SME2": "on"}, 300.0)
         if done.returncode != 0:
-            raise runner_failure(done.returncode, done.stderr[-2000:])
+            of_kernel = kernel_failure(done.stderr, describe_lowered(program.executorch))
+            raise of_kernel or runner_failure(done.returncode, done.stderr)
         found = RunnerResult.read(Path(workspace.path("result.json")))
         folder = Path(workspace.path("outputs"))
         return [np.load(folder / str(fact.file), allow_pickle=False) for fact in found.outputs]
