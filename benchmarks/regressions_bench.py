@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from benchmarks.etdump_bench import Table, progress
 from sme2_assets.analysis.change_points import regressions
+from sme2_assets.analysis.joint_steps import others_at_step
 
 Floats = npt.NDArray[np.float64]
 # Log times of (series, nights) around 0.
@@ -35,6 +36,7 @@ BEFORE, AFTER = 60, 15
 # How much slower, and how many of the series.
 SLOW_DOWNS = ((1.03, CHANGED), (1.05, CHANGED), (1.10, CHANGED), (1.20, CHANGED), (1.20, 1), (3.0, 1))
 UNCHANGED, LENGTHS = 1_000, (30, 60, 100)
+ON_A_DEVICE = 10
 MISSING = 0.05
 # A report is right when it names the night of the change to within so many nights.
 NEAR = 3
@@ -180,6 +182,38 @@ def regressions_table(noises: dict[str, Noise]) -> Table:
     )
 
 
+def joint_table(stays: tuple[float, ...]) -> Table:
+    """Of devices with two levels, which all their series share, how many unchanged series are reported."""
+    rows = []
+    for stay in stays:
+        progress(f"devices with two levels, {stay:.0f} nights")
+        reported = told_apart = 0
+        for device in range(UNCHANGED // ON_A_DEVICE):
+            random = np.random.default_rng([int(stay), device])
+            level = two_levels(0.10, stay, spread=0)(random, 1, LENGTHS[-1])
+            # A state of the machine does not slow all models alike.
+            times = np.exp(level * random.uniform(0.7, 1.3, (ON_A_DEVICE, 1)))
+            times *= np.exp(random.normal(0, 0.01, times.shape))
+            places = np.arange(times.size).reshape(times.T.shape).T
+            for number in range(ON_A_DEVICE):
+                alarms = regressions({0: list(times[number])}).get(0, [])
+                others = [(places[other], times[other]) for other in range(ON_A_DEVICE) if other != number]
+                joint = [
+                    others_at_step(*places[number][each.index - 1 : each.index + 1], each.ratio, others).joint
+                    for each in alarms
+                ]
+                reported += bool(joint)
+                told_apart += bool(joint) and all(joint)
+        shares = (reported, told_apart, reported - told_apart)
+        rows.append([f"{stay:.0f} nights", *(f"{share / UNCHANGED:.1%}" for share in shares)])
+    return Table(
+        title=f"Unchanged series of devices with two levels, {ON_A_DEVICE} on each, {LENGTHS[-1]} nights",
+        header=["stay", "reported", "as the device's", "as the model's"],
+        rows=rows,
+        footnotes=["The device did become slower; that the model did would be false."],
+    )
+
+
 def _cells(result: Outcome) -> list[str]:
     delay = "-"
     if result.delays:
@@ -214,6 +248,7 @@ def main() -> None:
     if arguments.noise:
         noises = unchanged = {arguments.noise.name: resampled(np.loadtxt(arguments.noise, ndmin=1))}
     print(false_alarms_table(unchanged), flush=True)
+    print(joint_table((10, 20, 40)), flush=True)
     print(regressions_table(noises))
     progress(f"{time.perf_counter() - started:.0f} s")
 

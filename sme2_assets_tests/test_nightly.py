@@ -381,10 +381,15 @@ REGRESSIONS = """
 SELECT 'toy_cnn-fp32' AS variant, 'linux' AS platform, 'a-cpu' AS device, 'aarch64' AS arch,
        'hardware' AS fidelity, 1 AS threads, 'off' AS sme2, 'CONV' AS category,
        TIMESTAMPTZ '2026-01-02 12:00:00+00' AS night, 1e6 AS before_ns, 1.1e6 AS after_ns, 1.1 AS ratio,
-       CAST(NULL AS DOUBLE) AS p_value, false AS acknowledged, 'a' AS run_id
+       CAST(NULL AS DOUBLE) AS p_value, 2 AS others_watched, 1 AS others_slower, false AS acknowledged,
+       'a' AS run_id
 UNION ALL
 SELECT 'toy_cnn-int8', 'linux', 'a-cpu', 'aarch64', 'hardware', 1, 'off', 'CONV',
-       TIMESTAMPTZ '2026-01-02 12:00:00+00', 1e6, 2e6, 2.0, 0.01, true, 'b'
+       TIMESTAMPTZ '2026-01-02 12:00:00+00', 1e6, 2e6, 2.0, 0.01, 2, 1, true, 'b'
+UNION ALL
+SELECT 'model_' || number, 'linux', 'slow-cpu', 'aarch64', 'hardware', 1, 'off', category,
+       TIMESTAMPTZ '2026-01-02 12:00:00+00', 1e6, 1.2e6, 1.2, 0.01, 4, 3, false, 'of_model_' || number
+FROM range(4) AS models(number), unnest(['latency', 'CONV']) AS categories(category)
 """
 
 
@@ -414,7 +419,11 @@ def test_an_open_regression_is_told_once_and_an_acknowledged_one_is_not(
     tick(bench, cursor)
     [text] = webhook.texts
     assert "toy_cnn-fp32 on linux, a-cpu, SME2 off, threads 1, CONV: 10.0% slower since 2026-01-02" in text
+    assert "; 1 of 2 series of other models on this device slowed down with it" in text
     assert "toy_cnn-int8" not in text
+    # What most models of a device share is one regression, and not that of a model.
+    assert text.count("slow-cpu") == 1
+    assert "slow-cpu on linux: 8 series of 4 models slower since 2026-01-02, the middle one by 20.0%." in text
 
 
 # A session that is to be killed in its third round waits there, until there is the file that lets all go on.

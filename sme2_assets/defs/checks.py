@@ -17,6 +17,7 @@ from sme2_assets.defs.partitions import MOST_PER_RUN
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.folder import RunFolder
+from sme2_assets.report.night import others_text
 from sme2_assets.report.tables import arm_text
 from sme2_assets.runner.source_build import current_source_runner, kernel_fault, record_faults
 from sme2_assets.targets import SME2_STATES, TargetKey
@@ -223,6 +224,7 @@ def no_regression(lab: Lab) -> dg.AssetCheckResult:
     faults = {
         f"{row['variant']} on {row['platform']}, {row['device']}, {arm_text(row)}, {row['category']}": (
             f"{row['ratio']:.3f} times slower since {row['night']:%Y-%m-%d} (run {row['run_id']})"
+            f"{others_text(row)}"
         )
         for row in found.to_dict("records")
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sme2_assets.analysis.claims import Claim
+from sme2_assets.analysis.joint_steps import LEAST_WATCHED, MOST_OF_THEM
 
 # The comparison of the whole model of a session.
 _MODEL = "FROM comparisons WHERE session_id = $session_id AND level = 'model'"
@@ -284,10 +285,21 @@ NO_TRIALS = Claim(
     "AND rates.cpus = coalesce(runs.cpus, '') AND rates.power_mode = coalesce(runs.power_mode, '')",
 )
 REGRESSION = Claim(
-    "{series}: {share:.1%} slower since {night} ({before:.3f} -> {after:.3f} ms{chance})",
+    "{series}: {share:.1%} slower since {night} ({before:.3f} -> {after:.3f} ms{chance}){others}",
     "SELECT count(*) > 0 AND bool_and(fidelity <> 'emulated') FROM regressions WHERE run_id = $run_id "
     "AND abs(after_ns / before_ns - 1 - $share) < 1e-6 AND after_ns > before_ns "
-    "AND abs(before_ns / 1e6 - $before) < 1e-9 AND abs(after_ns / 1e6 - $after) < 1e-9",
+    "AND abs(before_ns / 1e6 - $before) < 1e-9 AND abs(after_ns / 1e6 - $after) < 1e-9 "
+    "AND others_watched IS NOT DISTINCT FROM $watched AND others_slower IS NOT DISTINCT FROM $slower",
+)
+JOINT_REGRESSION = Claim(
+    "{device} on {platform}: {series} series of {models} models slower since {night}, the middle one by "
+    "{share:.1%}. Most other models there slowed down at the same time: look at the device, or at what they "
+    "share",
+    "SELECT count(*) = $series AND count(DISTINCT variant) = $models AND $models > 1 "
+    "AND abs(median(ratio) - 1 - $share) < 1e-9 "
+    "AND bool_and(fidelity <> 'emulated' AND after_ns > before_ns) AND count(DISTINCT device) = 1 "
+    "FROM regressions WHERE list_contains($run_ids, run_id) AND NOT coalesce(acknowledged, false) "
+    f"AND others_watched >= {LEAST_WATCHED} AND others_slower >= {MOST_OF_THEM} * others_watched",
 )
 OVERVIEW = Claim(
     "{models} on {platforms}: {counted}.",

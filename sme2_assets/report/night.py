@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from sme2_assets.analysis.joint_steps import Others
 from sme2_assets.report import claims
 from sme2_assets.report.tables import TextTable, arm_text
 from sme2_assets.store import Store, write_json, write_text_atomically
 from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.history import DEVICE
 
 
 @dataclass
@@ -153,7 +156,10 @@ def nights(store: Store) -> list[dict[str, Any]]:
 
 
 def open_regressions(warehouse: Warehouse) -> dict[str, str]:
-    """Regressions that nobody has acknowledged, by what tells them apart, worst first."""
+    """Regressions that nobody has acknowledged, by what tells them apart, worst first.
+
+    Those that several models of a device share are one.
+    """
     if not warehouse.link.exists():
         return {}
     if warehouse.query("SELECT 1 FROM information_schema.tables WHERE table_name = 'regressions'").empty:
@@ -162,11 +168,35 @@ def open_regressions(warehouse: Warehouse) -> dict[str, str]:
         "SELECT * FROM regressions WHERE NOT coalesce(acknowledged, false) ORDER BY ratio DESC"
     )
     rows = rows.astype(object).where(rows.notna(), None)
-    return {_identity(row): _regression_text(row) for row in rows.to_dict("records")}
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows.to_dict("records"):
+        joint = others_of(row).joint
+        groups.setdefault(_identity(row, *DEVICE) if joint else _identity(row), []).append(row)
+    texts: dict[str, str] = {}
+    for identity, group in groups.items():
+        if len({row["variant"] for row in group}) > 1:
+            texts[identity] = _joint_text(group)
+        else:
+            texts |= {_identity(row): _regression_text(row) for row in group}
+    return texts
 
 
-def _identity(row: dict[str, Any]) -> str:
-    names = ("variant", "platform", "device", "arch", "threads", "sme2", "category")
+def others_of(row: Mapping[Any, Any]) -> Others:
+    """What a row of `regressions` says about other models; older rows say nothing."""
+    return Others(*(int(row.get(f"others_{name}") or 0) for name in ("watched", "slower")))
+
+
+def others_text(row: Mapping[Any, Any]) -> str:
+    others = others_of(row)
+    if not others.watched:
+        return ""
+    remedy = ": look at the device, or at what they share" if others.joint else ""
+    count = others.slower or "none"
+    return f"; {count} of {others.watched} series of other models on this device slowed down with it{remedy}"
+
+
+def _identity(row: dict[str, Any], *names: str) -> str:
+    names = names or ("variant", *DEVICE, "threads", "sme2", "category")
     return "|".join([*(str(row[name] or "") for name in names), str(row["night"])[:10]])
 
 
@@ -181,6 +211,22 @@ def _regression_text(row: dict[str, Any]) -> str:
         before=row["before_ns"] / 1e6,
         after=row["after_ns"] / 1e6,
         chance=chance,
+        others=others_text(row),
+        watched=row.get("others_watched"),
+        slower=row.get("others_slower"),
+    )
+
+
+def _joint_text(rows: list[dict[str, Any]]) -> str:
+    first = rows[0]
+    return claims.JOINT_REGRESSION.say(
+        device=first["device"],
+        platform=first["platform"],
+        series=len(rows),
+        models=len({row["variant"] for row in rows}),
+        night=str(first["night"])[:10],
+        share=median(row["ratio"] for row in rows) - 1,
+        run_ids=[row["run_id"] for row in rows],
     )
 
 

@@ -324,6 +324,7 @@ def regression_table(found: pd.DataFrame) -> TextTable:
             "before ms",
             "after ms",
             "ratio",
+            "other models slower",
             "acknowledged",
         ],
         [
@@ -338,6 +339,7 @@ def regression_table(found: pd.DataFrame) -> TextTable:
                 f"{row['before_ns'] / 1e6:.3f}",
                 f"{row['after_ns'] / 1e6:.3f}",
                 f"{row['ratio']:.3f}",
+                f"{row['others_slower']} of {row['others_watched']}",
                 "yes" if row["acknowledged"] else "no",
             ]
             for row in found.to_dict("records")

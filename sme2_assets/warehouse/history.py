@@ -12,15 +12,19 @@ from sme2_assets.analysis.change_points import (
     MIN_NIGHTS,
     NIGHTS_BEFORE,
     NIGHTS_BEFORE_HUGE,
+    ChangePoint,
     regressions,
 )
 from sme2_assets.analysis.claims import Claim
+from sme2_assets.analysis.joint_steps import Others, others_at_step
 from sme2_assets.warehouse import read
 from sme2_assets.warehouse.ingest import DERIVATION
 from sme2_assets.warehouse.schema import REGRESSIONS
 from sme2_assets.warehouse.store import Warehouse
 
 SERIES = [*read.SERIES, "sme2", "category"]
+# What is the same for all that one machine measures.
+DEVICE = ("platform", "device", "arch")
 # How many sessions a series needs to show a step to HUGE_RATIO times or more, and to show any slow-down.
 LEAST_SESSIONS = NIGHTS_BEFORE_HUGE + MIN_NIGHTS
 ENOUGH_SESSIONS = NIGHTS_BEFORE + MIN_NIGHTS
@@ -48,7 +52,7 @@ NONE_FOUND = Claim(
 
 
 def series_of(warehouse: Warehouse) -> dict[tuple, pd.DataFrame]:
-    """Every series of the view `history`, oldest run first.
+    """Every series of the view `history`, oldest run first; `place` is a run's place in the order of all.
 
     XNNPACK reports whole microseconds: a category that takes less has no time to compare. If the code that
     assigns categories has changed, runs whose rows other code made have no categories here until they are
@@ -59,6 +63,7 @@ def series_of(warehouse: Warehouse) -> dict[tuple, pd.DataFrame]:
         [DERIVATION],
     )
     rows["median_ns"] = rows["median_ns"].where(rows["median_ns"] > 0)
+    rows["place"] = rows.groupby("run_id", sort=False).ngroup()
     # Facts that a trace from elsewhere does not state, such as its device, are still part of its key.
     keys = rows[SERIES].astype(object).where(rows[SERIES].notna(), None)
     groups = rows.groupby([keys[name] for name in SERIES], sort=True, dropna=False)
@@ -74,6 +79,7 @@ def find_regressions(warehouse: Warehouse, acknowledged: Path) -> pd.DataFrame:
     for key, changes in found.items():
         for change in changes:
             first_slow = series[key].iloc[change.index]
+            others = _others(series, key, change)
             records.append(
                 {
                     **dict(zip(SERIES, key, strict=True)),
@@ -84,12 +90,28 @@ def find_regressions(warehouse: Warehouse, acknowledged: Path) -> pd.DataFrame:
                     "after_ns": change.after,
                     "ratio": change.ratio,
                     "p_value": change.p_value,
+                    "others_watched": others.watched,
+                    "others_slower": others.slower,
                     "acknowledged": first_slow["run_id"] in known,
                 }
             )
     frame = pd.DataFrame(records, columns=[column.name for column in REGRESSIONS.columns])
     warehouse.write(REGRESSIONS, frame, {})
     return frame
+
+
+def _others(series: dict[tuple, pd.DataFrame], key: tuple, change: ChangePoint) -> Others:
+    """What other models on the same device did when this series took its step."""
+    facts = dict(zip(SERIES, key, strict=True))
+    others = (
+        (rows["place"].to_numpy(), rows["median_ns"].to_numpy(dtype=float))
+        for their_key, rows in series.items()
+        if (theirs := dict(zip(SERIES, their_key, strict=True)))["category"] == "latency"
+        and theirs["variant"] != facts["variant"]
+        and all(theirs[name] == facts[name] for name in DEVICE)
+    )
+    places = series[key]["place"]
+    return others_at_step(places[change.index - 1], places[change.index], change.ratio, others)
 
 
 def no_slow_down_text(warehouse: Warehouse, variants: Collection[str] | None = None) -> str:

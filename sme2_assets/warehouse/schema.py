@@ -642,6 +642,16 @@ REGRESSIONS = Table(
             "DOUBLE",
             "Chance of such a step if nights carry over to the next and nothing changes.",
         ),
+        Column(
+            "others_watched",
+            "INTEGER",
+            "Series of other models on the device with at least 3 runs on both sides of the step.",
+        ),
+        Column(
+            "others_slower",
+            "INTEGER",
+            "Those that slowed down at the same time, by half as much or more.",
+        ),
         Column("acknowledged", "BOOLEAN", "Whether a person has listed it in data/acknowledged.txt."),
     ),
 )

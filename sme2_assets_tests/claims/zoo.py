@@ -13,6 +13,7 @@ from rich.console import Console
 
 from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.analysis.claims import Said, heard
+from sme2_assets.analysis.joint_steps import LEAST_WATCHED
 from sme2_assets.report.answer import session_answer
 from sme2_assets.report.content import session_document
 from sme2_assets.report.explain import explain
@@ -22,7 +23,14 @@ from sme2_assets.report.overview import overview_document, overview_rows
 from sme2_assets.report.terminal import show_session
 from sme2_assets.report.unit_use import finding, unit_table, unit_use
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.history import ENOUGH_SESSIONS, NIGHTS_BEFORE, find_regressions, no_slow_down_text
+from sme2_assets.warehouse.history import (
+    ENOUGH_SESSIONS,
+    LEAST_SESSIONS,
+    NIGHTS_BEFORE,
+    NIGHTS_BEFORE_HUGE,
+    find_regressions,
+    no_slow_down_text,
+)
 from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, cnn, source, write_runs
 from sme2_assets_tests.warehouse.newest import compare_newest
 
@@ -180,12 +188,23 @@ def a_pair_that_contradicts_itself(folder: Path) -> Warehouse:
 
 
 def series_of_which_one_became_slower(folder: Path) -> Warehouse:
+    steps = {"slower-fp32": 4.0, "same-fp32": 1.0}
+    return _nights(folder, steps, NIGHTS_BEFORE, ENOUGH_SESSIONS + 2)
+
+
+def series_of_a_device_that_became_slower(folder: Path) -> Warehouse:
+    steps = {f"model{number}-fp32": 2.0 for number in range(LEAST_WATCHED + 1)}
+    return _nights(folder, steps, NIGHTS_BEFORE_HUGE + 2, LEAST_SESSIONS + 2)
+
+
+def _nights(folder: Path, steps: dict[str, float], before: int, nights: int) -> Warehouse:
+    """Variants that become slower by so much after the first nights."""
     warehouse = Warehouse(folder / "warehouse")
     write_runs(
         warehouse,
         *(
             OperatorRun(
-                [Op("Softmax (NC, F32) #1", us + night % 3)],
+                [Op("Softmax (NC, F32) #1", int(100 * (step if night >= before else 1)) + night % 3)],
                 "off",
                 variant,
                 session_id=f"night{night:02}",
@@ -193,11 +212,8 @@ def series_of_which_one_became_slower(folder: Path) -> Warehouse:
                 rounds=1,
                 iterations=1,
             )
-            for night in range(ENOUGH_SESSIONS + 2)
-            for variant, us in {
-                "slower-fp32": 100 if night < NIGHTS_BEFORE else 400,
-                "same-fp32": 100,
-            }.items()
+            for night in range(nights)
+            for variant, step in steps.items()
         ),
     )
     warehouse.publish()
@@ -229,5 +245,6 @@ ZOO: dict[str, Callable[[Path], Warehouse]] = {
         pairs_whose_passes_or_kernels_tell_nothing,
         a_pair_that_contradicts_itself,
         series_of_which_one_became_slower,
+        series_of_a_device_that_became_slower,
     )
 }

@@ -212,6 +212,8 @@ def test_the_nightly_schedule_can_be_switched_on(ui: Ui, page: Page):
     page.goto("/locations/sme2_assets/schedules/nightly_schedule")
     switch = page.locator("input[type=checkbox]").first
     for state in ("RUNNING", "STOPPED"):
+        # A click is lost while Dagster waits for the answer to the last one.
+        expect(switch).to_be_enabled()
         switch.dispatch_event("click")
         wait_for(lambda state=state: ui.ask(SCHEDULE)["scheduleOrError"]["scheduleState"]["status"] == state)
 
@@ -266,8 +268,7 @@ def test_a_guide_says_what_is_what_and_what_can_be_measured_here(ui: Ui, page: P
 def choose(page: Page, text: str) -> None:
     """All partitions of the next dimension whose key has a word: one click, then the keyboard."""
     page.get_by_text("Select a partition or create one").first.click()
-    page.get_by_placeholder("Filter partitions").wait_for()
-    page.keyboard.type(text)
+    page.get_by_placeholder("Filter partitions").press_sequentially(text)
     page.get_by_text("Select all (").wait_for()
     for _ in range(6):
         page.keyboard.press("Tab")
