@@ -16,7 +16,8 @@ import numpy as np
 def main(folder: Path) -> None:
     import torch
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from executorch.exir import to_edge_transform_and_lower
+    from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+    from executorch.exir.passes import MemoryPlanningPass
     from torch import nn
 
     class TwoInputs(nn.Module):
@@ -67,13 +68,26 @@ def main(folder: Path) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return (x + 1).to(memory_format=torch.channels_last)
 
+    class InPlace(nn.Module):
+        """Changes its input: with one that is not in planned memory, the very bytes that it was given."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.add_(1.0) * 2
+
     def export(
-        name: str, module: nn.Module, inputs: Sequence[torch.Tensor], *, delegate: bool = True
+        name: str,
+        module: nn.Module,
+        inputs: Sequence[torch.Tensor],
+        *,
+        delegate: bool = True,
+        planned_inputs: bool = True,
     ) -> None:
         partitioner = [XnnpackPartitioner()] if delegate else []
         program = torch.export.export(module.eval(), tuple(inputs))
         lowered = to_edge_transform_and_lower(program, partitioner=partitioner)
-        (folder / f"{name}.pte").write_bytes(lowered.to_executorch().buffer)
+        planning = MemoryPlanningPass(alloc_graph_input=planned_inputs)
+        config = ExecutorchBackendConfig(memory_planning_pass=planning)
+        (folder / f"{name}.pte").write_bytes(lowered.to_executorch(config).buffer)
         with torch.no_grad():
             expected = module(*inputs)
         outputs = [expected] if isinstance(expected, torch.Tensor) else list(expected)
@@ -105,6 +119,8 @@ def main(folder: Path) -> None:
         "two_inputs_fp16", TwoInputs().half(), (torch.randn(1, 3, 16, 16).half(), torch.randn(1, 10).half())
     )
     export("portable", Portable(), (torch.randn(4, 6),))
+    export("in_place", InPlace(), (torch.randn(4, 6),))
+    export("in_place_unplanned", InPlace(), (torch.randn(4, 6),), planned_inputs=False)
     export("logarithm", Logarithm(), (torch.rand(2, 3) + 0.5,))
     export("logarithm_fp16", Logarithm(), ((torch.rand(2, 3) + 0.5).half(),), delegate=False)
     export("lookup", Lookup(), (torch.tensor([1, 7, 3]),))

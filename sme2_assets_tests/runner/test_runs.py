@@ -89,9 +89,10 @@ def test_the_output_depends_on_each_input_file(runner, programs):
         assert np.abs(runner.run(program.pte, inputs).output(0) - first).max() > 1e-3
 
 
-def test_many_inferences_give_what_one_gives(runner, programs):
-    """Planned memory may reuse an input's bytes: each inference must start from the given input."""
-    program = programs("portable")
+@pytest.mark.parametrize("name", ["portable", "in_place", "in_place_unplanned"])
+def test_many_inferences_give_what_one_gives(runner, programs, name):
+    """An inference may reuse or change an input's bytes: each must start from the given input."""
+    program = programs(name)
     one = runner.run(program.pte, program.inputs, warmup=0, iterations=1).output(0)
     many = runner.run(program.pte, program.inputs, warmup=4, iterations=9).output(0)
     np.testing.assert_array_equal(one, many)

@@ -85,6 +85,8 @@ struct MethodRunner::State {
   std::optional<FlatTensorDataMap> data;
   std::vector<std::unique_ptr<InputTensor>> tensors;
   std::vector<rt::EValue> inputs;
+  // What inputs were that the method works on where they are: an inference may change them.
+  std::vector<std::pair<size_t, std::vector<uint8_t>>> unplanned;
   std::vector<std::string> expectations;
   std::vector<AlignedBuffer> planned;
   std::vector<rt::Span<uint8_t>> planned_spans;
@@ -177,7 +179,12 @@ rt::EValue MethodRunner::State::accept_tensor(const rt::TensorInfo& info, size_t
   const std::vector<uint8_t> dim_order(info.dim_order().begin(), info.dim_order().end());
   tensors.push_back(
       std::make_unique<InputTensor>(as_program_type(array, info.scalar_type()), info.scalar_type(), dim_order));
-  return rt::EValue(Tensor(&tensors.back()->impl));
+  const Tensor tensor(&tensors.back()->impl);
+  if (!info.is_memory_planned()) {
+    const auto* bytes = static_cast<const uint8_t*>(tensor.const_data_ptr());
+    unplanned.emplace_back(index, std::vector<uint8_t>(bytes, bytes + tensor.nbytes()));
+  }
+  return rt::EValue(tensor);
 }
 
 rt::EValue MethodRunner::State::accept_input(const rt::MethodMeta& meta, size_t index, const Array& array) {
@@ -215,6 +222,9 @@ rt::EValue MethodRunner::State::accept_input(const rt::MethodMeta& meta, size_t 
 }
 
 void MethodRunner::State::set_inputs() {
+  for (const auto& [index, bytes] : unplanned) {
+    std::memcpy(inputs[index].toTensor().mutable_data_ptr(), bytes.data(), bytes.size());
+  }
   for (size_t i = 0; i < inputs.size(); ++i) {
     const rt::Error error = method->set_input(inputs[i], i);
     if (error != rt::Error::Ok) {
