@@ -79,7 +79,9 @@ class Ranking:
 
     def pointed_at(self, indices: npt.NDArray) -> npt.NDArray | None:
         """The values at these indices; None if an index is out of range or occurs twice."""
-        places = indices if indices.ndim == self.values.ndim else np.expand_dims(indices, self.axis)
+        # An index into all values of a tensor may still have its dimensions.
+        places = indices.ravel() if self.values.ndim == 1 else indices
+        places = places if places.ndim == self.values.ndim else np.expand_dims(places, self.axis)
         length = self.values.shape[self.axis]
         ascending = np.sort(places, axis=self.axis)
         if places.size and (ascending.min() < 0 or ascending.max() >= length):

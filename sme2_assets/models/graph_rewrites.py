@@ -36,7 +36,7 @@ def delegate_refused(program: Any) -> tuple[Any, list[str]]:
     refused = refused_nodes(program)
     module = _module_of(program)
     done: dict[str, list[Origin]] = defaultdict(list)
-    for node in [it for it in module.graph.nodes if it.name in refused]:
+    for node in [it for it in module.graph.nodes if it.name in refused and _is_float(it)]:
         name, origin = operator_name(node), origin_of(node)
         form = FORMS.get(name or "")
         if form is not None and _replaced(module, node, form):
@@ -71,6 +71,13 @@ def fuse_transposes(program: Any) -> tuple[Any, list[str]]:
         if node not in left:
             done["# Transposes that go or become one"].append(origin_of(node))
     return module, _lines(done)
+
+
+def _is_float(node: Any) -> bool:
+    """XNNPACK computes no integers: arithmetic with them stays as it is."""
+    value = node.meta.get("val")
+    first = value[0] if isinstance(value, tuple | list) else value
+    return first is not None and first.is_floating_point()
 
 
 def _module_of(program: Any) -> Any:

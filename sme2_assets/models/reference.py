@@ -33,7 +33,6 @@ class Reference:
     outputs: list[list[Any]]
     inputs_after: list[list[Any]]
     """The inputs as each inference left them, flat."""
-    changes_inputs: bool
     state: tuple[str, ...]
     """Buffers that an inference changes."""
     rankings: dict[int, Ranking]
@@ -57,13 +56,11 @@ def run_reference(model: Any, inputs: ModelInputs) -> Reference:
         before = _versions(model)
         given = inputs.copied()
         leaves = given.flat()
-        versions = [_version(leaf) for leaf in leaves]
         watch = _index_watch()
         with watch:
             outputs = flat_tensors(model(*given.args, **given.kwargs))
         rankings = watch.rankings(outputs)
         state = tuple(name for name, version in _versions(model).items() if before.get(name) != version)
-        changed = versions != [_version(leaf) for leaf in leaves]
         # Copied: a later inference may change the outputs of an earlier one.
         first.append([value.clone() for value in outputs])
         after.append(leaves)
@@ -71,7 +68,7 @@ def run_reference(model: Any, inputs: ModelInputs) -> Reference:
             given = inputs.copied()
             first.append([value.clone() for value in flat_tensors(model(*given.args, **given.kwargs))])
             after.append(given.flat())
-    return Reference(first, after, changed, state, {} if state else rankings)
+    return Reference(first, after, state, {} if state else rankings)
 
 
 def show_to_observers(prepared: Any, inputs: ModelInputs, initial: Mapping[str, Any]) -> None:
@@ -164,10 +161,6 @@ def too_small(outputs: list[Any]) -> list[str]:
     return said
 
 
-def _version(leaf: Any) -> int | None:
-    return getattr(leaf, "_version", None)
-
-
 def _index_watch() -> Any:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -184,11 +177,12 @@ def _index_watch() -> Any:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             made = func(*args, **(kwargs or {}))
             if (name := getattr(func, "_opname", "")) in _RANKING:
+                # The largest value of a whole tensor comes without its index.
                 place = _RANKING[name]
-                indices = made[place] if place is not None and isinstance(made, tuple) else made
+                indices = made if place is None else made[place] if isinstance(made, tuple) else None
                 if isinstance(indices, torch.Tensor) and indices.dtype == torch.int64:
-                    names = [argument.name for argument in func._schema.arguments]
-                    named = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
+                    named = {it.name: it.default_value for it in func._schema.arguments}
+                    named |= {**dict(zip(named, args, strict=False)), **(kwargs or {})}
                     self.seen.append((indices, _ranking(named)))
             return made
 
@@ -205,7 +199,7 @@ def _index_watch() -> Any:
 
 
 def _ranking(named: dict[str, Any]) -> Ranking:
-    values, axis = tensor_array(named["self"].clone()), named.get("dim", -1 if "k" in named else None)
+    values, axis = tensor_array(named["self"].clone()), named["dim"]
     if axis is None:
         values, axis = values.ravel(), 0
     return Ranking(values, axis, bool(named.get("sorted", True)))

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sme2_assets.errors import ExportError, did_you_mean
+from sme2_assets.models.inputs import ModelInputs, example_inputs
+from sme2_assets.models.reference import state_kept
 from sme2_assets.models.spec import EagerModel, ModelSpec, cached_sha256
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ class _Rewritten:
             model = own(model) or model
         for name in self._names:
             one = REWRITES[name].one
-            if one is not None and not apply(one, model, self._eager.get_example_inputs()):
+            if one is not None and not apply(one, model, example_inputs(self._eager)):
                 raise _changes_nothing(name)
         return model
 
@@ -117,7 +119,7 @@ def _changes_nothing(name: str) -> ExportError:
     return ExportError(f"The rewrite {name!r} {NOTHING}", f"it is for: {REWRITES[name].what}")
 
 
-def apply(one: Callable[[Any], Any | None], model: nn.Module, inputs: tuple[Any, ...]) -> list[str]:
+def apply(one: Callable[[Any], Any | None], model: nn.Module, inputs: ModelInputs) -> list[str]:
     """Replaces the modules that the rewrite is for; returns their paths."""
     paths = [path for path, module in model.named_modules() if path and one(module) is not None]
     if paths:
@@ -134,7 +136,7 @@ def _put(model: nn.Module, path: str, module: nn.Module) -> None:
     setattr(model.get_submodule(parent), name, module)
 
 
-def _fold_batch_norms(model: nn.Module, inputs: tuple[Any, ...]) -> None:
+def _fold_batch_norms(model: nn.Module, inputs: ModelInputs) -> None:
     """Folds batch norms into the convolutions before them: once replaced, nothing else would fold them.
 
     Running the model shows which convolution that is. If something else uses the same output, the model's
@@ -164,8 +166,8 @@ def _fold_batch_norms(model: nn.Module, inputs: tuple[Any, ...]) -> None:
         for path, module in model.named_modules()
         if isinstance(module, nn.Conv2d | nn.BatchNorm2d)
     ]
-    with torch.no_grad():
-        model(*inputs)
+    with state_kept(model), torch.no_grad():
+        inputs.call(model)
     for each in hooks:
         each.remove()
     taken = list(follows.values())

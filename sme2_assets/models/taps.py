@@ -67,7 +67,7 @@ def layers_of(graph_module: Any, precision: str) -> list[Layer]:
             module=origin_of(node).module,
             kind=_KINDS[precision],
             terms=upstream.terms(tap),
-            channel_axis=1 if _name(node).startswith(_CONVOLUTION) else -1,
+            channel_axis=_channel_axis(node) if _name(node).startswith(_CONVOLUTION) else -1,
         )
         layers.append(Layer(node, end, tap, value))
     return layers
@@ -199,10 +199,16 @@ def _terms(node: Any) -> int | None:
     if name.startswith(_ATTENTION):
         return int(shapes[0][-1] + shapes[1][-2])
     if name.startswith(_CONVOLUTION):
-        outputs = node.meta["val"].shape[1]
+        outputs = node.meta["val"].shape[_channel_axis(node)]
         return max(1, math.prod(shapes[1]) // outputs)
     # addmm and baddbmm have their bias first.
     return int(shapes[1 if "add" in name else 0][-1])
+
+
+def _channel_axis(convolution: Any) -> int:
+    """1, or 0 without a batch: after the channels there are only the dimensions that the kernel moves in."""
+    _, weight = convolution.args[:2]
+    return int(convolution.meta["val"].dim() - weight.meta["val"].dim() + 1)
 
 
 def _name(node: Any) -> str:

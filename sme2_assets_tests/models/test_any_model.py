@@ -132,6 +132,27 @@ def test_values_too_small_for_the_kernels_are_compared_as_zero_and_told(
     assert _fault(model, runner_binary, tmp_path) is None
 
 
+class Extremes(nn.Module):
+    """Of all integers, or of all values but with the dimensions left in."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        whole = (x * 100).to(torch.int64)
+        return whole.max(), whole.min(), x.argmax(keepdim=True), x.argmin(), x.max(1).indices
+
+
+def test_values_are_not_taken_for_indices_and_indices_into_all_values_are_judged(
+    export: Exporter, runner_binary: RunnerBinary, tmp_path: Path
+) -> None:
+    model = export(small.spec("extremes", Extremes, small.values(4, 8)))
+    assert list(model.rankings) == [2, 3, 4]
+    assert _fault(model, runner_binary, tmp_path) is None
+    expected = [np.load(path) for path in model.expected_outputs]
+    for place in model.rankings:
+        wrong = [(array + 1) % 8 if index == place else array for index, array in enumerate(expected)]
+        agreements = compare_outputs(expected, wrong, rankings=model.rankings)
+        assert f"output {place}" in str(first_fault(agreements, 80, exact=True))
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
 def test_indices_are_judged_by_what_they_point_at(
     precision: str, export: Exporter, runner_binary: RunnerBinary, tmp_path: Path

@@ -171,3 +171,22 @@ def test_transposes_that_meet_no_other_one_stay(model: nn.Module, dtype: torch.d
     shape = (1, 4, 4, 4)
     program = exported(model.to(dtype), torch.randn(shape, dtype=dtype))
     assert fuse_transposes(program)[1] == []
+
+
+class Integers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(64, 8)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.table(ids * 2 + 1) * 2, mask.sum(-1), ids * 2, 1 - ids
+
+
+def test_arithmetic_with_integers_stays_as_it_is():
+    model, inputs = Integers().eval(), (torch.arange(12).reshape(3, 4), torch.ones(3, 4, dtype=torch.int64))
+    module, written = delegate_refused(exported(model, *inputs))
+    assert written, "the multiplication of floats has another form"
+    with torch.no_grad():
+        for given, wanted in zip(again(module, *inputs).module()(*inputs), model(*inputs), strict=True):
+            assert given.dtype == wanted.dtype
+            torch.testing.assert_close(given, wanted)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from sme2_assets.errors import ExportError
+from sme2_assets.models.inputs import ModelInputs
 from sme2_assets.models.registry import model_spec, parse_variant
 from sme2_assets.models.rewrites import NOTHING, REWRITES, apply
 
@@ -24,6 +25,10 @@ def settled(*modules: nn.Module) -> nn.Module:
             nn.init.uniform_(module.weight, 0.5, 2)
             nn.init.uniform_(module.bias, -1, 1)
     return network.eval()
+
+
+def given(*args: torch.Tensor, **kwargs: torch.Tensor) -> ModelInputs:
+    return ModelInputs(args, kwargs)
 
 
 def block(inputs: int, outputs: int, **options: int) -> nn.Sequential:
@@ -48,7 +53,7 @@ def test_a_rewritten_network_gives_what_it_gave(name: str):
     network, shape, places = NETWORKS[name]
     other = copy.deepcopy(network)
     x = torch.randn(shape)
-    assert apply(REWRITES[name].one, other, (x,)) == places
+    assert apply(REWRITES[name].one, other, given(x)) == places
     assert not any(isinstance(module, nn.BatchNorm2d) for module in other.modules())
     with torch.no_grad():
         torch.testing.assert_close(other(x), network(x), rtol=1e-5, atol=1e-5)
@@ -57,7 +62,7 @@ def test_a_rewritten_network_gives_what_it_gave(name: str):
 @pytest.mark.parametrize("options", [{"stride": 2}, {"padding": 1}, {"groups": 4}])
 def test_only_plain_1x1_convolutions_are_matrix_products(options: dict[str, int]):
     network = settled(nn.Conv2d(4, 4, 1, **options))
-    assert apply(REWRITES["linear"].one, network, (torch.randn(1, 4, 3, 3),)) == []
+    assert apply(REWRITES["linear"].one, network, given(torch.randn(1, 4, 3, 3))) == []
 
 
 class Shared(nn.Module):
@@ -75,7 +80,7 @@ class Shared(nn.Module):
 def test_a_batch_norm_of_two_convolutions_stays():
     network = settled(Shared())
     other, x = copy.deepcopy(network), torch.randn(1, 3, 4, 4)
-    apply(REWRITES["linear"].one, other, (x,))
+    apply(REWRITES["linear"].one, other, given(x))
     with torch.no_grad():
         torch.testing.assert_close(other(x), network(x), rtol=1e-5, atol=1e-5)
     assert any(isinstance(module, nn.BatchNorm2d) for module in other.modules())
@@ -96,3 +101,23 @@ def test_a_rewrite_that_does_not_exist_or_does_nothing_is_refused():
     eager = model_spec("toy_cnn@rewrite=two_channels").build()
     with pytest.raises(ExportError, match=NOTHING):
         eager.substitute(eager.get_eager_model().eval())  # type: ignore[attr-defined]
+
+
+class Counting(nn.Module):
+    """Has state, and an input by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Conv2d(4, 4, 1)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor, *, scale: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1)
+        return self.inner(x) * self.count * scale
+
+
+def test_looking_for_batch_norms_runs_the_model_as_it_is_called_and_leaves_its_state():
+    network = Counting().eval()
+    inputs = given(torch.randn(1, 4, 3, 3), scale=torch.ones(1))
+    assert apply(REWRITES["linear"].one, network, inputs) == ["inner"]
+    assert network.count.item() == 0

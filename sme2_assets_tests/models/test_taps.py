@@ -116,3 +116,22 @@ def test_an_operator_on_two_ways_to_a_value_is_counted_once():
     graph = exported_graph(Diamond(), ModelInputs((torch.zeros(1, 6),), {})).module()
     [output] = taps.compared_outputs(graph, "fp32", [np.zeros((1, 4), np.float32)])
     assert output.terms == 6 + 1 + 1 + 1, "six products, and one rounding for each of the others"
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "terms"),
+    [
+        (nn.Conv1d(64, 32, 9), (64, 100), 576),
+        (nn.Conv2d(8, 16, 3, groups=2), (8, 20, 20), 36),
+        (nn.ConvTranspose1d(8, 16, 3), (8, 20), 24),
+    ],
+    ids=["1d", "grouped", "transposed"],
+)
+def test_a_convolution_sums_as_much_without_a_batch(
+    layer: nn.Module, shape: tuple[int, ...], terms: int
+) -> None:
+    model = nn.Sequential(layer).eval()
+    for given, axis in ((shape, 0), ((1, *shape), 1)):
+        graph = exported_graph(model, ModelInputs((torch.randn(given),), {})).module()
+        [found] = taps.layers_of(graph, "fp32")
+        assert (found.value.terms, found.value.channel_axis) == (terms, axis)
