@@ -97,19 +97,28 @@ def told(error: BaseException) -> Sme2Error | None:
     if isinstance(error, Sme2Error):
         return error
     # Dagster's storage and DuckDB have their own errors for a failed disk.
-    return disk_failure("\n".join(map(str, _chain(error))))
+    return disk_failure("\n".join(map(str, chain(error))))
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what caused it, outermost first."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
 
 
 def did_you_mean(given: str, known: Sequence[str], *, always: bool = False) -> str:
     """The known name closest to an unknown one, as part of a sentence."""
     nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.0 if always else 0.4)
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says in its first line that says something, or else its name."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def printable(text: str) -> str:

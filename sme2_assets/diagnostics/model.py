@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from sme2_assets.diagnostics.steps import CheckStep, Checkup
-from sme2_assets.errors import ExportError, Sme2Error
+from sme2_assets.errors import ExportError, Sme2Error, first_line
 from sme2_assets.evidence.delegation import DelegationReport
 from sme2_assets.evidence.numerics import compare_outputs, first_fault, worst_agreement
 from sme2_assets.evidence.operators import ProgramOperators
@@ -285,7 +285,7 @@ def _where_it_begins(
             return said, _KERNEL_REMEDY
     except Exception as error:
         # That the outputs are wrong matters more than why this could not be found out.
-        where = f"Where it begins could not be found: {next(iter(str(error).splitlines()), repr(error))}"
+        where = f"Where it begins could not be found: {first_line(error)}"
     return where, _numerics_remedy(precision)
 
 

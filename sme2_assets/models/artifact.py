@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sme2_assets.errors import ExportError
+from sme2_assets.errors import ExportError, first_line
 from sme2_assets.evidence.arms import TAPS_FILE
 from sme2_assets.evidence.numerics import Ranking
 from sme2_assets.store import sha256_of_file
@@ -191,8 +191,8 @@ def read_manifest(path: Path) -> ModelManifest:
         return _manifest(raw)
     except FileNotFoundError:
         raise _damaged(path.parent, f"{path.name} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(path.parent, f"{path.name} cannot be read ({_reason(error)})") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(path.parent, f"{path.name} cannot be read ({first_line(error)})") from error
 
 
 def load_exported(directory: Path) -> ExportedModel:
@@ -200,7 +200,8 @@ def load_exported(directory: Path) -> ExportedModel:
     manifest = read_manifest(directory / MANIFEST)
     inputs = [tensor.file for tensor in manifest.inputs if tensor.file is not None]
     expected = [tensor.file for tensor in manifest.outputs if tensor.file is not None]
-    for name in (PTE, OPERATORS, DELEGATION, *inputs, *expected):
+    ranked = [tensor.ranks.file for tensor in manifest.outputs if tensor.ranks is not None]
+    for name in (PTE, OPERATORS, DELEGATION, *inputs, *expected, *ranked):
         if name not in manifest.files:
             raise _damaged(directory, f"{MANIFEST} does not vouch for {name}")
     for name, facts in manifest.files.items():
@@ -250,7 +251,7 @@ def _verify(directory: Path, name: str, facts: FileFacts) -> None:
     except FileNotFoundError:
         raise _damaged(directory, f"{name} is missing") from None
     except OSError as error:
-        raise _damaged(directory, f"{name} cannot be read ({_reason(error)})") from error
+        raise _damaged(directory, f"{name} cannot be read ({first_line(error)})") from error
     if found != facts:
         raise _damaged(directory, f"{name} is not the file that was exported: it was altered")
 
@@ -266,10 +267,6 @@ def _manifest(raw: Mapping[str, Any]) -> ModelManifest:
     values["operators"] = OperatorCounts(**raw["operators"])
     values["files"] = {name: FileFacts(**facts) for name, facts in raw["files"].items()}
     return ModelManifest(**values)
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0] or type(error).__name__
 
 
 def _damaged(directory: Path, what: str) -> ExportError:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sme2_assets.errors import ExportError, first_line
 from sme2_assets.evidence.numerics import Agreement, compare_outputs, first_fault
 from sme2_assets.models.export import load_libraries, quiet_libraries
 from sme2_assets.models.inputs import ModelInputs, flat_tensors, tensor_array
@@ -159,14 +160,17 @@ class _Bisection:
 
     def _narrowed(self, state: str) -> Finding | None:
         shown, found = self.between_delegates, None
+        if not shown:
+            raise ExportError(
+                "no value between the inputs and the outputs can be shown", "look at the whole program"
+            )
         for _ in range(_ROUNDS):
             try:
                 outputs, given = self._run(shown, state)
             except Exception as error:
                 if found is None:
                     raise
-                why = next(iter(str(error).splitlines()), repr(error))
-                self.progress.say(f"it could not be narrowed down further: {why}")
+                self.progress.say(f"it could not be narrowed down further: {first_line(error)}")
                 return found
             agreements = self._judged(shown, given)
             faulty = [point for point in shown if agreements[point].fault(self.bound)]

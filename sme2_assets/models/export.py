@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sme2_assets.errors import ExportError
+from sme2_assets.errors import ExportError, disk_failure, first_line
 from sme2_assets.evidence.arms import TAPS_FILE, Taps
 from sme2_assets.evidence.delegation import DelegationReport
 from sme2_assets.evidence.numerics import IDENTICAL_SQNR_DB, MINIMUM_SQNR_DB, Ranking
@@ -73,7 +73,7 @@ from sme2_assets.models.pieces import Difference, PieceIndex
 from sme2_assets.models.progress import OnStage, Progress
 from sme2_assets.models.quantise import SCHEMES, left_out
 from sme2_assets.models.registry import SEED, ModelSpec, Variant, model_spec, parse_variant
-from sme2_assets.models.time_limit import export_timeout_s, time_limit
+from sme2_assets.models.time_limit import end_if_time_is_up, export_timeout_s, time_limit
 from sme2_assets.store import one_at_a_time
 
 Log = Callable[[str], None]
@@ -211,10 +211,9 @@ def _export(
             raise
         raise ExportError(f"{variant} could not be exported: {error.what}", error.remedy) from error
     except Exception as error:
-        raise ExportError(
-            f"{variant} could not be exported: {_first_line(error)}",
-            "compare the installed versions with those the project asks for (`sme2 doctor`)",
-        ) from error
+        versions = "compare the installed versions with those the project asks for (`sme2 doctor`)"
+        known = disk_failure(str(error)) or ExportError(first_line(error), versions)
+        raise ExportError(f"{variant} could not be exported: {known.what}", known.remedy) from error
     operators = manifest.operators
     progress.say(
         f"exported in {manifest.export_seconds:.1f} s, {manifest.files[PTE].bytes:,} bytes, "
@@ -329,11 +328,14 @@ def _write_program(
         program.executorch.write_to_file(pieces)
     try:
         save_without_weights(exported_program, program.edge_program, program.executorch, staging / ETRECORD)
+    except OSError:
+        raise
     except Exception as error:
+        end_if_time_is_up(error)
         # ExecuTorch cannot write every graph that it lowers, such as one with branches. Measurements do not
         # need the file: it is for ExecuTorch's own tools.
         (staging / ETRECORD).unlink(missing_ok=True)
-        progress.say(f"without an ETRecord, which ExecuTorch cannot write: {_first_line(error)}")
+        progress.say(f"without an ETRecord, which ExecuTorch cannot write: {first_line(error)}")
     return pieces
 
 
@@ -507,7 +509,3 @@ def _source_sha256(module: str) -> str:
     if found is None or found.origin is None:
         raise ExportError(f"The source of {module} was not found", "reinstall the package")
     return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

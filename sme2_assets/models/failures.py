@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from sme2_assets.errors import ExportError
+from sme2_assets.errors import ExportError, chain, first_line
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.provenance import Origin, is_library, operator_name, origin_of, short_path
 
@@ -42,13 +42,13 @@ def explain(error: BaseException, model: Any = None, graphs: tuple[Any, ...] = (
 
     `graphs` are the graph modules that were being processed; those in the traceback are searched too.
     """
-    chain = list(_chain(error))
-    frames = [frame for link in chain for frame in _frames(link)]
-    text = "\n".join(str(link) for link in chain)
+    links = list(chain(error))
+    frames = [frame for link in links for frame in _frames(link)]
+    text = "\n".join(map(str, links))
     node = _named_node(text, (*_graphs_in(frames), *graphs)) or _node_in(frames)
     if node is not None:
-        return Cause(_first_line(error), operator_name(node) or str(node.target), origin_of(node))
-    return Cause(_first_line(error), _operator_in(frames), _place_in(frames, model))
+        return Cause(first_line(error), operator_name(node) or str(node.target), origin_of(node))
+    return Cause(first_line(error), _operator_in(frames), _place_in(frames, model))
 
 
 def failure(
@@ -57,17 +57,21 @@ def failure(
     model: Any = None,
     graphs: tuple[Any, ...] = (),
     remedy: str | None = None,
+    types_remedy: str | None = None,
 ) -> ExportError:
     """An error for people: what was being done, what went wrong, and where in the model."""
     # Passes wrap whatever is raised in them, including the end of the time limit.
-    for link in _chain(error):
+    for link in chain(error):
         if isinstance(link, ExportError):
             return link
     cause = explain(error, model, graphs)
     where = str(cause.origin)
     parts = [f"{doing} failed", f" at operator {cause.operator}" if cause.operator else ""]
     parts += [f" in {where}" if where else "", f": {cause.message}"]
-    return ExportError("".join(parts), _of_types(error) or remedy or _remedy(error, cause))
+    of_types = _of_types(error)
+    return ExportError(
+        "".join(parts), (of_types and types_remedy) or of_types or remedy or _remedy(error, cause)
+    )
 
 
 def kernel_failure(log: str, operators: ProgramOperators) -> ExportError | None:
@@ -138,16 +142,6 @@ def _remedy(error: BaseException, cause: Cause) -> str:
     )
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and what caused it, outermost first."""
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        yield current
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
-
-
 def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
     traceback = error.__traceback__
     while traceback is not None:
@@ -189,10 +183,17 @@ def _named_node(text: str, graphs: tuple[Any, ...]) -> Any:
 
 
 def _node_in(frames: list[tuple[FrameType, int]]) -> Any:
-    """The node that the innermost function in the traceback was processing."""
+    """The node that the innermost function in the traceback was processing, or was written for."""
     import torch
 
-    for frame, _ in reversed(frames):
+    for frame, number in reversed(frames):
+        written_for = frame.f_locals.get("self")
+        if isinstance(written_for, torch.fx.GraphModule):
+            # Each line of the code that torch writes for a graph assigns to the name of a node.
+            made = linecache.getline(frame.f_code.co_filename, number).strip().partition(" = ")[0]
+            for node in written_for.graph.nodes:
+                if node.name == made and node.op == "call_function":
+                    return node
         for name in ("node", "n"):
             value = frame.f_locals.get(name)
             if isinstance(value, torch.fx.Node) and value.op == "call_function":
@@ -235,7 +236,3 @@ def _place_in(frames: list[tuple[FrameType, int]], model: Any) -> Origin:
 def _is_own(frame: FrameType) -> bool:
     package, _, module = str(frame.f_globals.get("__name__", "")).rpartition(".")
     return package == __package__ and module in _OWN
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sme2_assets.errors import ExportError
+from sme2_assets.errors import ExportError, first_line
 from sme2_assets.evidence.arms import Taps
 from sme2_assets.evidence.delegation import DelegationReport
 from sme2_assets.evidence.numerics import MINIMUM_SQNR_DB
@@ -46,8 +46,14 @@ from sme2_assets.models.reference import (
 )
 from sme2_assets.models.spec import SEED, EagerModel, ModelSpec
 from sme2_assets.models.taps import describe_taps, tapped_program
+from sme2_assets.models.time_limit import end_if_time_is_up
 
 _MODEL_REMEDY = "correct the model or its example inputs: it must run in plain PyTorch first"
+_HALF_REMEDY = (
+    "at fp16, weights and inputs are half, but a tensor that the model's code makes with a type of its own "
+    "(`dtype=torch.float32`) is not: give it the type of an input (`.to(x.dtype)`), or do not offer fp16 "
+    "(`precisions` of MODEL)"
+)
 _FINITE_REMEDY = (
     "correct the model or its example inputs: a program cannot be judged by values that are not finite "
     "(untrained weights can overflow: scale them)"
@@ -116,6 +122,12 @@ def build_model(spec: ModelSpec, precision: str, progress: Progress) -> BuiltMod
         if reference is not None:
             reference = _hooked(eager, "wrap", reference).float()
             unsubstituted = run_reference(reference, given)
+            if len(unsubstituted.outputs) != len(made.outputs):
+                raise ExportError(
+                    f"The model changes its buffers ({', '.join(unsubstituted.state or made.state)}) only "
+                    "with or only without `substitute`",
+                    "substitute in a way that keeps what the model remembers",
+                )
             made = replace(made, outputs=unsubstituted.outputs, rankings=unsubstituted.rankings)
     _judge(made, model, inputs, progress)
     own_bounds = getattr(eager, "minimum_sqnr_db", None) or {}
@@ -171,9 +183,13 @@ def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress
 
     flat = flat_inputs(exported_program, inputs)
     module = exported_program.module()
-    with torch.no_grad(), state_kept(module):
-        outputs = flat_tensors(inputs.call(module))
     graphs = (exported_program.graph_module,)
+    with (
+        _blamed("Running the exported program", module, graphs, types_remedy=_HALF_REMEDY),
+        torch.no_grad(),
+        state_kept(module),
+    ):
+        outputs = flat_tensors(inputs.call(module))
     with progress.step("lowering to XNNPACK", "lower"), _blamed("Lowering to XNNPACK", graphs=graphs):
         undelegated: list[Any] = []
         with partitioner_reasons() as reasons:
@@ -267,9 +283,8 @@ def _edge(exported_program: Any, partitioners: list[Any], say: Callable[[str], N
             raise
         except Exception:
             raise error from None
-        why = (str(error).splitlines() or [type(error).__name__])[0]
         say(
-            f"the usual way of lowering failed ({why}); "
+            f"the usual way of lowering failed ({first_line(error)}); "
             "this is the one that decomposes all operators first: a linear layer is an `addmm` in it"
         )
         return edge
@@ -308,9 +323,9 @@ def lower_tapped_program(
         try:
             return taps, lower_with_taps(graph_module, [layer.tap for layer in layers], inputs)
         except Exception as error:
+            end_if_time_is_up(error)
             # The program itself is fine; only its intermediate values cannot be shown.
-            why = (str(error).splitlines() or [""])[0]
-            why = f"the program with taps does not lower: {why}"
+            why = f"the program with taps does not lower: {first_line(error)}"
             progress.say(f"the intermediate values are not compared, {why}")
             return taps.without_taps(why), None
 
@@ -376,7 +391,11 @@ def _seeded() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _blamed(
-    doing: str, model: Any = None, graphs: tuple[Any, ...] = (), remedy: str | None = None
+    doing: str,
+    model: Any = None,
+    graphs: tuple[Any, ...] = (),
+    remedy: str | None = None,
+    types_remedy: str | None = None,
 ) -> Iterator[None]:
     """Turns what a library raises into an error that names the operator, module and line."""
     try:
@@ -384,7 +403,7 @@ def _blamed(
     except ExportError:
         raise
     except Exception as error:
-        raise failure(doing, error, model, graphs, remedy) from error
+        raise failure(doing, error, model, graphs, remedy, types_remedy) from error
 
 
 def _hooked(eager: EagerModel, hook: str, model: Any) -> Any:

@@ -8,10 +8,14 @@ place where they are in its file.
 from __future__ import annotations
 
 import hashlib
+import zipfile
+import zlib
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+
+from sme2_assets.errors import ExportError, first_line
 
 # A smaller piece takes no less room as a reference than as it is.
 _LEAST_BYTES = 64
@@ -62,13 +66,16 @@ class Difference:
 
 def write_restored(first: Path, difference: Path, to: Path) -> None:
     """Write the other program, byte for byte as it was."""
-    with (
-        np.load(difference, allow_pickle=False) as kept,
-        first.open("rb") as source,
-        to.open("wb") as target,
-    ):
-        new, used = kept["new"].tobytes(), 0
-        for place, length in kept["pieces"].tolist():
+    try:
+        with np.load(difference, allow_pickle=False) as kept:
+            pieces, new = kept["pieces"].tolist(), kept["new"].tobytes()
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ExportError(
+            f"{difference} is damaged: {first_line(error)}", "delete its folder and export the model again"
+        ) from error
+    with first.open("rb") as source, to.open("wb") as target:
+        used = 0
+        for place, length in pieces:
             if place == _NEW:
                 target.write(new[used : used + length])
                 used += length

@@ -9,12 +9,23 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from sme2_assets.errors import ExportError
+from sme2_assets.errors import ExportError, chain
 
 VARIABLE = "SME2_EXPORT_TIMEOUT_S"
 DEFAULT_S = 3600.0
 # Python drops errors raised while it removes an object or its garbage collector calls back: we raise again.
 _AGAIN_S = 1.0
+
+
+class TimeIsUp(ExportError):
+    """Ends an export, also where it could do without the part that took too long."""
+
+
+def end_if_time_is_up(error: BaseException) -> None:
+    """For errors that an export survives: passes of ExecuTorch wrap whatever is raised in them."""
+    for link in chain(error):
+        if isinstance(link, TimeIsUp):
+            raise link
 
 
 def export_timeout_s() -> float:
@@ -41,7 +52,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         return
 
     def expire(_number: int, _frame: FrameType | None) -> None:
-        raise ExportError(
+        raise TimeIsUp(
             f"it did not end within {seconds:g} s",
             f"use a smaller model or size, or set {VARIABLE} to more seconds",
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sme2_assets.errors import Sme2Error
+from sme2_assets.errors import Sme2Error, first_line
 from sme2_assets.evidence.arms import ArmsNumerics, ComparedValue, Taps, compare_arms
 from sme2_assets.evidence.numerics import output_channel_axis, worst_sqnr_db
 from sme2_assets.models.artifact import ExportedModel
@@ -39,10 +39,11 @@ def compare_with_first(bench: Bench, arms: list[Arm]) -> dict[str, ArmsNumerics]
                 write_restored(model.pte, model.tapped, program)
                 each = taps.outputs // model.steps
                 tapped = [_tapped(bench, arm, program, each) for arm in arms]
-        except Sme2Error as error:
+        except (Sme2Error, OSError) as error:
             # The measurements stand; only this extra comparison failed.
-            bench.log(f"{model.variant}: the intermediate values are not compared: {error.what}")
-            taps = taps.without_taps(error.what)
+            why = error.what if isinstance(error, Sme2Error) else first_line(error)
+            bench.log(f"{model.variant}: the intermediate values are not compared: {why}")
+            taps = taps.without_taps(why)
     made = [
         _numerics(model, taps, (given[0], given[at]), (tapped[0], tapped[at]) if tapped else None)
         for at in range(1, len(arms))

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sme2_assets.errors import ExportError
 from sme2_assets.models import bisection, lowering
 from sme2_assets.models.bisection import Run, wrong_in_the_runner
 from sme2_assets.models.inputs import tensor_array
@@ -316,3 +317,22 @@ def _other_weights(pte: bytes) -> bytes:
         weight = Chained().middle.weight.detach().numpy()
     assert pte.count(weight.tobytes()) == 1
     return pte.replace(weight.tobytes(), (-weight).tobytes())
+
+
+class Unmoved(nn.Module):
+    """Depends on no input, so there is no value on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(4))
+
+    def forward(self) -> Tensor:
+        return self.weight @ self.weight
+
+
+def test_a_program_with_nothing_between_is_told_so() -> None:
+    def zeros(pte: bytes, _state: str) -> list[np.ndarray]:
+        return [np.zeros((4, 4), dtype=np.float32)]
+
+    with pytest.raises(ExportError, match="no value between the inputs and the outputs"):
+        wrong_in_the_runner(spec("unmoved", Unmoved), "fp32", zeros, wrong=IN_OFF, states=IN_OFF, log=print)

@@ -347,6 +347,30 @@ def test_a_manifest_cannot_lead_out_of_its_folder(exported: dict[str, ExportedMo
         load_exported(folder)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda raw: raw["outputs"][0].update(
+                ranks={"file": "../elsewhere.npy", "axis": 0, "ordered": True}
+            ),
+            r"does not vouch for \.\./elsewhere\.npy",
+        ),
+        (lambda raw: raw.update(files=list(raw["files"])), r"manifest\.json cannot be read"),
+    ],
+    ids=["ranks", "list of files"],
+)
+def test_an_edited_manifest_is_refused(
+    exported: dict[str, ExportedModel], tmp_path: Path, change: Callable[[dict], None], said: str
+) -> None:
+    folder = _copy(exported["toy_cnn-fp32"], tmp_path)
+    raw = json.loads((folder / "manifest.json").read_text())
+    change(raw)
+    (folder / "manifest.json").write_text(json.dumps(raw))
+    with pytest.raises(ExportError, match=said):
+        load_exported(folder)
+
+
 def test_a_damaged_export_is_made_again(
     exported: dict[str, ExportedModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

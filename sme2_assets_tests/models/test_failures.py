@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
+import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 from sme2_assets.errors import ExportError
@@ -127,3 +131,46 @@ def test_the_end_of_the_time_limit_is_told_as_such_though_a_pass_wraps_it() -> N
     wrapped = RuntimeError("An error occurred when running the 'SomePass' pass")
     wrapped.__cause__ = ExportError("it did not end within 3 s", "use a smaller model")
     assert failure("Lowering to XNNPACK", wrapped).what == "it did not end within 3 s"
+
+
+class FloatInHalf(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) @ torch.eye(4, dtype=torch.float32)
+
+
+def test_a_type_of_its_own_at_fp16_is_named_with_operator_and_remedy(tmp_path: Path):
+    failed = _failure(FloatInHalf, tmp_path, "fp16")
+    assert "aten.matmul.default" in failed.what
+    assert "torch.eye(4, dtype=torch.float32)" in failed.what
+    assert ".to(x.dtype)" in str(failed.remedy)
+
+
+class Remembering(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count.add_(1.0)
+        return self.inner(x) * self.count
+
+
+def test_a_substitute_that_forgets_is_told(tmp_path: Path):
+    forgetful = spec("forgetful", Remembering, values(4, 4), substitute=lambda _, model: model.inner)
+    with pytest.raises(ExportError, match=r"changes its buffers \(count\) only with or only without"):
+        export.export_model(forgetful, variant("forgetful"), tmp_path, log=print)
+
+
+@pytest.mark.parametrize("file", ["etrecord.bin", "model.pte"])
+def test_a_full_disk_is_not_a_fault_of_executorch(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    place = "save_without_weights" if file == "etrecord.bin" else "PieceIndex"
+    monkeypatch.setattr(export, place, Mock(side_effect=full))
+    with pytest.raises(ExportError, match="could not be exported: The disk is full") as error:
+        export.export_model(spec("full", nn.Identity, values(4, 4)), variant("full"), tmp_path, log=print)
+    assert "sme2 gc" in str(error.value.remedy)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sme2_assets.errors import ExportError
 from sme2_assets.models.pieces import Difference, PieceIndex, write_restored
 
 # Few different pieces, so that programs share some, and of lengths that are worth sharing or not.
@@ -32,6 +33,18 @@ def test_a_program_is_restored_to_the_byte(
     write_restored(folder / "first", folder / "difference.npz", folder / "other")
     assert (folder / "first").read_bytes() == b"".join(first)
     assert (folder / "other").read_bytes() == b"".join(other)
+
+
+@pytest.mark.parametrize("left", [0, 10, 200])
+def test_a_damaged_difference_is_refused_by_name(tmp_path: Path, left: int) -> None:
+    (tmp_path / "first").write_bytes(b"")
+    difference = Difference(PieceIndex(io.BytesIO()))
+    difference.write(bytes(range(256)))
+    path = tmp_path / "difference.npz"
+    difference.save(path)
+    path.write_bytes(path.read_bytes()[:left])
+    with pytest.raises(ExportError, match=r"difference\.npz is damaged"):
+        write_restored(tmp_path / "first", path, tmp_path / "other")
 
 
 def test_what_the_first_program_has_is_not_kept_again(tmp_path: Path) -> None:

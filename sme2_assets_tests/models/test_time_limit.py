@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sme2_assets.errors import ExportError
-from sme2_assets.models.time_limit import VARIABLE, export_timeout_s, time_limit
+from sme2_assets.models.time_limit import VARIABLE, end_if_time_is_up, export_timeout_s, time_limit
 
 
 def test_a_block_that_does_not_end_is_ended():
@@ -85,3 +85,19 @@ def test_a_limit_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(ExportError, match=VARIABLE):
         export_timeout_s()
+
+
+def test_a_limit_that_ends_inside_a_library_still_ends_the_export():
+    """Passes wrap whatever is raised in them; and what an export can do without is not left out for it."""
+
+    def wrapped() -> None:
+        try:
+            time.sleep(30)
+        except ExportError as error:
+            raise RuntimeError("a pass failed") from error
+
+    with time_limit(0.05), pytest.raises(RuntimeError) as raised:
+        wrapped()
+    with pytest.raises(ExportError, match="did not end within"):
+        end_if_time_is_up(raised.value)
+    end_if_time_is_up(RuntimeError("something else"))

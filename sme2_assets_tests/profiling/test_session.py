@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -22,6 +25,7 @@ from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.models.export import export_model
 from sme2_assets.models.reference import STEPS
+from sme2_assets.profiling import between_arms
 from sme2_assets.profiling.arms import ArmSpec, aa_arms, same_runner, sme2_arms
 from sme2_assets.profiling.blind import blind_trial
 from sme2_assets.profiling.plan import Plan, plan_for
@@ -372,6 +376,26 @@ def test_a_program_with_taps_that_fails_costs_the_values_between_and_not_the_ses
     assert [value.name for value in arms.values] == ["output 0"]
     assert "program with taps failed" in str(arms.only_outputs)
     assert len(arms.left_out) == 8
+
+
+@pytest.mark.parametrize("fault", ["full disk", "damage"])
+def test_taps_that_cannot_be_restored_do_not_cost_the_session(
+    store, model, runner_binary, fault, tmp_path, monkeypatch
+):
+    if fault == "damage":
+        path = tmp_path / "tapped.npz"
+        path.write_bytes(model.tapped.read_bytes()[:100])
+        model = replace(model, tapped=path)
+    else:
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        monkeypatch.setattr(between_arms, "write_restored", Mock(side_effect=full))
+    [_, second] = measure_session(
+        store, NativeTarget(HOST), model, same_runner(runner_binary), aa_arms("off"), SHORT, log=print
+    )
+    arms = RunFolder.verified(store.run_dir(second.run_id)).arms()
+    assert [value.name for value in arms.values] == ["output 0"]
+    said = {"full disk": "No space left on device", "damage": "is damaged"}[fault]
+    assert said in str(arms.only_outputs)
 
 
 def test_rounds_are_added_until_the_interval_is_narrow(store, model, runner_binary):

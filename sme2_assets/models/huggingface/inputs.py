@@ -18,7 +18,6 @@ from sme2_assets.models.huggingface.configuration import SPECIAL_TOKENS, Sizes
 
 _TEXT = ("input_ids", "bbox")
 _IMAGE = ("pixel_values",)
-_VIDEO = ("pixel_values_videos", "pixel_values")
 _SOUND = ("input_features", "input_features_mask", "input_values")
 _DECODER = ("decoder_input_ids",)
 _MAX_TRIALS = 40

@@ -12,7 +12,7 @@ import transformers
 from safetensors import SafetensorError
 from torch.utils import _pytree
 
-from sme2_assets.errors import ExportError, did_you_mean
+from sme2_assets.errors import ExportError, did_you_mean, first_line
 from sme2_assets.models.huggingface.configuration import LARGEST_PARAMETERS, Sizes, small_configurations
 from sme2_assets.models.huggingface.inputs import accepted_inputs
 from sme2_assets.models.huggingface.types import WHOLE, ModelType
@@ -48,7 +48,7 @@ def build_network(kind: ModelType, sizes: Sizes) -> Network:
         try:
             return _running(cls, configuration(), kind, sizes)
         except Exception as error:
-            refusals.append(_first_line(error))
+            refusals.append(first_line(error))
     raise ExportError(
         f"hf:{kind.name} has no small configuration that runs: {refusals[0]}",
         "write a model file that builds it (`sme2 onboard NAME` makes a template)",
@@ -80,7 +80,7 @@ def network_of_folder(kind: ModelType, folder: Path, sizes: Sizes) -> Network:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     except (ValueError, OSError) as error:
         raise ExportError(
-            f"{folder}/config.json: {_first_line(error)}", "name a folder of transformers"
+            f"{folder}/config.json: {first_line(error)}", "name a folder of transformers"
         ) from error
     if config.model_type != kind.name:
         raise ExportError(
@@ -101,7 +101,7 @@ def network_of_folder(kind: ModelType, folder: Path, sizes: Sizes) -> Network:
         )
     except (RuntimeError, ValueError, OSError, SafetensorError) as error:
         raise ExportError(
-            f"The weights in {folder} do not fit its configuration: {_first_line(error)}",
+            f"The weights in {folder} do not fit its configuration: {first_line(error)}",
             "take config.json and weights from the same snapshot",
         ) from error
     for what in ("mismatched_keys", "missing_keys"):
@@ -202,8 +202,3 @@ def tensors_of(outputs: Any) -> list[Any]:
         chosen = outputs
     leaves = _pytree.tree_leaves(chosen)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-
-
-def _first_line(error: BaseException) -> str:
-    said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
