@@ -14,7 +14,7 @@ import uuid
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -87,6 +87,11 @@ def attached(
         try:
             connection.execute(f"USE {name}")
             yield connection
+        except BaseException:
+            # A statement that failed leaves a transaction in which nothing can be detached.
+            with suppress(duckdb.Error):
+                connection.rollback()
+            raise
         finally:
             connection.execute("USE memory")
             connection.execute(f"DETACH {name}")

@@ -20,7 +20,7 @@ from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.check import check_store
 from sme2_assets.warehouse.commits import files_now
-from sme2_assets.warehouse.rebuild import damaged_files, runs_in_no_table, sync
+from sme2_assets.warehouse.rebuild import damaged_files, rebuild, runs_in_no_table, sync
 from sme2_assets.warehouse.store import SNAPSHOTS_KEPT
 from sme2_assets_tests.warehouse.test_rebuild import assert_all_is_as_the_evidence_says, quiet, write_pair
 
@@ -188,6 +188,22 @@ def test_a_damaged_table_costs_its_own_session_and_is_made_again_from_evidence(s
     assert counted(store) == before
     assert findings(store) == []
     assert_all_is_as_the_evidence_says(store)
+
+
+@pytest.mark.parametrize("damage", ["overwritten", "missing"])
+def test_a_damaged_table_stops_no_publication(store: Store, tmp_path: Path, damage: str):
+    warehouse = Warehouse(store.warehouse)
+    before = counted(store)
+    trace = store.run_dir(FIRST.run_id) / "round_00" / "etdump" / "trace.etdump"
+    given = Path(shutil.copyfile(trace, tmp_path / "one.etdump"))
+    [path, *_] = sorted((warehouse.tables / "timeline").rglob("*.parquet"))
+    path.write_bytes(b"nonsense") if damage == "overwritten" else path.unlink()
+    [added] = ingest_paths(store, [given], Facts()).traces
+    assert len(warehouse.query("FROM runs WHERE run_id = ?", [added.run_id])) == 1
+    assert sync(store, quiet).refused == []
+    shutil.rmtree(store.run_dir(added.run_id))
+    rebuild(store, quiet)
+    assert counted(store) == before
 
 
 @pytest.mark.parametrize("part", ["manifest", "trace", "commit", "published", "comparison"])
