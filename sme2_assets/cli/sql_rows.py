@@ -6,7 +6,6 @@ import math
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -62,9 +61,9 @@ def _print_table(columns: tuple[str, ...], cells: list[list[str]]) -> None:
     table = Table()
     for name in columns:
         # An id that is too long is wrapped: cut off, it would be useless.
-        table.add_column(escape(name), overflow="fold")
+        table.add_column(Text(name), overflow="fold")
     for row in cells:
-        table.add_row(*map(escape, row))
+        table.add_row(*map(Text, row))
     printer = out if out.is_terminal else Printer(width=WHOLE)
     measured = table.__rich_measure__(printer, printer.options).maximum
     printer.print(table, width=None if out.is_terminal else measured)
@@ -77,7 +76,7 @@ def _print_records(columns: tuple[str, ...], cells: list[list[str]]) -> None:
         table.add_column(style="dim", no_wrap=True)
         table.add_column(overflow="fold")
         for name, cell in zip(columns, row, strict=True):
-            table.add_row(escape(name), escape(cell))
+            table.add_row(Text(name), Text(cell))
         out.print(table)
 
 

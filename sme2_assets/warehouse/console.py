@@ -48,8 +48,15 @@ class Answer:
         return [[_json_value(value) for value in row] for row in self.rows]
 
     def records(self) -> list[dict[str, Any]]:
-        """The same, by column name."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.json_rows()]
+        """The same, by column name; repeated names are numbered, as DuckDB numbers them in files."""
+        names: dict[str, str] = {}
+        for column in self.columns:
+            name, number = column, 0
+            while name.lower() in names:
+                number += 1
+                name = f"{column}_{number}"
+            names[name.lower()] = name
+        return [dict(zip(names.values(), row, strict=True)) for row in self.json_rows()]
 
 
 @dataclass(frozen=True)

@@ -230,6 +230,35 @@ def test_every_format_has_the_same_rows(data: Path, tmp_path: Path):
     assert {path.name for path in tmp_path.iterdir()} == {"rows.parquet", "rows.csv", "rows.json"}
 
 
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ("1 AS a, 2 AS a, 'x' AS a", ["a", "a_1", "a_2"]),
+        ("1 AS a, 2 AS A, '=x' AS \"a b\"", ["a", "A_1", "a b"]),
+        ("1 AS a, 2 AS a, 3 AS a_1", ["a", "a_1", "a_1_1"]),
+    ],
+)
+def test_columns_of_one_name_keep_their_own_values_in_every_format(
+    data: Path, tmp_path: Path, columns: str, names: list[str]
+):
+    [as_json] = json.loads(sme2(data, "sql", f"SELECT {columns}", "--json").stdout)
+    [as_csv] = csv.DictReader(io.StringIO(sme2(data, "sql", f"SELECT {columns}", "--format", "csv").stdout))
+    sme2(data, "sql", f"SELECT {columns}", "-o", str(tmp_path / "rows.parquet"))
+    parquet = duckdb.sql(f"FROM '{tmp_path}/rows.parquet'")
+    assert list(as_json) == list(as_csv) == parquet.columns == names
+    assert tuple(as_json.values()) == parquet.fetchall()[0]
+    assert [value.lstrip("'") for value in as_csv.values()] == [str(value) for value in as_json.values()]
+
+
+@pytest.mark.parametrize("how", [(), ("--records",)])
+def test_a_backslash_and_brackets_are_shown_as_they_are(data: Path, how: tuple[str, ...]):
+    printed = sme2(data, "sql", 'SELECT \'C:\\\' AS "end\\", \'[red]x[/]\' AS "[bold]"', *how).stdout
+    assert "C:\\" in printed
+    assert "\\\\" not in printed
+    assert "[red]x[/]" in printed
+    assert "[bold]" in printed
+
+
 def test_a_table_shows_as_many_rows_as_asked_for_and_cuts_no_cell(data: Path):
     printed = sme2(data, "sql", "SELECT * FROM timeline", "--limit", "3").stdout
     assert "the first 3 rows; there are more" in printed
