@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sme2_assets.cli.support import json_option, out, print_json, progress
+from sme2_assets.cli.support import json_option, out, print_json, progress, tell
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 
@@ -35,7 +35,8 @@ def rebuild(store: Store, as_json: bool) -> None:
 
     Needed after an update that changes what rows say, for instance the category of an operator; `sme2 doctor`
     tells you. An interrupted rebuild continues where it stopped; until it is done, the old tables stay. A
-    folder that cannot be read is named and left out, and the exit code is 1.
+    folder that cannot be read is named and left out, and the exit code is 1. Runs whose folders are gone are
+    named and dropped.
     """
     from sme2_assets.warehouse.rebuild import rebuild as rebuilt
 
@@ -148,6 +149,8 @@ def _show(done: Derived, as_json: bool) -> None:
         there = f", {len(done.already_there)} were already here" if done.already_there else ""
         made, compared = _counted(len(done.taken), "run"), _counted(len(done.compared), "pair")
         out.print(f"The rows of {made} were made, {compared} compared{there}.", highlight=False)
+        for run in done.dropped:
+            tell(f"{run} was dropped: there is no run folder of it any more.", "yellow")
         _show_refused(done)
     if done.refused:
         sys.exit(1)
@@ -169,6 +172,7 @@ def _facts(done: Derived) -> dict[str, object]:
         "taken": done.taken,
         "already_there": done.already_there,
         "compared": done.compared,
+        "dropped": done.dropped,
         "refused": [
             {"what": each.what, "error": each.error.what, "remedy": each.error.remedy}
             for each in done.refused

@@ -24,6 +24,7 @@ from sme2_assets.exchange.regular import LARGEST_TEXT_BYTES, LARGEST_TRACE_BYTES
 from sme2_assets.exchange.trace_facts import facts_of
 from sme2_assets.store import Store, fsync_all, sha256_of_file, write_text_atomically
 from sme2_assets.warehouse.foreign import ForeignReader, write_foreign
+from sme2_assets.warehouse.ingest import annotation
 from sme2_assets.warehouse.store import Warehouse
 
 
@@ -102,7 +103,7 @@ def _ingest(
             file_sha256=hashes,
         )
         write_text_atomically(staging / FOREIGN_FILE, statement.to_json())
-        run = ForeignReader(ForeignFolder(staging, statement))
+        run = ForeignReader(ForeignFolder(staging, statement), annotation(store, run_id))
         try:
             # Kept once its rows were made: it is complete, possible, and has an inference that counts.
             write_foreign(warehouse, run, lambda: _keep(staging, folder))

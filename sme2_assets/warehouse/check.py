@@ -18,7 +18,7 @@ from sme2_assets.evidence.shared import SharedStore
 from sme2_assets.store import Store
 from sme2_assets.warehouse.commits import COMMITS, damaged_commits, require_commits
 from sme2_assets.warehouse.publish import is_undamaged
-from sme2_assets.warehouse.rebuild import Log, damaged_files, runs_in_no_table
+from sme2_assets.warehouse.rebuild import Log, damaged_files, runs_in_no_table, runs_without_folder
 from sme2_assets.warehouse.store import Warehouse
 
 
@@ -65,6 +65,11 @@ def check_store(store: Store, log: Log) -> Iterator[Finding]:
             yield Finding(error.what, error.remedy or "Restore it from a copy.")
     for path in [] if broken else runs_in_no_table(store):
         yield Finding(f"{path} is in no table.", "Run `sme2 warehouse sync`: it adds the run.")
+    for run in runs_without_folder(store):
+        yield Finding(
+            f"The evidence of run {run} is gone: it has rows, and there is no folder {store.run_dir(run)}.",
+            "Restore it from a copy; if it was removed on purpose, `sme2 warehouse rebuild` drops its rows.",
+        )
     if shared := SharedStore.of(store):
         for damage in shared.damage(log):
             yield Finding(damage.what, damage.remedy or "Restore it from a copy.")

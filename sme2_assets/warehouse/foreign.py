@@ -6,6 +6,7 @@ A foreign run is not an arm of a session, so it is compared with nothing and ent
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,16 @@ from sme2_assets.warehouse.store import Rows, Warehouse
 
 
 class ForeignReader:
-    """Reads the folder of a foreign run; a trace without an inference that counts is an error."""
+    """Reads the folder of a foreign run; a trace without an inference that counts is an error.
 
-    def __init__(self, folder: ForeignFolder) -> None:
+    `annotation` is a log that somebody added to the run; if there is one, its registered kernels count.
+    """
+
+    def __init__(self, folder: ForeignFolder, annotation: Path) -> None:
         self._folder = folder
         self._trace = Timeline(self._facts.warmup or 0)
         self.inferences = pd.DataFrame()
-        self.registered = registered_rows(folder.log)
+        self.registered = registered_rows(annotation, folder.log)
 
     @property
     def _facts(self) -> Facts:

@@ -15,7 +15,7 @@ from pandas.api.types import union_categoricals
 from sme2_assets.analysis.attribution import align
 from sme2_assets.analysis.passes import PassesVerdict, reconcile
 from sme2_assets.analysis.paths import Paths
-from sme2_assets.analysis.registered import registered_kernels, require_registered
+from sme2_assets.analysis.registered import RegisteredKernel, registered_kernels, require_registered
 from sme2_assets.analysis.samples import kernel_sample_rows
 from sme2_assets.analysis.timeline import Timeline, execute_durations
 from sme2_assets.errors import EvidenceError
@@ -171,9 +171,9 @@ class RunReader:
             "kernel_samples": pd.concat(self._sampled, ignore_index=True)
             if self._sampled
             else _frame(KERNEL_SAMPLES, []),
-            "registered_kernels": registered_rows_of_log(self._annotation)
-            if self._annotation is not None and self._annotation.is_file()
-            else registered_rows("".join(process.log for process in folder.processes())),
+            "registered_kernels": registered_rows(
+                self._annotation, "".join(process.log for process in folder.processes())
+            ),
         }
 
 
@@ -189,8 +189,20 @@ def in_parts(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         yield _stacked(waiting)
 
 
-def registered_rows(log_text: str) -> pd.DataFrame:
-    """Each kernel that a log registers, once; empty for the log of a runner without XNNPACK's logging."""
+def registered_rows(annotation: Path | None, log_text: str) -> pd.DataFrame:
+    """Each kernel that the log added to a run registers, once; without one, those of the run's own log, which
+    has none if the runner was built without XNNPACK's logging."""
+    if annotation is not None and annotation.is_file():
+        return registered_rows_of_log(annotation)
+    return _registered_frame(registered_kernels(log_text))
+
+
+def registered_rows_of_log(path: Path) -> pd.DataFrame:
+    """The kernels of a log that must have some."""
+    return _registered_frame(require_registered(path.read_text(errors="replace"), str(path)))
+
+
+def _registered_frame(kernels: Iterable[RegisteredKernel]) -> pd.DataFrame:
     rows = [
         {
             "operator": found.operator,
@@ -199,16 +211,9 @@ def registered_rows(log_text: str) -> pd.DataFrame:
             "data_types": "_".join(found.name.data_types),
             "isa": found.name.isa,
         }
-        for found in registered_kernels(log_text)
+        for found in kernels
     ]
-    return _frame(REGISTERED_KERNELS, rows).drop_duplicates(ignore_index=True)
-
-
-def registered_rows_of_log(path: Path) -> pd.DataFrame:
-    """The kernels of a log that must have some."""
-    text = path.read_text(errors="replace")
-    require_registered(text, str(path))
-    return registered_rows(text)
+    return _frame(REGISTERED_KERNELS, rows)
 
 
 def write_runs(warehouse: Warehouse, *runs: RunReader | RunRows) -> None:

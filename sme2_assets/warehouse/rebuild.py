@@ -64,6 +64,8 @@ class Derived:
     already_there: list[str] = field(default_factory=list)
     compared: list[str] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
+    # Runs that had rows, and whose folders are gone.
+    dropped: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,13 @@ def runs_in_no_table(store: Store) -> list[Path]:
     finish_sessions(store.runs)
     known = runs_in_tables(Warehouse(store.warehouse))
     return [path for path in run_folders(store.runs) if path.name not in known and not _is_slowed(path)]
+
+
+def runs_without_folder(store: Store) -> list[str]:
+    """Runs with rows that no evidence is left of. Whoever removes evidence with `sme2 gc` leaves none."""
+    tables = Warehouse(store.warehouse).tables
+    stored = {file.run_id for file in files_now(tables)}.union(*groups_now(tables).values())
+    return sorted(run for run in stored if run is not None and not store.run_dir(run).is_dir())
 
 
 def runs_of_other_code(store: Store) -> int:
@@ -170,6 +179,7 @@ def rebuild(store: Store, log: Log) -> Derived:
         shutil.rmtree(made.root)
     write_text_atomically(made.root / _BEGUN_BY, begun_by)
     done = _derived_anew(store, made, log)
+    done.dropped = runs_without_folder(store)
     replaced = warehouse.root / REPLACED
     if warehouse.tables.is_dir():
         warehouse.tables.rename(replaced)

@@ -19,7 +19,8 @@ def take_session(store: Store, warehouse: Warehouse, folder: Path) -> list[str]:
     If one of its folders cannot be read, that is an error and nothing is stored.
     """
     if (folder / FOREIGN_FILE).is_file():
-        write_foreign(warehouse, ForeignReader(ForeignFolder.verified(folder)))
+        added = annotation(store, folder.name)
+        write_foreign(warehouse, ForeignReader(ForeignFolder.verified(folder), added))
         return [folder.name]
     runs = [RunReader(path, annotation(store, path.name)) for path in arms_of_session(folder)]
     # It may have been copied here by hand, or restored: anything measured from now on is newer.

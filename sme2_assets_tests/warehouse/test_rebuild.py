@@ -183,6 +183,31 @@ def test_a_folder_that_cannot_be_read_is_named_and_all_others_are_rebuilt(
     assert f"{LATER.run_id} was left out" in told.output
 
 
+def test_a_run_whose_folder_is_gone_is_named_before_and_when_its_rows_are_dropped(store: Store):
+    foreign, *_ = _foreign_runs(store)
+    gone = sorted([LATER.run_id, replace(LATER, sme2="on").run_id, foreign])
+    for run in gone:
+        shutil.rmtree(store.run_dir(run))
+    told = CliRunner().invoke(main, ["--data", str(store.root), "check", "--json"])
+    assert told.exit_code == 1, told.output
+    found = json.loads(told.stdout)
+    assert [run for run in gone for each in found if run in each["what"]] == gone
+    assert all("sme2 warehouse rebuild" in each["remedy"] for each in found)
+    done = CliRunner().invoke(main, ["--data", str(store.root), "warehouse", "rebuild"])
+    assert done.exit_code == 0, done.output
+    assert [run for run in gone if f"{run} was dropped" in done.stderr] == gone
+    told = CliRunner().invoke(main, ["--data", str(store.root), "check"])
+    assert told.exit_code == 0, told.output
+
+
+def test_a_run_that_was_removed_on_purpose_is_not_missed(store: Store):
+    words = ["--data", str(store.root), "gc", "--run", LATER.run_id, "--yes"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    told = CliRunner().invoke(main, ["--data", str(store.root), "check"])
+    assert told.exit_code == 0, told.output
+
+
 def test_a_run_that_is_in_no_table_is_found_and_taken_in(store: Store):
     assert runs_in_no_table(store) == []
     lost = replace(OFF, session_id="20260103T000000-cccccc")
@@ -239,12 +264,16 @@ def test_a_data_folder_that_was_moved_or_copied_works_at_once(store: Store, tmp_
     assert_all_is_as_the_evidence_says(copied)
 
 
-def test_a_log_that_was_added_to_a_run_survives_a_rebuild(store: Store, tmp_path: Path):
+@pytest.mark.parametrize("experiment", ["sme2", "foreign"])
+def test_a_log_that_was_added_to_a_run_survives_a_rebuild(store: Store, tmp_path: Path, experiment: str):
+    run_id = OFF.run_id if experiment == "sme2" else _foreign_runs(store)[0]
     log = tmp_path / "xnnpack.log"
     log.write_text("Using f32-gemm microkernel 'xnn_f32_gemm_minmax_ukernel_1x8__neonfma'.\n")
-    words = ["--data", str(store.root), "kernel-log", str(log), "--run", OFF.run_id]
+    words = ["--data", str(store.root), "kernel-log", str(log), "--run", run_id]
     told = CliRunner().invoke(main, words)
     assert told.exit_code == 0, told.output
+    stored = Warehouse(store.warehouse).query("FROM registered_kernels WHERE run_id = ?", [run_id])
+    assert list(stored["kernel"]) == ["xnn_f32_gemm_minmax_ukernel_1x8__neonfma"]
     before = _rows(store, "registered_kernels")
     rebuild(store, quiet)
     assert _rows(store, "registered_kernels") == before
@@ -294,6 +323,11 @@ def _doctor(store: Store) -> str:
     """What the doctor says of the tables."""
     with_tables = [step for step in examine(store).steps if step.name == "runs in the tables"]
     return str(with_tables[0])
+
+
+def _foreign_runs(store: Store) -> list[str]:
+    rows = Warehouse(store.warehouse).query("SELECT run_id FROM runs WHERE experiment = 'foreign' ORDER BY 1")
+    return list(rows["run_id"])
 
 
 def _rows(store: Store, name: str) -> list[tuple]:

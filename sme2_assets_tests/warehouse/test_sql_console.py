@@ -252,7 +252,7 @@ def test_columns_of_one_name_keep_their_own_values_in_every_format(
 
 @pytest.mark.parametrize("how", [(), ("--records",)])
 def test_a_backslash_and_brackets_are_shown_as_they_are(data: Path, how: tuple[str, ...]):
-    printed = sme2(data, "sql", 'SELECT \'C:\\\' AS "end\\", \'[red]x[/]\' AS "[bold]"', *how).stdout
+    printed = sme2(data, "sql", "SELECT 'C:\\' AS \"end\\\", '[red]x[/]' AS \"[bold]\"", *how).stdout
     assert "C:\\" in printed
     assert "\\\\" not in printed
     assert "[red]x[/]" in printed
