@@ -243,6 +243,10 @@ class Published:
         """Whether it is what this code would publish here: not by other code, and not moved."""
         return (self.fingerprint, self.folder) == (_fingerprint(), str(folder))
 
+    def is_of(self, folder: Path) -> bool:
+        """Whether its files are the ones there, perhaps by another path to them."""
+        return Path(self.folder).resolve() == folder.resolve()
+
     def is_copied_whole(self, copy: Path) -> bool:
         return _ends_with_checksum(self.path, copy)
 

@@ -457,22 +457,37 @@ class Warehouse:
             if not self.link.exists():
                 self.publish()
             path = self.link.resolve()
+            published = None
             try:
                 connection.execute(f"ATTACH '{quoted(path)}' AS warehouse (READ_ONLY)")
                 connection.execute("USE warehouse")
                 published = Published.opened(connection, path)
-                # A data folder that was moved or copied names files where it was; one of an older release
-                # has older views. Both are mended by publishing; what cannot be written is read as it is.
-                is_current = published is not None and published.is_current(self.tables)
-                if is_current or not attempts_left or not self._published_again():
-                    break
-                connection.execute("USE memory")
-                connection.execute("DETACH warehouse")
-            except duckdb.IOException:
-                # Between reading the link and opening the file, others may have published so often that
-                # the file was pruned; the link then points to a newer one.
-                if not attempts_left:
-                    raise
+                if published is not None and published.is_current(self.tables):
+                    return
+                unreadable = None
+            except duckdb.Error as error:
+                # It is damaged. Or between reading the link and opening the file, others published so often
+                # that the file was pruned; the link then points to a newer one.
+                unreadable = error
+            # A data folder that was moved or copied names files where it was; one of an older release has
+            # older views. These, and damage, are mended by publishing.
+            if not attempts_left or not self._published_again():
+                break
+            connection.execute("USE memory")
+            connection.execute("DETACH DATABASE IF EXISTS warehouse")
+        if unreadable is not None:
+            raise WarehouseError(
+                f"The published file {path} cannot be read: {str(unreadable).splitlines()[0]}",
+                "`sme2 check` says what is damaged. Publishing the tables again needs a data folder that can "
+                "be written: make it writable, or copy it.",
+            ) from unreadable
+        # Of an older release it is read as it is.
+        if published is not None and not published.is_of(self.tables):
+            raise WarehouseError(
+                f"The data folder {self.root.parent} was moved or copied, and it cannot be written: the "
+                f"published file lists its events in {published.folder}.",
+                "Make it writable, or copy it to where you can write.",
+            )
 
     def _published_again(self) -> bool:
         try:

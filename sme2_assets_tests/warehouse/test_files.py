@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import shutil
 from dataclasses import replace
@@ -120,6 +122,53 @@ def test_a_copy_that_nobody_published_again_says_so_instead_of_showing_the_origi
     assert told.exit_code == 0, told.output
     with duckdb.connect(str(copied / "warehouse.duckdb"), read_only=True) as analyst:
         assert analyst.execute(COUNT).fetchall() == counted(store)
+
+
+@pytest.mark.parametrize("words", [("sql", COUNT), ("explain", FIRST.variant), ("export", FIRST.run_id)])
+def test_a_copy_that_cannot_be_written_says_so(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+):
+    counted(store)
+    copied = Path(shutil.copytree(store.root, tmp_path / "copied", symlinks=True))
+    _make_read_only(monkeypatch)
+    told = CliRunner().invoke(main, ["--data", str(copied), *words])
+    assert told.exit_code == 1
+    assert f"The data folder {copied} was moved or copied, and it cannot be written" in told.stderr
+    assert "Make it writable" in told.stderr
+
+
+@pytest.mark.parametrize("damage", ["overwritten", "half"])
+def test_a_damaged_published_file_is_made_again_by_who_reads_it(store: Store, damage: str):
+    warehouse = Warehouse(store.warehouse)
+    before = counted(store)
+    path = warehouse.link.resolve()
+    path.write_bytes(
+        b"nonsense" if damage == "overwritten" else path.read_bytes()[: path.stat().st_size // 2]
+    )
+    assert counted(store) == before
+    assert warehouse.link.resolve() != path
+
+
+def test_a_damaged_published_file_that_cannot_be_made_again_is_named(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    warehouse = Warehouse(store.warehouse)
+    path = warehouse.link.resolve()
+    path.write_bytes(b"nonsense")
+    _make_read_only(monkeypatch)
+    told = CliRunner().invoke(main, ["--data", str(store.root), "sql", COUNT])
+    assert told.exit_code == 1
+    assert f"The published file {path} cannot be read" in told.stderr
+    assert "sme2 check" in told.stderr
+
+
+def _make_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a read-only disk; the owner of these tests may be root, who may write everywhere."""
+
+    def refuse(warehouse: Warehouse) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(warehouse.root))
+
+    monkeypatch.setattr(Warehouse, "publish", refuse)
 
 
 def test_a_folder_that_is_reached_through_a_link_is_not_taken_for_a_copy(store: Store, tmp_path: Path):
