@@ -14,8 +14,8 @@ from typing import Any
 import duckdb
 import pandas as pd
 
-from sme2_assets.errors import Sme2Error
-from sme2_assets.evidence.folder import TRACE_FILE, RunFolder
+from sme2_assets.errors import Sme2Error, WarehouseError, told
+from sme2_assets.evidence.folder import TRACE_FILE, ForeignFolder, open_verified
 from sme2_assets.exchange import pairs, perfetto, summaries, tables
 from sme2_assets.exchange.summaries import ExportedArm
 from sme2_assets.store import Store, sha256_of_file, write_json
@@ -80,7 +80,13 @@ def export_run(
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         writer = _Writer(store, warehouse, arms, staging, log)
-        writer.write(formats, inferences)
+        try:
+            writer.write(formats, inferences)
+        except duckdb.Error as error:
+            raise told(error) or WarehouseError(
+                f"The rows of run {run['run_id']} cannot be read: {str(error).splitlines()[0]}",
+                "Run `sme2 check`: it says what is damaged, and what to do.",
+            ) from error
         names = sorted(str(path.relative_to(staging)) for path in staging.rglob("*") if path.is_file())
         write_json(staging / LISTING_FILE, _listing(run, arms, formats, staging, names))
         staging.chmod(0o755)
@@ -294,13 +300,10 @@ def _traces(folder: Path, arm: ExportedArm) -> dict[int, Path]:
             f"The evidence of run {arm.run['run_id']} is gone: there is no folder {folder}.",
             "Leave out the formats etdump and perfetto; the tables come from the warehouse.",
         )
-    if arm.run["experiment"] == "foreign":
-        return {0: folder / TRACE_FILE}
-    return {
-        process.round: folder / process.directory / TRACE_FILE
-        for process in RunFolder.open(folder).manifest.info.processes
-        if process.pass_kind == "etdump"
-    }
+    verified = open_verified(folder)
+    if isinstance(verified, ForeignFolder):
+        return {0: verified.trace}
+    return {each.facts.round: each.folder / TRACE_FILE for each in verified.processes("etdump")}
 
 
 def _text(value: Any) -> str | None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sme2_assets.errors import EvidenceError
 from sme2_assets.models.spec import PRECISIONS
 from sme2_assets.warehouse.read import rows_of_view
 from sme2_assets.warehouse.store import Warehouse
@@ -343,7 +344,8 @@ def _unit_use(warehouse: Warehouse, arm: ExportedArm) -> dict[str, Any] | None:
 
 
 def _by_category(rows: pd.DataFrame, values: pd.Series) -> dict[str, Any]:
-    return dict(zip(rows["category"].tolist(), values.tolist(), strict=True))
+    # Of an inference that takes no time, nothing has a share.
+    return dict(zip(rows["category"].tolist(), map(_known, values), strict=True))
 
 
 def _verdict(comparison: pd.DataFrame) -> dict[str, Any] | None:
@@ -371,7 +373,7 @@ def _category_lines(rows: pd.DataFrame, emulated: bool) -> list[str]:
     lines = ["| Category | Operators | On the SME unit | Mean (ms) | Share |", "|---|---|---|---|---|"]
     for _, row in rows.iterrows():
         time = "-" if emulated else f"{row['mean_ms']:.4f}"
-        share = "-" if emulated else f"{row['pct_total']:.1f} %"
+        share = "-" if emulated or pd.isna(row["pct_total"]) else f"{row['pct_total']:.1f} %"
         told, unknown = _known(row["sme2_operators"]), _known(row["sme2_unknown_operators"])
         on_unit = "-" if told is None else f"{told}, {unknown} unknown" if unknown else str(told)
         lines.append(f"| {row['category']} | {row['operators']} | {on_unit} | {time} | {share} |")
@@ -429,5 +431,11 @@ def read_run_manifest(folder: Path) -> Any:
     """What was written when a run was measured, or stated when it was ingested; None if it is gone."""
     for name in ("manifest.json", "foreign.json"):
         if (folder / name).is_file():
-            return json.loads((folder / name).read_text())
+            try:
+                return json.loads((folder / name).read_text())
+            except ValueError as error:
+                raise EvidenceError(
+                    f"{folder / name} is not a JSON document: {error}.",
+                    "Restore the folder from a copy, or leave out the format json.",
+                ) from error
     return None

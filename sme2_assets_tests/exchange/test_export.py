@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from scipy import stats
 
+from benchmarks.made.traces import Portable, inference, trace_bytes
 from sme2_assets.cli import main
 from sme2_assets.cli.exchange import FORMAT_NAMES
 from sme2_assets.errors import Sme2Error
@@ -27,7 +28,7 @@ from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.csv_files import write_csv
 from sme2_assets_tests.exchange.kit_folder import write_kit_folder
-from sme2_assets_tests.exchange.measured_pair import EMULATED, Exported, make_pair
+from sme2_assets_tests.exchange.measured_pair import EMULATED, LINUX, Exported, make_pair
 
 ARMS = ("off", "on")
 
@@ -296,3 +297,41 @@ def test_a_spreadsheet_takes_no_name_for_a_formula(tmp_path: Path):
         rows = list(csv.DictReader(handle))
     assert [row["name"] for row in rows] == [f"'{name}" for name in FORMULAS[:5]] + list(FORMULAS[5:])
     assert [int(row["ns"]) for row in rows] == list(range(-3, 4)), "numbers are no names"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "file", "damage", "said"),
+    [
+        ("json", "manifest.json", "overwritten", "manifest.json is not a JSON document"),
+        ("etdump", "trace.etdump", "missing", "trace.etdump is missing"),
+        ("etdump", "trace.etdump", "overwritten", "trace.etdump is not the file that was measured"),
+        ("csv", "*.parquet", "overwritten", "cannot be read"),
+        ("csv", "*.parquet", "missing", "cannot be read"),
+    ],
+)
+def test_what_was_damaged_is_not_exported(tmp_path: Path, wanted: str, file: str, damage: str, said: str):
+    store = Store(tmp_path / "data")
+    make_pair(store, LINUX, rounds=1)
+    run = find_run(Warehouse(store.warehouse), "latest", None, None, "on")
+    below = store.warehouse / "tables" / "timeline" if wanted == "csv" else store.run_dir(run["run_id"])
+    for path in sorted(below.rglob(file)):
+        path.write_bytes(b"nonsense") if damage == "overwritten" else path.unlink()
+    words = ["--data", str(store.root), "export", run["run_id"], "--format", wanted]
+    told = CliRunner().invoke(main, words)
+    assert told.exit_code == 1
+    assert said in told.stderr
+    assert "What to do" in told.stderr
+    assert not list((store.root / "exports").iterdir())
+
+
+def test_a_trace_whose_inferences_take_no_time_is_exported_without_shares(tmp_path: Path):
+    store = Store(tmp_path / "data")
+    given = tmp_path / "one.etdump"
+    given.write_bytes(trace_bytes(*[inference([Portable("native_call_mean.out", 0, 0)], 0)] * 3))
+    [taken] = ingest_paths(store, [given], Facts(model="toy_cnn", sme2="off")).traces
+    run = find_run(Warehouse(store.warehouse), taken.run_id, None, None, None)
+    files = export_run(store, run, FORMATS, tmp_path / "out")
+    made = {path.name: path for path in files}
+    [arm] = json.loads(made["analysis_summary.json"].read_text())["per_etdump"]
+    assert set(arm["categories_pct"].values()) == {None}
+    assert "nan %" not in made["toy_cnn_pipeline_summary.md"].read_text()
