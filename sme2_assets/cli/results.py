@@ -51,8 +51,9 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
         {"variants": variants, "platform": platform_name},
     )
     if rows.empty:
+        where = f" on {platform_name}" if platform_name else ""
         raise Sme2Error(
-            f"There is no native run of {model} in the warehouse yet.",
+            f"There is no native run of {model}{where} in the warehouse yet.",
             f"Run `sme2 profile {model}` on an AArch64 machine; emulated runs have no history of times.",
         )
     if as_json:
@@ -61,8 +62,10 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
     print_table(out, history_table(rows))
     found = find_regressions(warehouse, store.root / "acknowledged.txt")
     found = found[found["variant"].isin(variants)]
+    if platform_name:
+        found = found[found["platform"] == platform_name]
     if found.empty:
-        out.print(no_slow_down_text(warehouse, variants))
+        out.print(no_slow_down_text(warehouse, variants, platform_name))
     else:
         print_table(out, regression_table(found))
 

@@ -31,8 +31,9 @@ ENOUGH_SESSIONS = NIGHTS_BEFORE + MIN_NIGHTS
 
 # The sessions of each series that has rows, counted in a different way from `series_of`.
 _COUNTED = (
-    f"FROM (SELECT count(*) FILTER (median_ns > 0) AS sessions FROM history WHERE ($variants IS NULL "
-    f"OR list_contains($variants, variant)) AND (category = 'latency' OR derivation = {DERIVATION}) "
+    "FROM (SELECT count(*) FILTER (median_ns > 0) AS sessions FROM history WHERE ($variants IS NULL "
+    "OR list_contains($variants, variant)) AND ($platform IS NULL OR platform = $platform) "
+    f"AND (category = 'latency' OR derivation = {DERIVATION}) "
     f"GROUP BY {', '.join(SERIES)})"
 )
 _NEEDED = (
@@ -71,7 +72,7 @@ def series_of(warehouse: Warehouse) -> dict[tuple, pd.DataFrame]:
 
 
 def find_regressions(warehouse: Warehouse, acknowledged: Path) -> pd.DataFrame:
-    """Looks for slow-downs in all series and stores them in place of those found before."""
+    """The slow-downs in all series."""
     series = series_of(warehouse)
     found = regressions({key: rows["median_ns"].tolist() for key, rows in series.items()})
     known = _acknowledged(acknowledged)
@@ -95,9 +96,14 @@ def find_regressions(warehouse: Warehouse, acknowledged: Path) -> pd.DataFrame:
                     "acknowledged": first_slow["run_id"] in known,
                 }
             )
-    frame = pd.DataFrame(records, columns=[column.name for column in REGRESSIONS.columns])
-    warehouse.write(REGRESSIONS, frame, {})
-    return frame
+    return pd.DataFrame(records, columns=[column.name for column in REGRESSIONS.columns])
+
+
+def write_regressions(warehouse: Warehouse, acknowledged: Path) -> pd.DataFrame:
+    """Stores the slow-downs in all series in place of those found before."""
+    found = find_regressions(warehouse, acknowledged)
+    warehouse.write(REGRESSIONS, found, {})
+    return found
 
 
 def _others(series: dict[tuple, pd.DataFrame], key: tuple, change: ChangePoint) -> Others:
@@ -114,19 +120,24 @@ def _others(series: dict[tuple, pd.DataFrame], key: tuple, change: ChangePoint) 
     return others_at_step(places[change.index - 1], places[change.index], change.ratio, others)
 
 
-def no_slow_down_text(warehouse: Warehouse, variants: Collection[str] | None = None) -> str:
-    """What can be said about these variants, or about all, if no slow-down was found."""
+def no_slow_down_text(
+    warehouse: Warehouse, variants: Collection[str] | None = None, platform: str | None = None
+) -> str:
+    """What can be said about these variants on this platform, or about all, if no slow-down was found."""
     counts = [
         int(rows["median_ns"].notna().sum())
         for key, rows in series_of(warehouse).items()
-        if variants is None or key[SERIES.index("variant")] in variants
+        if (variants is None or key[SERIES.index("variant")] in variants)
+        and platform in (None, key[SERIES.index("platform")])
     ]
-    return what_could_be_found(counts, None if variants is None else sorted(variants))
+    return what_could_be_found(counts, None if variants is None else sorted(variants), platform)
 
 
-def what_could_be_found(counts: Sequence[int], variants: Sequence[str] | None = None) -> str:
+def what_could_be_found(
+    counts: Sequence[int], variants: Sequence[str] | None = None, platform: str | None = None
+) -> str:
     """What "no slow-down was found" rests on, by the sessions of each series: short ones show nothing."""
-    these = {"variants": variants}
+    these = {"variants": variants, "platform": platform}
     short = sum(count < LEAST_SESSIONS for count in counts)
     if short == len(counts):
         longest = f"the longest of {len(counts)} series has {max(counts)}" if counts else "there are none"

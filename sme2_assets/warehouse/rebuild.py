@@ -31,7 +31,7 @@ from sme2_assets.warehouse.advice import write_advice
 from sme2_assets.warehouse.blind import write_blind_trials
 from sme2_assets.warehouse.commits import TableFile, files_now, groups_now, require_commits
 from sme2_assets.warehouse.comparisons import compare_session
-from sme2_assets.warehouse.history import find_regressions
+from sme2_assets.warehouse.history import write_regressions
 from sme2_assets.warehouse.ingest import DERIVATION, annotate, annotation
 from sme2_assets.warehouse.read import runs_in_tables
 from sme2_assets.warehouse.schema import ADVICE, REGRESSIONS, TABLES, Table
@@ -116,7 +116,7 @@ def sync(store: Store, log: Log) -> Derived:
     warehouse.publish()
     _compare_all(warehouse, done, log, {file.keys.get("session_id") for file in damaged})
     if any(file.table == REGRESSIONS.name for file in damaged):
-        find_regressions(warehouse, store.root / "acknowledged.txt")
+        write_regressions(warehouse, store.root / "acknowledged.txt")
     warehouse.publish()
     if any(trial_folders(store.blind)):
         _judge_trials(store, warehouse, done)
@@ -224,7 +224,7 @@ def _derived_anew(store: Store, made: Warehouse, log: Log) -> Derived:
     _compare_all(made, done, log)
     made.publish()
     if (Warehouse(store.warehouse).tables / REGRESSIONS.name).is_dir():
-        find_regressions(made, store.root / "acknowledged.txt")
+        write_regressions(made, store.root / "acknowledged.txt")
     _judge_trials(store, made, done)
     _take_advice(store, made, done)
     return done

@@ -28,8 +28,8 @@ from sme2_assets.warehouse.history import (
     LEAST_SESSIONS,
     NIGHTS_BEFORE,
     NIGHTS_BEFORE_HUGE,
-    find_regressions,
     no_slow_down_text,
+    write_regressions,
 )
 from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, cnn, source, write_runs
 from sme2_assets_tests.warehouse.newest import compare_newest
@@ -217,7 +217,7 @@ def _nights(folder: Path, steps: dict[str, float], before: int, nights: int) -> 
         ),
     )
     warehouse.publish()
-    find_regressions(warehouse, folder / "acknowledged.txt")
+    write_regressions(warehouse, folder / "acknowledged.txt")
     warehouse.publish()
     return warehouse
 

@@ -26,7 +26,7 @@ from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.console import open_console
 from sme2_assets.warehouse.docs import BEGIN, END, PAGE, schema_markdown, with_schema
-from sme2_assets.warehouse.history import find_regressions
+from sme2_assets.warehouse.history import write_regressions
 from sme2_assets.warehouse.schema import TABLES
 from sme2_assets_tests.warehouse.test_publish import write_nothing
 
@@ -98,7 +98,7 @@ def asked(paired: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> Wareho
         ingest(warehouse, made.write(folder / "runs"))
     warehouse.publish()
     compare_session(warehouse, AA_SESSION)
-    find_regressions(warehouse, folder / "acknowledged.txt")
+    write_regressions(warehouse, folder / "acknowledged.txt")
     warehouse.publish()
     return warehouse
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.made.run_folder import MadeRun
+from sme2_assets.analysis.claims import heard
 from sme2_assets.cli import main
 from sme2_assets.defs.assets.history import regressions
 from sme2_assets.defs.checks import no_regression
@@ -24,7 +26,9 @@ from sme2_assets.warehouse.history import (
     what_could_be_found,
 )
 from sme2_assets.warehouse.ingest import rows_of_run, write_runs
+from sme2_assets_tests.claims.zoo import false_sentences
 from sme2_assets_tests.warehouse.test_compare import write
+from sme2_assets_tests.warehouse.test_devices import HERE, nights
 
 
 def test_a_category_below_the_resolution_of_the_trace_has_no_time_to_compare(
@@ -59,6 +63,30 @@ def test_of_one_run_it_is_not_said_that_nothing_became_slower(warehouse: Warehou
     assert "Too few sessions to tell" in (check.description or "")
     (made,) = result.asset_materializations_for_node("regressions")
     assert "Too few sessions to tell" in str(made.metadata["became slower"].value)
+
+
+def test_the_command_tells_of_the_platform_asked_for_and_writes_nothing(warehouse: Warehouse, tmp_path: Path):
+    fast = replace(HERE, rounds=1)
+    for number, run in enumerate([*nights(fast, 6), *nights(replace(fast, slowness=1.5), 6, first=6)], 1):
+        write(warehouse, tmp_path, replace(run, sequence=number))
+    write(warehouse, tmp_path, replace(fast, platform="mac", sequence=13))
+    data = warehouse.root.parent
+
+    def told(*words: str) -> Result:
+        return CliRunner().invoke(main, ["--data", str(data), "history", fast.variant, *words])
+
+    before = {path: path.stat().st_mtime_ns for path in data.rglob("*")}
+    assert "since" in told("--platform", "linux").output
+    assert "since" in told().output
+    with heard() as said:
+        on_mac = told("--platform", "mac").output
+    assert "Too few sessions to tell" in on_mac
+    assert "has 1, and" in on_mac
+    assert false_sentences(warehouse, said) == []
+    nowhere = told("--platform", "android")
+    assert nowhere.exit_code == 1
+    assert f"There is no native run of {fast.variant} on android in the warehouse yet." in nowhere.stderr
+    assert {path: path.stat().st_mtime_ns for path in data.rglob("*")} == before
 
 
 @given(st.lists(st.integers(0, 2 * ENOUGH_SESSIONS), max_size=8))

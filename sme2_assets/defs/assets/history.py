@@ -10,7 +10,7 @@ from sme2_assets.report.pictures.chart import data_uri_markdown
 from sme2_assets.report.pictures.rounds import history_spec
 from sme2_assets.report.tables import regression_table
 from sme2_assets.store import sha256_of_text
-from sme2_assets.warehouse.history import SERIES, find_regressions, no_slow_down_text, series_of
+from sme2_assets.warehouse.history import SERIES, no_slow_down_text, series_of, write_regressions
 from sme2_assets.warehouse.shared import catch_up
 
 # For series that became slower; the table lists them all.
@@ -30,7 +30,7 @@ def regressions(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeRe
     """
     with clear_failures():
         catch_up(lab.store, context.log.info)
-        found = find_regressions(lab.warehouse, lab.store.root / "acknowledged.txt")
+        found = write_regressions(lab.warehouse, lab.store.root / "acknowledged.txt")
         lab.warehouse.publish()
         series = series_of(lab.warehouse)
     pictures = {
