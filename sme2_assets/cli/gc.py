@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from sme2_assets.cli.support import json_option, print_json, progress_log, say, tell
+from sme2_assets.cli.support import json_option, print_json, progress_log, reads_store, say, tell
 from sme2_assets.store import Store
 
 # As in retention.py, which is slow to import; a test checks that they agree.
@@ -53,7 +53,7 @@ class _Size(click.ParamType[int]):
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed, as without --yes.")
 @click.option("--yes", is_flag=True, help="Remove it.")
 @json_option
-@click.pass_obj
+@reads_store
 def gc(
     store: Store,
     run_ids: tuple[str, ...],

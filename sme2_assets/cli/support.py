@@ -41,7 +41,7 @@ progress = Printer(stderr=True)
 
 
 def reads_store(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Passes the data folder to a command that only reads it. It must exist: a mistyped one looks empty."""
+    """Passes the data folder to a command for what is in it. It must exist: a mistyped one looks empty."""
 
     @click.pass_obj
     @functools.wraps(command)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sme2_assets.cli.support import json_option, out, print_json, progress, tell
+from sme2_assets.cli.support import json_option, out, print_json, progress, reads_store, tell
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 
@@ -48,7 +48,7 @@ def rebuild(store: Store, as_json: bool) -> None:
 @click.command()
 @click.option("--rows", is_flag=True, help="Also derive every row again and compare it. Takes much longer.")
 @json_option
-@click.pass_obj
+@reads_store
 def check(store: Store, rows: bool, as_json: bool) -> None:
     """Check that everything in the data folder is what was written: evidence, tables, published files.
 

@@ -6,6 +6,7 @@ removed only when asked for by name; the tables are then made again from what is
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -74,8 +75,7 @@ def session_of(store: Store, instance: dg.DagsterInstance, run_id: str) -> list[
     runs = next(
         item for item in _runs(store, keep_newest=False) if run_id in {path.name for path in item.paths}
     )
-    words = [path.name.encode() for path in runs.paths] + [runs.name.encode()]
-    said = [item for item in _reports(store) if _says(item, words)]
+    said = [item for item in _reports(store) if _says(item, [*(path.name for path in runs.paths), runs.name])]
     known = _dagster_runs_of(instance, {path.name for path in runs.paths})
     return [runs, *said, *(item for item in _dagster_items(store, instance, known))]
 
@@ -130,9 +130,11 @@ def _reports(store: Store) -> Iterator[Item]:
         yield _item("reports", str(page.parent.relative_to(store.reports)), [page.parent])
 
 
-def _says(item: Item, words: Sequence[bytes]) -> bool:
+def _says(item: Item, names: Sequence[str]) -> bool:
+    # As a whole: not as a part of a longer name.
+    named = re.compile(rf"(?<![\w.-])({'|'.join(map(re.escape, names))})(?![\w-]|\.\w)".encode())
     pages = (page.read_bytes() for folder in item.paths for page in folder.glob("report.*"))
-    return any(word in page for page in pages for word in words)
+    return any(named.search(page) for page in pages)
 
 
 def _snapshots(store: Store) -> Iterator[Item]:

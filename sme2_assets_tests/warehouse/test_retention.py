@@ -116,6 +116,29 @@ def test_one_run_goes_everywhere_with_the_other_arm_of_its_session(store: Store)
     assert differences(store, print)[0] == []
 
 
+def test_a_report_goes_with_the_run_that_it_names_and_not_with_one_of_a_longer_name(store: Store):
+    run = MadeRun(session_id=NEW).run_id
+    said = {
+        "whole": f"of {run}.",
+        "path": f"runs/{run}/manifest.json",
+        "longer": f"of {run}-2",
+        "within": f"of my-{run}.",
+    }
+    for name, text in said.items():
+        (store.reports / name).mkdir(parents=True)
+        (store.reports / name / "report.md").write_text(text)
+    reports = {name for kind, name in items(store, "--run", run) if kind == "reports"}
+    assert reports == {"whole", "path"}
+
+
+@pytest.mark.parametrize("words", [["gc"], ["gc", "--yes"], ["check"]])
+def test_a_data_folder_that_does_not_exist_is_told_and_not_made(tmp_path: Path, words: list[str]):
+    done = CliRunner().invoke(main, ["--data", str(tmp_path / "typo"), *words])
+    assert done.exit_code == 1
+    assert f"There is no data folder {tmp_path / 'typo'}." in done.stderr
+    assert not (tmp_path / "typo").exists()
+
+
 def test_an_unknown_run_is_told(store: Store):
     done = gc(store, "--run", "never-measured")
     assert done.exit_code == 1
