@@ -73,18 +73,29 @@ def _phase_with_cache(manifest: ModelManifest) -> Phase | None:
 
 def language_table(store: Store, warehouse: Warehouse, variants: list[str]) -> TextTable:
     """A row for each phase, precision and state that was measured."""
-    rows = []
-    for variant in variants:
-        current = store.current("model", variant)
-        if current is None:
-            continue
-        phase = phase_of(read_manifest(store.artifacts / "models" / variant / current / MANIFEST))
-        if phase is not None:
-            rows += [_cells(variant, phase, run) for _, run in warehouse.query(_RUNS, [variant]).iterrows()]
-    if not rows:
+    measured = {variant: runs for variant in variants if len(runs := warehouse.query(_RUNS, [variant]))}
+    if not measured:
         raise Sme2Error(
             "No language model of that name was measured.",
             f"Measure both phases first: sme2 profile {variants[0]}",
+        )
+    exports = {variant: current for variant in measured if (current := store.current("model", variant))}
+    if not exports:
+        first = next(iter(measured))
+        raise Sme2Error(
+            f"{first} was measured, but its export, which says how many tokens it reads, is not here.",
+            f"Export and measure it here: sme2 profile {first}",
+        )
+    rows = []
+    for variant, current in exports.items():
+        phase = phase_of(read_manifest(store.artifacts / "models" / variant / current / MANIFEST))
+        if phase is not None:
+            rows += [_cells(variant, phase, run) for _, run in measured[variant].iterrows()]
+    if not rows:
+        first = next(iter(exports))
+        raise Sme2Error(
+            f"{first} is not a language model: it has no inputs and outputs of tokens with a cache.",
+            f"What was measured of it is in its report: sme2 report {first}",
         )
     return TextTable.of(HEADER, rows)
 

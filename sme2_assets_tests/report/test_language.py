@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from benchmarks.made.run_folder import MadeRun, ingest
+from sme2_assets.errors import Sme2Error
 from sme2_assets.models.artifact import PTE, TensorFacts
+from sme2_assets.report import language
 from sme2_assets.report.language import HEADER, Phase, _cells, phase_of
+from sme2_assets.store import Store
+from sme2_assets.warehouse import Warehouse
 
 CACHE = [1, 2, 32, 16]
 
@@ -65,6 +71,30 @@ def test_a_program_that_keeps_its_cache_has_phases_too() -> None:
 )
 def test_other_programs_have_no_phase(inputs: Any, outputs: Any) -> None:
     assert phase_of(manifest(inputs, outputs)) is None
+
+
+@pytest.mark.parametrize(
+    ("variant", "exported", "said", "remedy"),
+    [
+        ("tiny_lm-fp32", False, "No language model of that name was measured", "sme2 profile tiny_lm-fp32"),
+        ("toy_cnn-fp32", False, "was measured, but its export", "sme2 profile toy_cnn-fp32"),
+        ("toy_cnn-fp32", True, "is not a language model", "sme2 report toy_cnn-fp32"),
+    ],
+)
+def test_what_is_missing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str, exported: bool, said: str, remedy: str
+) -> None:
+    store = Store(tmp_path / "data")
+    warehouse = Warehouse(store.warehouse)
+    ingest(warehouse, MadeRun(rounds=1).write(store.runs))
+    warehouse.publish()
+    if exported:
+        store.set_current("model", variant, "an-export")
+        picture = manifest([("float32", [1, 3, 8, 8])], [("float32", [1, 10])])
+        monkeypatch.setattr(language, "read_manifest", lambda path: picture)
+    with pytest.raises(Sme2Error, match=said) as told:
+        language.language_table(store, warehouse, [variant])
+    assert remedy in str(told.value.remedy)
 
 
 @pytest.mark.parametrize(
