@@ -73,7 +73,7 @@ _DISK_FAULTS = (
     (r"Read-only file system|readonly database", "The disk is read-only", "Make it writable"),
     (
         r"Permission denied|unable to open database file",
-        "A file may not be written",
+        "A file may not be read or written",
         "Check who owns the folder",
     ),
     (r"Input/output error", "The disk does not work", "Check it"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sme2_assets.errors import disk_failure
 from sme2_assets_tests.exchange.kit_folder import trace
 
 # What is free beside what is needed to begin: each amount meets the end of the disk at another write.
@@ -98,3 +99,10 @@ def test_a_disk_that_can_only_be_read_is_told(small_disk: Path, tmp_path: Path, 
     if words[0] in ("emulator", "warehouse") and done.returncode == 0:
         return  # nothing had to be written
     assert_a_sentence(done)
+
+
+@pytest.mark.parametrize("doing", ["open file 'x' for reading", "write file 'x'"])
+def test_a_file_that_may_not_be_touched_is_told_whatever_was_to_be_done_with_it(doing: str):
+    told = disk_failure(f"IO Error: Cannot {doing}: Permission denied")
+    assert told is not None
+    assert told.what.startswith("A file may not be read or written: IO Error: Cannot")

@@ -206,9 +206,10 @@ def _overview(store: Store, formats: tuple[str, ...]) -> _Written:
 @json_option
 @reads_store
 def explain(store: Store, model: str, platform_name: str | None, everything: bool, as_json: bool) -> None:
-    """Say why MODEL[-PRECISION] is as fast as it is, and what to fix next, ranked by the time to gain.
+    """Say why MODEL[-PRECISION] is as fast as it is, and what to fix next.
 
-    Prints the answer, then five findings, each with what to do; --all adds the others, and the evidence.
+    Prints the answer, then five findings, each with what to do: first those that can be acted on, then those
+    that repeat one of them, then the rest, each by the time to gain; --all adds the others, and the evidence.
     """
     from sme2_assets.warehouse import Warehouse
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from sme2_assets.diagnostics.evidence_checks import AGAIN
@@ -29,11 +30,12 @@ _EXPERIMENT_SUFFIXES = (".yaml", ".yml", ".json")
 def validate(what: str, store: Store) -> Checkup:
     """Looks at a run by its id, or at a file or folder by its path. A path wins if both exist."""
     path = Path(what)
-    if path.is_dir():
+    # Without a name it would be the working directory.
+    if what and path.is_dir():
         return _validate_folder(path, store)
     if path.is_file():
         return _validate_file(path, store)
-    if "/" not in what and store.runs.joinpath(what).is_dir():
+    if what and "/" not in what and store.runs.joinpath(what).is_dir():
         return _validate_folder(store.run_dir(what), store)
     run = run_in_warehouse(what, store)
     if run is None:
@@ -57,12 +59,19 @@ def _validate_folder(folder: Path, store: Store) -> Checkup:
         return validate_foreign_run(folder, store)
     if _is_own_manifest(folder / MANIFEST_FILE):
         return validate_run(folder, store)
-    if (folder / KIT_MANIFEST).is_file() or next(folder.rglob("*.etdump"), None) is not None:
+    if (folder / KIT_MANIFEST).is_file() or _has_trace(folder):
         return validate_kit_folder(folder)
     raise Sme2Error(
         f"{printable(str(folder))} is not a folder that can be validated.",
         "Give a run folder, an exported folder, or a run folder of the public kit.",
     )
+
+
+def _has_trace(folder: Path) -> bool:
+    """Whether there is one somewhere below; nobody means the whole machine."""
+    if folder.resolve() == Path(folder.resolve().anchor):
+        return False
+    return any(name.endswith(".etdump") for *_, names in os.walk(folder) for name in names)
 
 
 def _validate_file(path: Path, store: Store) -> Checkup:

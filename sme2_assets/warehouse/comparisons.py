@@ -76,7 +76,9 @@ def _compared(warehouse: Warehouse, off: dict[str, Any], on: dict[str, Any]) -> 
     if reason := why_not_a_pair(off, on):
         raise Sme2Error(
             f"{off['run_id']} and {on['run_id']} cannot be compared: {reason}.",
-            "Measure both states of the platform in one session: `sme2 profile`, or in the UI "
+            f"Swap them: `sme2 compare {on['run_id']} {off['run_id']}`."
+            if why_not_a_pair(on, off) is None
+            else "Measure both states of the platform in one session: `sme2 profile`, or in the UI "
             "materialise etdump_traces and what follows for both partitions together. `sme2 compare` "
             "measures arms that differ in one other thing.",
         )

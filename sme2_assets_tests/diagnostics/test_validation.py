@@ -185,6 +185,17 @@ def test_the_command_prints_steps_and_its_exit_code_tells(pair_files: Exported, 
     assert CliRunner().invoke(main, [*words, "no-such-run"]).exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("what", "said"), [("", "no run, file or folder"), ("/", "not a folder that can be")]
+)
+def test_neither_nothing_nor_the_whole_machine_is_validated(
+    pair_files: Exported, run_copy: Path, monkeypatch: pytest.MonkeyPatch, what: str, said: str
+):
+    monkeypatch.chdir(run_copy)
+    with pytest.raises(Sme2Error, match=said):
+        validate(what, pair_files.store)
+
+
 def test_an_experiment_file_is_checked_as_config_check_does(tmp_path: Path):
     path = tmp_path / "experiment.yaml"
     path.write_text("modles: [toy_cnn-fp32]\n")

@@ -27,6 +27,13 @@ def write(warehouse: Warehouse, tmp_path: Path, *runs: MadeRun) -> None:
     warehouse.publish()
 
 
+def test_a_pair_in_the_wrong_order_is_refused_with_the_right_one(paired: Warehouse):
+    off, on = (MadeRun(sme2=sme2).run_id for sme2 in ("off", "on"))
+    with pytest.raises(Sme2Error, match="cannot be compared") as refused:
+        compare_runs(paired, on, off)
+    assert refused.value.remedy == f"Swap them: `sme2 compare {off} {on}`."
+
+
 def test_a_hardware_pair_is_compared_with_interval_and_verdict(paired: Warehouse):
     rows = paired.query("FROM sme2_comparison WHERE platform = 'linux'")
     model = rows[rows["level"] == "model"].iloc[0]
