@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from sme2_assets.errors import ExportError, did_you_mean
-from sme2_assets.experiments.schema import Experiment, ExperimentError, Text
+from sme2_assets.experiments.schema import Experiment, ExperimentError, Text, listed
 from sme2_assets.models.registry import parse_variant
 from sme2_assets.written.problems import Lines, Place, Problem, line_of, problems_of
 
@@ -39,10 +39,6 @@ _ON = re.compile(r"sme2?[-_]?(on|enabled)(?![a-z])|with[-_]?sme|(?<![a-z])on(?![
 _EXPORT_NAME = re.compile(r"(?P<model>.+)_xnnpack_(?P<precision>fp32|fp16|int8)")
 
 
-def _listed(value: Any) -> Any:
-    return value if isinstance(value, list) or value is None else [value]
-
-
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -56,10 +52,10 @@ class KitExperiment(_Strict):
     num_runs: Annotated[int, Field(ge=1, le=100000)] | None = None
     warmup: Annotated[int, Field(ge=0, le=100000)] | None = None
     threads: (
-        Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1), BeforeValidator(_listed)] | None
+        Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1), BeforeValidator(listed)] | None
     ) = None
     num_threads: (
-        Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1), BeforeValidator(_listed)] | None
+        Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1), BeforeValidator(listed)] | None
     ) = None
     extra_args: list[Text] = []
     cpu_affinity: Text | None = None

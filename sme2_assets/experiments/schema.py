@@ -33,7 +33,7 @@ _CPU_CHOICE = re.compile(
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def _listed(value: Any) -> Any:
+def listed(value: Any) -> Any:
     """Allows a single value instead of a list of one."""
     return value if isinstance(value, list) or value is None else [value]
 
@@ -155,7 +155,7 @@ class Settings(_Strict):
             list[Text],
             Field(min_length=1, max_length=200),
             AfterValidator(_distinct),
-            BeforeValidator(_listed, json_schema_input_type=Text | list[Text]),
+            BeforeValidator(listed, json_schema_input_type=Text | list[Text]),
         ]
         | None
     ) = Field(
@@ -168,7 +168,7 @@ class Settings(_Strict):
             list[Precision],
             Field(min_length=1),
             AfterValidator(_distinct),
-            BeforeValidator(_listed, json_schema_input_type=Precision | list[Precision]),
+            BeforeValidator(listed, json_schema_input_type=Precision | list[Precision]),
         ]
         | None
     ) = Field(
@@ -186,7 +186,7 @@ class Settings(_Strict):
             Field(min_length=1, max_length=50),
             AfterValidator(_distinct),
             BeforeValidator(
-                _listed, json_schema_input_type=PlatformName | Platform | list[PlatformName | Platform]
+                listed, json_schema_input_type=PlatformName | Platform | list[PlatformName | Platform]
             ),
         ]
         | None
@@ -199,7 +199,7 @@ class Settings(_Strict):
             list[Threads],
             Field(min_length=1, max_length=50),
             AfterValidator(_distinct),
-            BeforeValidator(_listed, json_schema_input_type=Threads | list[Threads]),
+            BeforeValidator(listed, json_schema_input_type=Threads | list[Threads]),
         ]
         | None
     ) = Field(
@@ -228,7 +228,7 @@ class Settings(_Strict):
             Field(min_length=1),
             AfterValidator(_distinct),
             AfterValidator(_needed_passes),
-            BeforeValidator(_listed, json_schema_input_type=PassName | list[PassName]),
+            BeforeValidator(listed, json_schema_input_type=PassName | list[PassName]),
         ]
         | None
     ) = Field(

@@ -22,7 +22,15 @@ from sme2_assets.report.answer import findings, gain_text
 from sme2_assets.report.document import Answer, Block, Finding, Grid, Section, Text
 from sme2_assets.report.explain import Explanation
 from sme2_assets.report.next_steps import next_step
-from sme2_assets.report.tables import TextTable, arm_text, fidelity_note, of_sme2, on_unit_cell, unit_cell
+from sme2_assets.report.tables import (
+    TextTable,
+    arm_text,
+    fidelity_note,
+    of_sme2,
+    on_unit_cell,
+    real_times,
+    unit_cell,
+)
 from sme2_assets.report.terminal import print_table, print_text, show_answer
 
 # Operators below this rank are a long tail; the view bottlenecks has them all.
@@ -79,7 +87,7 @@ def missed_table(missed: pd.DataFrame) -> TextTable:
             for row in missed.to_dict("records")
         ],
     )
-    return _without_times(table, missed, "mean ms", "share", "rounds")
+    return real_times(table, missed, "mean ms", "share", "rounds")
 
 
 def bottleneck_table(bottlenecks: pd.DataFrame, most: int = BOTTLENECKS_SHOWN) -> TextTable:
@@ -114,7 +122,7 @@ def bottleneck_table(bottlenecks: pd.DataFrame, most: int = BOTTLENECKS_SHOWN) -
             for row in ordered.to_dict("records")
         ],
     )
-    timed = _without_times(table, bottlenecks, "rank", "mean ms", "share", "cumulative", "rate")
+    timed = real_times(table, bottlenecks, "rank", "mean ms", "share", "cumulative", "rate")
     return of_sme2(timed, bottlenecks, "SME unit")
 
 
@@ -147,7 +155,7 @@ def module_table(modules: pd.DataFrame, deepest: int = 2) -> TextTable:
             for row in _as_tree(modules[modules["depth"] <= deepest])
         ],
     )
-    return of_sme2(_without_times(table, modules, "mean ms", "share", "rate"), modules, "on the SME unit")
+    return of_sme2(real_times(table, modules, "mean ms", "share", "rate"), modules, "on the SME unit")
 
 
 def headroom_table(explanation: Explanation) -> TextTable:
@@ -332,10 +340,6 @@ def _indented(row: Record) -> str:
     if row["depth"] == 0:
         return "(inference)"
     return "· " * (row["depth"] - 1) + str(row["module"])
-
-
-def _without_times(table: TextTable, rows: pd.DataFrame, *columns: str) -> TextTable:
-    return table.without(*columns) if (rows["fidelity"] == "emulated").any() else table
 
 
 def _ms_text(value: float | None) -> str | None:

@@ -34,6 +34,8 @@ T = TypeVar("T")
 STORAGE_VERSION = "v1.0.0"
 # In this order: insights are views over the views of runs.
 VIEW_FILES = (EVENT_VIEWS_FILE, "views.sql", "insight_views.sql")
+# Published files that stay for readers of an earlier state, with the files that they name.
+SNAPSHOTS_KEPT = 5
 # How many files are read at a time.
 BATCH = 1000
 
@@ -103,7 +105,6 @@ def build(
     folder: Path,
     previous: Published | None,
     publication: int,
-    kept: int,
     complete: Callable[[], None],
 ) -> Built:
     """Makes `path` from the tables' files below `folder`; `previous` is the file that was made last.
@@ -132,7 +133,7 @@ def build(
         )
         needless = connection.execute(
             "DELETE FROM publishing.superseded WHERE publication <= ? RETURNING path",
-            [publication + 1 - kept],
+            [publication + 1 - SNAPSHOTS_KEPT],
         ).fetchall()
         [[loose]] = connection.execute(
             "SELECT count(*) FROM publishing.files WHERE table_name = 'runs' AND run_id IS NOT NULL"

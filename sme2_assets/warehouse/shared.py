@@ -14,9 +14,9 @@ from pathlib import Path
 from sme2_assets.evidence.shared import Pulled, SharedStore
 from sme2_assets.store import Store, sha256_of_file, write_text_atomically
 from sme2_assets.warehouse.commits import commits_after
-from sme2_assets.warehouse.publish import write_for_readers_elsewhere
+from sme2_assets.warehouse.publish import SNAPSHOTS_KEPT, write_for_readers_elsewhere
 from sme2_assets.warehouse.sessions import take_session
-from sme2_assets.warehouse.store import SNAPSHOTS_KEPT, Warehouse
+from sme2_assets.warehouse.store import Warehouse
 
 Log = Callable[[str], None]
 

@@ -39,7 +39,14 @@ from sme2_assets.warehouse.commits import (
     require_commits,
 )
 from sme2_assets.warehouse.merge import MERGE_AT, merge_runs
-from sme2_assets.warehouse.publish import Built, Published, build, is_undamaged, name_of_published
+from sme2_assets.warehouse.publish import (
+    SNAPSHOTS_KEPT,
+    Built,
+    Published,
+    build,
+    is_undamaged,
+    name_of_published,
+)
 from sme2_assets.warehouse.schema import RUN_ID, RUNS, TABLES, Column, Table
 from sme2_assets.warehouse.sql import literal, quoted, rows_of_files, typed
 from sme2_assets.warehouse.summaries import made, summary_tables
@@ -51,7 +58,6 @@ if TYPE_CHECKING:
 # Rows of a table, and the values of its keys.
 Rows: TypeAlias = "tuple[Table, pd.DataFrame, Mapping[str, str]]"
 
-SNAPSHOTS_KEPT = 5
 # Answers that are kept of the snapshot that is open, and how many values one may have at most.
 ANSWERS_KEPT, MOST_VALUES_KEPT = 256, 20_000
 # Rows per group of a Parquet file. The files of many runs have larger ones: to find a run, a query reads what
@@ -343,11 +349,11 @@ class Warehouse:
         try:
             path = building / "warehouse.duckdb"
             try:
-                built = build(_scratch(), path, self.tables, previous, number, SNAPSHOTS_KEPT, self._complete)
+                built = build(_scratch(), path, self.tables, previous, number, self._complete)
             except duckdb.Error:
                 # A file is missing, or cannot be read. Made anew, only its own session is left out.
                 path.unlink(missing_ok=True)
-                built = build(_scratch(), path, self.tables, None, number, SNAPSHOTS_KEPT, self._complete)
+                built = build(_scratch(), path, self.tables, None, number, self._complete)
             final = self.snapshots / name_of_published(number, path)
             path.replace(final)
             fsync(self.snapshots)

@@ -22,8 +22,8 @@ from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.check import check_store
 from sme2_assets.warehouse.commits import files_now
+from sme2_assets.warehouse.publish import SNAPSHOTS_KEPT
 from sme2_assets.warehouse.rebuild import damaged_files, rebuild, runs_in_no_table, sync
-from sme2_assets.warehouse.store import SNAPSHOTS_KEPT
 from sme2_assets_tests.warehouse.test_rebuild import assert_all_is_as_the_evidence_says, quiet, write_pair
 
 FIRST = MadeRun(rounds=1, iterations=1)

@@ -26,9 +26,9 @@ from sme2_assets.warehouse import store as store_module
 from sme2_assets.warehouse.check import check_store
 from sme2_assets.warehouse.commits import add_commit, files_now, groups_now
 from sme2_assets.warehouse.merge import merge_runs
+from sme2_assets.warehouse.publish import SNAPSHOTS_KEPT
 from sme2_assets.warehouse.rebuild import differences, rebuild, runs_in_no_table, sync
 from sme2_assets.warehouse.sessions import take_session
-from sme2_assets.warehouse.store import SNAPSHOTS_KEPT
 from sme2_assets_tests.warehouse.test_continued import contents
 from sme2_assets_tests.warehouse.test_publish import write_nothing
 from sme2_assets_tests.warehouse.test_rebuild import quiet, write_pair

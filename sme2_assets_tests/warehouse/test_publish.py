@@ -14,9 +14,8 @@ from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.errors import WarehouseError
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import keys_of, rows_of_run
-from sme2_assets.warehouse.publish import is_undamaged
+from sme2_assets.warehouse.publish import SNAPSHOTS_KEPT, is_undamaged
 from sme2_assets.warehouse.schema import INFERENCES, RUNS, TABLES, TIMELINE, Column
-from sme2_assets.warehouse.store import SNAPSHOTS_KEPT
 from sme2_assets_tests.warehouse.test_write import kill_when_it_appears
 
 VIEWS = {
