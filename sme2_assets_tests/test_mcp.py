@@ -177,8 +177,8 @@ def test_what_goes_wrong_is_said_with_cause_and_remedy(
 
 
 def test_a_defect_of_ours_ends_neither_the_server_nor_its_silence(root: Path, tmp_path: Path):
-    """A warehouse that is no database: whatever comes of it, the next question is answered."""
-    (tmp_path / "warehouse.duckdb").write_bytes(b"not a database" * 400)
+    """A folder in the database's place, which nothing can mend: the next question is answered."""
+    (tmp_path / "warehouse.duckdb").mkdir()
     broken, fine = ask(tmp_path, ("runs", {}), ("models", {}))
     assert broken.is_error
     assert "Traceback" not in text(broken)

@@ -74,6 +74,8 @@ class Document(Part):
             raw = path.read_bytes()
         except FileNotFoundError:
             raise EvidenceError(f"{path} is missing.", cls.REMEDY) from None
+        except PermissionError as error:
+            raise EvidenceError(f"You may not read {path}.", "Check who owns it.") from error
         except OSError as error:
             raise EvidenceError(f"{path} cannot be read: {error.strerror}.", cls.REMEDY) from error
         return cls.parse(raw, str(path))

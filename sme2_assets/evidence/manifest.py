@@ -164,7 +164,7 @@ class Manifest(Document):
         4: _sessions_are_numbered,
         5: _arms_are_counted,
     }
-    REMEDY: ClassVar[str] = "Remove that folder, or restore it from a copy; then measure again."
+    REMEDY: ClassVar[str] = "Restore that folder from a copy; if there is none, remove it and measure again."
 
     run_id: Text
     session_id: Text

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -58,6 +61,15 @@ def test_a_manifest_that_lacks_a_part_is_refused_by_its_name(old_data: Path, fie
     path.write_text(json.dumps(content))
     with pytest.raises(EvidenceError, match=field):
         RunFolder.open(path.parent)
+
+
+def test_nobody_is_told_to_remove_what_they_may_not_read(old_data: Path, monkeypatch: pytest.MonkeyPatch):
+    # Root may read everything, so the system's answer is given here.
+    refused = Mock(side_effect=PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    with pytest.raises(EvidenceError, match=r"You may not read .*manifest\.json") as error:
+        RunFolder.open(old_data / "runs" / RUN_OF_VERSION[2])
+    assert error.value.remedy == "Check who owns it."
 
 
 def test_a_process_cannot_lead_out_of_its_folder(old_data: Path):

@@ -164,7 +164,7 @@ def _empty_folder(folder: Path) -> None:
     [
         (_newer_version, "version 99", "Update sme2_assets."),
         (_damaged_file, "its content changed", "Restore the folder from a copy"),
-        (_empty_folder, "manifest.json is missing", "Remove that folder"),
+        (_empty_folder, "manifest.json is missing", "Restore that folder from a copy"),
     ],
 )
 def test_a_folder_that_cannot_be_read_is_named_and_all_others_are_rebuilt(
