@@ -71,7 +71,7 @@ format: $(VENV)/.ready-dev ## Format and fix what can be fixed
 bench: setup ## Benchmarks, each beside its peer in the same run
 	@$(BIN)/python -m benchmarks
 
-trust: setup ## Blind trials: false alarms and power of the verdicts on this machine, about 15 minutes
+trust: setup ## Blind trials: false alarms and power of the verdicts on this machine, about half an hour
 	@$(BIN)/python -m benchmarks.measurement_bench
 
 # Hugging Face's models are among them, and what they need comes with the test tools.

@@ -1,6 +1,6 @@
 """All benchmarks that end in a few minutes: `python -m benchmarks`.
 
-`benchmarks.measurement_bench` takes a quarter of an hour of a quiet machine and is run by `make trust`.
+`benchmarks.measurement_bench` takes half an hour of a quiet machine and is run by `make trust`.
 """
 
 from __future__ import annotations

@@ -472,12 +472,13 @@ class Warehouse:
                     return
                 unreadable = None
             except duckdb.Error as error:
-                # It is damaged. Or between reading the link and opening the file, others published so often
-                # that the file was pruned; the link then points to a newer one.
                 unreadable = error
-            # A data folder that was moved or copied names files where it was; one of an older release has
-            # older views. These, and damage, are mended by publishing.
-            if not attempts_left or not self._published_again():
+            # Between reading the link and opening the file, others may have published so often that the file
+            # was pruned; the link then points to a newer one. A data folder that was moved or copied names
+            # files where it was; one of an older release has older views. These, and damage, are mended by
+            # publishing.
+            is_replaced = self.link.resolve() != path
+            if not attempts_left or not (is_replaced or self._published_again()):
                 break
             connection.execute("USE memory")
             connection.execute("DETACH DATABASE IF EXISTS warehouse")

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import duckdb
 import numpy as np
@@ -216,13 +219,16 @@ def test_a_reader_whose_snapshot_is_pruned_before_it_opens_takes_the_new_one(
     write_nothing(warehouse)
     current = warehouse.publish()
     stale.unlink()
-    targets = iter([stale, stale])
+    targets = iter([stale])
     resolve = Path.resolve
     monkeypatch.setattr(
         Path,
         "resolve",
         lambda self, strict=False: next(targets, current) if self == warehouse.link else resolve(self),
     )
+    # Also one who may only read.
+    refused = OSError(errno.EROFS, os.strerror(errno.EROFS))
+    monkeypatch.setattr(Warehouse, "publish", Mock(side_effect=refused))
     assert warehouse.query("SELECT count(*) AS n FROM runs")["n"].tolist() == [0]
 
 
