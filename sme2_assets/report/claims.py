@@ -293,8 +293,7 @@ REGRESSION = Claim(
 )
 JOINT_REGRESSION = Claim(
     "{device} on {platform}: {series} series of {models} models slower since {night}, the middle one by "
-    "{share:.1%}. Most other models there slowed down at the same time: look at the device, or at what they "
-    "share",
+    "{share:.1%}. So did most series of other models there: look at the device, or at what they share",
     "SELECT count(*) = $series AND count(DISTINCT variant) = $models AND $models > 1 "
     "AND abs(median(ratio) - 1 - $share) < 1e-9 "
     "AND bool_and(fidelity <> 'emulated' AND after_ns > before_ns) AND count(DISTINCT device) = 1 "
