@@ -199,9 +199,8 @@ def joint_table(stays: tuple[float, ...]) -> Table:
                 alarms = regressions({0: list(times[number])}).get(0, [])
                 others = [(places[other], times[other]) for other in range(ON_A_DEVICE) if other != number]
                 joint = [
-                    others_at_step(before, after, each.ratio, others).joint
+                    others_at_step(places[number, each.index - 1], each.ratio, others).joint
                     for each in alarms
-                    for before, after in [places[number, each.index - 1 : each.index + 1]]
                 ]
                 reported += bool(joint)
                 told_apart += bool(joint) and all(joint)

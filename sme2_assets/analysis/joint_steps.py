@@ -34,19 +34,17 @@ class Others:
         return self.watched >= LEAST_WATCHED and self.slower >= MOST_OF_THEM * self.watched
 
 
-def others_at_step(
-    last_before: int, first_after: int, ratio: float, others: Iterable[tuple[np.ndarray, Floats]]
-) -> Others:
-    """The company of a step by `ratio` between two runs, each named by its place in the order of all runs.
+def others_at_step(last_before: int, ratio: float, others: Iterable[tuple[np.ndarray, Floats]]) -> Others:
+    """The company of a step by `ratio` after the run at this place in the order of all runs.
 
     Each of `others` is a series: the places of its runs, ascending, and their times, NaN where there is none.
-    What ran between the two runs may have been before the step or after it, and does not count.
+    Its next run may still have been before the step; medians do not mind one.
     """
     watched = slower = 0
     for places, times in others:
         timed = ~np.isnan(times)
         before = times[timed & (places <= last_before)][-NEAREST:]
-        after = times[timed & (places >= first_after)][:NEAREST]
+        after = times[timed & (places > last_before)][:NEAREST]
         if min(len(before), len(after)) < MIN_NIGHTS:
             continue
         watched += 1

@@ -296,7 +296,8 @@ JOINT_REGRESSION = Claim(
     "{share:.1%}. So did most series of other models there: look at the device, or at what they share",
     "SELECT count(*) = $series AND count(DISTINCT variant) = $models AND $models > 1 "
     "AND abs(median(ratio) - 1 - $share) < 1e-9 "
-    "AND bool_and(fidelity <> 'emulated' AND after_ns > before_ns) AND count(DISTINCT device) = 1 "
+    "AND bool_and(fidelity <> 'emulated' AND after_ns > before_ns) "
+    "AND count(DISTINCT coalesce(device, '')) = 1 "
     "FROM regressions WHERE list_contains($run_ids, run_id) AND NOT coalesce(acknowledged, false) "
     f"AND others_watched >= {LEAST_WATCHED} AND others_slower >= {MOST_OF_THEM} * others_watched",
 )

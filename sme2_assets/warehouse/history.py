@@ -116,8 +116,7 @@ def _others(series: dict[tuple, pd.DataFrame], key: tuple, change: ChangePoint) 
         and theirs["variant"] != facts["variant"]
         and all(theirs[name] == facts[name] for name in DEVICE)
     )
-    places = series[key]["place"]
-    return others_at_step(places[change.index - 1], places[change.index], change.ratio, others)
+    return others_at_step(series[key]["place"][change.index - 1], change.ratio, others)
 
 
 def no_slow_down_text(

@@ -25,7 +25,7 @@ def fleet(steps: list[float], models: int = MODELS) -> list[tuple[np.ndarray, np
 def company(series: list[tuple[np.ndarray, np.ndarray]], of: int = 0, ratio: float = 1.1) -> Others:
     places = series[of][0]
     others = [each for number, each in enumerate(series) if number != of]
-    return others_at_step(places[STEP_AT - 1], places[STEP_AT], ratio, others)
+    return others_at_step(places[STEP_AT - 1], ratio, others)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,9 @@ def test_whichever_model_is_asked_and_whichever_run_first_in_the_night_the_answe
     """The machine moves between two runs of a night: those before it are not yet slow."""
     series = fleet([1.1] * MODELS)
     assert company(series, of) == Others(MODELS - 1, MODELS - 1)
+    # Three nights after it is when a step can first be found: all the others have three by then, too.
+    first = [(places[: STEP_AT + 3], times[: STEP_AT + 3]) for places, times in series]
+    assert company(first, of) == Others(MODELS - 1, MODELS - 1)
     nights = np.arange(NIGHTS)
     # Off by a night or two, as a change point may be, the nearest runs still tell.
     shifted = [(places, np.where(nights < moved_at, 1.0, 1.1)) for places, _ in series]
@@ -56,7 +59,7 @@ def test_whichever_model_is_asked_and_whichever_run_first_in_the_night_the_answe
 
 def test_too_few_runs_and_missing_nights_do_not_count():
     series = fleet([1.1] * MODELS)
-    series[1] = (series[1][0][: STEP_AT + 2], series[1][1][: STEP_AT + 2])
+    series[1] = (series[1][0][: STEP_AT + 1], series[1][1][: STEP_AT + 1])
     series[2][1][STEP_AT:] = np.nan
     series[3][1][STEP_AT : STEP_AT + 3] = np.nan
     assert company(series) == Others(2, 2)
