@@ -15,10 +15,10 @@
     const still = box.firstElementChild;
     const stage = document.createElement("div");
     try {
-      box.append(stage);
+      // Outside the page, which would move under the reader's hand if both pictures stood in it.
       const { view } = await vegaEmbed(stage, { ...spec, width: box.clientWidth }, options);
       await fit(view, box);
-      still.remove();
+      still.replaceWith(stage);
       let width = box.clientWidth;
       new ResizeObserver(() => {
         if (box.clientWidth === width) return;
@@ -28,7 +28,6 @@
       box.dataset.drawn = "";
     } catch (error) {
       // What stood still is still there.
-      stage.remove();
       console.error(error);
     }
   };
