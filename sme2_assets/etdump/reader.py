@@ -7,6 +7,7 @@ ED00). A newer ExecuTorch may add fields at the end of a table: they are ignored
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -81,9 +82,14 @@ def read_etdump_in_parts(source: Path | bytes, most_events: int = PART_EVENTS) -
     """Like `read_etdump`, a few blocks at a time: a long trace never has to be in memory as a whole.
 
     Each part has whole blocks, numbered within the part, and more than `most_events` events only if a single
-    block has. The code of a name is the same in all parts.
+    block has. The code of a name is the same in all parts. The next one is decoded while this one is used.
     """
-    return _parts(source, most_events)
+    parts = _parts(source, most_events)
+    with ThreadPoolExecutor(1) as decoder:
+        coming = decoder.submit(next, parts, None)
+        while (events := coming.result()) is not None:
+            coming = decoder.submit(next, parts, None)
+            yield events
 
 
 def _parts(source: Path | bytes, most_events: int | None) -> Iterator[Events]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -24,9 +24,14 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def typed(columns: Sequence[Column]) -> str:
-    """Columns, each cast to its type."""
-    return ", ".join(f'"{column.name}"::{column.type} AS "{column.name}"' for column in columns)
+def typed(columns: Sequence[Column], as_they_are: Collection[str] = ()) -> str:
+    """Columns, each cast to its type, but those that are to stay as they are."""
+    return ", ".join(
+        f'"{column.name}"'
+        if column.name in as_they_are
+        else f'"{column.name}"::{column.type} AS "{column.name}"'
+        for column in columns
+    )
 
 
 def no_rows(table: Table) -> str:

@@ -266,7 +266,8 @@ class Warehouse:
             )
         with _scratch().cursor() as connection:
             connection.register("incoming", rows)
-            return self._staged(connection, table, f"FROM ({_with_constants(rows)})", part)
+            coded = _coded_texts(table, rows)
+            return self._staged(connection, table, "FROM incoming", part, as_they_are=coded)
 
     def _staged(
         self,
@@ -276,14 +277,15 @@ class Warehouse:
         part: str,
         stored: Sequence[Column] | None = None,
         row_group: int = ROW_GROUP,
+        as_they_are: Collection[str] = (),
     ) -> _Staged:
         """Writes rows of a query as a file that no commit names yet."""
-        columns = typed(stored or table.columns)
+        columns = stored or table.columns
         self.staging.mkdir(parents=True, exist_ok=True)
         path = self.staging / f"{uuid.uuid4().hex}.parquet"
         try:
             connection.execute(
-                f"COPY (SELECT {columns} {rows}) TO '{quoted(path)}' "
+                f"COPY (SELECT {typed(columns, as_they_are)} {rows}) TO '{quoted(path)}' "
                 f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {row_group})"
             )
             fsync(path)
@@ -293,7 +295,8 @@ class Warehouse:
             if isinstance(error, duckdb.Error):
                 raise WarehouseError(f"Rows for {table.name} could not be written: {error}") from error
             raise
-        return _Staged(path, TableFile(f"{part}/{sha256[:16]}.parquet", sha256, sha256_of_text(columns)[:8]))
+        layout = sha256_of_text(typed(columns))[:8]
+        return _Staged(path, TableFile(f"{part}/{sha256[:16]}.parquet", sha256, layout))
 
     def _placed(self, staged: _Staged) -> TableFile:
         target = self.tables / staged.file.path
@@ -520,19 +523,17 @@ class Warehouse:
         staged.replace(self.link)
 
 
-def _with_constants(rows: pd.DataFrame) -> str:
-    """SQL for the rows of `incoming`; text that is the same in all of them is not read row by row."""
+def _coded_texts(table: Table, rows: pd.DataFrame) -> list[str]:
+    """Columns of text that are codes already, which DuckDB writes as such: as text it looks up every row."""
     import pandas as pd
 
-    texts = {
-        name: rows[name].cat.categories[0]
-        for name in rows.columns
-        if isinstance(rows[name].dtype, pd.CategoricalDtype)
-        and len(rows[name].cat.categories) == 1
-        and not rows[name].hasnans
-    }
-    replaced = ", ".join(f'{literal(text)} AS "{name}"' for name, text in texts.items())
-    return f"SELECT * REPLACE ({replaced}) FROM incoming" if texts else "FROM incoming"
+    texts = [column.name for column in table.columns if column.type == "VARCHAR"]
+    dtypes = {name: rows[name].dtype for name in texts}
+    return [
+        name
+        for name, dtype in dtypes.items()
+        if isinstance(dtype, pd.CategoricalDtype) and len(dtype.categories)
+    ]
 
 
 def _question(sql: str, parameters: object) -> str | None:
