@@ -38,13 +38,18 @@ EMULATED = {"platform": "emulated", "fidelity": "emulated", "rounds": 1}
 
 
 def sentences(warehouse: Warehouse) -> list[Said]:
-    """All claims that explanations, reports, the terminal and the overview make about a warehouse."""
+    """All claims that explanations, reports, the terminal and the overview make about a warehouse.
+
+    Sessions of a series differ in their times alone, so only the newest of each are explained.
+    """
     out = Console(file=io.StringIO(), width=200)
     runs = warehouse.query(
-        "SELECT run_id, session_id, sme2, manifest FROM (SELECT *, seed IS NOT NULL AS manifest FROM runs)"
+        "SELECT run_id, session_id, sme2, seed IS NOT NULL AS manifest, "
+        "row_number() OVER (PARTITION BY variant, target ORDER BY started_at DESC, run_id) <= 3 AS is_newest "
+        "FROM runs"
     )
     with heard() as said:
-        for session_id, arms in runs.groupby("session_id"):
+        for session_id, arms in runs[runs["is_newest"]].groupby("session_id"):
             for sme2 in (None, *(arms["sme2"] if len(arms) > 1 else ())):
                 explanation = explain(warehouse, str(session_id), sme2)
                 answer = session_answer(warehouse, explanation)
