@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import CallToolResult
 
+from sme2_assets.mcp.server import _Progress
 from sme2_assets.store import CHECKOUT, Store
 from sme2_assets.targets.host import host_platform
 from sme2_assets.targets.qemu import Qemu
@@ -248,6 +250,28 @@ def test_nothing_but_the_protocol_goes_to_standard_output(root: Path):
     assert sorted(json.loads(line)["id"] for line in lines) == [1, 2, 3]
     assert "noise of a compiler" in errors
     assert "unfinished noise of Python" in errors
+
+
+def test_lines_from_threads_of_a_measurement_are_progress_and_no_cancellation():
+    """Emulated arms are measured side by side, in threads that the server did not start."""
+    reported: list[tuple[float, str]] = []
+
+    class Assistant:
+        async def report_progress(self, progress: float, total: float | None, message: str) -> None:
+            reported.append((progress, message))
+
+    def measure() -> None:
+        progress = _Progress(Assistant())  # type: ignore[arg-type]
+        progress("begun")
+        with ThreadPoolExecutor(1) as arms:
+            arms.submit(progress, "too few samples").result()
+        progress("done")
+
+    async def tool() -> None:
+        await anyio.to_thread.run_sync(measure)
+
+    anyio.run(tool)
+    assert reported == [(1, "begun"), (2, "too few samples"), (3, "done")]
 
 
 def test_a_cancelled_measurement_ends_and_leaves_nothing(tmp_path: Path, artifacts_dir: Path):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec
 
 import anyio
+import anyio.lowlevel
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.server.mcpserver.resources import FunctionResource, TextResource
@@ -252,22 +253,27 @@ def _schema() -> str:
 
 
 class _Progress:
-    """Reports each line of a measurement to the assistant, from the thread that it runs in.
+    """Reports each line of a measurement to the assistant. Made in the thread that the tool runs in.
 
-    Once the assistant has cancelled the call, the next line ends the measurement as Ctrl-C would.
+    Once the assistant has cancelled the call, the next line of that thread ends the measurement as Ctrl-C
+    would. Arms that are emulated side by side have threads of their own, which know nothing of the call.
     """
 
     def __init__(self, context: Context[Any, Any]) -> None:
         self._context = context
+        self._thread = threading.get_ident()
+        self._loop = anyio.from_thread.run_sync(anyio.lowlevel.current_token)
         self.lines: list[str] = []
 
     def __call__(self, message: str) -> None:
         self.lines.append(message)
-        try:
-            anyio.from_thread.check_cancelled()
-        except BaseException as cancelled:
-            raise KeyboardInterrupt from cancelled
-        anyio.from_thread.run(self._context.report_progress, len(self.lines), None, message)
+        if threading.get_ident() == self._thread:
+            try:
+                anyio.from_thread.check_cancelled()
+            except BaseException as cancelled:
+                raise KeyboardInterrupt from cancelled
+        report = partial(self._context.report_progress, len(self.lines), None, message)
+        anyio.from_thread.run(report, token=self._loop)
 
 
 def _answer(text: str, facts: dict[str, Any]) -> CallToolResult:
