@@ -48,7 +48,7 @@ class Guard:
                 "sme2 dev --allow-host NAME"
             )
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != hosts[0].lower():
+        if origin is not None and _host_of(origin) != hosts[0].lower():
             return 403, "A page of another site may not use this UI."
         is_graphql = scope["path"].rstrip("/").endswith("/graphql")
         shown = (
@@ -75,3 +75,11 @@ class Guard:
         except ValueError:
             return False
         return True
+
+
+def _host_of(origin: str) -> str | None:
+    """The host and port of a page's address; None if it is no address."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None

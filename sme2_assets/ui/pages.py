@@ -94,6 +94,9 @@ def _offered_here() -> str:
 
 def _file_in(folder: Path, name: str) -> Path | None:
     """A file to show below a folder, and nothing outside it that a name or a link leads to."""
+    # No file has such a name, and looking for one would be an error.
+    if "\0" in name:
+        return None
     path = (folder / name).resolve()
     inside = path.is_relative_to(folder.resolve())
     return path if inside and path.suffix in _SHOWN and path.is_file() else None

@@ -130,6 +130,7 @@ def test_programs_and_the_page_itself_are_served(served: Served):
         ({"Host": "[::1"}, 421),
         ({"Origin": f"http://{FOREIGN}"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
         ({"Origin": "http://127.0.0.1:1"}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Sec-Fetch-Site": "same-site"}, 403),
@@ -195,6 +196,8 @@ def test_reports_open_beside_the_ui_and_nothing_else_of_the_disk(served: Served,
         "/sme2/reports//etc/passwd",
         "/sme2/docs/..%2fpyproject.toml",
         "/sme2/docs/..%2fREADME.md",
+        "/sme2/reports/%00.html",
+        "/sme2/docs/%00.md",
     ):
         status, text = served.ask("GET", path)
         assert status == 404, path
