@@ -16,6 +16,17 @@ from sme2_assets.errors import Sme2Error
 
 # The share of faults that must be caught.
 LEAST = 0.95
+# What a score has, and as what.
+_SCORE = {
+    "variant": str,
+    "operators": int,
+    "faults": int,
+    "equivalent": int,
+    "caught": int,
+    "seen_in_outputs": int | None,
+    "missed": dict,
+    "missed_in": list,
+}
 
 
 @click.command()
@@ -38,7 +49,11 @@ def mutate(models: tuple[str, ...], outputs: bool, results: Path | None, as_json
     """
     from sme2_assets.models.registry import requested
 
-    done = {score["variant"]: score for score in _kept(results)}
+    done = {
+        score["variant"]: score
+        for score in _kept(results)
+        if not outputs or score["seen_in_outputs"] is not None
+    }
     asked = [found.key for model in models for found in requested(model)]
     for variant in asked:
         if variant not in done:
@@ -77,11 +92,18 @@ def _score(variant: str, outputs: bool) -> dict[str, Any]:
 
 
 def _kept(results: Path | None) -> list[dict[str, Any]]:
-    if results is None or not results.is_file():
+    if results is None:
         return []
+    # Before anything is tried, which takes minutes.
+    try:
+        results.open("a").close()
+    except OSError as error:
+        raise Sme2Error(
+            f"{results} cannot be written: {error.strerror}.", "Name a file in a folder that is there."
+        ) from error
     try:
         scores = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-        if all(isinstance(score["caught"], int) and score["variant"] for score in scores):
+        if all(isinstance(score[name], kind) for score in scores for name, kind in _SCORE.items()):
             return scores
     except (ValueError, KeyError, TypeError):
         pass

@@ -49,7 +49,13 @@ def test_bounds_that_let_everything_through_are_shown_to_catch_nothing(
     assert json.loads(done.stdout)[0]["caught"] == 0
 
 
-@pytest.mark.parametrize("text", ['{"variant": "toy_cnn-int8", "cau', "[1]", '{"variant": "toy_cnn-int8"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('{"variant": "toy_cnn-int8", "cau', "[1]", '{"variant": "toy_cnn-int8"}'),
+        '{"variant": "toy_cnn-int8", "caught": 5}',
+    ],
+)
 def test_a_file_of_results_that_was_cut_off_is_named(tmp_path: Path, text: str):
     results = tmp_path / "scores.jsonl"
     results.write_text(text)
@@ -57,6 +63,14 @@ def test_a_file_of_results_that_was_cut_off_is_named(tmp_path: Path, text: str):
     assert done.exit_code == 1
     assert "its last line was cut off" in done.stderr
     assert results.read_text() == text
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_tried(tmp_path: Path):
+    results = tmp_path / "missing" / "scores.jsonl"
+    done = CliRunner().invoke(main, ["mutate", "toy_cnn-int8", "--results", str(results)])
+    assert done.exit_code == 1
+    assert "cannot be written: No such file or directory." in done.stderr
+    assert "What to do: " in done.stderr
 
 
 def test_only_what_was_asked_for_is_shown_and_judged(tmp_path: Path):
