@@ -7,7 +7,6 @@ Dagster nor torch nor pandas. The functions behind it are those of the command l
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sme2_assets.errors import Sme2Error
-from sme2_assets.store import Store, default_data_root
+from sme2_assets.store import Store, default_data_root, environment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -252,12 +251,13 @@ class DataFolder:
         return frame
 
     def compare(self, model: str, platform: str | None = None, device: str | None = None) -> Comparison:
-        """The newest pair of a model on a platform: SME2 on against off."""
+        """The newest pair of a model on a platform: SME2 on against off, whatever ran alone since."""
         from sme2_assets.report.answer import word_and_reason
         from sme2_assets.warehouse.comparisons import compare_arms
-        from sme2_assets.warehouse.read import comparison_of_session
+        from sme2_assets.warehouse.read import comparison_of_session, newest_pair
 
         session = self._session(model, platform, device)
+        session["session_id"] = newest_pair(self.warehouse, session) or session["session_id"]
         rows = comparison_of_session(self.warehouse, session["session_id"])
         if rows.empty:
             rows = compare_arms(self.warehouse, session["session_id"])
@@ -372,15 +372,8 @@ class DataFolder:
     @contextmanager
     def chosen(self) -> Iterator[None]:
         """Names this data folder in the environment, where models are looked for, also by other processes."""
-        before = os.environ.get("SME2_DATA")
-        os.environ["SME2_DATA"] = str(self.store.root)
-        try:
+        with environment(SME2_DATA=str(self.store.root)):
             yield
-        finally:
-            if before is None:
-                del os.environ["SME2_DATA"]
-            else:
-                os.environ["SME2_DATA"] = before
 
 
 def _about(session: dict[str, Any]) -> dict[str, str]:

@@ -7,9 +7,9 @@ Dagster's run monitoring ends it, and is in nobody's way.
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,9 +23,10 @@ from sme2_assets.defs.partitions import MODEL_VARIANTS, SESSION_TAG, pair_key, r
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.leftovers import remove_leftovers
+from sme2_assets.models.registry import parse_variant
 from sme2_assets.profiling.arm_requests import ArmsRequest
 from sme2_assets.profiling.requests import LeftOut, ProfileRequest, causes_of
-from sme2_assets.store import Store, ready_dagster_home
+from sme2_assets.store import Store, environment, ready_dagster_home
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,16 @@ class Profiled:
         return [run_id for session in self.sessions for run_id in session.run_ids]
 
 
-def open_instance(store: Store) -> dg.DagsterInstance:
-    """The Dagster instance of the data folder; `$DAGSTER_HOME` wins if it is set."""
+@contextmanager
+def open_instance(store: Store) -> Iterator[dg.DagsterInstance]:
+    """The Dagster instance of the data folder; `$DAGSTER_HOME` wins if it is set.
+
+    It is set for processes of this block only: another data folder has an instance of its own.
+    """
     remove_leftovers(store)
-    os.environ["DAGSTER_HOME"] = str(ready_dagster_home(store))
-    return dg.DagsterInstance.get()
+    home = str(ready_dagster_home(store))
+    with environment(DAGSTER_HOME=home), dg.DagsterInstance.get() as instance:
+        yield instance
 
 
 def profile(
@@ -74,7 +80,6 @@ def profile(
     instead, which gives the noise of the device. `tags` mark the runs. `reached` is called with the share
     that is done.
     """
-    instance.add_dynamic_partitions(MODEL_VARIANTS, sorted({request.variant for request in requests}))
     parts = _Parts(len(requests), log, reached)
     jobs, measure = Jobs(lab, instance, parts.log, tags, parts.step), _measure_noise if aa else _measure
     sessions: list[Measured] = []
@@ -83,6 +88,7 @@ def profile(
         # Traces, timeline and samples; for a pair also the comparison and the report.
         parts.begin(index, steps=5 if len(request.states) == 2 else 3)
         try:
+            _add_partitions(instance, [request.variant])
             wishes = {**settings, "device": request.device} if request.device else settings
             lab.require(request.platform, request.states, wishes.get("device"))
             sessions += measure(jobs, request, wishes)
@@ -107,8 +113,7 @@ def compare_arms(
 
     `reached` is called with the share that is done.
     """
-    variants = sorted({arm.variant for arm in request.arms})
-    instance.add_dynamic_partitions(MODEL_VARIANTS, variants)
+    _add_partitions(instance, sorted({arm.variant for arm in request.arms}))
     config = {**settings, **asdict(request), "arms": [asdict(arm) for arm in request.arms]}
     config = {name: value for name, value in config.items() if value is not None}
     parts = _Parts(1, log, reached)
@@ -117,6 +122,13 @@ def compare_arms(
     result = jobs.run(arms_job.name, ops={"arms_comparison": {"config": config}})
     [facts] = _facts_of(result, "arms_comparison")
     return str(facts["session_id"])
+
+
+def _add_partitions(instance: dg.DagsterInstance, variants: Sequence[str]) -> None:
+    """Only of models that there are: a partition stays, whatever becomes of its run."""
+    for variant in variants:
+        parse_variant(variant)
+    instance.add_dynamic_partitions(MODEL_VARIANTS, variants)
 
 
 def _measure(jobs: Jobs, request: ProfileRequest, settings: dict[str, Any]) -> list[Measured]:

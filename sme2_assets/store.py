@@ -18,7 +18,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,6 +153,25 @@ def ready_dagster_home(store: Store) -> Path:
     if not (home / "dagster.yaml").exists():
         write_text_atomically(home / "dagster.yaml", DAGSTER_YAML.read_text())
     return home
+
+
+@contextmanager
+def environment(**variables: str | None) -> Iterator[None]:
+    """Variables of the environment while the block runs, None for none; afterwards they are as before."""
+    before = {name: os.environ.get(name) for name in variables}
+    _set_environment(variables)
+    try:
+        yield
+    finally:
+        _set_environment(before)
+
+
+def _set_environment(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 @contextmanager

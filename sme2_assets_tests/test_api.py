@@ -15,8 +15,10 @@ import pytest
 from nbclient import NotebookClient
 
 import sme2_assets as sme2
+from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.models.template import write_template
 from sme2_assets.store import CHECKOUT, Store
+from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.exchange.measured_pair import EMULATED, LINUX, make_pair
 
 TIMES = re.compile(r"_ns$|^speedup|^share$|^n$|_share$")
@@ -70,6 +72,18 @@ def test_a_comparison_is_what_the_warehouse_says(lab: sme2.DataFolder):
     assert f"{pair.speedup:.2f}x ({pair.interval[0]:.2f} to {pair.interval[1]:.2f}, n=" in repr(pair)
     with pytest.raises(FrozenInstanceError):
         pair.speedup = 2.0  # type: ignore[misc]
+
+
+def test_a_pair_is_compared_though_one_state_was_measured_alone_since(tmp_path: Path):
+    store = Store(tmp_path)
+    make_pair(store, LINUX)
+    warehouse = Warehouse(store.warehouse)
+    later = MadeRun(sme2="on", paired=False, session_id="20270101T000000-aaaaaa")
+    ingest(warehouse, later.write(store.runs))
+    warehouse.publish()
+    pair = sme2.open(tmp_path).compare("toy_cnn-fp32", "linux")
+    assert pair.session_id != later.session_id
+    assert {pair.off_run_id, pair.on_run_id} == {MadeRun(sme2=state).run_id for state in ("off", "on")}
 
 
 def test_nothing_of_an_emulated_pair_is_a_time(lab: sme2.DataFolder):

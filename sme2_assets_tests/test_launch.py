@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from sme2_assets.defs.failures import failure_of
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.profiling.requests import ProfileRequest, requests_for, requests_for_this_machine
+from sme2_assets.store import Store
 from sme2_assets.targets import host
 from sme2_assets.targets.base import Availability
 
@@ -221,3 +223,21 @@ def test_a_run_that_a_check_stops_fails_with_what_the_check_found():
     ).resolve_implicit_global_asset_job_def()
     result = done.execute_in_process(raise_on_error=False)
     assert failure_of(result.all_events, result.run_id).what == "The check right of made failed: 9.0 dB"
+
+
+def test_each_data_folder_has_an_instance_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    homes = []
+    for name in ("one", "two"):
+        with launch.open_instance(Store(tmp_path / name)) as instance:
+            homes.append(Path(instance.root_directory))
+    assert homes == [tmp_path / name / "dagster_home" for name in ("one", "two")]
+    assert "DAGSTER_HOME" not in os.environ
+
+
+def test_no_partition_is_made_for_a_name_that_is_no_model(tmp_path: Path, emulation: None):
+    requests = [ProfileRequest(name, "emulated", BOTH) for name in ("../../evil-fp32", "nope-fp32")]
+    with launch.open_instance(Store(tmp_path)) as instance:
+        with pytest.raises(Sme2Error, match="evil"):
+            launch.profile(Lab(data_root=str(tmp_path)), instance, requests, {}, print)
+        assert instance.get_dynamic_partitions("model_variants") == []

@@ -7,7 +7,6 @@ artifacts that are named by content (runner, model, tools) are shared with the r
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from sme2_assets.diagnostics.steps import CheckStep, Checkup
 from sme2_assets.errors import Sme2Error
-from sme2_assets.store import Store
+from sme2_assets.store import Store, environment
 from sme2_assets.targets.host import is_arm64
 
 VARIANT = "toy_cnn-fp32"
@@ -133,14 +132,5 @@ def _own_data_folder(store: Store, keep: Path | None) -> Iterator[Store]:
             if theirs.resolve() != ours.resolve() and not ours.exists():
                 theirs.mkdir(parents=True, exist_ok=True)
                 ours.symlink_to(theirs.resolve())
-        before = {name: os.environ.get(name) for name in ("SME2_DATA", "DAGSTER_HOME")}
-        os.environ["SME2_DATA"] = str(own.root)
-        os.environ.pop("DAGSTER_HOME", None)
-        try:
+        with environment(SME2_DATA=str(own.root), DAGSTER_HOME=None):
             yield own
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value

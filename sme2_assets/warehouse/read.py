@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -73,6 +73,18 @@ def measured_sessions(
             f"There is no run of {model}{where} in the warehouse yet.", f"Run `sme2 profile {model}` first."
         )
     return found
+
+
+def newest_pair(warehouse: Warehouse, run: Mapping[str, Any]) -> str | None:
+    """The newest session of this run's series that measured both states; None if there is none."""
+    same = " AND ".join(f"{name} IS NOT DISTINCT FROM ${name}" for name in SERIES)
+    found = warehouse.query(
+        "SELECT session_id FROM (SELECT * REPLACE (coalesce(method, 'forward') AS method) FROM runs) "
+        f"WHERE experiment = 'sme2' AND paired AND {same} "
+        "ORDER BY coalesce(sequence, 0) DESC, started_at DESC LIMIT 1",
+        {name: run[name] for name in SERIES},
+    )
+    return None if found.empty else str(found["session_id"].iloc[0])
 
 
 def rows_of_view(warehouse: Warehouse, view: str, run_id: str) -> pd.DataFrame:
