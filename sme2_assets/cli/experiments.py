@@ -16,6 +16,7 @@ import click
 from rich.table import Table
 
 from sme2_assets.cli.support import (
+    AtLeast,
     json_option,
     out,
     print_json,
@@ -163,7 +164,7 @@ def templates_command(name: str | None, as_json: bool) -> None:
 @click.option("--sme2", type=click.Choice(["both", "on", "off"]), help="States of SME2 [both].")
 @click.option("--threads", type=click.IntRange(1), multiple=True, help="Threads of the runner [1].")
 @click.option("--rounds", type=click.IntRange(1), help="Exactly this many rounds.")
-@click.option("--budget", type=click.FloatRange(0), help="Seconds after which no round is added.")
+@click.option("--budget", type=AtLeast(0), help="Seconds after which no round is added.")
 @click.option("--iterations", type=click.IntRange(1), help="Timed inferences per process.")
 @click.option("--warmup", type=click.IntRange(0), help="Exactly this many warm-ups.")
 @click.option("--device", help="A device: ssh://user@host, a serial, a name or label:LABEL, or any.")

@@ -13,7 +13,16 @@ from typing import Any
 
 import click
 
-from sme2_assets.cli.support import json_option, print_json, progress_log, say, variants_of, verbose_option
+from sme2_assets.cli.support import (
+    AtLeast,
+    json_option,
+    print_json,
+    progress_log,
+    say,
+    tell,
+    variants_of,
+    verbose_option,
+)
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
 
@@ -37,7 +46,7 @@ times_option = click.option(
 
 def _tolerance(name: str, default: float, what: str) -> Callable[[Any], Any]:
     return click.option(
-        name, type=click.FloatRange(0), default=default, show_default=True, help=f"{what}, as a fraction."
+        name, type=AtLeast(0), default=default, show_default=True, help=f"{what}, as a fraction."
     )
 
 
@@ -73,9 +82,15 @@ def record(
     places = [trials.Timed(platform, device, threads)] if platform else []
     wanted = {variant: places for model in models for variant in variants_of(model)}
     with progress_log() as log:
-        facts = trials.record(store, path, wanted, log, log.reached)
-    for variant, each in facts.items():
+        recorded = trials.record(store, path, wanted, log, log.reached)
+    for variant, each in recorded.facts.items():
         say(f"{variant}: {each.units()} matrix operators on the SME unit; MACs: {each.macs_text()}.")
+    if recorded.without_times:
+        tell(
+            f"The times of {', '.join(recorded.without_times)} are no longer in {path}: "
+            "record them again with --times.",
+            "yellow",
+        )
     say(f"Recorded in {path}. Commit it; `sme2 gate check` compares with it.")
 
 

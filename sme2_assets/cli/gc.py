@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from sme2_assets.cli.support import json_option, print_json, progress_log, reads_store, say, tell
+from sme2_assets.cli.support import AtLeast, json_option, print_json, progress_log, reads_store, say, tell
 from sme2_assets.store import Store
 
 # As in retention.py, which is slow to import; a test checks that they agree.
@@ -42,7 +42,7 @@ class _Size(click.ParamType[int]):
 @click.option(
     "--older-than",
     "days",
-    type=click.FloatRange(0),
+    type=AtLeast(0),
     default=30,
     show_default=True,
     help="Only what has not changed for this many days.",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sme2_assets.cli.support import (
+    AtLeast,
     given_options,
     json_option,
     out,
@@ -57,7 +58,7 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--budget",
             "budget_s",
-            type=click.FloatRange(0),
+            type=AtLeast(0),
             help="Seconds after which no round is added [120].",
         ),
         click.option(

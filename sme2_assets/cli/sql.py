@@ -18,7 +18,7 @@ import click
 
 from sme2_assets.cli.sql_rows import show_answer
 from sme2_assets.cli.sql_shell import run_shell
-from sme2_assets.cli.support import json_option, progress, reads_store, tell
+from sme2_assets.cli.support import AtLeast, json_option, progress, reads_store, tell
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store, write_text_atomically
 
@@ -57,7 +57,7 @@ ROWS_SHOWN = 1000
     help=f"How many rows a table shows (default: {ROWS_SHOWN}). Other formats have all rows.",
 )
 @click.option("--records", is_flag=True, help="Show each row as a record, with one line per column.")
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds.")
+@click.option("--timeout", type=AtLeast(min=0.1), default=60.0, show_default=True, help="Seconds.")
 @click.option("--memory", default="2GB", show_default=True, help="Memory a query may use, e.g. 500MB.")
 @json_option
 @reads_store

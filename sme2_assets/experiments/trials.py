@@ -5,8 +5,11 @@ Belongs here: which runs are made, and how they are judged. Dagster is imported 
 
 from __future__ import annotations
 
+import fcntl
 import itertools
+import os
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,9 +19,10 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.gate.advice import Candidate, Change, is_gain
 from sme2_assets.gate.baseline import Baseline, ModelFacts
 from sme2_assets.gate.changes import MOST_COMBINED, first_changes, try_changes
-from sme2_assets.gate.judge import Finding, Tolerances, judge
-from sme2_assets.gate.summary import MARK, has_losses, summary
+from sme2_assets.gate.judge import Finding, Tolerances, judge, updated
+from sme2_assets.gate.summary import MARK, has_losses, record_command, summary
 from sme2_assets.gate.take import Taken, taken_of, times_of
+from sme2_assets.models.given import variants_of
 from sme2_assets.models.registry import Variant, parse_variant
 from sme2_assets.models.rewrites import NOTHING
 from sme2_assets.report.advice import Tried, tried_of
@@ -95,6 +99,7 @@ class Checked:
     found: dict[str, list[Finding]]
     before: dict[str, ModelFacts]
     after: dict[str, ModelFacts]
+    path: Path
 
     @property
     def lost(self) -> bool:
@@ -103,7 +108,7 @@ class Checked:
     @property
     def markdown(self) -> str:
         """With the mark that identifies the comment of an earlier run."""
-        return summary(self.found, self.before, self.after)
+        return summary(self.found, self.before, self.after, self.path)
 
     @property
     def text(self) -> str:
@@ -132,39 +137,40 @@ def check(
             "Install that version, or compare anyway with --other-version.",
         )
     if update:
-        _require_one_version(baseline, before, path)
+        _require_one_version(path, before)
     # Both states of a device are one session.
     places = {
         name: {Timed(it.platform, it.asked or None, it.threads): None for it in facts.times if times}
         for name, facts in before.items()
     }
     taken = measure(store, {name: list(each) for name, each in places.items()}, log, reached)
-    found = {
-        name: judge(before[name], it.facts, tolerances or Tolerances(), it.because)
-        for name, it in taken.items()
-    }
+    tolerances = tolerances or Tolerances()
+    found = {name: judge(before[name], it.facts, tolerances, it.because) for name, it in taken.items()}
     after = {name: it.facts for name, it in taken.items()}
-    done = Checked(found, before, after)
+    done = Checked(found, before, after, path)
     if update and not done.lost:
-        if not times:
-            after = {name: it.model_copy(update={"times": before[name].times}) for name, it in after.items()}
-        _write(path, {**baseline.models, **after})
+        _write(path, {name: updated(before[name], it, tolerances) for name, it in after.items()})
         log(f"Recorded in {path}.")
     return done
 
 
+class Recorded(NamedTuple):
+    """What is in the baseline now, and the variants that had times in it before and have none now."""
+
+    facts: dict[str, ModelFacts]
+    without_times: list[str]
+
+
 def record(
     store: Store, path: Path, wanted: dict[str, list[Timed]], log: Log, reached: Reached = _nobody
-) -> dict[str, ModelFacts]:
+) -> Recorded:
     """Measures variants and writes them to the baseline; the others in it stay as they are."""
-    kept = {}
-    if path.exists():
-        old = Baseline.read(path)
-        _require_one_version(old, wanted, path)
-        kept = {name: it for name, it in old.models.items() if name not in wanted}
+    old = Baseline.read(path).models if path.exists() else {}
+    _require_one_version(path, wanted)
     facts = {variant: each.facts for variant, each in measure(store, wanted, log, reached).items()}
-    _write(path, {**kept, **facts})
-    return facts
+    _write(path, facts)
+    timed = {variant for variant in facts if variant in old and old[variant].times}
+    return Recorded(facts, sorted(variant for variant in timed if not facts[variant].times))
 
 
 def advise(
@@ -249,28 +255,40 @@ def _keep(store: Store, variant: Variant, problems: dict[str, str], log: Log) ->
 
 def _chosen(baseline: Baseline, models: Collection[str], path: Path) -> dict[str, ModelFacts]:
     """The part of the baseline that is meant: a variant, or all precisions of a model that are in it."""
+    if not baseline.models:
+        raise Sme2Error(f"{path} has no model in it.", "Record one first: `sme2 gate record MODEL`.")
     if not models:
         return baseline.models
     chosen = {}
     for model in models:
-        found = {name: it for name, it in baseline.models.items() if model in (name, name.rpartition("-")[0])}
+        found = {name: baseline.models[name] for name in _meant(baseline, model)}
         if not found:
             raise Sme2Error(
-                f"{path} does not contain {model!r}; it has {', '.join(baseline.models) or 'no model'}.",
-                f"Record it first: `sme2 gate record {model}`.",
+                f"{path} does not contain {model!r}; it has {', '.join(baseline.models)}.",
+                f"Record it first: `{record_command(path, [model])}`.",
             )
         chosen.update(found)
     return chosen
 
 
-def _require_one_version(baseline: Baseline, measured: Collection[str], path: Path) -> None:
+def _meant(baseline: Baseline, model: str) -> list[str]:
+    """The names in the baseline that `record` gave this model."""
+    if named := [name for name in baseline.models if model in (name, name.rpartition("-")[0])]:
+        return named
+    with suppress(Sme2Error):
+        return [name for name in variants_of(model) if name in baseline.models]
+    return []
+
+
+def _require_one_version(path: Path, measured: Collection[str]) -> None:
     """What is written is from this version, so nothing from another may stay in the file."""
-    staying = sorted(set(baseline.models).difference(measured))
-    if staying and baseline.executorch != executorch_version():
+    baseline = Baseline.read(path) if path.exists() else None
+    staying = sorted(set(baseline.models).difference(measured)) if baseline else []
+    if baseline and staying and baseline.executorch != executorch_version():
         raise Sme2Error(
             f"{path} is from ExecuTorch {baseline.executorch}, this is {executorch_version()}: one file "
             "is for one version.",
-            f"Record all of it again: `sme2 gate record {' '.join(sorted({*staying, *measured}))}`.",
+            f"Record all of it again: `{record_command(path, sorted({*staying, *measured}))}`.",
         )
 
 
@@ -278,5 +296,19 @@ def executorch_version() -> str:
     return version("executorch")
 
 
-def _write(path: Path, models: dict[str, ModelFacts]) -> None:
-    Baseline(executorch=executorch_version(), models=dict(sorted(models.items()))).write(path)
+def _write(path: Path, measured: dict[str, ModelFacts]) -> None:
+    """Puts what was measured in the place of what the baseline says of it now.
+
+    Others may have written to it while this was measured, so it is read again, and no one else writes then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A lock on the folder leaves no file in a user's repository.
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        _require_one_version(path, measured)
+        kept = Baseline.read(path).models if path.exists() else {}
+        models = dict(sorted({**kept, **measured}.items()))
+        Baseline(executorch=executorch_version(), models=models).write(path)
+    finally:
+        os.close(folder)

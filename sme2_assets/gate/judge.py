@@ -65,6 +65,35 @@ def judge(
     return sorted(findings, key=lambda finding: order.index(finding.kind))
 
 
+def updated(before: ModelFacts, after: ModelFacts, tolerances: Tolerances) -> ModelFacts:
+    """What to record where nothing was lost: what was gained, and otherwise the stricter of the two.
+
+    So small steps, each within its tolerance, cannot add up to a loss that the gate never sees.
+    """
+    old_of = {id(new): old for old, new in match(before.operators, after.operators).pairs}
+    kept: dict[str, object] = {
+        "program_bytes": min(before.program_bytes, after.program_bytes),
+        "operators": [_as_known(each, old_of.get(id(each))) for each in after.operators],
+        "times": [_faster(each, after.times, tolerances.time) for each in before.times],
+    }
+    if _same_inputs(before.inputs, after.inputs):
+        kept |= {"inputs": before.inputs, "outputs": before.outputs}
+    return after.model_copy(update=kept)
+
+
+def _as_known(now: Operator, before: Operator | None) -> Operator:
+    """With the same kernel, what was known of its unit still is: there were too few samples this time."""
+    if before is None or now.unit != "unknown" or now.kernel != before.kernel:
+        return now
+    return now.model_copy(update={"unit": before.unit})
+
+
+def _faster(before: Times, measured: Sequence[Times], tolerance: float) -> Times:
+    """The new times if they are a gain, else those of the baseline."""
+    gained = any(finding.kind == "gain" for finding in _times(before, measured, tolerance))
+    return next(each for each in measured if _series(each) == _series(before)) if gained else before
+
+
 def match(before: Sequence[Operator], after: Sequence[Operator]) -> Matched:
     """By module, line and shape, or by fewer of these where a change touched one. Ties pair in order."""
     keys: tuple[Callable[[Operator], Hashable | None], ...] = (

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from sme2_assets.gate.baseline import ModelFacts
+from sme2_assets.gate.baseline import BASELINE_FILE, ModelFacts, Times
 from sme2_assets.gate.judge import Finding
 
 # This line identifies the comment of an earlier run, to replace it.
@@ -16,8 +18,9 @@ def summary(
     findings: Mapping[str, Sequence[Finding]],
     before: Mapping[str, ModelFacts],
     after: Mapping[str, ModelFacts],
+    path: Path = Path(BASELINE_FILE),
 ) -> str:
-    """`findings` of each variant, losses first, as `judge` gives them."""
+    """`findings` of each variant, losses first, as `judge` gives them; `path` is the baseline."""
     losing = [variant for variant, found in findings.items() if has_losses(found)]
     verdict = f"lost something in {', '.join(losing)}" if losing else "nothing was lost"
     lines = [MARK, f"## SME2 gate: {verdict}", "", *_overview(findings, before, after)]
@@ -25,8 +28,22 @@ def summary(
         lines += _table(variant, found)
     lines += ["", "Kernels and outputs come from an emulated SME2 unit, whose times are unknown."]
     if losing:
-        lines.append(f"If this is intended, record it: `sme2 gate record {' '.join(losing)}`.")
+        command = record_command(path, losing, [times for name in losing for times in before[name].times])
+        lines.append(f"If this is intended, record it: `{command}`.")
     return "\n".join(lines) + "\n"
+
+
+def record_command(path: Path, variants: Sequence[str], times: Sequence[Times] = ()) -> str:
+    """What records these variants in this baseline, and their times again if all are from one place."""
+    words = ["sme2", "gate", "record", *variants]
+    if path != Path(BASELINE_FILE):
+        words += ["--baseline", str(path)]
+    places = {(each.platform, each.asked, each.threads) for each in times}
+    if len(places) == 1:
+        [(platform, device, threads)] = places
+        words += ["--times", platform, *(["--device", device] if device else [])]
+        words += ["--threads", str(threads)] if threads != 1 else []
+    return shlex.join(words)
 
 
 def has_losses(findings: Sequence[Finding]) -> bool:

@@ -8,8 +8,9 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -17,9 +18,11 @@ from click.testing import CliRunner, Result
 from sme2_assets.analysis.claims import heard
 from sme2_assets.analysis.statistics import MIN_ROUNDS
 from sme2_assets.cli import main
-from sme2_assets.gate.baseline import BASELINE_FILE, Baseline
+from sme2_assets.experiments import trials
+from sme2_assets.gate.baseline import BASELINE_FILE, Baseline, ModelFacts, Times
 from sme2_assets.gate.judge import Tolerances, judge
 from sme2_assets.gate.summary import MARK
+from sme2_assets.gate.take import Taken
 from sme2_assets.report import claims
 from sme2_assets.report.advice import advice_section
 from sme2_assets.store import CHECKOUT, Store
@@ -129,7 +132,8 @@ def test_what_was_gained_is_recorded_when_somebody_says_so(repository: Path):
     recorded = Baseline.read(path).models["net-fp16"]
     done = gate(repository, "record", "net-fp16", "--times", host_platform())
     assert done.exit_code == 0, done.output
-    times = Baseline.read(path).models["net-fp16"].times
+    smaller = Baseline.read(path).models["net-fp16"]
+    times = smaller.times
     assert {(each.platform, each.asked, len(each.rounds_ns) >= MIN_ROUNDS) for each in times} == {
         (host_platform(), "", True)
     }
@@ -143,7 +147,9 @@ def test_what_was_gained_is_recorded_when_somebody_says_so(repository: Path):
     assert found == {("gain", "body"), ("note", "inputs")} | untimed
     again = Baseline.read(path).models["net-fp16"]
     # Nothing but samples differs between two measurements of a program, and no sample is in the baseline.
-    assert again == recorded.model_copy(update={"times": times})
+    # That it may grow is no gain, so the size stays.
+    assert smaller.program_bytes < recorded.program_bytes
+    assert again == recorded.model_copy(update={"times": times, "program_bytes": smaller.program_bytes})
 
 
 SMALL = """
@@ -248,6 +254,75 @@ def test_a_model_that_was_never_recorded_is_refused(repository: Path):
     done = gate(repository, "check", "toy_cnn-fp16")
     assert done.exit_code == 1
     assert "does not contain 'toy_cnn-fp16'; it has net-fp16." in done.stderr
+
+
+def _made(path: Path, **models: str) -> None:
+    """A baseline whose models have nothing but a size."""
+    facts = {name: _facts() for name in models.values()}
+    Baseline(executorch=trials.executorch_version(), models=facts).write(path)
+
+
+def _facts(**given: Any) -> ModelFacts:
+    known = {"program_bytes": 1, "delegate_calls": 0, "steps": 1, "sqnr_db": None, "least_db": 30.0}
+    lists: dict[str, list[Any]] = {name: [] for name in ("inputs", "outputs", "operators", "outside")}
+    return ModelFacts(**{**known, **lists, **given})
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """Called while something is measured, which takes no time here."""
+    meanwhile: list[Callable[[], None]] = []
+
+    def measure(store: Store, wanted: dict[str, Any], log: Any, reached: Any) -> dict[str, Taken]:
+        for each in meanwhile:
+            each()
+        return {name: Taken(_facts(), {}) for name in wanted}
+
+    monkeypatch.setattr(trials, "measure", measure)
+    return meanwhile
+
+
+def test_what_others_record_while_this_is_measured_stays(tmp_path: Path, measured: list[Callable[[], None]]):
+    path = tmp_path / BASELINE_FILE
+    measured.append(lambda: _made(path, theirs="theirs-fp32"))
+    assert gate(tmp_path, "record", "toy_cnn-fp16").exit_code == 0
+    assert set(Baseline.read(path).models) == {"theirs-fp32", "toy_cnn-fp16"}
+    measured.append(lambda: _made(path, theirs="theirs-fp32", more="more-fp32", ours="toy_cnn-fp16"))
+    assert gate(tmp_path, "check", "--update", "toy_cnn-fp16").exit_code == 0
+    assert set(Baseline.read(path).models) == {"theirs-fp32", "more-fp32", "toy_cnn-fp16"}
+
+
+def test_a_model_is_checked_by_the_name_that_it_was_recorded_by(tmp_path: Path, measured: list[Any]):
+    for model in ("executorch:deep_autoencoder-fp32", "toy_cnn@rewrite=delegated"):
+        assert gate(tmp_path, "record", model).exit_code == 0
+        done = gate(tmp_path, "check", model)
+        assert done.exit_code == 0, done.output
+        assert "nothing was lost" in done.stdout
+
+
+def test_times_that_are_recorded_no_longer_are_told(tmp_path: Path, measured: list[Any]):
+    times = Times(
+        **{"platform": "linux", "asked": "", "device": "d", "fidelity": "hardware", "sme2": "on"},  # type: ignore[arg-type]
+        threads=1,
+        cpus="",
+        rounds_ns=[1.0],
+    )
+    models = {"toy_cnn-fp16": _facts(times=[times])}
+    Baseline(executorch=trials.executorch_version(), models=models).write(tmp_path / BASELINE_FILE)
+    done = gate(tmp_path, "record", "toy_cnn-fp16")
+    assert done.exit_code == 0
+    assert "The times of toy_cnn-fp16 are no longer in" in done.stderr
+    assert "no longer" not in gate(tmp_path, "record", "toy_cnn-fp16").stderr
+
+
+def test_a_check_of_nothing_or_by_no_number_is_refused(tmp_path: Path):
+    _made(tmp_path / BASELINE_FILE)
+    done = gate(tmp_path, "check")
+    assert done.exit_code == 1
+    assert "has no model in it" in done.stderr
+    done = gate(tmp_path, "check", "--size", "nan")
+    assert done.exit_code == 2
+    assert "is not a number" in done.stderr
 
 
 def test_the_documented_commands_work_in_their_order(artifacts_dir: Path, tmp_path: Path, emulator: Qemu):

@@ -15,7 +15,7 @@ from sme2_assets.analysis.statistics import MIN_ROUNDS, unpaired_ratio
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.numerics import sqnr_db
 from sme2_assets.gate.baseline import Baseline, ModelFacts, Operator, Outside, Times
-from sme2_assets.gate.judge import Finding, Tolerances, judge, match
+from sme2_assets.gate.judge import Finding, Tolerances, judge, match, updated
 from sme2_assets.gate.sketches import distance_db, sketch_of
 from sme2_assets.gate.summary import MARK, summary
 
@@ -274,6 +274,43 @@ def test_a_baseline_is_read_as_it_was_written_and_has_a_line_for_an_operator(tmp
         Baseline.read(path)
 
 
+def test_small_steps_that_are_recorded_one_by_one_do_not_add_up_to_a_loss():
+    """Each is within its tolerance, and is recorded; together they are what the gate is there to find."""
+    values = np.random.default_rng(1).normal(size=(1, 100))
+
+    def timed(ns: float) -> list[Times]:
+        facts = {"platform": "linux", "asked": "", "device": "d", "fidelity": "hardware", "sme2": "on"}
+        rounds = [ns * (1 + 0.001 * number) for number in range(MIN_ROUNDS + 4)]
+        return [Times(**facts, threads=1, cpus="", rounds_ns=rounds)]  # type: ignore[arg-type]
+
+    kept = first = facts(operator(0), times=timed(1000))
+    found: set[str] = set()
+    for step in range(1, 30):
+        now = facts(
+            operator(0, unit="unknown"),
+            program_bytes=int(100_000 * 1.008**step),
+            outputs=[sketch_of(values * (2 + 0.02 * step))],
+            times=timed(1000 * 1.07**step),
+        )
+        lost = losses(kept, now)
+        found |= {finding.where for finding in lost}
+        if not lost:
+            kept = updated(kept, now, AS_IT_IS)
+    assert found == {"the program", "output 0", "d, SME2 on"}
+    assert kept == first
+    assert [finding.where for finding in losses(kept, facts(operator(0, unit="off")))] == [
+        *("layer.0 (model.py:10)", "the model")
+    ]
+
+
+def test_what_was_gained_is_recorded():
+    before = facts(operator(0, unit="off"), operator(1, unit="unknown"), program_bytes=200_000)
+    after = facts(operator(0), operator(1), operator(2), program_bytes=100_000)
+    assert updated(before, after, AS_IT_IS) == after
+    other_inputs = facts(operator(0), inputs=[sketch_of(np.ones((1, 100)))], outputs=[sketch_of(np.ones(3))])
+    assert updated(before, other_inputs, AS_IT_IS) == other_inputs
+
+
 def test_the_summary_says_what_was_lost_and_obeys_no_name():
     hostile = operator(0, module="a|b <script> `x`\n# y", unit="off")
     before, after = facts(operator(0, module=hostile.module)), facts(hostile)
@@ -285,3 +322,22 @@ def test_the_summary_says_what_was_lost_and_obeys_no_name():
     calm = summary({"net-fp16": []}, {"net-fp16": before}, {"net-fp16": before})
     assert "nothing was lost" in calm
     assert "gate record" not in calm
+
+
+def test_what_records_a_loss_names_the_file_and_the_place_of_the_times():
+    times = Times(
+        platform="android",
+        asked="label:big cores",
+        device="d",
+        fidelity="hardware",
+        sme2="on",
+        threads=2,
+        cpus="",
+        rounds_ns=[1.0],
+    )
+    before, after = facts(operator(0), times=[times]), facts(operator(0, unit="off"))
+    found, of = {"net-fp16": judge(before, after, AS_IT_IS)}, ({"net-fp16": before}, {"net-fp16": after})
+    told = summary(found, *of, Path("ci/base.json"))
+    place = "--times android --device 'label:big cores' --threads 2"
+    assert f"`sme2 gate record net-fp16 --baseline ci/base.json {place}`" in told
+    assert f"`sme2 gate record net-fp16 {place}`" in summary(found, *of)
