@@ -39,7 +39,7 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
     from sme2_assets.report.tables import history_table, regression_table
     from sme2_assets.report.terminal import print_table
     from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.history import find_regressions, no_slow_down_text
+    from sme2_assets.warehouse.history import SERIES, find_regressions, no_slow_down_text
     from sme2_assets.warehouse.variants import measured_variants
 
     warehouse = Warehouse(store.warehouse)
@@ -47,7 +47,7 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
     rows = warehouse.query(
         "SELECT * FROM history WHERE category = 'latency' AND list_contains($variants, variant) "
         "AND coalesce(platform = $platform, true) "
-        "ORDER BY variant, platform, device, arch, threads, cpus, power_mode, sme2, sequence, started_at",
+        f"ORDER BY {', '.join(SERIES)}, sequence, started_at",
         {"variants": variants, "platform": platform_name},
     )
     if rows.empty:
