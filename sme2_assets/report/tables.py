@@ -152,9 +152,11 @@ def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
     """Rows of `comparisons` of one session at a level: model, category or operator."""
     selected = comparison[comparison["level"] == level]
     rows = (_meaningful(selected) if level == "category" else selected).to_dict("records")
+    off, on = arm_headings(rows)
+    units, operators = (f"SME unit {off}", f"SME unit {on}"), f"operators {on}"
     what: dict[str, Callable[[Record], Any]] = {
-        "model": {"model": lambda row: row["variant"], "operators": lambda row: row["operators"]},
-        "category": {"category": lambda row: row["category"], "operators": lambda row: row["operators"]},
+        "model": {"model": lambda row: row["variant"], operators: lambda row: row["operators"]},
+        "category": {"category": lambda row: row["category"], operators: lambda row: row["operators"]},
         # The place tells operators of the same name apart.
         "operator": {
             "delegate": lambda row: row["delegate"],
@@ -162,9 +164,8 @@ def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
             "operator (off -> on)": names_in_both,
         },
     }[level]
-    off, on = arm_headings(rows)
     table = TextTable.of(
-        [*what, f"SME unit {off}", f"SME unit {on}", f"{off} ms", f"{on} ms", "speedup", "verdict"],
+        [*what, *units, f"{off} ms", f"{on} ms", "speedup", "verdict"],
         [
             [
                 *(value(row) for value in what.values()),
@@ -178,6 +179,7 @@ def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
             for row in rows
         ],
     )
+    table = of_sme2(table, comparison, *units)
     return real_times(table, comparison, f"{off} ms", f"{on} ms", "speedup", "verdict")
 
 
