@@ -379,15 +379,16 @@ def test_failed_checks_are_told_once_and_warnings_are_not(bench: Workbench, webh
 
 REGRESSIONS = """
 SELECT 'toy_cnn-fp32' AS variant, 'linux' AS platform, 'a-cpu' AS device, 'aarch64' AS arch,
-       'hardware' AS fidelity, 1 AS threads, 'off' AS sme2, 'CONV' AS category,
+       'hardware' AS fidelity, 1 AS threads, '' AS cpus, '' AS power_mode, 'forward' AS method,
+       'off' AS sme2, 'CONV' AS category,
        TIMESTAMPTZ '2026-01-02 12:00:00+00' AS night, 1e6 AS before_ns, 1.1e6 AS after_ns, 1.1 AS ratio,
        CAST(NULL AS DOUBLE) AS p_value, 2 AS others_watched, 1 AS others_slower, false AS acknowledged,
        'a' AS run_id
 UNION ALL
-SELECT 'toy_cnn-int8', 'linux', 'a-cpu', 'aarch64', 'hardware', 1, 'off', 'CONV',
+SELECT 'toy_cnn-int8', 'linux', 'a-cpu', 'aarch64', 'hardware', 1, '', '', 'forward', 'off', 'CONV',
        TIMESTAMPTZ '2026-01-02 12:00:00+00', 1e6, 2e6, 2.0, 0.01, 2, 1, true, 'b'
 UNION ALL
-SELECT 'model_' || number, 'linux', 'slow-cpu', 'aarch64', 'hardware', 1, 'off', category,
+SELECT 'model_' || number, 'linux', 'slow-cpu', 'aarch64', 'hardware', 1, '', '', 'forward', 'off', category,
        TIMESTAMPTZ '2026-01-02 12:00:00+00', 1e6, 1.2e6, 1.2, 0.01, 4, 3, false, 'of_model_' || number
 FROM range(4) AS models(number), unnest(['latency', 'CONV']) AS categories(category)
 """

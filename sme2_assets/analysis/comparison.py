@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sme2_assets.analysis.categories import Category
 from sme2_assets.analysis.confidence import Conditions, confidence
 from sme2_assets.analysis.factors import arm_label, arm_name, factor_of, is_or_are, why_not_one_factor
 from sme2_assets.analysis.pairing import KEYS, ONE_ARM, Place, operator_pairs, place_of
@@ -47,10 +48,9 @@ _TIMES = (
     "slow_rounds_off",
     "slow_rounds_on",
 )
-_COUNTS = (
-    *("operators", "matrix_operators"),
-    *("sme2_operators_off", "sme2_operators_on", "sme2_operators_unknown"),
-)
+_ON_UNIT = ("sme2_operators_off", "sme2_operators_on", "sme2_operators_unknown")
+_COUNTS = ("operators", "matrix_operators", *_ON_UNIT)
+_MATRIX = (Category.CONV.value, Category.GEMM.value)
 # Left empty where a ratio would mislead.
 _RATIO = ("speedup", "speedup_low", "speedup_high", "bound_low", "bound_high", "p_value", "p_adjusted")
 _FACTS = ("category", *KEYS, "on_position", "op_type", "off_name", "on_name", "placebo", *_COUNTS)
@@ -186,11 +186,12 @@ def _pairs(off: ArmRounds, on: ArmRounds) -> Iterator[tuple[dict[str, Any], pd.D
         return
     operators = list(_operator_pairs(off, on))
     facts = [of_operator for of_operator, _ in operators]
-    yield {**_facts("model"), **_counts(facts)}, _joined(off.latency_rounds, on.latency_rounds, [])
+    yield {**_facts("model"), **_summed(off.run, facts)}, _joined(off.latency_rounds, on.latency_rounds, [])
     categories = _joined(off.category_rounds, on.category_rounds, ["category"])
     for (category,), group in categories.groupby(["category"], sort=True):
         # Counted from the operator rows, so that the levels add up even where the arms differ.
-        counts = _counts([of_operator for of_operator in facts if of_operator["category"] == category])
+        of_category = [of_operator for of_operator in facts if of_operator["category"] == category]
+        counts = _summed(off.run, of_category)
         yield {**_facts("category", category=category), **counts}, group
     yield from operators
 
@@ -216,21 +217,30 @@ def _operator_pairs(off: ArmRounds, on: ArmRounds) -> Iterator[tuple[dict[str, A
                 off_name=off_name,
                 on_name=on_name,
                 placebo=is_placebo(group),
-                operators=1,
-                matrix_operators=int(group["on_sme_unit_on"].notna().any()),
-                sme2_operators_off=int((group["on_sme_unit_off"] == ON).any()),
-                sme2_operators_on=int((group["on_sme_unit_on"] == ON).any()),
-                sme2_operators_unknown=int((group["on_sme_unit_on"] == UNKNOWN).any()),
+                **_counts(
+                    off.run,
+                    pair.on is not None,
+                    group["category_on"].isin(_MATRIX).any(),
+                    (group["on_sme_unit_off"] == ON).any(),
+                    (group["on_sme_unit_on"] == ON).any(),
+                    (group["on_sme_unit_on"] == UNKNOWN).any(),
+                ),
             ),
             group.assign(why_alone=pair.why_alone),
         )
 
 
-def _counted(off: ArmRounds, on: ArmRounds) -> dict[str, int]:
-    """The same counts for operators that are not paired; the totals are those of the second arm."""
-    first, second = (arm.operator_rounds.drop_duplicates(KEYS)["on_sme_unit"] for arm in (off, on))
-    counts = (len(second), second.notna().sum(), (first == ON).sum(), (second == ON).sum())
-    return dict(zip(_COUNTS, map(int, (*counts, (second == UNKNOWN).sum())), strict=True))
+def _counted(off: ArmRounds, on: ArmRounds) -> dict[str, int | None]:
+    """The same counts for operators that are not paired."""
+    first, second = (arm.operator_rounds.drop_duplicates(KEYS) for arm in (off, on))
+    return _counts(
+        off.run,
+        len(second),
+        second["category"].isin(_MATRIX).sum(),
+        (first["on_sme_unit"] == ON).sum(),
+        (second["on_sme_unit"] == ON).sum(),
+        (second["on_sme_unit"] == UNKNOWN).sum(),
+    )
 
 
 def _of_pairs(rounds: pd.DataFrame, places: list[Place | None]) -> pd.DataFrame:
@@ -240,8 +250,19 @@ def _of_pairs(rounds: pd.DataFrame, places: list[Place | None]) -> pd.DataFrame:
     return rounds.drop(columns=KEYS).assign(pair=numbers)
 
 
-def _counts(operators: list[dict[str, Any]]) -> dict[str, int]:
-    return {name: sum(operator[name] for operator in operators) for name in _COUNTS}
+def _counts(run: dict[str, Any], *counts: int) -> dict[str, int | None]:
+    """The counts of a row: all operators, and matrix operators, are those of the second arm.
+
+    An operator that may or may not have a partner would otherwise count once for each arm. A reference says
+    nothing about the SME unit.
+    """
+    unknown = _ON_UNIT if run["fidelity"] == "reference" else ()
+    named = zip(_COUNTS, counts, strict=True)
+    return {name: None if name in unknown else int(count) for name, count in named}
+
+
+def _summed(run: dict[str, Any], operators: list[dict[str, Any]]) -> dict[str, int | None]:
+    return _counts(run, *(sum(operator[name] or 0 for operator in operators) for name in _COUNTS))
 
 
 def _facts(level: str, **known: Any) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def _print(report: DeviceReport) -> None:
     for name, text in _lines(report):
         table.add_row(name, text)
     say(f"{report.name} ({report.address})" if report.name else report.address, "bold")
-    out.print(table, markup=False, highlight=False)
+    out.print(table, highlight=False)
     out.print()
 
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
-from rich.text import Text
 
-from sme2_assets.cli.support import json_option, out, print_json, progress, reads_store, say, tell
+from sme2_assets.cli.support import json_option, out, print_json, reads_store, say, status_line, tell
 from sme2_assets.store import Store
 
 if TYPE_CHECKING:
@@ -57,8 +56,8 @@ def ingest(
     from sme2_assets.exchange.trace_facts import said_by_options
 
     said = said_by_options(model, platform_name, sme2, threads, warmup)
-    with progress.status("reading") as status:
-        done = ingest_paths(store, paths, said, log=lambda message: status.update(Text(message)))
+    with status_line("reading") as log:
+        done = ingest_paths(store, paths, said, log=log)
     if as_json:
         print_json(
             {
@@ -87,7 +86,7 @@ def _print_ingested(done: Ingested) -> None:
                 *(facts.platform, facts.sme2, facts.threads, trace.inferences),
                 *(f"{trace.median_execute_ns / 1e6:.4g}", trace.source),
             )
-            table.add_row(*(Text("unknown" if cell is None else str(cell)) for cell in cells))
+            table.add_row(*("unknown" if cell is None else str(cell) for cell in cells))
         out.print(table)
         say(
             "Foreign runs are in no comparison. Look at one with: "
@@ -152,14 +151,14 @@ def export_(
 
     found = find_run(Warehouse(store.warehouse), run, model, platform_name, sme2)
     folder = (output or default_folder(store, found)).absolute()
-    with progress.status("exporting") as status:
+    with status_line("exporting") as log:
         files = export_run(
             store,
             found,
             FORMATS if "all" in formats else formats,
             folder,
             inferences=inferences,
-            log=lambda message: status.update(Text(message)),
+            log=log,
         )
     if as_json:
         print_json({"run_id": found["run_id"], "folder": str(folder), "files": [str(path) for path in files]})

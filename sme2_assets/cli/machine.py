@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 from sme2_assets.cli.support import json_option, out, print_json, print_steps, say, tell
 from sme2_assets.store import Store
@@ -45,7 +46,7 @@ def targets(store: Store, as_json: bool) -> None:
         return
     table = Table("target", "available", "fidelity", "detail", "what to do", box=None, pad_edge=False)
     for name, fidelity, state in rows:
-        mark = "[green]yes[/]" if state.ok else "[yellow]no[/]"
+        mark = Text("yes", "green") if state.ok else Text("no", "yellow")
         table.add_row(name, mark, fidelity if state.ok else "", state.detail, state.remedy or "")
     out.print(table)
     if named := read_inventory(store).devices:

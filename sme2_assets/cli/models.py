@@ -20,8 +20,8 @@ from sme2_assets.cli.support import (
     out,
     print_json,
     print_step,
-    progress,
     say,
+    status_line,
     tell,
     variants_of,
 )
@@ -136,11 +136,9 @@ def check_model(
     checks = []
     for variant in map(parse_variant, variants_of(model, inputs, op_library)):
         if not as_json:
-            out.print(f"[bold]{variant}[/]", highlight=False)
-        with progress.status("starting") as status:
-            check = check_variant(
-                variant, store, log=status.update, watch=(lambda _: None) if as_json else print_step
-            )
+            say(str(variant), "bold")
+        with status_line("starting") as log:
+            check = check_variant(variant, store, log=log, watch=(lambda _: None) if as_json else print_step)
         checks.append(check)
         if output is not None and check.ok:
             for path in write_program(variant, store, output):

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from sme2_assets.cli.support import json_option, out, print_json, progress, tell
+from sme2_assets.cli.support import json_option, out, print_json, status_line, tell
 from sme2_assets.errors import Sme2Error
 
 # The share of faults that must be caught.
@@ -75,8 +75,8 @@ def mutate(models: tuple[str, ...], outputs: bool, results: Path | None, as_json
 def _score(variant: str, outputs: bool) -> dict[str, Any]:
     from sme2_assets.models.mutation import mutants
 
-    with progress.status("starting") as status:
-        found = list(mutants(variant, outputs=outputs, log=status.update))
+    with status_line("starting") as log:
+        found = list(mutants(variant, outputs=outputs, log=log))
     real = [mutant for mutant in found if mutant.changed]
     missed = [mutant for mutant in real if not mutant.caught]
     return {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sme2_assets.cli.support import json_option, out, print_json, progress, reads_store, say
+from sme2_assets.cli.support import json_option, out, print_json, reads_store, say, status_line
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
@@ -39,7 +39,7 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
     from sme2_assets.report.tables import history_table, regression_table
     from sme2_assets.report.terminal import print_table
     from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.history import find_regressions, no_slow_down_text
+    from sme2_assets.warehouse.history import SERIES, find_regressions, no_slow_down_text
     from sme2_assets.warehouse.variants import measured_variants
 
     warehouse = Warehouse(store.warehouse)
@@ -47,7 +47,7 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
     rows = warehouse.query(
         "SELECT * FROM history WHERE category = 'latency' AND list_contains($variants, variant) "
         "AND coalesce(platform = $platform, true) "
-        "ORDER BY variant, platform, device, arch, threads, cpus, power_mode, sme2, sequence, started_at",
+        f"ORDER BY {', '.join(SERIES)}, sequence, started_at",
         {"variants": variants, "platform": platform_name},
     )
     if rows.empty:
@@ -65,7 +65,7 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
     if platform_name:
         found = found[found["platform"] == platform_name]
     if found.empty:
-        out.print(no_slow_down_text(warehouse, variants, platform_name))
+        say(no_slow_down_text(warehouse, variants, platform_name))
     else:
         print_table(out, regression_table(found))
 
@@ -185,10 +185,8 @@ def _overview(store: Store, formats: tuple[str, ...]) -> _Written:
     from sme2_assets.warehouse import Warehouse
 
     warehouse = Warehouse(store.warehouse)
-    with progress.status("writing reports") as status:
-        write_missing_reports(
-            store, warehouse, lambda message: status.update(f"writing the report of {message}")
-        )
+    with status_line("writing reports") as log:
+        write_missing_reports(store, warehouse, lambda message: log(f"writing the report of {message}"))
     rows, written = write_overview(store, warehouse, formats)
 
     def show() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sme2_assets.cli.support import json_option, print_json, progress, say, tell
+from sme2_assets.cli.support import json_option, print_json, say, status_line, tell
 from sme2_assets.store import Store
 
 if TYPE_CHECKING:
@@ -96,9 +96,9 @@ def _build_installed(store: Store, platform: str | None, as_json: bool) -> None:
     if not there:
         raise TargetUnavailable("No platform works here.", "Run `sme2 doctor`, which says what is missing.")
     built = {}
-    with progress.status("building") as status:
+    with status_line("building") as log:
         for name, target in there.items():
-            built[name] = runner_for(target, store, log=status.update)
+            built[name] = runner_for(target, store, log=log)
     if as_json:
         facts = ("sha256", "executorch_version", "compiler", "build_seconds", "cached")
         print_json(

@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 
 
 class Printer(Console):
-    """Prints text from outside safely: characters that would control the terminal are shown as codes."""
+    """Prints text from outside as it is: characters that would control the terminal are shown as codes.
+
+    Nothing is read as Rich's markup, for names have brackets, too.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -61,13 +67,21 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 
 
 def say(text: str, style: str | None = None) -> None:
-    """A line on standard output, as it is: without markup, not cut or wrapped."""
-    out.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    """A line on standard output, as it is: not cut or wrapped."""
+    out.print(text, style=style, highlight=False, soft_wrap=True)
 
 
 def tell(text: str, style: str | None = None) -> None:
     """The same on standard error, where progress and notes go."""
-    progress.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    progress.print(text, style=style, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def status_line(first: str) -> Iterator[Callable[[str], None]]:
+    """A line on standard error that says what is being done; call it with what comes next."""
+    # Rich reads a status as markup whatever the console says.
+    with progress.status(Text(first)) as status:
+        yield lambda message: status.update(Text(message))
 
 
 class ProgressLog:
@@ -183,10 +197,10 @@ def _sizes(text: str) -> tuple[str, list[str]]:
 
 
 _MARKS = {
-    "passed": "[green]passed[/]",
-    "note": "[yellow]note[/]  ",
-    "failed": "[red]FAILED[/]",
-    "not reached": "[dim]not reached[/]",
+    "passed": Text("passed", "green"),
+    "note": Text("note  ", "yellow"),
+    "failed": Text("FAILED", "red"),
+    "not reached": Text("not reached", "dim"),
 }
 
 
@@ -196,14 +210,14 @@ def print_step(step: CheckStep, width: int = 16) -> None:
     style = {FAILED: "red", NOTE: "yellow"}.get(step.status)
     timing = f" {step.seconds:6.1f} s" if step.status != NOT_REACHED else ""
     out.print(Text(f"  {step.name:{width}} "), end="", highlight=False)
-    out.print(f"{_MARKS[step.status]}{timing}  ", end="", highlight=False)
+    out.print(Text.assemble(_MARKS[step.status], f"{timing}  "), end="", highlight=False)
     if step.detail or not problem:
-        out.print(step.detail, markup=False, highlight=False, soft_wrap=True)
+        out.print(step.detail, highlight=False, soft_wrap=True)
     if problem:
         indent = "    " if step.detail else ""
-        out.print(f"{indent}{problem}", style=style, markup=False, highlight=False, soft_wrap=True)
+        out.print(f"{indent}{problem}", style=style, highlight=False, soft_wrap=True)
         if step.remedy:
-            out.print(f"    What to do: {step.remedy}", markup=False, highlight=False, soft_wrap=True)
+            out.print(f"    What to do: {step.remedy}", highlight=False, soft_wrap=True)
 
 
 def print_steps(made: Checkup) -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import sys
 
 import click
-from rich.text import Text
 
-from sme2_assets.cli.support import json_option, out, print_json, print_step, print_steps, progress, say
+from sme2_assets.cli.support import json_option, out, print_json, print_step, print_steps, say, status_line
 from sme2_assets.store import Store
 
 
@@ -30,7 +29,7 @@ def validate(store: Store, things: tuple[str, ...], as_json: bool) -> None:
 
     made = []
     for thing in things:
-        with progress.status(Text(thing)):
+        with status_line(thing):
             made.append(validated(thing, store))
         if not as_json:
             say(f"{made[-1].what} ({made[-1].kind})", "bold")
@@ -55,12 +54,12 @@ def smoke(context: click.Context, emulated: bool, as_json: bool) -> None:
 
     store: Store = context.obj
     keep = store.root if context.parent is not None and context.parent.params.get("data") else None
-    with progress.status("starting") as status:
+    with status_line("starting") as log:
         result = smoked(
             store,
             emulated=emulated,
             keep=keep,
-            log=lambda message: status.update(Text(message)),
+            log=log,
             watch=(lambda step: None) if as_json else print_step,
         )
     if as_json:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sme2_assets.cli.support import json_option, out, print_json, progress, reads_store, tell
+from sme2_assets.cli.support import json_option, out, print_json, progress, reads_store, status_line, tell
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 
@@ -75,9 +75,9 @@ def check(store: Store, rows: bool, as_json: bool) -> None:
         print_json([asdict(each) for each in found])
     else:
         for each in found:
-            out.print(f"{each.what} {each.remedy}", markup=False, highlight=False, soft_wrap=True)
+            out.print(f"{each.what} {each.remedy}", highlight=False, soft_wrap=True)
         if not found and not run_folders(store.runs):
-            out.print(f"There is no run folder in {store.root} yet.", markup=False, soft_wrap=True)
+            out.print(f"There is no run folder in {store.root} yet.", soft_wrap=True)
         elif not found:
             out.print("Everything is as it was written." + (" Every row is what the evidence gives." * rows))
     if found:
@@ -128,12 +128,12 @@ def merge(store: Store, folder: Path, as_json: bool) -> None:
 @contextmanager
 def _told() -> Iterator[Callable[[str], None]]:
     """Progress on one line; without a terminal, one line per message."""
-    with progress.status("starting") as status:
+    with status_line("starting") as show:
 
         def log(message: str) -> None:
-            status.update(message)
+            show(message)
             if not progress.is_terminal:
-                progress.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
+                tell(message, "dim")
 
         yield log
 
@@ -161,7 +161,6 @@ def _show_refused(done: Derived) -> None:
         progress.print(
             f"{each.what} was left out: {each.error}",
             style="bold red",
-            markup=False,
             highlight=False,
             soft_wrap=True,
         )

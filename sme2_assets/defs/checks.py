@@ -17,8 +17,7 @@ from sme2_assets.defs.partitions import MOST_PER_RUN
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.folder import RunFolder
-from sme2_assets.report.night import others_text
-from sme2_assets.report.tables import arm_text
+from sme2_assets.report.night import others_text, series_text
 from sme2_assets.runner.source_build import current_source_runner, kernel_fault, record_faults
 from sme2_assets.targets import SME2_STATES, TargetKey
 from sme2_assets.warehouse import Warehouse
@@ -222,7 +221,7 @@ def no_regression(lab: Lab) -> dg.AssetCheckResult:
     """No slow-down was found except acknowledged ones; says what could have been found."""
     found = lab.warehouse.query("SELECT * FROM regressions WHERE NOT acknowledged")
     faults = {
-        f"{row['variant']} on {row['platform']}, {row['device']}, {arm_text(row)}, {row['category']}": (
+        series_text(row): (
             f"{row['ratio']:.3f} times slower since {row['night']:%Y-%m-%d} (run {row['run_id']})"
             f"{others_text(row)}"
         )

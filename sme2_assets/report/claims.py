@@ -286,7 +286,10 @@ NO_TRIALS = Claim(
 )
 REGRESSION = Claim(
     "{series}: {share:.1%} slower since {night} ({before:.3f} -> {after:.3f} ms{chance}){others}",
-    "SELECT count(*) > 0 AND bool_and(fidelity <> 'emulated') FROM regressions WHERE run_id = $run_id "
+    "SELECT count(*) = 1 AND bool_and(fidelity <> 'emulated' AND contains($series, variant) "
+    "AND contains($series, coalesce(cpus, '')) AND contains($series, coalesce(power_mode, '')) "
+    "AND (coalesce(method, 'forward') = 'forward' OR contains($series, method))) "
+    "FROM regressions WHERE run_id = $run_id AND category = $category "
     "AND abs(after_ns / before_ns - 1 - $share) < 1e-6 AND after_ns > before_ns "
     "AND abs(before_ns / 1e6 - $before) < 1e-9 AND abs(after_ns / 1e6 - $after) < 1e-9 "
     "AND others_watched IS NOT DISTINCT FROM $watched AND others_slower IS NOT DISTINCT FROM $slower",
@@ -294,11 +297,12 @@ REGRESSION = Claim(
 JOINT_REGRESSION = Claim(
     "{device} on {platform}: {series} series of {models} models slower since {night}, the middle one by "
     "{share:.1%}. So did most series of other models there: look at the device, or at what they share",
-    "SELECT count(*) = $series AND count(DISTINCT variant) = $models AND $models > 1 "
+    "SELECT count(*) = $series AND count(DISTINCT model) = $models AND $models > 1 "
     "AND abs(median(ratio) - 1 - $share) < 1e-9 "
     "AND bool_and(fidelity <> 'emulated' AND after_ns > before_ns) "
     "AND count(DISTINCT coalesce(device, '')) = 1 "
-    "FROM regressions WHERE list_contains($run_ids, run_id) AND NOT coalesce(acknowledged, false) "
+    "FROM regressions JOIN (SELECT run_id, model FROM runs) USING (run_id) "
+    "WHERE list_contains($run_ids, run_id) AND NOT coalesce(acknowledged, false) "
     f"AND others_watched >= {LEAST_WATCHED} AND others_slower >= {MOST_OF_THEM} * others_watched",
 )
 OVERVIEW = Claim(

@@ -30,9 +30,12 @@ OVERVIEW_TABLE_NAME = "index.csv"
 
 
 def report_folder(store: Store, run: Mapping[str, Any]) -> Path:
-    """Where the report of a run's session is: other devices and settings have other folders."""
-    setting = [run["device"], f"t{run['threads']}", run["cpus"] and f"cpus_{run['cpus']}", run["power_mode"]]
-    setting += [run["method"]] if run["method"] not in (None, "forward") else []
+    """Where the report of a run's session is: each series has its own folder."""
+    # What is usual is not named.
+    arch = None if run["arch"] == "aarch64" else run["arch"]
+    method = None if run["method"] == "forward" else run["method"]
+    cpus = run["cpus"] and f"cpus_{run['cpus']}"
+    setting = [run["device"], arch, f"t{run['threads']}", cpus, run["power_mode"], method]
     name = re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(str(part) for part in setting if part))
     return store.reports / safe_name(run["variant"]) / safe_name(run["platform"]) / safe_name(name)
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from sme2_assets.analysis.joint_steps import Others
 from sme2_assets.report import claims
-from sme2_assets.report.tables import TextTable, arm_text
+from sme2_assets.report.tables import TextTable, arm_text, setting_text
 from sme2_assets.store import Store, write_json, write_text_atomically
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.history import DEVICE
+from sme2_assets.warehouse.history import DEVICE, SERIES
 
 
 @dataclass
@@ -165,16 +165,18 @@ def open_regressions(warehouse: Warehouse) -> dict[str, str]:
     if warehouse.query("SELECT 1 FROM information_schema.tables WHERE table_name = 'regressions'").empty:
         return {}
     rows = warehouse.query(
-        "SELECT * FROM regressions WHERE NOT coalesce(acknowledged, false) ORDER BY ratio DESC"
+        "SELECT regressions.*, coalesce(model, variant) AS model "
+        "FROM regressions LEFT JOIN (SELECT run_id, model FROM runs) USING (run_id) "
+        "WHERE NOT coalesce(acknowledged, false) ORDER BY ratio DESC"
     )
     rows = rows.astype(object).where(rows.notna(), None)
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows.to_dict("records"):
         joint = others_of(row).joint
-        groups.setdefault(_identity(row, *DEVICE) if joint else _identity(row), []).append(row)
+        groups.setdefault(_identity(row, DEVICE) if joint else _identity(row), []).append(row)
     texts: dict[str, str] = {}
     for identity, group in groups.items():
-        if len({row["variant"] for row in group}) > 1:
+        if len({row["model"] for row in group}) > 1:
             texts[identity] = _joint_text(group)
         else:
             texts |= {_identity(row): _regression_text(row) for row in group}
@@ -195,8 +197,13 @@ def others_text(row: Mapping[Any, Any]) -> str:
     return f"; {count} of {others.watched} series of other models on this device slowed down with it{remedy}"
 
 
-def _identity(row: dict[str, Any], *names: str) -> str:
-    names = names or ("variant", *DEVICE, "threads", "sme2", "category")
+def series_text(row: Mapping[Any, Any]) -> str:
+    """All that tells the series of a row of `regressions` from others."""
+    parts = (arm_text(row), f"threads {row['threads']}", setting_text(row), row["category"])
+    return f"{row['variant']} on {row['platform']}, {row['device']}, {', '.join(filter(None, parts))}"
+
+
+def _identity(row: dict[str, Any], names: Sequence[str] = SERIES) -> str:
     return "|".join([*(str(row[name] or "") for name in names), str(row["night"])[:10]])
 
 
@@ -204,8 +211,8 @@ def _regression_text(row: dict[str, Any]) -> str:
     chance = "" if row["p_value"] is None else f", p = {row['p_value']:.2g}"
     return claims.REGRESSION.say(
         run_id=row["run_id"],
-        series=f"{row['variant']} on {row['platform']}, {row['device']}, {arm_text(row)}, threads "
-        f"{row['threads']}, {row['category'] or 'whole model'}",
+        category=row["category"],
+        series=series_text(row),
         share=row["ratio"] - 1,
         night=str(row["night"])[:10],
         before=row["before_ns"] / 1e6,
@@ -223,7 +230,7 @@ def _joint_text(rows: list[dict[str, Any]]) -> str:
         device=first["device"],
         platform=first["platform"],
         series=len(rows),
-        models=len({row["variant"] for row in rows}),
+        models=len({row["model"] for row in rows}),
         night=str(first["night"])[:10],
         share=median(row["ratio"] for row in rows) - 1,
         run_ids=[row["run_id"] for row in rows],

@@ -12,7 +12,7 @@ from sme2_assets.report import claims
 from sme2_assets.report.answer import KERNEL_EVIDENCE
 from sme2_assets.report.document import Document, Grid, Section, Text
 from sme2_assets.report.pictures.overview import overview_pictures
-from sme2_assets.report.tables import TextTable, arm_text, device_cell, speedup_text
+from sme2_assets.report.tables import TextTable, arm_text, device_cell, setting_text, speedup_text
 from sme2_assets.report.unit_use import count_text, unit_counts, work_text
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import latest_sessions
@@ -72,7 +72,9 @@ LEFT JOIN comparisons AS compared
     ON compared.variant = sessions.variant AND compared.platform = sessions.platform
     AND compared.session_id = sessions.session_id AND compared.level = 'model'
     AND compared.experiment = 'sme2'
-ORDER BY sessions.variant, sessions.platform, sessions.device, sessions.threads, sessions.session_id
+ORDER BY
+    sessions.variant, sessions.platform, sessions.device, sessions.arch, sessions.threads, sessions.cpus,
+    sessions.power_mode, sessions.method, sessions.session_id
 """
 # What takes the subject of each session longest. Emulated runs have no times: what missed the SME unit.
 _SLOWEST = """
@@ -196,7 +198,7 @@ def _cells(row: Record) -> list[Any]:
 
 
 def _threads_text(row: Record) -> str:
-    return ", ".join(str(part) for part in (row["threads"], row["cpus"], row["power_mode"]) if part)
+    return ", ".join(filter(None, (str(row["threads"]), setting_text(row))))
 
 
 def _latency_cell(row: Record, arm: str) -> str | None:

@@ -40,6 +40,13 @@ def device_cell(run: Mapping[Any, Any]) -> str:
     return " ".join(str(part) for part in parts if part and not pd.isna(part))
 
 
+def setting_text(run: Mapping[Any, Any]) -> str:
+    """How the device was set for a series, and the method it ran; empty if nothing was chosen."""
+    words = {"cpus": "CPUs", "power_mode": "power mode", "method": "method"}
+    chosen = {name: run[name] for name in words if run[name] and not pd.isna(run[name])}
+    return ", ".join(f"{words[name]} {value}" for name, value in chosen.items() if value != "forward")
+
+
 @dataclass(frozen=True)
 class TextTable:
     """A table of cells that are ready to be read."""
@@ -145,9 +152,11 @@ def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
     """Rows of `comparisons` of one session at a level: model, category or operator."""
     selected = comparison[comparison["level"] == level]
     rows = (_meaningful(selected) if level == "category" else selected).to_dict("records")
+    off, on = arm_headings(rows)
+    units, operators = (f"SME unit {off}", f"SME unit {on}"), f"operators {on}"
     what: dict[str, Callable[[Record], Any]] = {
-        "model": {"model": lambda row: row["variant"], "operators": lambda row: row["operators"]},
-        "category": {"category": lambda row: row["category"], "operators": lambda row: row["operators"]},
+        "model": {"model": lambda row: row["variant"], operators: lambda row: row["operators"]},
+        "category": {"category": lambda row: row["category"], operators: lambda row: row["operators"]},
         # The place tells operators of the same name apart.
         "operator": {
             "delegate": lambda row: row["delegate"],
@@ -155,9 +164,8 @@ def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
             "operator (off -> on)": names_in_both,
         },
     }[level]
-    off, on = arm_headings(rows)
     table = TextTable.of(
-        [*what, f"SME unit {off}", f"SME unit {on}", f"{off} ms", f"{on} ms", "speedup", "verdict"],
+        [*what, *units, f"{off} ms", f"{on} ms", "speedup", "verdict"],
         [
             [
                 *(value(row) for value in what.values()),
@@ -171,6 +179,7 @@ def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
             for row in rows
         ],
     )
+    table = of_sme2(table, comparison, *units)
     return real_times(table, comparison, f"{off} ms", f"{on} ms", "speedup", "verdict")
 
 
@@ -202,14 +211,15 @@ def on_unit_cell(
 
 def history_table(history: pd.DataFrame) -> TextTable:
     """Rows of `history` of one or more series."""
-    return TextTable.of(
-        ["model", "platform", "device", "threads", "SME2", "started", "median ms", "run"],
+    table = TextTable.of(
+        ["model", "platform", "device", "threads", "setting", "SME2", "started", "median ms", "run"],
         [
             [
                 row["variant"],
                 row["platform"],
                 device_cell(row),
                 row["threads"],
+                setting_text(row) or None,
                 _state(row),
                 f"{row['started_at']:%Y-%m-%d %H:%M}",
                 f"{row['median_ns'] / 1e6:.3f}",
@@ -218,18 +228,21 @@ def history_table(history: pd.DataFrame) -> TextTable:
             for row in history.to_dict("records")
         ],
     )
+    return _of_settings(table, history)
 
 
 def noise_table(sessions: pd.DataFrame) -> TextTable:
-    """Rows of `aa_sessions`."""
-    return TextTable.of(
-        ["model", "platform", "device", "threads", "session", "identical arms gave", "verdict"],
+    """Rows of `aa_sessions`, whatever the method."""
+    sessions = sessions.assign(method=None)
+    table = TextTable.of(
+        ["model", "platform", "device", "threads", "setting", "session", "identical arms gave", "verdict"],
         [
             [
                 row["variant"],
                 row["platform"],
                 device_cell(row),
                 row["threads"],
+                setting_text(row) or None,
                 row["session_id"],
                 speedup_text(row),
                 row["verdict"],
@@ -237,6 +250,7 @@ def noise_table(sessions: pd.DataFrame) -> TextTable:
             for row in sessions.to_dict("records")
         ],
     )
+    return _of_settings(table, sessions)
 
 
 def environment_table(moments: pd.DataFrame) -> TextTable:
@@ -312,12 +326,13 @@ def provenance_table(runs: pd.DataFrame) -> TextTable:
 
 def regression_table(found: pd.DataFrame) -> TextTable:
     """Rows of `regressions`."""
-    return TextTable.of(
+    table = TextTable.of(
         [
             "model",
             "platform",
             "device",
             "threads",
+            "setting",
             "SME2",
             "series",
             "since",
@@ -333,6 +348,7 @@ def regression_table(found: pd.DataFrame) -> TextTable:
                 row["platform"],
                 device_cell(row),
                 row["threads"],
+                setting_text(row) or None,
                 _state(row),
                 row["category"],
                 f"{row['night']:%Y-%m-%d %H:%M}",
@@ -345,6 +361,7 @@ def regression_table(found: pd.DataFrame) -> TextTable:
             for row in found.to_dict("records")
         ],
     )
+    return _of_settings(table, found)
 
 
 def speedup_text(row: Record) -> str:
@@ -405,6 +422,11 @@ def real_times(table: TextTable, rows: pd.DataFrame, *columns: str) -> TextTable
 def of_sme2(table: TextTable, rows: pd.DataFrame, *columns: str) -> TextTable:
     """The table without its columns about SME2, where the rows are a reference."""
     return table.without(*columns) if (rows["fidelity"] == "reference").any() else table
+
+
+def _of_settings(table: TextTable, rows: pd.DataFrame) -> TextTable:
+    """The table without its column of settings, where no row has any."""
+    return table if any(map(setting_text, rows.to_dict("records"))) else table.without("setting")
 
 
 def _state(row: Record) -> str | None:

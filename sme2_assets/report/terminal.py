@@ -112,9 +112,11 @@ def print_link(out: Console, what: str, path: Path) -> None:
 
 def show_rows(out: Console, rows: pd.DataFrame) -> None:
     """Rows of any query."""
-    table = Table(*[str(column) for column in rows.columns])
+    table = Table()
+    for column in rows.columns:
+        table.add_column(Text(str(column)))
     for values in rows.itertuples(index=False):
-        table.add_row(*[_cell(value) for value in values])
+        table.add_row(*[Text(_cell(value)) for value in values])
     out.print(table)
     out.print(f"{len(rows)} rows", style="dim")
 
@@ -124,9 +126,10 @@ def print_table(out: Console, table: TextTable) -> None:
     rendered = Table(box=None, pad_edge=False)
     for name in table.header:
         # Long text is folded, not cut: half a path or id is useless.
-        rendered.add_column(name, overflow="fold")
+        rendered.add_column(Text(name), overflow="fold")
     for row in table.rows:
-        rendered.add_row(*row)
+        # Names from models have brackets, which are no markup.
+        rendered.add_row(*map(Text, row))
     out.print(rendered)
     out.print()
 

@@ -220,25 +220,26 @@ def _by_model(used: Sequence[UnitUse]) -> list[list[UnitUse]]:
 def _depends_on_precision(uses: Sequence[UnitUse]) -> str | None:
     """A kind whose operators are all off the unit at some precisions and all on it at all others."""
     kinds = dict.fromkeys(operator.kind for use in uses for operator in use.operators)
-    run_ids = {use.precision: use.run_id for use in uses}
     found: list[tuple[int, str]] = []
     for kind in kinds:
-        of_kind = {use.precision: [op for op in use.operators if op.kind == kind] for use in uses}
+        # By run: a precision may have several, on other devices or with other settings.
+        of_kind = {use.run_id: [op for op in use.operators if op.kind == kind] for use in uses}
         if not all(of_kind.values()) or not all(op.known for ops in of_kind.values() for op in ops):
             continue
-        off = [name for name, ops in of_kind.items() if not any(op.on_unit for op in ops)]
-        on = [name for name, ops in of_kind.items() if all(op.on_unit for op in ops)]
-        if off and on and len(off) + len(on) == len(of_kind):
-            count = max(len(of_kind[name]) for name in off)
+        off_runs = [use for use in uses if not any(op.on_unit for op in of_kind[use.run_id])]
+        on_runs = [use for use in uses if all(op.on_unit for op in of_kind[use.run_id])]
+        off, on = _precisions(off_runs), _precisions(on_runs)
+        if off and on and not {*off} & {*on} and len(off_runs) + len(on_runs) == len(uses):
+            count = max(len(of_kind[use.run_id]) for use in off_runs)
             stays, them = (f"the {kind} stays", "it is") if count == 1 else (f"the {kind}s stay", "they are")
             said = claims.BY_PRECISION.say(
                 off=_listed(off),
                 stays=stays,
                 on=_listed(on),
                 them=them,
-                because=_because(of_kind[off[0]]),
-                off_run_ids=[run_ids[name] for name in off],
-                on_run_ids=[run_ids[name] for name in on],
+                because=_because([op for use in off_runs for op in of_kind[use.run_id]]),
+                off_run_ids=[use.run_id for use in off_runs],
+                on_run_ids=[use.run_id for use in on_runs],
             )
             found.append((count, said))
     return max(found, key=lambda item: item[0])[1] if found else None
@@ -250,7 +251,7 @@ def _everywhere_alike(uses: Sequence[UnitUse]) -> str | None:
         return None
     these = {
         "model": uses[0].model,
-        "precisions": _listed([use.precision for use in uses]),
+        "precisions": _listed(_precisions(uses)),
         "run_ids": [use.run_id for use in uses],
     }
     if all(operator.on_unit for use in uses for operator in use.operators):
@@ -263,6 +264,10 @@ def _everywhere_alike(uses: Sequence[UnitUse]) -> str | None:
         off = " and ".join(f"{kind}s" for kind in sorted(kinds[0]))
         return claims.ALL_BUT.say(**these, kinds=off)
     return None
+
+
+def _precisions(uses: Sequence[UnitUse]) -> list[str]:
+    return list(dict.fromkeys(use.precision for use in uses))
 
 
 def _because(operators: Sequence[MatrixOperator]) -> str:

@@ -60,7 +60,8 @@ def series_of(warehouse: Warehouse) -> dict[tuple, pd.DataFrame]:
     rebuilt: a new category for an operator is not a change in its time.
     """
     rows = warehouse.query(
-        "SELECT * FROM history WHERE category = 'latency' OR derivation = ? ORDER BY sequence, started_at",
+        "SELECT * FROM history JOIN (SELECT run_id, model FROM runs) USING (run_id) "
+        "WHERE category = 'latency' OR derivation = ? ORDER BY sequence, started_at",
         [DERIVATION],
     )
     rows["median_ns"] = rows["median_ns"].where(rows["median_ns"] > 0)
@@ -107,13 +108,17 @@ def write_regressions(warehouse: Warehouse, acknowledged: Path) -> pd.DataFrame:
 
 
 def _others(series: dict[tuple, pd.DataFrame], key: tuple, change: ChangePoint) -> Others:
-    """What other models on the same device did when this series took its step."""
+    """What other models on the same device did when this series took its step.
+
+    Another precision is no other model: whatever slowed the model down slowed it, too.
+    """
     facts = dict(zip(SERIES, key, strict=True))
+    model = series[key]["model"][0]
     others = (
         (rows["place"].to_numpy(), rows["median_ns"].to_numpy(dtype=float))
         for their_key, rows in series.items()
         if (theirs := dict(zip(SERIES, their_key, strict=True)))["category"] == "latency"
-        and theirs["variant"] != facts["variant"]
+        and rows["model"][0] != model
         and all(theirs[name] == facts[name] for name in DEVICE)
     )
     return others_at_step(series[key]["place"][change.index - 1], change.ratio, others)

@@ -538,15 +538,20 @@ COMPARISONS = Table(
         Column(
             "on_name", "VARCHAR", "Name of the operator with SME2 on; another kernel often has another name."
         ),
-        Column("operators", "INTEGER", "Operators in the row."),
+        Column("operators", "INTEGER", "Operators of the row with SME2 on; 0 if only the first arm has it."),
         Column("matrix_operators", "INTEGER", "Convolutions and matrix products with SME2 on."),
         Column(
             "sme2_operators_off",
             "INTEGER",
-            "Those on the SME unit with SME2 off, which must be 0; of another factor, in the first arm.",
+            "Those on the SME unit with SME2 off, which must be 0; of another factor, in the first arm. "
+            "NULL on a reference, which says nothing about SME2.",
         ),
-        Column("sme2_operators_on", "INTEGER", "Those on the SME unit with SME2 on, as in operator_facts."),
-        Column("sme2_operators_unknown", "INTEGER", "Those for which it is unknown with SME2 on."),
+        Column("sme2_operators_on", "INTEGER", "The same with SME2 on, as in operator_facts."),
+        Column(
+            "sme2_operators_unknown",
+            "INTEGER",
+            "Those for which it is unknown with SME2 on; NULL on a reference.",
+        ),
         Column(
             "off_ns",
             "DOUBLE",

@@ -140,6 +140,30 @@ def test_a_pair_is_off_and_on_in_this_order(off, on):
     assert why_not_a_pair(run(off), run(on)) is not None
 
 
+def test_operators_without_a_certain_partner_count_once():
+    """SME2 adds a packing step and a product: which of the three are the two of the other arm is open."""
+    product = "Fully Connected (NC, F32) GEMM"
+    off = [operator(place, f"{product} #{place + 1}", 300) for place in range(2)]
+    more = [operator(place, f"{product} #{place}", 100) for place in (1, 2, 3)]
+    on = [operator(0, "Pack LH (X8) #1", 20), *more]
+    for first, second in ((off, on), (on, off)):
+        rows = compare(arm("off", first), arm("on", second))
+        assert_counts_add_up(rows)
+        products = sum("GEMM" in op["name"] for op in second)
+        assert at(rows, "model")["operators"] == len(second)
+        assert at(rows, "model")["matrix_operators"] == products
+        assert at(rows, "category", category="GEMM")["operators"] == products
+
+
+def test_a_reference_counts_its_matrix_operators_and_says_nothing_about_the_unit():
+    elsewhere = {"fidelity": "reference", "arch": "x86_64"}
+    operators = [{**op, "on_sme_unit": None} for op in OFF]
+    rows = compare(arm("off", operators, **elsewhere), arm("on", operators, **elsewhere))
+    assert at(rows, "model")["matrix_operators"] == 2
+    assert rows[["sme2_operators_off", "sme2_operators_on", "sme2_operators_unknown"]].isna().all(axis=None)
+    assert_counts_add_up(rows)
+
+
 def test_speedup_is_off_over_on_with_interval_and_n():
     rows = compare(arm("off", OFF), arm("on", ON))
     convolution = at(rows, "operator", position=0)
@@ -207,9 +231,10 @@ def test_an_operator_in_one_arm_only_is_not_comparable_and_counted():
         assert (row["verdict"], row["reason"]) == ("not comparable", "It is in one arm only.")
         assert pd.isna(row[absent])
         assert (row["op_type"], row["category"]) == ("Convert", "Other")
-        # Its category is in one arm only, too: shown, not dropped.
+        # Its category is in one arm only, too: shown, not dropped. Those of the second arm are counted.
         category = at(rows, "category", category="Other")
-        assert (category["verdict"], category["operators"]) == ("not comparable", 1)
+        assert (category["verdict"], category["operators"]) == ("not comparable", int(extra in on))
+        assert at(rows, "model")["operators"] == len(on)
         assert_counts_add_up(rows)
         assert at(rows, "model")["verdict"] == "faster"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -193,32 +193,48 @@ def a_pair_that_contradicts_itself(folder: Path) -> Warehouse:
 
 
 def series_of_which_one_became_slower(folder: Path) -> Warehouse:
-    steps = {"slower-fp32": 4.0, "same-fp32": 1.0}
-    return _nights(folder, steps, NIGHTS_BEFORE, ENOUGH_SESSIONS + 2)
+    steps = [(_of("slower-fp32"), 4.0), (_of("same-fp32"), 1.0)]
+    return nights_of(folder, steps, NIGHTS_BEFORE, ENOUGH_SESSIONS + 2)
 
 
 def series_of_a_device_that_became_slower(folder: Path) -> Warehouse:
-    steps = {f"model{number}-fp32": 2.0 for number in range(LEAST_WATCHED + 1)}
-    return _nights(folder, steps, NIGHTS_BEFORE_HUGE + 2, LEAST_SESSIONS + 2)
+    steps = [(_of(f"model{number}-fp32"), 2.0) for number in range(LEAST_WATCHED + 1)]
+    return nights_of(folder, steps, NIGHTS_BEFORE_HUGE + 2, LEAST_SESSIONS + 2)
 
 
-def _nights(folder: Path, steps: dict[str, float], before: int, nights: int) -> Warehouse:
-    """Variants that become slower by so much after the first nights."""
+def settings_of_a_model_that_became_slower(folder: Path) -> Warehouse:
+    """All series of one model on one device, each by another amount in the same night."""
+    settings: list[dict[str, str]] = [{}, {"cpus": "0-3"}, {"power_mode": "app"}, {"method": "decode"}]
+    steps = [(_of("slower-fp32", **each), 4.0 - number / 2) for number, each in enumerate(settings)]
+    return nights_of(folder, steps, NIGHTS_BEFORE_HUGE + 2, LEAST_SESSIONS + 2)
+
+
+def precisions_of_a_model_that_became_slower(folder: Path) -> Warehouse:
+    """One model at enough precisions to look like a device, were each of them a model."""
+    steps = [(_of(f"toy_cnn-{name}"), 2.0) for name in ("fp32", "fp16", "int8", "int4", "int8_dynamic")]
+    return nights_of(folder, steps, NIGHTS_BEFORE_HUGE + 2, LEAST_SESSIONS + 2)
+
+
+def _of(variant: str, **setting: str) -> OperatorRun:
+    return OperatorRun([], "off", variant, device="a-cpu", rounds=1, iterations=1, **setting)
+
+
+def nights_of(
+    folder: Path, steps: Sequence[tuple[OperatorRun, float]], before: int, nights: int
+) -> Warehouse:
+    """Series that become slower by so much after the first nights."""
     warehouse = Warehouse(folder / "warehouse")
     write_runs(
         warehouse,
         *(
-            OperatorRun(
-                [Op("Softmax (NC, F32) #1", int(100 * (step if night >= before else 1)) + night % 3)],
-                "off",
-                variant,
-                session_id=f"night{night:02}",
+            replace(
+                run,
+                ops=[Op("Softmax (NC, F32) #1", int(100 * (step if night >= before else 1)) + night % 3)],
+                session_id=f"night{night:02}_{number}",
                 started_at=datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=night),
-                rounds=1,
-                iterations=1,
             )
             for night in range(nights)
-            for variant, step in steps.items()
+            for number, (run, step) in enumerate(steps)
         ),
     )
     warehouse.publish()
@@ -251,5 +267,7 @@ ZOO: dict[str, Callable[[Path], Warehouse]] = {
         a_pair_that_contradicts_itself,
         series_of_which_one_became_slower,
         series_of_a_device_that_became_slower,
+        settings_of_a_model_that_became_slower,
+        precisions_of_a_model_that_became_slower,
     )
 }

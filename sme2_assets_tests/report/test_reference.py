@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -21,11 +22,13 @@ from sme2_assets.report.html import html_of
 from sme2_assets.report.insights import explanation_json, show_explanation
 from sme2_assets.report.markdown import markdown_report
 from sme2_assets.report.overview import overview_document, overview_rows
+from sme2_assets.report.tables import comparison_table
 from sme2_assets.report.terminal import show_session
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import executed_kernel_faults, sme2_evidence_faults
-from sme2_assets.warehouse.read import run_of_id
+from sme2_assets.warehouse.comparisons import compare_session
+from sme2_assets.warehouse.read import comparison_of_session, run_of_id
 
 INTEL = MadeRun(fidelity="reference", arch="x86_64", device="xeon-0a1b2c")
 # An emulated run of the same model file: what a baseline on AArch64 may borrow its kernels from.
@@ -149,3 +152,20 @@ def test_exports_carry_device_architecture_and_the_note(store: Store, warehouse:
     for fact in ("xeon-0a1b2c", "x86_64", "reference"):
         assert fact in text
     assert '"name": "SME2 off' not in text
+
+
+def test_a_pair_of_references_says_nothing_about_the_unit(tmp_path: Path):
+    warehouse = Warehouse(tmp_path / "warehouse")
+    arms = [replace(INTEL, factor="threads", arm=arm, threads=n) for arm, n in (("a", 1), ("b", 2))]
+    ingest(warehouse, *(arm.write(tmp_path / "runs") for arm in arms))
+    warehouse.publish()
+    compare_session(warehouse, arms[0].session_id)
+    warehouse.publish()
+    rows = comparison_of_session(warehouse, arms[0].session_id)
+    matrix = warehouse.query(
+        "SELECT 1 FROM operator_facts WHERE run_id = ? AND category IN ('CONV', 'GEMM')", [arms[1].run_id]
+    )
+    assert rows["matrix_operators"].iloc[0] == len(matrix) > 0
+    assert rows.filter(like="sme2_operators_").isna().all(axis=None)
+    for level in ("model", "category", "operator"):
+        assert not about_sme2(comparison_table(rows, level).markdown())

@@ -159,6 +159,7 @@ def test_sessions_of_other_devices_and_thread_counts_have_folders_of_their_own(t
         "variant": VARIANT,
         "platform": "linux",
         "device": "a",
+        "arch": "aarch64",
         "threads": 1,
         "cpus": "",
         "power_mode": "",
@@ -167,10 +168,12 @@ def test_sessions_of_other_devices_and_thread_counts_have_folders_of_their_own(t
     changes = [
         {},
         {"device": "b"},
+        {"arch": "x86_64"},
         {"threads": 4},
         {"cpus": "4-7"},
         {"cpus": "4-7, utility"},
         {"power_mode": "app"},
+        {"method": "decode"},
     ]
     folders = {report_folder(Store(tmp_path), run | change) for change in changes}
     assert len(folders) == len(changes)

@@ -91,6 +91,26 @@ def test_a_kind_that_is_on_the_unit_only_in_part_is_no_finding(used: Used):
     assert finding(found) is None
 
 
+def test_two_runs_of_one_precision_are_both_heard(tmp_path: Path):
+    """One of them keeps the layer off the unit and one does not: the precision does not decide it."""
+    warehouse = Warehouse(tmp_path / "warehouse")
+    places = {"a": ("fp32", True), "b": ("fp16", False), "c": ("fp16", True), "d": ("fp16", True)}
+    runs = {
+        name: replace(EMULATED, ops=[conv(what, on=on)], variant=f"net-{what}", session_id=name, device=name)
+        for name, (what, on) in places.items()
+    }
+    write_runs(warehouse, *runs.values())
+    warehouse.publish()
+
+    def said(*names: str) -> str | None:
+        return finding(unit_use(warehouse, [runs[name].run_id for name in names]))
+
+    assert str(said("a", "b")).startswith("At fp16 the 3x3 convolution stays off the SME unit")
+    assert said("a", "b", "c") is None
+    assert said("a", "c", "b") is None
+    assert said("c", "d") == "Every convolution and matrix product of net at fp16 is on the SME unit."
+
+
 def test_what_is_off_at_every_precision_is_told_as_such(used: Used):
     found = used(fp32=[conv("fp32"), depthwise("fp32")], int8=[conv("int8"), depthwise("int8")])
     assert finding(found) == (

@@ -70,6 +70,11 @@ class OperatorRun:
     features: Sequence[str] = ("asimd",)
     pte_sha256: str = "a" * 64
     started_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+    sequence: int | None = None
+    device: str | None = None
+    cpus: str | None = None
+    power_mode: str | None = None
+    method: str | None = None
     # Rows of registered_kernels.
     registered: Sequence[dict[str, Any]] = ()
 
@@ -150,6 +155,7 @@ class OperatorRun:
             "pte_sha256": self.pte_sha256,
             "executorch_version": "1.5.1",
             "cpu_features_seen": list(self.features),
+            **{name: getattr(self, name) for name in ("sequence", "device", "cpus", "power_mode", "method")},
         }
 
     def _places(self) -> list[int]:

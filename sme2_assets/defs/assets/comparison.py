@@ -145,7 +145,7 @@ def _arms(
 
 
 def _numbers(model: pd.Series) -> dict[str, dg.MetadataValue]:
-    """What the UI plots over the sessions; what emulation cannot measure is left out: 0 would be wrong."""
+    """What the UI plots over the sessions; what a pair cannot show is left out: 0 would be wrong."""
     times = {
         "speedup": model["speedup"],
         "speedup, lower end": model["speedup_low"],
@@ -159,7 +159,7 @@ def _numbers(model: pd.Series) -> dict[str, dg.MetadataValue]:
     }
     return {
         **{name: plotted(value) for name, value in times.items() if value is not None and pd.notna(value)},
-        **{name: dg.MetadataValue.int(int(value)) for name, value in counts.items()},
+        **{name: dg.MetadataValue.int(int(value)) for name, value in counts.items() if pd.notna(value)},
     }
 
 
