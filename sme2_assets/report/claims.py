@@ -132,10 +132,26 @@ COUNT = Claim(
 )
 WORK = Claim(
     "{share} of the multiply-accumulates{without}",
-    "SELECT abs(coalesce(sum(macs) FILTER (on_sme_unit = 'on'), 0) / sum(macs) - $low) < 1e-9 "
-    "AND abs(coalesce(sum(macs) FILTER (on_sme_unit <> 'off'), 0) / sum(macs) - $high) < 1e-9 "
+    f"SELECT {_printed(1, _ON_UNIT)} AND {_printed(-1, _NOT_OFF_UNIT)} "
+    f"AND ({_ON_UNIT} <> {_NOT_OFF_UNIT}) = contains($share, ' to ') "
     f"AND (count(*) > count(macs)) = ($without <> '') {_MATRIX}",
 )
+_ON_UNIT = "coalesce(sum(macs) FILTER (on_sme_unit = 'on'), 0) / sum(macs)"
+_NOT_OFF_UNIT = "coalesce(sum(macs) FILTER (on_sme_unit <> 'off'), 0) / sum(macs)"
+
+
+def _printed(place: int, value: str) -> str:
+    """Whether an end of the printed share is the value, to its digits; all or nothing only if it is."""
+    text = f"string_split($share, ' to ')[{place}]"
+    number = f"(regexp_extract({text}, '[0-9.]+')::DOUBLE / 100)"
+    digits = f"len(regexp_extract({text}, '\\.([0-9]+)', 1))"
+    return f"""CASE
+        WHEN starts_with({text}, 'over ') THEN {value} > {number} AND {value} < 1
+        WHEN starts_with({text}, 'under ') THEN {value} > 0 AND {value} < {number}
+        ELSE abs({value} - {number}) <= 0.0051 / power(10, {digits})
+            AND ({number} = 1) <= ({value} = 1) AND ({number} = 0) <= ({value} = 0) END"""
+
+
 MATRIX_COUNT = Claim(
     "{on_unit} of {matrix_operators} convolutions and matrix products{unknown_text}", COUNT.holds
 )
