@@ -96,7 +96,12 @@ DETECTABLE = Claim(
     f"SELECT $effect >= coalesce(noise_floor, 1) AND $effect > 1 {_MODEL}",
 )
 _ALL_WELL = (
-    "bool_and(fidelity = 'hardware' AND coalesce(len(flags), 0) = 0 AND coalesce(steady, true) "
+# Of a row of runs: something saw what else the machine did around every round, and nothing was wrong with it.
+_QUIET = (
+    "(SELECT count(*) > 0 AND bool_and(other_cores IS NOT NULL AND len(environment.flags) = 0) "
+    "FROM environment WHERE environment.run_id = runs.run_id)"
+)
+    f"bool_and(fidelity = 'hardware' AND {_QUIET} AND coalesce(steady, true) "
     "AND coalesce(passes_agree, true))"
 )
 CONFIDENCE = Claim(
@@ -289,7 +294,8 @@ ARMS_WRONG = Claim(f"{_BETWEEN}, WRONG: {{fault}}", f"SELECT arms_fault = $fault
 ARMS_UNBOUNDED = Claim(f"{_BETWEEN}, not compared by a bound of their own", f"SELECT count(*) = 0 {_VALUES}")
 CIRCUMSTANCES = Claim(
     "{arm}: {quiet}; warm-up {steady}; {dropped} samples dropped.",
-    "SELECT ($quiet = 'the machine was quiet') = (coalesce(len(flags), 0) = 0) "
+    f"SELECT ($quiet = 'the machine was quiet') = {_QUIET} "
+    "AND (contains($quiet, 'not known') = (flags IS NULL)) "
     "AND samples_dropped = $dropped AND $steady = "
     f"CASE WHEN steady THEN 'steady' WHEN NOT steady THEN 'NOT steady' ELSE 'of fixed length' END {_RUN}",
 )
