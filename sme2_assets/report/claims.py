@@ -36,7 +36,7 @@ SHOWN = Claim(
     "Speedup (off / on) {text}: {shown}",
     f"SELECT {_SHOWS} AND starts_with($shown, if($verdict LIKE 'too%', 'too small', $verdict)) "
     f"AND $speedup BETWEEN {_LEAST} - 1e-9 AND {_MOST} + 1e-9 "
-    "AND $speedup BETWEEN speedup_low AND speedup_high "
+    "AND $speedup BETWEEN speedup_low - 1e-9 AND speedup_high + 1e-9 "
     "AND $text = printf('%.2fx (%.2f to %.2f, n=%d)', speedup, speedup_low, speedup_high, n) "
     f"{_MODEL}",
 )
@@ -87,7 +87,8 @@ REASON = Claim(
 ROUNDS = Claim("{n}", f"SELECT {_PAIRED_ROUNDS} = $n {_MODEL}")
 INTERVAL = Claim(
     "{low:.3f} to {high:.3f}",
-    f"SELECT fidelity <> 'emulated' AND $low <= $high AND $low <= {_MOST} AND $high >= {_LEAST} {_MODEL}",
+    f"SELECT fidelity <> 'emulated' AND $low <= $high "
+    f"AND $low <= {_MOST} + 1e-9 AND $high >= {_LEAST} - 1e-9 {_MODEL}",
 )
 # The exact signed-rank test of n rounds gives no p below 2 / 2^n.
 P_VALUE = Claim("{p:.2g}", f"SELECT $p BETWEEN 2.0 / power(2, {_PAIRED_ROUNDS}) - 1e-12 AND 1 {_MODEL}")
@@ -95,12 +96,12 @@ DETECTABLE = Claim(
     "a ratio of {effect:.3f} or more (80 % power)",
     f"SELECT $effect >= coalesce(noise_floor, 1) AND $effect > 1 {_MODEL}",
 )
-_ALL_WELL = (
 # Of a row of runs: something saw what else the machine did around every round, and nothing was wrong with it.
 _QUIET = (
     "(SELECT count(*) > 0 AND bool_and(other_cores IS NOT NULL AND len(environment.flags) = 0) "
     "FROM environment WHERE environment.run_id = runs.run_id)"
 )
+_ALL_WELL = (
     f"bool_and(fidelity = 'hardware' AND {_QUIET} AND coalesce(steady, true) "
     "AND coalesce(passes_agree, true))"
 )
@@ -135,12 +136,6 @@ COUNT = Claim(
     "AND count(*) FILTER (on_sme_unit = 'unknown') = $unknown AND ($unknown > 0) = ($unknown_text <> '') "
     f"AND bool_and(fidelity IS DISTINCT FROM 'reference') {_MATRIX}",
 )
-WORK = Claim(
-    "{share} of the multiply-accumulates{without}",
-    f"SELECT {_printed(1, _ON_UNIT)} AND {_printed(-1, _NOT_OFF_UNIT)} "
-    f"AND ({_ON_UNIT} <> {_NOT_OFF_UNIT}) = contains($share, ' to ') "
-    f"AND (count(*) > count(macs)) = ($without <> '') {_MATRIX}",
-)
 _ON_UNIT = "coalesce(sum(macs) FILTER (on_sme_unit = 'on'), 0) / sum(macs)"
 _NOT_OFF_UNIT = "coalesce(sum(macs) FILTER (on_sme_unit <> 'off'), 0) / sum(macs)"
 
@@ -157,6 +152,12 @@ def _printed(place: int, value: str) -> str:
             AND ({number} = 1) <= ({value} = 1) AND ({number} = 0) <= ({value} = 0) END"""
 
 
+WORK = Claim(
+    "{share} of the multiply-accumulates{without}",
+    f"SELECT {_printed(1, _ON_UNIT)} AND {_printed(-1, _NOT_OFF_UNIT)} "
+    f"AND ({_ON_UNIT} <> {_NOT_OFF_UNIT}) = contains($share, ' to ') "
+    f"AND (count(*) > count(macs)) = ($without <> '') {_MATRIX}",
+)
 MATRIX_COUNT = Claim(
     "{on_unit} of {matrix_operators} convolutions and matrix products{unknown_text}", COUNT.holds
 )
@@ -332,6 +333,7 @@ OVERVIEW = Claim(
 HEAVIEST = Claim(
     "{name}{module}: {share:.0%}",
     "SELECT abs(max(share) - $share) < 1e-9 AND bool_and(fidelity <> 'emulated') "
+    "AND bool_or(abs(share - $share) < 1e-9 AND (name = $name OR ends_with($name, ' (' || name || ')'))) "
     "FROM operator_facts WHERE run_id = $run_id",
 )
 
