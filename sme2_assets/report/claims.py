@@ -256,8 +256,8 @@ WHAT = Claim(
 )
 SEVERAL_PATHS = Claim(
     "The inferences of this run took {paths} different operator sequences: several methods, or branches. "
-    "Times of the whole inference and of categories are over all of them; those of an operator are over the "
-    "inferences that ran it.",
+    "Times of the whole inference and of categories, and means and shares of operators, are over all of "
+    "them; the median of an operator is over the inferences that ran it.",
     "SELECT count(DISTINCT taken) = $paths AND $paths > 1 FROM (SELECT list(concat_ws('|', delegate, name) "
     "ORDER BY delegate, position) AS taken FROM timeline WHERE run_id = $run_id AND kind = 'operator' "
     "AND NOT is_warmup GROUP BY round, iteration)",

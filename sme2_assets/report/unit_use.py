@@ -148,12 +148,14 @@ def work_text(counts: Record) -> str:
 def _range_text(low: float, high: float) -> str:
     """`93%`, or `90% to 93%`: with as many digits as it takes to tell the ends apart."""
     if low == high:
-        return _percent(low, 0)
-    texts = ((_percent(low, digits), _percent(high, digits)) for digits in range(_MOST_DIGITS))
-    return next((f"{first} to {last}" for first, last in texts if first != last), _percent(low, _MOST_DIGITS))
+        return percent_text(low)
+    texts = ((percent_text(low, digits), percent_text(high, digits)) for digits in range(_MOST_DIGITS))
+    return next(
+        (f"{first} to {last}" for first, last in texts if first != last), percent_text(low, _MOST_DIGITS)
+    )
 
 
-def _percent(share: float, digits: int) -> str:
+def percent_text(share: float, digits: int = 0) -> str:
     """Rounded, but neither all nor nothing unless it is."""
     step = 10.0 ** -(digits + 2)
     text = f"{share:.{digits}%}"

@@ -123,8 +123,10 @@ GAIN = Claim(
     ),
 )
 GAIN_WORK = Claim(
-    "{share:.0%} of the multiply-accumulates",
-    f"SELECT abs(sum(macs) FILTER ({_AT}) / sum(macs) - $share) < 1e-9 AND count(*) = count(macs) "
+    "{text} of the multiply-accumulates",
+    "SELECT ($text = '100%') <= ($share = 1) AND ($text = '0%') <= ($share = 0) "
+    "AND abs(regexp_extract($text, '[0-9]+')::DOUBLE / 100 - $share) <= 0.01 "
+    f"AND abs(sum(macs) FILTER ({_AT}) / sum(macs) - $share) < 1e-9 AND count(*) = count(macs) "
     f"FROM operator_facts WHERE run_id = $run_id AND {_MATRIX}",
 )
 
