@@ -39,6 +39,12 @@ FIRST_DELEGATE = (
 # A missed opportunity: this one keeps its kernel.
 SECOND_DELEGATE = (("Fully Connected (NC, F32) GEMM #1", 100), ("Softmax (NC, F32) #1", 5))
 PORTABLE = "native_call_mean.out"
+# What an inference runs that takes the other branch: one matrix product, between transposes of its own.
+BRANCH = (
+    ("Transpose (ND, X32) #1", 80),
+    ("Fully Connected (NC, {}) GEMM #1", 20_000),
+    ("Transpose (ND, X32) #2", 60),
+)
 SME2_KERNEL = "kai_kernel_matmul_clamp_f32_f32p2vlx1_f32p2vlx1biasf32_sme2_mopa"
 # fmopa za0.s, p0/m, p0/m, z0.s, z0.s; fmla v0.4s, v0.4s, v0.4s
 SME_WORD, SIMD_WORD = 0x80800000, 0x4E20CC00
@@ -124,6 +130,12 @@ class MadeRun:
     warmup: int = 1
     iterations: int = 3
     matrix_speedup: float = 2.0
+    # One inference of so many takes the other branch, from the last of them on; 0: none does.
+    branch_every: int = 0
+    # How many of the rounds have a trace; None: all.
+    traced_rounds: int | None = None
+    # Whether somebody looked at the machine before and after each round.
+    watched: bool = True
     # Of the whole machine.
     slowness: float = 1.0
     # Of the processes without tracer, as on a machine whose clock rises after they ran.
@@ -162,7 +174,8 @@ class MadeRun:
         processes = []
         for round_index in range(self.rounds):
             sampled = ("kernels",) if self.sampled and round_index == 0 else ()
-            for pass_kind in ("latency", "etdump", *sampled):
+            traced = self.traced_rounds is None or round_index < self.traced_rounds
+            for pass_kind in ("latency", *(("etdump",) if traced else ()), *sampled):
                 directory = f"round_{round_index:02d}/{pass_kind}"
                 self._write_process(folder / directory, pass_kind, noise)
                 processes.append(
@@ -184,8 +197,9 @@ class MadeRun:
         directory.mkdir(parents=True)
         blocks, durations, inferences = [], [], []
         start_ns = 1_000_000
-        for _ in range(self.warmup + self.iterations):
-            calls = self._calls(noise)
+        for number in range(1, self.warmup + self.iterations + 1):
+            branches = self.branch_every and number % self.branch_every == 0
+            calls = self._branch(noise) if branches else self._calls(noise)
             execute_ns = sum(call.call_ns for call in calls) + 700
             blocks.append(inference(calls, execute_ns, start_ns))
             inferences.append((start_ns, calls))
@@ -268,6 +282,9 @@ class MadeRun:
             self._delegate(SECOND_DELEGATE * self.depth, noise),
         ]
 
+    def _branch(self, noise: random.Random) -> list[Delegate | Portable]:
+        return [self._delegate(BRANCH, noise), Portable(PORTABLE, 30_000, 31_500)]
+
     def _delegate(self, operators: tuple[tuple[str, int], ...], noise: random.Random) -> Delegate:
         measured = []
         for name, off_us in operators:
@@ -344,6 +361,7 @@ class MadeRun:
                 environment=[
                     Moment(round=0, moment=moment, snapshot=take_snapshot(sample_s=0).as_json(), flags=[])
                     for moment in ("before", "after")
+                    if self.watched
                 ],
                 file_sha256={
                     str(path.relative_to(folder)): sha256_of_file(path)

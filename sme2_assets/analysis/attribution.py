@@ -13,7 +13,8 @@ of the program rather than assumed to be an inserted one in place of one that wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,7 +152,8 @@ def align(program: ProgramOperators, rows: pd.DataFrame) -> pd.DataFrame:
         number = int(delegate)
         nodes = program.delegates[number].nodes if number < len(program.delegates) else []
         findings.update(_align_delegate(nodes, group.sort_values("position")))
-    records = [_record(findings.get(index, _Finding(NONE))) for index in range(len(given))]
+    crowded = _crowded(list(findings.values()))
+    records = [_record(findings.get(index, _Finding(NONE)), crowded) for index in range(len(given))]
     rowed = {id(slot.node) for finding in findings.values() for slot in finding.candidates}
     passed_on = {
         tensor: node.reads for node in program.nodes if id(node) not in rowed for tensor in node.writes
@@ -193,6 +195,10 @@ class _Finding:
 
     state: str
     candidates: tuple[_Slot, ...] = ()
+
+    @property
+    def nodes(self) -> frozenset[int]:
+        return frozenset(id(slot.node) for slot in self.candidates)
 
 
 def _align_delegate(nodes: Sequence[Node], rows: pd.DataFrame) -> dict[int, _Finding]:
@@ -353,12 +359,27 @@ def _cheapest(
     return table
 
 
-def _record(finding: _Finding) -> dict[str, Any]:
+def _crowded(findings: Sequence[_Finding]) -> set[int]:
+    """Nodes that more rows compete for than there are places, so that not every one of the rows is one."""
+    rows = Counter(finding.nodes for finding in findings if finding.candidates)
+    places = {id(slot.node): len(_slots(slot.node)) for finding in findings for slot in finding.candidates}
+    crowded: set[int] = set()
+    for nodes in {finding.nodes for finding in findings if finding.state == AMBIGUOUS}:
+        competing = sum(count for others, count in rows.items() if others <= nodes)
+        if competing > sum(places[node] for node in nodes):
+            crowded |= nodes
+    return crowded
+
+
+def _record(finding: _Finding, crowded: Set[int]) -> dict[str, Any]:
     facts = [_facts(slot) for slot in finding.candidates]
     record: dict[str, Any] = {"attribution": finding.state}
     for field in facts[0] if facts else ():
         values = [fact[field] for fact in facts]
         record[field] = values[0] if all(value == values[0] for value in values) else None
+    if finding.nodes & crowded:
+        # The work of a node is done once, however many rows it might be.
+        record["macs"] = None
     record["edge_ops"] = record.get("edge_ops") or []
     record["candidates"] = _names(finding.candidates) if finding.state == AMBIGUOUS else []
     return record

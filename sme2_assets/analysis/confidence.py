@@ -29,8 +29,10 @@ Basis = Literal["measured", "emulated", "predicted", "projection"]
 class Conditions:
     """The conditions that one arm was timed under; None where unknown.
 
-    `round_cv` is for the latency pass and `traced_cv` for the pass with tracer; `tracer_overhead` is the
-    ratio of their times minus 1; `passes_agree` is the verdict of `passes.reconcile` on them.
+    `rounds` are those of the times in question: of the latency pass for the times of the whole model.
+    `round_cv` is for that pass, `traced_cv` and `traced_rounds` for the pass with tracer; `tracer_overhead`
+    is the ratio of their times minus 1; `passes_agree` is the verdict of `passes.reconcile` on them. `flags`
+    is None where nobody saw what else the machine did.
     """
 
     arm: str
@@ -40,9 +42,10 @@ class Conditions:
     traced_cv: float | None = None
     tracer_overhead: float | None = None
     passes_agree: bool | None = None
+    traced_rounds: int | None = None
     disturbed_rounds: int = 0
     steady: bool | None = None
-    flags: tuple[str, ...] = ()
+    flags: tuple[str, ...] | None = None
 
     @property
     def spread(self) -> float:
@@ -69,14 +72,15 @@ def conditions_of(
     return Conditions(
         arm=arm_label(run),
         fidelity=run["fidelity"],
-        rounds=int(headroom.get("rounds", latency.get("rounds", 0))),
+        rounds=int(latency.get("rounds", headroom.get("rounds", 0))),
         round_cv=_known(latency.get("round_cv")),
         traced_cv=_known(headroom.get("round_cv")),
         tracer_overhead=_known(latency.get("tracer_overhead")),
+        traced_rounds=int(headroom["rounds"]) if headroom else None,
         disturbed_rounds=int(headroom.get("disturbed_rounds", 0)),
         passes_agree=_told(run.get("passes_agree")),
         steady=_told(run.get("steady")),
-        flags=() if flags is None or flags is pd.NA else tuple(map(str, flags)),
+        flags=None if flags is None or flags is pd.NA else tuple(map(str, flags)),
     )
 
 
@@ -85,7 +89,7 @@ def noise(arm: Conditions) -> list[str]:
     if arm.fidelity == "emulated":
         return []
     scatter = f"the round medians scatter by {arm.round_cv or 0:.1%}, more than {MOST_ROUND_CV:.0%}"
-    return [*arm.flags, *([scatter] if (arm.round_cv or 0) > MOST_ROUND_CV else [])]
+    return [*(arm.flags or ()), *([scatter] if (arm.round_cv or 0) > MOST_ROUND_CV else [])]
 
 
 def confidence(basis: Basis, arms: Sequence[Conditions], against: Sequence[str] = ()) -> Confidence:
@@ -123,12 +127,14 @@ def _doubts(arm: Conditions) -> list[tuple[bool, str]]:
     found = []
     if arm.fidelity == "reference":
         found.append((False, "a reference, which says nothing about SME2"))
-    if arm.flags:
+    if arm.flags is None:
+        found.append((False, "whether the machine was quiet is not known"))
+    elif arm.flags:
         found.append((False, "the machine was not quiet"))
     if arm.spread > MOST_ROUND_CV:
         found.append((arm.spread > LUCK_ROUND_CV, f"the rounds scatter by {arm.spread:.1%}"))
     if arm.disturbed_rounds:
-        found.append((False, f"{arm.disturbed_rounds} of {arm.rounds} rounds were disturbed"))
+        found.append((False, f"{arm.disturbed_rounds} of {arm.traced_rounds} rounds were disturbed"))
     if arm.steady is False:
         found.append((False, "the warm-up was never steady"))
     faster = -(arm.tracer_overhead or 0.0)

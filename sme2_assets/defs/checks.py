@@ -170,7 +170,7 @@ of_timeline = _checks_of(
         "noise_within_bounds",
         "The rounds of a native run agree with one another, and the machine was left alone.",
         _in_warehouse(noise_faults),
-        "The rounds agree, and the machine was quiet.",
+        "The rounds agree, and nothing is known to have disturbed them.",
     ),
     _RunCheck(
         "passes_agree",

@@ -116,6 +116,12 @@ class Info(Part):
         """What was wrong with the machine around any round."""
         return sorted({flag for moment in self.environment for flag in moment.flags})
 
+    @property
+    def watched(self) -> bool:
+        """Whether somebody saw what else the machine did, around every round; else no flag tells nothing."""
+        seen = [moment.snapshot.get("other_cores") is not None for moment in self.environment]
+        return bool(seen) and all(seen)
+
 
 def _arms_are_named(v1: dict[str, Any]) -> dict[str, Any]:
     """Version 2 names the experiment and its arms, and records the machine around every round."""

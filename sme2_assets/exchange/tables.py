@@ -125,7 +125,7 @@ def operator_stats_table(warehouse: Warehouse, run: dict[str, Any], model_id: st
     grouped = facts.groupby(["type", "backend"], sort=False, observed=True)
     made = grouped.agg(
         count=("mean_ns", "size"),
-        total_ns=("mean_ns", _sum),
+        total_ns=("per_inference_ns", _sum),
         avg_ns=("mean_ns", "mean"),
         share=("share", _sum),
         category=("category", "first"),

@@ -27,6 +27,7 @@ from sme2_assets.report.unit_use import (
     UnitUse,
     count_text,
     named,
+    percent_text,
     unit_use,
     work_text,
 )
@@ -258,7 +259,7 @@ def gain_text(insight: Insight, explanation: Explanation) -> str:
     if here.empty or matrix["macs"].isna().any():
         return ""
     share = float(here["macs"].sum() / matrix["macs"].sum()) if matrix["macs"].sum() else 0.0
-    return insight_claims.GAIN_WORK.say(run_id=run_id, share=share, places=places)
+    return insight_claims.GAIN_WORK.say(run_id=run_id, share=share, text=percent_text(share), places=places)
 
 
 def _places(insight: Insight) -> list[str]:

@@ -36,7 +36,7 @@ SHOWN = Claim(
     "Speedup (off / on) {text}: {shown}",
     f"SELECT {_SHOWS} AND starts_with($shown, if($verdict LIKE 'too%', 'too small', $verdict)) "
     f"AND $speedup BETWEEN {_LEAST} - 1e-9 AND {_MOST} + 1e-9 "
-    "AND $speedup BETWEEN speedup_low AND speedup_high "
+    "AND $speedup BETWEEN speedup_low - 1e-9 AND speedup_high + 1e-9 "
     "AND $text = printf('%.2fx (%.2f to %.2f, n=%d)', speedup, speedup_low, speedup_high, n) "
     f"{_MODEL}",
 )
@@ -87,7 +87,8 @@ REASON = Claim(
 ROUNDS = Claim("{n}", f"SELECT {_PAIRED_ROUNDS} = $n {_MODEL}")
 INTERVAL = Claim(
     "{low:.3f} to {high:.3f}",
-    f"SELECT fidelity <> 'emulated' AND $low <= $high AND $low <= {_MOST} AND $high >= {_LEAST} {_MODEL}",
+    f"SELECT fidelity <> 'emulated' AND $low <= $high "
+    f"AND $low <= {_MOST} + 1e-9 AND $high >= {_LEAST} - 1e-9 {_MODEL}",
 )
 # The exact signed-rank test of n rounds gives no p below 2 / 2^n.
 P_VALUE = Claim("{p:.2g}", f"SELECT $p BETWEEN 2.0 / power(2, {_PAIRED_ROUNDS}) - 1e-12 AND 1 {_MODEL}")
@@ -95,8 +96,13 @@ DETECTABLE = Claim(
     "a ratio of {effect:.3f} or more (80 % power)",
     f"SELECT $effect >= coalesce(noise_floor, 1) AND $effect > 1 {_MODEL}",
 )
+# Of a row of runs: something saw what else the machine did around every round, and nothing was wrong with it.
+_QUIET = (
+    "(SELECT count(*) > 0 AND bool_and(other_cores IS NOT NULL AND len(environment.flags) = 0) "
+    "FROM environment WHERE environment.run_id = runs.run_id)"
+)
 _ALL_WELL = (
-    "bool_and(fidelity = 'hardware' AND coalesce(len(flags), 0) = 0 AND coalesce(steady, true) "
+    f"bool_and(fidelity = 'hardware' AND {_QUIET} AND coalesce(steady, true) "
     "AND coalesce(passes_agree, true))"
 )
 CONFIDENCE = Claim(
@@ -130,10 +136,26 @@ COUNT = Claim(
     "AND count(*) FILTER (on_sme_unit = 'unknown') = $unknown AND ($unknown > 0) = ($unknown_text <> '') "
     f"AND bool_and(fidelity IS DISTINCT FROM 'reference') {_MATRIX}",
 )
+_ON_UNIT = "coalesce(sum(macs) FILTER (on_sme_unit = 'on'), 0) / sum(macs)"
+_NOT_OFF_UNIT = "coalesce(sum(macs) FILTER (on_sme_unit <> 'off'), 0) / sum(macs)"
+
+
+def _printed(place: int, value: str) -> str:
+    """Whether an end of the printed share is the value, to its digits; all or nothing only if it is."""
+    text = f"string_split($share, ' to ')[{place}]"
+    number = f"(regexp_extract({text}, '[0-9.]+')::DOUBLE / 100)"
+    digits = f"len(regexp_extract({text}, '\\.([0-9]+)', 1))"
+    return f"""CASE
+        WHEN starts_with({text}, 'over ') THEN {value} > {number} AND {value} < 1
+        WHEN starts_with({text}, 'under ') THEN {value} > 0 AND {value} < {number}
+        ELSE abs({value} - {number}) <= 0.0051 / power(10, {digits})
+            AND ({number} = 1) <= ({value} = 1) AND ({number} = 0) <= ({value} = 0) END"""
+
+
 WORK = Claim(
     "{share} of the multiply-accumulates{without}",
-    "SELECT abs(coalesce(sum(macs) FILTER (on_sme_unit = 'on'), 0) / sum(macs) - $low) < 1e-9 "
-    "AND abs(coalesce(sum(macs) FILTER (on_sme_unit <> 'off'), 0) / sum(macs) - $high) < 1e-9 "
+    f"SELECT {_printed(1, _ON_UNIT)} AND {_printed(-1, _NOT_OFF_UNIT)} "
+    f"AND ({_ON_UNIT} <> {_NOT_OFF_UNIT}) = contains($share, ' to ') "
     f"AND (count(*) > count(macs)) = ($without <> '') {_MATRIX}",
 )
 MATRIX_COUNT = Claim(
@@ -234,8 +256,8 @@ WHAT = Claim(
 )
 SEVERAL_PATHS = Claim(
     "The inferences of this run took {paths} different operator sequences: several methods, or branches. "
-    "Times of the whole inference and of categories are over all of them; those of an operator are over the "
-    "inferences that ran it.",
+    "Times of the whole inference and of categories, and means and shares of operators, are over all of "
+    "them; the median of an operator is over the inferences that ran it.",
     "SELECT count(DISTINCT taken) = $paths AND $paths > 1 FROM (SELECT list(concat_ws('|', delegate, name) "
     "ORDER BY delegate, position) AS taken FROM timeline WHERE run_id = $run_id AND kind = 'operator' "
     "AND NOT is_warmup GROUP BY round, iteration)",
@@ -273,7 +295,8 @@ ARMS_WRONG = Claim(f"{_BETWEEN}, WRONG: {{fault}}", f"SELECT arms_fault = $fault
 ARMS_UNBOUNDED = Claim(f"{_BETWEEN}, not compared by a bound of their own", f"SELECT count(*) = 0 {_VALUES}")
 CIRCUMSTANCES = Claim(
     "{arm}: {quiet}; warm-up {steady}; {dropped} samples dropped.",
-    "SELECT ($quiet = 'the machine was quiet') = (coalesce(len(flags), 0) = 0) "
+    f"SELECT ($quiet = 'the machine was quiet') = {_QUIET} "
+    "AND (contains($quiet, 'not known') = (flags IS NULL)) "
     "AND samples_dropped = $dropped AND $steady = "
     f"CASE WHEN steady THEN 'steady' WHEN NOT steady THEN 'NOT steady' ELSE 'of fixed length' END {_RUN}",
 )
@@ -314,6 +337,7 @@ OVERVIEW = Claim(
 HEAVIEST = Claim(
     "{name}{module}: {share:.0%}",
     "SELECT abs(max(share) - $share) < 1e-9 AND bool_and(fidelity <> 'emulated') "
+    "AND bool_or(abs(share - $share) < 1e-9 AND (name = $name OR ends_with($name, ' (' || name || ')'))) "
     "FROM operator_facts WHERE run_id = $run_id",
 )
 

@@ -409,8 +409,7 @@ def _floor_text(subject: _Subject) -> str:
 def _flags_text(runs: Sequence[dict[Any, Any]]) -> str:
     said = []
     for run in runs:
-        flags = [] if run["flags"] is None else list(run["flags"])
-        quiet = "; ".join(map(str, flags)) or "the machine was quiet"
+        quiet = _quiet_text(run["flags"])
         steady = "of fixed length" if pd.isna(run["steady"]) else "steady" if run["steady"] else "NOT steady"
         said.append(
             claims.CIRCUMSTANCES.say(
@@ -422,6 +421,12 @@ def _flags_text(runs: Sequence[dict[Any, Any]]) -> str:
             )
         )
     return " ".join(said)
+
+
+def _quiet_text(flags: Any) -> str:
+    if flags is None or flags is pd.NA:
+        return "whether the machine was quiet is not known"
+    return "; ".join(map(str, flags)) or "the machine was quiet"
 
 
 def _reproduction(subject: _Subject) -> Section:

@@ -80,7 +80,7 @@ def missed_table(missed: pd.DataFrame) -> TextTable:
                 row["module"],
                 row["source"],
                 row["basis"],
-                _ms_text(row["mean_ns"]),
+                _ms_text(row["per_inference_ns"]),
                 _percent_text(row["share"]),
                 row["rounds"],
             ]
@@ -114,7 +114,7 @@ def bottleneck_table(bottlenecks: pd.DataFrame, most: int = BOTTLENECKS_SHOWN) -
                 row["module"],
                 row["source"],
                 unit_cell(row),
-                _ms_text(row["mean_ns"]),
+                _ms_text(row["per_inference_ns"]),
                 _percent_text(row["share"]),
                 _percent_text(row["cumulative_share"]),
                 _rate_text(row),

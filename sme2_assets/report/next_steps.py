@@ -59,7 +59,10 @@ _FEWER_CALLS = Claim(
 _BATCH = Claim("Batch: one inference of many inputs rather than many inferences of one.", _RUN)
 _WITH_SME2 = Claim("Measure on a machine with SME2: `sme2 profile {variant} --device ssh://user@host`.", _RUN)
 _EMULATE = Claim("See whether SME2 takes it: `sme2 profile {variant} --platform emulated`.", _RUN)
-_LIST = "`sme2 sql \"SELECT name, source, mean_ns FROM bottlenecks WHERE run_id = '{run_id}' AND category "
+_LIST = (
+    "`sme2 sql \"SELECT name, source, per_inference_ns FROM bottlenecks WHERE run_id = '{run_id}' "
+    "AND category "
+)
 _OTHERS = Claim("List what else takes time: " + _LIST + "NOT IN ('CONV', 'GEMM') ORDER BY rank\"`.", _RUN)
 _MOVERS = Claim("List what moves data: " + _LIST + "= 'Data Movement' ORDER BY rank\"`.", _RUN)
 

@@ -35,6 +35,8 @@ ORDER BY facts.delegate NULLS LAST, facts.position
 """
 
 Record = Mapping[Hashable, Any]
+# Of a percentage, behind the point.
+_MOST_DIGITS = 9
 _IDENTITY = ("run_id", "variant", "model", "precision", "platform", "fidelity")
 
 
@@ -131,17 +133,37 @@ def work_text(counts: Record) -> str:
     """The share of multiply-accumulates on the unit, as far as it is known; empty where none is counted."""
     if pd.isna(counts["macs_on_unit"]):
         return ""
-    low, high = f"{counts['macs_on_unit']:.0%}", f"{counts['macs_on_unit_at_most']:.0%}"
-    share = low if low == high else f"{low} to {high}"
+    low, high = float(counts["macs_on_unit"]), float(counts["macs_on_unit_at_most"])
     uncounted = counts["uncounted"]
     without = claims.UNCOUNTED.say(run_id=counts["run_id"], uncounted=uncounted) if uncounted else ""
     return claims.WORK.say(
         run_id=counts["run_id"],
-        share=share,
+        share=_range_text(low, high),
         without=without,
-        low=counts["macs_on_unit"],
-        high=counts["macs_on_unit_at_most"],
+        low=low,
+        high=high,
     )
+
+
+def _range_text(low: float, high: float) -> str:
+    """`93%`, or `90% to 93%`: with as many digits as it takes to tell the ends apart."""
+    if low == high:
+        return percent_text(low)
+    texts = ((percent_text(low, digits), percent_text(high, digits)) for digits in range(_MOST_DIGITS))
+    return next(
+        (f"{first} to {last}" for first, last in texts if first != last), percent_text(low, _MOST_DIGITS)
+    )
+
+
+def percent_text(share: float, digits: int = 0) -> str:
+    """Rounded, but neither all nor nothing unless it is."""
+    step = 10.0 ** -(digits + 2)
+    text = f"{share:.{digits}%}"
+    if share < 1 and text == f"{1:.{digits}%}":
+        return f"over {1 - step:.{digits}%}"
+    if share > 0 and text == f"{0:.{digits}%}":
+        return f"under {step:.{digits}%}"
+    return text
 
 
 def unit_sentence(run_id: str, counts: Record | None) -> str:

@@ -46,7 +46,7 @@ from sme2_assets.warehouse.store import Rows, Warehouse
 
 # The version of the code that makes rows from evidence. Any change in what a row says, such as another
 # category for an operator, is a new version; `sme2 warehouse rebuild` then applies it to history.
-DERIVATION = 7
+DERIVATION = 8
 ANNOTATION = "xnnpack.log"
 # Every run is stored in these and in the timeline, even if it has no rows there.
 RUN_TABLES = (
@@ -373,6 +373,7 @@ def _environment_row(moment: Moment, before: Moment) -> dict[str, Any]:
         "cpu_mhz": statistics.fmean(frequencies) / 1000 if frequencies else None,
         "governor": snapshot["governor"],
         "temperature_c": snapshot["temperature_c"],
+        "other_cores": snapshot.get("other_cores"),
         "heavy_processes": [f"{name}: {share:.2f}" for name, share in snapshot["heavy_processes"]],
         "stolen_s": max(stolen_s[1] - stolen_s[0], 0.0) if stolen_s and None not in stolen_s else None,
         "flags": moment.flags,
@@ -473,7 +474,7 @@ def _run_row(
         "roof_read_gb_s": roof.read_gb_s if roof else None,
         "steady": info.steady,
         **_passes(manifest, results),
-        "flags": info.flags,
+        "flags": info.flags or ([] if info.watched else None),
         "load_before": context.load_before,
         "load_after": context.load_after,
         "load_ns": None

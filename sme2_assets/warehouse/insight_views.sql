@@ -5,13 +5,13 @@
 CREATE VIEW bottlenecks AS
 SELECT
     run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at,
-    rank, execution_order, backend, delegate, position, name, op_type, data_type, category,
+    rank, path, execution_order, backend, delegate, position, name, op_type, data_type, category, known,
     attribution, node_kind, edge_ops, module, module_type, source, code, input_shape, output_shape, macs,
     on_sme_unit, sme2_evidence, samples, telling_samples, certain_sme_samples, rounds, inferences,
-    median_ns, mean_ns, mean_most_ns, share, cumulative_share, gops, rate_unit
+    median_ns, mean_ns, mean_most_ns, per_inference_ns, share, cumulative_share, gops, rate_unit
 FROM operator_facts;
 COMMENT ON VIEW bottlenecks IS 'The operators of each run with their rank by time, and with their order in the inference.';
-COMMENT ON COLUMN bottlenecks.rank IS '1 for the operator with the largest median, which one disturbed round does not decide; NULL when emulated.';
+COMMENT ON COLUMN bottlenecks.rank IS '1 for the operator that takes the most of an inference; NULL when emulated.';
 COMMENT ON COLUMN bottlenecks.on_sme_unit IS 'on, off or unknown, as in operator_facts.';
 COMMENT ON COLUMN bottlenecks.sme2_evidence IS 'executed, name, registered or none, as in operator_facts.';
 COMMENT ON COLUMN bottlenecks.samples IS 'Samples attributed to the operator, all threads.';
@@ -20,9 +20,10 @@ COMMENT ON COLUMN bottlenecks.certain_sme_samples IS 'Those of them on SME.';
 COMMENT ON COLUMN bottlenecks.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN bottlenecks.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN bottlenecks.median_ns IS 'Median over rounds of the per-process medians; NULL when emulated.';
-COMMENT ON COLUMN bottlenecks.mean_ns IS 'Mean time without disturbed rounds; NULL when emulated.';
+COMMENT ON COLUMN bottlenecks.mean_ns IS 'Mean over the inferences that ran it, without disturbed rounds; NULL when emulated.';
 COMMENT ON COLUMN bottlenecks.mean_most_ns IS 'The most the mean can be, as in operator_summary; NULL when emulated.';
-COMMENT ON COLUMN bottlenecks.share IS 'Mean time over mean Method::execute; NULL when emulated.';
+COMMENT ON COLUMN bottlenecks.per_inference_ns IS 'Mean over all timed inferences, as in operator_facts; NULL when emulated.';
+COMMENT ON COLUMN bottlenecks.share IS 'That over mean Method::execute; NULL when emulated.';
 COMMENT ON COLUMN bottlenecks.cumulative_share IS 'Share of this operator and all of a smaller rank; NULL when emulated.';
 COMMENT ON COLUMN bottlenecks.gops IS 'Achieved 10^9 operations per second, as in operator_facts.';
 COMMENT ON COLUMN bottlenecks.rate_unit IS 'GOP/s where the operator multiplies integers, otherwise GFLOP/s; NULL without a rate.';
@@ -134,6 +135,7 @@ SELECT
     samples, telling_samples, certain_sme_samples, rounds, inferences,
     CASE WHEN fidelity = 'hardware' THEN median_ns END AS median_ns,
     CASE WHEN fidelity = 'hardware' THEN mean_ns END AS mean_ns,
+    CASE WHEN fidelity = 'hardware' THEN per_inference_ns END AS per_inference_ns,
     CASE WHEN fidelity = 'hardware' THEN share END AS share
 FROM missed;
 COMMENT ON VIEW missed_sme2 IS 'Convolutions and matrix products that are off the SME unit, with the reason, and those for which that is unknown. For a session with both arms, those of the arm with SME2 on; for SME2 off alone, what to expect; for a reference, none.';
@@ -149,8 +151,9 @@ COMMENT ON COLUMN missed_sme2.certain_sme_samples IS 'Those of them on SME.';
 COMMENT ON COLUMN missed_sme2.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN missed_sme2.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN missed_sme2.median_ns IS 'Median over rounds of the per-process medians; NULL when emulated.';
-COMMENT ON COLUMN missed_sme2.mean_ns IS 'Mean time as reported: the most that an SME2 kernel could gain, except for up to a microsecond that XNNPACK hides. NULL when emulated.';
-COMMENT ON COLUMN missed_sme2.share IS 'Mean time over mean Method::execute; NULL when emulated.';
+COMMENT ON COLUMN missed_sme2.mean_ns IS 'Mean over the inferences that ran it, as reported; NULL when emulated.';
+COMMENT ON COLUMN missed_sme2.per_inference_ns IS 'Mean over all timed inferences, as reported: the most that an SME2 kernel could gain, except for up to a microsecond that XNNPACK hides. NULL when emulated.';
+COMMENT ON COLUMN missed_sme2.share IS 'That over mean Method::execute; NULL when emulated.';
 
 CREATE VIEW module_summary AS
 SELECT
@@ -201,11 +204,14 @@ SELECT
     per_run.inferences, per_run.operators, portable_operators, delegate_calls,
     inference_ns, compute_ns, compute_most_ns, data_movement_ns, data_movement_most_ns, portable_ns,
     delegate_overhead_ns, framework_overhead_ns,
-    -- A ceiling holds whatever XNNPACK's whole microseconds hide.
-    CASE WHEN runs.fidelity = 'hardware' THEN inference_ns - compute_most_ns END AS without_compute_ns,
-    inference_ns / nullif(without_compute_ns, 0) AS without_compute_speedup,
-    CASE WHEN runs.fidelity = 'hardware' THEN inference_ns - data_movement_most_ns END AS without_data_movement_ns,
-    inference_ns / nullif(without_data_movement_ns, 0) AS without_data_movement_speedup
+    -- A ceiling holds whatever XNNPACK's whole microseconds hide. Where that may be all, there is none.
+    CASE WHEN runs.fidelity = 'hardware' AND inference_ns > compute_most_ns THEN inference_ns - compute_most_ns
+    END AS without_compute_ns,
+    inference_ns / without_compute_ns AS without_compute_speedup,
+    CASE WHEN runs.fidelity = 'hardware' AND inference_ns > data_movement_most_ns
+        THEN inference_ns - data_movement_most_ns
+    END AS without_data_movement_ns,
+    inference_ns / without_data_movement_ns AS without_data_movement_speedup
 FROM per_run
 JOIN runs USING (run_id);
 COMMENT ON VIEW headroom IS 'The most each run could gain: the time of its parts, and the ceilings by Amdahl''s law if a part took no time. Traced times; NULL when emulated. A reference has no ceilings.';
@@ -223,7 +229,7 @@ COMMENT ON COLUMN headroom.data_movement_most_ns IS 'The most that can be.';
 COMMENT ON COLUMN headroom.portable_ns IS 'Mean time of operators outside delegates, whatever their category.';
 COMMENT ON COLUMN headroom.delegate_overhead_ns IS 'Mean time of delegate calls beyond their operators. XNNPACK reports whole microseconds, so up to one per operator is rounding.';
 COMMENT ON COLUMN headroom.framework_overhead_ns IS 'Mean time of Method::execute beyond delegate calls and portable operators.';
-COMMENT ON COLUMN headroom.without_compute_ns IS 'The inference if CONV and GEMM took no time: at least this long.';
-COMMENT ON COLUMN headroom.without_compute_speedup IS 'What that would bring at most: the ceiling of every faster kernel for them.';
-COMMENT ON COLUMN headroom.without_data_movement_ns IS 'The inference if Data Movement took no time: at least this long.';
-COMMENT ON COLUMN headroom.without_data_movement_speedup IS 'What that would bring at most.';
+COMMENT ON COLUMN headroom.without_compute_ns IS 'The inference if CONV and GEMM took no time: at least this long. NULL where they may be all of it.';
+COMMENT ON COLUMN headroom.without_compute_speedup IS 'What that would bring at most: the ceiling of every faster kernel for them. NULL where no bound is known.';
+COMMENT ON COLUMN headroom.without_data_movement_ns IS 'The inference if Data Movement took no time: at least this long. NULL where it may be all of it.';
+COMMENT ON COLUMN headroom.without_data_movement_speedup IS 'What that would bring at most; NULL where no bound is known.';

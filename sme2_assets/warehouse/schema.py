@@ -228,7 +228,12 @@ RUNS = Table(
         Column("tracer_overhead_low", "DOUBLE", "Lower end of its 95 % interval; NULL with too few rounds."),
         Column("tracer_overhead_high", "DOUBLE", "Upper end of it."),
         Column("sampler_overhead", "DOUBLE", "The same for tracer and sampler together."),
-        Column("flags", "VARCHAR[]", "What was wrong with the machine around a round, e.g. busy."),
+        Column(
+            "flags",
+            "VARCHAR[]",
+            "What was wrong with the machine around a round, e.g. busy. NULL where nothing is known to have "
+            "been, and nobody saw what else it did.",
+        ),
         Column("load_before", "DOUBLE", "One-minute load average before the session."),
         Column("load_after", "DOUBLE", "One-minute load average after the session."),
         Column(
@@ -474,6 +479,7 @@ ENVIRONMENT = Table(
         Column("cpu_mhz", "DOUBLE", "Mean CPU frequency; NULL where it cannot be read."),
         Column("governor", "VARCHAR", "Frequency governor; NULL where it cannot be read."),
         Column("temperature_c", "DOUBLE", "Hottest readable sensor; NULL where none can be read."),
+        Column("other_cores", "DOUBLE", "Cores that all others kept busy; NULL where they cannot be seen."),
         Column("heavy_processes", "VARCHAR[]", "Other processes that used much CPU, with their cores."),
         Column(
             "stolen_s",

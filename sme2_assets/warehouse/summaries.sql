@@ -124,8 +124,12 @@ inferences_of_rounds AS (
 per_inference AS (
     SELECT
         run_id, round, inference_ns,
-        compute_ns, compute_ns + coalesce(compute_hidden, 0) AS compute_most_ns,
-        data_movement_ns, data_movement_ns + coalesce(data_movement_hidden, 0) AS data_movement_most_ns,
+        -- No part is more than the inference, whatever a call of which the clock says nothing may hide.
+        compute_ns,
+        least(compute_ns + coalesce(compute_hidden, 0), greatest(compute_ns, inference_ns)) AS compute_most_ns,
+        data_movement_ns,
+        least(data_movement_ns + coalesce(data_movement_hidden, 0), greatest(data_movement_ns, inference_ns))
+            AS data_movement_most_ns,
         portable_ns, delegate_overhead_ns, framework_overhead_ns, delegate_calls, operators, portable_operators
     FROM inferences_of_rounds
     LEFT JOIN hidden USING (run_id, round, iteration)
@@ -199,8 +203,8 @@ WITH programs AS (
         run_id,
         md5(string_agg(concat_ws(':', backend, delegate, position, op_type), ',' ORDER BY backend, delegate, position))
             AS program
-    FROM rounds_of_operators
-    WHERE round = 0
+    -- Of all rounds: a later one may have taken a branch that the first did not.
+    FROM (SELECT DISTINCT run_id, backend, delegate, position, op_type FROM rounds_of_operators)
     GROUP BY run_id
 ),
 spread AS (
@@ -246,7 +250,7 @@ COMMENT ON COLUMN run_times.round_cv IS 'Standard deviation of the round medians
 -- and not for how long. Where no instruction could be told, as on another instruction set, shares are NULL.
 CREATE TABLE operator_details AS
 WITH execute AS (
-    SELECT run_id, sum(execute_ns) AS total_ns
+    SELECT run_id, sum(execute_ns) AS total_ns, count(*) AS inferences
     FROM inferences
     JOIN (SELECT run_id, round, disturbed FROM part_rounds) USING (run_id, round)
     WHERE pass = 'etdump' AND NOT is_warmup AND NOT disturbed
@@ -271,13 +275,25 @@ summary AS (
     JOIN (SELECT run_id, round, disturbed FROM part_rounds) USING (run_id, round)
     GROUP BY run_id, backend, delegate, position
 ),
-ordered AS (
+-- A place is one operator of one sequence, so the operators of a sequence are those of its first inference. What
+-- was never run together is never neighbours, whenever it started.
+started AS (
     SELECT
         run_id, backend, delegate, position,
-        row_number() OVER (PARTITION BY run_id ORDER BY avg(start_ns), delegate, position)::INTEGER AS execution_order
+        min((round::BIGINT << 32) + iteration) AS first_inference,
+        avg(start_ns) AS start_ns
     FROM timeline
     WHERE kind = 'operator' AND NOT is_warmup
     GROUP BY run_id, backend, delegate, position
+),
+ordered AS (
+    SELECT
+        run_id, backend, delegate, position,
+        dense_rank() OVER (PARTITION BY run_id ORDER BY first_inference)::INTEGER AS path,
+        row_number() OVER (
+            PARTITION BY run_id ORDER BY first_inference, start_ns, delegate, position
+        )::INTEGER AS execution_order
+    FROM started
 ),
 sampled AS (
     SELECT
@@ -298,7 +314,11 @@ sampled AS (
 known AS (
     SELECT
         summary.* EXCLUDE (total_ns, named_sme2),
-        summary.total_ns / nullif(execute.total_ns, 0) AS share,
+        -- One that ran in disturbed rounds alone took nothing of the others; emulated times are NULL.
+        coalesce(summary.total_ns, 0 * execute.total_ns) AS spent_ns,
+        spent_ns / execute.inferences AS per_inference_ns,
+        spent_ns / nullif(execute.total_ns, 0) AS share,
+        ordered.path,
         ordered.execution_order,
         operators.* EXCLUDE (variant, target, run_id, backend, delegate, position),
         coalesce(sampled.samples, 0) AS samples,
@@ -366,18 +386,18 @@ placed AS (
     FROM judged
 )
 SELECT
-    placed.* EXCLUDE (fidelity, sme2, types, no_kernel),
+    placed.* EXCLUDE (fidelity, sme2, types, no_kernel, spent_ns),
     bool_or(on_sme_unit = 'on') OVER (PARTITION BY run_id, op_type, element) AS kind_is_on,
     -- Two operations per multiply-accumulate, over the mean that is shown beside it. No rate where XNNPACK's whole
     -- microseconds hide more than a fifth.
     CASE WHEN mean_most_ns <= 1.2 * mean_ns THEN 2 * macs / nullif(mean_ns, 0) END AS gops,
     CASE WHEN gops IS NOT NULL THEN if(regexp_matches(coalesce(data_type, ''), '^P?Q'), 'GOP/s', 'GFLOP/s')
     END AS rate_unit,
-    CASE WHEN mean_ns IS NOT NULL THEN
-        row_number() OVER (PARTITION BY run_id ORDER BY median_ns DESC, mean_ns DESC, execution_order)
+    CASE WHEN per_inference_ns IS NOT NULL THEN
+        row_number() OVER (PARTITION BY run_id ORDER BY per_inference_ns DESC, median_ns DESC, execution_order)
     END::INTEGER AS rank,
     sum(share) OVER (
-        PARTITION BY run_id ORDER BY median_ns DESC, mean_ns DESC, execution_order
+        PARTITION BY run_id ORDER BY per_inference_ns DESC, median_ns DESC, execution_order
         ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
     ) AS cumulative_share
 FROM placed;
@@ -398,11 +418,13 @@ COMMENT ON COLUMN operator_details.rate_unit IS 'GOP/s where the operator multip
 COMMENT ON COLUMN operator_details.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN operator_details.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN operator_details.median_ns IS 'Median over rounds of the per-process medians.';
-COMMENT ON COLUMN operator_details.mean_ns IS 'Mean over the inferences that ran it, without disturbed rounds; where all did, the means of all rows and the overhead add up to the inference.';
+COMMENT ON COLUMN operator_details.mean_ns IS 'Mean over the inferences that ran it, without disturbed rounds.';
+COMMENT ON COLUMN operator_details.per_inference_ns IS 'Mean over all timed inferences, except in disturbed rounds: what the operator takes of an inference, whether all ran it or only some. These times and the overhead add up to the inference. NULL when emulated.';
 COMMENT ON COLUMN operator_details.mean_most_ns IS 'The most the mean can be: XNNPACK hides up to a microsecond of each of its operators. The same as the mean elsewhere.';
 COMMENT ON COLUMN operator_details.share IS 'Its time in all timed inferences, except in disturbed rounds, over that of Method::execute.';
-COMMENT ON COLUMN operator_details.execution_order IS 'Order within the inference, over delegates and portable operators, from 1.';
-COMMENT ON COLUMN operator_details.rank IS '1 for the operator with the largest median, which one disturbed round does not decide; NULL when emulated.';
+COMMENT ON COLUMN operator_details.path IS 'Which of the operator sequences that inferences took it belongs to, from 1.';
+COMMENT ON COLUMN operator_details.execution_order IS 'Order within the inference, over delegates and portable operators, from 1; another sequence goes on where the one before it ended.';
+COMMENT ON COLUMN operator_details.rank IS '1 for the operator that takes the most of an inference; NULL when emulated.';
 COMMENT ON COLUMN operator_details.cumulative_share IS 'Share of this operator and all of a smaller rank; NULL when emulated.';
 COMMENT ON COLUMN operator_details.named IS 'Whether its name implies an SME2 kernel.';
 COMMENT ON COLUMN operator_details.executed IS 'Whether it was sampled in an SME kernel.';
@@ -457,14 +479,17 @@ COMMENT ON COLUMN function_samples.share_of_run IS 'Samples in this function ove
 CREATE TABLE module_times AS
 WITH placed AS (
     SELECT
-        run_id, category, execution_order, macs, mean_ns, mean_most_ns, data_type, on_sme_unit, module_type,
+        run_id, category, execution_order, macs, per_inference_ns AS mean_ns,
+        -- What an operator hides when it runs is the most that it hides of an inference.
+        per_inference_ns + (mean_most_ns - details.mean_ns) AS mean_most_ns,
+        data_type, on_sme_unit, module_type,
         CASE
             WHEN module <> '' THEN string_split(module, '.')
             -- Of the model's own forward: it has a line, but no module below the model.
             WHEN source IS NOT NULL THEN ['(top level)']
             ELSE ['(unattributed)']
         END AS path
-    FROM operator_details
+    FROM operator_details AS details
     UNION ALL BY NAME
     SELECT run_id, mean_ns, ['(overhead)'] AS path
     FROM category_times

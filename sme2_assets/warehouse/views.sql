@@ -53,7 +53,8 @@ SELECT
     details.delegate, details.position, details.name, details.op_type, details.data_type,
     details.category, details.known, details.backend,
     CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN if(details.named, 'name', 'none') END AS sme2_evidence,
-    details.rounds, details.inferences, details.median_ns, details.mean_ns, details.mean_most_ns, details.share
+    details.rounds, details.inferences, details.median_ns, details.mean_ns, details.mean_most_ns,
+    details.per_inference_ns, details.share
 FROM operator_details AS details
 JOIN runs USING (run_id);
 COMMENT ON VIEW operator_summary IS 'Time of each operator of each run. An operator is its delegate and position, not its name.';
@@ -61,7 +62,8 @@ COMMENT ON COLUMN operator_summary.sme2_evidence IS 'By name alone. name: the op
 COMMENT ON COLUMN operator_summary.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN operator_summary.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN operator_summary.median_ns IS 'Median over rounds of the per-process medians.';
-COMMENT ON COLUMN operator_summary.mean_ns IS 'Mean over the inferences that ran it, without disturbed rounds; where all did, the means of all rows and the overhead add up to the inference.';
+COMMENT ON COLUMN operator_summary.mean_ns IS 'Mean over the inferences that ran it, without disturbed rounds.';
+COMMENT ON COLUMN operator_summary.per_inference_ns IS 'Mean over all timed inferences, except in disturbed rounds: what the operator takes of an inference, whether all ran it or only some. These times and the overhead add up to the inference. NULL when emulated.';
 COMMENT ON COLUMN operator_summary.mean_most_ns IS 'The most the mean can be: XNNPACK hides up to a microsecond of each of its operators. The same as the mean elsewhere.';
 COMMENT ON COLUMN operator_summary.share IS 'Its time in all timed inferences, except in disturbed rounds, over that of Method::execute.';
 
@@ -103,7 +105,8 @@ COMMENT ON COLUMN operator_facts.rate_unit IS 'GOP/s where the operator multipli
 COMMENT ON COLUMN operator_facts.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN operator_facts.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN operator_facts.median_ns IS 'Median over rounds of the per-process medians.';
-COMMENT ON COLUMN operator_facts.mean_ns IS 'Mean over the inferences that ran it, without disturbed rounds; where all did, the means of all rows and the overhead add up to the inference.';
+COMMENT ON COLUMN operator_facts.mean_ns IS 'Mean over the inferences that ran it, without disturbed rounds.';
+COMMENT ON COLUMN operator_facts.per_inference_ns IS 'Mean over all timed inferences, except in disturbed rounds: what the operator takes of an inference, whether all ran it or only some. These times and the overhead add up to the inference. NULL when emulated.';
 COMMENT ON COLUMN operator_facts.mean_most_ns IS 'The most the mean can be, as in operator_summary.';
 COMMENT ON COLUMN operator_facts.share IS 'Its time in all timed inferences, except in disturbed rounds, over that of Method::execute.';
 COMMENT ON COLUMN operator_facts.sve_unit_share IS 'Share of samples on an SVE instruction.';
@@ -133,7 +136,7 @@ CREATE VIEW delegation_report AS
 WITH inside AS (
     SELECT
         run_id,
-        sum(mean_ns) AS mean_ns,
+        sum(per_inference_ns) AS mean_ns,
         sum(share) AS share
     FROM operator_facts
     WHERE backend <> 'portable'
@@ -148,7 +151,7 @@ delegated AS (
 SELECT
     delegation.run_id, false AS delegated, delegation.operator, delegation.module, delegation.source,
     delegation.reason, delegation.count,
-    sum(facts.mean_ns) AS mean_ns,
+    sum(facts.per_inference_ns) AS mean_ns,
     sum(facts.share) AS share
 FROM delegation
 LEFT JOIN operator_facts AS facts
@@ -172,7 +175,7 @@ COMMENT ON COLUMN delegation_report.count IS 'Operators of the exported program;
 CREATE VIEW attribution_coverage AS
 WITH placed AS (
     SELECT
-        run_id, mean_ns,
+        run_id, per_inference_ns,
         coalesce(module, source) IS NOT NULL AS has_place,
         attribution = 'inserted' OR (attribution IN ('exact', 'aligned') AND coalesce(module, source) IS NOT NULL)
             AS is_attributed
@@ -185,7 +188,8 @@ counted AS (
         CASE WHEN bool_or(has_place) THEN count(*) FILTER (is_attributed) END::INTEGER AS attributed_operators,
         CASE WHEN bool_or(has_place) THEN count(*) FILTER (is_attributed) / count(*) END AS row_coverage,
         CASE
-            WHEN bool_or(has_place) THEN coalesce(sum(mean_ns) FILTER (is_attributed), 0) / nullif(sum(mean_ns), 0)
+            WHEN bool_or(has_place)
+                THEN coalesce(sum(per_inference_ns) FILTER (is_attributed), 0) / nullif(sum(per_inference_ns), 0)
         END AS time_coverage
     FROM placed
     GROUP BY run_id

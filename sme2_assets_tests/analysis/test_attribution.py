@@ -97,6 +97,19 @@ def test_rows_in_the_order_of_the_nodes_are_aligned_with_all_their_facts() -> No
     assert frame.iloc[1]["kernel_size"] is None
 
 
+@pytest.mark.parametrize(
+    ("nodes", "count", "macs"),
+    [(1, 1, 3), (1, 30, 0), (2, 2, 6), (2, 5, 0)],
+)
+def test_the_work_of_a_node_is_done_once_however_many_rows_it_might_be(
+    nodes: int, count: int, macs: int
+) -> None:
+    alike = [node("XNNFullyConnected", 1).model_copy(update={"macs": 3}) for _ in range(nodes)]
+    frame = align(program(*alike), rows([NAMES["XNNFullyConnected"]] * count))
+    assert frame["macs"].sum() == macs
+    assert frame["macs"].sum() <= sum(each.macs or 0 for each in alike)
+
+
 def test_a_pointwise_convolution_is_found_as_fully_connected_and_a_wide_one_is_not() -> None:
     wide = node("XNNConv2d", 1)
     pointwise = Node(**{**vars(wide), "kernel": [1, 1], "module": "pointwise"})

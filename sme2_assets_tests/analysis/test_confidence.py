@@ -15,7 +15,7 @@ from sme2_assets.analysis.confidence import (
     noise,
 )
 
-QUIET = Conditions("on", "hardware", 10, 0.01, 0.02, 0.05, steady=True)
+QUIET = Conditions("on", "hardware", 10, 0.01, 0.02, 0.05, traced_rounds=10, steady=True, flags=())
 
 cvs = st.one_of(st.none(), st.floats(0, 1))
 anything = st.builds(
@@ -72,6 +72,7 @@ def test_more_doubt_never_makes_it_surer(arm):
         ({"passes_agree": False, "tracer_overhead": -0.285}, "low", "the passes contradict one another"),
         ({"steady": False}, "medium", "the warm-up was never steady"),
         ({"flags": ("hot: 90 C",)}, "medium", "the machine was not quiet"),
+        ({"flags": None}, "medium", "whether the machine was quiet is not known"),
         ({"disturbed_rounds": 2}, "medium", "2 of 10 rounds were disturbed"),
         ({"rounds": 5}, "medium", "5 rounds are few"),
         ({"rounds": 1}, "low", "in 1 round only, where one disturbance decides"),
@@ -94,6 +95,15 @@ def test_the_check_of_the_noise_has_the_same_bound():
         "the round medians scatter by 58.9%, more than 5%"
     ]
     assert noise(Conditions("on", "emulated", 10, round_cv=0.589, flags=("busy: x",))) == []
+
+
+def test_the_rounds_of_a_whole_model_are_those_without_tracer():
+    run = {"sme2": "on", "fidelity": "hardware", "flags": []}
+    found = conditions_of(run, {"rounds": 10}, {"rounds": 2, "disturbed_rounds": 1})
+    assert (found.rounds, found.traced_rounds, found.disturbed_rounds) == (10, 2, 1)
+    assert "1 of 2 rounds were disturbed" in confidence("measured", [found]).why
+    alone = conditions_of(run, {}, {"rounds": 2, "disturbed_rounds": 0})
+    assert alone.rounds == 2, "a trace of another tool has no other rounds"
 
 
 def test_what_the_tables_do_not_tell_is_not_known():

@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from sme2_assets.analysis.insights.ceilings import projection
 from sme2_assets.analysis.insights.insight import ArmRows, Insight
 from sme2_assets.analysis.insights.ranking import KINDS, insights, ranked
 from sme2_assets.errors import WarehouseError
 from sme2_assets.report.answer import session_answer
 from sme2_assets.report.explain import Explanation, explain
 from sme2_assets.report.insights import explanation_json
+from sme2_assets_tests.claims.zoo import ZOO
 from sme2_assets_tests.warehouse.made_operators import (
     CNN_MACS,
     DELEGATE_OVERHEAD_NS,
@@ -25,6 +28,7 @@ from sme2_assets_tests.warehouse.made_operators import (
     made_warehouse,
     source,
 )
+from sme2_assets_tests.warehouse.newest import newest_session
 
 QUANTISE = source("a", "XNNConvert", edge_ops=["quantized_decomposed.quantize_per_tensor.default"])
 DEQUANTISE = source("a", "XNNConvert", edge_ops=["quantized_decomposed.dequantize_per_tensor.default"])
@@ -154,10 +158,10 @@ def test_a_baseline_without_sme2_hardware_is_projected_and_labelled_so(variant: 
     assert missed.basis == basis
     assert "would stay off" in missed.title
     assert missed.title.endswith("(predicted)") == (basis == "predicted")
-    projection = explanation.insights[-1]
-    assert (projection.kind, projection.basis) == ("projection", "projection")
-    assert projection.title.startswith("Projection, not a measurement")
-    assert (projection.win_ns, projection.win_share) == (None, None), "never ranked with measurements"
+    last = explanation.insights[-1]
+    assert (last.kind, last.basis) == ("projection", "projection")
+    assert last.title.startswith("Projection, not a measurement")
+    assert (last.win_ns, last.win_share) == (None, None), "never ranked with measurements"
     # A convolution of 1024 x 61, and a product of one row: by hand, at 2000 GFLOP/s and 120 GB/s.
     conv_ns, conv_bytes = 2 * CNN_MACS / 2000, 4 * (32 * 32 * 16 + 1024 * 61 + CNN_MACS / 1024)
     linear_ns, linear_bytes = 2 * 2e6 / 2000, 4 * (2000 + 1000 + 2e6)
@@ -168,16 +172,54 @@ def test_a_baseline_without_sme2_hardware_is_projected_and_labelled_so(variant: 
     slow_ns += (conv_bytes + linear_bytes + packed_bytes) / 120
     inference_ns = OperatorRun(cnn("off")).inference_ns
     rest_ns = inference_ns - 700_000
-    row, slower = projection.rows
+    row, slower = last.rows
     assert row["speedup_high"] == pytest.approx(inference_ns / (rest_ns + fast_ns))
     assert row["speedup_low"] == pytest.approx(inference_ns / (rest_ns + slow_ns))
     assert slower["speedup_high"] < row["speedup_high"]
     assert (row["operators"], row["of_operators"]) == (2, 3), "depthwise has no SME2 kernel"
-    assert ("emulated run" in projection.evidence[1]) == (basis == "emulated")
+    assert ("emulated run" in last.evidence[1]) == (basis == "emulated")
 
 
 def test_where_sme2_can_be_measured_nothing_is_projected():
     assert of_kind(explained("capable-fp32", "linux"), "projection") == []
+
+
+@pytest.mark.parametrize("features", [None, []])
+def test_of_a_cpu_whose_features_are_not_known_nothing_is_projected(features: list[str] | None):
+    subject = explained("alone-fp32", "linux").subject
+    assert list(projection(subject))
+    assert not list(projection(replace(subject, run={**subject.run, "cpu_features_seen": features})))
+
+
+def test_what_nobody_knows_is_not_out_of_reach_and_bounds_nothing(tmp_path: Path):
+    warehouse = ZOO["operators_that_nobody_knows"](tmp_path)
+    explanation = explain(warehouse, newest_session(warehouse, "toy_cnn-fp32", "linux"))
+    unknown = [each for each in explanation.insights if "ethos" in each.title or "fused" in each.title]
+    heavy = [each for each in unknown if each.kind == "heavy_operator"]
+    assert len(heavy) == 3
+    for each in heavy:
+        assert each.rules_out.startswith("What it computes is not known")
+    [compute] = of_kind(explanation, "amdahl_compute")
+    assert "if known CONV and GEMM took no time" in compute.title
+    assert "What 3 operators compute is not known, and takes 1.000 ms" in compute.rules_out
+    [calls] = of_kind(explanation, "delegate_overhead")
+    assert "(2 operators, a microsecond each)" in calls.rules_out, "those of XNNPACK"
+    theirs = explain(warehouse, newest_session(warehouse, "theirs-fp32", "linux"))
+    [calls] = of_kind(theirs, "delegate_overhead")
+    assert "None of it is rounding by XNNPACK" in calls.rules_out
+
+
+def test_rows_that_may_be_all_of_the_inference_have_no_ceiling(tmp_path: Path):
+    warehouse = ZOO["a_call_whose_rows_may_hide_all_of_it"](tmp_path)
+    headroom = warehouse.query("FROM headroom")
+    assert (headroom["compute_most_ns"] <= headroom["inference_ns"]).all()
+    assert headroom[["without_compute_ns", "without_compute_speedup"]].isna().all().all()
+    explanation = explain(warehouse, newest_session(warehouse, "toy_cnn-fp32", "linux"))
+    [compute] = of_kind(explanation, "amdahl_compute")
+    assert compute.title.startswith("No ceiling is known")
+    assert compute.win_ns is None
+    [shift] = of_kind(explanation, "bottleneck_shift")
+    assert "what faster kernels for them bring at most is not known" in shift.rules_out
     assert of_kind(explained("made-fp32", "linux"), "projection") == []
 
 
@@ -212,7 +254,8 @@ def arm_of(ops: list[Op], fidelity: str = "hardware") -> ArmRows:
     timed = fidelity == "hardware"
     rows["execution_order"] = range(1, len(rows) + 1)
     rows["rank"] = rows["execution_order"]
-    rows["mean_ns"] = rows["duration_ns"] if timed else None
+    rows["per_inference_ns"] = rows["duration_ns"] if timed else None
+    rows["path"] = 1
     headroom: dict[str, Any] = {"inference_ns": run.inference_ns, "rounds": 2, "inferences": 6}
     headroom.update(delegate_calls=0, operators=len(rows), portable_operators=0)
     for name in ("compute", "data_movement", "portable", "delegate_overhead", "framework_overhead"):

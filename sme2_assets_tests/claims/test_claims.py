@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 
 import sme2_assets.analysis.insights
 import sme2_assets.report
+from benchmarks.made.run_folder import ingest
+from benchmarks.made.traces import Delegate
 from sme2_assets.analysis.claims import Claim, heard
-from sme2_assets_tests.claims.zoo import ZOO, false_sentences, random_warehouse, sentences
+from sme2_assets.report.claims import INTERVAL
+from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.claims.zoo import ZOO, Calls, false_sentences, random_warehouse, sentences
 from sme2_assets_tests.warehouse.made_operators import Op
+from sme2_assets_tests.warehouse.newest import compare_newest
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -35,6 +40,24 @@ def test_a_false_sentence_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert any(
         "The inference with tracer" in each for each in false_sentences(warehouse, sentences(warehouse))
     )
+
+
+def test_an_interval_of_equal_rounds_holds_to_the_last_digit(tmp_path: Path):
+    """All rounds have one ratio, and logarithms there and back miss it by a digit."""
+    warehouse = Warehouse(tmp_path / "warehouse")
+    for sme2, ns in (("off", 1_234_000), ("on", 777_000)):
+        run = Calls(sme2=sme2, calls=(Delegate([("Softmax (NC, F32) #1", ns)], ns + 321),), sampled=False)
+        ingest(warehouse, run.write(tmp_path / "runs"))
+    warehouse.publish()
+    compare_newest(warehouse, run.variant, run.platform)
+    warehouse.publish()
+    [row] = warehouse.query("FROM comparisons WHERE level = 'model'").to_dict("records")
+    ratio = row["off_ns"] / row["on_ns"]
+    values = {"session_id": row["session_id"], "low": ratio + 1e-15, "high": ratio + 1e-15}
+    assert warehouse.query(INTERVAL.holds, values).iloc[0, 0]
+    assert false_sentences(warehouse, sentences(warehouse)) == []
+    values = {"session_id": row["session_id"], "low": ratio + 0.001, "high": ratio + 0.002}
+    assert not warehouse.query(INTERVAL.holds, values).iloc[0, 0]
 
 
 def test_a_claim_needs_all_that_its_predicate_asks_for():

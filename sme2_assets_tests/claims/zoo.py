@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pandas as pd
 from rich.console import Console
 
 from benchmarks.made.run_folder import MadeRun, ingest
+from benchmarks.made.traces import Delegate, Portable
 from sme2_assets.analysis.claims import Said, heard
 from sme2_assets.analysis.joint_steps import LEAST_WATCHED
 from sme2_assets.report.answer import session_answer
@@ -110,6 +112,88 @@ def pairs_that_prove_little(folder: Path) -> Warehouse:
         MadeRun(variant="slower-fp32", matrix_speedup=0.5),
         MadeRun(variant="same-fp32", matrix_speedup=1.0),
         MadeRun(variant="short-fp32", slowness=0.01),
+    )
+
+
+def pairs_that_branch(folder: Path) -> Warehouse:
+    """An inference of four, or of eight, runs other operators: a long matrix product between transposes."""
+    return _pairs(
+        folder,
+        MadeRun(variant="often-fp32", iterations=7, branch_every=4),
+        MadeRun(variant="seldom-fp32", iterations=7, branch_every=8, matrix_speedup=1.0),
+        MadeRun(variant="emulated-fp32", iterations=7, branch_every=4, **EMULATED),
+    )
+
+
+@dataclass(frozen=True)
+class Calls(MadeRun):
+    """Whose inferences make these calls, for exactly as long."""
+
+    calls: tuple[Delegate | Portable, ...] = ()
+
+    def _calls(self, noise: random.Random) -> list[Delegate | Portable]:
+        return list(self.calls)
+
+
+def a_call_whose_rows_may_hide_all_of_it(folder: Path) -> Warehouse:
+    """Thirty rows of a microsecond, in a call that took half a microsecond less."""
+    rows = [(f"Fully Connected (NC, F32) GEMM #{number}", 1_000) for number in range(1, 31)]
+    return _pairs(folder, Calls(calls=(Delegate(rows, 29_500),)))
+
+
+def operators_that_nobody_knows(folder: Path) -> Warehouse:
+    """A delegate of somebody else, alone and beside XNNPACK, and a portable kernel of their own."""
+    theirs = Delegate([("ethos_matmul_0", 500_000), ("ethos_softmax", 100_000)], 640_000)
+    calls = (
+        theirs,
+        Portable("native_call_fused_attention.out", 400_000, 401_000),
+        Delegate(
+            [("Fully Connected (NC, F32) GEMM #1", 300_000), ("Transpose (ND, X32) #1", 20_000)], 322_000
+        ),
+    )
+    return _pairs(
+        folder, Calls(calls=calls), Calls(variant="theirs-fp32", calls=(theirs, theirs), sampled=False)
+    )
+
+
+def pairs_of_which_little_was_watched(folder: Path) -> Warehouse:
+    """Nobody looked at the machine, or only few rounds have a trace."""
+    return _pairs(
+        folder,
+        MadeRun(variant="alone-fp32", rounds=10, watched=False),
+        MadeRun(variant="traced-fp32", rounds=10, traced_rounds=2),
+    )
+
+
+def work_next_to_all_and_nothing(folder: Path) -> Warehouse:
+    """Emulated: nearly all of the work on the unit, nearly none, and nearly all with the rest unknown."""
+    on = ("Fully Connected (NC, PF32) GEMM #1", 60, 60)
+    off = ("Convolution (NHWC, F32) DWConv #1", 60, 0)
+    unknown = ("Fully Connected (NC, QP8, F32, QC4W) GEMM #2", 0, 0)
+    much, little = 1_000_000_000, 4_000_000
+    mixes = {
+        "nearly_all": ((on, much), (off, little)),
+        "nearly_none": ((on, little), (off, much)),
+        "all_perhaps": ((on, much), (unknown, little)),
+        "alike_perhaps": ((on, 93_100), (unknown, 200), (off, 6_700)),
+        "all": ((on, much),),
+        "none": ((off, much),),
+    }
+    return _arms(
+        folder,
+        *(
+            OperatorRun(
+                [
+                    Op(name, 50, 0, source("head", "XNNFullyConnected", macs=macs), samples, sme)
+                    for (name, samples, sme), macs in mix
+                ],
+                variant=f"{what}-fp32",
+                session_id=what,
+                platform="emulated",
+                fidelity="emulated",
+            )
+            for what, mix in mixes.items()
+        ),
     )
 
 
@@ -257,6 +341,11 @@ ZOO: dict[str, Callable[[Path], Warehouse]] = {
     for make in (
         hardware_and_emulated_pairs,
         pairs_that_prove_little,
+        pairs_that_branch,
+        a_call_whose_rows_may_hide_all_of_it,
+        operators_that_nobody_knows,
+        pairs_of_which_little_was_watched,
+        work_next_to_all_and_nothing,
         arms_alone,
         a_baseline_with_a_twin_under_emulation,
         operators_of_which_nothing_tells,

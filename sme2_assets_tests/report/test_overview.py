@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from benchmarks.made.run_folder import MadeRun, ingest
+from benchmarks.made.traces import Delegate, Portable
 from sme2_assets.cli import main
 from sme2_assets.defs.assets.reports import overview
 from sme2_assets.defs.resources import Lab
@@ -39,6 +41,32 @@ def sme2(store: Store, *words: str, code: int = 0) -> Result:
     done = CliRunner().invoke(main, ["--data", str(store.root), *words])
     assert done.exit_code == code, done.output
     return done
+
+
+class Uneven(MadeRun):
+    """One inference in five or so has a softmax that takes twenty times as long."""
+
+    def _calls(self, noise: random.Random) -> list[Delegate | Portable]:
+        softmax_ns = 1_000_000 if noise.random() < 0.2 else 50_000
+        rows = [("Convolution (NHWC, F32) IGEMM #1", 100_000), ("Softmax (NC, F32) #1", softmax_ns)]
+        return [Delegate(rows, softmax_ns + 105_000)]
+
+
+def test_the_biggest_bottleneck_is_what_takes_the_most(tmp_path: Path):
+    warehouse = Warehouse(tmp_path / "warehouse")
+    ingest(warehouse, Uneven(iterations=20, sampled=False).write(tmp_path / "runs"))
+    warehouse.publish()
+    undisturbed = "round IN (SELECT round FROM traced_rounds WHERE NOT disturbed) AND NOT is_warmup"
+    taken = warehouse.query(
+        "SELECT name, sum(duration_ns) AS ns, median(duration_ns) AS median_ns FROM timeline "
+        f"WHERE kind = 'operator' AND {undisturbed} GROUP BY name ORDER BY ns DESC"
+    )
+    assert taken["median_ns"].is_monotonic_increasing, "by median it would be another one"
+    [row] = overview_rows(warehouse).to_dict("records")
+    [whole] = warehouse.query(
+        f"SELECT sum(execute_ns) AS ns FROM inferences WHERE pass = 'etdump' AND {undisturbed}"
+    )["ns"]
+    assert row["bottleneck"] == f"{taken['name'].iloc[0]}: {taken['ns'].iloc[0] / whole:.0%}"
 
 
 def test_each_model_on_each_platform_has_one_row(store: Store):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sme2_assets.report.unit_use import UnitUse, finding, most_telling, unit_table, unit_use
+from sme2_assets.report.unit_use import UnitUse, finding, most_telling, unit_table, unit_use, work_text
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, source, write_runs
 
@@ -58,6 +58,25 @@ def used(tmp_path: Path) -> Used:
         return unit_use(warehouse, [run.run_id for run in runs])
 
     return make
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (1.0, 1.0, "100%"),
+        (0.996, 0.996, "over 99%"),
+        (0.996, 1.0, "over 99% to 100%"),
+        (0.9956, 0.9964, "99.56% to 99.64%"),
+        (0.93, 0.93, "93%"),
+        (0.931, 0.934, "93.1% to 93.4%"),
+        (0.004, 0.004, "under 1%"),
+        (0.0, 0.004, "0% to under 1%"),
+        (0.0, 0.0, "0%"),
+    ],
+)
+def test_nearly_all_is_not_all_and_a_range_stays_one(low: float, high: float, text: str):
+    counts = {"run_id": "r", "macs_on_unit": low, "macs_on_unit_at_most": high, "uncounted": 0}
+    assert work_text(counts) == f"{text} of the multiply-accumulates"
 
 
 def test_a_kind_that_one_precision_keeps_off_the_unit_is_the_finding(used: Used):

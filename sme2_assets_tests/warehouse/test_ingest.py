@@ -154,6 +154,22 @@ def test_rounds_whose_names_differ_are_stacked_without_loss(tmp_path: Path):
     assert int((~timeline["known"]).sum()) == 3
 
 
+@pytest.mark.parametrize("hidden", ["nothing", "one moment", "everything"])
+def test_a_machine_that_nobody_could_watch_is_not_called_quiet(tmp_path: Path, hidden: str):
+    folder = MadeRun(sampled=False).write(tmp_path)
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    moments = manifest["info"]["environment"]
+    for moment in {"nothing": [], "one moment": moments[-1:], "everything": moments}[hidden]:
+        moment["snapshot"]["other_cores"] = None
+    path.write_text(json.dumps(manifest))
+    [flags] = rows_of_run(folder).runs["flags"]
+    assert flags == ([] if hidden == "nothing" else None)
+    moments[0]["flags"] = ["hot: 90 °C"]
+    path.write_text(json.dumps(manifest))
+    assert rows_of_run(folder).runs["flags"].tolist() == [["hot: 90 °C"]], "it was not, whatever else ran"
+
+
 def test_processes_that_ran_different_operators_are_not_one_run(tmp_path: Path):
     folder = MadeRun(rounds=2).write(tmp_path)
     blocks = [inference([Delegate([("Frobnicate (NC) #1", 5000)], 6000)], 7000) for _ in range(4)]

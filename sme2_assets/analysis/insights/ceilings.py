@@ -9,7 +9,7 @@ import pandas as pd
 
 from sme2_assets.analysis.insights import claims
 from sme2_assets.analysis.insights.insight import MATRIX, ArmRows, Insight
-from sme2_assets.analysis.insights.values import ceiling_text, ms, names_in
+from sme2_assets.analysis.insights.values import ms, names_in
 from sme2_assets.analysis.projection import UNITS, Unit, countable, projected_ns
 from sme2_assets.analysis.unit import UNKNOWN
 
@@ -17,8 +17,8 @@ from sme2_assets.analysis.unit import UNKNOWN
 def ceilings(subject: ArmRows) -> Iterator[Insight]:
     headroom = subject.headroom
     parts = (
-        ("compute", "CONV and GEMM", MATRIX, "any faster kernel for CONV and GEMM"),
-        ("data_movement", "Data Movement", ("Data Movement",), "removing every copy and transpose"),
+        ("compute", "CONV and GEMM", MATRIX, "any faster kernel for"),
+        ("data_movement", "Data Movement", ("Data Movement",), "removing all"),
     )
     for column, name, categories, remedy in parts:
         win_ns = headroom[f"{column}_ns"]
@@ -26,30 +26,63 @@ def ceilings(subject: ArmRows) -> Iterator[Insight]:
             continue
         rest_ns = headroom[f"without_{column}_ns"]
         speedup = headroom[f"without_{column}_speedup"]
-        ceiling = ceiling_text(speedup)
-        part = {"run_id": subject.run["run_id"], "part": name, "categories": categories, "speedup": speedup}
+        which = known_part(subject, name)
+        part = {"run_id": subject.run["run_id"], "part": which, "categories": categories, "speedup": speedup}
+        bounded = not pd.isna(rest_ns)
         yield subject.insight(
             f"amdahl_{column}",
-            claims.CEILING.say(**part, ms=ms(rest_ns), ceiling=ceiling),
+            claims.CEILING.say(**part, ms=ms(rest_ns)) if bounded else claims.NO_CEILING.say(**part),
             claims.PART.say(
-                **part,
+                **{**part, "part": which[0].upper() + which[1:]},
                 take="take" if len(categories) > 1 else "takes",
                 ms=ms(win_ns),
                 inference_ms=ms(headroom["inference_ns"]),
             ),
-            claims.NO_MORE.say(**part, ceiling=ceiling, remedy=remedy),
-            win_ns=win_ns,
+            (
+                claims.NO_MORE.say(**part, remedy=f"{remedy} {which}")
+                if bounded
+                else "Nothing: no bound on what could be won is known."
+            )
+            + _may_be_more(subject),
+            win_ns=win_ns if bounded else None,
         )
+
+
+def known_part(subject: ArmRows, name: str) -> str:
+    """What a part of the inference is called: where operators are not known, it is what is known of it."""
+    return name if _unknown(subject).empty else f"known {name}"
+
+
+def _unknown(subject: ArmRows) -> pd.DataFrame:
+    """Operators of which it is not known what they compute; none if they take no time."""
+    operators = subject.bottlenecks
+    unknown = operators[~operators["known"].astype(bool)]
+    return unknown if unknown["per_inference_ns"].sum() > 0 else unknown.iloc[:0]
+
+
+def _may_be_more(subject: ArmRows) -> str:
+    unknown = _unknown(subject)
+    if unknown.empty:
+        return ""
+    count = len(unknown)
+    return claims.MAY_BE_MORE.say(
+        run_id=subject.run["run_id"],
+        count=count,
+        which="1 operator computes is" if count == 1 else f"{count} operators compute is",
+        ms=ms(unknown["per_inference_ns"].sum()),
+    )
 
 
 def projection(subject: ArmRows) -> Iterator[Insight]:
     """What published SME units could do with the counted work, where SME2 cannot be measured."""
-    has_sme2 = "sme2" in names_in(subject.run.get("cpu_features_seen"))
-    if subject.run["sme2"] != "off" or has_sme2 or subject.matrix.empty:
+    features = names_in(subject.run.get("cpu_features_seen"))
+    # Of a CPU whose features are not known, nobody can say that it lacks SME2.
+    lacks_sme2 = features and "sme2" not in features
+    if subject.run["sme2"] != "off" or not lacks_sme2 or subject.matrix.empty:
         return
     on_unit = subject.matrix[~_places(subject.matrix).isin(_places(subject.missed_sme2))]
     eligible = countable(on_unit)
-    inference_ns, eligible_ns = subject.headroom["inference_ns"], float(eligible["mean_ns"].sum())
+    inference_ns, eligible_ns = subject.headroom["inference_ns"], float(eligible["per_inference_ns"].sum())
     if inference_ns <= 0 or eligible_ns <= 0:
         return
     run_id = subject.run["run_id"]
@@ -105,7 +138,7 @@ def _places(operators: pd.DataFrame) -> pd.MultiIndex:
 
 def _on_unit(run_id: str, unit: Unit, eligible: pd.DataFrame, inference_ns: float) -> dict[str, Any]:
     """The values of a sentence about one unit: the range, and what it was computed from."""
-    rest_ns = inference_ns - float(eligible["mean_ns"].sum())
+    rest_ns = inference_ns - float(eligible["per_inference_ns"].sum())
     fast_ns, slow_ns = projected_ns(eligible, unit)
     return {
         "run_id": run_id,

@@ -11,6 +11,7 @@ from sme2_assets.analysis.claims import Claim
 _MATRIX = "category IN ('CONV', 'GEMM')"
 _PORTABLE, _DELEGATED = "backend = 'portable'", "backend <> 'portable'"
 _EXECUTED = "on_sme_unit = 'on' AND sme2_evidence = 'executed'"
+_OF_XNNPACK = "backend = 'xnnpack'"
 _CALLS, _FRAMEWORK = "kind = 'delegate_overhead'", "kind = 'framework_overhead'"
 _IS_ON, _IS_UNKNOWN, _NOT_OFF = "on_sme_unit = 'on'", "on_sme_unit = 'unknown'", "on_sme_unit <> 'off'"
 _HERE = "backend = $backend AND delegate IS NOT DISTINCT FROM $delegate AND position = $position"
@@ -38,6 +39,28 @@ def _time(where: str, run: str = "run_id") -> str:
         f"AND round IN {_rounds(run)} AND {where}) / (SELECT count(*) FROM inferences WHERE run_id = ${run} "
         f"AND pass = 'etdump' AND NOT is_warmup AND round IN {_rounds(run)}))"
     )
+
+
+def _when_run(where: str) -> str:
+    """Mean time of rows of a run, in the inferences that have them."""
+    return (
+        f"(SELECT avg(duration_ns) FROM timeline WHERE run_id = $run_id AND NOT is_warmup "
+        f"AND round IN {_rounds('run_id')} AND {where})"
+    )
+
+
+def _rows_of_an_inference(pick: str, where: str) -> str:
+    """How many such rows an inference of a run has, by their `max` or `min` over all."""
+    return (
+        f"(SELECT {pick}(rows) FROM (SELECT count(*) FILTER ({where}) AS rows FROM timeline "
+        "WHERE run_id = $run_id AND NOT is_warmup GROUP BY round, iteration))"
+    )
+
+
+def _may_be_all(where: str) -> str:
+    """Whether rows can be all of the inference, as XNNPACK floors up to a microsecond off each of its own."""
+    floored = _rows_of_an_inference("max", f"backend = 'xnnpack' AND {where}")
+    return f"{_time(where)} + 1000 * {floored} + {_NS} >= {_inference()}"
 
 
 def _count(where: str, run: str = "run_id") -> str:
@@ -100,8 +123,10 @@ GAIN = Claim(
     ),
 )
 GAIN_WORK = Claim(
-    "{share:.0%} of the multiply-accumulates",
-    f"SELECT abs(sum(macs) FILTER ({_AT}) / sum(macs) - $share) < 1e-9 AND count(*) = count(macs) "
+    "{text} of the multiply-accumulates",
+    "SELECT ($text = '100%') <= ($share = 1) AND ($text = '0%') <= ($share = 0) "
+    "AND abs(regexp_extract($text, '[0-9]+')::DOUBLE / 100 - $share) <= 0.01 "
+    f"AND abs(sum(macs) FILTER ({_AT}) / sum(macs) - $share) < 1e-9 AND count(*) = count(macs) "
     f"FROM operator_facts WHERE run_id = $run_id AND {_MATRIX}",
 )
 
@@ -117,6 +142,15 @@ HEAVY = Claim(
     ),
 )
 HEAVY_TIME = Claim("{ms:.3f} ms", _both(_TIMED, _is(f"{_time(_HERE)} / 1e6", "ms", _NS / 1e6)))
+RAN_IN_SOME = Claim(
+    "run by {ran} of {inferences} inferences, for {ms:.3f} ms in each",
+    _both(
+        _TIMED,
+        f"(SELECT count(*) = $inferences AND $ran < $inferences {_TRACED})",
+        f"(SELECT count(*) = $ran FROM timeline WHERE run_id = $run_id AND NOT is_warmup AND {_HERE})",
+        _is(f"{_when_run(_HERE)} / 1e6", "ms", _NS / 1e6),
+    ),
+)
 RATE = Claim(
     "{millions:.1f} million multiply-accumulates at {rate:.1f} {unit}",
     _both(
@@ -127,7 +161,7 @@ RATE = Claim(
         ),
         # Below the resolution of the clock there is no rate.
         f"((SELECT bool_and(backend <> 'xnnpack') FROM operator_facts WHERE run_id = $run_id AND {_HERE}) "
-        f"OR {_time(_HERE)} >= 1000)",
+        f"OR {_when_run(_HERE)} >= 1000)",
     ),
 )
 TIME_OFF = Claim(
@@ -157,7 +191,11 @@ LIGHT = Claim(
 )
 NOT_MATRIX = Claim(
     "It is {category}: no SME2 kernel would change it. ",
-    _both(_NO_REFERENCE, _fact(f"category = $category AND NOT {_MATRIX}")),
+    _both(_NO_REFERENCE, _fact(f"category = $category AND NOT {_MATRIX} AND known")),
+)
+NOT_KNOWN = Claim(
+    "What it computes is not known, so neither is whether SME2 has a kernel for it. ",
+    _both(_NO_REFERENCE, _fact("NOT known")),
 )
 ON_UNIT = Claim(
     "It is not a missed kernel: it has an SME2 kernel. ", _both(_NO_REFERENCE, _fact("on_sme_unit = 'on'"))
@@ -207,21 +245,38 @@ DELEGATED = Claim(
     f"SELECT {_count(_DELEGATED)} = $count",
 )
 DELEGATE_OVERHEAD = Claim(
-    "{calls} delegate {cost} at most {ms:.3f} ms beyond their operators",
-    _both(_TIMED, _is(_time(_CALLS) + " / 1e6", "ms", _NS / 1e6), "$ms > 0"),
-)
-PER_CALL = Claim(
-    "At most {ms:.3f} ms per call: entering, leaving, and what XNNPACK does between operators.",
-    _both(_TIMED, _is(_time(_CALLS) + " / $calls / 1e6", "ms", _NS / 1e6)),
-)
-FLOORED = Claim(
-    "XNNPACK floors its times, so up to {ms:.3f} ms of it may be its operators' own ({count} operators, a "
-    "microsecond each).",
+    "{which} delegate {cost} at most {ms:.3f} ms beyond their operators",
     _both(
         _TIMED,
-        f"{_count(_DELEGATED)} = $count",
+        _is(_time(_CALLS) + " / 1e6", "ms", _NS / 1e6),
+        "$ms > 0",
+        f"{_rows_of_an_inference('max', _CALLS)} = $calls AND ends_with($which, $calls::VARCHAR)",
+        f"(starts_with($which, 'Up to') OR {_rows_of_an_inference('min', _CALLS)} = $calls)",
+    ),
+)
+PER_CALL = Claim(
+    "At most {ms:.3f} ms per call. ",
+    _both(
+        _TIMED,
+        _is(_time(_CALLS) + " / $calls / 1e6", "ms", _NS / 1e6),
+        f"{_rows_of_an_inference('min', _CALLS)} = $calls",
+        f"{_rows_of_an_inference('max', _CALLS)} = $calls",
+    ),
+)
+FLOORED = Claim(
+    "XNNPACK floors its times, so up to {ms:.3f} ms of it may be its operators' own ({which}, a microsecond "
+    "each).",
+    _both(
+        _TIMED,
+        f"{_rows_of_an_inference('max', _OF_XNNPACK)} = $count AND $count > 0",
+        f"(starts_with($which, 'up to') OR {_rows_of_an_inference('min', _OF_XNNPACK)} = $count)",
+        "contains($which, $count::VARCHAR || ' operator')",
         "$ms <= $count / 1e3 + 1e-9",
     ),
+)
+NOT_FLOORED = Claim(
+    "None of it is rounding by XNNPACK: none of its operators ran.",
+    _both(_TIMED, _count(_OF_XNNPACK) + " = 0"),
 )
 FRAMEWORK = Claim(
     "ExecuTorch itself takes {ms:.3f} ms",
@@ -237,6 +292,11 @@ LEANER = Claim(
 
 # Off the SME unit.
 _OF_REASON = "FROM missed_sme2 WHERE run_id = $run_id AND reason = $reason AND basis = $basis"
+_IS_OF_REASON = (
+    f"EXISTS (SELECT 1 {_OF_REASON} AND missed_sme2.backend = timeline.backend "
+    "AND missed_sme2.delegate IS NOT DISTINCT FROM timeline.delegate "
+    "AND missed_sme2.position = timeline.position)"
+)
 STAYED = Claim(
     "{count} CONV or GEMM {operators} {verb} off the SME unit: {reason}{predicted}",
     f"SELECT count(*) = $count AND bool_and(on_sme_unit = 'off' OR basis = 'predicted') AND $reason "
@@ -251,8 +311,8 @@ UNIT_UNKNOWN = Claim(
 )
 MISSED_TIME = Claim(
     " Together: {ms:.3f} ms.",
-    f"SELECT abs(sum(mean_ns) / 1e6 - $ms) < 1e-6 AND bool_and(fidelity = 'hardware' AND on_sme_unit "
-    f"<> 'unknown') {_OF_REASON}",
+    f"SELECT bool_and(fidelity = 'hardware' AND on_sme_unit <> 'unknown') "
+    f"AND {_is(_time(_IS_OF_REASON) + ' / 1e6', 'ms', _NS / 1e6)} {_OF_REASON}",
 )
 MISSED_SAMPLES = Claim(
     "{sme} of their {told} samples in kernels that compute are in SME kernels",
@@ -338,13 +398,22 @@ INFERENCE = Claim(
         ),
     ),
 )
+# What operators that are not known compute may be CONV or GEMM as well.
+_UNKNOWN = _time("kind = 'operator' AND NOT known")
+_ALL_KNOWN = f"(contains(lower($part), 'known') OR {_UNKNOWN} = 0)"
+_IS_LEFT = _is(f"{_time(_MATRIX)} / {_inference()}", "share", _SHARE)
 LEFT = Claim(
-    "CONV and GEMM are {share:.0%} of what is left: faster kernels for them bring no more than {ceiling}.",
+    "{part} are {share:.0%} of what is left: faster kernels for them bring no more than {speedup:.2f}x.",
     _both(
         _HARDWARE,
-        _is(f"{_time(_MATRIX)} / {_inference()}", "share", _SHARE),
-        f"($speedup IS NULL OR $speedup * ({_inference()} - {_time(_MATRIX)}) >= {_inference()} - {_NS})",
+        _ALL_KNOWN,
+        _IS_LEFT,
+        f"$speedup * ({_inference()} - {_time(_MATRIX)}) >= {_inference()} - {_NS}",
     ),
+)
+LEFT_OPEN = Claim(
+    "{part} are {share:.0%} of what is left; what faster kernels for them bring at most is not known.",
+    _both(_HARDWARE, _ALL_KNOWN, _IS_LEFT, _may_be_all("category IN ('CONV', 'GEMM')")),
 )
 KERNELS = Claim(
     "{on} of {total} CONV and GEMM operators are on the SME unit with SME2 on{unknown_text}, {off} "
@@ -368,26 +437,40 @@ MATRIX_SAMPLES = Claim(
 
 # Upper bounds.
 _PART = _time("list_contains($categories, category)")
-# A ceiling must hold whatever the whole microseconds hide: it is never below what the times show. NULL means
-# no bound.
-_HOLDS = f"($speedup IS NULL OR $speedup * ({_inference()} - {_PART}) >= {_inference()} - {_NS})"
+# A ceiling must hold whatever the whole microseconds hide: it is never below what the times show.
+_HOLDS = f"$speedup >= 1 AND $speedup * ({_inference()} - {_PART}) >= {_inference()} - {_NS}"
 CEILING = Claim(
-    "Ceiling: if {part} took no time, at least {ms:.3f} ms would be left, {ceiling} at most",
-    _both(_HARDWARE, f"$ms * 1e6 <= {_inference()} - {_PART} + {_NS}", _HOLDS),
+    "Ceiling: if {part} took no time, at least {ms:.3f} ms would be left, {speedup:.2f}x at most",
+    _both(_HARDWARE, _ALL_KNOWN, f"$ms > 0 AND $ms * 1e6 <= {_inference()} - {_PART} + {_NS}", _HOLDS),
+)
+NO_CEILING = Claim(
+    "No ceiling is known: {part} may be all of the inference",
+    _both(_HARDWARE, _ALL_KNOWN, _may_be_all("list_contains($categories, category)")),
 )
 PART = Claim(
     "{part} {take} {ms:.3f} of {inference_ms:.3f} ms (Amdahl's law).",
     _both(
         _HARDWARE,
+        _ALL_KNOWN,
         _is(f"{_PART} / 1e6", "ms", _NS / 1e6),
         _is(f"{_inference()} / 1e6", "inference_ms", _NS / 1e6),
     ),
 )
-NO_MORE = Claim("More than {ceiling} from {remedy}.", _both(_HARDWARE, _HOLDS))
+NO_MORE = Claim("More than {speedup:.2f}x from {remedy}.", _both(_HARDWARE, _ALL_KNOWN, _HOLDS))
+MAY_BE_MORE = Claim(
+    " What {which} not known, and takes {ms:.3f} ms: there may be more to win.",
+    _both(
+        _HARDWARE,
+        f"{_count('NOT known')} = $count AND ($count = 1) = ($which = '1 operator computes is')",
+        "starts_with($which, $count::VARCHAR || ' operator')",
+        _is(f"{_UNKNOWN} / 1e6", "ms", _NS / 1e6),
+        "$ms > 0",
+    ),
+)
 # How long the operators that would be on the unit take now, and what would decide how long they take there.
 _ON_UNIT = """(
     SELECT
-        mean_ns,
+        per_inference_ns,
         list_transform(string_split(output_shape, 'x'), lambda size: size::DOUBLE) AS output,
         list_transform(string_split(input_shape, 'x'), lambda size: size::DOUBLE) AS input,
         CASE
@@ -413,12 +496,15 @@ _ON_UNIT = """(
 
 
 def _speedup_on_unit(took_ns: str) -> str:
-    return f"(SELECT {_inference()} / ({_inference()} - sum(mean_ns) + sum({took_ns})) FROM {_ON_UNIT})"
+    return (
+        f"(SELECT {_inference()} / ({_inference()} - sum(per_inference_ns) + sum({took_ns})) FROM {_ON_UNIT})"
+    )
 
 
 _PROJECTED = _both(
     _HARDWARE,
-    "(SELECT sme2 = 'off' AND NOT list_contains(cpu_features_seen, 'sme2') FROM runs WHERE run_id = $run_id)",
+    "(SELECT sme2 = 'off' AND len(cpu_features_seen) > 0 AND NOT list_contains(cpu_features_seen, 'sme2') "
+    "FROM runs WHERE run_id = $run_id)",
     _is(_speedup_on_unit("greatest(peak_ns, memory_ns)"), "high", 1e-6),
     _is(_speedup_on_unit("peak_ns * idle + memory_ns + packing_ns"), "low", 1e-6),
 )
@@ -468,5 +554,11 @@ LAYOUT = Claim(
 LAYOUT_PAIR = Claim(
     "{what}{border}",
     "SELECT count(*) = 2 AND (count(DISTINCT coalesce(delegate, -1)) = 2) = ($border <> '') "
+    # Both in one inference, at least once.
+    "AND (SELECT bool_or(ran = 2) FROM (SELECT count(*) AS ran FROM timeline JOIN operator_facts AS pair "
+    "ON pair.run_id = timeline.run_id AND pair.backend = timeline.backend "
+    "AND pair.delegate IS NOT DISTINCT FROM timeline.delegate AND pair.position = timeline.position "
+    "WHERE timeline.run_id = $run_id AND NOT is_warmup AND list_contains($orders, execution_order) "
+    "GROUP BY round, iteration)) "
     "FROM operator_facts WHERE run_id = $run_id AND list_contains($orders, execution_order)",
 )

@@ -24,7 +24,7 @@ def heavy_operators(subject: ArmRows, baseline: ArmRows | None) -> Iterator[Insi
     off_of = _with_sme2_off(baseline, operators)
     for operator in heavy.to_dict("records"):
         here = {"run_id": subject.run["run_id"], **{name: operator[name] for name in KEYS}}
-        facts = [place_of(operator)]
+        facts = [_ran_text(operator, subject, here), place_of(operator)]
         if not pd.isna(operator["gops"]):
             facts.append(
                 claims.RATE.say(
@@ -34,22 +34,32 @@ def heavy_operators(subject: ArmRows, baseline: ArmRows | None) -> Iterator[Insi
         off = off_of.get(place_in_run(operator))
         if off is not None:
             there = {"off_run_id": off["run_id"], **{name: off[name] for name in KEYS}}
-            facts.append(claims.TIME_OFF.say(ms=ms(off["mean_ns"]), **there))
+            facts.append(claims.TIME_OFF.say(ms=ms(off["per_inference_ns"]), **there))
         told = subject.speaks_of_sme2 and subject.run["sme2"] == "on"
         facts.append(_evidence_text(operator, here) if told else "")
         yield Insight(
             "heavy_operator",
             claims.HEAVY.say(name=shown_name(operator), share=operator["share"], **here),
-            "; ".join([claims.HEAVY_TIME.say(ms=ms(operator["mean_ns"]), **here), *filter(None, facts)])
+            "; ".join(
+                [claims.HEAVY_TIME.say(ms=ms(operator["per_inference_ns"]), **here), *filter(None, facts)]
+            )
             + ".",
             (subject.measurement(),),
             _not_the_cause(operator, subject, here)
             + claims.LIGHT.say(count=len(rest), limit=HEAVY_SHARE, share=rest["share"].sum(), **here),
-            float(operator["mean_ns"]),
+            float(operator["per_inference_ns"]),
             float(operator["share"]),
             "measured",
             operator_rows(heavy[heavy["rank"] == operator["rank"]]),
         )
+
+
+def _ran_text(operator: Row, subject: ArmRows, here: Row) -> str:
+    """Where only some inferences ran it: how many, and how long it took there."""
+    ran, inferences = int(operator["inferences"]), int(subject.headroom["inferences"])
+    if ran == inferences:
+        return ""
+    return claims.RAN_IN_SOME.say(ran=ran, inferences=inferences, ms=ms(operator["mean_ns"]), **here)
 
 
 def _with_sme2_off(baseline: ArmRows | None, operators: pd.DataFrame) -> dict[Place, Row]:
@@ -65,6 +75,8 @@ def _not_the_cause(operator: Row, subject: ArmRows, here: Row) -> str:
     """What SME2 has to do with it, as a sentence with a trailing space; empty for a reference."""
     if not subject.speaks_of_sme2:
         return ""
+    if not operator["known"]:
+        return claims.NOT_KNOWN.say(**here)
     if operator["category"] not in MATRIX:
         return claims.NOT_MATRIX.say(category=operator["category"], **here)
     if operator["on_sme_unit"] == ON:
@@ -94,7 +106,7 @@ def portable_cost(subject: ArmRows) -> Iterator[Insight]:
     portable = operators[operators["backend"] == "portable"].sort_values(["rank", "execution_order"])
     if portable.empty:
         return
-    win_ns = float(portable["mean_ns"].sum()) if subject.timed else None
+    win_ns = float(portable["per_inference_ns"].sum()) if subject.timed else None
     names = ", ".join(dict.fromkeys(portable["op_type"]))
     calls = int(subject.headroom["delegate_calls"])
     run_id = subject.run["run_id"]
@@ -114,22 +126,34 @@ def portable_cost(subject: ArmRows) -> Iterator[Insight]:
 
 def overheads(subject: ArmRows) -> Iterator[Insight]:
     headroom = subject.headroom
-    calls = int(headroom["delegate_calls"])
-    delegated = int(headroom["operators"] - headroom["portable_operators"])
+    calls, alike = int(headroom["delegate_calls"]), subject.bottlenecks["path"].nunique() == 1
+    # Only XNNPACK floors; a sequence of operators is what one inference runs.
+    floored = subject.bottlenecks[subject.bottlenecks["backend"] == "xnnpack"].groupby("path").size()
+    most = int(floored.max()) if len(floored) else 0
     delegate_ns, framework_ns = headroom["delegate_overhead_ns"], headroom["framework_overhead_ns"]
     run_id = subject.run["run_id"]
     if calls and delegate_ns > 0:
-        rounding_ns = min(1000.0 * delegated, delegate_ns)
+        rounding_ns = min(1000.0 * most, delegate_ns)
         yield subject.insight(
             "delegate_overhead",
             claims.DELEGATE_OVERHEAD.say(
                 run_id=run_id,
                 calls=calls,
+                which=f"{calls}" if alike else f"Up to {calls}",
                 cost="call costs" if calls == 1 else "calls cost",
                 ms=ms(delegate_ns),
             ),
-            claims.PER_CALL.say(run_id=run_id, calls=calls, ms=ms(delegate_ns / calls)),
-            claims.FLOORED.say(run_id=run_id, ms=ms(rounding_ns), count=delegated),
+            # Where sequences differ in their calls, no number of them is that of an inference.
+            (claims.PER_CALL.say(run_id=run_id, calls=calls, ms=ms(delegate_ns / calls)) if alike else "")
+            + "Entering, leaving, and what a delegate does between operators.",
+            claims.FLOORED.say(
+                run_id=run_id,
+                ms=ms(rounding_ns),
+                count=most,
+                which=f"{'' if alike else 'up to '}{most} operator{'' if most == 1 else 's'}",
+            )
+            if most
+            else claims.NOT_FLOORED.say(run_id=run_id),
             win_ns=delegate_ns,
         )
     if framework_ns > 0:

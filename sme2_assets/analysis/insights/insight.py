@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -54,7 +54,9 @@ class ArmRows:
 
     @property
     def conditions(self) -> Conditions:
-        return conditions_of(self.run, self.latency, self.headroom)
+        """Those of its traced times, which insights rest on."""
+        found = conditions_of(self.run, self.latency, self.headroom)
+        return replace(found, rounds=int(self.headroom["rounds"]))
 
     @property
     def timed(self) -> bool:

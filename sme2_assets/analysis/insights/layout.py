@@ -34,7 +34,7 @@ _ALONG_AN_AXIS = frozenset(
 
 @dataclass(frozen=True)
 class _Change:
-    """Layout operators that could go, and why; `win_ns` is None when emulated."""
+    """Layout operators that could go, and why; `win_ns` is of an inference, and None when emulated."""
 
     operators: tuple[Row, ...]
     why: str
@@ -42,13 +42,13 @@ class _Change:
 
 
 def layout_changes(subject: ArmRows) -> Iterator[Insight]:
-    sequence = subject.bottlenecks.sort_values("execution_order").to_dict("records")
+    ordered = subject.bottlenecks.sort_values("execution_order")
+    # What belongs to two sequences never runs in one inference, however close it starts.
     changes = [
-        *_pairs(subject.run["run_id"], sequence, _TRANSPOSES, _transposes_cancel),
-        *_pairs(subject.run["run_id"], sequence, _CONVERTS, _convert_back),
+        change
+        for _, operators in ordered.groupby("path")
+        for change in _changes(subject.run["run_id"], operators.to_dict("records"))
     ]
-    paired = {row["execution_order"] for change in changes for row in change.operators}
-    changes += _at_borders(sequence, paired)
     if not changes:
         return
     win_ns = sum(change.win_ns or 0.0 for change in changes) if subject.timed else None
@@ -79,6 +79,16 @@ def layout_changes(subject: ArmRows) -> Iterator[Insight]:
     )
 
 
+def _changes(run_id: str, sequence: list[Row]) -> list[_Change]:
+    """In one operator sequence."""
+    changes = [
+        *_pairs(run_id, sequence, _TRANSPOSES, _transposes_cancel),
+        *_pairs(run_id, sequence, _CONVERTS, _convert_back),
+    ]
+    paired = {row["execution_order"] for change in changes for row in change.operators}
+    return [*changes, *_at_borders(sequence, paired)]
+
+
 def _pairs(
     run_id: str,
     sequence: list[Row],
@@ -101,7 +111,7 @@ def _pairs(
                     border=" across a delegate border" if _border_between(*pair) else "",
                     orders=[one["execution_order"] for one in pair],
                 )
-                times = [one["mean_ns"] for one in pair]
+                times = [one["per_inference_ns"] for one in pair]
                 win_ns = None if pd.isna(times).any() else float(sum(times) if both else min(times))
                 yield _Change(pair, why, win_ns)
                 first = None
@@ -155,7 +165,7 @@ def _at_borders(sequence: list[Row], paired: set[int]) -> Iterator[_Change]:
                     continue
                 paired.add(row["execution_order"])
                 what = "a transpose" if row["op_type"] in _TRANSPOSES else "a conversion"
-                win_ns = None if pd.isna(row["mean_ns"]) else float(row["mean_ns"])
+                win_ns = None if pd.isna(row["per_inference_ns"]) else float(row["per_inference_ns"])
                 yield _Change((row,), f"{what} that a delegate {name} with", win_ns)
 
 

@@ -21,7 +21,7 @@ def missed_kernels(subject: ArmRows) -> Iterator[Insight]:
     missed = subject.missed_sme2
     for (reason, basis), members in missed.groupby(["reason", "basis"], sort=True):
         unknown = reason == UNKNOWN
-        win_ns = float(members["mean_ns"].sum()) if subject.timed and not unknown else None
+        win_ns = float(members["per_inference_ns"].sum()) if subject.timed and not unknown else None
         verb = "would stay" if subject.run["sme2"] == "off" else "stayed"
         these = {"run_id": subject.run["run_id"], "reason": reason, "basis": basis}
         which = {"count": len(members), "operators": plural(members, "operator")}

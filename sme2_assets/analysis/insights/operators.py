@@ -16,7 +16,7 @@ def operator_rows(operators: pd.DataFrame) -> tuple[Row, ...]:
     return tuple(
         {
             **{column: known_or(row[column], None) for column in columns},
-            "mean_ms": None if pd.isna(row["mean_ns"]) else ms(row["mean_ns"]),
+            "mean_ms": None if pd.isna(row["per_inference_ns"]) else ms(row["per_inference_ns"]),
             "share": known_or(row["share"], None),
             "rounds": int(row["rounds"]),
         }

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pandas as pd
 
 from sme2_assets.analysis.insights import claims
+from sme2_assets.analysis.insights.ceilings import known_part
 from sme2_assets.analysis.insights.insight import ArmRows, Insight, Row
-from sme2_assets.analysis.insights.values import ceiling_text, ms
+from sme2_assets.analysis.insights.values import ms
 from sme2_assets.analysis.unit import ON, UNKNOWN
 
 
@@ -39,6 +40,7 @@ def time_shift(off: ArmRows, on: ArmRows) -> Insight:
         )
     changes = "; ".join(claims.CHANGE.say(**row, **pair) for row in rows)
     speedup = on.headroom["without_compute_speedup"]
+    part = known_part(on, "CONV and GEMM")
     compute_share = on.share_of(on.headroom["compute_ns"]) or 0.0
     return Insight(
         "bottleneck_shift",
@@ -48,8 +50,8 @@ def time_shift(off: ArmRows, on: ArmRows) -> Insight:
             off_ms=ms(off.headroom["inference_ns"]), on_ms=ms(on.headroom["inference_ns"]), **pair
         ),
         (off.measurement(), on.measurement(), *_kernel_evidence(off), *_kernel_evidence(on)),
-        claims.LEFT.say(
-            run_id=on.run["run_id"], share=compute_share, ceiling=ceiling_text(speedup), speedup=speedup
+        (claims.LEFT_OPEN if pd.isna(speedup) else claims.LEFT).say(
+            run_id=on.run["run_id"], part=part[0].upper() + part[1:], share=compute_share, speedup=speedup
         ),
         None,
         None,

@@ -58,7 +58,3 @@ def place_of(operator: dict[str, Any]) -> str:
     if module and kind:
         module = f"{module} ({kind})"
     return ", ".join(part for part in (module, source) if part)
-
-
-def ceiling_text(speedup: float | None) -> str:
-    return "no bound" if speedup is None or pd.isna(speedup) else f"{speedup:.2f}x"

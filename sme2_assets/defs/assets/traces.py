@@ -183,7 +183,10 @@ def _run_metadata(store: Store, manifest: Manifest) -> dict[str, dg.MetadataValu
         ["session", manifest.session_id + (" (both arms)" if manifest.paired else " (this arm alone)")],
         ["rounds x iterations", f"{rounds} x {info.plan['iterations']}"],
         ["warm-up steady", {True: "yes", False: "NO", None: "fixed warm-up"}[info.steady]],
-        ["disturbances", _few(info.flags) or "none: the machine was quiet"],
+        [
+            "disturbances",
+            _few(info.flags) or ("none: the machine was quiet" if info.watched else "not known"),
+        ],
         ["outputs against eager", _agreement_text(info)],
     ]
     provenance = [

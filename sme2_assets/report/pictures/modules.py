@@ -61,7 +61,7 @@ def icicle_rows(modules: pd.DataFrame, operators: pd.DataFrame) -> list[Spec]:
     timed = hardware(modules)
     operators = operators.sort_values("execution_order")
     root = _Part("inference" if timed else "model", "")
-    weights = _times(modules, operators) if timed else operators["macs"].fillna(0).astype(float)
+    weights = operators["per_inference_ns"] / 1e6 if timed else operators["macs"].fillna(0).astype(float)
     for row, weight in zip(operators.to_dict("records"), weights, strict=True):
         if weight > 0 or timed:
             _put(root, row, float(weight))
@@ -71,17 +71,6 @@ def icicle_rows(modules: pd.DataFrame, operators: pd.DataFrame) -> list[Spec]:
         root.parts[OVERHEAD] = _Part(OVERHEAD, OVERHEAD, float(overhead))
         root.weight += float(overhead)
     return list(root.flattened().boxes(0.0, 0)) if root.weight > 0 else []
-
-
-def _times(modules: pd.DataFrame, operators: pd.DataFrame) -> pd.Series:
-    """Milliseconds of each operator: its part of its module's own time.
-
-    An operator that only some inferences ran has a mean over those, so its module's time is split instead.
-    """
-    home = operators["module"].map(_home)
-    taken = operators["mean_ns"] * operators["inferences"]
-    own = home.map(modules.set_index("module")["own_ns"])
-    return (own * taken / taken.groupby(home).transform("sum").replace(0, float("nan"))).fillna(0) / 1e6
 
 
 def _home(module: Any) -> str:

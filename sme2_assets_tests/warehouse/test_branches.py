@@ -1,0 +1,122 @@
+"""Inferences that take several operator sequences: what each operator takes of an inference, and what
+stands next to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from benchmarks.made.run_folder import MadeRun, ingest, vouch_for_what_is_there
+from benchmarks.made.traces import Delegate, inference, trace_bytes
+from sme2_assets.analysis.insights.insight import Insight
+from sme2_assets.report.explain import explain
+from sme2_assets.warehouse import Warehouse
+
+# Of eight inferences, of which the first is the warm-up, the fourth and the last take the branch.
+EVERY = 4
+OF_INFERENCES = 2 / 7
+
+
+@pytest.fixture(scope="module")
+def branching(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    folder = tmp_path_factory.mktemp("branching")
+    warehouse = Warehouse(folder / "warehouse")
+    ingest(warehouse, MadeRun(iterations=7, branch_every=EVERY, sme2="on").write(folder / "runs"))
+    warehouse.publish()
+    return warehouse
+
+
+def _operators(warehouse: Warehouse) -> list[dict]:
+    """What each operator takes of an inference, added up from the rows of the trace."""
+    return warehouse.query(
+        "SELECT backend, delegate, position, name, sum(duration_ns) AS total_ns, count(*) AS ran, "
+        "(SELECT count(*) FROM inferences WHERE pass = 'etdump' AND NOT is_warmup) AS inferences "
+        "FROM timeline WHERE kind = 'operator' AND NOT is_warmup GROUP BY ALL"
+    ).to_dict("records")
+
+
+def test_an_operator_of_a_branch_takes_its_part_of_an_inference(branching: Warehouse):
+    facts = branching.query("FROM bottlenecks").fillna({"delegate": -1})
+    facts = facts.set_index(["backend", "delegate", "position"])
+    execute_ns = branching.query(
+        "SELECT avg(execute_ns) AS ns FROM inferences WHERE pass = 'etdump' AND NOT is_warmup"
+    )["ns"].iloc[0]
+    expected = _operators(branching)
+    assert {row["ran"] / row["inferences"] for row in expected} == {OF_INFERENCES, 1 - OF_INFERENCES}
+    for row in expected:
+        delegate = -1 if pd.isna(row["delegate"]) else row["delegate"]
+        fact = facts.loc[(row["backend"], delegate, row["position"])]
+        per_inference_ns = row["total_ns"] / row["inferences"]
+        assert fact["per_inference_ns"] == pytest.approx(per_inference_ns)
+        assert fact["mean_ns"] == pytest.approx(row["total_ns"] / row["ran"])
+        assert fact["share"] == pytest.approx(per_inference_ns / execute_ns)
+
+
+def test_the_modules_of_a_program_with_branches_add_up_to_the_inference(branching: Warehouse):
+    [whole] = branching.query("SELECT mean_ns FROM module_summary WHERE depth = 0")["mean_ns"]
+    [inference] = branching.query("SELECT inference_ns FROM headroom")["inference_ns"]
+    assert whole == pytest.approx(inference)
+
+
+def test_operators_and_overhead_add_up_to_the_inference(branching: Warehouse):
+    [operators] = branching.query("SELECT sum(per_inference_ns) AS ns FROM operator_facts")["ns"]
+    [overhead] = branching.query("SELECT mean_ns FROM category_summary WHERE category = 'Overhead'")[
+        "mean_ns"
+    ]
+    [inference] = branching.query("SELECT inference_ns FROM headroom")["inference_ns"]
+    assert operators + overhead == pytest.approx(inference)
+
+
+def test_a_rank_goes_by_the_time_of_an_inference(branching: Warehouse):
+    rows = branching.query("FROM bottlenecks ORDER BY rank")
+    assert rows["share"].is_monotonic_decreasing
+
+
+def test_a_branch_that_only_a_later_round_took_is_part_of_the_program(tmp_path: Path):
+    warehouse = Warehouse(tmp_path / "warehouse")
+    for late in (False, True):
+        folder = MadeRun(rounds=2, sampled=False, session_id=f"late{late}").write(tmp_path / "runs")
+        usual, branch = (
+            inference([Delegate([(name, 5000)], 6000)], 7000)
+            for name in ("Add (ND) #1", "Softmax (NC, F32) #1")
+        )
+        for round_index in range(2):
+            rest = branch if late and round_index else usual
+            trace = folder / f"round_{round_index:02}" / "etdump" / "trace.etdump"
+            trace.write_bytes(trace_bytes(usual, *[rest] * 3))
+        vouch_for_what_is_there(folder)
+        ingest(warehouse, folder)
+    warehouse.publish()
+    assert warehouse.query("SELECT DISTINCT program FROM programs").shape == (2, 1)
+
+
+def _insights(warehouse: Warehouse) -> list[Insight]:
+    return explain(warehouse, warehouse.query("SELECT session_id FROM runs")["session_id"].iloc[0]).insights
+
+
+def test_nothing_that_can_be_won_exceeds_the_inference(branching: Warehouse):
+    [inference] = branching.query("SELECT inference_ns FROM headroom")["inference_ns"]
+    won = [(each.win_ns, each.win_share) for each in _insights(branching) if each.win_ns is not None]
+    assert won
+    for win_ns, win_share in won:
+        assert win_ns <= inference
+        assert win_share == pytest.approx(win_ns / inference)
+
+
+def test_operators_of_two_branches_are_no_neighbours(branching: Warehouse):
+    """The two sequences have a transpose each where the other has none."""
+    together = branching.query(
+        "SELECT round, iteration, list(delegate || '|' || position) AS places FROM timeline "
+        "WHERE kind = 'operator' AND delegate IS NOT NULL AND NOT is_warmup GROUP BY ALL"
+    )["places"].map(set)
+    paths = branching.query(
+        "SELECT path, list(delegate || '|' || position) AS places FROM operator_facts "
+        "WHERE delegate IS NOT NULL GROUP BY path"
+    )["places"].map(set)
+    assert sorted(map(sorted, paths)) == sorted(map(list, {tuple(sorted(places)) for places in together}))
+    [layout] = [each for each in _insights(branching) if each.kind == "layout_changes"]
+    for row in layout.rows:
+        places = {f"{delegate}|{position}" for delegate, position in row["places"]}
+        assert any(places <= ran for ran in together), row["why"]
