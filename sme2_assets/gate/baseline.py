@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, StrictStr
 
+from sme2_assets.analysis.percent import percent_range_text
 from sme2_assets.evidence.documents import Count, Document, Number, Part, Text
 from sme2_assets.store import write_text_atomically
 
@@ -97,7 +98,7 @@ class ModelFacts(Part):
         share, most = self.macs_share("on"), self.macs_share("on", "unknown")
         if share is None or most is None:
             return "not counted"
-        return f"{share:.1%}" if share == most else f"{share:.1%} to {most:.1%}"
+        return percent_range_text(share, most, digits=1)
 
     def macs_share(self, *units: str) -> float | None:
         """The share of the counted work that is on these units; None where nothing is counted."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from sme2_assets.analysis.percent import percent_text
 from sme2_assets.analysis.statistics import unpaired_ratio
 from sme2_assets.gate.baseline import ModelFacts, Operator, Outside, Sketch, Times
 from sme2_assets.gate.sketches import distance_db
@@ -170,7 +171,8 @@ def _share(before: ModelFacts, after: ModelFacts, tolerance: float) -> Iterator[
         yield Finding(
             "loss",
             "the model",
-            f"{most:.1%} of its MACs on the SME unit, {least:.1%} before; {off:.1%} off it",
+            f"{percent_text(most, 1)} of its MACs on the SME unit, {percent_text(least, 1)} before; "
+            f"{percent_text(off, 1)} off it",
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from sme2_assets.analysis.percent import percent_range_text, percent_text
 from sme2_assets.evidence.advice import LEAST_GAIN
 from sme2_assets.report import claims
 from sme2_assets.report.arms import verdict_of_arms
@@ -126,9 +127,9 @@ def _share(row: dict[Any, Any], base: pd.Series) -> str:
     if pd.isna(least) or pd.isna(gain):
         return "not counted"
     if row["rank"] == 0:
-        return f"{least:.1%}" if least == most else f"{least:.1%} to {most:.1%}"
+        return percent_range_text(least, most, digits=1)
     sure = least == most and base["least"] == base["most"]
-    return f"{least:.1%} ({100 * gain:+.1f} pp{'' if sure else ' at least'})"
+    return f"{percent_text(least, 1)} ({100 * gain:+.1f} pp{'' if sure else ' at least'})"
 
 
 def _speedup(row: dict[Any, Any] | None) -> str | None:

@@ -16,6 +16,7 @@ from sme2_assets.analysis.insights import claims as insight_claims
 from sme2_assets.analysis.insights.insight import Insight
 from sme2_assets.analysis.insights.values import known_or, ms
 from sme2_assets.analysis.passes import passes_fault
+from sme2_assets.analysis.percent import percent_text
 from sme2_assets.report import claims
 from sme2_assets.report.document import Action, Answer, Tone
 from sme2_assets.report.explain import Explanation
@@ -27,7 +28,6 @@ from sme2_assets.report.unit_use import (
     UnitUse,
     count_text,
     named,
-    percent_text,
     unit_use,
     work_text,
 )

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from sme2_assets.analysis.claims import Claim
+from sme2_assets.analysis.percent import percent_range_text
 from sme2_assets.analysis.unit import ON, UNKNOWN
 from sme2_assets.report import claims
 from sme2_assets.report.tables import TextTable
@@ -35,8 +36,6 @@ ORDER BY facts.delegate NULLS LAST, facts.position
 """
 
 Record = Mapping[Hashable, Any]
-# Of a percentage, behind the point.
-_MOST_DIGITS = 9
 _IDENTITY = ("run_id", "variant", "model", "precision", "platform", "fidelity")
 
 
@@ -138,32 +137,11 @@ def work_text(counts: Record) -> str:
     without = claims.UNCOUNTED.say(run_id=counts["run_id"], uncounted=uncounted) if uncounted else ""
     return claims.WORK.say(
         run_id=counts["run_id"],
-        share=_range_text(low, high),
+        share=percent_range_text(low, high),
         without=without,
         low=low,
         high=high,
     )
-
-
-def _range_text(low: float, high: float) -> str:
-    """`93%`, or `90% to 93%`: with as many digits as it takes to tell the ends apart."""
-    if low == high:
-        return percent_text(low)
-    texts = ((percent_text(low, digits), percent_text(high, digits)) for digits in range(_MOST_DIGITS))
-    return next(
-        (f"{first} to {last}" for first, last in texts if first != last), percent_text(low, _MOST_DIGITS)
-    )
-
-
-def percent_text(share: float, digits: int = 0) -> str:
-    """Rounded, but neither all nor nothing unless it is."""
-    step = 10.0 ** -(digits + 2)
-    text = f"{share:.{digits}%}"
-    if share < 1 and text == f"{1:.{digits}%}":
-        return f"over {1 - step:.{digits}%}"
-    if share > 0 and text == f"{0:.{digits}%}":
-        return f"under {step:.{digits}%}"
-    return text
 
 
 def unit_sentence(run_id: str, counts: Record | None) -> str:

@@ -311,6 +311,15 @@ def test_what_was_gained_is_recorded():
     assert updated(before, other_inputs, AS_IT_IS) == other_inputs
 
 
+def test_a_share_is_all_or_nothing_only_if_it_is():
+    large, small = operator(0, macs=9_999_999), operator(1, macs=1)
+    assert facts(large, small).macs_text() == "100.0%"
+    assert facts(large, operator(1, macs=1, unit="off")).macs_text() == "over 99.9%"
+    assert facts(operator(0, macs=9_999_999, unit="off"), small).macs_text() == "under 0.1%"
+    unknown = facts(large, operator(1, macs=1, unit="unknown"))
+    assert unknown.macs_text() == "over 99.9% to 100.0%"
+
+
 def test_the_summary_says_what_was_lost_and_obeys_no_name():
     hostile = operator(0, module="a|b <script> `x`\n# y", unit="off")
     before, after = facts(operator(0, module=hostile.module)), facts(hostile)
