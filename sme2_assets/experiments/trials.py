@@ -210,7 +210,7 @@ def advise(
 
     base = facts_of(variant.key)
     tried = try_changes(variant, base, first, attempt)
-    _keep(store, variant, problems, log)
+    _keep(store, variant, [each.change.key for each in tried], problems, log)
     gaining = [each.change.key for each in tried if is_gain(base, each)]
     if times and gaining:
         time_changes(store, [variant.key, *gaining], device, log)
@@ -236,7 +236,7 @@ def time_changes(store: Store, variants: Sequence[str], device: str | None, log:
         log(f"no times: {error.what}")
 
 
-def _keep(store: Store, variant: Variant, problems: dict[str, str], log: Log) -> None:
+def _keep(store: Store, variant: Variant, tried: list[str], problems: dict[str, str], log: Log) -> None:
     """As the asset `advice`, made from what was measured: the table, and a section of the reports."""
     from sme2_assets import launch
     from sme2_assets.defs.jobs import advise_job
@@ -244,7 +244,8 @@ def _keep(store: Store, variant: Variant, problems: dict[str, str], log: Log) ->
 
     with launch.open_instance(store) as instance:
         jobs = launch.Jobs(Lab(data_root=str(store.root)), instance, log)
-        jobs.run(advise_job.name, [variant.key], {"advice": {"config": {"problems": problems}}})
+        config = {"variants": tried, "problems": problems}
+        jobs.run(advise_job.name, [variant.key], {"advice": {"config": config}})
 
 
 def _chosen(baseline: Baseline, models: Collection[str], path: Path) -> dict[str, ModelFacts]:
