@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from sme2_assets.errors import did_you_mean
 from sme2_assets.models.spec import PRECISIONS
 from sme2_assets.profiling.plan import PASSES
 from sme2_assets.written.problems import Problem, WrittenError
@@ -259,6 +260,7 @@ class Comparison(_Strict):
     model: Text | None = Field(default=None, description="Variants of this model, as under models.")
     platform: PlatformName | None = Field(default=None, description="Only on this platform.")
     threads: Threads | None = Field(default=None, description="Only with this many threads.")
+    entry: Name | None = Field(default=None, description="Only of the entry with this name.")
     label: Text | None = Field(default=None, description="What the comparison is called where it is shown.")
 
 
@@ -304,6 +306,12 @@ class Experiment(Settings):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two entries have the name {name!r}.")
+        for comparison in self.comparisons or []:
+            if comparison.entry not in (None, *names):
+                near = did_you_mean(str(comparison.entry), names)
+                raise ValueError(
+                    f"a comparison is of an entry {comparison.entry!r}, which does not exist{near}."
+                )
         return self
 
     def parts(self) -> list[Entry]:
