@@ -145,7 +145,9 @@ def profile(
 
     lab = Lab(data_root=str(store.root))
     states = SME2_STATES if sme2 == "both" else (sme2,)
-    wanted = requests_asked_for(store, variants, platform_name, states, device, aa=aa)
+    wanted = requests_asked_for(
+        store, variants, platform_name, states, device, aa=aa, threads=threads, cpus=cpus
+    )
     for note in wanted.notes:
         tell(f"note: {note}", "yellow")
     settings = {**wishes, "threads": threads, "device": device, "cpus": cpus, "power": power}

@@ -221,11 +221,11 @@ class _Planner:
             # Under whichever name it was given first, so that it is measured once.
             first = self.plan.chosen.setdefault(one.key, one)
             if first.file != one.file:
-                error = Sme2Error(
+                same = Sme2Error(
                     f"{one.file} would be the model {one.spec.name!r}, as would {first.file}.",
                     "Rename one of them: results are kept under the name of the program.",
                 )
-                self._problem((*place, "models", index), error)
+                self._problem((*place, "models", index), same)
                 return []
         return [self.plan.chosen[one.key] for one in found]
 

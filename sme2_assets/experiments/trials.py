@@ -27,6 +27,7 @@ from sme2_assets.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from sme2_assets.launch import Measured
+    from sme2_assets.profiling.arm_requests import ArmsRequest
     from sme2_assets.profiling.requests import ProfileRequest
 
 Log = Callable[[str], None]
@@ -190,6 +191,9 @@ def advise(
             "A finished program cannot be changed: give the model that it was exported from. Otherwise leave "
             "out --no-rewrites and --no-precisions.",
         )
+    if times and device is not None:
+        # Before the changes are measured, which takes minutes.
+        _places(store, [variant.key], device)
     # How many follow is not known yet; if there are more, the last part is repeated.
     steps = 1 + len(first) + MOST_COMBINED
     number = itertools.count()
@@ -221,19 +225,24 @@ def time_changes(store: Store, variants: Sequence[str], device: str | None, log:
     """All of them in one session, against the first. Only where times say something about SME2."""
     from sme2_assets import launch
     from sme2_assets.defs.resources import Lab
-    from sme2_assets.profiling.arm_requests import ArmRequest, places_of
-    from sme2_assets.targets.inventory import platform_of
 
     lab = Lab(data_root=str(store.root))
     try:
-        platform = platform_of(store, device) if device else None
-        places, _, _ = places_of(store, [ArmRequest(it) for it in variants], "change", platform, device)
+        places = _places(store, variants, device)
         with launch.open_instance(store) as instance:
             for place in places:
                 if lab.target(place.platform, device).fidelity == "hardware":
                     launch.compare_arms(lab, instance, place, {}, log)
     except Sme2Error as error:
         log(f"no times: {error.what}")
+
+
+def _places(store: Store, variants: Sequence[str], device: str | None) -> list[ArmsRequest]:
+    from sme2_assets.profiling.arm_requests import ArmRequest, places_of
+    from sme2_assets.targets.inventory import platform_of
+
+    platform = platform_of(store, device) if device else None
+    return places_of(store, [ArmRequest(it) for it in variants], "change", platform, device)[0]
 
 
 def _keep(store: Store, variant: Variant, tried: list[str], problems: dict[str, str], log: Log) -> None:

@@ -209,15 +209,17 @@ def open_device(platform: str, store: Store, device: str | None) -> Target:
 
 
 def platform_of(store: Store, device: str) -> str:
-    """The platform of a device, by its name; for a label, that of all its devices."""
+    """The platform of a device, by its name; for a label or `any`, that of all these devices."""
     if device.startswith(SCHEME):
         return "linux"
     inventory = read_inventory(store)
-    if device not in inventory.devices and not device.startswith(LABEL):
+    several = device.startswith(LABEL) or (device == ANY and inventory.devices)
+    if device not in inventory.devices and not several:
         return "android"
     platforms = sorted({entry.platform for entry in inventory.chosen(device).values()})
     if len(platforms) > 1:
-        raise Sme2Error(f"{device} has devices of {' and '.join(platforms)}.", "Choose one with --platform.")
+        what = "The inventory" if device == ANY else device
+        raise Sme2Error(f"{what} has devices of {' and '.join(platforms)}.", "Choose one with --platform.")
     return platforms[0]
 
 

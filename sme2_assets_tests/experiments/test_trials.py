@@ -13,7 +13,8 @@ from sme2_assets.defs.assets import advice
 from sme2_assets.defs.jobs import advise_job
 from sme2_assets.defs.partitions import MODEL_VARIANTS, run_key
 from sme2_assets.defs.resources import Lab
-from sme2_assets.experiments.trials import time_changes
+from sme2_assets.errors import Sme2Error
+from sme2_assets.experiments.trials import advise, time_changes
 from sme2_assets.gate.take import Taken
 from sme2_assets.profiling.arm_requests import ArmsRequest
 from sme2_assets.store import Store
@@ -41,6 +42,12 @@ def test_changes_are_timed_in_one_session_and_only_where_times_say_something_abo
     # A device that is not there costs the times, and nothing else.
     time_changes(store, variants, "no_such_device", told.append)
     assert told[-1].startswith("no times: ")
+
+
+def test_a_device_that_is_not_there_is_told_before_anything_is_measured(tmp_path: Path):
+    with pytest.raises(Sme2Error, match=r"no_such_device|adb"):
+        advise(Store(tmp_path), "toy_cnn-fp16", print, device="no_such_device")
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(

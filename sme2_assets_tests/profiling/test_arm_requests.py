@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from sme2_assets.cli import main
 from sme2_assets.errors import Sme2Error
 from sme2_assets.profiling import requests
-from sme2_assets.profiling.arm_requests import ArmRequest, arms_of, places_of, require_room
+from sme2_assets.profiling.arm_requests import arms_of, places_of
+from sme2_assets.profiling.requests import require_room
 from sme2_assets.store import Store
 from sme2_assets.targets import open_target
 from sme2_assets.targets.host import host_facts, host_platform
@@ -77,17 +78,26 @@ def test_threads_beyond_the_cpus_are_refused_where_they_are_timed(tmp_path: Path
     assert told.exit_code == 1
     assert f"{MORE} threads do not fit on {MORE - 1} CPU" in told.output
     assert f"at most {MORE - 1}" in told.output
-    bound = [ArmRequest(FP16, threads=2, cpus="0")]
     with pytest.raises(Sme2Error, match="2 threads do not fit on 1 CPU of"):
-        require_room(open_target("linux", Store(tmp_path)), bound)
+        require_room(open_target("linux", Store(tmp_path)), 2, "0")
+    words = ["profile", FP16, "--threads", str(MORE), "--platform", "linux"]
+    told = CliRunner().invoke(main, ["--data", str(tmp_path / "data"), *words])
+    assert told.exit_code == 1
+    assert f"{MORE} threads do not fit on {MORE - 1} CPU" in told.output
+    assert not list(tmp_path.glob("data/artifacts/*/*")), "nothing was exported or built"
+    experiment = tmp_path / "mine.yaml"
+    experiment.write_text(f"models: {FP16}\nplatforms: linux\nsme2: off\nthreads: {MORE}\n")
+    told = CliRunner().invoke(main, ["--data", str(tmp_path / "data"), "config", "check", str(experiment)])
+    assert told.exit_code == 1
+    assert f"{MORE} threads do not fit on {MORE - 1} CPU" in told.output
 
 
 @pytest.mark.skipif(host_platform() != "linux", reason="emulates on Linux alone")
 def test_threads_that_are_not_timed_may_share_cpus(tmp_path: Path):
     emulated = open_target("emulated", Store(tmp_path))
-    require_room(emulated, [ArmRequest(FP16, threads=MORE)])
+    require_room(emulated, MORE)
     with pytest.raises(Sme2Error, match="CPUs cannot be chosen on emulated"):
-        require_room(emulated, [ArmRequest(FP16, cpus="0")])
+        require_room(emulated, 1, "0")
 
 
 def test_thread_counts_of_a_scale_are_of_one_model(tmp_path: Path):
