@@ -23,7 +23,7 @@ from sme2_assets.targets.pool import ANY, DevicePool
 from sme2_assets.targets.remote.target import RemoteTarget
 from sme2_assets.targets.ssh.address import SCHEME, parse_address
 from sme2_assets.targets.ssh.target import SshTarget
-from sme2_assets.written.documents import read_document
+from sme2_assets.written.documents import Kind, read_document
 from sme2_assets.written.problems import Problem, WrittenError, line_of, problems_of
 
 FILE = "devices.yaml"
@@ -32,6 +32,11 @@ VARIABLE = "SME2_INVENTORY"
 WORKER_VARIABLE = "SME2_WORKER"
 LABEL = "label:"
 _PAGE = "docs/devices.md"
+KIND = Kind(
+    "an inventory of devices",
+    f"Correct the file; {_PAGE} says what may be in it.",
+    f"Write your devices into it, or delete it; {_PAGE} says how.",
+)
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -142,7 +147,7 @@ def read_inventory(store: Store) -> Inventory:
     path = inventory_file(store)
     if not path.exists() and VARIABLE not in os.environ:
         return Inventory()
-    document = read_document(path)
+    document = read_document(path, KIND)
     try:
         inventory = Inventory.model_validate(document.data)
     except ValidationError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,12 +11,16 @@ from click.testing import CliRunner
 
 from sme2_assets.cli import main
 from sme2_assets.errors import Sme2Error
-from sme2_assets.profiling import requests
-from sme2_assets.profiling.arm_requests import arms_of, places_of
+from sme2_assets.models.artifact import ExportedModel
+from sme2_assets.profiling import arm_requests, requests
+from sme2_assets.profiling.arm_requests import ArmRequest, ArmsRequest, arms_of, places_of
+from sme2_assets.profiling.limits import MOST_INFERENCES, MOST_ROUNDS, MOST_THREADS
 from sme2_assets.profiling.requests import require_room
+from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store
 from sme2_assets.targets import open_target
 from sme2_assets.targets.host import host_facts, host_platform
+from sme2_assets_tests.e2e.conftest import make_data_folder
 
 FP16, INT8 = "toy_cnn-fp16", "toy_cnn-int8"
 MORE = host_facts().cores + 1
@@ -100,12 +106,57 @@ def test_threads_that_are_not_timed_may_share_cpus(tmp_path: Path):
         require_room(emulated, 1, "0")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare", FP16, "--threads", "1,²"],
+        ["compare", FP16, "--threads", "1," + "9" * 5000],
+        ["profile", FP16, "--threads", str(MOST_THREADS + 1)],
+        ["profile", FP16, "--sizes", "seq=²"],
+        ["profile", FP16, "--rounds", str(MOST_ROUNDS + 1)],
+        ["compare", FP16, INT8, "--rounds", "100000000000"],
+        ["profile", FP16, "--runs", str(MOST_INFERENCES + 1)],
+        ["run", "x.yaml", "--rounds", str(MOST_ROUNDS + 1)],
+    ],
+)
+def test_numbers_that_are_none_or_too_large_are_a_wrong_command_line(tmp_path: Path, words: list[str]):
+    told = CliRunner().invoke(main, ["--data", str(tmp_path), *words])
+    assert told.exit_code == 2, told.output
+
+
 def test_thread_counts_of_a_scale_are_of_one_model(tmp_path: Path):
     told = CliRunner().invoke(main, ["--data", str(tmp_path), "scale", "toy_cnn", "--threads", "1"])
     assert told.exit_code == 1
     assert "toy_cnn means 3 variants" in told.output
     told = CliRunner().invoke(main, ["--data", str(tmp_path), "scale", FP16, "--threads", "1,x"])
     assert told.exit_code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(host_platform() != "linux", reason="has no Mac")
+def test_what_was_measured_is_shown_when_another_platform_fails(
+    tmp_path: Path,
+    artifacts_dir: Path,
+    runner_binary: RunnerBinary,
+    exported: Callable[[str], ExportedModel],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    store = make_data_folder(tmp_path / "data", artifacts_dir)
+    monkeypatch.setenv("DAGSTER_HOME", str(store.dagster_home))
+    arms = tuple(ArmRequest(exported(name).variant, sme2="off") for name in (FP16, INT8))
+    wanted = [ArmsRequest("precision", arms, name) for name in ("linux", "mac")]
+    monkeypatch.setattr(arm_requests, "places_of", lambda *_: (wanted, [], []))
+    words = ["compare", FP16, INT8, "--rounds", "1", "--runs", "2", "--warmup", "0", "--json"]
+    told = CliRunner().invoke(main, ["--data", str(store.root), *words])
+    assert told.exit_code == 1
+    assert [it["platform"] for it in json.loads(told.stdout)] == ["linux"]
+    [line] = [line for line in told.stderr.splitlines() if line.startswith("mac was left out: ")][-1:]
+    assert "mac-sme2_off is not available here" in line, told.stderr
+    del wanted[0]
+    told = CliRunner().invoke(main, ["--data", str(store.root), *words])
+    assert told.exit_code == 1
+    assert "mac-sme2_off is not available here" in told.stderr
+    assert "mac was left out" not in told.stderr
 
 
 @pytest.mark.skipif(not host_platform(), reason="no native platform on this host")

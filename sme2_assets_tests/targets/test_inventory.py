@@ -98,6 +98,8 @@ def test_without_a_file_there_are_no_devices(store: Store):
         ("devices:\n  p: {adb: X, labels: [a b]}\n", ["line 2: 'a b' cannot be a name"]),
         ("devices:\n  a: {adb: X}\n  b: {adb: X}\n", ["devices.b, line 3: is the same device as a"]),
         ("devices:\n  a: {adb: X}\n  a: {adb: Y}\n", ["line 3", "twice"]),
+        ("", ["devices.yaml is empty"]),
+        ("devices: [\n", ["line 2: this is not YAML"]),
         ("devices: [x]\n", ["devices, line 1: must be a mapping"]),
         ("devices:\n  a: {adb: 7}\n  b: {ssh: 3}\n", ["devices.a.adb, line 2", "devices.b.ssh, line 3"]),
     ],
@@ -110,6 +112,8 @@ def test_what_is_wrong_is_told_with_its_place(
         read_inventory(store)
     for part in told:
         assert part in str(caught.value), str(caught.value)
+    assert "docs/devices.md" in (caught.value.remedy or "")
+    assert "sme2 config" not in (caught.value.remedy or "")
     done = _sme2(store.root, "devices")
     assert done.exit_code == 1
     assert told[0] in done.stderr.replace("\n", " ") or told[0].split(":")[0] in done.stderr
