@@ -132,7 +132,7 @@ def require_room(target: Target, threads: int, cpus: str = "", power: str = "") 
             "Leave --power out: they are settings of Android devices.",
         )
     # Where no time is read, threads may share a CPU: they use the same kernels.
-    if target.fidelity == "emulated":
+    if threads == 1 or target.fidelity == "emulated":
         return
     room = len(chosen) or target.facts().cores
     if threads > room:

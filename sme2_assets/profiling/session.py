@@ -33,7 +33,6 @@ from sme2_assets.profiling.between_arms import compare_with_first
 from sme2_assets.profiling.one_pass import Bench, measure_roofs, run_pass
 from sme2_assets.profiling.plan import Plan, arm_orders
 from sme2_assets.profiling.record import cpu_of, info_of
-from sme2_assets.profiling.requests import require_room
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store, new_directories
 from sme2_assets.targets.base import Target
@@ -94,7 +93,6 @@ def measure_session(
                 run_id,
                 directory,
             )
-            require_room(target, arm.plan.threads, arm.plan.cpus)
             arm.cpus = _cpus(target, arm.plan)
             # The run folder is complete evidence: it lists the operators without needing the model's folder.
             shutil.copyfile(arm.model.operators, directory / OPERATORS_FILE)

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from sme2_assets import launch
 from sme2_assets.cli import main
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling import arm_requests, requests
@@ -130,6 +132,24 @@ def test_thread_counts_of_a_scale_are_of_one_model(tmp_path: Path):
     assert "toy_cnn means 3 variants" in told.output
     told = CliRunner().invoke(main, ["--data", str(tmp_path), "scale", FP16, "--threads", "1,x"])
     assert told.exit_code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(host_platform() != "linux", reason="names the platform linux")
+@pytest.mark.parametrize("aa", [False, True])
+def test_threads_beyond_the_cpus_are_refused_whoever_asks_for_them(
+    tmp_path: Path,
+    artifacts_dir: Path,
+    runner_binary: RunnerBinary,
+    exported: Callable[[str], ExportedModel],
+    monkeypatch: pytest.MonkeyPatch,
+    aa: bool,
+):
+    store = make_data_folder(tmp_path / "data", artifacts_dir)
+    monkeypatch.setenv("DAGSTER_HOME", str(store.dagster_home))
+    request = requests.ProfileRequest(exported(FP16).variant, "linux", ("off",))
+    with launch.open_instance(store) as instance, pytest.raises(Sme2Error, match="threads do not fit on"):
+        launch.profile(Lab(data_root=str(store.root)), instance, [request], {"threads": MORE}, print, aa=aa)
 
 
 @pytest.mark.slow
