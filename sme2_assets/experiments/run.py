@@ -70,15 +70,18 @@ def run_sessions(
             reached(index / len(sessions))
             log(f"session {index + 1} of {len(sessions)}: {session.title}")
             outcome = _measured(lab, instance, session, name, log)
+            outcomes.append(outcome)
             if outcome.error is not None:
                 log(f"{session.title} failed: {outcome.error.what}")
             elif output is not None:
+                # True until its files are there.
+                outcomes[-1] = replace(outcome, output_error=_stopped("its files were written"))
                 # At once: the next session of this model and platform writes its report to the same folder.
                 try:
                     write_output(lab, outcome, folders[session], log)
+                    outcomes[-1] = outcome
                 except Sme2Error as error:
-                    outcome = replace(outcome, output_error=error)
-            outcomes.append(outcome)
+                    outcomes[-1] = replace(outcome, output_error=error)
     finally:
         # Also when somebody stops it: what was measured until then is measured.
         if output is not None and outcomes:
@@ -102,9 +105,12 @@ def _sum_up(
     }
     if pages:
         write_overview(lab.store, lab.warehouse, folder=output, pages=pages)
-    stopped = Sme2Error("The experiment was stopped before this session was measured.", "Run it again.")
-    told = [*outcomes, *(Outcome(session, 0.0, error=stopped) for session in missing)]
+    told = [*outcomes, *(Outcome(it, 0.0, error=_stopped("this session was measured")) for it in missing)]
     write_json(output / SUMMARY_FILE, {"experiment": name, "sessions": [as_json(it) for it in told]})
+
+
+def _stopped(before: str) -> Sme2Error:
+    return Sme2Error(f"The experiment was stopped before {before}.", "Run it again.")
 
 
 def _measured(
