@@ -497,7 +497,7 @@ def test_dagster_s_daemon_runs_a_night_past_a_killed_command_line_and_a_killed_r
         "--sme2",
         "off",
     ]
-    with subprocess.Popen([*command, "--rounds", "100000"], env=environment) as process:
+    with subprocess.Popen([*command, "--rounds", "1000"], env=environment) as process:
         try:
             wait_for(
                 lambda: any(

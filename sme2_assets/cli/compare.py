@@ -18,6 +18,7 @@ import click
 from sme2_assets.cli.measure import plan_options, profile
 from sme2_assets.cli.support import out, print_json, progress_log, tell, variants_of
 from sme2_assets.errors import Sme2Error
+from sme2_assets.profiling.limits import MOST_THREADS
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS, SME2_STATES
 
@@ -54,8 +55,13 @@ class _Counts(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         counts = str(value).split(",")
-        if not all(count.isdigit() and int(count) for count in counts):
-            self.fail(f"{value!r} is not a list of whole numbers from 1 up, such as 1,2,4", param, ctx)
+        # A number has few digits here: Python refuses to read one with thousands.
+        if not all(it.isdecimal() and len(it) < 9 and 1 <= int(it) <= MOST_THREADS for it in counts):
+            self.fail(
+                f"{value!r} is not a list of whole numbers from 1 to {MOST_THREADS}, such as 1,2,4",
+                param,
+                ctx,
+            )
         return [int(count) for count in counts]
 
 
@@ -199,6 +205,7 @@ def _measure(
     from sme2_assets import launch
     from sme2_assets.defs.resources import Lab
     from sme2_assets.profiling.arm_requests import places_of
+    from sme2_assets.profiling.requests import LeftOut
     from sme2_assets.targets.inventory import platform_of
     from sme2_assets.warehouse.read import comparison_of_session
 
@@ -211,6 +218,7 @@ def _measure(
         tell(f"note: {note}", "yellow")
     lab = Lab(data_root=str(store.root))
     sessions = []
+    failed: list[LeftOut] = []
     with launch.open_instance(store) as instance, progress_log() as log:
         for index, place in enumerate(places):
 
@@ -220,7 +228,16 @@ def _measure(
             # These settings are meant for hardware: one emulated inference already shows all it can.
             untimed = platform is None and place.platform == "emulated"
             asked = {name: it for name, it in settings.items() if not (untimed and name in _OF_TIMES)}
-            sessions.append(launch.compare_arms(lab, instance, place, asked, log, reached))
+            # A failure costs only itself, as in `sme2 profile`.
+            try:
+                sessions.append(launch.compare_arms(lab, instance, place, asked, log, reached))
+            except Sme2Error as error:
+                failed.append(LeftOut(place.platform, error))
+                if len(failed) < len(places):
+                    log(str(failed[-1]))
+    if not sessions:
+        raise failed[0].error
+    left_out += failed
     compared = {session: comparison_of_session(lab.warehouse, session) for session in sessions}
     if as_json:
         print_json([_json(rows) for rows in compared.values()])

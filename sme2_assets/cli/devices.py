@@ -5,6 +5,7 @@ Belongs here: options, and how results are printed. Heavy imports happen inside 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import click
 from rich.table import Table
 
 from sme2_assets.cli.support import json_option, out, print_json, say, tell
+from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 
 if TYPE_CHECKING:
@@ -31,9 +33,10 @@ def devices(store: Store, restore: bool, clean: bool, device: str | None, as_jso
     """Show all devices, listed and connected: state, facts, health, what each can measure, what to do."""
     from sme2_assets.targets.devices import known_devices
 
-    known = known_devices(store, device)
+    known = known_devices(store, device, tell)
     if restore or clean:
-        _tidy(store, [it.target for it in known], restore, clean)
+        if not _tidy(store, [it.target for it in known], restore, clean):
+            sys.exit(1)
         return
     reports = [it.report(store) for it in known]
     if as_json:
@@ -48,21 +51,28 @@ def devices(store: Store, restore: bool, clean: bool, device: str | None, as_jso
             _print(report)
 
 
-def _tidy(store: Store, targets: Sequence[RemoteTarget], restore: bool, clean: bool) -> None:
+def _tidy(store: Store, targets: Sequence[RemoteTarget], restore: bool, clean: bool) -> bool:
+    """Restores or cleans each device that is within reach; whether all were."""
     from sme2_assets.targets.android.target import power_journal
     from sme2_assets.targets.lease import lease
 
+    everywhere = True
     for target in targets:
-        with lease(store.leases, target.device, log=tell, patience_s=10):
-            if restore:
-                waiting = power_journal(store.leases, target.device).is_file()
-                target.begin(store.leases, tell)
-                tell(
-                    f"{target.address}: "
-                    + ("power settings are restored" if waiting else "nothing to restore")
-                )
-            if clean:
-                tell(f"{target.address}: {target.clean() / 1e6:.1f} MB removed")
+        try:
+            with lease(store.leases, target.device, log=tell, patience_s=10):
+                if restore:
+                    waiting = power_journal(store.leases, target.device).is_file()
+                    target.begin(store.leases, tell)
+                    tell(
+                        f"{target.address}: "
+                        + ("power settings are restored" if waiting else "nothing to restore")
+                    )
+                if clean:
+                    tell(f"{target.address}: {target.clean() / 1e6:.1f} MB removed")
+        except Sme2Error as error:
+            everywhere = False
+            tell(f"{target.address}: {error}", "bold red")
+    return everywhere
 
 
 def _print(report: DeviceReport) -> None:

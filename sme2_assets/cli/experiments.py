@@ -27,6 +27,7 @@ from sme2_assets.cli.support import (
     verbose_option,
 )
 from sme2_assets.errors import Sme2Error
+from sme2_assets.profiling.limits import MOST_INFERENCES, MOST_ROUNDS, MOST_THREADS
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
 
@@ -51,7 +52,9 @@ platform_option = click.option(
 @click.argument("file", type=_FILE)
 @click.option("--dry-run", is_flag=True, help="Check everything and print what would be done; do nothing.")
 @platform_option
-@click.option("--rounds", type=click.IntRange(1), help="Exactly this many rounds, whatever FILE says.")
+@click.option(
+    "--rounds", type=click.IntRange(1, MOST_ROUNDS), help="Exactly this many rounds, whatever FILE says."
+)
 @verbose_option
 @json_option
 @click.pass_obj
@@ -162,11 +165,13 @@ def templates_command(name: str | None, as_json: bool) -> None:
 @click.option("--precision", "precisions", type=click.Choice(_PRECISIONS), multiple=True)
 @click.option("--platform", "platforms", type=click.Choice([*PLATFORMS, "auto"]), multiple=True)
 @click.option("--sme2", type=click.Choice(["both", "on", "off"]), help="States of SME2 [both].")
-@click.option("--threads", type=click.IntRange(1), multiple=True, help="Threads of the runner [1].")
-@click.option("--rounds", type=click.IntRange(1), help="Exactly this many rounds.")
+@click.option(
+    "--threads", type=click.IntRange(1, MOST_THREADS), multiple=True, help="Threads of the runner [1]."
+)
+@click.option("--rounds", type=click.IntRange(1, MOST_ROUNDS), help="Exactly this many rounds.")
 @click.option("--budget", type=AtLeast(0), help="Seconds after which no round is added.")
-@click.option("--iterations", type=click.IntRange(1), help="Timed inferences per process.")
-@click.option("--warmup", type=click.IntRange(0), help="Exactly this many warm-ups.")
+@click.option("--iterations", type=click.IntRange(1, MOST_INFERENCES), help="Timed inferences per process.")
+@click.option("--warmup", type=click.IntRange(0, MOST_INFERENCES), help="Exactly this many warm-ups.")
 @click.option("--device", help="A device: ssh://user@host, a serial, a name or label:LABEL, or any.")
 @click.option("--cpus", help="CPUs to run on: a cluster, a list (0-3,7) or a mask (0xf0).")
 @click.option("--power", type=click.Choice(["boost", "app"]), help="Android: power mode during the session.")

@@ -24,6 +24,7 @@ from sme2_assets.cli.support import (
     variants_of,
     verbose_option,
 )
+from sme2_assets.profiling.limits import MOST_INFERENCES, MOST_ROUNDS, MOST_THREADS
 from sme2_assets.store import Store
 from sme2_assets.targets.keys import PLATFORMS
 
@@ -62,17 +63,19 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Seconds after which no round is added [120].",
         ),
         click.option(
-            "--rounds", type=click.IntRange(1), help="Exactly this many rounds [10 to 30; emulated 1]."
+            "--rounds",
+            type=click.IntRange(1, MOST_ROUNDS),
+            help="Exactly this many rounds [10 to 30; emulated 1].",
         ),
         click.option(
             "--warmup",
-            type=click.IntRange(0),
+            type=click.IntRange(0, MOST_INFERENCES),
             help="Exactly this many warm-ups [at least 10 and 0.3 s; emulated 0].",
         ),
         click.option(
             "--runs",
             "iterations",
-            type=click.IntRange(1),
+            type=click.IntRange(1, MOST_INFERENCES),
             help="Exactly this many timed inferences per process [at least 10 and 0.2 s; emulated 1].",
         ),
     ):
@@ -99,7 +102,11 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Which arms to measure; a comparison needs both.",
 )
 @click.option(
-    "--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of the runner."
+    "--threads",
+    type=click.IntRange(1, MOST_THREADS),
+    default=1,
+    show_default=True,
+    help="Threads of the runner.",
 )
 @plan_options
 @click.option("--cpus", help="CPUs to run on: prime, performance, efficiency, a list (4-7) or a mask (0xf0).")
@@ -146,7 +153,9 @@ def profile(
 
     lab = Lab(data_root=str(store.root))
     states = SME2_STATES if sme2 == "both" else (sme2,)
-    wanted = requests_asked_for(store, variants, platform_name, states, device, aa=aa)
+    wanted = requests_asked_for(
+        store, variants, platform_name, states, device, aa=aa, threads=threads, cpus=cpus
+    )
     for note in wanted.notes:
         tell(f"note: {note}", "yellow")
     settings = {**wishes, "threads": threads, "device": device, "cpus": cpus, "power": power}

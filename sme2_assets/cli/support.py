@@ -184,12 +184,15 @@ def variants_of(
     """The variants that a command's arguments mean."""
     from sme2_assets.models import given
 
-    return given.variants_of(model, inputs, op_library, dict(map(_sizes, sizes)), tell)
+    asked: dict[str, list[str]] = {}
+    for name, values in map(_sizes, sizes):
+        asked[name] = list(dict.fromkeys((*asked.get(name, ()), *values)))
+    return given.variants_of(model, inputs, op_library, asked, tell)
 
 
 def _sizes(text: str) -> tuple[str, list[str]]:
     name, equals, values = text.partition("=")
-    if not (name.isidentifier() and equals and all(value.isdigit() for value in values.split(","))):
+    if not (name.isidentifier() and equals and all(value.isdecimal() for value in values.split(","))):
         raise click.UsageError(
             f"--sizes wants a dimension and its sizes, as in seq=16,128,512, not {text!r}."
         )

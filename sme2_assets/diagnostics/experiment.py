@@ -10,10 +10,11 @@ import os
 
 from sme2_assets.defs.resources import Lab
 from sme2_assets.diagnostics.doctor import check_build_tools, check_disk, existing
-from sme2_assets.diagnostics.steps import Checkup, detail_of
+from sme2_assets.diagnostics.steps import FAILED, Checkup, detail_of
 from sme2_assets.errors import Sme2Error
 from sme2_assets.experiments.load import Loaded
 from sme2_assets.experiments.plan import Planned
+from sme2_assets.profiling.requests import require_room
 from sme2_assets.written.problems import place_text
 
 
@@ -60,6 +61,7 @@ def _check_targets(made: Checkup, loaded: Loaded, plan: Planned, lab: Lab) -> No
     asked = dict.fromkeys(
         (session.platform, session.device, sme2) for session in plan.sessions for sme2 in session.states
     )
+    unable = set()
     for platform, device, sme2 in asked:
         with made.step(f"{platform}{f' {device}' if device else ''}, SME2 {sme2}") as step:
             target = lab.target(platform, device)
@@ -68,12 +70,20 @@ def _check_targets(made: Checkup, loaded: Loaded, plan: Planned, lab: Lab) -> No
             except Sme2Error as error:
                 other = _other_way(loaded.from_kit, platform, sme2, target.fidelity)
                 raise Sme2Error(error.what, f"{error.remedy or ''} {other}".strip()) from error
+        if step.status == FAILED:
+            unable.add((platform, device))
     for platform, device, cpus in dict.fromkeys(
         (session.platform, session.device, session.wishes.get("cpus")) for session in plan.sessions
     ):
         if cpus is not None:
             with made.step(f"{platform}, CPUs {cpus}") as step:
                 step.detail = ", ".join(map(str, lab.target(platform, device).cpus(cpus)))
+    for platform, device, cpus, threads in dict.fromkeys(
+        (it.platform, it.device, it.wishes.get("cpus", ""), it.threads) for it in plan.sessions
+    ):
+        if threads > 1 and (platform, device) not in unable:
+            with made.step(f"{platform}, {threads} threads"):
+                require_room(lab.target(platform, device), threads, cpus)
 
 
 def _other_way(from_kit: bool, platform: str, sme2: str, fidelity: str) -> str:

@@ -112,6 +112,11 @@ class _Arm:
         """What arms that are measured together have in common."""
         return self.platform, self.cpus
 
+    def is_of(self, entry: Mapping[str, Any]) -> bool:
+        """Whether it is measured in this entry, if with its threads."""
+        [platform] = entry["platforms"]
+        return self.together == (platform["name"], platform.get("cpus"))
+
 
 def is_kit(data: Mapping[str, Any]) -> bool:
     """Whether a document is one of the kit's: it has `experiments`, which ours lack, or two of its keys."""
@@ -162,7 +167,7 @@ class _Translation:
             return {}
         entries = self._entries(arms)
         document: dict[str, Any] = {"models": [model], "entries": entries}
-        if comparisons := self._comparisons(arms):
+        if comparisons := self._comparisons(arms, entries):
             document["comparisons"] = comparisons
         if self.config.output_root:
             document["output"] = self._output(self.config.output_root)
@@ -378,7 +383,9 @@ class _Translation:
             "passes": passes,
         }
 
-    def _comparisons(self, arms: Sequence[_Arm]) -> list[dict[str, Any]]:
+    def _comparisons(
+        self, arms: Sequence[_Arm], entries: Sequence[Mapping[str, Any]]
+    ) -> list[dict[str, Any]]:
         by_name = {arm.name: arm for arm in arms}
         pairs = self.config.analysis.compare_pairs
         found = []
@@ -396,10 +403,13 @@ class _Translation:
                 self.notes.append(
                     f"the pair {pair.label or index + 1} has SME2 on as its baseline; off over on is shown"
                 )
+            # What arms have in common is measured in one entry for each number of threads.
+            [entry] = [it for it in entries if first.is_of(it) and threads in it["threads"]]
             found.append(
                 {
                     "platform": first.platform,
                     "threads": threads,
+                    "entry": entry["name"],
                     **({"label": pair.label} if pair.label else {}),
                 }
             )

@@ -11,8 +11,14 @@ from pydantic import ValidationError
 
 from sme2_assets.experiments.kit import is_kit, translated, with_platform
 from sme2_assets.experiments.schema import MODELS, Experiment, ExperimentError
-from sme2_assets.written.documents import read_document
+from sme2_assets.written.documents import Kind, read_document
 from sme2_assets.written.problems import Lines, problems_of
+
+KIND = Kind(
+    "an experiment file",
+    "Correct the file; `sme2 config templates` shows valid ones.",
+    "`sme2 config new` writes a file to start from.",
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ def load(path: Path, platform: str | None = None) -> Loaded:
 
     One error lists everything that is wrong with the file, with its place.
     """
-    document = read_document(path)
+    document = read_document(path, KIND)
     if is_kit(document.data):
         experiment, notes = translated(document.data, path, document.lines, platform)
         return Loaded(path, experiment, tuple(notes), True, document.lines)

@@ -38,6 +38,11 @@ class Chosen:
     # A .pte that was named by its path, and may not be in a models folder yet.
     program: Path | None = None
 
+    @property
+    def file(self) -> Path | None:
+        """The program itself, by whatever way it was named; None for a model that is exported here."""
+        return self.program or (self.spec.pte and self.spec.pte.resolve())
+
 
 @dataclass(frozen=True)
 class Session:
@@ -212,8 +217,17 @@ class _Planner:
         except Sme2Error as error:
             self._problem((*place, "models", index), error)
             return []
-        self.plan.chosen |= {one.key: one for one in found}
-        return found
+        for one in found:
+            # Under whichever name it was given first, so that it is measured once.
+            first = self.plan.chosen.setdefault(one.key, one)
+            if first.file != one.file:
+                same = Sme2Error(
+                    f"{one.file} would be the model {one.spec.name!r}, as would {first.file}.",
+                    "Rename one of them: results are kept under the name of the program.",
+                )
+                self._problem((*place, "models", index), same)
+                return []
+        return [self.plan.chosen[one.key] for one in found]
 
     def _places(
         self, platform: Platform, states: tuple[str, ...], place: Place
@@ -263,6 +277,8 @@ class _Planner:
         if comparison.threads not in (None, session.threads):
             return False
         if comparison.platform not in (None, AUTO, session.platform):
+            return False
+        if comparison.entry not in (None, *session.entries):
             return False
         if comparison.model is None:
             return True

@@ -6,10 +6,11 @@ measuring (launch), printing (cli).
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,15 @@ from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.exchange.export import export_run
 from sme2_assets.experiments.plan import Session
-from sme2_assets.report.files import PAGE_NAME, report_folder, write_overview
+from sme2_assets.report.files import PAGE_NAME, REPORT_NAME, report_folder, write_overview
+from sme2_assets.report.html import stamp_in, stamp_of
 from sme2_assets.store import Store, write_json
 from sme2_assets.warehouse.read import run_of_id
 
 EXPERIMENT_TAG = "sme2/experiment"
 SUMMARY_FILE = "experiment.json"
+# The folder of a session's report in the output folder.
+REPORT = "report"
 # What people can open without sme2. Parquet and raw traces are in the data folder.
 OUTPUT_FORMATS = ("csv", "json", "markdown", "perfetto")
 
@@ -59,30 +63,54 @@ def run_sessions(
     reached: Callable[[float], None] = lambda share: None,
 ) -> list[Outcome]:
     """Measures every session; one that fails does not stop the others."""
-    outcomes = []
-    for index, session in enumerate(sessions):
-        reached(index / len(sessions))
-        log(f"session {index + 1} of {len(sessions)}: {session.title}")
-        outcome = _measured(lab, instance, session, name, log)
-        if outcome.error is not None:
-            log(f"{session.title} failed: {outcome.error.what}")
-        elif output is not None:
-            # At once: the next session of this model and platform writes its report to the same folder.
-            try:
-                write_output(lab, outcome, output, log)
-            except Sme2Error as error:
-                outcome = replace(outcome, output_error=error)
-        outcomes.append(outcome)
-    if output is not None:
-        pages = {
-            it.session_id: output / output_name(it.session) / "report" / PAGE_NAME
-            for it in outcomes
-            if it.session_id is not None
-        }
-        if pages:
-            write_overview(lab.store, lab.warehouse, folder=output, pages=pages)
-        write_json(output / SUMMARY_FILE, {"experiment": name, "sessions": [as_json(it) for it in outcomes]})
+    outcomes: list[Outcome] = []
+    folders = {} if output is None else {it: output / made for it, made in output_names(sessions).items()}
+    try:
+        for index, session in enumerate(sessions):
+            reached(index / len(sessions))
+            log(f"session {index + 1} of {len(sessions)}: {session.title}")
+            outcome = _measured(lab, instance, session, name, log)
+            outcomes.append(outcome)
+            if outcome.error is not None:
+                log(f"{session.title} failed: {outcome.error.what}")
+            elif output is not None:
+                # True until its files are there.
+                outcomes[-1] = replace(outcome, output_error=_stopped("its files were written"))
+                # At once: the next session of this model and platform writes its report to the same folder.
+                try:
+                    write_output(lab, outcome, folders[session], log)
+                    outcomes[-1] = outcome
+                except Sme2Error as error:
+                    outcomes[-1] = replace(outcome, output_error=error)
+    finally:
+        # Also when somebody stops it: what was measured until then is measured.
+        if output is not None and outcomes:
+            _sum_up(lab, name, outcomes, sessions[len(outcomes) :], output, folders)
     return outcomes
+
+
+def _sum_up(
+    lab: Lab,
+    name: str,
+    outcomes: Sequence[Outcome],
+    missing: Sequence[Session],
+    output: Path,
+    folders: Mapping[Session, Path],
+) -> None:
+    """The overview and the summary of what was measured; the summary also has what was not reached."""
+    pages = {
+        it.session_id: folders[it.session] / REPORT / PAGE_NAME
+        for it in outcomes
+        if it.session_id is not None
+    }
+    if pages:
+        write_overview(lab.store, lab.warehouse, folder=output, pages=pages)
+    told = [*outcomes, *(Outcome(it, 0.0, error=_stopped("this session was measured")) for it in missing)]
+    write_json(output / SUMMARY_FILE, {"experiment": name, "sessions": [as_json(it) for it in told]})
+
+
+def _stopped(before: str) -> Sme2Error:
+    return Sme2Error(f"The experiment was stopped before {before}.", "Run it again.")
 
 
 def _measured(
@@ -108,32 +136,71 @@ def link_program(store: Store, program: Path) -> None:
     """
     folder = store.root / "models"
     folder.mkdir(parents=True, exist_ok=True)
-    beside = [program.with_suffix(".etrecord"), *sorted(program.parent.glob(f"{program.stem}.input_*.npy"))]
-    for file in (program, *(path for path in beside if path.is_file())):
-        link = folder / file.name
-        if link.exists() and link.resolve() == file.resolve():
-            continue
-        if link.exists() and not link.is_symlink():
+    files = {folder / it.name: it.resolve() for it in (program, *_beside(program)) if it.is_file()}
+    for link, file in files.items():
+        if link.exists() and not link.is_symlink() and link.resolve() != file:
             raise Sme2Error(f"{link} is not the same file as {file}.", "Rename one of them.")
-        link.unlink(missing_ok=True)
-        link.symlink_to(file.resolve())
+    # Links of an earlier program of this name: this one would be run with its inputs, or explained by its
+    # ETRecord.
+    for link in _beside(folder / program.name):
+        if link.is_symlink() and link not in files:
+            link.unlink()
+    for link, file in files.items():
+        if link.resolve() != file or not link.exists():
+            link.unlink(missing_ok=True)
+            link.symlink_to(file)
 
 
-def write_output(lab: Lab, outcome: Outcome, output: Path, log: Callable[[str], None]) -> None:
-    """The exports of a session's runs, and its report if it is a pair, in their own folder."""
+def _beside(program: Path) -> list[Path]:
+    """Where the files that go with a program are, if it has any: ETRecord, external weights, inputs."""
+    named = [program.with_suffix(suffix) for suffix in (".etrecord", ".ptd")]
+    return [*named, *sorted(program.parent.glob(f"{program.stem}.input_*.npy"))]
+
+
+def write_output(lab: Lab, outcome: Outcome, folder: Path, log: Callable[[str], None]) -> None:
+    """The exports of a session's runs, and its report if it is a pair, in the folder of the session."""
     session = outcome.session
-    folder = output / output_name(session)
+    copy = folder / REPORT
+    # First, as what follows can fail: a report that is left there would be taken for that of this session.
+    if any((copy / name).is_file() for name in (PAGE_NAME, REPORT_NAME)):
+        shutil.rmtree(copy)
     run = run_of_id(lab.warehouse, outcome.run_ids[session.states[-1]])
     export_run(lab.store, run, OUTPUT_FORMATS, folder / "export", log=log)
     report = report_folder(lab.store, run)
-    if session.paired and report.is_dir():
-        shutil.copytree(report, folder / "report", dirs_exist_ok=True)
+    if stamp_in(report / PAGE_NAME) == stamp_of(str(outcome.session_id)):
+        shutil.copytree(report, copy, dirs_exist_ok=True)
 
 
-def output_name(session: Session) -> str:
-    """The folder of a session; different sessions have different folders."""
+def output_names(sessions: Sequence[Session]) -> dict[Session, str]:
+    """The folder of each session: what people know it by, and what else tells it from the others."""
+    plain = {session: _output_name(session) for session in sessions}
+    names: dict[Session, str] = {}
+    for session, name in plain.items():
+        alike = [_settings(other) for other, its in plain.items() if its == name]
+        differing = {key for each in alike for key in each if any(each[key] != it.get(key) for it in alike)}
+        given = _settings(session)
+        parts = [name, *(f"{key}_{given.get(key, 'default')}" for key in sorted(differing))]
+        made = unnumbered = _safe("-".join(parts))
+        # Where the difference was cut off, or has no characters that a name may have.
+        for number in itertools.count(2):
+            if made.lower() not in {it.lower() for it in names.values()}:
+                break
+            made = f"{unnumbered}-{number}"
+        names[session] = made
+    return names
+
+
+def _output_name(session: Session) -> str:
     chosen = [f"{key}_{session.wishes[key]}" for key in ("device", "cpus", "power") if key in session.wishes]
-    name = "-".join([session.variant, session.platform, f"t{session.threads}", *chosen, *session.entries[:1]])
+    parts = [session.variant, session.platform, f"t{session.threads}", *chosen, *session.entries[:1]]
+    return _safe("-".join(parts))
+
+
+def _settings(session: Session) -> dict[str, Any]:
+    return {"sme2": "_".join(session.states), **session.wishes}
+
+
+def _safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:200]
 
 

@@ -12,7 +12,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from sme2_assets.errors import did_you_mean
 from sme2_assets.models.spec import PRECISIONS
+from sme2_assets.profiling.limits import MOST_INFERENCES, MOST_ROUNDS, MOST_THREADS
 from sme2_assets.profiling.plan import PASSES
 from sme2_assets.written.problems import Problem, WrittenError
 
@@ -94,7 +96,7 @@ def _printable_lines(value: str) -> str:
 
 Name = Annotated[str, Field(min_length=1, max_length=80), AfterValidator(_plain_name)]
 Text = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(require_printable)]
-Threads = Annotated[int, Field(ge=1, le=1024)]
+Threads = Annotated[int, Field(ge=1, le=MOST_THREADS)]
 
 
 class ExperimentError(WrittenError):
@@ -205,19 +207,19 @@ class Settings(_Strict):
     ) = Field(
         default=None, description="Threads of the runner; each number is a separate session. Default: 1."
     )
-    rounds: Annotated[int, Field(ge=1, le=1000)] | None = Field(
+    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = Field(
         default=None,
         description="Exactly this many rounds. Default: 10 to 30 on hardware, as needed; 1 emulated.",
     )
     budget_s: Annotated[float, Field(ge=0, le=86400)] | None = Field(
         default=None, description="When to stop adding rounds, in seconds. Default: 120 on hardware."
     )
-    iterations: Annotated[int, Field(ge=1, le=100000)] | None = Field(
+    iterations: Annotated[int, Field(ge=1, le=MOST_INFERENCES)] | None = Field(
         default=None,
         description="Exactly this many timed inferences per process. Default: at least 10 and 0.2 s on "
         "hardware; 1 emulated.",
     )
-    warmup: Annotated[int, Field(ge=0, le=100000)] | None = Field(
+    warmup: Annotated[int, Field(ge=0, le=MOST_INFERENCES)] | None = Field(
         default=None,
         description="Exactly this many warm-ups per process. Default: at least 10 and 0.3 s on hardware; 0 "
         "emulated.",
@@ -259,6 +261,7 @@ class Comparison(_Strict):
     model: Text | None = Field(default=None, description="Variants of this model, as under models.")
     platform: PlatformName | None = Field(default=None, description="Only on this platform.")
     threads: Threads | None = Field(default=None, description="Only with this many threads.")
+    entry: Name | None = Field(default=None, description="Only of the entry with this name.")
     label: Text | None = Field(default=None, description="What the comparison is called where it is shown.")
 
 
@@ -304,6 +307,12 @@ class Experiment(Settings):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two entries have the name {name!r}.")
+        for comparison in self.comparisons or []:
+            if comparison.entry not in (None, *names):
+                near = did_you_mean(str(comparison.entry), names)
+                raise ValueError(
+                    f"a comparison is of an entry {comparison.entry!r}, which does not exist{near}."
+                )
         return self
 
     def parts(self) -> list[Entry]:

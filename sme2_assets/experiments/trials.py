@@ -31,6 +31,7 @@ from sme2_assets.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from sme2_assets.launch import Measured
+    from sme2_assets.profiling.arm_requests import ArmsRequest
     from sme2_assets.profiling.requests import ProfileRequest
 
 Log = Callable[[str], None]
@@ -196,6 +197,9 @@ def advise(
             "A finished program cannot be changed: give the model that it was exported from. Otherwise leave "
             "out --no-rewrites and --no-precisions.",
         )
+    if times and device is not None:
+        # Before the changes are measured, which takes minutes.
+        _places(store, [variant.key], device)
     # How many follow is not known yet; if there are more, the last part is repeated.
     steps = 1 + len(first) + MOST_COMBINED
     number = itertools.count()
@@ -216,7 +220,7 @@ def advise(
 
     base = facts_of(variant.key)
     tried = try_changes(variant, base, first, attempt)
-    _keep(store, variant, problems, log)
+    _keep(store, variant, [each.change.key for each in tried], problems, log)
     gaining = [each.change.key for each in tried if is_gain(base, each)]
     if times and gaining:
         time_changes(store, [variant.key, *gaining], device, log)
@@ -227,13 +231,10 @@ def time_changes(store: Store, variants: Sequence[str], device: str | None, log:
     """All of them in one session, against the first. Only where times say something about SME2."""
     from sme2_assets import launch
     from sme2_assets.defs.resources import Lab
-    from sme2_assets.profiling.arm_requests import ArmRequest, places_of
-    from sme2_assets.targets.inventory import platform_of
 
     lab = Lab(data_root=str(store.root))
     try:
-        platform = platform_of(store, device) if device else None
-        places, _, _ = places_of(store, [ArmRequest(it) for it in variants], "change", platform, device)
+        places = _places(store, variants, device)
         with launch.open_instance(store) as instance:
             for place in places:
                 if lab.target(place.platform, device).fidelity == "hardware":
@@ -242,7 +243,15 @@ def time_changes(store: Store, variants: Sequence[str], device: str | None, log:
         log(f"no times: {error.what}")
 
 
-def _keep(store: Store, variant: Variant, problems: dict[str, str], log: Log) -> None:
+def _places(store: Store, variants: Sequence[str], device: str | None) -> list[ArmsRequest]:
+    from sme2_assets.profiling.arm_requests import ArmRequest, places_of
+    from sme2_assets.targets.inventory import platform_of
+
+    platform = platform_of(store, device) if device else None
+    return places_of(store, [ArmRequest(it) for it in variants], "change", platform, device)[0]
+
+
+def _keep(store: Store, variant: Variant, tried: list[str], problems: dict[str, str], log: Log) -> None:
     """As the asset `advice`, made from what was measured: the table, and a section of the reports."""
     from sme2_assets import launch
     from sme2_assets.defs.jobs import advise_job
@@ -250,7 +259,8 @@ def _keep(store: Store, variant: Variant, problems: dict[str, str], log: Log) ->
 
     with launch.open_instance(store) as instance:
         jobs = launch.Jobs(Lab(data_root=str(store.root)), instance, log)
-        jobs.run(advise_job.name, [variant.key], {"advice": {"config": {"problems": problems}}})
+        config = {"variants": tried, "problems": problems}
+        jobs.run(advise_job.name, [variant.key], {"advice": {"config": config}})
 
 
 def _chosen(baseline: Baseline, models: Collection[str], path: Path) -> dict[str, ModelFacts]:

@@ -18,6 +18,7 @@ import yaml
 from sme2_assets.errors import Sme2Error, did_you_mean
 from sme2_assets.experiments.schema import Experiment
 from sme2_assets.store import write_text_atomically
+from sme2_assets.written.documents import Dumper
 
 _FOLDER = resources.files("sme2_assets.experiments") / "templates"
 
@@ -46,8 +47,13 @@ def yaml_text(experiment: Experiment) -> str:
         parts += textwrap.wrap(comment, 100, initial_indent="# ", subsequent_indent="# ")
         # Innermost lists and mappings in brackets, everything else on lines of its own.
         flow = None if isinstance(value, list | dict) else False
-        text = yaml.safe_dump(
-            {key: value}, sort_keys=False, default_flow_style=flow, allow_unicode=True, width=math.inf
+        text = yaml.dump(
+            {key: value},
+            Dumper=Dumper,
+            sort_keys=False,
+            default_flow_style=flow,
+            allow_unicode=True,
+            width=math.inf,
         )
         parts.append(text.rstrip())
     return "\n".join(parts) + "\n"

@@ -38,12 +38,17 @@ _BECAUSE = """
 
 
 class Taken(NamedTuple):
-    """The facts. And, not part of a baseline: why operators are off the unit, by module and line, and the
-    code that rewrites of the graph stand for."""
+    """The facts. And, not part of a baseline: why operators are off the unit, by module and line, the code
+    that rewrites of the graph stand for, and what the program was made from."""
 
     facts: ModelFacts
     because: dict[tuple[str, str], str]
     rewritten: tuple[str, ...] = ()
+    made_from: tuple[tuple[str, str], ...] = ()
+
+    def is_made_like(self, base: Taken) -> bool:
+        """Whether both are of one version of a model; a change may add code, such as that of a rewrite."""
+        return set(base.made_from) <= set(self.made_from)
 
 
 @lru_cache(maxsize=64)
@@ -75,7 +80,10 @@ def taken_of(store: Store, run_id: str) -> Taken:
     )
     reasons = _records(warehouse, _BECAUSE, run_id)
     because = {(each["module"], each["source"]): each["because"] for each in reasons}
-    return Taken(facts, because, tuple(manifest.options.get("rewritten", ())))
+    # A change has other options, and is called by them.
+    made_from = [*manifest.versions.items(), *manifest.identity.items()]
+    made_from = sorted((name, it) for name, it in made_from if name != "options")
+    return Taken(facts, because, tuple(manifest.options.get("rewritten", ())), tuple(made_from))
 
 
 def times_of(warehouse: Warehouse, run_id: str, asked: str) -> Times:

@@ -13,10 +13,10 @@ from string import ascii_lowercase
 
 from sme2_assets.errors import Sme2Error
 from sme2_assets.models.registry import model_spec, parse_variant
-from sme2_assets.profiling.requests import LeftOut, requests_for, requests_for_this_machine
+from sme2_assets.profiling.requests import LeftOut, requests_for, requests_for_this_machine, require_room
 from sme2_assets.runner.sdk import require_sdk
 from sme2_assets.store import Store
-from sme2_assets.targets import SME2_STATES, Target, open_target
+from sme2_assets.targets import SME2_STATES, open_target
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,12 @@ def places_of(
         here = [request for request in wanted.requests if request.platform == name]
         # A variant that is too large for the emulator leaves nothing to compare the others with.
         if len(here) == len(variants):
-            require_room(open_target(name, store, device), arms)
             state = here[0].states[-1]
+            target = open_target(name, store, device)
+            # Of several devices one that has it.
+            target.require(state)
+            for arm in arms:
+                require_room(target, arm.threads, arm.cpus, arm.power)
             places.append(ArmsRequest(factor, tuple(replace(arm, sme2=state) for arm in arms), name, device))
     if not places:
         raise Sme2Error(
@@ -139,24 +143,3 @@ def places_of(
             "Ask for it with --platform emulated.",
         )
     return places, wanted.notes, wanted.left_out
-
-
-def require_room(target: Target, arms: Sequence[ArmRequest]) -> None:
-    """Refuses what the device does not have: threads beyond its CPUs, CPUs, power modes."""
-    for arm in arms:
-        cpus = target.cpus(arm.cpus) if arm.cpus else ()
-        if arm.power and target.platform != "android":
-            raise Sme2Error(
-                f"{target.platform} has no power modes.",
-                "Leave --power out: they are settings of Android devices.",
-            )
-        # Where no time is read, threads may share a CPU: they use the same kernels.
-        if target.fidelity == "emulated":
-            continue
-        room = len(cpus) or target.facts().cores
-        if arm.threads > room:
-            raise Sme2Error(
-                f"{arm.threads} threads do not fit on {room} CPU{'s' if room > 1 else ''} of "
-                f"{target.device}: they would wait for one another.",
-                f"Give at most {room}. Which kernels more threads take can be seen with --platform emulated.",
-            )

@@ -11,6 +11,7 @@ from statistics import median
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.device import Fidelity
 from sme2_assets.evidence.result import RunnerResult
+from sme2_assets.profiling.limits import MOST_ROUNDS
 
 # Each pass would disturb the others, so each is a process of its own.
 PASSES = ("latency", "etdump", "kernels")
@@ -133,6 +134,9 @@ class Plan:
             )
         if self.timeout_s <= 0 or self.kernel_sampling_s <= 0:
             raise Sme2Error("timeout_s and kernel_sampling_s must be > 0.", "Correct the run configuration.")
+        if max(self.rounds, self.max_rounds) > MOST_ROUNDS:
+            asked = max(self.rounds, self.max_rounds)
+            raise Sme2Error(f"rounds must be at most {MOST_ROUNDS}, not {asked}.", "Give fewer rounds.")
         if self.max_rounds < self.rounds:
             raise Sme2Error("max_rounds must be at least rounds.", "Correct the run configuration.")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from sme2_assets.errors import Sme2Error
 from sme2_assets.models.registry import is_large
 from sme2_assets.store import Store
-from sme2_assets.targets import PLATFORMS, SME2_STATES, TargetKey, open_target
+from sme2_assets.targets import PLATFORMS, SME2_STATES, Target, TargetKey, open_target
 from sme2_assets.targets.host import host_platform
 from sme2_assets.targets.inventory import platform_of, read_inventory
 
@@ -75,15 +75,25 @@ def requests_asked_for(
     device: str | None = None,
     *,
     aa: bool = False,
+    threads: int = 1,
+    cpus: str | None = None,
 ) -> Requests:
-    """The requests when a platform, a device, both or neither is named; `aa` asks for noise."""
+    """The requests when a platform, a device, both or neither is named; `aa` asks for noise.
+
+    Platforms that do not have these CPUs, or CPUs for that many threads, are left out.
+    """
     if platform_name == AUTO and device is not None:
         platform_name = platform_of(store, device)
     if platform_name != AUTO:
-        return requests_for(store, variants, platform_name, states, device)
-    wanted = requests_for_this_machine(store, variants, states)
-    if not aa:
-        return wanted
+        wanted = requests_for(store, variants, platform_name, states, device)
+    else:
+        wanted = requests_for_this_machine(store, variants, states)
+        if aa:
+            wanted = _timed(wanted)
+    return _with_room(store, wanted, device, threads, cpus) if threads > 1 or cpus else wanted
+
+
+def _timed(wanted: Requests) -> Requests:
     # Emulated times mean nothing, so they have no noise either.
     timed = [request for request in wanted.requests if request.platform != "emulated"]
     if not timed:
@@ -92,6 +102,45 @@ def requests_asked_for(
             "Measure on an AArch64 machine or a phone, or name a platform with --platform.",
         )
     return replace(wanted, requests=timed, left_out=[])
+
+
+def _with_room(
+    store: Store, wanted: Requests, device: str | None, threads: int, cpus: str | None
+) -> Requests:
+    left_out: dict[str, LeftOut] = {}
+    for platform, states in {request.platform: request.states for request in wanted.requests}.items():
+        target = open_target(platform, store, device)
+        try:
+            # Of several devices one that has them.
+            for sme2 in states:
+                target.require(sme2)
+            require_room(target, threads, cpus or "")
+        except Sme2Error as error:
+            left_out[platform] = LeftOut(platform, error)
+    fitting = [request for request in wanted.requests if request.platform not in left_out]
+    if not fitting:
+        raise next(iter(left_out.values())).error
+    return replace(wanted, requests=fitting, left_out=[*wanted.left_out, *left_out.values()])
+
+
+def require_room(target: Target, threads: int, cpus: str = "", power: str = "") -> None:
+    """Refuses what the device does not have: threads beyond its CPUs, CPUs, power modes."""
+    chosen = target.cpus(cpus) if cpus else ()
+    if power and target.platform != "android":
+        raise Sme2Error(
+            f"{target.platform} has no power modes.",
+            "Leave --power out: they are settings of Android devices.",
+        )
+    # Where no time is read, threads may share a CPU: they use the same kernels.
+    if threads == 1 or target.fidelity == "emulated":
+        return
+    room = len(chosen) or target.facts().cores
+    if threads > room:
+        raise Sme2Error(
+            f"{threads} threads do not fit on {room} CPU{'s' if room > 1 else ''} of "
+            f"{target.device}: they would wait for one another.",
+            f"Give at most {room}. Which kernels more threads take can be seen with --platform emulated.",
+        )
 
 
 def requests_for(

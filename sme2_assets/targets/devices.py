@@ -6,6 +6,7 @@ programs. Does not: how it is printed (cli), anything that changes a device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -92,8 +93,11 @@ class Known:
         return _asked(target, known)
 
 
-def known_devices(store: Store, choice: str | None = None) -> list[Known]:
-    """The devices of the inventory, then others that adb lists; with a choice, only those that match it."""
+def known_devices(store: Store, choice: str | None, log: Callable[[str], None]) -> list[Known]:
+    """The devices of the inventory, then others that adb lists; with a choice, only those that match it.
+
+    An adb that does not work is reported by `log` and costs only what it would list.
+    """
     inventory = read_inventory(store)
     if choice is not None and (choice in inventory.devices or choice.startswith(LABEL)):
         return [_of_inventory(store, name, entry) for name, entry in inventory.chosen(choice).items()]
@@ -104,16 +108,18 @@ def known_devices(store: Store, choice: str | None = None) -> list[Known]:
     )
     here = {entry.adb for entry in inventory.devices.values() if entry.server is None}
     try:
-        listed = [
-            each
-            for each in require_adb().devices()
-            if each.serial not in here
-            if choice in (None, each.serial)
-        ]
+        adb = require_adb()
     except TargetUnavailable:
         # Anyone with only non-adb devices does not need adb.
         if not known:
             raise
+        return known
+    try:
+        listed = [each for each in adb.devices() if each.serial not in here if choice in (None, each.serial)]
+    except Sme2Error as error:
+        if not known:
+            raise
+        log(f"Devices that only adb knows are not shown: {error}")
         listed = []
     if choice is not None and not listed:
         raise TargetUnavailable(f"adb knows no device {choice!r}.", "See `sme2 devices` for those it knows.")

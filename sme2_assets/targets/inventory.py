@@ -23,7 +23,7 @@ from sme2_assets.targets.pool import ANY, DevicePool
 from sme2_assets.targets.remote.target import RemoteTarget
 from sme2_assets.targets.ssh.address import SCHEME, parse_address
 from sme2_assets.targets.ssh.target import SshTarget
-from sme2_assets.written.documents import read_document
+from sme2_assets.written.documents import Kind, read_document
 from sme2_assets.written.problems import Problem, WrittenError, line_of, problems_of
 
 FILE = "devices.yaml"
@@ -32,6 +32,11 @@ VARIABLE = "SME2_INVENTORY"
 WORKER_VARIABLE = "SME2_WORKER"
 LABEL = "label:"
 _PAGE = "docs/devices.md"
+KIND = Kind(
+    "an inventory of devices",
+    f"Correct the file; {_PAGE} says what may be in it.",
+    f"Write your devices into it, or delete it; {_PAGE} says how.",
+)
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -142,7 +147,7 @@ def read_inventory(store: Store) -> Inventory:
     path = inventory_file(store)
     if not path.exists() and VARIABLE not in os.environ:
         return Inventory()
-    document = read_document(path)
+    document = read_document(path, KIND)
     try:
         inventory = Inventory.model_validate(document.data)
     except ValidationError as error:
@@ -209,15 +214,17 @@ def open_device(platform: str, store: Store, device: str | None) -> Target:
 
 
 def platform_of(store: Store, device: str) -> str:
-    """The platform of a device, by its name; for a label, that of all its devices."""
+    """The platform of a device, by its name; for a label or `any`, that of all these devices."""
     if device.startswith(SCHEME):
         return "linux"
     inventory = read_inventory(store)
-    if device not in inventory.devices and not device.startswith(LABEL):
+    several = device.startswith(LABEL) or (device == ANY and inventory.devices)
+    if device not in inventory.devices and not several:
         return "android"
     platforms = sorted({entry.platform for entry in inventory.chosen(device).values()})
     if len(platforms) > 1:
-        raise Sme2Error(f"{device} has devices of {' and '.join(platforms)}.", "Choose one with --platform.")
+        what = "The inventory" if device == ANY else device
+        raise Sme2Error(f"{what} has devices of {' and '.join(platforms)}.", "Choose one with --platform.")
     return platforms[0]
 
 

@@ -112,15 +112,15 @@ class DevicePool(Target):
         return able
 
     def facts(self) -> MachineFacts:
-        return self.candidates()[0].facts()
+        return self._able_ones()[0].facts()
 
     def snapshot(self, sample_s: float = 0.2) -> Snapshot:
-        return self.candidates()[0].snapshot(sample_s)
+        return self._able_ones()[0].snapshot(sample_s)
 
     def cpus(self, choice: str) -> tuple[int, ...]:
-        return self.candidates()[0].cpus(choice)
+        return self._able_ones()[0].cpus(choice)
 
     @contextmanager
     def workspace(self) -> Iterator[Workspace]:
-        with self.candidates()[0].workspace() as workspace:
+        with self._able_ones()[0].workspace() as workspace:
             yield workspace

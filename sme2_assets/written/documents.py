@@ -26,8 +26,16 @@ from sme2_assets.written.problems import Place, place_text, value_text
 MOST_BYTES = 256 * 1024
 DEEPEST = 12
 _SUFFIXES = (".yaml", ".yml", ".json")
-_REMEDY = "Correct the file; `sme2 config templates` shows valid ones."
 _PREFIX = "tag:yaml.org,2002:"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What people call a file, and what helps who has a broken or an empty one."""
+
+    name: str
+    remedy: str
+    when_empty: str
 
 
 @dataclass(frozen=True)
@@ -38,20 +46,23 @@ class Document:
     lines: Mapping[Place, int] = field(default_factory=dict)
 
 
-def read_document(path: Path) -> Document:
+def read_document(path: Path, kind: Kind) -> Document:
     """The document in a `.yaml`, `.yml` or `.json` file; an error names the line that is not valid."""
     if path.suffix.lower() not in _SUFFIXES:
         raise Sme2Error(
             f"{path.name} is neither YAML nor JSON by its name.", f"Name it *{', *'.join(_SUFFIXES)}."
         )
-    text = _text_of(path)
-    document = _json(text, path.name) if path.suffix.lower() == ".json" else _yaml(text, path.name)
+    text = _text_of(path, kind)
+    try:
+        document = _json(text, path.name) if path.suffix.lower() == ".json" else _yaml(text, path.name)
+    except Sme2Error as error:
+        raise Sme2Error(error.what, error.remedy or kind.remedy) from None
     if not document.data:
-        raise Sme2Error(f"{path.name} is empty.", "`sme2 config new` writes a file to start from.")
+        raise Sme2Error(f"{path.name} is empty.", kind.when_empty)
     return document
 
 
-def _text_of(path: Path) -> str:
+def _text_of(path: Path, kind: Kind) -> str:
     try:
         with path.open("rb") as handle:
             content = handle.read(MOST_BYTES + 1)
@@ -59,8 +70,8 @@ def _text_of(path: Path) -> str:
         raise Sme2Error(f"{path} cannot be read: {error.strerror}.", "Check the path of the file.") from None
     if len(content) > MOST_BYTES:
         raise Sme2Error(
-            f"{path.name} is larger than {MOST_BYTES // 1024} KiB: that is not an experiment file.",
-            "Split it, or give the right file.",
+            f"{path.name} is larger than {MOST_BYTES // 1024} KiB: that is not {kind.name}.",
+            "Give the right file.",
         )
     try:
         return content.decode("utf-8-sig")
@@ -72,7 +83,7 @@ def _text_of(path: Path) -> str:
 
 def _json(text: str, name: str) -> Document:
     def constant(word: str) -> Any:
-        raise Sme2Error(f"{name}: {word} is not a number in JSON.", _REMEDY)
+        raise Sme2Error(f"{name}: {word} is not a number in JSON.")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = [key for key, _ in pairs]
@@ -84,11 +95,11 @@ def _json(text: str, name: str) -> Document:
     try:
         data = json.loads(text, object_pairs_hook=unique, parse_constant=constant, parse_float=_finite(name))
     except json.JSONDecodeError as error:
-        raise Sme2Error(f"{name}, line {error.lineno}: this is not JSON: {error.msg}.", _REMEDY) from None
+        raise Sme2Error(f"{name}, line {error.lineno}: this is not JSON: {error.msg}.") from None
     except RecursionError:
-        raise Sme2Error(f"{name} is nested too deeply.", _REMEDY) from None
+        raise Sme2Error(f"{name} is nested too deeply.") from None
     except ValueError:
-        raise Sme2Error(f"{name} has a number with far too many digits.", _REMEDY) from None
+        raise Sme2Error(f"{name} has a number with far too many digits.") from None
     return Document(_mapping(data, name))
 
 
@@ -96,7 +107,7 @@ def _finite(name: str) -> Callable[[str], float]:
     def read(text: str) -> float:
         value = float(text)
         if math.isinf(value):
-            raise Sme2Error(f"{name}: {text[:20]} is too large for a number.", _REMEDY)
+            raise Sme2Error(f"{name}: {text[:20]} is too large for a number.")
         return value
 
     return read
@@ -104,7 +115,7 @@ def _finite(name: str) -> Callable[[str], float]:
 
 def _mapping(data: Any, name: str) -> dict[str, Any]:
     if not isinstance(data, dict):
-        raise Sme2Error(f"{name} is not a mapping of keys to values, but {value_text(data)}.", _REMEDY)
+        raise Sme2Error(f"{name} is not a mapping of keys to values, but {value_text(data)}.")
     return data
 
 
@@ -146,6 +157,15 @@ for _kind, _pattern, _first in (
     _Loader.add_implicit_resolver(_PREFIX + _kind, re.compile(rf"^(?:{_pattern})$"), list(_first))
 
 
+class Dumper(yaml.SafeDumper):
+    """Writes what is read here: a text that would be read as a number, such as `0E0`, is quoted."""
+
+
+for _first, _resolvers in _Loader.yaml_implicit_resolvers.items():
+    for _tag, _regexp in _resolvers:
+        Dumper.add_implicit_resolver(_tag, _regexp, [_first])
+
+
 def _yaml(text: str, name: str) -> Document:
     lines: dict[Place, int] = {}
     try:
@@ -156,12 +176,12 @@ def _yaml(text: str, name: str) -> Document:
             loader.dispose()
         data = None if node is None else _value(node, (), lines)
     except _Refused as error:
-        raise Sme2Error(f"{name}, line {error.line}: {error}.", _REMEDY) from None
+        raise Sme2Error(f"{name}, line {error.line}: {error}.") from None
     except yaml.MarkedYAMLError as error:
         raise _no_yaml(error, name) from None
     except yaml.YAMLError as error:
         raise Sme2Error(
-            f"{name} has a character that text files cannot have: {str(error).splitlines()[0]}.", _REMEDY
+            f"{name} has a character that text files cannot have: {str(error).splitlines()[0]}."
         ) from None
     return Document({} if data is None else _mapping(data, name), lines)
 
@@ -174,7 +194,7 @@ def _no_yaml(error: yaml.MarkedYAMLError, name: str) -> Sme2Error:
         return Sme2Error(f"{name}{line}: YAML cannot be indented with tabs.", "Indent with spaces.")
     if "expected a single document" in str(error.context):
         return Sme2Error(f"{name}{line}: a second document begins here.", "Leave one document in the file.")
-    return Sme2Error(f"{name}{line}: this is not YAML: {what}.", _REMEDY)
+    return Sme2Error(f"{name}{line}: this is not YAML: {what}.")
 
 
 def _value(node: yaml.Node, place: Place, lines: dict[Place, int]) -> Any:

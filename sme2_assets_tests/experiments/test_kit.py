@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from sme2_assets.defs.resources import Lab
 from sme2_assets.experiments.load import Loaded, load
+from sme2_assets.experiments.plan import planned
 from sme2_assets.experiments.schema import ExperimentError
 
 
@@ -209,8 +211,26 @@ def test_a_pair_to_compare_is_kept_with_its_label(tmp_path: Path):
     assert comparison.model_dump(exclude_none=True) == {
         "platform": "mac",
         "threads": 2,
+        "entry": "mac_sme2_on",
         "label": "two threads",
     }
+
+
+def test_a_label_is_of_the_cpus_that_its_pair_ran_on(tmp_path: Path):
+    document = kit("android")
+    for name, mask in (("big", "0x80"), ("small", "0x0f")):
+        for each in kit("android", cpu_affinity=mask)["experiments"]:
+            document["experiments"].append({**each, "name": f"{each['name']}_{name}"})
+    document["analysis"]["compare_pairs"] = [
+        pair(f"android_sme2_off{end}", f"android_sme2_on{end}", 1, 1, end or "any")
+        for end in ("", "_big", "_small")
+    ]
+    plan = planned(loaded(tmp_path, document), Lab(data_root=str(tmp_path)))
+    assert [(it.label, it.session.wishes.get("cpus")) for it in plan.shown] == [
+        ("any", None),
+        ("_big", "7"),
+        ("_small", "0,1,2,3"),
+    ]
 
 
 @pytest.mark.parametrize(

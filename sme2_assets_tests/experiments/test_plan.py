@@ -15,7 +15,7 @@ from sme2_assets.diagnostics.experiment import check_experiment, require
 from sme2_assets.errors import Sme2Error
 from sme2_assets.experiments.load import Loaded, parsed
 from sme2_assets.experiments.plan import Planned, planned, work_of
-from sme2_assets.experiments.run import link_program
+from sme2_assets.experiments.run import link_program, output_names
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.models.registry import model_spec
 from sme2_assets.targets.host import host_has_sme2, host_platform
@@ -71,6 +71,20 @@ def test_the_same_work_of_several_entries_is_done_once(lab: Lab):
         lab,
     )
     assert [(it.entries, it.threads) for it in plan.sessions] == [(("a", "b"), 1), (("b",), 2)]
+
+
+def test_every_session_has_its_own_folder_named_after_what_tells_it_from_the_others(lab: Lab):
+    entries = [{}, {"sme2": "on"}, {"sme2": "on", "timeout_s": 5}]
+    document = {"models": "toy_cnn-fp16", "platforms": "emulated", "entries": entries}
+    assert list(output_names(plan_of(document, lab).sessions).values()) == [
+        "toy_cnn-fp16-emulated-t1-sme2_off_on-timeout_s_default",
+        "toy_cnn-fp16-emulated-t1-sme2_on-timeout_s_default",
+        "toy_cnn-fp16-emulated-t1-sme2_on-timeout_s_5.0",
+    ]
+    devices = [{"name": "android", "device": device} for device in ("a:b", "a/b", "A_b", "x" * 300)]
+    names = output_names(plan_of({"models": "toy_cnn-fp16", "platforms": devices}, lab).sessions)
+    assert len({name.lower() for name in names.values()}) == len(devices)
+    assert max(map(len, names.values())) < 255
 
 
 def test_emulated_sessions_take_no_numbers_of_times(lab: Lab):
@@ -160,6 +174,33 @@ def test_a_program_is_known_by_its_name_and_never_mistaken_for_another(
     with pytest.raises(Sme2Error, match="not the same file"):
         link_program(lab.store, pte.resolve())
     assert (lab.store.root / "models" / "mine.pte").read_bytes() == b"precious"
+
+
+def test_two_programs_of_one_name_are_told_before_one_takes_the_place_of_the_other(
+    lab: Lab, exported: Callable[[str], ExportedModel]
+):
+    folder = lab.store.root.parent
+    for name, precision in (("pa", "fp32"), ("pb", "fp16")):
+        (folder / name).mkdir()
+        (folder / name / "net.pte").write_bytes(exported(f"toy_cnn-{precision}").pte.read_bytes())
+    document = {"models": ["pa/net.pte", "./pa/net.pte", "pb/net.pte"], "platforms": "linux"}
+    [found] = planned(of(document, folder), lab).problems
+    assert found.place == ("models", 2)
+    assert f"{folder / 'pb' / 'net.pte'} would be the model 'net', as would {folder / 'pa'}" in found.what
+    assert "Rename one of them" in (found.remedy or "")
+    # One file by two paths is one program.
+    assert len(plan_of({**document, "models": document["models"][:2]}, lab).sessions) == 1
+
+
+def test_a_program_is_never_run_with_what_belongs_to_an_earlier_one(lab: Lab):
+    for name, files in (("pa", ["net.etrecord", "net.ptd", "net.input_0.npy"]), ("pb", ["net.input_0.npy"])):
+        (lab.store.root.parent / name).mkdir()
+        for file in ("net.pte", *files):
+            (lab.store.root.parent / name / file).write_text(name)
+        link_program(lab.store, lab.store.root.parent / name / "net.pte")
+        there = sorted((lab.store.root / "models").iterdir())
+        assert [it.name for it in there] == sorted(["net.pte", *files])
+        assert {it.read_text() for it in there} == {name}
 
 
 def test_checks_pass_where_everything_is_there_and_name_what_is_not(lab: Lab):

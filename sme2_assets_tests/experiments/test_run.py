@@ -15,7 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sme2_assets.cli import main
-from sme2_assets.experiments.run import EXPERIMENT_TAG
+from sme2_assets.defs.resources import Lab
+from sme2_assets.experiments import run as run_module
+from sme2_assets.experiments.plan import Session
+from sme2_assets.experiments.run import EXPERIMENT_TAG, Outcome
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store
@@ -75,6 +78,54 @@ def test_a_yaml_file_is_measured_and_a_failing_member_loses_no_other(
     assert (tmp_path / "out" / f"toy_cnn-fp32-{HOST}-t1-fine" / "export" / "export.json").is_file()
     with dg.DagsterInstance.from_config(str(store.dagster_home)) as instance:
         assert {record.tags[EXPERIMENT_TAG] for record in instance.get_runs()} == {"mine"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(HOST is None, reason="no native platform on this host")
+@pytest.mark.parametrize("stops_at_files", [False, True])
+def test_each_session_keeps_its_output_also_when_somebody_stops_the_others(
+    tmp_path: Path,
+    store: Store,
+    runner_binary: RunnerBinary,
+    exported: Callable[[str], ExportedModel],
+    monkeypatch: pytest.MonkeyPatch,
+    stops_at_files: bool,
+):
+    exported("toy_cnn-fp32")
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        f"models: toy_cnn-fp32\nplatforms: {HOST}\nsme2: off\niterations: 2\nwarmup: 0\n"
+        "passes: [latency, etdump]\nquiet_patience_s: 0\noutput: out\n"
+        "entries:\n  - rounds: 1\n  - rounds: 2\n  - rounds: 3\n"
+    )
+    # As an earlier run of the file could have left it.
+    folders = [tmp_path / "out" / f"toy_cnn-fp32-{HOST}-t1-rounds_{count}" for count in (1, 2, 3)]
+    (folders[0] / "report").mkdir(parents=True)
+    (folders[0] / "report" / "report.html").write_text("of another session")
+    measured = run_module._measured
+
+    def until_the_third(lab: Lab, instance: object, session: Session, *others: object) -> object:
+        if session.wishes["rounds"] == 3:
+            raise KeyboardInterrupt
+        return measured(lab, instance, session, *others)  # type: ignore[arg-type]
+
+    def until_the_second(lab: Lab, outcome: Outcome, *others: object) -> None:
+        write_output(lab, outcome, *others)  # type: ignore[arg-type]
+        if stops_at_files and outcome.session.wishes["rounds"] == 2:
+            raise KeyboardInterrupt
+
+    write_output = run_module.write_output
+    monkeypatch.setattr(run_module, "write_output", until_the_second)
+    monkeypatch.setattr(run_module, "_measured", until_the_third)
+    assert sme2("run", str(file)).exit_code == 1
+    summary = json.loads((tmp_path / "out" / "experiment.json").read_text())["sessions"]
+    assert [it["ok"] for it in summary] == [True, True, False]
+    assert "stopped before this session was measured" in summary[2]["error"]["what"]
+    assert [bool(it["output_error"]) for it in summary] == [False, stops_at_files, False]
+    exports = [json.loads((it / "export" / "export.json").read_text()) for it in folders[:2]]
+    assert [it["run_id"] for it in exports] == [it["run_ids"]["off"] for it in summary[:2]]
+    assert not (folders[0] / "report").exists()
+    assert "report.html" not in (tmp_path / "out" / "index.md").read_text()
 
 
 @pytest.mark.slow

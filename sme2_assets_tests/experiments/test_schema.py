@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sme2_assets.experiments.load import load, parsed
@@ -129,6 +129,7 @@ EXPERIMENTS = st.fixed_dictionaries(
 
 @settings(max_examples=80)
 @given(document=EXPERIMENTS)
+@example(document={"models": ["0E0", "1e5", "010", "~", "true", "1.5"]})
 def test_any_experiment_is_the_same_after_writing_and_reading(tmp_path_factory, document: dict[str, Any]):
     experiment = parsed(document, "made")
     folder = tmp_path_factory.getbasetemp()

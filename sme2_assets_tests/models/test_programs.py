@@ -289,6 +289,8 @@ def test_a_path_sizes_and_inputs_become_variants(two_methods: Path, data: Path, 
     assert [np.load(file).shape for file in model_spec(variant.removesuffix("-as_is")).input_files] == [
         (2, 8)
     ]
+    apart = variants_of("toy_cnn-fp32", sizes=["seq=16", "seq=16,128"])
+    assert apart == variants_of("toy_cnn-fp32", sizes=["seq=16,128"])
     assert variants_of("toy_cnn-fp32", sizes=["seq=16,128"]) == [
         "toy_cnn.size_seq_16-fp32",
         "toy_cnn.size_seq_128-fp32",

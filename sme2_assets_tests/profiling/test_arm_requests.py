@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from sme2_assets import launch
 from sme2_assets.cli import main
+from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
-from sme2_assets.profiling import requests
-from sme2_assets.profiling.arm_requests import ArmRequest, arms_of, places_of, require_room
+from sme2_assets.models.artifact import ExportedModel
+from sme2_assets.profiling import arm_requests, requests
+from sme2_assets.profiling.arm_requests import ArmRequest, ArmsRequest, arms_of, places_of
+from sme2_assets.profiling.limits import MOST_INFERENCES, MOST_ROUNDS, MOST_THREADS
+from sme2_assets.profiling.requests import require_room
+from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store
 from sme2_assets.targets import open_target
 from sme2_assets.targets.host import host_facts, host_platform
+from sme2_assets_tests.e2e.conftest import make_data_folder
 
 FP16, INT8 = "toy_cnn-fp16", "toy_cnn-int8"
 MORE = host_facts().cores + 1
@@ -77,17 +86,44 @@ def test_threads_beyond_the_cpus_are_refused_where_they_are_timed(tmp_path: Path
     assert told.exit_code == 1
     assert f"{MORE} threads do not fit on {MORE - 1} CPU" in told.output
     assert f"at most {MORE - 1}" in told.output
-    bound = [ArmRequest(FP16, threads=2, cpus="0")]
     with pytest.raises(Sme2Error, match="2 threads do not fit on 1 CPU of"):
-        require_room(open_target("linux", Store(tmp_path)), bound)
+        require_room(open_target("linux", Store(tmp_path)), 2, "0")
+    words = ["profile", FP16, "--threads", str(MORE), "--platform", "linux"]
+    told = CliRunner().invoke(main, ["--data", str(tmp_path / "data"), *words])
+    assert told.exit_code == 1
+    assert f"{MORE} threads do not fit on {MORE - 1} CPU" in told.output
+    assert not list(tmp_path.glob("data/artifacts/*/*")), "nothing was exported or built"
+    experiment = tmp_path / "mine.yaml"
+    experiment.write_text(f"models: {FP16}\nplatforms: linux\nsme2: off\nthreads: {MORE}\n")
+    told = CliRunner().invoke(main, ["--data", str(tmp_path / "data"), "config", "check", str(experiment)])
+    assert told.exit_code == 1
+    assert f"{MORE} threads do not fit on {MORE - 1} CPU" in told.output
 
 
 @pytest.mark.skipif(host_platform() != "linux", reason="emulates on Linux alone")
 def test_threads_that_are_not_timed_may_share_cpus(tmp_path: Path):
     emulated = open_target("emulated", Store(tmp_path))
-    require_room(emulated, [ArmRequest(FP16, threads=MORE)])
+    require_room(emulated, MORE)
     with pytest.raises(Sme2Error, match="CPUs cannot be chosen on emulated"):
-        require_room(emulated, [ArmRequest(FP16, cpus="0")])
+        require_room(emulated, 1, "0")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare", FP16, "--threads", "1,²"],
+        ["compare", FP16, "--threads", "1," + "9" * 5000],
+        ["profile", FP16, "--threads", str(MOST_THREADS + 1)],
+        ["profile", FP16, "--sizes", "seq=²"],
+        ["profile", FP16, "--rounds", str(MOST_ROUNDS + 1)],
+        ["compare", FP16, INT8, "--rounds", "100000000000"],
+        ["profile", FP16, "--runs", str(MOST_INFERENCES + 1)],
+        ["run", "x.yaml", "--rounds", str(MOST_ROUNDS + 1)],
+    ],
+)
+def test_numbers_that_are_none_or_too_large_are_a_wrong_command_line(tmp_path: Path, words: list[str]):
+    told = CliRunner().invoke(main, ["--data", str(tmp_path), *words])
+    assert told.exit_code == 2, told.output
 
 
 def test_thread_counts_of_a_scale_are_of_one_model(tmp_path: Path):
@@ -96,6 +132,51 @@ def test_thread_counts_of_a_scale_are_of_one_model(tmp_path: Path):
     assert "toy_cnn means 3 variants" in told.output
     told = CliRunner().invoke(main, ["--data", str(tmp_path), "scale", FP16, "--threads", "1,x"])
     assert told.exit_code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(host_platform() != "linux", reason="names the platform linux")
+@pytest.mark.parametrize("aa", [False, True])
+def test_threads_beyond_the_cpus_are_refused_whoever_asks_for_them(
+    tmp_path: Path,
+    artifacts_dir: Path,
+    runner_binary: RunnerBinary,
+    exported: Callable[[str], ExportedModel],
+    monkeypatch: pytest.MonkeyPatch,
+    aa: bool,
+):
+    store = make_data_folder(tmp_path / "data", artifacts_dir)
+    monkeypatch.setenv("DAGSTER_HOME", str(store.dagster_home))
+    request = requests.ProfileRequest(exported(FP16).variant, "linux", ("off",))
+    with launch.open_instance(store) as instance, pytest.raises(Sme2Error, match="threads do not fit on"):
+        launch.profile(Lab(data_root=str(store.root)), instance, [request], {"threads": MORE}, print, aa=aa)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(host_platform() != "linux", reason="has no Mac")
+def test_what_was_measured_is_shown_when_another_platform_fails(
+    tmp_path: Path,
+    artifacts_dir: Path,
+    runner_binary: RunnerBinary,
+    exported: Callable[[str], ExportedModel],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    store = make_data_folder(tmp_path / "data", artifacts_dir)
+    monkeypatch.setenv("DAGSTER_HOME", str(store.dagster_home))
+    arms = tuple(ArmRequest(exported(name).variant, sme2="off") for name in (FP16, INT8))
+    wanted = [ArmsRequest("precision", arms, name) for name in ("linux", "mac")]
+    monkeypatch.setattr(arm_requests, "places_of", lambda *_: (wanted, [], []))
+    words = ["compare", FP16, INT8, "--rounds", "1", "--runs", "2", "--warmup", "0", "--json"]
+    told = CliRunner().invoke(main, ["--data", str(store.root), *words])
+    assert told.exit_code == 1
+    assert [it["platform"] for it in json.loads(told.stdout)] == ["linux"]
+    [line] = [line for line in told.stderr.splitlines() if line.startswith("mac was left out: ")][-1:]
+    assert "mac-sme2_off is not available here" in line, told.stderr
+    del wanted[0]
+    told = CliRunner().invoke(main, ["--data", str(store.root), *words])
+    assert told.exit_code == 1
+    assert "mac-sme2_off is not available here" in told.stderr
+    assert "mac was left out" not in told.stderr
 
 
 @pytest.mark.skipif(not host_platform(), reason="no native platform on this host")

@@ -41,10 +41,10 @@ def test_a_wish_replaces_the_default_and_none_does_not():
     "wrong",
     [
         *({"rounds": 0}, {"threads": 0}, {"iterations": -1}, {"warmup": -1}, {"timeout_s": 0}),
-        *({"warmup_s": -0.1}, {"timed_s": -1.0}),
+        *({"warmup_s": -0.1}, {"timed_s": -1.0}, {"rounds": 10**11}, {"rounds": 1, "max_rounds": 1001}),
     ],
 )
-def test_a_plan_that_measures_nothing_is_refused(wrong):
+def test_a_plan_that_measures_nothing_or_never_ends_is_refused(wrong):
     with pytest.raises(Sme2Error, match=next(iter(wrong))):
         Plan(**wrong)
 

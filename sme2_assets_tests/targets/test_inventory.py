@@ -18,6 +18,7 @@ from sme2_assets.defs.resources import Lab, Nights
 from sme2_assets.errors import Sme2Error, TargetUnavailable
 from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.models.artifact import ExportedModel
+from sme2_assets.profiling.arm_requests import ArmRequest, places_of
 from sme2_assets.profiling.arms import same_runner, sme2_arms
 from sme2_assets.profiling.plan import plan_for
 from sme2_assets.profiling.requests import requests_for
@@ -26,6 +27,7 @@ from sme2_assets.runner.bundle import build_bundle
 from sme2_assets.store import Store
 from sme2_assets.targets import SME2_STATES, open_target
 from sme2_assets.targets import pool as pool_module
+from sme2_assets.targets.android.adb import Adb
 from sme2_assets.targets.inventory import platform_of, read_inventory
 from sme2_assets_tests.targets.android.adb_loopback import AdbBridge, LoopbackDevice
 from sme2_assets_tests.targets.ssh.sshd_loopback import SshMachine
@@ -96,6 +98,8 @@ def test_without_a_file_there_are_no_devices(store: Store):
         ("devices:\n  p: {adb: X, labels: [a b]}\n", ["line 2: 'a b' cannot be a name"]),
         ("devices:\n  a: {adb: X}\n  b: {adb: X}\n", ["devices.b, line 3: is the same device as a"]),
         ("devices:\n  a: {adb: X}\n  a: {adb: Y}\n", ["line 3", "twice"]),
+        ("", ["devices.yaml is empty"]),
+        ("devices: [\n", ["line 2: this is not YAML"]),
         ("devices: [x]\n", ["devices, line 1: must be a mapping"]),
         ("devices:\n  a: {adb: 7}\n  b: {ssh: 3}\n", ["devices.a.adb, line 2", "devices.b.ssh, line 3"]),
     ],
@@ -108,6 +112,8 @@ def test_what_is_wrong_is_told_with_its_place(
         read_inventory(store)
     for part in told:
         assert part in str(caught.value), str(caught.value)
+    assert "docs/devices.md" in (caught.value.remedy or "")
+    assert "sme2 config" not in (caught.value.remedy or "")
     done = _sme2(store.root, "devices")
     assert done.exit_code == 1
     assert told[0] in done.stderr.replace("\n", " ") or told[0].split(":")[0] in done.stderr
@@ -200,10 +206,57 @@ def test_a_label_or_any_takes_the_first_that_is_free_and_able(
     first.cut()
     with pool.leased(store.leases, print) as able:
         assert able.device == second.target().device
+    for choice in ("any", "label:lab"):
+        asked = open_target("linux", store, choice)
+        assert (asked.facts().cores, asked.cpus("0")) == (second.target().facts().cores, (0,))
+    [place], _, _ = places_of(store, [ArmRequest(VARIANT)], "change", "linux", "label:lab")
+    assert place.device == "label:lab"
     first.start()
     first.say_machine("armv7l")
     with open_target("linux", store, "any").leased(store.leases, print) as able:
         assert able.device == second.target().device
+
+
+def test_a_device_out_of_reach_costs_only_itself(
+    lab_of_two: tuple[SshMachine, SshMachine],
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    first, second = lab_of_two
+    (tmp_path / "model").write_bytes(b"x" * 1_000_000)
+    with second.target().workspace() as workspace:
+        workspace.put(tmp_path / "model")
+    first.kill()
+    first.cut()
+    for option, said in (("--clean", "MB removed"), ("--restore", "nothing to restore")):
+        done = _sme2(store.root, f"devices {option}")
+        assert done.exit_code == 1
+        assert f"{second.url}: " in done.stderr
+        assert said in done.stderr
+        [lost] = [line for line in done.stderr.splitlines() if line.startswith(f"{first.url}: ")]
+        assert lost
+    first.start()
+
+    # An adb that hangs, which nobody here needs.
+    adb = tmp_path / "adb"
+    adb.write_text("#!/bin/sh\nexec sleep 60\n")
+    adb.chmod(0o755)
+    monkeypatch.setenv("SME2_ADB", str(adb))
+    monkeypatch.setitem(Adb.run.__kwdefaults__, "timeout_s", 0.5)
+    done = _sme2(store.root, "devices --json")
+    assert done.exit_code == 0
+    assert [it["name"] for it in json.loads(done.stdout)] == ["pi5", "workstation"]
+    assert "Devices that only adb knows are not shown: `adb devices -l` did not answer" in done.stderr
+
+
+def test_the_platform_of_any_device_follows_from_the_inventory(store: Store, write: Callable[[object], Path]):
+    assert platform_of(store, "any") == "android"
+    write({"devices": {"pi": {"ssh": "ssh://pi@host"}}})
+    assert platform_of(store, "any") == "linux"
+    write({"devices": {"pi": {"ssh": "ssh://pi@host"}, "phone": {"adb": "X"}}})
+    with pytest.raises(Sme2Error, match="The inventory has devices of android and linux"):
+        platform_of(store, "any")
 
 
 def test_two_devices_measure_at_once_each_by_one_session(

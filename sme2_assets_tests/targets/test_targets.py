@@ -103,6 +103,12 @@ def test_a_host_is_called_by_its_cpu_and_by_digits_that_no_other_has(cpu: str, n
     assert "installation" not in here
 
 
+def test_a_device_that_nothing_would_be_measured_on_is_refused(tmp_path: Path):
+    with pytest.raises(Sme2Error, match="not on the device 'pi5'") as caught:
+        open_target("emulated", Store(tmp_path), "pi5")
+    assert "Leave out the device" in (caught.value.remedy or "")
+
+
 def test_all_targets_of_a_host_are_one_device_that_keeps_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

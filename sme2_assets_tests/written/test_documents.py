@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sme2_assets.errors import Sme2Error
-from sme2_assets.experiments.load import load
+from sme2_assets.experiments.load import KIND, load
 from sme2_assets.written.documents import MOST_BYTES, read_document
 
 
@@ -23,7 +23,7 @@ def test_words_mean_themselves(tmp_path: Path):
         "sme2: off\nmask: 0xf0\nday: 2026-01-02\nyes: yes\nno: ~\nport: 22:22\noctal: 010\n"
         "real: 1.5e3\nint: -3\nflag: true\nquoted: '7'\n"
     )
-    assert read_document(write(tmp_path, text)).data == {
+    assert read_document(write(tmp_path, text), KIND).data == {
         "sme2": "off",
         "mask": "0xf0",
         "day": "2026-01-02",
@@ -39,12 +39,14 @@ def test_words_mean_themselves(tmp_path: Path):
 
 
 def test_every_key_has_its_line(tmp_path: Path):
-    lines = read_document(write(tmp_path, "# c\na:\n  - x\n  - b: 1\n    c: 2\n")).lines
+    lines = read_document(write(tmp_path, "# c\na:\n  - x\n  - b: 1\n    c: 2\n"), KIND).lines
     assert lines == {("a",): 2, ("a", 0): 3, ("a", 1): 4, ("a", 1, "b"): 4, ("a", 1, "c"): 5}
 
 
 def test_a_byte_order_mark_and_windows_lines_are_fine(tmp_path: Path):
-    assert read_document(write(tmp_path, b"\xef\xbb\xbfmodels: toy_cnn\r\n")).data == {"models": "toy_cnn"}
+    assert read_document(write(tmp_path, b"\xef\xbb\xbfmodels: toy_cnn\r\n"), KIND).data == {
+        "models": "toy_cnn"
+    }
 
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(

@@ -19,8 +19,11 @@ EMULATED = TargetKey("emulated", "on")
 
 
 class Tried(dg.Config):
-    """What was tried and could not be measured: the variant, and the reason."""
+    """What somebody has just tried."""
 
+    # The variants; None: whatever has been measured.
+    variants: list[str] | None = None
+    # Those that could not be measured, and why.
     problems: dict[str, str] = Field(default_factory=dict)
 
 
@@ -32,31 +35,39 @@ class Tried(dg.Config):
     partitions_def=model_partitions,
     group_name="results",
     kinds={"duckdb"},
-    code_version="3",
+    code_version="4",
 )
 def advice(context: dg.AssetExecutionContext, config: Tried, lab: Lab) -> dg.MaterializeResult:
     """Table `advice`: which changes to a model bring more of its work onto the SME unit, from what ran.
 
-    It uses the existing emulated runs with SME2 on, of the model and of its changes. `sme2 advise` measures
-    them first.
+    It uses the existing emulated runs with SME2 on, of the model and of changes to the same version of it.
+    `sme2 advise` measures them first.
     """
     warehouse = lab.warehouse
     with clear_failures():
         variant = parse_variant(context.partition_key)
         run_id = materialised(context, "etdump_traces", run_key(variant.key, EMULATED), "run_id")
-        base = taken_of(lab.store, run_id).facts
+        taken = taken_of(lab.store, run_id)
+        base = taken.facts
 
         def measured(change: Change) -> Candidate | None:
+            if config.variants is not None and change.key not in config.variants:
+                return None
             if problem := config.problems.get(change.key):
                 return Candidate(change, None, problem)
             try:
                 of_change = materialised(context, "etdump_traces", run_key(change.key, EMULATED), "run_id")
                 it = taken_of(lab.store, of_change)
+                if not it.is_made_like(taken):
+                    raise Sme2Error(
+                        "it was measured with other code of the model, or other versions of what exports it",
+                        f"Run `sme2 advise {variant.key}`.",
+                    )
                 code = "\n".join(filter(None, (change.code, *it.rewritten))) or None
                 return Candidate(change._replace(code=code), it.facts, run_id=of_change)
             except Sme2Error as error:
-                # It was never measured, or the program that was measured is gone.
-                context.log.info(f"{change.name} is left out: {error.what}")
+                # It was never measured, or with another version of the model, or its program is gone.
+                context.log.info(f"{change.name} is left out: {error}")
                 return None
 
         tried = try_changes(variant, base, first_changes(variant), measured)

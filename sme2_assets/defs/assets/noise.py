@@ -14,6 +14,7 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.profiling.arms import aa_arms
 from sme2_assets.profiling.blind import blind_trial, drawn_dose
 from sme2_assets.profiling.plan import plan_for
+from sme2_assets.profiling.requests import require_room
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.report.tables import speedup_text
 from sme2_assets.warehouse.blind import blind_rates_text, write_blind_trials
@@ -54,6 +55,7 @@ def aa_noise(context: dg.AssetExecutionContext, config: NoiseConfig, lab: Lab) -
                 f"{key} has no noise to measure: emulated times mean nothing.",
                 "Measure the noise of a native target, e.g. linux-sme2_off.",
             )
+        require_room(target, config.threads, config.cpus)
         model, runners = inputs_of_session(context, lab, variant, target, [key.sme2], config.runner)
         # Samples say nothing about noise.
         plan = plan_for(target.fidelity, **{**config.plan_wishes(), "kernel_rounds": 0})

@@ -26,6 +26,7 @@ from sme2_assets.evidence.manifest import Info, Manifest
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import sme2_arms
 from sme2_assets.profiling.plan import Plan, plan_for
+from sme2_assets.profiling.requests import require_room
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.report.tables import TextTable
 from sme2_assets.runner.build import RunnerBinary
@@ -121,6 +122,8 @@ def etdump_traces(context: dg.AssetExecutionContext, config: ProfileConfig, lab:
         context.instance.add_run_tags(context.run.run_id, {SUBJECT_TAG: subject})
         for (variant, platform_name), states in sessions.items():
             target = lab.require(platform_name, states, config.device)
+            plan = plan_for(target.fidelity, paired=len(states) == 2, **config.plan_wishes())
+            require_room(target, plan.threads, plan.cpus)
             model, runners = inputs_of_session(context, lab, variant, target, states, config.runner)
             begin(store)
             manifests += measure_session(
@@ -129,7 +132,7 @@ def etdump_traces(context: dg.AssetExecutionContext, config: ProfileConfig, lab:
                 model,
                 runners,
                 sme2_arms(states),
-                plan_for(target.fidelity, paired=len(states) == 2, **config.plan_wishes()),
+                plan,
                 log=context.log.info,
             )
     if alone := [manifest.run_id for manifest in manifests if not manifest.paired]:
