@@ -260,7 +260,7 @@ SEVERAL_PATHS = Claim(
     "them; the median of an operator is over the inferences that ran it.",
     "SELECT count(DISTINCT taken) = $paths AND $paths > 1 FROM (SELECT list(concat_ws('|', delegate, name) "
     "ORDER BY delegate, position) AS taken FROM timeline WHERE run_id = $run_id AND kind = 'operator' "
-    "AND NOT is_warmup GROUP BY round, iteration)",
+    "GROUP BY round, iteration)",
 )
 MADE_WITH = Claim(
     "Made with ExecuTorch {executorch} and {compiler}; plan: {rounds}, {warmup} and {timed} per process; "
