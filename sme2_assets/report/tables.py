@@ -153,7 +153,9 @@ def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
     selected = comparison[comparison["level"] == level]
     rows = (_meaningful(selected) if level == "category" else selected).to_dict("records")
     off, on = arm_headings(rows)
-    units, operators = (f"SME unit {off}", f"SME unit {on}"), f"operators {on}"
+    units = (f"SME unit {off}", f"SME unit {on}")
+    # Not "operators on", which reads as if they were on the unit.
+    operators = f"operators ({'SME2 on' if on == 'on' else on})"
     what: dict[str, Callable[[Record], Any]] = {
         "model": {"model": lambda row: row["variant"], operators: lambda row: row["operators"]},
         "category": {"category": lambda row: row["category"], operators: lambda row: row["operators"]},
