@@ -129,6 +129,8 @@ class MadeRun:
     rounds: int = 6
     warmup: int = 1
     iterations: int = 3
+    # Whether each round has an inference more than the one before, as where processes run for a time.
+    uneven: bool = False
     matrix_speedup: float = 2.0
     # One inference of so many takes the other branch, from the last of them on; 0: none does.
     branch_every: int = 0
@@ -177,7 +179,8 @@ class MadeRun:
             traced = self.traced_rounds is None or round_index < self.traced_rounds
             for pass_kind in ("latency", *(("etdump",) if traced else ()), *sampled):
                 directory = f"round_{round_index:02d}/{pass_kind}"
-                self._write_process(folder / directory, pass_kind, noise)
+                iterations = self.iterations + (round_index if self.uneven else 0)
+                self._write_process(folder / directory, pass_kind, noise, iterations)
                 processes.append(
                     Process(
                         round=round_index,
@@ -193,11 +196,11 @@ class MadeRun:
         self._manifest(folder, processes).write(folder)
         return folder
 
-    def _write_process(self, directory: Path, pass_kind: str, noise: random.Random) -> None:
+    def _write_process(self, directory: Path, pass_kind: str, noise: random.Random, iterations: int) -> None:
         directory.mkdir(parents=True)
         blocks, durations, inferences = [], [], []
         start_ns = 1_000_000
-        for number in range(1, self.warmup + self.iterations + 1):
+        for number in range(1, self.warmup + iterations + 1):
             branches = self.branch_every and number % self.branch_every == 0
             calls = self._branch(noise) if branches else self._calls(noise)
             execute_ns = sum(call.call_ns for call in calls) + 700
@@ -223,7 +226,7 @@ class MadeRun:
             "method": "forward",
             "threads": self.threads,
             "warmup_iterations": self.warmup,
-            "iterations": self.iterations,
+            "iterations": iterations,
             "steady": None,
             "slowdown_percent": 0.0,
             "load_ns": 2_000_000,

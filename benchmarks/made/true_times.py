@@ -33,10 +33,10 @@ class TrueRun(MadeRun):
     overhead_ns: int = 2_345
     pace: Sequence[float] = field(default=())
 
-    def _write_process(self, directory: Path, pass_kind: str, noise: random.Random) -> None:
+    def _write_process(self, directory: Path, pass_kind: str, noise: random.Random, iterations: int) -> None:
         pace = [*self.pace, *[1.0] * self.rounds][int(directory.parent.name.partition("_")[2])]
         super(TrueRun, replace(self, slowness=self.slowness * pace))._write_process(
-            directory, pass_kind, noise
+            directory, pass_kind, noise, iterations
         )
 
     def _calls(self, noise: random.Random) -> list[Delegate | Portable]:

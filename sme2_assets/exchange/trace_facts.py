@@ -11,12 +11,12 @@ from sme2_assets.errors import Sme2Error, TraceError, printable
 from sme2_assets.evidence.foreign import Facts
 from sme2_assets.exchange.kit import kit_result
 from sme2_assets.models.spec import PRECISIONS
+from sme2_assets.profiling.limits import MOST_THREADS
 from sme2_assets.store import safe_name
 from sme2_assets.targets.keys import PLATFORMS
 
 # Platforms known to the kit or to us. Any other name says nothing.
 KNOWN_PLATFORMS = tuple(dict.fromkeys((*PLATFORMS, "android")))
-MOST_THREADS = 1024
 
 STATE = re.compile(r"(?<![A-Za-z0-9])sme2[_-]?(on|off)(?![A-Za-z0-9])", re.IGNORECASE)
 _THREADS = re.compile(r"_t(\d{1,4})$")

@@ -22,7 +22,7 @@ COMMENT ON COLUMN bottlenecks.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN bottlenecks.median_ns IS 'Median over rounds of the per-process medians; NULL when emulated.';
 COMMENT ON COLUMN bottlenecks.mean_ns IS 'Mean over the inferences that ran it, without disturbed rounds; NULL when emulated.';
 COMMENT ON COLUMN bottlenecks.mean_most_ns IS 'The most the mean can be, as in operator_summary; NULL when emulated.';
-COMMENT ON COLUMN bottlenecks.per_inference_ns IS 'Mean over all timed inferences, as in operator_facts; NULL when emulated.';
+COMMENT ON COLUMN bottlenecks.per_inference_ns IS 'What it takes of an inference, as in operator_facts; NULL when emulated.';
 COMMENT ON COLUMN bottlenecks.share IS 'That over mean Method::execute; NULL when emulated.';
 COMMENT ON COLUMN bottlenecks.cumulative_share IS 'Share of this operator and all of a smaller rank; NULL when emulated.';
 COMMENT ON COLUMN bottlenecks.gops IS 'Achieved 10^9 operations per second, as in operator_facts.';
@@ -152,7 +152,7 @@ COMMENT ON COLUMN missed_sme2.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN missed_sme2.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN missed_sme2.median_ns IS 'Median over rounds of the per-process medians; NULL when emulated.';
 COMMENT ON COLUMN missed_sme2.mean_ns IS 'Mean over the inferences that ran it, as reported; NULL when emulated.';
-COMMENT ON COLUMN missed_sme2.per_inference_ns IS 'Mean over all timed inferences, as reported: the most that an SME2 kernel could gain, except for up to a microsecond that XNNPACK hides. NULL when emulated.';
+COMMENT ON COLUMN missed_sme2.per_inference_ns IS 'What it takes of an inference, as reported: the most that an SME2 kernel could gain, except for up to a microsecond that XNNPACK hides. NULL when emulated.';
 COMMENT ON COLUMN missed_sme2.share IS 'That over mean Method::execute; NULL when emulated.';
 
 CREATE VIEW module_summary AS

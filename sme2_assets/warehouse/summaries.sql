@@ -250,10 +250,9 @@ COMMENT ON COLUMN run_times.round_cv IS 'Standard deviation of the round medians
 -- and not for how long. Where no instruction could be told, as on another instruction set, shares are NULL.
 CREATE TABLE operator_details AS
 WITH execute AS (
-    SELECT run_id, sum(execute_ns) AS total_ns, count(*) AS inferences
-    FROM inferences
-    JOIN (SELECT run_id, round, disturbed FROM part_rounds) USING (run_id, round)
-    WHERE pass = 'etdump' AND NOT is_warmup AND NOT disturbed
+    SELECT run_id, count(*) AS rounds, avg(inference_ns) AS inference_ns
+    FROM part_rounds
+    WHERE NOT disturbed
     GROUP BY run_id
 ),
 summary AS (
@@ -270,9 +269,10 @@ summary AS (
         median(median_ns) AS median_ns,
         avg(mean_ns) FILTER (NOT disturbed) AS mean_ns,
         avg(mean_most_ns) FILTER (NOT disturbed) AS mean_most_ns,
-        sum(mean_ns * inferences) FILTER (NOT disturbed) AS total_ns
+        -- Rounds weigh the same, however many inferences they had time for, as in every other mean.
+        sum(mean_ns * inferences / of_round) FILTER (NOT disturbed) AS spent_ns
     FROM rounds_of_operators
-    JOIN (SELECT run_id, round, disturbed FROM part_rounds) USING (run_id, round)
+    JOIN (SELECT run_id, round, disturbed, inferences AS of_round FROM part_rounds) USING (run_id, round)
     GROUP BY run_id, backend, delegate, position
 ),
 -- A place is one operator of one sequence, so the operators of a sequence are those of its first inference. What
@@ -313,11 +313,10 @@ sampled AS (
 ),
 known AS (
     SELECT
-        summary.* EXCLUDE (total_ns, named_sme2),
+        summary.* EXCLUDE (spent_ns, named_sme2),
         -- One that ran in disturbed rounds alone took nothing of the others; emulated times are NULL.
-        coalesce(summary.total_ns, 0 * execute.total_ns) AS spent_ns,
-        spent_ns / execute.inferences AS per_inference_ns,
-        spent_ns / nullif(execute.total_ns, 0) AS share,
+        coalesce(summary.spent_ns, 0 * execute.inference_ns) / execute.rounds AS per_inference_ns,
+        per_inference_ns / nullif(execute.inference_ns, 0) AS share,
         ordered.path,
         ordered.execution_order,
         operators.* EXCLUDE (variant, target, run_id, backend, delegate, position),
@@ -386,7 +385,7 @@ placed AS (
     FROM judged
 )
 SELECT
-    placed.* EXCLUDE (fidelity, sme2, types, no_kernel, spent_ns),
+    placed.* EXCLUDE (fidelity, sme2, types, no_kernel),
     bool_or(on_sme_unit = 'on') OVER (PARTITION BY run_id, op_type, element) AS kind_is_on,
     -- Two operations per multiply-accumulate, over the mean that is shown beside it. No rate where XNNPACK's whole
     -- microseconds hide more than a fifth.
@@ -419,9 +418,9 @@ COMMENT ON COLUMN operator_details.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN operator_details.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN operator_details.median_ns IS 'Median over rounds of the per-process medians.';
 COMMENT ON COLUMN operator_details.mean_ns IS 'Mean over the inferences that ran it, without disturbed rounds.';
-COMMENT ON COLUMN operator_details.per_inference_ns IS 'Mean over all timed inferences, except in disturbed rounds: what the operator takes of an inference, whether all ran it or only some. These times and the overhead add up to the inference. NULL when emulated.';
+COMMENT ON COLUMN operator_details.per_inference_ns IS 'What the operator takes of an inference, whether all ran it or only some: its time per inference of a round, as the mean over rounds that were not disturbed. These times and the overhead add up to the inference. NULL when emulated.';
 COMMENT ON COLUMN operator_details.mean_most_ns IS 'The most the mean can be: XNNPACK hides up to a microsecond of each of its operators. The same as the mean elsewhere.';
-COMMENT ON COLUMN operator_details.share IS 'Its time in all timed inferences, except in disturbed rounds, over that of Method::execute.';
+COMMENT ON COLUMN operator_details.share IS 'per_inference_ns over the mean of Method::execute; NULL when emulated.';
 COMMENT ON COLUMN operator_details.path IS 'Which of the operator sequences that inferences took it belongs to, from 1.';
 COMMENT ON COLUMN operator_details.execution_order IS 'Order within the inference, over delegates and portable operators, from 1; another sequence goes on where the one before it ended.';
 COMMENT ON COLUMN operator_details.rank IS '1 for the operator that takes the most of an inference; NULL when emulated.';

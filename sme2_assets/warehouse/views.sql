@@ -63,9 +63,9 @@ COMMENT ON COLUMN operator_summary.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN operator_summary.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN operator_summary.median_ns IS 'Median over rounds of the per-process medians.';
 COMMENT ON COLUMN operator_summary.mean_ns IS 'Mean over the inferences that ran it, without disturbed rounds.';
-COMMENT ON COLUMN operator_summary.per_inference_ns IS 'Mean over all timed inferences, except in disturbed rounds: what the operator takes of an inference, whether all ran it or only some. These times and the overhead add up to the inference. NULL when emulated.';
+COMMENT ON COLUMN operator_summary.per_inference_ns IS 'What the operator takes of an inference, whether all ran it or only some: its time per inference of a round, as the mean over rounds that were not disturbed. These times and the overhead add up to the inference. NULL when emulated.';
 COMMENT ON COLUMN operator_summary.mean_most_ns IS 'The most the mean can be: XNNPACK hides up to a microsecond of each of its operators. The same as the mean elsewhere.';
-COMMENT ON COLUMN operator_summary.share IS 'Its time in all timed inferences, except in disturbed rounds, over that of Method::execute.';
+COMMENT ON COLUMN operator_summary.share IS 'per_inference_ns over the mean of Method::execute; NULL when emulated.';
 
 CREATE VIEW operator_facts AS
 WITH registered AS (
@@ -106,9 +106,9 @@ COMMENT ON COLUMN operator_facts.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN operator_facts.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN operator_facts.median_ns IS 'Median over rounds of the per-process medians.';
 COMMENT ON COLUMN operator_facts.mean_ns IS 'Mean over the inferences that ran it, without disturbed rounds.';
-COMMENT ON COLUMN operator_facts.per_inference_ns IS 'Mean over all timed inferences, except in disturbed rounds: what the operator takes of an inference, whether all ran it or only some. These times and the overhead add up to the inference. NULL when emulated.';
+COMMENT ON COLUMN operator_facts.per_inference_ns IS 'What the operator takes of an inference, whether all ran it or only some: its time per inference of a round, as the mean over rounds that were not disturbed. These times and the overhead add up to the inference. NULL when emulated.';
 COMMENT ON COLUMN operator_facts.mean_most_ns IS 'The most the mean can be, as in operator_summary.';
-COMMENT ON COLUMN operator_facts.share IS 'Its time in all timed inferences, except in disturbed rounds, over that of Method::execute.';
+COMMENT ON COLUMN operator_facts.share IS 'per_inference_ns over the mean of Method::execute; NULL when emulated.';
 COMMENT ON COLUMN operator_facts.sve_unit_share IS 'Share of samples on an SVE instruction.';
 
 CREATE VIEW kernel_usage AS

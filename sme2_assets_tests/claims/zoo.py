@@ -122,6 +122,7 @@ def pairs_that_branch(folder: Path) -> Warehouse:
         MadeRun(variant="often-fp32", iterations=7, branch_every=4),
         MadeRun(variant="seldom-fp32", iterations=7, branch_every=8, matrix_speedup=1.0),
         MadeRun(variant="emulated-fp32", iterations=7, branch_every=4, **EMULATED),
+        MadeRun(variant="uneven-fp32", iterations=5, branch_every=4, uneven=True),
     )
 
 

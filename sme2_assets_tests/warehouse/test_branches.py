@@ -54,6 +54,31 @@ def test_an_operator_of_a_branch_takes_its_part_of_an_inference(branching: Wareh
         assert fact["share"] == pytest.approx(per_inference_ns / execute_ns)
 
 
+def test_rounds_weigh_the_same_however_many_inferences_they_have(tmp_path: Path):
+    """Added up from the rows of the trace, round by round, so that all times add up to the inference."""
+    warehouse = Warehouse(tmp_path / "warehouse")
+    ingest(warehouse, MadeRun(iterations=5, branch_every=4, uneven=True).write(tmp_path / "runs"))
+    warehouse.publish()
+    kept = warehouse.query("SELECT round FROM traced_rounds WHERE NOT disturbed")["round"]
+    rows = warehouse.query("FROM timeline WHERE NOT is_warmup")
+    rows = rows[rows["round"].isin(kept)]
+    inferences = rows.groupby("round")["iteration"].nunique()
+    assert inferences.nunique() == len(inferences) > 1
+    operators = rows[rows["kind"] == "operator"].fillna({"delegate": -1})
+    place = ["backend", "delegate", "position"]
+    spent = operators.groupby([*place, "round"])["duration_ns"].sum().unstack(fill_value=0)
+    expected = (spent / inferences).mean(axis=1)
+    facts = warehouse.query("FROM bottlenecks").fillna({"delegate": -1}).set_index(place)
+    assert facts["per_inference_ns"].sort_index().to_dict() == pytest.approx(expected.to_dict())
+    [whole] = warehouse.query("SELECT mean_ns FROM module_summary WHERE depth = 0")["mean_ns"]
+    [inference_ns] = warehouse.query("SELECT inference_ns FROM headroom")["inference_ns"]
+    assert whole == pytest.approx(inference_ns, rel=1e-12)
+    shares = (
+        facts["share"].sum() + warehouse.query("FROM category_summary WHERE category = 'Overhead'")["share"]
+    )
+    assert shares.item() == pytest.approx(1, rel=1e-12)
+
+
 def test_the_modules_of_a_program_with_branches_add_up_to_the_inference(branching: Warehouse):
     [whole] = branching.query("SELECT mean_ns FROM module_summary WHERE depth = 0")["mean_ns"]
     [inference] = branching.query("SELECT inference_ns FROM headroom")["inference_ns"]

@@ -24,28 +24,30 @@ def _rounds(run: str) -> str:
 
 
 def _inference(run: str = "run_id") -> str:
-    """Mean time of Method::execute in a run."""
+    """Mean time of Method::execute in a run: rounds weigh the same, however many inferences they have."""
     return (
-        f"(SELECT avg(execute_ns) FROM inferences WHERE run_id = ${run} AND pass = 'etdump' AND NOT "
-        "is_warmup "
-        f"AND round IN {_rounds(run)})"
+        "(SELECT avg(ns) FROM (SELECT avg(execute_ns) AS ns FROM inferences "
+        f"WHERE run_id = ${run} AND pass = 'etdump' AND NOT is_warmup AND round IN {_rounds(run)} "
+        "GROUP BY round))"
     )
 
 
 def _time(where: str, run: str = "run_id") -> str:
     """Mean time per inference of some rows of a run."""
     return (
-        f"((SELECT coalesce(sum(duration_ns), 0) FROM timeline WHERE run_id = ${run} AND NOT is_warmup "
-        f"AND round IN {_rounds(run)} AND {where}) / (SELECT count(*) FROM inferences WHERE run_id = ${run} "
-        f"AND pass = 'etdump' AND NOT is_warmup AND round IN {_rounds(run)}))"
+        "((SELECT coalesce(sum(duration_ns / of_round), 0) FROM timeline JOIN "
+        f"(SELECT round, count(*) AS of_round FROM inferences WHERE run_id = ${run} AND pass = 'etdump' "
+        f"AND NOT is_warmup AND round IN {_rounds(run)} GROUP BY round) USING (round) "
+        f"WHERE run_id = ${run} AND NOT is_warmup AND {where}) "
+        f"/ (SELECT count(*) FROM traced_rounds WHERE run_id = ${run} AND NOT disturbed))"
     )
 
 
 def _when_run(where: str) -> str:
     """Mean time of rows of a run, in the inferences that have them."""
     return (
-        f"(SELECT avg(duration_ns) FROM timeline WHERE run_id = $run_id AND NOT is_warmup "
-        f"AND round IN {_rounds('run_id')} AND {where})"
+        "(SELECT avg(ns) FROM (SELECT avg(duration_ns) AS ns FROM timeline WHERE run_id = $run_id "
+        f"AND NOT is_warmup AND round IN {_rounds('run_id')} AND {where} GROUP BY round))"
     )
 
 
