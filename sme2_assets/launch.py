@@ -7,7 +7,6 @@ Dagster's run monitoring ends it, and is in nobody's way.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -25,6 +24,7 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.leftovers import remove_leftovers
 from sme2_assets.models.registry import parse_variant
 from sme2_assets.profiling.arm_requests import ArmsRequest
+from sme2_assets.profiling.progress import Progress
 from sme2_assets.profiling.requests import LeftOut, ProfileRequest, causes_of
 from sme2_assets.store import Store, environment, ready_dagster_home
 
@@ -80,13 +80,13 @@ def profile(
     instead, which gives the noise of the device. `tags` mark the runs. `reached` is called with the share
     that is done.
     """
-    parts = _Parts(len(requests), log, reached)
-    jobs, measure = Jobs(lab, instance, parts.log, tags, parts.step), _measure_noise if aa else _measure
+    progress = Progress(len(requests), log, reached)
+    jobs, measure = Jobs(lab, instance, progress.log, tags, progress.step), _measure_noise if aa else _measure
     sessions: list[Measured] = []
     failures: dict[ProfileRequest, Sme2Error] = {}
     for index, request in enumerate(requests):
         # Traces, timeline and samples; for a pair also the comparison and the report.
-        parts.begin(index, steps=5 if len(request.states) == 2 else 3)
+        progress.begin(index, steps=5 if len(request.states) == 2 else 3)
         try:
             _add_partitions(instance, [request.variant])
             wishes = {**settings, "device": request.device} if request.device else settings
@@ -116,9 +116,9 @@ def compare_arms(
     _add_partitions(instance, sorted({arm.variant for arm in request.arms}))
     config = {**settings, **asdict(request), "arms": [asdict(arm) for arm in request.arms]}
     config = {name: value for name, value in config.items() if value is not None}
-    parts = _Parts(1, log, reached)
-    parts.begin(0, steps=1)
-    jobs = Jobs(lab, instance, parts.log, ended=parts.step)
+    progress = Progress(1, log, reached)
+    progress.begin(0, steps=1)
+    jobs = Jobs(lab, instance, progress.log, ended=progress.step)
     result = jobs.run(arms_job.name, ops={"arms_comparison": {"config": config}})
     [facts] = _facts_of(result, "arms_comparison")
     return str(facts["session_id"])
@@ -164,36 +164,6 @@ def _facts_of(result: dg.ExecuteInProcessResult, asset: str) -> list[dict[str, o
         for each in made
         if each.asset_key == dg.AssetKey(asset)
     ]
-
-
-# What a session says after each of its rounds (profiling/session.py).
-_ROUND = re.compile(r": round (\d+) of (\d+)")
-# Nearly all of a request's time goes into its rounds.
-_ROUNDS_SHARE = 0.8
-
-
-class _Parts:
-    """How much of several requests is done, by their rounds and Dagster's steps."""
-
-    def __init__(self, requests: int, log: Log, reached: Callable[[float], None]) -> None:
-        self._requests, self._log, self._reached = requests, log, reached
-        self._index, self._done, self._steps = 0, 0, 1
-
-    def begin(self, index: int, steps: int) -> None:
-        self._index, self._done, self._steps = index, 0, steps
-        self._tell(0.0)
-
-    def log(self, message: str) -> None:
-        self._log(message)
-        if found := _ROUND.search(message):
-            self._tell(_ROUNDS_SHARE * min(int(found[1]) / int(found[2]), 1.0))
-
-    def step(self) -> None:
-        self._done = min(self._done + 1, self._steps)
-        self._tell(_ROUNDS_SHARE + (1 - _ROUNDS_SHARE) * self._done / self._steps)
-
-    def _tell(self, share: float) -> None:
-        self._reached((self._index + share) / self._requests)
 
 
 class Jobs:

@@ -103,23 +103,6 @@ def test_a_machine_without_sme2_is_measured_in_the_state_it_has_and_says_so(lab:
         requests_for(lab.store, ["toy_cnn-fp32"], "linux", ("on",))
 
 
-@pytest.mark.parametrize("steps", [1, 5])
-def test_what_is_done_grows_from_nothing_to_all(steps: int):
-    told: list[float] = []
-    said: list[str] = []
-    parts = launch._Parts(2, said.append, told.append)
-    for index in range(2):
-        parts.begin(index, steps)
-        for done in range(1, 4):
-            parts.log(f"toy_cnn-fp32 on linux: round {done} of 2 or more")
-        for _ in range(steps):
-            parts.step()
-    assert told == sorted(told)
-    assert (told[0], told[-1]) == (0.0, 1.0)
-    assert 0.5 in told, "the second begins where the first ended"
-    assert len(said) == 6
-
-
 @pytest.mark.usefixtures("on_arm", "no_emulation")
 def test_a_platform_that_is_broken_is_left_out_with_its_cause_and_the_others_are_measured(lab: Lab):
     wanted = requests_for_this_machine(lab.store, ["toy_cnn-fp32"], BOTH)
