@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import subprocess
 import sys
 import time
@@ -17,11 +16,10 @@ from pathlib import Path
 
 from sme2_assets.errors import RunnerError
 from sme2_assets.targets.lease import held_leases
+from sme2_assets.targets.printed import printed_by, too_much_text
 
 #: A FlatBuffer, and so a trace, ends at 2 GiB; nothing that the runner writes is larger than twice that.
 LARGEST_FILE_BYTES = 4 << 30
-#: How much a program may print. A run prints a few lines; ExecuTorch more when every operator complains.
-MOST_WORDS_BYTES = 16 << 20
 
 
 def run_contained(
@@ -44,15 +42,17 @@ def run_contained(
     with process:
         try:
             _limit(process.pid)
-            out, err = _words(process, time.monotonic() + timeout_s)
-            return process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
-        except subprocess.TimeoutExpired:
-            raise RunnerError(
-                f"The runner did not end within {timeout_s:.0f} s and was killed.",
-                "Ask for fewer iterations, or raise `timeout_s` in the run configuration.",
-            ) from None
+            out, err, excess = printed_by(process, time.monotonic() + timeout_s)
         finally:
             process.kill()
+    if excess == "time":
+        raise RunnerError(
+            f"The runner did not end within {timeout_s:.0f} s and was killed.",
+            "Ask for fewer iterations, or raise `timeout_s` in the run configuration.",
+        )
+    if excess == "text":
+        raise too_much_text("The runner")
+    return process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
 
 
 def _limit(pid: int) -> None:
@@ -74,29 +74,3 @@ def _limit(pid: int) -> None:
             most = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.prlimit(pid, kind, (most, most))
         Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
-
-
-def _words(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
-    assert process.stdout is not None
-    assert process.stderr is not None
-    said = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
-    with selectors.DefaultSelector() as waiting:
-        for stream in said:
-            waiting.register(stream, selectors.EVENT_READ)
-        while waiting.get_map():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise subprocess.TimeoutExpired(process.args, 0)
-            for key, _ in waiting.select(left):
-                chunk = os.read(key.fd, 1 << 16)
-                said[key.fd] += chunk
-                if not chunk:
-                    waiting.unregister(key.fd)
-                if len(said[key.fd]) > MOST_WORDS_BYTES:
-                    raise RunnerError(
-                        f"The runner printed more than {MOST_WORDS_BYTES >> 20} MiB and was killed.",
-                        "The model's file may be damaged: export it again.",
-                    )
-    process.wait(max(deadline - time.monotonic(), 0))
-    out, err = said.values()
-    return bytes(out), bytes(err)

@@ -25,5 +25,7 @@ def unpack_old_data(folder: Path, *archives: str) -> Path:
     """The data folder of an earlier release, below `folder`; with the runs of all, if none is named."""
     for name in archives or (*ARCHIVES, "run_folders_5.tar.xz"):
         with tarfile.open(Path(__file__).with_name(name)) as archive:
-            archive.extractall(folder / "old", filter="data")
+            # Newer Pythons want to know; Debian 12's, which is 3.11.2, does not know the question.
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(folder / "old")
     return folder / "old"

@@ -16,6 +16,7 @@ from sme2_assets.runner.failures import runner_failure
 from sme2_assets.targets import contained
 from sme2_assets.targets.contained import run_contained
 from sme2_assets.targets.lease import lease
+from sme2_assets.targets.printed import Printed, printed_by
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
 
@@ -34,14 +35,13 @@ def test_a_program_that_never_ends_is_killed(tmp_path: Path, monkeypatch: pytest
     code = (
         "import time, os; open('new', 'w').write(str(os.getpid())); os.rename('new', 'pid'); time.sleep(600)"
     )
-    words = contained._words
 
-    def once_it_is_up(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
+    def once_it_is_up(process: subprocess.Popen[bytes], deadline: float) -> Printed:
         begun = time.monotonic()
         wait_for(tmp_path / "pid")
-        return words(process, deadline + time.monotonic() - begun)
+        return printed_by(process, deadline + time.monotonic() - begun)
 
-    monkeypatch.setattr(contained, "_words", once_it_is_up)
+    monkeypatch.setattr(contained, "printed_by", once_it_is_up)
     with pytest.raises(RunnerError, match="did not end within 1 s"):
         run(code, tmp_path, 1)
     with pytest.raises(ProcessLookupError):
@@ -55,7 +55,7 @@ def test_a_program_that_closes_its_outputs_is_still_waited_for(tmp_path: Path):
 
 
 def test_a_flood_of_words_ends_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(contained, "MOST_WORDS_BYTES", 1 << 20)
+    monkeypatch.setattr("sme2_assets.targets.printed.MOST_BYTES", 1 << 20)
     with pytest.raises(RunnerError, match="printed more than 1 MiB"):
         run("while True: print('x' * 1000)", tmp_path)
 
@@ -97,6 +97,7 @@ import sys
 from pathlib import Path
 from sme2_assets.targets.contained import run_contained
 from sme2_assets.targets.lease import lease
+from sme2_assets.targets.printed import Printed, printed_by
 with lease(Path(sys.argv[1]), "phone", log=print):
     run_contained([sys.executable, "-c", "print(1); open('up', 'w'); import time; time.sleep(600)"],
                   {}, Path(sys.argv[1]), 600)

@@ -28,6 +28,7 @@ from typing import ClassVar
 
 from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.targets.base import Completed
+from sme2_assets.targets.printed import Printed, printed_by, too_much_text
 from sme2_assets.targets.remote.script import Script, shell_program
 
 FULL_REMEDY = "Free space on the device; `sme2 devices --clean` removes what sme2 has put there."
@@ -141,8 +142,8 @@ class Connection(ABC):
     ) -> Completed:
         """Runs a command on the device. Death by signal N is exit code -N, as in subprocess.
 
-        A command that outlives the time-out is killed on the device: RunnerError. A lost connection is
-        ConnectionLost.
+        A command that outlives the time-out, or prints too much, is killed on the device: RunnerError. A lost
+        connection is ConnectionLost.
         """
         words = command.argv() if isinstance(command, Script) else list(command)
         if env:
@@ -150,9 +151,12 @@ class Connection(ABC):
         mark = f"sme2-{secrets.token_hex(8)}"
         started = time.monotonic()
         process = self._start(Script(_WATCHED, (mark, *words)), subprocess.PIPE)
-        status, out, err, expired = _communicate(process, timeout_s)
-        if expired:
+        status, (out, err, excess) = _communicate(process, timeout_s)
+        if excess is not None:
             self._end(mark, err)
+        if excess == "text":
+            raise too_much_text(f"The command on {self.name}")
+        if excess == "time":
             raise RunnerError(
                 f"The command on {self.name} did not end within {timeout_s:g} s and was killed: "
                 f"{shlex.join(words)[:200]}",
@@ -265,22 +269,18 @@ class Connection(ABC):
             )
 
 
-def _communicate(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[int, bytes, bytes, bool]:
-    """Exit code, both outputs, and whether the time was up. Standard input stays open until the end."""
-    # Hidden from `communicate`, which would close it at once.
+def _communicate(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[int, Printed]:
+    """Exit code and what was printed. Standard input stays open until the end."""
+    # Hidden from Popen, which would close it before it waits.
     held, process.stdin = process.stdin, None
     assert held is not None
     try:
-        out, err = process.communicate(timeout=timeout_s)
-        return process.returncode, out, err, False
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, err = process.communicate()
-        return process.returncode, out, err, True
-    except BaseException:
-        process.kill()
-        process.communicate()
-        raise
+        with process:
+            try:
+                printed = printed_by(process, time.monotonic() + timeout_s)
+            finally:
+                process.kill()
+        return process.returncode, printed
     finally:
         held.close()
 

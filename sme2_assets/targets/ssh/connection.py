@@ -73,6 +73,24 @@ def _install_remedy() -> str:
     return f"{to_install('ssh')}, or set {ENVIRONMENT_VARIABLE} to the path of one."
 
 
+def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
+    """Only folders and regular files, and only below the folder, whatever the archive says.
+
+    tarfile's own filters came with Python 3.11.4, and Debian 12 has 3.11.2.
+    """
+    for member in archive:
+        content = archive.extractfile(member) if member.isreg() else None
+        path = folder / member.name
+        if not path.resolve().is_relative_to(folder.resolve()) or not (content or member.isdir()):
+            raise tarfile.TarError(f"{member.name!r} is not a file or folder in it")
+        if content is None:
+            path.mkdir(parents=True, exist_ok=True)
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as target:
+            shutil.copyfileobj(content, target)
+
+
 @dataclass(frozen=True)
 class SshConnection(Connection):
     """A machine behind the OpenSSH client."""
@@ -112,7 +130,7 @@ class SshConnection(Connection):
             archive.seek(0)
             try:
                 with tarfile.open(fileobj=archive) as members:
-                    members.extractall(staging, filter="data")
+                    _unpack(members, Path(staging))
                 (Path(staging) / remote.rpartition("/")[2]).rename(local)
             except (tarfile.TarError, OSError, EOFError) as error:
                 raise RunnerError(
@@ -152,7 +170,7 @@ class SshConnection(Connection):
                 f"Copy a key there with `{shlex.join(['ssh-copy-id', *self.address.words])}`; one with a "
                 "passphrase has to be in the agent (`ssh-add`). Passwords are never asked for.",
             )
-        if found := re.search(r"(Bad (?:owner|configuration).*|.*terminating, \d+ bad.*)", said):
+        if found := re.search(r"(Bad (?:owner|configuration).*|\S{0,200}: terminating, \d+ bad.*)", said):
             return Refused(f"ssh does not read its configuration: {found[1]}", "Fix the file that it names.")
         return None
 

@@ -18,9 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error
+from sme2_assets.targets.contained import LARGEST_FILE_BYTES
+from sme2_assets.targets.printed import Printed
 from sme2_assets.targets.remote import connection as connection_module
 from sme2_assets.targets.remote.connection import Connection
-from sme2_assets.targets.remote.script import Script, quoted
+from sme2_assets.targets.remote.script import Script, quoted, shell_program
 from sme2_assets_tests.targets.remote.devices import RemoteDevice
 
 NASTY = [
@@ -156,7 +158,7 @@ def test_a_command_that_outlives_its_time_is_killed_over_there(
 ) -> None:
     note, communicate = remote_device.note(), connection_module._communicate
 
-    def once_it_runs(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[int, bytes, bytes, bool]:
+    def once_it_runs(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[int, Printed]:
         # A login may take longer than the time that the command is given here.
         number_in(note)
         assert begun.wait(120)
@@ -166,6 +168,29 @@ def test_a_command_that_outlives_its_time_is_killed_over_there(
     with pytest.raises(RunnerError, match="did not end within"):
         remote_device.device.shell(_sleeping(note), timeout_s=1)
     assert is_gone(number_in(note))
+
+
+def test_a_command_that_never_stops_talking_is_killed_over_there(
+    remote_device: RemoteDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = remote_device.note()
+    monkeypatch.setattr("sme2_assets.targets.printed.MOST_BYTES", 1 << 20)
+    talking = Script('echo $$ > "$1"; while :; do echo "still here, with much to say"; done', (str(note),))
+    with pytest.raises(RunnerError, match="printed more than 1 MiB"):
+        remote_device.device.shell(talking, timeout_s=600)
+    assert is_gone(number_in(note))
+
+
+def test_a_program_on_a_device_has_the_limits_that_one_here_has(remote_device: RemoteDevice) -> None:
+    """The memory of the machine, 4 GiB per file, no core file; and it is the first to be killed."""
+    shown = "ulimit -d; ulimit -f; ulimit -c; cat /proc/self/oom_score_adj"
+    run = Script(shell_program("run"), ("/", "sh", "-c", shown))
+    done = remote_device.device.shell(run, timeout_s=120)
+    data, *others = done.stdout.split()
+    [memory] = re.findall(r"^MemTotal: +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    assert data == memory
+    assert others == [str(LARGEST_FILE_BYTES // 512), "0", "1000"]
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_nothing_runs_on_when_the_waiting_process_is_killed(remote_device: RemoteDevice) -> None:
