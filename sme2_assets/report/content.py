@@ -58,6 +58,7 @@ from sme2_assets.report.tables import (
     noise_table,
     placebo_text,
     provenance_table,
+    setting_text,
     speedup_text,
 )
 from sme2_assets.report.unit_use import unit_counts, unit_sentence
@@ -100,9 +101,15 @@ class _Subject:
 
     @property
     def name(self) -> str:
-        """What pictures and the page are called; a time is never shown without its device."""
+        """What the page is called, with every setting that is not the default: other settings have pages too.
+
+        A time is never shown without its device.
+        """
         run = self.runs[0]
-        return f"{run['variant']} on {run['platform']}" + (f", {run['device']}" if self.timed else "")
+        device = run["device"] if self.timed else ""
+        threads = "" if run["threads"] == 1 else counted(run["threads"], "thread")
+        parts = (f"{run['variant']} on {run['platform']}", device, threads, setting_text(run))
+        return ", ".join(filter(None, parts))
 
     @property
     def model(self) -> dict[Any, Any]:

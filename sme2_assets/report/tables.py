@@ -234,8 +234,7 @@ def history_table(history: pd.DataFrame) -> TextTable:
 
 
 def noise_table(sessions: pd.DataFrame) -> TextTable:
-    """Rows of `aa_sessions`, whatever the method."""
-    sessions = sessions.assign(method=None)
+    """Rows of `aa_sessions`."""
     table = TextTable.of(
         ["model", "platform", "device", "threads", "setting", "session", "identical arms gave", "verdict"],
         [

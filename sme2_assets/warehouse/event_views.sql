@@ -40,8 +40,8 @@ SELECT
     count(*)::INTEGER AS inferences,
     median(duration_ns) AS median_ns,
     avg(duration_ns) AS mean_ns,
-    median(duration_ns + if(backend = 'xnnpack', least(1000, hidden_ns), 0)) AS most_ns,
-    avg(duration_ns + if(backend = 'xnnpack', least(1000, hidden_ns), 0)) AS mean_most_ns
+    median(duration_ns + CASE WHEN backend = 'xnnpack' THEN least(1000, hidden_ns) ELSE 0 END) AS most_ns,
+    avg(duration_ns + CASE WHEN backend = 'xnnpack' THEN least(1000, hidden_ns) ELSE 0 END) AS mean_most_ns
 FROM timeline
 LEFT JOIN delegate_calls USING (run_id, round, iteration, delegate)
 WHERE kind = 'operator' AND NOT is_warmup

@@ -4,7 +4,8 @@
 
 CREATE VIEW bottlenecks AS
 SELECT
-    run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at,
+    run_id, session_id, variant, model, precision, platform, sme2,
+    device, arch, threads, cpus, power_mode, method, fidelity, started_at,
     rank, path, execution_order, backend, delegate, position, name, op_type, data_type, category, known,
     attribution, node_kind, edge_ops, module, module_type, source, code, input_shape, output_shape, macs,
     on_sme_unit, sme2_evidence, samples, telling_samples, certain_sme_samples, rounds, inferences,
@@ -100,7 +101,8 @@ missed AS NOT MATERIALIZED (
     WHERE NOT both_arms AND sme2_obstacle IS NOT NULL AND run_id NOT IN (SELECT run_id FROM emulated_twin)
 )
 SELECT
-    run_id, session_id, variant, model, precision, platform, sme2, device, arch, threads, fidelity, started_at,
+    run_id, session_id, variant, model, precision, platform, sme2,
+    device, arch, threads, cpus, power_mode, method, fidelity, started_at,
     on_sme_unit, reason,
     CASE reason
         WHEN 'not delegated' THEN 'A portable kernel ran it; only XNNPACK has SME2 kernels.'
@@ -157,16 +159,15 @@ COMMENT ON COLUMN missed_sme2.share IS 'That over mean Method::execute; NULL whe
 
 CREATE VIEW module_summary AS
 SELECT
-    runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
-    runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
+    run.*,
     modules.depth, modules.module, modules.parent, modules.module_type,
     modules.operators, modules.own_operators, modules.matrix_operators,
-    CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN modules.sme2_operators END AS sme2_operators,
-    CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN modules.sme2_unknown_operators END
+    CASE WHEN run.fidelity IS DISTINCT FROM 'reference' THEN modules.sme2_operators END AS sme2_operators,
+    CASE WHEN run.fidelity IS DISTINCT FROM 'reference' THEN modules.sme2_unknown_operators END
         AS sme2_unknown_operators,
     modules.first_operator, modules.macs, modules.mean_ns, modules.own_ns, modules.share, modules.gops, modules.rate_unit
 FROM module_times AS modules
-JOIN runs USING (run_id);
+JOIN run_series AS run USING (run_id);
 COMMENT ON VIEW module_summary IS 'Time by module of the model, at every level of its hierarchy. The rows of one depth add up to their parents'' own time and theirs; the own times of all rows add up to the inference.';
 COMMENT ON COLUMN module_summary.depth IS 'Level: 0 is the whole inference, 1 its parts.';
 COMMENT ON COLUMN module_summary.module IS 'Path of the module; (top level) for the model''s own forward, (unattributed) for operators without a place in the model, such as inserted transposes, (overhead) for what is no operator. Empty at depth 0.';
@@ -198,22 +199,21 @@ WITH per_run AS (
     GROUP BY run_id
 )
 SELECT
-    runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
-    runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
+    run.*,
     per_run.rounds, disturbed_rounds, round_cv,
     per_run.inferences, per_run.operators, portable_operators, delegate_calls,
     inference_ns, compute_ns, compute_most_ns, data_movement_ns, data_movement_most_ns, portable_ns,
     delegate_overhead_ns, framework_overhead_ns,
     -- A ceiling holds whatever XNNPACK's whole microseconds hide. Where that may be all, there is none.
-    CASE WHEN runs.fidelity = 'hardware' AND inference_ns > compute_most_ns THEN inference_ns - compute_most_ns
+    CASE WHEN run.fidelity = 'hardware' AND inference_ns > compute_most_ns THEN inference_ns - compute_most_ns
     END AS without_compute_ns,
     inference_ns / without_compute_ns AS without_compute_speedup,
-    CASE WHEN runs.fidelity = 'hardware' AND inference_ns > data_movement_most_ns
+    CASE WHEN run.fidelity = 'hardware' AND inference_ns > data_movement_most_ns
         THEN inference_ns - data_movement_most_ns
     END AS without_data_movement_ns,
     inference_ns / without_data_movement_ns AS without_data_movement_speedup
 FROM per_run
-JOIN runs USING (run_id);
+JOIN run_series AS run USING (run_id);
 COMMENT ON VIEW headroom IS 'The most each run could gain: the time of its parts, and the ceilings by Amdahl''s law if a part took no time. Traced times; NULL when emulated. A reference has no ceilings.';
 COMMENT ON COLUMN headroom.rounds IS 'Rounds; disturbed ones are not in the means.';
 COMMENT ON COLUMN headroom.disturbed_rounds IS 'Rounds that the means leave out, as in traced_rounds.';

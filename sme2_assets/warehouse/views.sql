@@ -11,17 +11,25 @@ QUALIFY row_number() OVER (
 ) = 1;
 COMMENT ON VIEW latest_runs IS 'The newest run that was measured for SME2, with the other state or alone, of every variant, platform, device, architecture, thread count, choice of CPUs, power mode, method and SME2 state; columns as in runs. Arms of other comparisons are in runs and in history.';
 
+-- Views that name the model of a run take its whole series from here: no query needs `runs` to keep series apart.
+CREATE VIEW run_series AS
+SELECT
+    run_id, session_id, variant, model, precision, platform, sme2,
+    device, arch, threads, cpus, power_mode, coalesce(method, 'forward') AS method, fidelity, started_at
+FROM runs;
+COMMENT ON VIEW run_series IS 'What each run is. Runs of one series, which may be compared over time, have the same variant, platform, device, architecture, thread count, choice of CPUs, power mode and method. Views that name the model of a run begin with these columns.';
+
 CREATE VIEW latency_summary AS
 SELECT
-    runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
-    runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
+    run.*,
     times.rounds, times.inferences, times.median_ns, times.min_ns, times.p05_ns, times.p95_ns, times.max_ns,
     times.round_cv,
     runs.passes_agree, runs.passes_reason, runs.tracer_overhead, runs.tracer_overhead_low, runs.tracer_overhead_high,
     runs.sampler_overhead,
     runs.load_ns, runs.peak_memory_bytes
-FROM runs
-JOIN run_times AS times USING (run_id)
+FROM run_times AS times
+JOIN run_series AS run USING (run_id)
+JOIN runs USING (run_id)
 WHERE times.rounds IS NOT NULL;
 COMMENT ON VIEW latency_summary IS 'Inference latency of each run, from the pass without tracer.';
 COMMENT ON COLUMN latency_summary.rounds IS 'Rounds: the n of the median.';
@@ -48,15 +56,14 @@ COMMENT ON VIEW traced_rounds IS 'The rounds of the etdump pass, and which of th
 
 CREATE VIEW operator_summary AS
 SELECT
-    runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
-    runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
+    run.*,
     details.delegate, details.position, details.name, details.op_type, details.data_type,
     details.category, details.known, details.backend,
-    CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN if(details.named, 'name', 'none') END AS sme2_evidence,
+    CASE WHEN run.fidelity = 'reference' THEN NULL WHEN details.named THEN 'name' ELSE 'none' END AS sme2_evidence,
     details.rounds, details.inferences, details.median_ns, details.mean_ns, details.mean_most_ns,
     details.per_inference_ns, details.share
 FROM operator_details AS details
-JOIN runs USING (run_id);
+JOIN run_series AS run USING (run_id);
 COMMENT ON VIEW operator_summary IS 'Time of each operator of each run. An operator is its delegate and position, not its name.';
 COMMENT ON COLUMN operator_summary.sme2_evidence IS 'By name alone. name: the operator''s name implies an SME2 kernel; none: it does not. NULL on a reference, which says nothing about SME2.';
 COMMENT ON COLUMN operator_summary.rounds IS 'Rounds: the n of the median.';
@@ -78,11 +85,10 @@ WITH registered AS (
     GROUP BY run_id
 )
 SELECT
-    runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
-    runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
+    run.*,
     details.* EXCLUDE (variant, target, run_id, named, executed),
     CASE
-        WHEN runs.fidelity = 'reference' THEN NULL
+        WHEN run.fidelity = 'reference' THEN NULL
         WHEN executed THEN 'executed'
         WHEN named THEN 'name'
         WHEN backend = 'xnnpack' AND (
@@ -91,7 +97,7 @@ SELECT
         ELSE 'none'
     END AS sme2_evidence
 FROM operator_details AS details
-JOIN runs USING (run_id)
+JOIN run_series AS run USING (run_id)
 LEFT JOIN registered ON registered.run_id = details.run_id;
 COMMENT ON VIEW operator_facts IS 'All that is known of each operator of each run: time, source, work, and the evidence of its kernel.';
 COMMENT ON COLUMN operator_facts.sme2_evidence IS 'executed (sampled in an SME kernel), name (its name implies one), registered (the log offered one for this kind of operator) or none. NULL on a reference, which says nothing about SME2.';
@@ -113,17 +119,16 @@ COMMENT ON COLUMN operator_facts.sve_unit_share IS 'Share of samples on an SVE i
 
 CREATE VIEW kernel_usage AS
 SELECT
-    runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
-    runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
+    run.*,
     kernels.kind, kernels.backend, kernels.delegate, kernels.position,
     kernels.name, kernels.op_type, kernels.category, kernels.module, kernels.source,
     kernels.kernel, kernels.named, kernels.library, kernels.kernel_family, kernels.role, kernels.data_types,
     kernels.tile, kernels.isa, kernels.samples, kernels.near_boundary_samples,
-    CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN kernels.sme_samples END AS sme_samples,
+    CASE WHEN run.fidelity IS DISTINCT FROM 'reference' THEN kernels.sme_samples END AS sme_samples,
     kernels.share_of_operator, kernels.share_of_run,
     kernels.sme_unit_share, kernels.sve_unit_share, kernels.simd_unit_share, kernels.load_store_share
 FROM function_samples AS kernels
-JOIN runs USING (run_id);
+JOIN run_series AS run USING (run_id);
 COMMENT ON VIEW kernel_usage IS 'Which functions each operator was sampled in; also samples outside operators, so that all of a run are here.';
 COMMENT ON COLUMN kernel_usage.kernel IS 'Name of the function, or its library and offset when it has no exported name.';
 COMMENT ON COLUMN kernel_usage.sme_samples IS 'Those on SME, as in judged_samples; NULL on a reference.';
@@ -195,11 +200,10 @@ counted AS (
     GROUP BY run_id
 )
 SELECT
-    runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
-    runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
+    run.*,
     counted.* EXCLUDE (run_id)
 FROM counted
-JOIN runs USING (run_id);
+JOIN run_series AS run USING (run_id);
 COMMENT ON VIEW attribution_coverage IS 'How much of each run is attributed to the model: operators, and their time.';
 COMMENT ON COLUMN attribution_coverage.operators IS 'Operators of the run.';
 COMMENT ON COLUMN attribution_coverage.attributed_operators IS 'Those with one place in the model, or inserted by the delegate; NULL for a program that came without its model.';
@@ -216,15 +220,14 @@ WITH placed AS NOT MATERIALIZED (
     GROUP BY run_id, category
 )
 SELECT
-    runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
-    runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
+    run.*,
     times.category, times.operators, times.unknown_operators, times.rounds, times.median_ns, times.mean_ns, times.share,
     times.events, times.total_ns,
     CASE WHEN fidelity IS DISTINCT FROM 'reference' THEN coalesce(placed.sme2_operators, 0) END AS sme2_operators,
     CASE WHEN fidelity IS DISTINCT FROM 'reference' THEN coalesce(placed.sme2_unknown_operators, 0) END
         AS sme2_unknown_operators
 FROM category_times AS times
-JOIN runs USING (run_id)
+JOIN run_series AS run USING (run_id)
 LEFT JOIN placed ON placed.run_id = times.run_id AND placed.category = times.category;
 COMMENT ON VIEW category_summary IS 'Time of each operator category of each run, and of the overhead.';
 COMMENT ON COLUMN category_summary.category IS 'CONV, GEMM, Data Movement, Elementwise, Other; Overhead is delegate and framework overhead.';
@@ -256,11 +259,10 @@ WITH counted AS (
     GROUP BY run_id
 )
 SELECT
-    runs.run_id, runs.session_id, runs.variant, runs.model, runs.precision, runs.platform, runs.sme2,
-    runs.device, runs.arch, runs.threads, runs.fidelity, runs.started_at,
+    run.*,
     counted.* EXCLUDE (run_id)
 FROM counted
-JOIN runs USING (run_id);
+JOIN run_series AS run USING (run_id);
 COMMENT ON VIEW unit_use IS 'How much of each run is on the SME unit: the one count of it. A run without convolutions and matrix products has no row, nor has a reference.';
 COMMENT ON COLUMN unit_use.matrix_operators IS 'Convolutions and matrix products, of all operator sequences that inferences took.';
 COMMENT ON COLUMN unit_use.on_unit IS 'Those on the SME unit, as in operator_facts.';
@@ -295,6 +297,7 @@ COMMENT ON VIEW sme2_comparison IS 'SME2 on against off, and no other factor: th
 CREATE VIEW aa_sessions AS
 SELECT
     platform, device, arch, threads, coalesce(cpus, '') AS cpus, coalesce(power_mode, '') AS power_mode,
+    coalesce(method, 'forward') AS method,
     variant, session_id, coalesce(numbered.sequence, 0) AS sequence, speedup, speedup_low, speedup_high, n, verdict,
     exp(abs(ln(speedup))) AS deviation
 FROM comparisons

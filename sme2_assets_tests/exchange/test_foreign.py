@@ -50,7 +50,7 @@ OF_ONE_RUN = {
     ),
     *("category_rounds", "category_summary", "bottlenecks", "module_summary", "headroom"),
     *("operator_details", "function_samples", "part_rounds", "programs", "traced_rounds", "delegate_calls"),
-    *("category_times", "unit_use"),
+    *("category_times", "unit_use", "run_series"),
 }
 # Views that verdicts, reports, history and nights are made from: nothing foreign is in them.
 OF_VERDICTS = {

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.report.explain import explain
 from sme2_assets.report.pictures.chart import data_uri_markdown, inline_svg, svg
 from sme2_assets.report.pictures.graph import graph_pictures, graph_rows
@@ -364,6 +366,16 @@ def test_the_overview_draws_what_unit_use_and_latency_summary_say(paired: Wareho
     )
     assert [row["median"] for row in drawn(latencies)] == pytest.approx(medians["ms"].tolist())
     assert "emulated" not in {row["series"].split(", ")[1] for row in drawn(latencies)}
+
+
+def test_the_overview_draws_other_settings_of_a_model_apart(warehouse: Warehouse, tmp_path: Path):
+    small = MadeRun(sme2="on", rounds=1, iterations=1, paired=False)
+    pinned = replace(small, cpus="4-7", session_id="20260102T000000-bbbbbb")
+    ingest(warehouse, *(run.write(tmp_path) for run in (small, pinned)))
+    warehouse.publish()
+    for picture in overview_pictures(warehouse, [small.session_id, pinned.session_id]):
+        names = {row["series"] for row in drawn(picture)}
+        assert names == {"toy_cnn-fp32, linux", "toy_cnn-fp32, linux, CPUs 4-7"}
 
 
 def test_a_still_picture_is_the_same_every_time_and_dark_where_the_system_is(documents: dict[str, Any]):

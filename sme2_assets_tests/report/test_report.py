@@ -17,9 +17,11 @@ from sme2_assets.report.markdown import MarkdownReport, markdown_of, markdown_re
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.report.test_tables import TIME
+from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun
 from sme2_assets_tests.warehouse.newest import compare_newest, newest_session
 
 VARIANT = "toy_cnn-fp32"
+BARE = OperatorRun([Op("Softmax (NC, F32) #1", 5)], "off", fidelity="emulated")
 # Shapes, and functions by their offset.
 NO_TIMES = re.compile(r"[\dx]+ -> [\dx]+|\S+\+0x\d+ \(\d+ samples\)")
 
@@ -152,6 +154,28 @@ def test_a_pair_that_was_never_compared_has_no_report_and_the_remedy_is_said(
     with pytest.raises(WarehouseError, match="have not been compared") as raised:
         session_document(warehouse, off.session_id)
     assert "sme2 warehouse sync" in str(raised.value.remedy)
+
+
+# Its neighbours are reports of the same model with other settings.
+@pytest.mark.parametrize(
+    ("run", "named"),
+    [
+        (replace(BARE, power_mode="", method="forward"), ""),
+        (replace(BARE, power_mode="app"), ", power mode app"),
+        (replace(BARE, threads=2, method="decode"), ", 2 threads, method decode"),
+        (MadeRun(variant=BARE.variant, threads=4, cpus="4-7"), ", a-cpu-0a1b2c, 4 threads, CPUs 4-7"),
+    ],
+)
+def test_the_title_names_every_setting_that_is_not_the_default(
+    warehouse: Warehouse, tmp_path: Path, run: OperatorRun | MadeRun, named: str
+):
+    if isinstance(run, MadeRun):
+        ingest(warehouse, run.write(tmp_path))
+    else:
+        run.write(warehouse)
+    warehouse.publish()
+    title = session_document(warehouse, run.session_id).title
+    assert title == f"{run.variant} on {run.platform}{named}: SME2 off alone"
 
 
 def test_sessions_of_other_devices_and_thread_counts_have_folders_of_their_own(tmp_path: Path):

@@ -75,6 +75,7 @@ class OperatorRun:
     cpus: str | None = None
     power_mode: str | None = None
     method: str | None = None
+    threads: int = 1
     # Rows of registered_kernels.
     registered: Sequence[dict[str, Any]] = ()
 
@@ -136,7 +137,7 @@ class OperatorRun:
             "precision": precision,
             "platform": self.platform,
             "sme2": self.sme2,
-            "threads": 1,
+            "threads": self.threads,
             "fidelity": self.fidelity,
             "arch": "x86_64" if self.fidelity == "reference" else "aarch64",
         }

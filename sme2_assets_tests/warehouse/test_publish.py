@@ -23,6 +23,7 @@ from sme2_assets_tests.warehouse.test_write import kill_when_it_appears
 
 VIEWS = {
     "latest_runs",
+    "run_series",
     "latency_rounds",
     "latency_summary",
     "operator_summary",

@@ -1,16 +1,19 @@
-"""The questions of docs/questions.md, asked of several series at once: nothing is mixed between them."""
+"""What the documents ask, asked of several series at once: nothing is mixed between them."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pandas as pd
 import pytest
+from _pytest.mark import ParameterSet
 
 from benchmarks.growth_bench import questions
 from benchmarks.made.run_folder import MadeRun, ingest
@@ -18,6 +21,7 @@ from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.read import SERIES
 from sme2_assets.warehouse.schema import COMPARISONS
+from sme2_assets_tests.test_docs import PAGES
 from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, write_runs
 
 # Of one variant each, on other devices and with other settings, and nothing alike in their times.
@@ -49,6 +53,25 @@ NIGHTS = {
 }
 # Over all history, whatever was measured: the one sum over series that is asked for.
 OVER_ALL = "21"
+# What may mix series: all that DuckDB aggregates with, but for counts, which are no times and no shares.
+AGGREGATES = {
+    name
+    for (name,) in duckdb.sql(
+        "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'"
+    ).fetchall()
+} - {"count", "count_star"}
+AGGREGATES_IN_PANDAS = ("pivot_table", "groupby")
+
+
+def elsewhere(pattern: str, names: Collection[str]) -> list[ParameterSet]:
+    """What a document other than docs/questions.md asks, where it calls one of these functions."""
+    return [
+        pytest.param(found, id=f"{page.parent.name}/{page.name}-{number}")
+        for page in PAGES
+        if page.name != "questions.md"
+        for number, found in enumerate(re.findall(pattern, page.read_text(), re.MULTILINE | re.DOTALL), 1)
+        if not set(names).isdisjoint(re.findall(r"(\w+)\(", found))
+    ]
 
 
 def stored(folder: Path, name: str, pairs: Sequence[MadeRun], nights: Sequence[OperatorRun]) -> Warehouse:
@@ -82,7 +105,15 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Warehouse, list[War
 
 
 def answer(warehouse: Warehouse, number: str) -> pd.DataFrame:
-    return warehouse.query(questions()[number].strip().removesuffix(";").replace("LIMIT 20", ""))
+    return asked(warehouse, questions()[number])
+
+
+def asked(warehouse: Warehouse, sql: str) -> pd.DataFrame:
+    """All rows, of the model that is there; that of the documents is another."""
+    here = {"variant": HERE.variant, "model": HERE.variant.rpartition("-")[0], "platform": HERE.platform}
+    for name, value in here.items():
+        sql = re.sub(rf"\b{name} = '[^']*'", f"{name} = '{value}'", sql)
+    return warehouse.query(re.sub(r"\bLIMIT \d+", "", sql.strip().removesuffix(";")))
 
 
 def told(rows: pd.DataFrame) -> Counter[tuple[str, ...]]:
@@ -105,6 +136,34 @@ def test_what_is_told_of_a_series_does_not_depend_on_others(
     assert told(rows) == sum((told(answer(warehouse, number)) for warehouse in alone), Counter())
     if "variant" in rows:
         assert {*SERIES} <= {*rows.columns}, "rows of two series cannot be told apart"
+
+
+@pytest.mark.parametrize("sql", elsewhere(r'"\s*(SELECT\b[^"]*)"', AGGREGATES))
+def test_no_sum_of_a_walk_through_is_over_several_series(apart: tuple[Warehouse, list[Warehouse]], sql: str):
+    together, alone = apart
+    rows = told(asked(together, sql))
+    assert rows
+    assert rows == sum((told(asked(warehouse, sql)) for warehouse in alone), Counter())
+
+
+@pytest.mark.parametrize("snippet", elsewhere(r"^```python\n(.*?)^```", AGGREGATES_IN_PANDAS))
+def test_no_frame_of_a_walk_through_is_over_several_series(
+    apart: tuple[Warehouse, list[Warehouse]], snippet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def made(warehouse: Warehouse) -> Counter[tuple[str, ...]]:
+        desk = tmp_path / warehouse.root.parent.name
+        desk.mkdir()
+        (desk / "data").symlink_to(warehouse.root.parent)
+        monkeypatch.chdir(desk)
+        names: dict[str, Any] = {}
+        exec(snippet, names)
+        *_, frame = (value for value in names.values() if isinstance(value, pd.DataFrame))
+        return told(frame.melt().dropna())
+
+    together, alone = apart
+    rows = made(together)
+    assert rows
+    assert rows == sum(map(made, alone), Counter())
 
 
 @pytest.mark.parametrize(("number", "shares"), [("3", ["share_off", "share_on"]), ("10", ["share"])])

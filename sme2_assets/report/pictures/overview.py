@@ -10,7 +10,9 @@ from sme2_assets.report.document import Picture
 from sme2_assets.report.pictures.chart import Spec, coloured, known, lite, named, number, tips
 from sme2_assets.report.pictures.status import COLOURS, MISSED, ON_UNIT, OPEN
 from sme2_assets.report.pictures.style import ARMS
+from sme2_assets.report.tables import setting_text
 from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.read import SERIES
 
 # Most rows of a picture; the table has them all.
 MOST_ROWS = 40
@@ -19,16 +21,16 @@ MOST_ROWS = 40
 def overview_pictures(warehouse: Warehouse, session_ids: list[str]) -> list[Picture]:
     """For these sessions: work on the unit in arms with SME2 on, and latencies on hardware."""
     asked: list[object] = [session_ids]
+    series = ", ".join(SERIES)
     work = warehouse.query(
-        "SELECT variant, platform, device, threads, macs, macs_on_unit, macs_on_unit_at_most FROM unit_use "
-        "WHERE list_contains(?, session_id) AND sme2 = 'on' AND macs > 0 "
-        "ORDER BY variant, platform, device, threads",
+        f"SELECT {series}, macs, macs_on_unit, macs_on_unit_at_most FROM unit_use "
+        f"WHERE list_contains(?, session_id) AND sme2 = 'on' AND macs > 0 ORDER BY {series}",
         asked,
     )
     latency = warehouse.query(
-        "SELECT variant, platform, device, threads, sme2, median_ns, p05_ns, p95_ns, rounds FROM "
-        "latency_summary WHERE list_contains(?, session_id) AND fidelity = 'hardware' AND passes_agree IS "
-        "DISTINCT FROM false ORDER BY variant, platform, device, threads, sme2",
+        f"SELECT {series}, sme2, median_ns, p05_ns, p95_ns, rounds FROM latency_summary "
+        "WHERE list_contains(?, session_id) AND fidelity = 'hardware' "
+        f"AND passes_agree IS DISTINCT FROM false ORDER BY {series}, sme2",
         asked,
     )
     return [*_work(work), *_latency(latency)]
@@ -37,7 +39,8 @@ def overview_pictures(warehouse: Warehouse, session_ids: list[str]) -> list[Pict
 def _series(row: dict[Any, Any], rows: pd.DataFrame) -> str:
     """What tells a row from the others: the device and the threads only if they differ."""
     names = [name for name in ("device", "threads") if rows[name].nunique() > 1]
-    return ", ".join([f"{row['variant']}, {row['platform']}", *(str(row[name]) for name in names)])
+    parts = (row["variant"], row["platform"], *(str(row[name]) for name in names), setting_text(row))
+    return ", ".join(filter(None, parts))
 
 
 def work_rows(work: pd.DataFrame) -> list[Spec]:
