@@ -1,21 +1,28 @@
 """How the warehouse grows: one more session is published, and questions are asked, after ever more runs.
 
-    python -m benchmarks.growth_bench [--runs 100 1000]
+    python -m benchmarks.growth_bench [--runs 100 1000] [--writers 8]
 
 Runs have 57 operators and 10,080 rows of `timeline` each, so 10,000 of them are 100 million rows, which takes
-half an hour. Peers, with the same rows of a hundred runs: SQLite with an index, and CSV files read
-by pandas. All must find the same times, else there is no table.
+half an hour. Then several processes write and publish sessions at once, as when devices are measured side by
+side. Peers, with the same rows of a hundred runs: SQLite with an index, and CSV files read by pandas. All
+must find the same times, else there is no table.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import re
 import sqlite3
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,14 +30,17 @@ import pandas as pd
 
 from benchmarks.etdump_bench import Table, progress
 from benchmarks.made.history import History
+from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.store import CHECKOUT
 from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.merge import MERGE_AT
 
 T = TypeVar("T")
 REPEAT = 3
 PEER_RUNS = 100
-# As many as have files of their own before they are merged: a history grows by publications.
-STEP = 128
+SESSIONS_EACH = 5
+# For one of the writers to end: longer means that another one failed.
+MOST_S = 600
 ONE_RUN = "SELECT * FROM timeline WHERE run_id = ?"
 TOTALS = (
     "SELECT category, sum(total_ns)::BIGINT AS ns FROM category_times GROUP BY category ORDER BY category"
@@ -65,8 +75,9 @@ def questions() -> dict[str, str]:
 
 def row(history: History, runs: int) -> list[str]:
     warehouse = history.warehouse
+    # A history grows by publications, which merge its runs.
     while history.runs < runs:
-        history.grow_to(min(runs, history.runs + STEP))
+        history.grow_to(min(runs, history.runs + MERGE_AT))
         warehouse.publish()
     published = []
     for _ in range(REPEAT):
@@ -86,6 +97,54 @@ def row(history: History, runs: int) -> list[str]:
         f"{warehouse.link.stat().st_size / 1e6:.0f}",
         f"{int(files.iloc[0])}",
     ]
+
+
+def _write_sessions(
+    folder: Path, writer: int, begin: Barrier, done: Queue[list[tuple[float, float]]]
+) -> None:
+    warehouse = Warehouse(folder / "warehouse")
+    sessions = [
+        MadeRun(session_id=f"20270101T{writer:02d}{number:02d}00-aaaaaa", seed=writer, depth=8, iterations=27)
+        for number in range(SESSIONS_EACH)
+    ]
+    # Before they begin: a device makes them, not this machine.
+    measured = [
+        [replace(session, sme2=sme2).write(folder / f"runs_{writer}") for sme2 in ("off", "on")]
+        for session in sessions
+    ]
+    taken = []
+    begin.wait()
+    for arms in measured:
+        to_write, _ = best_of(partial(ingest, warehouse, *arms), 1)
+        to_publish, _ = best_of(warehouse.publish, 1)
+        taken.append((to_write, to_publish))
+    done.put(taken)
+
+
+def writers_table(folder: Path, runs: int, writers: int) -> Table:
+    context = multiprocessing.get_context("spawn")
+    begin, done = context.Barrier(writers), context.Queue()
+    processes = [
+        context.Process(target=_write_sessions, args=(folder, writer, begin, done), daemon=True)
+        for writer in range(writers)
+    ]
+    for process in processes:
+        process.start()
+    taken = [each for _ in processes for each in done.get(timeout=MOST_S)]
+    for process in processes:
+        process.join()
+    return Table(
+        title=f"{writers} processes that write sessions at once, after {runs:,} runs",
+        header=["", "median s", "worst s"],
+        rows=[
+            [what, f"{statistics.median(seconds):.2f}", f"{max(seconds):.2f}"]
+            for what, seconds in (
+                ("rows of a session", [to_write for to_write, _ in taken]),
+                ("until it is published", [to_publish for _, to_publish in taken]),
+            )
+        ],
+        footnotes=[f"{SESSIONS_EACH} sessions each, one after the other, on {os.cpu_count()} CPUs."],
+    )
 
 
 def peers(warehouse: Warehouse, folder: Path) -> Table:
@@ -136,7 +195,7 @@ def peers(warehouse: Warehouse, folder: Path) -> Table:
     )
 
 
-def growth_tables(counts: list[int], folder: Path) -> list[Table]:
+def growth_tables(counts: list[int], writers: int, folder: Path) -> list[Table]:
     history = History(folder)
     rows = []
     for runs in sorted(counts):
@@ -151,7 +210,8 @@ def growth_tables(counts: list[int], folder: Path) -> list[Table]:
         rows=rows,
         footnotes=[f"Best of {REPEAT}."],
     )
-    return [growth, peers(history.warehouse, folder)]
+    progress(f"{writers} writers")
+    return [growth, writers_table(folder, history.runs, writers), peers(history.warehouse, folder)]
 
 
 def main() -> None:
@@ -160,9 +220,10 @@ def main() -> None:
         description="Publishing and asking after ever more runs, with SQLite and CSV files beside it.",
     )
     parser.add_argument("--runs", type=int, nargs="+", default=[100, 1000], help="runs that are there")
+    parser.add_argument("--writers", type=int, default=8, help="processes that write at once")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        for table in growth_tables(arguments.runs, Path(folder)):
+        for table in growth_tables(arguments.runs, arguments.writers, Path(folder)):
             print(table, end="\n\n")
 
 

@@ -2,7 +2,7 @@
 
 A commit names files that belong together, such as all rows of a session: they appear in the tables at once,
 or not at all. It is named by its number and its content, and its content names the commit before it, so a
-list that was changed or replaced is recognised. Files are named by their content, too, and never overwritten.
+list that was changed or replaced is recognised. The name of a file is used once, and no file is overwritten.
 
 A file has the rows of one run, or a part of them if they are many, or those of a group of older runs that
 were merged (merge.py).
@@ -14,6 +14,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,45 +84,89 @@ class Commit:
     groups: Groups = field(default_factory=dict)
 
     @property
+    def all_runs(self) -> set[str]:
+        """The runs that it replaces, and those of its files."""
+        return {*self.runs, *(file.run_id for file in self.files if file.run_id is not None)}
+
+    @property
     def changed_runs(self) -> set[str]:
         """The runs whose rows may have changed: merging changes none."""
         return {*self.runs}.difference(*self.groups.values())
+
+
+# Gets the runs that are left in groups; returns the files of those groups, and the runs in them.
+Rewrite = Callable[[Groups], tuple[Sequence[TableFile], Groups]]
 
 
 def add_commit(
     tables: Path,
     files: Sequence[TableFile],
     runs: Sequence[str],
-    rewrite: Callable[[Groups], tuple[Sequence[TableFile], Groups]] | None = None,
+    rewrite: Rewrite | None = None,
 ) -> None:
     """Adds files, in place of all earlier files of these runs.
 
     `rewrite` gets the runs that are left in groups that lose some by this; it returns the files of those
     groups, and the runs in them. A group without runs no longer exists.
     """
-    # A long history has many groups: others wait only while those that came meanwhile are read.
+    # Reading the groups of a long history and writing some of them again takes long. So that others need not
+    # wait, it is done before, and under the lock only if that did not go well or groups have changed since.
     before = _names(tables)
     known = _groups_of(tables, before)
+    hit, again = _losing(known, runs), None
+    with suppress(WarehouseError):
+        again = _Again.of(hit, runs, rewrite)
     with FileLock(tables.parent / "commit.lock"):
         names = _names(tables)
         if names[: len(before)] == before:
             groups = known | _groups_of(tables, names[len(before) :])
         else:
             groups = _groups_of(tables, names)
-        hit = {group: members for group, members in groups.items() if not {*members}.isdisjoint(runs)}
+        if again is None or again.lost or _losing(groups, runs) != hit:
+            for file in again.files if again is not None else ():
+                (tables / file.path).unlink(missing_ok=True)
+            again = _Again.of(_losing(groups, runs), runs, rewrite)
+        _append(tables, (names or [""])[-1], [*files, *again.files], [*runs, *again.lost], again.groups)
+
+
+def _losing(groups: Groups, runs: Sequence[str]) -> Groups:
+    """The groups that have some of these runs."""
+    return {group: members for group, members in groups.items() if not {*members}.isdisjoint(runs)}
+
+
+@dataclass(frozen=True)
+class _Again:
+    """Groups that were written again, without some runs."""
+
+    files: Sequence[TableFile]
+    groups: Groups
+    # Others that went with them: their group was damaged.
+    lost: list[str]
+
+    @classmethod
+    def of(cls, hit: Groups, runs: Sequence[str], rewrite: Rewrite | None) -> _Again:
         left = {group: tuple(run for run in members if run not in runs) for group, members in hit.items()}
-        again, kept = rewrite(left) if rewrite and left else ((), left)
+        files, kept = rewrite(left) if rewrite and left else ((), left)
         lost = {run for group, members in left.items() for run in members if run not in kept[group]}
-        _append(tables, (names or [""])[-1], [*files, *again], [*runs, *sorted(lost)], kept)
+        return cls(files, kept, sorted(lost))
 
 
-def add_group(tables: Path, files: Sequence[TableFile], group: str, runs: Sequence[str], after: str) -> bool:
-    """Replaces each run's own files by files of many runs, unless a run changed after that commit."""
+def add_group(
+    tables: Path,
+    files: Sequence[TableFile],
+    group: str,
+    runs: Sequence[str],
+    replaced: Sequence[str],
+    after: str,
+) -> bool:
+    """Replaces each run's own files, or those of other groups, by files of many runs, unless a run changed
+    after that commit."""
     with FileLock(tables.parent / "commit.lock"):
         since = commits_after(tables, after)
-        if since is None or not {*runs}.isdisjoint(run for commit in since for run in commit.runs):
+        if since is None or not {*runs}.isdisjoint(run for commit in since for run in commit.all_runs):
             return False
-        _append(tables, since[-1].name if since else after, files, runs, {group: tuple(runs)})
+        groups = {group: tuple(runs), **dict.fromkeys(replaced, ())}
+        _append(tables, since[-1].name if since else after, files, runs, groups)
         return True
 
 

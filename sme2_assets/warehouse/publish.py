@@ -38,6 +38,8 @@ VIEW_FILES = (EVENT_VIEWS_FILE, "views.sql", "insight_views.sql")
 SNAPSHOTS_KEPT = 5
 # How many files are read at a time.
 BATCH = 1000
+# How often a publication looks for commits: others may write faster than it reads.
+MOST_LOOKS = 3
 
 # What the file is made of. A schema of its own keeps it out of SHOW TABLES.
 _RECORD = """
@@ -66,8 +68,8 @@ class _Change:
     superseded: set[str]
     last_commit: str | None
 
-    def tables(self) -> set[str]:
-        return {file.table for file in (*self.new, *self.gone)}
+    def kinds_of_files(self) -> set[tuple[str, str]]:
+        return {_kind_of(file) for file in (*self.new, *self.gone)}
 
 
 @dataclass(frozen=True)
@@ -120,14 +122,20 @@ def build(
             commits = commits_after(folder, None) or []
             layout = [_fingerprint(), str(folder)]
             connection.execute("INSERT INTO publishing.layout VALUES (?, NULL, ?)", layout)
-        change = _change(connection, folder, commits)
         connection.begin()
-        for table in _tables():
-            if not table.published_as_view:
-                _copy_rows(connection, table, folder, change)
-        _record(connection, change, publication)
+        changed: set[tuple[str, str]] = set()
+        for _ in range(MOST_LOOKS):
+            change = _change(connection, folder, commits)
+            for table in _tables():
+                if not table.published_as_view:
+                    _copy_rows(connection, table, folder, change)
+            _record(connection, change, publication)
+            changed |= change.kinds_of_files()
+            # Who has committed in the meantime need not wait for the next publication.
+            if not (commits := commits_after(folder, change.last_commit) or []):
+                break
         moved = _folder_of(connection) != str(folder)
-        _show_files(connection, folder, None if moved else change.tables())
+        _show_files(connection, folder, None if moved else changed)
         connection.execute(
             "UPDATE publishing.layout SET last_commit = ?, folder = ?", [change.last_commit, str(folder)]
         )
@@ -162,9 +170,7 @@ def _copy_rows(connection: duckdb.DuckDBPyConnection, table: Table, folder: Path
 
 def _change(connection: duckdb.DuckDBPyConnection, folder: Path, commits: Sequence[Commit]) -> _Change:
     """What commits change in the publication that they continue."""
-    runs = {run for commit in commits for run in commit.runs} | {
-        file.run_id for commit in commits for file in commit.files if file.run_id is not None
-    }
+    runs = {run for commit in commits for run in commit.all_runs}
     parts = {file.part for commit in commits for file in commit.files}
     stored = _stored(connection, runs, parts, {group for commit in commits for group in commit.groups})
     listing = Listing(stored.values())
@@ -284,7 +290,7 @@ def _fingerprint() -> str:
     """A hash of everything except the rows that determines what is in the file."""
     sql = [sql_file(name) for name in (SUMMARIES_FILE, *VIEW_FILES)]
     tables = repr((TABLES, sorted(IN_PARQUET)))
-    decides = (duckdb.__version__, STORAGE_VERSION, tables, _RECORD, _MOVED, *sql)
+    decides = (duckdb.__version__, STORAGE_VERSION, tables, _RECORD, *_KINDS_OF_FILES, _MOVED, *sql)
     return hashlib.sha256("\n".join(decides).encode()).hexdigest()
 
 
@@ -333,9 +339,12 @@ def _tables() -> tuple[Table, ...]:
 def _create_tables_and_views(connection: duckdb.DuckDBPyConnection) -> None:
     for table in _tables():
         if table.published_as_view:
-            # In two steps: the view over files is replaced with each new file, which would lose comments.
-            connection.execute(f"CREATE VIEW publishing.{table.name}_files AS {no_rows(table)}")
-            connection.execute(f"CREATE VIEW {table.name} AS FROM publishing.{table.name}_files")
+            # In two steps: a view over files is replaced with each new file, which would lose comments. Those
+            # over merged files seldom are.
+            for kind in _KINDS_OF_FILES:
+                connection.execute(f"CREATE VIEW publishing.{table.name}_{kind} AS {no_rows(table)}")
+            files = " UNION ALL ".join(f"FROM publishing.{table.name}_{kind}" for kind in _KINDS_OF_FILES)
+            connection.execute(f"CREATE VIEW {table.name} AS {files}")
             _comment(connection, table, "VIEW")
         else:
             columns = ", ".join(f'"{column.name}" {column.type}' for column in table.all_columns)
@@ -358,31 +367,50 @@ _MOVED = """
 """
 
 
+# Of one run, or of a group of runs.
+_KINDS_OF_FILES = ("loose", "merged")
+
+
+def _kind_of(file: TableFile) -> tuple[str, str]:
+    """The table, and the view over files like this one."""
+    return file.table, _KINDS_OF_FILES[file.group is not None]
+
+
 def _show_files(
     connection: duckdb.DuckDBPyConnection,
     folder: Path | str,
-    names: Collection[str] | None = None,
+    changed: Collection[tuple[str, str]] | None = None,
     guarded: bool = True,
 ) -> None:
-    """The views over the Parquet files of tables, each by its name: of these tables, or of all."""
-    tables = [
-        table for table in _tables() if table.published_as_view and (names is None or table.name in names)
+    """The views over the Parquet files of tables, each by its name: those whose files changed, or all."""
+    views = [
+        (table, kind)
+        for table in _tables()
+        for kind in _KINDS_OF_FILES
+        if table.published_as_view and (changed is None or (table.name, kind) in changed)
     ]
     rows = connection.execute(
         "SELECT path, sha256, columns FROM publishing.files "
         "WHERE table_name IN (SELECT unnest(?::VARCHAR[])) ORDER BY path",
-        [[table.name for table in tables]],
+        [[table.name for table in _tables() if table.published_as_view]],
     ).fetchall()
-    files: dict[str, list[TableFile]] = defaultdict(list)
+    files: dict[tuple[str, str], list[TableFile]] = defaultdict(list)
     for file in (TableFile(*row) for row in rows):
-        files[file.table].append(file)
-    for table in tables:
-        select = rows_of_files(table, folder, files[table.name])
-        if files[table.name] and guarded:
+        files[_kind_of(file)].append(file)
+    # DuckDB looks for the files of a view when it is made.
+    kept = [
+        file for view, some in files.items() if changed is not None and view not in changed for file in some
+    ]
+    if missing := [file.path for file in kept if not Path(folder, file.path).exists()]:
+        raise duckdb.IOException(f"no such file: {missing[0]}")
+    for table, kind in views:
+        shown = files[table.name, kind]
+        select = rows_of_files(table, folder, shown)
+        if shown and guarded:
             data = Path(folder).parent.parent
             guard = _MOVED.format(here=literal(f"{data}/"), really=literal(f"{data.resolve()}/"))
             select = f"SELECT events.* FROM ({select}) AS events, ({guard}) AS here"
-        connection.execute(f"CREATE OR REPLACE VIEW publishing.{table.name}_files AS {select}")
+        connection.execute(f"CREATE OR REPLACE VIEW publishing.{table.name}_{kind} AS {select}")
 
 
 def write_for_readers_elsewhere(published: Path, path: Path, tables: str, folder: Path) -> None:

@@ -22,9 +22,10 @@ from sme2_assets.evidence.folder import RunFolder, run_folders
 from sme2_assets.evidence.leftovers import leftovers
 from sme2_assets.store import Store
 from sme2_assets.targets.lease import lease
+from sme2_assets.warehouse.commits import files_now
 from sme2_assets.warehouse.read import latest_comparisons, latest_sessions
 from sme2_assets.warehouse.rebuild import rebuild
-from sme2_assets.warehouse.store import Warehouse
+from sme2_assets.warehouse.store import STAGING_LIFETIME_S, Warehouse
 
 Log = Callable[[str], None]
 #: Everything that can be made again when needed, and what Dagster remembers; then the evidence.
@@ -137,6 +138,23 @@ def _says(item: Item, names: Sequence[str]) -> bool:
     return any(named.search(page) for page in pages)
 
 
+def _leftovers(store: Store) -> Iterator[Item]:
+    """What killed processes left: also files of tables that were complete, but never became part of them."""
+    warehouse = Warehouse(store.warehouse)
+    files = [
+        path
+        for path in warehouse.tables.rglob("*.parquet")
+        if time.time() - path.stat().st_mtime > STAGING_LIFETIME_S
+    ]
+    if files:
+        needed = {file.path for file in files_now(warehouse.tables)}
+        # Readers of an earlier state use these.
+        needed |= {*warehouse.query("SELECT path FROM publishing.superseded")["path"]}
+        files = [path for path in files if str(path.relative_to(warehouse.tables)) not in needed]
+    for path in (*leftovers(store), *files):
+        yield _item("leftovers", str(path), [path])
+
+
 def _snapshots(store: Store) -> Iterator[Item]:
     """Publishing keeps few of them; only the one that the link points to is needed."""
     warehouse = Warehouse(store.warehouse)
@@ -157,7 +175,7 @@ def _artifacts(store: Store, kind: str, pattern: str) -> Iterator[Item]:
 
 
 _LISTS: dict[str, Callable[[Store], Iterable[Item]]] = {
-    "leftovers": lambda store: [_item("leftovers", str(path), [path]) for path in leftovers(store)],
+    "leftovers": _leftovers,
     "exports": lambda store: [
         _item("exports", path.name, [path]) for path in _visible(store.root / "exports")
     ],

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
 from sme2_assets.analysis.unit import filled_in
+from sme2_assets.store import sha256_of_text
 from sme2_assets.warehouse.commits import TableFile
 from sme2_assets.warehouse.schema import Column, Table
 
@@ -34,6 +36,12 @@ def typed(columns: Sequence[Column], as_they_are: Collection[str] = ()) -> str:
     )
 
 
+@cache
+def layout_of(columns: tuple[Column, ...]) -> str:
+    """Tells files with different columns apart."""
+    return sha256_of_text(typed(columns))[:8]
+
+
 def no_rows(table: Table) -> str:
     nulls = ", ".join(f'NULL::{column.type} AS "{column.name}"' for column in table.all_columns)
     return f"SELECT {nulls} WHERE false"
@@ -57,5 +65,8 @@ def rows_of_files(table: Table, folder: Path | str, files: Sequence[TableFile]) 
     """SQL for the rows of files; rows written before a column was declared have NULL there."""
     if not files:
         return no_rows(table)
-    rows = f"({no_rows(table)}) UNION ALL BY NAME {stored_rows(folder, files)}"
+    rows = stored_rows(folder, files)
+    complete = {(True, layout_of(table.all_columns)), (False, layout_of(table.columns))}
+    if not complete.issuperset((file.group is not None, file.columns) for file in files):
+        rows = f"({no_rows(table)}) UNION ALL BY NAME {rows}"
     return f"SELECT {typed(table.all_columns)} FROM ({rows})"

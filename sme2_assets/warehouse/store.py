@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import shutil
 import threading
@@ -17,7 +18,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -27,7 +28,7 @@ import duckdb
 from filelock import FileLock, Timeout
 
 from sme2_assets.errors import WarehouseError
-from sme2_assets.store import fsync, safe_name, sha256_of_file, sha256_of_text
+from sme2_assets.store import fsync, safe_name, sha256_of_file
 from sme2_assets.warehouse.commits import (
     COMMITS,
     GROUP,
@@ -48,7 +49,7 @@ from sme2_assets.warehouse.publish import (
     name_of_published,
 )
 from sme2_assets.warehouse.schema import RUN_ID, RUNS, TABLES, Column, Table
-from sme2_assets.warehouse.sql import literal, quoted, rows_of_files, typed
+from sme2_assets.warehouse.sql import layout_of, literal, quoted, rows_of_files, typed
 from sme2_assets.warehouse.summaries import made, summary_tables
 
 if TYPE_CHECKING:
@@ -58,13 +59,15 @@ if TYPE_CHECKING:
 # Rows of a table, and the values of its keys.
 Rows: TypeAlias = "tuple[Table, pd.DataFrame, Mapping[str, str]]"
 
+_log = logging.getLogger(__name__)
+
 # Answers that are kept of the snapshot that is open, and how many values one may have at most.
 ANSWERS_KEPT, MOST_VALUES_KEPT = 256, 20_000
 # Rows per group of a Parquet file. The files of many runs have larger ones: to find a run, a query reads what
-# each of them says about its groups.
-ROW_GROUP, MERGED_ROW_GROUP = 122_880, 1_048_576
+# each of them says about its groups. Merging has some of them in memory.
+ROW_GROUP, MERGED_ROW_GROUP = 122_880, 262_144
 # How often a process that waits to publish looks whether another one has done it.
-POLL_S = 0.02
+POLL_S = 0.05
 # No write takes this long: what is older in the staging folder belongs to a writer that was killed.
 STAGING_LIFETIME_S = 24 * 3600
 
@@ -275,7 +278,7 @@ class Warehouse:
         table: Table,
         rows: str,
         part: str,
-        stored: Sequence[Column] | None = None,
+        stored: tuple[Column, ...] | None = None,
         row_group: int = ROW_GROUP,
         as_they_are: Collection[str] = (),
     ) -> _Staged:
@@ -295,8 +298,10 @@ class Warehouse:
             if isinstance(error, duckdb.Error):
                 raise WarehouseError(f"Rows for {table.name} could not be written: {error}") from error
             raise
-        layout = sha256_of_text(typed(columns))[:8]
-        return _Staged(path, TableFile(f"{part}/{sha256[:16]}.parquet", sha256, layout))
+        # The same rows again get another name: a file that is superseded is removed some publications later,
+        # whatever has been written in the meantime.
+        name = f"{sha256[:16]}-{path.stem[:8]}.parquet"
+        return _Staged(path, TableFile(f"{part}/{name}", sha256, layout_of(columns)))
 
     def _placed(self, staged: _Staged) -> TableFile:
         target = self.tables / staged.file.path
@@ -308,9 +313,18 @@ class Warehouse:
     def publish(self) -> Path:
         """Makes a new DuckDB file of everything that was committed the current one."""
         final, loose_runs = self._published_now()
-        # Not under the lock: nobody has to wait for it.
-        if loose_runs >= MERGE_AT and merge_runs(self):
-            final, _ = self._published_now()
+        if loose_runs >= MERGE_AT:
+            # A lock of its own, for which nobody waits. It is held until the merge is published: before that,
+            # another process would merge the same runs again.
+            with suppress(Timeout), FileLock(self.root / "merge.lock", timeout=0):
+                try:
+                    merged = merge_runs(self)
+                except WarehouseError as error:
+                    # Everything is published: it is only slower to read.
+                    _log.warning("Old runs were not merged: %s", error)
+                    merged = False
+                if merged:
+                    final, _ = self._published_now()
         return final
 
     def _published_now(self) -> tuple[Path, int]:
@@ -323,9 +337,15 @@ class Warehouse:
             # Looked at without the lock: whoever finds that another one took what this one was to publish
             # leaves at once. So nobody waits for more than the publication under way and the next.
             if seen != (now := (self.published(), self.link.resolve())):
+                is_new = seen is not None and seen[0][-1:] != now[0][-1:]
                 seen, (existing, _) = now, now
                 previous = Published.read(_scratch(), existing[-1]) if existing else None
-                if previous is not None and self._is_published(previous, wanted):
+                # What was written just now is not read as a whole by all who wait for it.
+                if (
+                    previous is not None
+                    and self._is_published(previous, wanted)
+                    and (is_new or is_undamaged(previous.path))
+                ):
                     return previous.path, 0
             try:
                 held = lock.acquire(timeout=0)
@@ -369,7 +389,7 @@ class Warehouse:
         return final, built
 
     def _is_published(self, newest: Published, commit: str) -> bool:
-        """Whether people open this file, it is whole, and it is what publishing that commit would make."""
+        """Whether people open this file, and it is what publishing that commit would make."""
         last = newest.last_commit
         return (
             self.link.resolve() == newest.path
@@ -377,7 +397,6 @@ class Warehouse:
             # Tables that were made again have other commits.
             and (last is None or (self.tables / COMMITS / last).is_file())
             and newest.is_current(self.tables)
-            and is_undamaged(newest.path)
         )
 
     def _complete(self) -> None:

@@ -27,7 +27,8 @@ STEPS = 14
 
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sme2_assets.warehouse.merge.LARGEST_GROUP_RUNS", 2)
+    monkeypatch.setattr("sme2_assets.warehouse.merge.SMALL_GROUP_RUNS", 2)
+    monkeypatch.setattr("sme2_assets.warehouse.merge.LARGEST_GROUP_RUNS", 4)
 
 
 def run_of(number: int, sme2: str = "off", **other: object) -> MadeRun:

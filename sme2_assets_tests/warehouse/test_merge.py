@@ -17,17 +17,22 @@ from typing import Any
 import duckdb
 import pandas as pd
 import pytest
+from filelock import FileLock, Timeout
 
 from benchmarks.made.run_folder import MadeRun, ingest
+from sme2_assets.errors import WarehouseError
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse import commits as commit_chain
+from sme2_assets.warehouse import merge as merge_module
+from sme2_assets.warehouse import publish as publish_module
 from sme2_assets.warehouse import store as store_module
 from sme2_assets.warehouse.check import check_store
-from sme2_assets.warehouse.commits import add_commit, files_now, groups_now
+from sme2_assets.warehouse.commits import TableFile, add_commit, files_now, groups_now
 from sme2_assets.warehouse.merge import merge_runs
 from sme2_assets.warehouse.publish import SNAPSHOTS_KEPT
 from sme2_assets.warehouse.rebuild import differences, rebuild, runs_in_no_table, sync
+from sme2_assets.warehouse.schema import Table
 from sme2_assets.warehouse.sessions import take_session
 from sme2_assets_tests.warehouse.test_continued import contents
 from sme2_assets_tests.warehouse.test_publish import write_nothing
@@ -39,7 +44,7 @@ RUNS = [replace(run, sme2=sme2).run_id for run in SESSIONS for sme2 in ("off", "
 
 @pytest.fixture(autouse=True)
 def groups_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sme2_assets.warehouse.merge.LARGEST_GROUP_RUNS", 2)
+    monkeypatch.setattr("sme2_assets.warehouse.merge.SMALL_GROUP_RUNS", 2)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +80,14 @@ def assert_equal(one: dict[str, pd.DataFrame], other: dict[str, pd.DataFrame]) -
         pd.testing.assert_frame_equal(one[name], rows, obj=name)
 
 
+def assert_only_current_files_stay(warehouse: Warehouse) -> None:
+    for _ in range(SNAPSHOTS_KEPT):
+        write_nothing(warehouse)
+        warehouse.publish()
+    there = {str(path.relative_to(warehouse.tables)) for path in warehouse.tables.rglob("*.parquet")}
+    assert there == {file.path for file in files_now(warehouse.tables)}
+
+
 def test_merged_runs_have_the_rows_they_had_in_a_file_per_table_and_group(warehouse: Warehouse):
     before = contents(warehouse)
     merged(warehouse)
@@ -89,6 +102,37 @@ def test_merged_runs_have_the_rows_they_had_in_a_file_per_table_and_group(wareho
     assert_equal(contents(warehouse), before)
 
 
+def test_small_groups_are_merged_into_large_ones_which_are_left_alone(
+    store: Store, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+):
+    before = contents(warehouse)
+    merged(warehouse)
+    monkeypatch.setattr("sme2_assets.warehouse.merge.LARGEST_GROUP_RUNS", 4)
+    merged(warehouse)
+    groups = {group: runs for group, runs in groups_now(warehouse.tables).items() if runs}
+    assert sorted(map(len, groups.values())) == [2, 4]
+    assert sorted(run for runs in groups.values() for run in runs) == sorted(RUNS)
+    assert {file.group for file in files_now(warehouse.tables)} == {*groups, None}
+    assert not merge_runs(warehouse), "one is large, and the other has none of its size beside it"
+    assert_equal(contents(warehouse), before)
+    take_session(store, warehouse, store.run_dir(RUNS[0]))
+    warehouse.write_together([], [RUNS[2]])
+    warehouse.publish()
+    assert set(warehouse.query("FROM timeline")["run_id"]) == {*RUNS} - {RUNS[2]}
+    assert sync(store, quiet).refused == []
+    assert_only_current_files_stay(warehouse)
+    shutil.rmtree(warehouse.snapshots)
+    warehouse.publish()
+    assert_equal(contents(warehouse), before)
+
+
+def test_many_runs_at_once_are_merged_once(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sme2_assets.warehouse.merge.LARGEST_GROUP_RUNS", 4)
+    merged(warehouse)
+    assert sorted(map(len, groups_now(warehouse.tables).values())) == [2, 4]
+    assert not merge_runs(warehouse)
+
+
 def test_an_open_reader_keeps_its_files_and_then_they_go(warehouse: Warehouse):
     count = "SELECT count(*), sum(duration_ns)::BIGINT FROM timeline"
     with duckdb.connect(str(warehouse.link), read_only=True) as analyst:
@@ -98,11 +142,7 @@ def test_an_open_reader_keeps_its_files_and_then_they_go(warehouse: Warehouse):
             write_nothing(warehouse)
             warehouse.publish()
             assert analyst.execute(count).fetchall() == expected
-    for _ in range(SNAPSHOTS_KEPT):
-        write_nothing(warehouse)
-        warehouse.publish()
-    there = {str(path.relative_to(warehouse.tables)) for path in warehouse.tables.rglob("*.parquet")}
-    assert there == {file.path for file in files_now(warehouse.tables)}
+    assert_only_current_files_stay(warehouse)
 
 
 def test_a_merged_run_is_taken_in_again_and_removed_alone(store: Store, warehouse: Warehouse):
@@ -118,6 +158,97 @@ def test_a_merged_run_is_taken_in_again_and_removed_alone(store: Store, warehous
         assert runs == {*RUNS} - {RUNS[2]}, table
 
 
+@pytest.mark.parametrize(("mine", "publications"), [(RUNS[:1], 0), (RUNS[:2], SNAPSHOTS_KEPT + 1)])
+def test_others_commit_while_runs_are_taken_out_of_their_group(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, mine: list[str], publications: int
+):
+    """And what they change in it meanwhile stays, even if they publish until its old files are gone."""
+    monkeypatch.setattr("sme2_assets.warehouse.merge.SMALL_GROUP_RUNS", len(RUNS))
+    merged(warehouse)
+    real, others = Warehouse.merged, [RUNS[1]]
+
+    def change(warehouse: Warehouse) -> None:
+        warehouse.write_together([], [others.pop()])
+        for _ in range(publications):
+            write_nothing(warehouse)
+            warehouse.publish()
+
+    def merged_while_another_one_commits(self: Warehouse, *arguments: Any) -> TableFile:
+        if others:
+            other = threading.Thread(target=change, args=[self])
+            other.start()
+            other.join(120)
+            assert not other.is_alive(), "it waits for the lock of commits"
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Warehouse, "merged", merged_while_another_one_commits)
+    warehouse.write_together([], mine)
+    warehouse.publish()
+    for table in ("runs", "timeline", "category_times"):
+        assert set(warehouse.query(f"FROM {table}")["run_id"]) == {*RUNS[2:]}, table
+
+
+def test_a_group_that_is_merged_while_a_run_is_taken_out_of_it_loses_only_that_run(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+):
+    merged(warehouse)
+    monkeypatch.setattr("sme2_assets.warehouse.merge.LARGEST_GROUP_RUNS", 4)
+    real, merges = Warehouse.merged, [merge_runs]
+
+    def merged_once_its_group_is_gone(self: Warehouse, *arguments: Any) -> TableFile:
+        if merges:
+            assert merges.pop()(self)
+            for _ in range(SNAPSHOTS_KEPT + 1):
+                write_nothing(self)
+                self.publish()
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Warehouse, "merged", merged_once_its_group_is_gone)
+    warehouse.write_together([], RUNS[:1])
+    warehouse.publish()
+    for table in ("runs", "timeline", "category_times"):
+        assert set(warehouse.query(f"FROM {table}")["run_id"]) == {*RUNS[1:]}, table
+
+
+def test_the_same_rows_again_have_files_of_their_own(store: Store, warehouse: Warehouse):
+    """Those of before may be removed at any time once they are superseded."""
+    before = {file.part: file for file in files_now(warehouse.tables) if file.run_id == RUNS[0]}
+    take_session(store, warehouse, store.run_dir(RUNS[0]))
+    again = {file.part: file for file in files_now(warehouse.tables) if file.run_id == RUNS[0]}
+    [timeline] = [part for part, file in before.items() if file.table == "timeline"]
+    assert again[timeline].sha256 == before[timeline].sha256
+    assert {file.path for file in before.values()}.isdisjoint(file.path for file in again.values())
+
+
+def test_a_merged_file_that_is_gone_costs_its_group_at_the_next_publication(
+    store: Store, warehouse: Warehouse
+):
+    merged(warehouse)
+    lost = next(file for file in files_now(warehouse.tables) if file.table == "timeline")
+    (warehouse.tables / lost.path).unlink()
+    write_pair(store, replace(SESSIONS[0], session_id="20260104T000000-aaaaaa"))
+    ingest(warehouse, *(path for path in store.runs.iterdir() if path.name.startswith("20260104")))
+    warehouse.publish()
+    there = set(warehouse.query("FROM timeline")["run_id"])
+    assert there == set(warehouse.query("FROM runs")["run_id"])
+    assert {*RUNS} - there == {*groups_now(warehouse.tables)[lost.group or ""]}
+    assert sync(store, quiet).refused == []
+    assert {*RUNS} < set(warehouse.query("FROM timeline")["run_id"])
+
+
+def test_a_merge_that_fails_costs_no_publication(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def fail(warehouse: Warehouse) -> bool:
+        raise WarehouseError("There is no memory left.")
+
+    monkeypatch.setattr("sme2_assets.warehouse.store.MERGE_AT", 2)
+    monkeypatch.setattr("sme2_assets.warehouse.store.merge_runs", fail)
+    write_nothing(warehouse)
+    assert warehouse.publish() == warehouse.link.resolve()
+    assert "no memory left" in caplog.text
+
+
 def test_a_run_that_changes_while_it_is_merged_keeps_its_change(
     store: Store, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ):
@@ -131,6 +262,66 @@ def test_a_run_that_changes_while_it_is_merged_keeps_its_change(
     }
     warehouse.publish()
     assert RUNS[0] not in set(warehouse.query("FROM runs")["run_id"])
+
+
+def test_a_run_that_changes_once_its_files_are_listed_keeps_its_change(
+    store: Store, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+):
+    """Also if the change is published before its group is merged."""
+    listed = merge_module._mergeable
+
+    def listed_and_then_changed(warehouse: Warehouse) -> Any:
+        there = listed(warehouse)
+        warehouse.write_together([], [RUNS[0]])
+        warehouse.publish()
+        return there
+
+    monkeypatch.setattr(merge_module, "_mergeable", listed_and_then_changed)
+    merge_runs(warehouse)
+    warehouse.publish()
+    for table in ("runs", "timeline"):
+        assert set(warehouse.query(f"FROM {table}")["run_id"]) == {*RUNS[1:]}
+    assert_only_current_files_stay(warehouse)
+
+
+def test_a_run_whose_files_go_while_it_is_merged_costs_its_group_and_no_error(
+    store: Store, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+):
+    real = Warehouse.merged
+
+    def merged_while_another_one_publishes(self: Warehouse, table: Table, *arguments: Any) -> TableFile:
+        if table.name == "operators" and RUNS[0] in set(self.query("FROM runs")["run_id"]):
+            self.write_together([], [RUNS[0]])
+            for _ in range(SNAPSHOTS_KEPT + 1):
+                write_nothing(self)
+                self.publish()
+        return real(self, table, *arguments)
+
+    monkeypatch.setattr(Warehouse, "merged", merged_while_another_one_publishes)
+    assert merge_runs(warehouse)
+    warehouse.publish()
+    assert set(warehouse.query("FROM runs")["run_id"]) == {*RUNS[1:]}
+    assert len(groups_now(warehouse.tables)) == 2, "those of the other runs"
+
+
+def test_nobody_else_merges_until_a_merge_is_published(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch):
+    """Another one would find the same runs, and merge them again."""
+    real, may_others_merge = Warehouse._published_now, []
+
+    def published_now(self: Warehouse) -> tuple[Path, int]:
+        try:
+            FileLock(warehouse.root / "merge.lock").acquire(timeout=0).lock.release()
+            may_others_merge.append(True)
+        except Timeout:
+            may_others_merge.append(False)
+        return real(self)
+
+    monkeypatch.setattr("sme2_assets.warehouse.store.MERGE_AT", 2)
+    monkeypatch.setattr(Warehouse, "_published_now", published_now)
+    write_nothing(warehouse)
+    warehouse.publish()
+    assert groups_now(warehouse.tables)
+    assert may_others_merge == [True, False]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -219,6 +410,24 @@ def test_who_waited_takes_what_another_one_published(warehouse: Warehouse, monke
     assert set(warehouse.query("FROM runs")["run_id"]) == {RUNS[5]}
 
 
+def test_a_publication_takes_what_is_committed_while_it_is_made(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+):
+    real, others = publish_module._record, [*RUNS[1:3]]
+
+    def record_while_another_one_commits(*arguments: Any) -> None:
+        real(*arguments)
+        if others:
+            warehouse.write_together([], [others.pop()])
+
+    monkeypatch.setattr(publish_module, "_record", record_while_another_one_commits)
+    warehouse.write_together([], [RUNS[0]])
+    published = warehouse.publish()
+    for table in ("runs", "timeline", "category_times"):
+        assert set(warehouse.query(f"FROM {table}")["run_id"]) == {*RUNS[3:]}, table
+    assert warehouse.publish() == published, "nothing is left to publish"
+
+
 def test_who_finds_its_rows_published_leaves_without_the_lock(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ):
@@ -251,7 +460,7 @@ import sys
 from pathlib import Path
 from sme2_assets.warehouse import Warehouse, merge
 from sme2_assets_tests.warehouse.crashes import die_at
-merge.LARGEST_GROUP_RUNS = 2
+merge.SMALL_GROUP_RUNS = 2
 warehouse = Warehouse(Path(sys.argv[1]))
 warehouse.query("FROM runs")
 die_at(int(sys.argv[2]))

@@ -17,8 +17,10 @@ from sme2_assets.cli.gc import KIND_NAMES
 from sme2_assets.launch import open_instance
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.commits import files_now
 from sme2_assets.warehouse.rebuild import differences, sync
 from sme2_assets.warehouse.retention import KINDS, Item, chosen
+from sme2_assets.warehouse.sessions import take_session
 
 OLD, NEW = "20260101T000000-aaaaaa", "20260201T000000-bbbbbb"
 LONG_AGO = time.time() - 100 * 86400
@@ -213,3 +215,20 @@ def test_what_contradicts_itself_is_refused(store: Store, words: tuple[str, ...]
 def test_the_command_offers_every_kind():
     assert KIND_NAMES == KINDS
     assert KINDS[-1] == "runs", "evidence is not among the defaults"
+
+
+def test_files_of_tables_that_no_commit_names_go_when_they_are_old(store: Store):
+    """A writer that was killed before it could commit leaves them. Those of an earlier state have readers."""
+    warehouse = Warehouse(store.warehouse)
+    take_session(store, warehouse, next(path for path in store.runs.iterdir() if path.name.startswith(NEW)))
+    warehouse.publish()
+    files = set(warehouse.tables.rglob("*.parquet"))
+    assert len(files) > len(files_now(warehouse.tables))
+    some = next(iter(files))
+    old, young = (some.with_name(f"{name}.parquet") for name in ("old", "young"))
+    for path in (old, young):
+        path.write_bytes(some.read_bytes())
+    age(*files, old)
+    assert items(store, "--kind", "leftovers") == {("leftovers", str(old))}
+    assert gc(store, "--kind", "leftovers", "--yes").exit_code == 0
+    assert set(warehouse.tables.rglob("*.parquet")) == {*files, young}
