@@ -1,4 +1,7 @@
-"""The files in deploy/ agree with the package and with one another. No engine that would run them is here."""
+"""The files in deploy/ agree with the package and with one another. No engine that would run them is here.
+
+What failed when they were run has a test here: docs/deployment.md says what was run.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ import importlib
 import re
 import shlex
 import shutil
+import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +26,7 @@ from sme2_assets.cli import main
 from sme2_assets.defs.workers import WorkerRunLauncher
 from sme2_assets.store import CHECKOUT, DAGSTER_YAML, Store
 from sme2_assets.targets.inventory import read_inventory
+from sme2_assets_tests.servers import free_port
 
 DEPLOY = CHECKOUT / "deploy"
 # Of every process of the lab: what our code, Dagster's configuration here, and the store's client read.
@@ -108,12 +115,71 @@ def test_services_mount_what_is_declared_and_the_sensors_see_the_lab_s_warehouse
         volume.split(":")[0]
         for service in services.values()
         for volume in service.get("volumes", [])
-        if not volume.startswith((".", "~"))
+        if not volume.startswith((".", "$"))
     }
     assert mounted == set(compose["volumes"])
     assert "lab:/sme2/data" in set(services["code"]["volumes"]) & set(services["lab"]["volumes"])
     for service in services.values():
         assert set(service.get("depends_on", [])) <= set(services)
+
+
+def test_every_container_reads_the_files_it_shows_or_works_on():
+    services = parsed("compose.yaml")["services"]
+    for name in ("code", "webserver", "lab", "worker"):
+        assert "./inventory:/inventory:ro" in services[name]["volumes"]
+    assert "worker:/sme2/data" in services["worker"]["volumes"]
+    # Reports are pages beside the UI.
+    assert "lab:/sme2/data:ro" in services["webserver"]["volumes"]
+
+
+def test_nobody_asks_for_a_server_or_for_tables_before_they_are_there():
+    services = parsed("compose.yaml")["services"]
+    assert services["code"]["depends_on"]["postgres"] == {"condition": "service_healthy"}
+    for name in ("webserver", "daemon", "lab", "worker"):
+        assert services[name]["depends_on"]["code"] == {"condition": "service_healthy"}
+    assert all("healthcheck" in services[name] for name in ("postgres", "code"))
+
+
+@pytest.mark.parametrize("name", ["code", "webserver"])
+def test_the_check_of_a_server_fails_until_it_listens(name: str):
+    service = parsed("compose.yaml")["services"][name]
+    how, program, *words = service["healthcheck"]["test"]
+    assert (how, program) == ("CMD", "python")
+    [port] = {service["command"][at + 1] for at, word in enumerate(service["command"]) if word == "--port"}
+    free = free_port()
+    assert port in words[-1]
+    words[-1] = words[-1].replace(port, str(free))
+    assert subprocess.run([sys.executable, *words], capture_output=True).returncode != 0
+    with HTTPServer(("127.0.0.1", free), _Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert subprocess.run([sys.executable, *words], capture_output=True).returncode == 0
+        server.shutdown()
+
+
+class _Answers(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/server_info" else 404)
+        self.end_headers()
+
+
+def test_containers_end_as_they_should_and_a_new_one_is_the_same_machine():
+    services = parsed("compose.yaml")["services"]
+    for name in commands():
+        # Whatever loses its parent becomes a child of the first process, which must wait for it.
+        assert services[name]["init"] is True
+    for name in ("lab", "worker"):
+        assert services[name]["hostname"].startswith("sme2-")
+        assert services[name]["stop_grace_period"] == "10m"
+
+
+def test_a_password_is_given_once_to_servers_and_clients():
+    services = parsed("compose.yaml")["services"]
+    password = "${SME2_PASSWORD:-sme2}"
+    assert services["postgres"]["environment"]["POSTGRES_PASSWORD"] == password
+    assert services["redis"]["command"][-2:] == ["--requirepass", password]
+    environment = services["daemon"]["environment"]
+    assert f":{password}@postgres:" in environment["SME2_POSTGRES"]
+    assert f":{password}@redis:" in environment["SME2_BROKER"]
 
 
 def test_the_inventory_names_workers_that_the_compose_file_starts(
@@ -147,10 +213,36 @@ def test_the_values_for_helm_say_the_same_as_the_instance(instance_config: dict[
     [worker] = [it for it in values["extraManifests"] if it["kind"] == "Deployment"]
     [container] = worker["spec"]["template"]["spec"]["containers"]
     assert container["command"] == commands()["lab"]
+    assert values["additionalInstanceConfig"]["nux"] == instance_config["nux"]
+
+
+def test_the_worker_in_the_cluster_gets_what_the_chart_gives_the_others():
+    values = parsed("values.yaml")
+    home = values["global"]["dagsterHome"]
+    image = values["dagsterDaemon"]["image"]
+    [code] = values["dagster-user-deployments"]["deployments"]
+    [worker] = [it for it in values["extraManifests"] if it["kind"] == "Deployment"]
+    spec = worker["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    assert container["image"] == f"{image['repository']}:{image['tag']}"
+    # Without it, an image with the tag `latest` is always pulled.
+    assert container["imagePullPolicy"] == image["pullPolicy"]
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    assert set(mounts) == {volume["name"] for volume in spec["volumes"]}
+    # The file alone: a mounted ConfigMap is a folder that nobody can write to.
+    assert mounts["instance"]["mountPath"] == f"{home}/{mounts['instance']['subPath']}"
+    assert [mounts["data"], mounts["inventory"]] == code["volumeMounts"]
+    assert [it for it in spec["volumes"] if it["name"] != "instance"] == code["volumes"]
+    # Their claim is of one node. `deployment` is the chart's label for the name of a code server.
+    [rule] = spec["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert rule["labelSelector"] == {"matchLabels": {"deployment": code["name"]}}
 
 
 def test_the_image_has_the_files_where_the_services_look_for_them():
     lines = (DEPLOY / "Dockerfile").read_text()
+    # A worker reaches its devices with these.
+    [installed] = re.findall(r"apt-get install (.*?) \\\n", lines)
+    assert {"adb", "openssh-client"} <= set(shlex.split(installed))
     [copied] = re.findall(r"^COPY (.*)$", lines, re.MULTILINE)
     *sources, target = shlex.split(copied)
     assert all((CHECKOUT / source).is_file() for source in sources)
