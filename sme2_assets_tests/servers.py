@@ -51,6 +51,16 @@ def listens(port: int) -> bool:
     return True
 
 
+def for_every_user(packages: Path, folder: Path) -> Path:
+    """The packages where a user without rights can start them: a checkout in /root is closed to others.
+
+    `folder` is open to them, and gets a copy if that is needed.
+    """
+    if all(above.stat().st_mode & 0o001 for above in (packages, *packages.resolve().parents)):
+        return packages
+    return shutil.copytree(packages, folder / packages.name, symlinks=True)
+
+
 @contextlib.contextmanager
 def server(
     words: Sequence[str | Path], port: int, log: Path, environment: Mapping[str, str], user: int | None = None
@@ -106,7 +116,6 @@ def s3_server(folder: Path) -> Iterator[dict[str, str]]:
 @contextlib.contextmanager
 def postgres(packages: Path, folder: Path) -> Iterator[str]:
     """A PostgreSQL with an empty database; gives its address."""
-    [programs] = packages.glob("usr/lib/postgresql/*/bin")
     user = pwd.getpwnam(NOBODY).pw_uid if os.geteuid() == 0 else None
     port = free_port()
     # Not below pytest's own folder, from which each start of pytest takes the rights of others.
@@ -117,6 +126,8 @@ def postgres(packages: Path, folder: Path) -> Iterator[str]:
             # Its user has to get there: rights are added where they lack, and none are taken away.
             if above.stat().st_mode & 0o055 != 0o055:
                 above.chmod(above.stat().st_mode | 0o055)
+        packages = for_every_user(packages, home)
+    [programs] = packages.glob("usr/lib/postgresql/*/bin")
     environment = {
         "PATH": "/usr/bin:/bin",
         "LC_ALL": "C.UTF-8",

@@ -27,6 +27,7 @@ from sme2_assets.targets.ssh.address import Address
 from sme2_assets.targets.ssh.connection import SshConnection
 from sme2_assets.targets.ssh.target import SshTarget
 from sme2_assets_tests.reach import skip_out_of_reach, skip_where_ci_would_fail
+from sme2_assets_tests.servers import for_every_user
 from sme2_assets_tests.targets.loopback import Relayed
 
 USER, UID = "pi", 61234
@@ -208,6 +209,7 @@ def _machines(artifacts_dir: Path) -> Iterator[list[SshMachine]]:
     folder.chmod(0o755)
     machines: list[SshMachine] = []
     try:
+        packages = for_every_user(packages, folder)
         for name in ("one", "two"):
             machines.append(SshMachine(packages, folder / name))
             machines[-1].start()
