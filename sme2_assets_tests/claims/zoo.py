@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pandas as pd
+import duckdb
 from rich.console import Console
 
 from benchmarks.made.run_folder import MadeRun, ingest
@@ -33,6 +34,8 @@ from sme2_assets.warehouse.history import (
     no_slow_down_text,
     write_regressions,
 )
+from sme2_assets.warehouse.schema import TABLES
+from sme2_assets.warehouse.summaries import summary_tables
 from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, cnn, source, write_runs
 from sme2_assets_tests.warehouse.newest import compare_newest
 
@@ -73,12 +76,29 @@ def sentences(warehouse: Warehouse) -> list[Said]:
 
 def false_sentences(warehouse: Warehouse, said: list[Said]) -> list[str]:
     """The claims whose predicate does not hold, with their values."""
-    found = []
-    for each in {(one.text, repr(one.values)): one for one in said}.values():
-        [holds] = warehouse.query(each.claim.holds, each.parameters).iloc[0]
-        if pd.isna(holds) or not holds:
-            found.append(f"{each.text!r}: {each.values}")
-    return found
+    once = {(each.text, repr(each.values)): each for each in said}.values()
+    with _in_memory(warehouse) as connection:
+        # A predicate without a row does not hold, nor does one of NULL.
+        return [
+            f"{each.text!r}: {each.values}"
+            for each in once
+            if connection.execute(each.claim.holds, each.parameters).fetchall() != [(True,)]
+        ]
+
+
+@contextmanager
+def _in_memory(warehouse: Warehouse) -> Iterator[duckdb.DuckDBPyConnection]:
+    """What is published, with the rows of its files in tables: for every predicate, of which there are
+    hundreds, all files would be looked at again."""
+    with warehouse.open_published() as connection:
+        connection.execute("ATTACH ':memory:' AS copied")
+        connection.execute("COPY FROM DATABASE warehouse TO copied")
+        connection.execute("USE copied")
+        for table in (*TABLES, *summary_tables()):
+            if table.published_as_view:
+                connection.execute(f"DROP VIEW {table.name}")
+                connection.execute(f"CREATE TABLE {table.name} AS FROM warehouse.{table.name}")
+        yield connection
 
 
 def _pairs(folder: Path, *runs: MadeRun) -> Warehouse:
