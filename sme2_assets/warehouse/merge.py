@@ -80,7 +80,7 @@ def _mergeable(warehouse: Warehouse) -> list[_Mergeable]:
     return [
         _Mergeable(tuple(some), runs, group, sum(_size(warehouse.tables / file.path) for file in some))
         for (runs, group), some in sorted(files.items(), key=lambda item: item[0][0])
-        if runs and all(layouts[file.table, group is not None] == file.columns for file in some)
+        if runs and all(layouts.get((file.table, group is not None)) == file.columns for file in some)
     ]
 
 

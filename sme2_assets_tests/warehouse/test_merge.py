@@ -133,6 +133,21 @@ def test_many_runs_at_once_are_merged_once(warehouse: Warehouse, monkeypatch: py
     assert not merge_runs(warehouse)
 
 
+def test_a_run_with_a_table_of_another_release_is_left_alone_and_the_others_are_merged(warehouse: Warehouse):
+    first = RUNS[0]
+    files = [file for file in files_now(warehouse.tables) if file.run_id == first]
+    known = files[0]
+    strange = replace(known, path=known.path.replace(known.table, "of_another_release", 1))
+    (warehouse.tables / strange.path).parent.mkdir(parents=True)
+    shutil.copyfile(warehouse.tables / known.path, warehouse.tables / strange.path)
+    add_commit(warehouse.tables, [*files, strange], [first])
+    warehouse.publish()
+    merged(warehouse)
+    in_groups = {run for runs in groups_now(warehouse.tables).values() for run in runs}
+    assert first not in in_groups
+    assert len(in_groups) == 4, "of five others, two by two"
+
+
 def test_an_open_reader_keeps_its_files_and_then_they_go(warehouse: Warehouse):
     count = "SELECT count(*), sum(duration_ns)::BIGINT FROM timeline"
     with duckdb.connect(str(warehouse.link), read_only=True) as analyst:
