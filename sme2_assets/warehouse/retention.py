@@ -141,11 +141,7 @@ def _says(item: Item, names: Sequence[str]) -> bool:
 def _leftovers(store: Store) -> Iterator[Item]:
     """What killed processes left: also files of tables that were complete, but never became part of them."""
     warehouse = Warehouse(store.warehouse)
-    files = [
-        path
-        for path in warehouse.tables.rglob("*.parquet")
-        if time.time() - path.stat().st_mtime > STAGING_LIFETIME_S
-    ]
+    files = [path for path in warehouse.tables.rglob("*.parquet") if _age_s(path) > STAGING_LIFETIME_S]
     if files:
         needed = {file.path for file in files_now(warehouse.tables)}
         # Readers of an earlier state use these.
@@ -233,8 +229,15 @@ def _dagster_items(store: Store, instance: dg.DagsterInstance, run_ids: Iterable
 
 
 def _item(kind: str, name: str, paths: Sequence[Path]) -> Item:
-    age_s = time.time() - max(path.stat().st_mtime for path in paths)
-    return Item(kind, name, tuple(paths), sum(map(_size, paths)), age_s)
+    return Item(kind, name, tuple(paths), sum(map(_size, paths)), min(map(_age_s, paths)))
+
+
+def _age_s(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        # Whoever publishes removes files too. There is nothing left to do about this one.
+        return 0
 
 
 def _size(path: Path) -> int:

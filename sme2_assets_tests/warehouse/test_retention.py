@@ -232,3 +232,16 @@ def test_files_of_tables_that_no_commit_names_go_when_they_are_old(store: Store)
     assert items(store, "--kind", "leftovers") == {("leftovers", str(old))}
     assert gc(store, "--kind", "leftovers", "--yes").exit_code == 0
     assert set(warehouse.tables.rglob("*.parquet")) == {*files, young}
+
+
+def test_what_others_remove_while_it_is_listed_is_no_error(store: Store, monkeypatch: pytest.MonkeyPatch):
+    warehouse = Warehouse(store.warehouse)
+    warehouse.publish()
+    gone = warehouse.snapshots / "warehouse-0-0.duckdb"
+    listed = Path.glob
+    monkeypatch.setattr(
+        Path,
+        "glob",
+        lambda folder, pattern: [*listed(folder, pattern), *[gone] * (folder == warehouse.snapshots)],
+    )
+    assert gc(store, "--kind", "snapshots", "--yes").exit_code == 0
