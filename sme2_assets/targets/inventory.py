@@ -220,6 +220,12 @@ def platform_of(store: Store, device: str) -> str:
     inventory = read_inventory(store)
     several = device.startswith(LABEL) or (device == ANY and inventory.devices)
     if device not in inventory.devices and not several:
+        # A serial number may be anything; one that looks like a name of the inventory is a slip.
+        if similar := did_you_mean(device, list(inventory.devices)):
+            raise TargetUnavailable(
+                f"The inventory has no device {device!r}{similar}.",
+                "`sme2 devices` shows all devices. If it is a serial number, add --platform android.",
+            )
         return "android"
     platforms = sorted({entry.platform for entry in inventory.chosen(device).values()})
     if len(platforms) > 1:

@@ -132,6 +132,10 @@ def test_a_file_that_is_named_must_be_there(store: Store, monkeypatch: pytest.Mo
         open_target("linux", store, "pj")
     with pytest.raises(TargetUnavailable, match="has no device 'pi' on android"):
         open_target("android", store, "pi")
+    with pytest.raises(TargetUnavailable, match=r"no device 'pj' \(did you mean 'pi'\?\)"):
+        platform_of(store, "pj")
+    assert platform_of(store, "R58N1234") == "android"
+    assert open_target("android", store, "pj").device, "as a serial number, where somebody says so"
     monkeypatch.setenv("SME2_INVENTORY", str(tmp_path / "nothing.yaml"))
     with pytest.raises(Sme2Error, match=r"nothing\.yaml cannot be read"):
         read_inventory(store)
