@@ -273,6 +273,8 @@ def taken_torch(folder: Path) -> tuple[str, str]:
         [
             *(sys.executable, "-c"),
             "import sys; from pathlib import Path; from tools import set_up; venv = Path(sys.argv[1]);"
+            # How much room there is here is not the question: /tmp may be in memory.
+            "set_up.require_space = lambda *_: None;"
             "set_up.choose_torch(venv, sys.argv[2:], set_up.offered_torch(venv))",
             *(str(folder), python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
         ],

@@ -34,6 +34,8 @@ _KEYRINGS = tuple(
     Path("/usr/share/keyrings") / name
     for name in ("debian-archive-keyring.gpg", "ubuntu-archive-keyring.gpg")
 )
+# What gpgv says, and sqv, which apt asks since Debian 13.
+_UNKNOWN_KEY = re.compile("NO_PUBKEY|Missing key")
 #: The components that hold the distributions' own free software.
 _COMPONENTS = ("main", "universe")
 RECORD = ".packages.json"
@@ -198,7 +200,7 @@ def _nothing_to_fetch(names: Sequence[str], refusals: Sequence[str]) -> Packages
             "apt has no package repository to take a package from", "add one to apt's sources"
         )
     what = f"{', '.join(names)} could not be fetched ({'; '.join(refusals)})"
-    if any("NO_PUBKEY" in refusal for refusal in refusals):
+    if any(map(_UNKNOWN_KEY.search, refusals)):
         what += "; this machine does not know the key that signs the newer suites"
         return PackagesUnavailable(what, "update the package debian-archive-keyring")
     return PackagesUnavailable(what)
@@ -462,5 +464,5 @@ def _plain_environment() -> dict[str, str]:
 def _reason(output: str) -> str:
     """apt's first complaint; the lines after it repeat it in other words."""
     complaints = [line.strip() for line in output.splitlines() if re.match(r"[EW]: ", line)]
-    keyless = [line for line in complaints if "NO_PUBKEY" in line]
+    keyless = [line for line in complaints if _UNKNOWN_KEY.search(line)]
     return (keyless or complaints or ["apt failed without saying why"])[0][3:]

@@ -197,11 +197,12 @@ def test_what_a_killed_provisioner_left_is_cleared_away_by_the_next(
 def test_a_suite_signed_by_an_unknown_key_is_refused_with_a_remedy(
     one_suite: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    no_keys = tmp_path / "empty.gpg"
-    no_keys.touch()
-    monkeypatch.setattr(debian, "_keyrings", lambda signed_by: (no_keys,))
-    with pytest.raises(TargetUnavailable, match="NO_PUBKEY") as caught:
-        provision_qemu(tmp_path / "tools", log=_silent)
+    # Where apt's own user can read it: pytest's folders are closed.
+    with tempfile.NamedTemporaryFile(suffix=".gpg") as no_keys:
+        Path(no_keys.name).chmod(0o644)
+        monkeypatch.setattr(debian, "_keyrings", lambda signed_by: (Path(no_keys.name),))
+        with pytest.raises(TargetUnavailable, match="does not know the key that signs") as caught:
+            provision_qemu(tmp_path / "tools", log=_silent)
     assert caught.value.remedy is not None
     assert "debian-archive-keyring" in caught.value.remedy
     _assert_nothing_provisioned(tmp_path / "tools")
