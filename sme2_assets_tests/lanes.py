@@ -13,31 +13,35 @@ TESTS = Path(__file__).parent
 
 # Who asks for one of these needs more than Python and a compiler, and is not part of `make check`.
 EMULATOR_FIXTURES = {"emulator", "bundle", "adb_bridge", "ssh_machines", "remote_device", "browser"}
-# Files and rooms that measure sessions, export models, build runners or fetch packages in one test after the
-# other. Who leaves slow tests out does not import them: torch alone takes as long as hundreds of other tests.
+# Files and rooms that take twenty seconds or more: they measure sessions, export models, build runners, fetch
+# packages, or make many warehouses. Who leaves slow tests out does not import them: torch alone takes as long
+# as hundreds of other tests.
+SLOW_IN_ROOMS = {
+    "analysis": ("attribution",),
+    "diagnostics": ("model",),
+    "etdump": ("against_inspector",),
+    "exchange": ("export", "foreign", "perfetto"),
+    "gate": ("gate",),
+    "models": (
+        *("any_model", "architectures", "attribution", "bisection", "delegation", "divergence"),
+        *("executorch_llama", "existing", "export", "failures", "graph_rewrites", "huggingface"),
+        *("more_architectures", "mutation", "pieces", "programs", "quantise", "rewrites", "sources"),
+        *("taps", "time_limit"),
+    ),
+    "profiling": ("session",),
+    "report": ("answer", "html", "night", "overview", "passes", "pictures", "report"),
+    "runner": ("native", "source_build"),
+    "targets": ("cross_compiler", "debian"),
+    "warehouse": (
+        *("arms", "blind", "checks", "compare", "continued", "crashes", "devices", "docs", "files"),
+        *("history", "kernels", "merge", "order", "publish", "questions", "rebuild", "retention"),
+        *("shared", "unit", "whole_microseconds"),
+    ),
+}
 SLOW = (
-    "diagnostics/test_model.py",
-    "e2e/",
-    "etdump/test_against_inspector.py",
-    "gate/test_gate.py",
-    *(f"models/test_{name}.py" for name in ("architectures", "attribution", "delegation", "divergence")),
-    "models/test_bisection.py",
-    *(
-        f"models/test_{name}.py"
-        for name in ("existing", "export", "failures", "graph_rewrites", "more_architectures")
-    ),
-    *(
-        f"models/test_{name}.py"
-        for name in ("mutation", "quantise", "rewrites", "sources", "taps", "time_limit")
-    ),
-    "runner/test_source_build.py",
-    "targets/test_cross_compiler.py",
-    "targets/test_debian.py",
-    "test_nightly.py",
-    "test_package.py",
-    "warehouse/test_continued.py",
-    "warehouse/test_publish.py",
-    "warehouse/test_shared.py",
+    *("claims/", "e2e/"),
+    *(f"test_{name}.py" for name in ("api", "full_disk", "mcp", "nightly", "package")),
+    *(f"{room}/test_{name}.py" for room, names in SLOW_IN_ROOMS.items() for name in names),
 )
 # Rooms whose files share what takes long to make: one worker runs all of them.
 SHARING = ("etdump/", "exchange/", "report/")
