@@ -75,7 +75,11 @@ SETTING = (
         "CPUs the runner was bound to, e.g. 4-7, or its QoS class on macOS; empty: neither.",
     ),
     Column("power_mode", "VARCHAR", "Power mode of the device during the session; empty: as it was."),
-    Column("method", "VARCHAR", "Method of the program that was run; NULL, before it was recorded: forward."),
+    Column(
+        "method",
+        "VARCHAR",
+        "Method of the program that was run. Older runs, which ran forward, have NULL in tables.",
+    ),
 )
 PROCESS = (
     Column("pass", "VARCHAR", "latency (no tracer attached), etdump (operator times) or kernels (sampled)."),
