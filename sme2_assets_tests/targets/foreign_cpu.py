@@ -106,7 +106,10 @@ def aarch64_programs(qemu: Qemu) -> Iterator[None]:
         assert keeper.stderr is not None
         try:
             if keeper.stdout.readline() != "ready\n" and not aarch64_programs_start():
-                raise OSError(f"the kernel takes no emulator for aarch64: {keeper.stderr.read().strip()}")
+                raise OSError(
+                    f"the kernel takes no emulator for aarch64: {keeper.stderr.read().strip()}. In a chroot, "
+                    "mount its folder onto itself before entering it: / has to be a mount point."
+                )
             yield
         finally:
             keeper.communicate()
