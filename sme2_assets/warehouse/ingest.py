@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import union_categoricals
 
-from sme2_assets.analysis.attribution import align
+from sme2_assets.analysis.attribution import KEYS, align
 from sme2_assets.analysis.passes import PassesVerdict, reconcile
 from sme2_assets.analysis.paths import Paths
 from sme2_assets.analysis.registered import RegisteredKernel, registered_kernels, require_registered
@@ -274,8 +274,10 @@ def _with_backends(rows: pd.DataFrame, program: ProgramOperators | None, events:
 
 
 def _distinct_operators(timeline: pd.DataFrame) -> pd.DataFrame:
-    operators = timeline[timeline["kind"] == "operator"]
-    return operators.drop_duplicates(["backend", "delegate", "position"])
+    """Each operator once, with what tells where it comes from."""
+    places = ["kind", *KEYS]
+    distinct = timeline[[*places, "name"]].drop_duplicates(places)
+    return distinct[distinct["kind"] == "operator"]
 
 
 def _operator_rows(

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import duckdb
 from filelock import FileLock, Timeout
@@ -66,6 +66,8 @@ ANSWERS_KEPT, MOST_VALUES_KEPT = 256, 20_000
 # Rows per group of a Parquet file. The files of many runs have larger ones: to find a run, a query reads what
 # each of them says about its groups. Merging has some of them in memory.
 ROW_GROUP, MERGED_ROW_GROUP = 122_880, 262_144
+# How many files are written at once, and how many rows may wait for that beside a long part.
+WRITERS, FEW_ROWS = 2, 50_000
 # How often a process that waits to publish looks whether another one has done it.
 POLL_S = 0.05
 # No write takes this long: what is older in the staging folder belongs to a writer that was killed.
@@ -201,14 +203,18 @@ class Warehouse:
         runs = [file for file in files if file.table == RUNS.name]
         if not runs:
             return []
-        with _scratch().cursor() as connection, made(connection, self.tables, files):
-            return [
-                self._placed(self._staged(connection, table, rows, part))
-                for file in runs
-                for table in summary_tables()
-                for rows in [f"FROM {table.name} WHERE run_id = {literal(file.keys['run_id'])}"]
-                for part in ["/".join((table.name, *file.part.split("/")[1:]))]
-            ]
+        tables = {table.name: table for table in summary_tables()}
+        with (
+            _scratch().cursor() as connection,
+            made(connection, self.tables, files) as (schema, names),
+            self._writing() as (write, written),
+        ):
+            for name in names:
+                for file in runs:
+                    part = "/".join((name, *file.part.split("/")[1:]))
+                    rows = f"FROM {schema}.{name} WHERE run_id = {literal(file.keys['run_id'])}"
+                    write(self._staged_rows, tables[name], rows, part)
+        return written
 
     def merged(
         self, table: Table, files: Sequence[TableFile], group: str, runs: Collection[str]
@@ -236,28 +242,46 @@ class Warehouse:
         ], kept
 
     def _files_of_frames(self, parts: Iterable[Rows]) -> list[TableFile]:
-        """Writes files that no commit names yet; none if one of them cannot be made.
-
-        Each is written while the next rows are made.
-        """
-        staged: list[Future[_Staged]] = []
+        """Writes files that no commit names yet; none if one of them cannot be made."""
         known: Counter[str] = Counter()
+        long: Future[_Staged] | None = None
+        with self._writing() as (write, written):
+            for table, rows, keys in parts:
+                values = (f"{key.name}={safe_name(keys[key.name])}" for key in table.keys)
+                part = "/".join((table.name, *values))
+                number = f"/{known[part]}" if known[part] else ""
+                known[part] += 1
+                is_long = len(rows) > FEW_ROWS
+                # One long part at a time, so that no rows pile up.
+                if is_long and long is not None:
+                    long.result()
+                staged = write(self._staged_frame, table, rows, f"{part}{number}")
+                if is_long:
+                    long = staged
+        return written
+
+    @contextmanager
+    def _writing(self) -> Iterator[tuple[Callable[..., Future[_Staged]], list[TableFile]]]:
+        """Files are written while the next rows are made, and listed when all of them are there."""
+        staged: list[Future[_Staged]] = []
+        written: list[TableFile] = []
+
+        def write(*what: Any) -> Future[_Staged]:
+            staged.append(writers.submit(*what))
+            return staged[-1]
+
         try:
-            with ThreadPoolExecutor(1) as writer:
-                for table, rows, keys in parts:
-                    values = (f"{key.name}={safe_name(keys[key.name])}" for key in table.keys)
-                    part = "/".join((table.name, *values))
-                    number = f"/{known[part]}" if known[part] else ""
-                    known[part] += 1
-                    # One at a time, so that no rows pile up.
-                    if staged:
-                        staged[-1].result()
-                    staged.append(writer.submit(self._staged_frame, table, rows, f"{part}{number}"))
-            return [self._placed(each.result()) for each in staged]
+            with ThreadPoolExecutor(WRITERS) as writers:
+                yield write, written
+            written += [self._placed(each.result()) for each in staged]
         finally:
             for each in staged:
                 if each.exception() is None:
                     each.result().path.unlink(missing_ok=True)
+
+    def _staged_rows(self, table: Table, rows: str, part: str) -> _Staged:
+        with _scratch().cursor() as connection:
+            return self._staged(connection, table, rows, part)
 
     def _staged_frame(self, table: Table, rows: pd.DataFrame, part: str) -> _Staged:
         missing = [column.name for column in table.columns if column.name not in rows.columns]

@@ -5,6 +5,7 @@ A summary is a table like any other: a file of the run, listed by the commit tha
 
 from __future__ import annotations
 
+import atexit
 import re
 import uuid
 from collections.abc import Iterator, Sequence
@@ -16,11 +17,12 @@ import duckdb
 
 from sme2_assets.warehouse.commits import TableFile
 from sme2_assets.warehouse.schema import RUN_ID, TABLES, TARGET, VARIANT, Column, Table
-from sme2_assets.warehouse.sql import rows_of_files, sql_file
+from sme2_assets.warehouse.sql import literal, rows_of_files, sql_file
 
 EVENT_VIEWS_FILE, SUMMARIES_FILE = "event_views.sql", "summaries.sql"
 KEYS = (VARIANT, TARGET, RUN_ID)
 _COMMENT = re.compile(r"^COMMENT ON .*;$", re.MULTILINE)
+_TABLE = re.compile(r"^CREATE TABLE (\w+)", re.MULTILINE)
 # Summaries with many rows per run stay in Parquet, as events do.
 IN_PARQUET = {"operator_details", "function_samples", "module_times", "category_rounds", "part_rounds"}
 
@@ -28,39 +30,59 @@ IN_PARQUET = {"operator_details", "function_samples", "module_times", "category_
 @cache
 def summary_tables() -> tuple[Table, ...]:
     """The tables that summaries.sql makes, as it declares them."""
-    with duckdb.connect() as connection, made(connection, Path(), []):
-        for name in (EVENT_VIEWS_FILE, SUMMARIES_FILE):
-            connection.execute("\n".join(_COMMENT.findall(sql_file(name))))
-        return tuple(_declared(connection, name) for name in _names(connection))
+    with duckdb.connect() as connection, made(connection, Path(), []) as (_, names):
+        found = sorted(names)
+        connection.execute("\n".join(_COMMENT.findall(sql_file(SUMMARIES_FILE))))
+        return tuple(_declared(connection, name) for name in found)
 
 
 @contextmanager
 def made(
     connection: duckdb.DuckDBPyConnection, folder: Path, files: Sequence[TableFile]
-) -> Iterator[duckdb.DuckDBPyConnection]:
-    """The connection with the summaries of the runs whose rows are all in these files."""
-    schema = f"made_{uuid.uuid4().hex}"
-    connection.execute(f"CREATE SCHEMA memory.{schema}")
+) -> Iterator[tuple[str, Iterator[str]]]:
+    """The schema in which the connection has the summaries of the runs whose rows are all in these files, and
+    their names, each as soon as it is made."""
+    schema = f"memory.made_{uuid.uuid4().hex}"
+    connection.execute(f"CREATE SCHEMA {schema}")
     try:
-        connection.execute(f"USE memory.{schema}")
-        for table in TABLES:
-            of_table = [file for file in files if file.table == table.name]
-            connection.execute(f"CREATE VIEW {table.name} AS {rows_of_files(table, folder, of_table)}")
-        for name in (EVENT_VIEWS_FILE, SUMMARIES_FILE):
-            # The comments alone would take longer than the rows of a small run.
-            connection.execute(_COMMENT.sub("", sql_file(name)))
-        yield connection
+        connection.execute(f"USE {schema}")
+        # A number in place of a long name: millions of rows are grouped by it.
+        names = ", ".join(sorted({literal(file.keys[RUN_ID.name]) for file in files}))
+        connection.execute(f"CREATE TYPE run_name AS ENUM ({names})")
+        for table in _sources():
+            rows = rows_of_files(table, folder, [file for file in files if file.table == table.name])
+            connection.execute(
+                f"CREATE VIEW {table.name} AS SELECT * REPLACE (run_id::run_name AS run_id) FROM ({rows})"
+            )
+        yield schema, _names_as_made(connection)
     finally:
         connection.execute("USE memory.main")
-        connection.execute(f"DROP SCHEMA memory.{schema} CASCADE")
+        connection.execute(f"DROP SCHEMA {schema} CASCADE")
 
 
-def _names(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    rows = connection.execute(
-        "SELECT table_name FROM duckdb_tables() WHERE NOT temporary AND schema_name = current_schema() "
-        "ORDER BY table_name"
-    ).fetchall()
-    return [name for (name,) in rows]
+def _names_as_made(connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
+    for statement in _statements():
+        connection.execute(statement)
+        if made_table := _TABLE.search(statement.query):
+            yield made_table[1]
+
+
+@cache
+def _statements() -> tuple[duckdb.Statement, ...]:
+    """What makes the summaries. Parsed once and without comments: both take longer than a small run."""
+    files = (_COMMENT.sub("", sql_file(name)) for name in (EVENT_VIEWS_FILE, SUMMARIES_FILE))
+    return tuple(statement for text in files for statement in duckdb.extract_statements(text))
+
+
+# What is still there when Python ends makes DuckDB print a page of leaks.
+atexit.register(_statements.cache_clear)
+
+
+@cache
+def _sources() -> tuple[Table, ...]:
+    """The tables that the summaries are made from."""
+    texts = " ".join(statement.query for statement in _statements())
+    return tuple(table for table in TABLES if re.search(rf"\b{table.name}\b", texts))
 
 
 def _declared(connection: duckdb.DuckDBPyConnection, name: str) -> Table:

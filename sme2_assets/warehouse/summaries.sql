@@ -2,28 +2,25 @@
 -- look beyond one run. Read after event_views.sql. Each table is a Parquet file of the run as every other one is.
 -- What depends on other runs, or only repeats columns of `runs`, is in views.sql.
 
--- A number in place of a long name: what follows groups millions of rows by it.
-CREATE TYPE run_name AS ENUM (SELECT DISTINCT run_id FROM timeline);
+-- Made of all rows, and asked for more than once: by operator_rounds, too. DOUBLE is exact for whole nanoseconds up
+-- to 104 days; sums of BIGINT have 128 bits, and are slow.
+CREATE TEMP TABLE calls AS SELECT * REPLACE (hidden_ns::DOUBLE AS hidden_ns) FROM delegate_calls;
+CREATE OR REPLACE VIEW delegate_calls AS FROM calls;
 
 CREATE TEMP TABLE rounds_of_operators AS FROM operator_rounds;
 
-CREATE TEMP TABLE calls AS
-SELECT run_id::run_name AS run_id, round, iteration, delegate, hidden_ns::DOUBLE AS hidden_ns
-FROM delegate_calls;
-
 -- How many rows of each category XNNPACK writes in a call: each of them hides up to a microsecond.
 CREATE TEMP TABLE floored_rows AS
-SELECT run_id::run_name AS run_id, delegate, category, count(DISTINCT position) AS floored
+SELECT run_id, delegate, category, count(DISTINCT position) AS floored
 FROM rounds_of_operators
 WHERE backend = 'xnnpack'
 GROUP BY run_id, delegate, category;
 
--- Overhead is kept as a row of its own, so that the rows of a run add up to the inference. Times are added up as
--- DOUBLE, which is exact for whole nanoseconds up to 104 days; sums of BIGINT have 128 bits, and are slow.
+-- Overhead is kept as a row of its own, so that the rows of a run add up to the inference.
 CREATE TABLE category_rounds AS
 WITH per_inference AS (
     SELECT
-        run_id::run_name AS run_id, round, iteration,
+        run_id, round, iteration,
         coalesce(category, 'Overhead') AS category,
         sum(duration_ns::DOUBLE) AS duration_ns,
         count(*) AS events,
@@ -31,7 +28,7 @@ WITH per_inference AS (
         count(*) FILTER (kind = 'operator' AND NOT known) AS unknown_operators
     FROM timeline
     WHERE NOT is_warmup
-    GROUP BY run_id::run_name, round, iteration, coalesce(category, 'Overhead')
+    GROUP BY run_id, round, iteration, coalesce(category, 'Overhead')
 ),
 -- Not every inference has every category where they took several operator sequences.
 processes AS (
@@ -105,7 +102,7 @@ hidden AS (
 ),
 inferences_of_rounds AS (
     SELECT
-        run_id::run_name AS run_id, round, iteration,
+        run_id, round, iteration,
         sum(duration_ns::DOUBLE) AS inference_ns,
         coalesce(sum(duration_ns::DOUBLE) FILTER (category IN ('CONV', 'GEMM')), 0 * inference_ns) AS compute_ns,
         coalesce(sum(duration_ns::DOUBLE) FILTER (category = 'Data Movement'), 0 * inference_ns) AS data_movement_ns,
@@ -119,7 +116,7 @@ inferences_of_rounds AS (
         count(*) FILTER (kind = 'operator' AND backend = 'portable') AS portable_operators
     FROM timeline
     WHERE NOT is_warmup
-    GROUP BY run_id::run_name, round, iteration
+    GROUP BY run_id, round, iteration
 ),
 per_inference AS (
     SELECT
