@@ -17,7 +17,7 @@ EMULATOR_FIXTURES = {"emulator", "bundle", "adb_bridge", "ssh_machines", "remote
 # packages, or make many warehouses. Who leaves slow tests out does not import them: torch alone takes as long
 # as hundreds of other tests.
 SLOW_IN_ROOMS = {
-    "analysis": ("attribution",),
+    "analysis": ("attribution", "statistics"),
     "diagnostics": ("model",),
     "etdump": ("against_inspector",),
     "exchange": ("export", "foreign", "perfetto"),
@@ -34,13 +34,13 @@ SLOW_IN_ROOMS = {
     "targets": ("cross_compiler", "debian"),
     "warehouse": (
         *("arms", "blind", "checks", "compare", "continued", "crashes", "devices", "docs", "files"),
-        *("history", "kernels", "merge", "order", "publish", "questions", "rebuild", "retention"),
-        *("shared", "unit", "whole_microseconds"),
+        *("history", "ingest", "insight_views", "kernels", "merge", "order", "publish", "questions"),
+        *("rebuild", "retention", "shared", "sql_console", "unit", "whole_microseconds"),
     ),
 }
 SLOW = (
     *("claims/", "e2e/"),
-    *(f"test_{name}.py" for name in ("api", "full_disk", "mcp", "nightly", "package")),
+    *(f"test_{name}.py" for name in ("api", "full_disk", "mcp", "nightly", "package", "set_up")),
     *(f"{room}/test_{name}.py" for room, names in SLOW_IN_ROOMS.items() for name in names),
 )
 # Rooms whose files share what takes long to make: one worker runs all of them.
