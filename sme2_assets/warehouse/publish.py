@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -289,9 +289,14 @@ def _checksum(path: Path) -> str:
 def _fingerprint() -> str:
     """A hash of everything except the rows that determines what is in the file."""
     sql = [sql_file(name) for name in (SUMMARIES_FILE, *VIEW_FILES)]
-    tables = repr((TABLES, sorted(IN_PARQUET)))
+    tables = _declared(tuple(TABLES))
     decides = (duckdb.__version__, STORAGE_VERSION, tables, _RECORD, *_KINDS_OF_FILES, _MOVED, *sql)
     return hashlib.sha256("\n".join(decides).encode()).hexdigest()
+
+
+@cache
+def _declared(tables: tuple[Table, ...]) -> str:
+    return repr((tables, sorted(IN_PARQUET)))
 
 
 @lru_cache(maxsize=1)

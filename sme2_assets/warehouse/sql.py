@@ -14,6 +14,7 @@ from sme2_assets.warehouse.commits import TableFile
 from sme2_assets.warehouse.schema import Column, Table
 
 
+@cache
 def sql_file(name: str) -> str:
     return filled_in(resources.files(__package__).joinpath(name).read_text())
 

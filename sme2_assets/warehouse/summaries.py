@@ -47,7 +47,7 @@ def made(
     try:
         connection.execute(f"USE {schema}")
         # A number in place of a long name: millions of rows are grouped by it.
-        names = ", ".join(sorted({literal(file.keys[RUN_ID.name]) for file in files}))
+        names = ", ".join(sorted({literal(file.run_id) for file in files if file.run_id is not None}))
         connection.execute(f"CREATE TYPE run_name AS ENUM ({names})")
         for table in _sources():
             rows = rows_of_files(table, folder, [file for file in files if file.table == table.name])
