@@ -238,7 +238,7 @@ class _Bisection:
                     lower_with_taps(self.module, [p.tap for p in shown], self.inputs).buffer
                 )
                 # A search lowers many programs, and only their bytes are needed.
-                free_lowered_programs()
+                free_lowered_programs(len(self._lowered[key]))
         with self.progress.step(f"running it with SME2 {state}"):
             outputs = self.run(self._lowered[key], state)
         first = len(outputs) - len(shown)

@@ -237,7 +237,7 @@ def _fill(staging: Path, spec: ModelSpec, variant: Variant, key: str, progress: 
         with progress.step("writing", "lower"):
             inputs, outputs = _write_files(content, staging)
     if not spec.pte:
-        free_lowered_programs()
+        free_lowered_programs((staging / PTE).stat().st_size)
     export_seconds = time.perf_counter() - start
     return ModelManifest(
         variant=variant.key,
@@ -286,7 +286,7 @@ def _lowered(spec: ModelSpec, variant: Variant, staging: Path, progress: Progres
         pieces = _write_program(program, exported_program, staging, progress)
     # It has the weights once more: both programs must not be held at once.
     program = replace(program, executorch=None, edge_program=None)
-    free_lowered_programs()
+    free_lowered_programs((staging / PTE).stat().st_size)
     taps, tapped = lower_tapped_program(
         exported_program, program.outputs, inputs, variant.precision, progress
     )

@@ -48,6 +48,10 @@ from sme2_assets.models.spec import SEED, EagerModel, ModelSpec
 from sme2_assets.models.taps import describe_taps, tapped_program
 from sme2_assets.models.time_limit import end_if_time_is_up
 
+# How much programs that are no longer used may hold, and what the graph of one holds at least.
+MOST_HELD_BYTES, _GRAPH_BYTES = 32 << 20, 4 << 20
+_held_bytes = 0
+
 _MODEL_REMEDY = "correct the model or its example inputs: it must run in plain PyTorch first"
 _HALF_REMEDY = (
     "at fp16, weights and inputs are half, but a tensor that the model's code makes with a type of its own "
@@ -336,15 +340,21 @@ def lower_with_taps(graph_module: Any, taps: Sequence[Any], inputs: ModelInputs)
     return _executorch(edge)
 
 
-def free_lowered_programs() -> None:
-    """Give back the memory of programs that are no longer used.
+def free_lowered_programs(written_bytes: int) -> None:
+    """Give back the memory of programs that are no longer used, of which one more was just written.
 
     torch remembers the calls that it traced and ExecuTorch the nodes that it compared, of every program of
-    the process and with all its weights.
+    the process and with all its weights. To forget them takes a second, and what torch knew of small programs
+    makes the next one faster: so not before they hold much.
     """
     from executorch.exir.backend.utils import is_same_node
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    global _held_bytes
+    _held_bytes += written_bytes + _GRAPH_BYTES
+    if _held_bytes < MOST_HELD_BYTES:
+        return
+    _held_bytes = 0
     is_same_node.cache_clear()
     FakeTensorMode.cache_clear()
     gc.collect()

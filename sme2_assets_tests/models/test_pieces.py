@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sme2_assets.errors import ExportError
+from sme2_assets.models.lowering import MOST_HELD_BYTES
 from sme2_assets.models.pieces import Difference, PieceIndex, write_restored
 
 # Few different pieces, so that programs share some, and of lengths that are worth sharing or not.
@@ -68,7 +69,7 @@ def test_an_export_keeps_weights_once_on_disk_and_not_at_all_in_memory(
         "import torch\n"
         "from sme2_assets.models import export\n"
         "from sme2_assets_tests.models.small import spec, variant\n"
-        "wide = spec('wide', lambda: torch.nn.Linear(512, 512), torch.ones(1, 512))\n"
+        "wide = spec('wide', lambda: torch.nn.Linear(3072, 3072), torch.ones(1, 3072))\n"
         "made = export.export_model(wide, variant('wide'), Path(sys.argv[1]), log=lambda _: None)\n"
         "from executorch.exir.lowered_backend_module import LoweredBackendModule\n"
         "held = sum(isinstance(it, LoweredBackendModule) for it in gc.get_objects())\n"
@@ -76,7 +77,30 @@ def test_an_export_keeps_weights_once_on_disk_and_not_at_all_in_memory(
         tmp_path,
     )
     directory, tapped, held = json.loads(said.splitlines()[-1])
-    weights = 4 * 512 * 512
+    weights = 4 * 3072 * 3072
+    assert weights > MOST_HELD_BYTES
     assert weights <= sum(path.stat().st_size for path in Path(directory).iterdir()) < 1.2 * weights
     assert Path(tapped).stat().st_size < 0.1 * weights
     assert held == 0
+
+
+def test_small_programs_do_not_pile_up_in_memory(python: Callable[..., str], tmp_path: Path) -> None:
+    said = python(
+        "import gc, json, sys\n"
+        "from pathlib import Path\n"
+        "import torch\n"
+        "from sme2_assets.models import export, lowering\n"
+        "from sme2_assets_tests.models.small import spec, variant\n"
+        "from executorch.exir.lowered_backend_module import LoweredBackendModule\n"
+        "lowering.MOST_HELD_BYTES //= 3\n"
+        "held = []\n"
+        "for width in range(1, 5):\n"
+        "    small = spec(f'small{width}', lambda: torch.nn.Linear(8, width), torch.ones(1, 8))\n"
+        "    export.export_model(small, variant(small.name), Path(sys.argv[1]), log=lambda _: None)\n"
+        "    held.append(sum(isinstance(it, LoweredBackendModule) for it in gc.get_objects()))\n"
+        "print(json.dumps(held))",
+        tmp_path,
+    )
+    held = json.loads(said.splitlines()[-1])
+    assert held[0] > 0
+    assert max(held) <= 2 * held[0]
