@@ -131,6 +131,7 @@ def _stages(name: str, target: Target, runner: RunnerBinary) -> Iterator[dict[st
     from sme2_assets.models.export import load_libraries, quiet_libraries
     from sme2_assets.models.inputs import input_array, tensor_array
     from sme2_assets.models.lowering import (
+        MOST_HELD_BYTES,
         build_model,
         export_program,
         free_lowered_programs,
@@ -142,7 +143,8 @@ def _stages(name: str, target: Target, runner: RunnerBinary) -> Iterator[dict[st
     progress = Progress(name, lambda _: None)
     with quiet_libraries(), one_thread():
         load_libraries()
-        free_lowered_programs()
+        # Also what a type that failed left behind, of which nothing was written.
+        free_lowered_programs(MOST_HELD_BYTES)
         built = build_model(model_spec(f"hf:{name.replace('.', '_')}"), "fp32", progress)
         yield {"result": BUILDS, "parameters": built.parameters}
         exported, inputs = export_program(built, "fp32", progress)
