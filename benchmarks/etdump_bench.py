@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,8 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from sme2_assets.models.progress import peak_memory_bytes
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -60,11 +61,6 @@ class Table:
         ]
         rule = "-" * len(text[0])
         return "\n".join([self.title, rule, text[0], rule, *text[1:], rule, *self.footnotes])
-
-
-def peak_memory_bytes() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def measure_reader(path: Path, repeat: int) -> Measurement:

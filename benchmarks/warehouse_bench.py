@@ -20,7 +20,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.etdump_bench import REPOSITORY, Table, make_trace, peak_memory_bytes, progress
+from benchmarks.etdump_bench import REPOSITORY, Table, make_trace, progress
+from sme2_assets.models.progress import peak_memory_bytes
 
 # What a way does once: gives the time in Method::execute, and the seconds of each step.
 Way = Callable[[Path], tuple[int, dict[str, float]]]

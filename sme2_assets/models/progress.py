@@ -41,12 +41,12 @@ class Progress:
         self._on_stage = on_stage
         self._heartbeat_seconds = heartbeat_seconds
         self._started = time.perf_counter()
-        self._since_start = _forget_peak()
+        _forget_peak()
 
     @property
     def peak_memory_bytes(self) -> int:
         """The most memory the process has held since the export began; on macOS, since the process began."""
-        return _peak_memory_bytes(since_start=self._since_start)
+        return peak_memory_bytes()
 
     def say(self, what: str) -> None:
         self._log(f"{self._name}: {what}")
@@ -77,19 +77,17 @@ class Progress:
         return f"after {elapsed:.1f} s, peak memory {self.peak_memory_bytes / 2**20:,.0f} MiB"
 
 
-def _forget_peak() -> bool:
-    """Let the kernel measure the peak from now on; False where it cannot, as on macOS."""
-    try:
+def _forget_peak() -> None:
+    """Let the kernel measure the peak from now on, where it can: not on macOS or if /proc is read-only."""
+    with contextlib.suppress(OSError):
         _CLEAR_REFS.write_text("5")
-    except OSError:
-        return False
-    return True
 
 
-def _peak_memory_bytes(*, since_start: bool) -> int:
-    if since_start:
-        found = re.search(r"^VmHWM:\s*(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
-        if found:
+def peak_memory_bytes() -> int:
+    """The most memory that this process has held."""
+    with contextlib.suppress(OSError):
+        # Not by getrusage: on Linux, a process begins with the peak of the one that started it.
+        if found := re.search(r"^VmHWM:\s*(\d+) kB$", _STATUS.read_text(), re.MULTILINE):
             return int(found[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Linux counts kibibytes, macOS bytes.
