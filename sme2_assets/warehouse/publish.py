@@ -289,14 +289,14 @@ def _checksum(path: Path) -> str:
 def _fingerprint() -> str:
     """A hash of everything except the rows that determines what is in the file."""
     sql = [sql_file(name) for name in (SUMMARIES_FILE, *VIEW_FILES)]
-    tables = _declared(tuple(TABLES))
+    tables = _declared(tuple(TABLES), frozenset(IN_PARQUET))
     decides = (duckdb.__version__, STORAGE_VERSION, tables, _RECORD, *_KINDS_OF_FILES, _MOVED, *sql)
     return hashlib.sha256("\n".join(decides).encode()).hexdigest()
 
 
 @cache
-def _declared(tables: tuple[Table, ...]) -> str:
-    return repr((tables, sorted(IN_PARQUET)))
+def _declared(tables: tuple[Table, ...], in_parquet: frozenset[str]) -> str:
+    return repr((tables, sorted(in_parquet)))
 
 
 @lru_cache(maxsize=1)
