@@ -6,12 +6,17 @@ Belongs here: options, and how results are printed. Heavy imports happen inside 
 from __future__ import annotations
 
 import re
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sme2_assets.cli.support import AtLeast, json_option, print_json, progress_log, reads_store, say, tell
+from sme2_assets.cli.warehouse import facts_of_refused, show_refused
 from sme2_assets.store import Store
+
+if TYPE_CHECKING:
+    from sme2_assets.warehouse.rebuild import Refused
 
 # As in retention.py, which is slow to import; a test checks that they agree.
 KIND_NAMES = ("leftovers", "exports", "reports", "snapshots", "runners", "models", "dagster", "runs")
@@ -69,7 +74,8 @@ def gc(
     By default this is what can be made again: exports, reports, published files except the newest, runners
     and exported models that are not current, and Dagster's records of runs except the last of every
     partition. Evidence is removed only with `--kind runs`, which keeps the newest session of every series, or
-    with `--run`; the tables are then rebuilt from what is left. Nothing is removed during a measurement.
+    with `--run`; the tables are then rebuilt from what is left, and the exit code is 1 if a folder of that
+    cannot be read. Nothing is removed during a measurement.
     """
     from sme2_assets.launch import open_instance
     from sme2_assets.warehouse.retention import candidates, chosen, remove, session_of
@@ -78,6 +84,7 @@ def gc(
         raise click.UsageError("--run removes one session everywhere: leave --kind out.")
     if dry_run and yes:
         raise click.UsageError("--dry-run and --yes contradict each other.")
+    refused: list[Refused] = []
     with open_instance(store) as instance:
         if run_ids:
             items = {item.name: item for run in run_ids for item in session_of(store, instance, run)}
@@ -86,17 +93,21 @@ def gc(
             go = chosen(candidates(store, instance, kinds or KIND_NAMES[:-1]), days * 86400, keep_bytes)
         if yes:
             with progress_log() as log:
-                remove(store, instance, go, log)
+                refused = remove(store, instance, go, log)
     total = sum(item.size_bytes for item in go)
     if as_json:
         facts = ({"kind": it.kind, "name": it.name, "bytes": it.size_bytes, "age_s": it.age_s} for it in go)
-        print_json({"removed": yes, "bytes": total, "items": list(facts)})
-        return
-    if not go:
+        print_json(
+            {"removed": yes, "bytes": total, "items": list(facts), "refused": facts_of_refused(refused)}
+        )
+    elif not go:
         say("With these options there is nothing to remove.")
-        return
-    for item in go:
-        say(f"{item.size_bytes:>15,}  {item.age_s / 86400:6.1f} d  {item.kind:9}  {item.name}")
-    say(f"{total:>15,}  bytes {'were removed' if yes else 'would be removed'}.")
-    if not yes:
-        tell("Nothing was removed: add --yes to remove it.")
+    else:
+        for item in go:
+            say(f"{item.size_bytes:>15,}  {item.age_s / 86400:6.1f} d  {item.kind:9}  {item.name}")
+        say(f"{total:>15,}  bytes {'were removed' if yes else 'would be removed'}.")
+        if not yes:
+            tell("Nothing was removed: add --yes to remove it.")
+        show_refused(refused)
+    if refused:
+        sys.exit(1)

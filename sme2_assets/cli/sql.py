@@ -94,7 +94,8 @@ def sql(
         with open_console(warehouse, limits) as console:
             run_shell(console, limit or ROWS_SHOWN)
         return
-    text = query if query is not None else (file or sys.stdin).read()
+    output = _output_file(output) if output else None
+    text = _query_text(query, file or sys.stdin)
     with _stopped_by_ctrl_c():
         if chosen in ("csv", "parquet"):
             _give_file(warehouse, limits, text, chosen, output)
@@ -105,6 +106,28 @@ def sql(
                 return
             for single in console.queries_in(text):
                 show_answer(console.ask(single, limit or ROWS_SHOWN), records)
+
+
+def _query_text(query: str | None, file: Any) -> str:
+    try:
+        text = query if query is not None else file.read()
+        # What is no text in an argument or on standard input becomes characters that cannot be encoded.
+        text.encode()
+    except UnicodeError as error:
+        raise Sme2Error(f"The query is not text in UTF-8: {error}.", "Save it as UTF-8.") from error
+    return str(text)
+
+
+def _output_file(output: Path) -> Path:
+    """The file that is written or replaced: the one that a link points to, and never a device or a pipe."""
+    output = output.resolve()
+    if output.exists() and not output.is_file():
+        raise Sme2Error(
+            f"{output} is not a regular file.", "Name another one; without --output, rows are printed."
+        )
+    if not output.parent.is_dir():
+        raise Sme2Error(f"There is no folder {output.parent}.", "Create it, or write elsewhere.")
+    return output
 
 
 def _chosen_format(file_format: str | None, output: Path | None, as_json: bool) -> str:
@@ -128,11 +151,8 @@ def _give_file(warehouse: Warehouse, limits: Limits, text: str, chosen: str, out
     """DuckDB itself writes CSV and Parquet, to a folder next to the file; it is renamed when complete."""
     from sme2_assets.warehouse.console import open_console
 
-    folder = output.absolute().parent if output else None
-    if folder is not None and not folder.is_dir():
-        raise Sme2Error(f"There is no folder {folder}.", "Create it, or write elsewhere.")
     with (
-        tempfile.TemporaryDirectory(prefix=".sme2-sql-", dir=folder) as staging,
+        tempfile.TemporaryDirectory(prefix=".sme2-sql-", dir=output.parent if output else None) as staging,
         open_console(warehouse, limits, writable=Path(staging)) as console,
     ):
         staged = Path(staging) / f"rows.{chosen}"
@@ -150,8 +170,6 @@ def _give_json(console: Console, text: str, output: Path | None) -> None:
     if output is None:
         click.echo(made)
         return
-    if not output.absolute().parent.is_dir():
-        raise Sme2Error(f"There is no folder {output.absolute().parent}.", "Create it, or write elsewhere.")
     write_text_atomically(output, made + "\n")
     tell(f"written: {output}")
 

@@ -43,7 +43,8 @@ class Printer(Console):
 
 
 # A pipe or a file has no width: nothing printed there is cut.
-out = Printer() if sys.stdout.isatty() else Printer(width=250)
+# A program whose standard output is closed has none.
+out = Printer() if sys.stdout is not None and sys.stdout.isatty() else Printer(width=250)
 progress = Printer(stderr=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +16,7 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 
 if TYPE_CHECKING:
-    from sme2_assets.warehouse.rebuild import Derived
+    from sme2_assets.warehouse.rebuild import Derived, Refused
 
 
 @click.group()
@@ -151,13 +151,13 @@ def _show(done: Derived, as_json: bool) -> None:
         out.print(f"The rows of {made} were made, {compared} compared{there}.", highlight=False)
         for run in done.dropped:
             tell(f"{run} was dropped: there is no run folder of it any more.", "yellow")
-        _show_refused(done)
+        show_refused(done.refused)
     if done.refused:
         sys.exit(1)
 
 
-def _show_refused(done: Derived) -> None:
-    for each in done.refused:
+def show_refused(refused: Sequence[Refused]) -> None:
+    for each in refused:
         progress.print(
             f"{each.what} was left out: {each.error}",
             style="bold red",
@@ -172,8 +172,9 @@ def _facts(done: Derived) -> dict[str, object]:
         "already_there": done.already_there,
         "compared": done.compared,
         "dropped": done.dropped,
-        "refused": [
-            {"what": each.what, "error": each.error.what, "remedy": each.error.remedy}
-            for each in done.refused
-        ],
+        "refused": facts_of_refused(done.refused),
     }
+
+
+def facts_of_refused(refused: Sequence[Refused]) -> list[dict[str, str | None]]:
+    return [{"what": each.what, "error": each.error.what, "remedy": each.error.remedy} for each in refused]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform as host
 import shutil
 import sys
@@ -52,11 +53,22 @@ def examine(store: Store) -> Checkup:
         names = ", ".join(read_inventory(store).devices)
         step.detail = f"{names}: see `sme2 devices`" if names else "none: docs/devices.md says what it is for"
     with made.step("data folder") as step:
-        step.detail = f"{store.root}{'' if store.root.is_dir() else ', created when needed'}"
+        step.detail = _data_folder(store.root)
     check_disk(made, store)
     with made.step("runs in the tables", optional=True) as step:
         step.detail = _tables(store)
     return made
+
+
+def _data_folder(root: Path) -> str:
+    if not root.is_dir():
+        return f"{root}, created when needed"
+    if not os.access(root, os.W_OK):
+        raise Sme2Error(
+            f"{root} cannot be written: it can be queried, and nothing can be measured.",
+            "Make it writable, or name another folder with --data or $SME2_DATA.",
+        )
+    return str(root)
 
 
 def _tables(store: Store) -> str:
@@ -69,7 +81,7 @@ def _tables(store: Store) -> str:
     if missing := runs_in_no_table(store):
         raise Sme2Error(
             f"{len(missing)} run folders are in no table, e.g. {missing[0].name}.",
-            "Run `sme2 warehouse sync`, which adds them.",
+            "Run `sme2 warehouse sync`, which adds them, or says why it cannot.",
         )
     if other := runs_of_other_code(store):
         raise Sme2Error(

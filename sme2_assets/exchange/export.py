@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import shutil
 import tempfile
@@ -26,6 +27,8 @@ from sme2_assets.warehouse.store import Warehouse
 FORMATS = ("csv", "parquet", "json", "markdown", "perfetto", "etdump")
 LISTING_FILE = "export.json"
 LISTING_SCHEMA = 1
+# A file system takes 255 bytes. The kit's name of a comparison holds the model twice, and gets an ending.
+MOST_OF_A_NAME = 200
 LATEST = "latest"
 # What sorting a timeline may take; beyond it, DuckDB goes on in files.
 MEMORY_LIMIT = "500MB"
@@ -100,10 +103,28 @@ def _require_replaceable(folder: Path) -> None:
     """Only an earlier export is replaced: nobody loses another folder by naming it here."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise Sme2Error(f"{folder} is not a folder.", "Name another one with --output.")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / LISTING_FILE).is_file():
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    written = _files_of_export(folder)
+    if written is None:
         raise Sme2Error(
             f"{folder} is not empty and is not an earlier export.", "Name another folder with --output."
         )
+    files = (path for path in sorted(folder.rglob("*")) if not path.is_dir() or path.is_symlink())
+    if strange := [path for path in files if str(path.relative_to(folder)) not in written]:
+        raise Sme2Error(
+            f"{folder} is an earlier export, but {strange[0]} is not part of it.",
+            "Move it elsewhere, or name another folder with --output.",
+        )
+
+
+def _files_of_export(folder: Path) -> set[str] | None:
+    """What an export wrote to this folder, by its own list; None if there is no such list."""
+    try:
+        listing = json.loads((folder / LISTING_FILE).read_bytes())
+        return {LISTING_FILE, *listing["file_sha256"]} if listing["run_id"] else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def _replace(staging: Path, folder: Path) -> None:
@@ -249,7 +270,8 @@ class _Writer:
                 write_csv(connection.from_df(compared), self.folder / f"{off.model_stem}_comparison.csv")
         robust = pairs.robust_comparison(timed[off], timed[on], comparison)
         if "json" in formats and robust is not None:
-            name = "_vs_".join(f"{arm.prefix}_exec_all_runs_timeline" for arm in (off, on))
+            both = "_vs_".join(f"{arm.prefix}_exec_all_runs_timeline" for arm in (off, on))
+            name = both if len(both) <= MOST_OF_A_NAME else off.model_stem
             write_json(self.folder / f"{name}_robust_comparison.json", robust)
 
     def _write_summaries(

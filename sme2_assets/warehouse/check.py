@@ -18,6 +18,7 @@ from sme2_assets.evidence.shared import SharedStore
 from sme2_assets.store import Store
 from sme2_assets.warehouse.commits import COMMITS, damaged_commits, require_commits
 from sme2_assets.warehouse.publish import is_undamaged
+from sme2_assets.warehouse.read import evidence_in_tables
 from sme2_assets.warehouse.rebuild import Log, damaged_files, runs_in_no_table, runs_without_folder
 from sme2_assets.warehouse.store import Warehouse
 
@@ -49,8 +50,8 @@ def check_store(store: Store, log: Log) -> Iterator[Finding]:
             yield Finding(_said(path), "Run `sme2 warehouse sync`: it publishes the tables again.")
         else:
             yield Finding(_said(path), "Remove it: it is an earlier state, which nothing needs.")
-    known = {} if broken or damaged or unlisted else _evidence_in_tables(warehouse)
-    folders = run_folders(store.runs)
+    known = {} if broken or damaged or unlisted else evidence_in_tables(warehouse)
+    folders, faulty = run_folders(store.runs), set()
     for number, path in enumerate(folders, start=1):
         log(f"run folder {number} of {len(folders)}: {path.name}")
         try:
@@ -62,9 +63,12 @@ def check_store(store: Store, log: Log) -> Iterator[Finding]:
                     "Restore it from a copy; if it was replaced on purpose, run `sme2 warehouse rebuild`.",
                 )
         except Sme2Error as error:
+            faulty.add(path)
             yield Finding(error.what, error.remedy or "Restore it from a copy.")
     for path in [] if broken else runs_in_no_table(store):
-        yield Finding(f"{path} is in no table.", "Run `sme2 warehouse sync`: it adds the run.")
+        if path not in faulty:
+            remedy = "Run `sme2 warehouse sync`: it adds the run, or says why it cannot."
+            yield Finding(f"{path} is in no table.", remedy)
     for run in runs_without_folder(store):
         yield Finding(
             f"The evidence of run {run} is gone: it has rows, and there is no folder {store.run_dir(run)}.",
@@ -73,11 +77,6 @@ def check_store(store: Store, log: Log) -> Iterator[Finding]:
     if shared := SharedStore.of(store):
         for damage in shared.damage(log):
             yield Finding(damage.what, damage.remedy or "Restore it from a copy.")
-
-
-def _evidence_in_tables(warehouse: Warehouse) -> dict[str, str]:
-    rows = warehouse.query("SELECT run_id, evidence_sha256 FROM runs WHERE evidence_sha256 IS NOT NULL")
-    return dict(zip(rows["run_id"], rows["evidence_sha256"], strict=True))
 
 
 def _said(path: Path) -> str:

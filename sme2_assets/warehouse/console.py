@@ -153,7 +153,7 @@ class Console:
 
         threading.Thread(target=run, name="query", daemon=True).start()
         try:
-            late = not finished.wait(self._limits.timeout_s)
+            late = not finished.wait(min(self._limits.timeout_s, threading.TIMEOUT_MAX))
         finally:
             _stop(cursor, finished)
             cursor.close()

@@ -17,6 +17,7 @@ from sme2_assets.analysis.change_points import (
 )
 from sme2_assets.analysis.claims import Claim
 from sme2_assets.analysis.joint_steps import Others, others_at_step
+from sme2_assets.errors import Sme2Error
 from sme2_assets.warehouse import read
 from sme2_assets.warehouse.ingest import DERIVATION
 from sme2_assets.warehouse.schema import REGRESSIONS
@@ -76,7 +77,7 @@ def find_regressions(warehouse: Warehouse, acknowledged: Path) -> pd.DataFrame:
     """The slow-downs in all series."""
     series = series_of(warehouse)
     found = regressions({key: rows["median_ns"].tolist() for key, rows in series.items()})
-    known = _acknowledged(acknowledged)
+    known = acknowledged_runs(acknowledged)
     records = []
     for key, changes in found.items():
         for change in changes:
@@ -159,9 +160,14 @@ def what_could_be_found(
     )
 
 
-def _acknowledged(path: Path) -> set[str]:
+def acknowledged_runs(path: Path) -> set[str]:
     """The run ids that a person listed, one per line; text after a # is a comment."""
     if not path.is_file():
         return set()
-    lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
+    try:
+        # Some editors begin a file with a mark of its encoding.
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Sme2Error(f"{path} is not text in UTF-8: {error}.", "Save it as UTF-8.") from error
+    lines = (line.split("#")[0].strip() for line in text.splitlines())
     return {line for line in lines if line}

@@ -109,7 +109,7 @@ def arm(warehouse: Warehouse, run: dict[str, Any]) -> ArmRounds:
         for view in ("latency_rounds", "category_rounds")
     }
     operators = warehouse.query(
-        "SELECT rounds.* EXCLUDE (run_id), on_sme_unit "
+        "SELECT rounds.* EXCLUDE (run_id), on_sme_unit, certain_sme_samples "
         "FROM operator_rounds AS rounds LEFT JOIN operator_facts AS facts "
         "ON facts.run_id = rounds.run_id AND facts.backend = rounds.backend "
         "AND facts.delegate IS NOT DISTINCT FROM rounds.delegate AND facts.position = rounds.position "
@@ -156,6 +156,12 @@ def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
 def runs_in_tables(warehouse: Warehouse) -> set[str]:
     """The ids of all runs that are published."""
     return set(warehouse.query("SELECT run_id FROM runs")["run_id"])
+
+
+def evidence_in_tables(warehouse: Warehouse) -> dict[str, str]:
+    """The hash of the evidence that each run's rows were made from, where they say it."""
+    rows = warehouse.query("SELECT run_id, evidence_sha256 FROM runs WHERE evidence_sha256 IS NOT NULL")
+    return dict(zip(rows["run_id"], rows["evidence_sha256"], strict=True))
 
 
 def run_of_id(warehouse: Warehouse, run_id: str) -> dict[str, Any]:

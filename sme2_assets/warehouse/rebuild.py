@@ -33,7 +33,7 @@ from sme2_assets.warehouse.commits import TableFile, files_now, groups_now, requ
 from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.history import write_regressions
 from sme2_assets.warehouse.ingest import DERIVATION, annotate, annotation
-from sme2_assets.warehouse.read import runs_in_tables
+from sme2_assets.warehouse.read import evidence_in_tables, runs_in_tables
 from sme2_assets.warehouse.schema import ADVICE, REGRESSIONS, TABLES, Table
 from sme2_assets.warehouse.sessions import take_session
 from sme2_assets.warehouse.sql import no_rows, stored_rows
@@ -175,7 +175,7 @@ def rebuild(store: Store, log: Log) -> Derived:
     _undo_half_a_replacement(warehouse)
     made = Warehouse(warehouse.root / REBUILD)
     begun_by = f"{sme2_assets.__version__} {DERIVATION}\n"
-    if (made.root / _BEGUN_BY).is_file() and (made.root / _BEGUN_BY).read_text() != begun_by:
+    if (made.root / _BEGUN_BY).is_file() and not _can_continue(store, made, begun_by):
         shutil.rmtree(made.root)
     write_text_atomically(made.root / _BEGUN_BY, begun_by)
     done = _derived_anew(store, made, log)
@@ -196,6 +196,18 @@ def rebuild(store: Store, log: Log) -> Derived:
         done.compared += late.compared
         done.refused += [each for each in late.refused if each.what not in refused]
     return done
+
+
+def _can_continue(store: Store, made: Warehouse, begun_by: str) -> bool:
+    """Whether an interrupted rebuild was by the same code, and from evidence that is still the same."""
+    if (made.root / _BEGUN_BY).read_text() != begun_by:
+        return False
+    made.publish()
+    return all(
+        # No table says which log was added to a run.
+        identity == identity_of(store.run_dir(run)) and not annotation(store, run).exists()
+        for run, identity in evidence_in_tables(made).items()
+    )
 
 
 def differences(store: Store, log: Log) -> tuple[list[Difference], Derived]:

@@ -24,7 +24,7 @@ from sme2_assets.store import Store
 from sme2_assets.targets.lease import lease
 from sme2_assets.warehouse.commits import files_now
 from sme2_assets.warehouse.read import latest_comparisons, latest_sessions
-from sme2_assets.warehouse.rebuild import rebuild
+from sme2_assets.warehouse.rebuild import Refused, rebuild, runs_in_no_table
 from sme2_assets.warehouse.store import STAGING_LIFETIME_S, Warehouse
 
 Log = Callable[[str], None]
@@ -81,8 +81,11 @@ def session_of(store: Store, instance: dg.DagsterInstance, run_id: str) -> list[
     return [runs, *said, *(item for item in _dagster_items(store, instance, known))]
 
 
-def remove(store: Store, instance: dg.DagsterInstance, items: Sequence[Item], log: Log) -> None:
-    """Removes items while nothing is being measured, and makes the tables again if evidence is removed."""
+def remove(store: Store, instance: dg.DagsterInstance, items: Sequence[Item], log: Log) -> list[Refused]:
+    """Removes items while nothing is being measured, and makes the tables again if evidence is removed.
+
+    Returns what of the evidence that is left gave no rows.
+    """
     with ExitStack() as held:
         for lock in sorted(store.leases.glob("*.lock")):
             held.enter_context(lease(store.leases, lock.stem, log=log, patience_s=0))
@@ -94,27 +97,34 @@ def remove(store: Store, instance: dg.DagsterInstance, items: Sequence[Item], lo
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(
                     missing_ok=True
                 )
-        if any(item.kind == "runs" for item in items):
-            rebuild(store, log)
+        return rebuild(store, log).refused if any(item.kind == "runs" for item in items) else []
 
 
 def _runs(store: Store, keep_newest: bool = True) -> Iterator[Item]:
-    """Sessions: arms that were measured together are removed together. The newest of every series stays."""
+    """Sessions: arms that were measured together are removed together. The newest of every series stays, and
+    what is in no table yet: nobody knows whether there is a newer one."""
     warehouse = Warehouse(store.warehouse)
-    newest = set()
-    if keep_newest:
-        newest = {run["session_id"] for run in latest_sessions(warehouse)} | latest_comparisons(warehouse)
+    rows = warehouse.query("SELECT run_id, session_id FROM runs WHERE session_id IS NOT NULL")
+    in_tables = dict(zip(rows["run_id"], rows["session_id"], strict=True))
     sessions: dict[str, list[Path]] = {}
     for path in run_folders(store.runs):
-        try:
-            session = RunFolder.open(path).manifest.session_id
-        except EvidenceError:
-            # A trace from elsewhere, or a damaged folder: a session of its own.
-            session = path.name
-        sessions.setdefault(session, []).append(path)
+        # The tables also know the session of a folder that was damaged later.
+        sessions.setdefault(in_tables.get(path.name) or _session_of(path), []).append(path)
+    needed: set[str] = set()
+    if keep_newest:
+        needed = {run["session_id"] for run in latest_sessions(warehouse)} | latest_comparisons(warehouse)
+        needed |= {_session_of(path) for path in runs_in_no_table(store)}
     for session, paths in sessions.items():
-        if session not in newest:
+        if session not in needed:
             yield _item("runs", session, paths)
+
+
+def _session_of(path: Path) -> str:
+    """What a folder says. A trace from elsewhere, or a damaged folder, is a session of its own."""
+    try:
+        return RunFolder.open(path).manifest.session_id
+    except EvidenceError:
+        return path.name
 
 
 def _beside(store: Store, item: Item) -> list[Path]:
@@ -127,8 +137,8 @@ def _beside(store: Store, item: Item) -> list[Path]:
 
 
 def _reports(store: Store) -> Iterator[Item]:
-    for page in sorted(store.reports.rglob("report.md")):
-        yield _item("reports", str(page.parent.relative_to(store.reports)), [page.parent])
+    for folder in sorted({page.parent for page in store.reports.rglob("report.*")}):
+        yield _item("reports", str(folder.relative_to(store.reports)), [folder])
 
 
 def _says(item: Item, names: Sequence[str]) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from scipy import stats
 
+from benchmarks.made.run_folder import MadeRun, ingest
 from benchmarks.made.traces import Portable, inference, trace_bytes
 from sme2_assets.cli import main
 from sme2_assets.cli.exchange import FORMAT_NAMES
@@ -29,6 +30,7 @@ from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.csv_files import write_csv
 from sme2_assets_tests.exchange.kit_folder import write_kit_folder
 from sme2_assets_tests.exchange.measured_pair import EMULATED, LINUX, Exported, make_pair
+from sme2_assets_tests.warehouse.newest import compare_newest, newest_run
 
 ARMS = ("off", "on")
 
@@ -229,7 +231,34 @@ def test_a_folder_that_is_no_export_is_not_replaced(pair_files: Exported, tmp_pa
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(Sme2Error, match="not an earlier export"):
         export_run(pair_files.store, pair_files.run("on"), ["csv"], tmp_path)
+    # Other programs have files of this name, too.
+    (tmp_path / LISTING_FILE).write_text('{"mine": 1}')
+    with pytest.raises(Sme2Error, match="not an earlier export"):
+        export_run(pair_files.store, pair_files.run("on"), ["csv"], tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_what_somebody_put_beside_an_export_is_not_lost_with_it(pair_files: Exported, tmp_path: Path):
+    folder = tmp_path / "out"
+    export_run(pair_files.store, pair_files.run("on"), ["markdown"], folder)
+    export_run(pair_files.store, pair_files.run("on"), ["json"], folder)
+    (folder / "linux_sme2_on" / "notes.txt").write_text("years of work")
+    with pytest.raises(Sme2Error, match=r"notes.txt is not part of it"):
+        export_run(pair_files.store, pair_files.run("on"), ["json"], folder)
+    assert (folder / "linux_sme2_on" / "notes.txt").read_text() == "years of work"
+
+
+def test_a_model_of_a_long_name_is_exported(tmp_path: Path):
+    store, name = Store(tmp_path / "data"), "a_long_name_" + 53 * "x"
+    made = [MadeRun(variant=f"{name}-fp32", sme2=sme2, rounds=6) for sme2 in ("off", "on")]
+    warehouse = Warehouse(store.warehouse)
+    ingest(warehouse, *(run.write(store.runs) for run in made))
+    warehouse.publish()
+    compare_newest(warehouse, f"{name}-fp32", "linux")
+    warehouse.publish()
+    run = newest_run(warehouse, f"{name}-fp32", "linux", "on")
+    names = [path.name for path in export_run(store, run, FORMATS, tmp_path / "out")]
+    assert f"{name}_xnnpack_fp32_robust_comparison.json" in names
 
 
 def test_the_command_finds_the_latest_run_and_lists_what_it_wrote(pair_files: Exported, tmp_path: Path):

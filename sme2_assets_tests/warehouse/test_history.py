@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
+import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,10 +17,12 @@ from sme2_assets.cli import main
 from sme2_assets.defs.assets.history import regressions
 from sme2_assets.defs.checks import no_regression
 from sme2_assets.defs.resources import Lab
+from sme2_assets.errors import Sme2Error
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.history import (
     ENOUGH_SESSIONS,
     LEAST_SESSIONS,
+    acknowledged_runs,
     find_regressions,
     no_slow_down_text,
     series_of,
@@ -42,6 +45,16 @@ def test_a_category_below_the_resolution_of_the_trace_has_no_time_to_compare(
     assert series["Elementwise"].isna().all()
     assert (series["CONV"] > 0).all()
     assert find_regressions(warehouse, tmp_path / "acknowledged.txt").empty
+
+
+def test_a_list_of_acknowledged_runs_that_is_no_text_is_named(warehouse: Warehouse, tmp_path: Path):
+    listed = tmp_path / "acknowledged.txt"
+    listed.write_bytes("gepr\u00fcft".encode("latin-1"))
+    with pytest.raises(Sme2Error, match=r"acknowledged.txt is not text in UTF-8"):
+        find_regressions(warehouse, listed)
+    # Some editors begin a file with a mark of its encoding.
+    listed.write_text("first\nsecond  # known\n", encoding="utf-8-sig")
+    assert acknowledged_runs(listed) == {"first", "second"}
 
 
 def test_of_one_run_it_is_not_said_that_nothing_became_slower(warehouse: Warehouse, tmp_path: Path):

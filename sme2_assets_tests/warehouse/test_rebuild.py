@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -125,6 +126,38 @@ def test_a_rebuild_that_was_interrupted_goes_on_where_it_was(store: Store):
     assert_all_is_as_the_evidence_says(store)
 
 
+def _interrupted_rebuild(store: Store) -> None:
+    def stop_before_the_end(message: str) -> None:
+        if message.startswith("comparing"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rebuild(store, stop_before_the_end)
+
+
+def test_a_run_that_was_removed_after_a_rebuild_was_interrupted_stays_removed(store: Store):
+    _interrupted_rebuild(store)
+    done = CliRunner().invoke(main, ["--data", str(store.root), "gc", "--run", LATER.run_id, "--yes"])
+    assert done.exit_code == 0, done.output
+    assert LATER.run_id not in _runs_of(store)
+    assert_all_is_as_the_evidence_says(store)
+
+
+def test_evidence_that_changed_after_a_rebuild_was_interrupted_is_read_again(store: Store, tmp_path: Path):
+    trace = next(path for path in store.runs.rglob("*.etdump"))
+    trace = Path(shutil.copy(trace, tmp_path / "given.etdump"))
+    ingest_paths(store, [trace], Facts(model="wrong"))
+    _interrupted_rebuild(store)
+    ingest_paths(store, [trace], Facts(model="right"))
+    rebuild(store, quiet)
+    models = {
+        str(row) for row in Warehouse(store.warehouse).query("SELECT DISTINCT model FROM runs")["model"]
+    }
+    assert "right" in models
+    assert "wrong" not in models
+    assert_all_is_as_the_evidence_says(store)
+
+
 def test_what_is_measured_while_a_rebuild_is_under_way_is_taken_in_too(store: Store):
     late = replace(OFF, session_id="20260104T000000-ffffff")
 
@@ -222,6 +255,29 @@ def test_a_run_that_is_in_no_table_is_found_and_taken_in(store: Store):
     assert runs_in_no_table(store) == []
     assert "every run folder is in the tables" in _doctor(store)
     assert_all_is_as_the_evidence_says(store)
+
+
+def test_a_folder_that_cannot_be_added_is_not_said_to_be_one_that_sync_adds(store: Store):
+    lost = replace(OFF, session_id="20260103T000000-cccccc")
+    write_pair(store, lost)
+    shutil.rmtree(store.run_dir(replace(lost, sme2="on").run_id))
+    told = CliRunner().invoke(main, ["--data", str(store.root), "check", "--json"])
+    found = [each for each in json.loads(told.stdout) if lost.run_id in each["what"]]
+    assert len(found) == 1, found
+    assert "the folder of another one is missing" in found[0]["what"]
+    assert "sync" not in found[0]["remedy"]
+
+
+def test_the_doctor_says_when_the_data_folder_cannot_be_written(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    def data_folder() -> str:
+        return next(str(step) for step in examine(store).steps if step.name == "data folder")
+
+    assert "cannot be written" not in data_folder()
+    # Whoever runs as root may write everywhere but on a file system that is read-only.
+    monkeypatch.setattr(os, "access", lambda path, mode: path != store.root)
+    assert f"{store.root} cannot be written" in data_folder()
 
 
 def test_another_lab_is_merged_by_its_run_folders(store: Store, tmp_path: Path):
@@ -323,6 +379,10 @@ def _doctor(store: Store) -> str:
     """What the doctor says of the tables."""
     with_tables = [step for step in examine(store).steps if step.name == "runs in the tables"]
     return str(with_tables[0])
+
+
+def _runs_of(store: Store) -> set[str]:
+    return set(Warehouse(store.warehouse).query("SELECT run_id FROM runs")["run_id"])
 
 
 def _foreign_runs(store: Store) -> list[str]:

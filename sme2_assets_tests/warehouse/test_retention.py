@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
@@ -83,6 +84,51 @@ def test_old_evidence_goes_by_name_only_and_the_newest_session_of_a_series_stays
     sessions = Warehouse(store.warehouse).query("SELECT DISTINCT session_id FROM comparisons")["session_id"]
     assert sessions.tolist() == [session(NEW)]
     assert differences(store, print)[0] == [], "the tables are not what a rebuild gives"
+
+
+def test_what_is_in_no_table_yet_is_not_taken_for_old(store: Store):
+    only = MadeRun(variant="only-fp32", session_id="20260101T000000-cccccc", rounds=2, sampled=False)
+    for sme2 in ("off", "on"):
+        replace(only, sme2=sme2).write(store.runs)
+    age(*store.runs.iterdir())
+    assert items(store, "--kind", "runs") == {("runs", session(OLD))}
+    assert gc(store, "--kind", "runs", "--yes").exit_code == 0
+    assert only.run_id in run_ids(store), "the tables were made again from all that is left"
+
+
+def test_an_arm_that_was_damaged_later_goes_and_stays_with_its_session(store: Store):
+    for begun in (OLD, NEW):
+        manifest = store.run_dir(MadeRun(sme2="on", session_id=begun).run_id) / "manifest.json"
+        manifest.write_bytes(manifest.read_bytes()[:500])
+    age(*store.runs.iterdir())
+    assert items(store, "--kind", "runs") == {("runs", session(OLD))}
+    done = gc(store, "--kind", "runs", "--yes")
+    assert {path.name for path in store.runs.iterdir()} == {
+        MadeRun(sme2=sme2, session_id=NEW).run_id for sme2 in ("off", "on")
+    }
+    assert done.exit_code == 1, "the other session is no longer in the tables"
+
+
+def test_what_the_tables_lose_beside_what_was_removed_is_told(store: Store):
+    damaged = MadeRun(sme2="on", session_id=NEW).run_id
+    with (store.run_dir(damaged) / "round_00" / "latency" / "result.json").open("a") as result:
+        result.write(" ")
+    removed = MadeRun(session_id=OLD).run_id
+    done = gc(store, "--run", removed, "--yes", "--json")
+    assert done.exit_code == 1
+    refused = {each["what"]: each["error"] for each in json.loads(done.stdout)["refused"]}
+    assert "its content changed" in refused[damaged]
+
+
+@pytest.mark.parametrize("suffix", ["md", "html"])
+def test_a_report_of_any_format_goes_with_its_run(store: Store, suffix: str):
+    run = MadeRun(session_id=NEW).run_id
+    page = store.reports / "toy_cnn-fp32" / f"report.{suffix}"
+    page.parent.mkdir(parents=True)
+    page.write_text(f"of {run}")
+    age(page.parent)
+    assert ("reports", "toy_cnn-fp32") in items(store, "--kind", "reports")
+    assert ("reports", "toy_cnn-fp32") in items(store, "--run", run)
 
 
 def test_one_run_goes_everywhere_with_the_other_arm_of_its_session(store: Store):

@@ -279,6 +279,47 @@ def test_a_file_is_written_whole_or_not_at_all(data: Path, tmp_path: Path):
     assert "gives no format" in sme2(data, "sql", "SELECT 1", "-o", str(tmp_path / "rows.xlsx")).stderr
 
 
+@pytest.mark.parametrize("name", ["rows.csv", "rows.json"])
+def test_rows_go_to_the_file_that_a_link_points_to_and_replace_no_pipe(data: Path, tmp_path: Path, name: str):
+    target, link = tmp_path / "real" / name, tmp_path / name
+    target.parent.mkdir()
+    target.write_text("old")
+    link.symlink_to(target)
+    assert sme2(data, "sql", "SELECT 42 AS answer", "-o", str(link)).exit_code == 0
+    assert link.is_symlink()
+    assert "42" in target.read_text()
+    pipe = tmp_path / f"pipe{link.suffix}"
+    os.mkfifo(pipe)
+    refused = sme2(data, "sql", "SELECT 1", "-o", str(pipe))
+    assert refused.exit_code == 1
+    assert f"{pipe} is not a regular file" in refused.stderr
+    assert pipe.is_fifo()
+
+
+def test_a_query_that_is_no_text_is_refused_wherever_it_comes_from(data: Path, tmp_path: Path):
+    query = tmp_path / "query.sql"
+    query.write_bytes(b"SELECT '\xff'")
+    # As Python reads what is no UTF-8 on standard input.
+    taken = query.read_text(errors="surrogateescape")
+    for done in (
+        sme2(data, "sql", "-f", str(query)),
+        sme2(data, "sql", taken),
+    ):
+        assert done.exit_code == 1
+        assert "is not text in UTF-8" in done.stderr
+
+
+def test_a_query_may_have_all_the_time_there_is(data: Path):
+    assert sme2(data, "sql", "SELECT 1", "--timeout", "1e300").exit_code == 0
+
+
+def test_a_closed_standard_output_is_no_fault(data: Path):
+    command = [sys.executable, "-m", "sme2_assets.cli", "--data", str(data), "sql", "SELECT 1"]
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("typed", "complete"),
     [
