@@ -31,6 +31,7 @@ from sme2_assets.analysis.statistics import (
     threshold_of,
 )
 from sme2_assets.analysis.unit import ON, UNKNOWN
+from sme2_assets.evidence.digits import beside
 from sme2_assets.evidence.numerics import AS_IS
 
 _TIMES = (
@@ -61,9 +62,9 @@ _BELOW_THE_CLOCK = "Below the clock's resolution: XNNPACK's whole microseconds c
 class ArmRounds:
     """One arm's rows: its `runs` row and its rows of the `*_rounds` views.
 
-    Operator rows also have `on_sme_unit` from operator_facts. Times of a clock that floors have columns
-    `least_ns` and `most_ns` next to `median_ns`, where they differ from it. `conditions` are those that the
-    arm was measured under, if known.
+    Operator rows also have `on_sme_unit` and `certain_sme_samples` from operator_facts. Times of a clock that
+    floors have columns `least_ns` and `most_ns` next to `median_ns`, where they differ from it. `conditions`
+    are those that the arm was measured under, if known.
     """
 
     run: dict[str, Any]
@@ -110,7 +111,8 @@ def why_outputs_differ(off: dict[str, Any], on: dict[str, Any]) -> str | None:
         if run["sqnr_db"] >= run["sqnr_threshold_db"]:
             fault = run["eager_fault"]
         else:
-            fault = f"{run['sqnr_db']:.1f} dB against eager, {run['sqnr_threshold_db']:g} dB needed"
+            reached = beside(run["sqnr_db"], run["sqnr_threshold_db"], 1)
+            fault = f"{reached} dB against eager, {run['sqnr_threshold_db']:g} dB needed"
         if isinstance(fault, str):
             return f"With {arm_name(run)} the outputs are wrong: {fault}."
     if (factor := factor_of(on)) is not None and not factor.one_program:
@@ -119,10 +121,8 @@ def why_outputs_differ(off: dict[str, Any], on: dict[str, Any]) -> str | None:
         return f"The arms do not compute the same: {on['arms_fault']}."
     # For runs from before the arms had bounds of their own.
     if pd.isna(on["arms_values"]) and not on["arms_sqnr_db"] >= on["sqnr_threshold_db"]:
-        return (
-            f"The outputs of the arms differ: {on['arms_sqnr_db']:.1f} dB, "
-            f"{on['sqnr_threshold_db']:.1f} dB needed."
-        )
+        reached = beside(on["arms_sqnr_db"], on["sqnr_threshold_db"], 1)
+        return f"The outputs of the arms differ: {reached} dB, {on['sqnr_threshold_db']:g} dB needed."
     return None
 
 
@@ -247,7 +247,7 @@ def _of_pairs(rounds: pd.DataFrame, places: list[Place | None]) -> pd.DataFrame:
     """The rows of one arm with the number of the pair that each belongs to."""
     number = {place: index for index, place in enumerate(places) if place is not None}
     numbers = [number[place_of(row)] for row in rounds[KEYS].to_dict("records")]
-    return rounds.drop(columns=KEYS).assign(pair=numbers)
+    return rounds.drop(columns=["delegate", "position"]).assign(pair=numbers)
 
 
 def _counts(run: dict[str, Any], *counts: int) -> dict[str, int | None]:

@@ -18,6 +18,8 @@ from sme2_assets.analysis.unit import ON, UNKNOWN
 
 # An operator whose time the clock leaves open by more than this factor says too little about a bias.
 MOST_OPEN = 1.05
+# Backends whose names tell which kernel it is.
+_NAMES_TELL = ("xnnpack", "portable")
 # Names shared by kernels with and without SME2, or by the packing for them.
 _SAYS_NOTHING = re.compile(r"\bQP8\b|^Pack ")
 
@@ -63,6 +65,11 @@ def is_placebo(pair: pd.DataFrame) -> bool:
     for arm in ("off", "on"):
         # If unknown, it may be another kernel.
         if pair[f"on_sme_unit_{arm}"].isin([ON, UNKNOWN]).any():
+            return False
+        # Elsewhere, the name does not tell the kernel.
+        if not (pair[f"backend_{arm}"].isin(_NAMES_TELL) & pair[f"known_{arm}"].astype(bool)).all():
+            return False
+        if (pair[f"certain_sme_samples_{arm}"] > 0).any():
             return False
         times = times_of(pair, arm)
         if min(times.least_ns) <= 0:

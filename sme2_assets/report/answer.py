@@ -176,6 +176,9 @@ def unit_answer(warehouse: Warehouse, run_id: str, arm: str = "") -> str:
     convolution cannot: no such kernel exists`, without a full stop."""
     counts = rows_of_view(warehouse, "unit_use", run_id).to_dict("records")
     if not counts:
+        facts = rows_of_view(warehouse, "operator_facts", run_id)
+        if not_known := int((~facts["known"].astype(bool)).sum()):
+            return claims.NOTHING_KNOWN_FOR_UNIT.say(run_id=run_id, count=not_known)
         return claims.NOTHING_FOR_UNIT.say(run_id=run_id)
     [row] = counts
     work = work_text(row)

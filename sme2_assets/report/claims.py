@@ -42,7 +42,7 @@ SHOWN = Claim(
 )
 NO_SPEEDUP = Claim(
     "What SME2 does to its time is not known: {verdict}",
-    f"SELECT verdict = $verdict AND speedup_low IS NULL {_MODEL}",
+    f"SELECT verdict = $verdict AND (speedup_low IS NULL OR verdict = 'insufficient data') {_MODEL}",
 )
 
 
@@ -123,6 +123,7 @@ THRESHOLD = Claim(
 PLACEBO = Claim(
     "{operators} {have} the same kernel in both arms, and together a ratio of {ratio}",
     "SELECT count(*) FILTER (placebo) = $operators AND bool_and(fidelity = 'hardware') "
+    "AND bool_and(backend IN ('xnnpack', 'portable')) FILTER (placebo) "
     "AND bool_and(coalesce(sme2_operators_off + sme2_operators_on + sme2_operators_unknown, 0) = 0) "
     "FILTER (placebo) "
     "FROM comparisons WHERE session_id = $session_id AND level = 'operator'",
@@ -161,7 +162,14 @@ WORK = Claim(
 MATRIX_COUNT = Claim(
     "{on_unit} of {matrix_operators} convolutions and matrix products{unknown_text}", COUNT.holds
 )
-NO_MATRIX = Claim("the model has no convolution or matrix product", f"SELECT count(*) = 0 {_MATRIX}")
+NO_KNOWN_MATRIX = Claim(
+    "no operator of the model is known to be a convolution or matrix product",
+    f"SELECT count(*) = 0 {_MATRIX}",
+)
+# An operator that is not known may be either: then nobody can say that there is none.
+_NOT_KNOWN = "(SELECT count(*) FROM operator_facts WHERE run_id = $run_id AND NOT known)"
+_NONE = f"SELECT count(*) = 0 AND {_NOT_KNOWN} = 0 {_MATRIX}"
+_NONE_KNOWN = f"SELECT count(*) = 0 AND {_NOT_KNOWN} = $count AND $count > 0 {_MATRIX}"
 COUNT_BY_EVIDENCE = Claim(
     "{on_unit} of {matrix_operators}{by_name}",
     "SELECT count(*) = $matrix_operators AND count(*) FILTER (on_sme_unit = 'on') = $on_unit "
@@ -195,7 +203,12 @@ RUN_ON_UNIT = Claim(
     f"AND count(*) > 0 AND bool_and(fidelity IS DISTINCT FROM 'reference') {_MATRIX}",
 )
 NOTHING_FOR_UNIT = Claim(
-    "nothing in it is for the SME unit: it has no convolution and no matrix product", NO_MATRIX.holds
+    "nothing in it is for the SME unit: it has no convolution and no matrix product", _NONE
+)
+NOTHING_KNOWN_FOR_UNIT = Claim(
+    "nothing in it is known to be for the SME unit: what is computed by {count} of its operators is not "
+    "known",
+    _NONE_KNOWN,
 )
 STAYS_OFF = Claim(
     "{which} {why}",
@@ -208,7 +221,12 @@ UNKNOWN_OF = Claim(
     "{unknown} of {matrix_operators} unknown",
     f"SELECT count(*) = $matrix_operators AND count(*) FILTER (on_sme_unit = 'unknown') = $unknown {_MATRIX}",
 )
-NO_CONV_OR_GEMM = Claim("The model has no CONV or GEMM operator.", NO_MATRIX.holds)
+NO_CONV_OR_GEMM = Claim("The model has no CONV or GEMM operator.", _NONE)
+NO_KNOWN_CONV_OR_GEMM = Claim(
+    "The model has no known CONV or GEMM operator: what is computed by {count} of its operators is not "
+    "known.",
+    _NONE_KNOWN,
+)
 NO_SAMPLE_TELLS = Claim(
     "SME2 {state}: no sample shows which kernels computed CONV and GEMM.",
     f"SELECT coalesce(sum(telling_samples), 0) = 0 {_MATRIX} AND sme2 = $state",

@@ -204,7 +204,11 @@ def missed_section(explanation: Explanation) -> Section:
         )
         blocks += [Text(f"{reason}: {because}") for reason, because in said.items()]
         blocks.append(Grid(missed_table(missed)))
-    if subject.matrix.empty:
+    not_known = int((~subject.bottlenecks["known"].astype(bool)).sum())
+    if subject.matrix.empty and not_known:
+        said = claims.NO_KNOWN_CONV_OR_GEMM.say(run_id=subject.run["run_id"], count=not_known)
+        blocks.append(Text(said))
+    elif subject.matrix.empty:
         blocks.append(Text(claims.NO_CONV_OR_GEMM.say(run_id=subject.run["run_id"])))
     elif not blocks:
         said = claims.EVERY_ON if subject.run["sme2"] == "on" else claims.NOTHING_SPEAKS_AGAINST

@@ -147,7 +147,7 @@ def work_text(counts: Record) -> str:
 def unit_sentence(run_id: str, counts: Record | None) -> str:
     """`4 of 8 convolutions and matrix products, 93 % of the multiply-accumulates`."""
     if counts is None:
-        return claims.NO_MATRIX.say(run_id=run_id)
+        return claims.NO_KNOWN_MATRIX.say(run_id=run_id)
     return ", ".join(filter(None, (_counted(claims.MATRIX_COUNT, counts), work_text(counts))))
 
 

@@ -60,6 +60,8 @@ def operator(position: float, name: str, us: float, **differing: Any) -> dict[st
         "op_type": kind,
         "category": {"Convolution": "CONV", "Fully Connected": "GEMM"}.get(kind, "Data Movement"),
         "on_sme_unit": _unit(kind, name),
+        "known": True,
+        "certain_sme_samples": 0,
         "us": us,
         **differing,
     }
@@ -333,6 +335,13 @@ def test_wrong_outputs_give_no_speedup(wrong, sqnr_db):
     assert f"With SME2 {wrong} the outputs are wrong" in at(rows, "model")["reason"]
 
 
+def test_outputs_that_just_miss_the_threshold_are_not_said_to_reach_it():
+    missed = run("off", sqnr_db=39.97)
+    assert "39.97 dB against eager, 40 dB" in str(why_times_do_not_compare(missed, run("on")))
+    old = run("on", arms_values=math.nan, arms_sqnr_db=39.97)
+    assert "39.97 dB, 40 dB needed" in str(why_times_do_not_compare(run("off"), old))
+
+
 def test_outputs_that_just_reach_the_threshold_are_right():
     assert why_times_do_not_compare(run("off", sqnr_db=40.0), run("on")) is None
 
@@ -411,6 +420,9 @@ def test_a_bias_beyond_the_floor_vetoes_every_verdict_and_one_below_raises_the_f
         {"name": "Pack LH (X32) #1"},
         {"on_sme_unit": "on"},
         {"on_sme_unit": "unknown"},
+        {"backend": "other delegate"},
+        {"known": False},
+        {"certain_sme_samples": 1},
     ],
 )
 def test_what_may_run_another_kernel_is_no_placebo(differing):

@@ -207,6 +207,12 @@ def test_what_nobody_knows_is_not_out_of_reach_and_bounds_nothing(tmp_path: Path
     theirs = explain(warehouse, newest_session(warehouse, "theirs-fp32", "linux"))
     [calls] = of_kind(theirs, "delegate_overhead")
     assert "None of it is rounding by XNNPACK" in calls.rules_out
+    emulated = explain(warehouse, newest_session(warehouse, "theirs-fp32", "emulated"))
+    [shift] = of_kind(emulated, "bottleneck_shift")
+    assert shift.rules_out == (
+        "Nothing: what is computed by 4 of its operators is not known, so neither is whether SME2 has a "
+        "kernel for it."
+    )
 
 
 def test_rows_that_may_be_all_of_the_inference_have_no_ceiling(tmp_path: Path):
@@ -302,6 +308,16 @@ def test_transposes_in_a_row_of_unknown_shape_could_be_one():
     assert found is not None
     assert [row["why"] for row in found.rows] == ["two transposes in a row that could be one"]
     assert found.win_ns == 5_000, "only the cheaper one goes"
+
+
+def test_transposes_of_different_tensors_do_not_belong_together():
+    """As those of the query and the key of an attention, which only follow each other in time."""
+    query, key = shaped(TRANSPOSE, "1x128x8x64", "1x8x128x64"), shaped(TRANSPOSE, "1x128x8x64", "1x8x64x128")
+    assert layout_of(CONV, query, key, CONV) is None
+    assert layout_of(CONV, query, Op("HardSwish (NC) #1", 9), key, CONV) is None
+    again = layout_of(CONV, query, shaped(TRANSPOSE, "1x8x128x64", "1x8x64x128"), CONV)
+    assert again is not None
+    assert [row["why"] for row in again.rows] == ["two transposes in a row that could be one"]
 
 
 def test_transposes_across_a_delegate_border_are_told_from_those_inside():

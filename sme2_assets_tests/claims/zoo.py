@@ -131,6 +131,8 @@ def pairs_that_prove_little(folder: Path) -> Warehouse:
         MadeRun(variant="wrong_emulated-fp32", sqnr_db=12.0, iterations=1, **EMULATED),
         MadeRun(variant="slower-fp32", matrix_speedup=0.5),
         MadeRun(variant="same-fp32", matrix_speedup=1.0),
+        # The interval spans the smallest difference that counts: neither shown nor ruled out.
+        MadeRun(variant="open-fp32", matrix_speedup=1.026),
         MadeRun(variant="short-fp32", slowness=0.01),
     )
 
@@ -172,9 +174,8 @@ def operators_that_nobody_knows(folder: Path) -> Warehouse:
             [("Fully Connected (NC, F32) GEMM #1", 300_000), ("Transpose (ND, X32) #1", 20_000)], 322_000
         ),
     )
-    return _pairs(
-        folder, Calls(calls=calls), Calls(variant="theirs-fp32", calls=(theirs, theirs), sampled=False)
-    )
+    alone = Calls(variant="theirs-fp32", calls=(theirs, theirs), sampled=False)
+    return _pairs(folder, Calls(calls=calls), alone, replace(alone, **EMULATED))
 
 
 def pairs_of_which_little_was_watched(folder: Path) -> Warehouse:

@@ -13,13 +13,13 @@ from rich.console import Console
 
 from sme2_assets.analysis.claims import heard
 from sme2_assets.report.answer import MOST_ACTIONS, hardware_first, session_answer
-from sme2_assets.report.document import Answer
+from sme2_assets.report.document import Answer, Text
 from sme2_assets.report.explain import Explanation, explain
-from sme2_assets.report.insights import FINDINGS_SHOWN, show_explanation
+from sme2_assets.report.insights import FINDINGS_SHOWN, missed_section, show_explanation
 from sme2_assets.report.next_steps import next_step
 from sme2_assets.report.terminal import show_session
 from sme2_assets.warehouse import Warehouse
-from sme2_assets_tests.claims.zoo import ZOO, false_sentences
+from sme2_assets_tests.claims.zoo import ZOO, false_sentences, sentences
 from sme2_assets_tests.warehouse.made_operators import OperatorRun, cnn, write_runs
 
 KINDS = (
@@ -170,6 +170,26 @@ def test_the_answer_of_a_pair_begins_with_its_speedup(tmp_path: Path):
 def test_hardware_comes_before_emulation_and_a_reference_last():
     runs = [{"fidelity": name} for name in ("reference", "emulated", "hardware")]
     assert [run["fidelity"] for run in hardware_first(runs)] == ["hardware", "emulated", "reference"]
+
+
+def test_operators_that_nobody_knows_may_be_for_the_unit(tmp_path: Path):
+    warehouse = ZOO["operators_that_nobody_knows"](tmp_path)
+    found = warehouse.query("SELECT DISTINCT session_id FROM runs WHERE variant = 'theirs-fp32'")
+    assert len(found) == 2, "one on hardware, one emulated"
+    for session_id in found["session_id"]:
+        explanation = explain(warehouse, session_id)
+        said = session_answer(warehouse, explanation).sentence
+        assert said.endswith(
+            "nothing in it is known to be for the SME unit: "
+            "what is computed by 4 of its operators is not known."
+        )
+        [block] = missed_section(explanation).blocks
+        assert block == Text(
+            "The model has no known CONV or GEMM operator: "
+            "what is computed by 4 of its operators is not known."
+        )
+    texts = {each.text for each in sentences(warehouse)}
+    assert not [text for text in texts if re.search(r"has no (CONV|convolution)|no CONV and no GEMM", text)]
 
 
 def test_nobody_is_told_to_measure_a_model_that_is_not_here(tmp_path: Path):

@@ -426,10 +426,16 @@ KERNELS = Claim(
 )
 NO_KERNEL = Claim(
     "That SME2 speeds up CONV or GEMM of this model: none of them is on the SME unit.",
-    f"SELECT {_count(_NOT_OFF, _ON)} = 0 AND {_count(_MATRIX, _ON)} > 0",
+    f"SELECT {_count(_NOT_OFF, _ON)} = 0 AND {_count(_MATRIX, _ON)} > 0 AND {_count('NOT known', _ON)} = 0",
 )
 NO_MATRIX = Claim(
-    "That SME2 speeds up this model: it has no CONV and no GEMM.", f"SELECT {_count(_MATRIX, _ON)} = 0"
+    "That SME2 speeds up this model: it has no CONV and no GEMM.",
+    f"SELECT {_count(_MATRIX, _ON)} = 0 AND {_count('NOT known', _ON)} = 0",
+)
+SOME_NOT_KNOWN = Claim(
+    "Nothing: what is computed by {count} of its operators is not known, so neither is whether SME2 has a "
+    "kernel for it.",
+    f"SELECT {_count('NOT known', _ON)} = $count AND $count > 0",
 )
 MATRIX_SAMPLES = Claim(
     "SME2 {state}: {sme} of the {told} samples in kernels that compute CONV and GEMM are on SME",

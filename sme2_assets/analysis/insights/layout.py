@@ -120,17 +120,26 @@ def _pairs(
 
 
 def _transposes_cancel(first: Row, second: Row, between: list[Row]) -> tuple[str, bool] | None:
-    shapes = (first["input_shape"], second["output_shape"])
-    known = not any(pd.isna(shape) for shape in shapes)
+    elementwise = all(
+        row["category"] == "Elementwise" and row["op_type"] not in _ALONG_AN_AXIS for row in between
+    )
+    # They keep the shape: another one is of another tensor, whose transpose only comes next in time.
+    if elementwise and _same_shape(first["output_shape"], second["input_shape"]) is False:
+        return None
     if not between:
-        if known and shapes[0] == shapes[1]:
+        if _same_shape(first["input_shape"], second["output_shape"]):
             return "a transpose and one that undoes it", True
         return "two transposes in a row that could be one", False
-    if all(row["category"] == "Elementwise" and row["op_type"] not in _ALONG_AN_AXIS for row in between):
+    if elementwise:
         return "transposes around elementwise operators, which need no layout", True
     if _border_between(first, second) and all(row["backend"] == "portable" for row in between):
         return "transposes around portable operators", True
     return None
+
+
+def _same_shape(one: str | None, other: str | None) -> bool | None:
+    """None if either is not known."""
+    return None if pd.isna(one) or pd.isna(other) else one == other
 
 
 def _convert_back(first: Row, second: Row, between: list[Row]) -> tuple[str, bool] | None:

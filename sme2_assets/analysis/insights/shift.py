@@ -87,14 +87,20 @@ def kernel_shift(off: ArmRows, on: ArmRows) -> Insight:
         ),
         "Emulated: which kernels run is real. How far the bottleneck moves in time needs SME2 hardware.",
         (off.measurement(), on.measurement(), *_kernel_evidence(off), *_kernel_evidence(on)),
-        "Nothing about time: no speedup follows from this."
-        if taken or unknown
-        else (claims.NO_KERNEL if len(on.matrix) else claims.NO_MATRIX).say(**pair),
+        "Nothing about time: no speedup follows from this." if taken or unknown else _no_kernel(on, pair),
         None,
         None,
         "emulated",
         tuple(rows),
     )
+
+
+def _no_kernel(on: ArmRows, pair: Row) -> str:
+    """What it rules out that no CONV or GEMM is on the unit: an operator that is not known may be either."""
+    not_known = int((~on.bottlenecks["known"].astype(bool)).sum())
+    if not_known:
+        return claims.SOME_NOT_KNOWN.say(**pair, count=not_known)
+    return (claims.NO_KERNEL if len(on.matrix) else claims.NO_MATRIX).say(**pair)
 
 
 def _kernel_evidence(arm: ArmRows) -> tuple[str, ...]:
