@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy  # its submodules are loaded on first use: most commands compute no statistic
 
+from sme2_assets.evidence.digits import beside
+
 Floats = npt.NDArray[np.float64]
 
 # With five paired rounds even the most extreme outcome has p = 2 / 2^5 = 6 %: nothing can be shown.
@@ -198,7 +200,8 @@ def speedup_verdict(
             "insufficient data",
             f"{speedup.n} paired rounds; at least {MIN_ROUNDS} are needed for a 95 % interval.",
         )
-    interval = f"the 95 % interval {speedup.low:.3f} to {speedup.high:.3f} over {speedup.n} paired rounds"
+    low, high = (beside(end, 1, 3) for end in (speedup.low, speedup.high))
+    interval = f"the 95 % interval {low} to {high} over {speedup.n} paired rounds"
     threshold = threshold_of(noise_floor)
     limit = f"{threshold - 1:.1%}" + ("" if threshold == PRACTICAL_RATIO else " (the noise floor)")
     failed = _why_no_difference_is_shown(speedup, threshold, limit, adjusted_p)
@@ -352,7 +355,7 @@ def _why_no_difference_is_shown(
         failed.append("there is no p-value")
     elif p > SIGNIFICANCE:
         among = "" if adjusted_p is None else " after false-discovery control"
-        failed.append(f"p = {p:.2g}{among} is above {SIGNIFICANCE}")
+        failed.append(f"p = {beside(p, SIGNIFICANCE, 2, 'g')}{among} is above {SIGNIFICANCE}")
     if 1 / threshold < speedup.nearest < threshold:
         is_near = f"{speedup.nearest:.3f} is" if speedup.bounds is None else f"may be {speedup.nearest:.3f},"
         failed.append(f"the estimate {is_near} within {limit} of 1")

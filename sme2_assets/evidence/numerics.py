@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from sme2_assets.evidence.digits import beside
+
 # The precision of a finished program, which is measured as is: there is no eager model to compare with.
 AS_IS = "as_is"
 # The value for identical outputs: a finite number, because JSON has no infinity.
@@ -56,15 +58,19 @@ class Agreement:
         """Why the output is not the model's, or None. `exact`: integers and booleans must be equal."""
         what = f"output {self.output}"
         if self.sqnr_db < minimum_sqnr_db:
-            return f"{what}: {self.sqnr_db:.1f} dB, at least {minimum_sqnr_db:g} dB needed"
+            reached_db = beside(self.sqnr_db, minimum_sqnr_db, 1)
+            return f"{what}: {reached_db} dB, at least {minimum_sqnr_db:g} dB needed"
         part_bound_db = max(minimum_sqnr_db - PART_ALLOWANCE_DB, PART_LEAST_DB)
         if self.worst_part_db is None:
             if exact and self.equal_share < 1:
-                return f"{what}: {1 - self.equal_share:.2%} of its integers or booleans are wrong"
+                wrong_percent = beside(100 * (1 - self.equal_share), 0, 2)
+                return f"{what}: {wrong_percent}% of its integers or booleans are wrong"
         elif self.worst_part_db < part_bound_db:
-            return f"{what}: one channel or row has {self.worst_part_db:.1f} dB, {part_bound_db:g} dB needed"
+            worst_db = beside(self.worst_part_db, part_bound_db, 1)
+            return f"{what}: one channel or row has {worst_db} dB, {part_bound_db:g} dB needed"
         if self.correlation is not None and self.correlation < LEAST_CORRELATION:
-            return f"{what}: what varies correlates by {self.correlation:.2f}, {LEAST_CORRELATION:g} needed"
+            correlation = beside(self.correlation, LEAST_CORRELATION, 2)
+            return f"{what}: what varies correlates by {correlation}, {LEAST_CORRELATION:g} needed"
         return None
 
 

@@ -62,7 +62,7 @@ def robust_comparison(
         name: None if pd.isna(value) else value.item() if hasattr(value, "item") else value
         for name, value in whole.iloc[0][list(_OURS)].items()
     }
-    compare = ours["verdict"] != "not comparable"
+    compare = ours["speedup"] is not None
     ratios = {
         name: first / second if compare and second else None
         for name, first, second in (

@@ -353,19 +353,22 @@ def _verdict(comparison: pd.DataFrame) -> dict[str, Any] | None:
     if whole.empty:
         return None
     columns = ["off_run_id", "on_run_id", "verdict", "reason", "speedup", "speedup_low", "speedup_high"]
-    columns += ["n", "p_value", "fidelity", "confidence", "confidence_reason"]
+    columns += ["n", "p_value", "experiment", "fidelity", "confidence", "confidence_reason"]
     return json.loads(whole[columns].to_json(orient="records"))[0]
 
 
 def _verdict_lines(verdict: dict[str, Any] | None) -> list[str]:
     if verdict is None:
         return []
-    lines = ["## SME2 on against off", "", f"{verdict['verdict']}: {verdict['reason']}"]
+    title, ratio = "SME2 on against off", "Speedup"
+    if verdict["experiment"] == "aa":
+        title, ratio = "Identical arms: noise", "Ratio"
+    lines = [f"## {title}", "", f"{verdict['verdict']}: {verdict['reason']}"]
     if verdict["speedup"] is not None:
         interval = "too few for an interval"
         if verdict["speedup_low"] is not None:
             interval = f"95 % interval {verdict['speedup_low']:.3f} to {verdict['speedup_high']:.3f}"
-        lines.append(f"Speedup {verdict['speedup']:.3f} ({interval}, {verdict['n']} paired rounds).")
+        lines.append(f"{ratio} {verdict['speedup']:.3f} ({interval}, {verdict['n']} paired rounds).")
     return [*lines, ""]
 
 

@@ -448,6 +448,7 @@ def _reproduction(subject: _Subject) -> Section:
         "--rounds": run["rounds"],
         # Without a time it was exactly this many; otherwise the default says how many and for how long.
         "--runs": None if (run["timed_s"] or 0) > 0 else run["iterations"],
+        "--warmup": None if (run["warmup_s"] or 0) > 0 else run["warmup"],
         "--qos" if run["platform"] == "mac" else "--cpus": run["cpus"],
         "--power": run["power_mode"],
     }

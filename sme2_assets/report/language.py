@@ -14,7 +14,9 @@ import pandas as pd
 
 from sme2_assets.errors import Sme2Error
 from sme2_assets.models.artifact import MANIFEST, PTE, ModelManifest, read_manifest
-from sme2_assets.report.tables import TextTable
+from sme2_assets.report.arms import on_unit_cells
+from sme2_assets.report.tables import Record, TextTable
+from sme2_assets.report.unit_use import unit_counts
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 
@@ -23,9 +25,8 @@ HEADER = (
     *("on the SME unit", "MACs on the unit", "program MB", "cache kB"),
 )
 _RUNS = """
-SELECT latest.platform, latest.device, latest.threads, latest.sme2, latest.fidelity, median_ns,
-       on_unit, matrix_operators, macs_on_unit, macs_on_unit_at_most
-FROM latest_runs AS latest JOIN latency_summary USING (run_id) LEFT JOIN unit_use USING (run_id)
+SELECT latest.platform, latest.device, latest.threads, latest.sme2, latest.fidelity, median_ns, run_id
+FROM latest_runs AS latest JOIN latency_summary USING (run_id)
 WHERE latest.variant = ? ORDER BY ALL
 """
 
@@ -90,7 +91,9 @@ def language_table(store: Store, warehouse: Warehouse, variants: list[str]) -> T
     for variant, current in exports.items():
         phase = phase_of(read_manifest(store.artifacts / "models" / variant / current / MANIFEST))
         if phase is not None:
-            rows += [_cells(variant, phase, run) for _, run in measured[variant].iterrows()]
+            runs = measured[variant]
+            counts = unit_counts(warehouse, runs["run_id"].tolist())
+            rows += [_cells(variant, phase, run, counts.get(run["run_id"])) for _, run in runs.iterrows()]
     if not rows:
         first = next(iter(exports))
         raise Sme2Error(
@@ -100,13 +103,9 @@ def language_table(store: Store, warehouse: Warehouse, variants: list[str]) -> T
     return TextTable.of(HEADER, rows)
 
 
-def _cells(variant: str, phase: Phase, run: pd.Series) -> list[object]:
+def _cells(variant: str, phase: Phase, run: pd.Series, counts: Record | None) -> list[object]:
     # Emulated times, and those of another architecture, say nothing about SME2.
     timed = run["fidelity"] not in ("emulated", "reference")
-    known = pd.notna(run["macs_on_unit"])
-    low, high = run["macs_on_unit"], run["macs_on_unit_at_most"]
-    share = (f"{low:.0%}" if low == high else f"{low:.0%} to {high:.0%}") if known else None
-    counted = pd.notna(run["on_unit"])
     return [
         variant,
         phase.test,
@@ -116,8 +115,7 @@ def _cells(variant: str, phase: Phase, run: pd.Series) -> list[object]:
         run["sme2"],
         f"{phase.tokens / run['median_ns'] * 1e9:,.1f}" if timed else None,
         f"{run['median_ns'] / 1e6:.3f}" if timed else None,
-        f"{run['on_unit']:.0f} of {run['matrix_operators']:.0f}" if counted else None,
-        share,
+        *on_unit_cells(counts),
         f"{phase.program_bytes / 1e6:.2f}",
         f"{phase.cache_bytes / 1e3:.1f}",
     ]

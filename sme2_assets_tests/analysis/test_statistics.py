@@ -191,6 +191,7 @@ def test_the_verdict_follows_the_interval_and_the_practical_threshold(low, ratio
     [
         (Speedup(1.1, 0.98, 1.2, 12, 0.01), {}, "the interval holds 1"),
         (Speedup(1.1, 1.05, 1.2, 12, 0.06), {}, "p = 0.06 is above 0.05"),
+        (Speedup(1.1, 1.05, 1.2, 12, 0.0502), {}, "p = 0.0502 is above 0.05"),
         (Speedup(1.1, 1.05, 1.2, 12, 0.01), {"adjusted_p": 0.07}, "p = 0.07 after false-discovery control"),
         (Speedup(1.015, 1.005, 1.03, 12, 0.01), {}, "the estimate 1.015 is within 2.0% of 1"),
         (Speedup(1.1, 1.05, 1.2, 12, 0.01), {"noise_floor": 1.15}, "within 15.0% (the noise floor) of 1"),
@@ -202,6 +203,18 @@ def test_the_reason_names_the_condition_that_failed(speedup, given_beside, faile
     assert verdict == "insufficient data"
     assert failed in reason
     assert "12 paired rounds" in reason
+
+
+@pytest.mark.parametrize(
+    ("speedup", "said"),
+    [
+        (Speedup(1.2, 1.0001, 1.3, 12, 0.01), "1.0001 to 1.300 over 12 paired rounds lies above 1"),
+        (Speedup(0.8, 0.7, 0.9999, 12, 0.01), "0.700 to 0.9999 over 12 paired rounds lies below 1"),
+        (Speedup(1.0, 0.995, 1.0, 12, 1.0), "0.995 to 1.000 over 12 paired rounds rules out"),
+    ],
+)
+def test_an_interval_beside_1_does_not_touch_it_in_print(speedup, said):
+    assert said in speedup_verdict(speedup)[1]
 
 
 def test_an_adjusted_p_value_takes_the_place_of_the_p_value():

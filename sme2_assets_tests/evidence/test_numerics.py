@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,6 +88,22 @@ def test_one_output_is_told_by_ratio_error_angle_and_equality():
     assert agreement.top1_agreement is None
     assert agreement.fault(20.0) is None
     assert "at least 30 dB" in str(agreement.fault(30.0))
+
+
+@pytest.mark.parametrize(
+    ("differing", "said"),
+    [
+        ({"sqnr_db": 29.97}, "29.97 dB, at least 30 dB needed"),
+        ({"sqnr_db": 12.3}, "12.3 dB, at least 30 dB needed"),
+        ({"worst_part_db": 19.999}, "one channel or row has 19.999 dB, 20 dB needed"),
+        ({"worst_part_db": 90.0, "correlation": 0.4996}, "correlates by 0.4996, 0.5 needed"),
+        ({"equal_share": 1 - 1e-6}, "0.0001% of its integers or booleans are wrong"),
+        ({"equal_share": 0.75}, "25.00% of its integers or booleans are wrong"),
+    ],
+)
+def test_the_number_of_a_fault_is_on_the_wrong_side_of_its_bound(differing, said):
+    agreement = replace(Agreement(0, 90.0, 0.0, 1.0, 1.0), **differing)
+    assert said in str(agreement.fault(30.0, exact=True))
 
 
 def test_identical_outputs_agree_in_everything():

@@ -91,7 +91,10 @@ def test_a_page_has_every_part_of_the_measurement(pages: dict[str, str]):
     for label in ("Next", "Rules out", "Confidence"):
         assert f"<dt>{label}</dt>" in section(page, "insights")
     again = section(page, "do-it-again")
-    assert "sme2 profile toy_cnn-fp32 --platform linux --sme2 both --threads 1 --rounds 6 --runs 3" in again
+    command = (
+        "sme2 profile toy_cnn-fp32 --platform linux --sme2 both --threads 1 --rounds 6 --runs 3 --warmup 1"
+    )
+    assert command in again
     assert "seed of the arms&#39; order 1" in again
 
 

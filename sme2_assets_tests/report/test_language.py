@@ -18,6 +18,7 @@ from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 
 CACHE = [1, 2, 32, 16]
+PHASE = Phase("pp8", 8, 1000, 2_000_000)
 
 
 def manifest(
@@ -103,10 +104,31 @@ def test_what_is_missing_is_told(
 def test_times_that_mean_nothing_give_no_rate(fidelity: str, rate: str | None) -> None:
     run = pd.Series(
         {"platform": "p", "device": "d", "threads": 1, "sme2": "on", "fidelity": fidelity,
-         "median_ns": 2e6, "on_unit": 3.0, "matrix_operators": 4.0, "macs_on_unit": 0.5,
-         "macs_on_unit_at_most": 0.75}
+         "median_ns": 2e6}
     )  # fmt: skip
-    row = dict(zip(HEADER, _cells("v", Phase("pp8", 8, 1000, 2_000_000), run), strict=True))
+    row = dict(zip(HEADER, _cells("v", PHASE, run, None), strict=True))
     assert row["t/s"] == rate
     assert (row["ms"] is None) == (rate is None)
-    assert (row["on the SME unit"], row["MACs on the unit"]) == ("3 of 4", "50% to 75%")
+    assert (row["on the SME unit"], row["MACs on the unit"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("unknown", "low", "high", "count", "share"),
+    [
+        (1, 0.5, 0.75, "3 of 5, 1 unknown", "50% to 75%"),
+        (0, 0.996, 0.996, "3 of 5", "over 99%"),
+        (0, 0.004, 0.004, "3 of 5", "under 1%"),
+    ],
+)
+def test_the_use_of_the_unit_is_told_as_in_the_report(
+    unknown: int, low: float, high: float, count: str, share: str
+) -> None:
+    run = pd.Series(
+        {"platform": "p", "device": "d", "threads": 1, "sme2": "on", "fidelity": "hardware", "median_ns": 2e6}
+    )
+    counts = {
+        "run_id": "r", "matrix_operators": 5, "on_unit": 3, "unknown": unknown, "uncounted": 0,
+        "macs_on_unit": low, "macs_on_unit_at_most": high,
+    }  # fmt: skip
+    row = dict(zip(HEADER, _cells("v", PHASE, run, counts), strict=True))
+    assert (row["on the SME unit"], row["MACs on the unit"]) == (count, share)
