@@ -16,6 +16,70 @@ FROM rounds_of_operators
 WHERE backend = 'xnnpack'
 GROUP BY run_id, delegate, category;
 
+-- Overhead is kept as a row of its own, so that the rows of a run add up to the inference.
+CREATE TABLE category_rounds AS
+WITH per_inference AS (
+    SELECT
+        run_id, round, iteration,
+        coalesce(category, 'Overhead') AS category,
+        sum(duration_ns::DOUBLE) AS duration_ns,
+        count(*) AS events,
+        count(*) FILTER (kind = 'operator') AS operators,
+        count(*) FILTER (kind = 'operator' AND NOT known) AS unknown_operators
+    FROM timeline
+    WHERE NOT is_warmup
+    GROUP BY run_id, round, iteration, coalesce(category, 'Overhead')
+),
+-- Not every inference has every category where they took several operator sequences.
+processes AS (
+    SELECT run_id, round, count(DISTINCT iteration) AS inferences
+    FROM per_inference
+    GROUP BY run_id, round
+),
+hidden AS (
+    SELECT run_id, round, iteration, category, sum(least(1000 * floored, hidden_ns)) AS added_ns, 0 AS taken_ns
+    FROM calls
+    JOIN floored_rows USING (run_id, delegate)
+    GROUP BY run_id, round, iteration, category
+    UNION ALL
+    -- What the rows of a call hide is counted as its overhead.
+    SELECT run_id, round, iteration, 'Overhead', 0, sum(hidden_ns)
+    FROM calls
+    GROUP BY run_id, round, iteration
+),
+bounded AS (
+    SELECT
+        per_inference.*,
+        duration_ns - coalesce(taken_ns, 0) AS least_ns,
+        duration_ns + coalesce(added_ns, 0) AS most_ns
+    FROM per_inference
+    LEFT JOIN hidden USING (run_id, round, iteration, category)
+)
+SELECT
+    run_id, round, category,
+    max(operators)::INTEGER AS operators,
+    max(unknown_operators)::INTEGER AS unknown_operators,
+    count(*)::INTEGER AS inferences,
+    median(duration_ns) AS median_ns,
+    sum(duration_ns) / any_value(processes.inferences) AS mean_ns,
+    median(least_ns) AS least_ns,
+    median(most_ns) AS most_ns,
+    sum(events)::BIGINT AS events,
+    sum(duration_ns)::BIGINT AS total_ns
+FROM bounded
+JOIN processes USING (run_id, round)
+GROUP BY run_id, round, category;
+COMMENT ON TABLE category_rounds IS 'Time of each category in each process of the etdump pass; Overhead is not an operator category.';
+COMMENT ON COLUMN category_rounds.operators IS 'Operators of the category in one inference.';
+COMMENT ON COLUMN category_rounds.unknown_operators IS 'Those the categoriser does not know (Other only).';
+COMMENT ON COLUMN category_rounds.inferences IS 'Timed inferences that have an operator of the category.';
+COMMENT ON COLUMN category_rounds.median_ns IS 'Median over those inferences.';
+COMMENT ON COLUMN category_rounds.mean_ns IS 'Mean over all timed inferences of the process; means add up.';
+COMMENT ON COLUMN category_rounds.least_ns IS 'The least the median can be: less than it for Overhead, which holds what the operators hide.';
+COMMENT ON COLUMN category_rounds.most_ns IS 'The most the median can be: XNNPACK hides up to a microsecond of each operator.';
+COMMENT ON COLUMN category_rounds.events IS 'Rows of timeline in all those inferences.';
+COMMENT ON COLUMN category_rounds.total_ns IS 'Their time; NULL when emulated.';
+
 -- Means add up, and one disturbed round decides them: they leave such rounds out, by the same rule in every arm.
 -- Speedups leave none out: they rest on medians, over all pairs of rounds.
 CREATE TABLE part_rounds AS
@@ -102,65 +166,6 @@ COMMENT ON COLUMN part_rounds.operators IS 'Operators of one inference.';
 COMMENT ON COLUMN part_rounds.portable_operators IS 'Those outside delegates.';
 COMMENT ON COLUMN part_rounds.deviation IS 'Mean inference of the round over that of the run''s middle round.';
 COMMENT ON COLUMN part_rounds.disturbed IS 'Whether that is a factor of more than 1.25, in either direction. Where half of the rounds would be, none is: then it is no exception.';
-
--- Overhead is kept as a row of its own, so that the rows of a run add up to the inference.
-CREATE TABLE category_rounds AS
-WITH per_inference AS (
-    SELECT
-        run_id, round, iteration,
-        coalesce(category, 'Overhead') AS category,
-        sum(duration_ns::DOUBLE) AS duration_ns,
-        count(*) AS events,
-        count(*) FILTER (kind = 'operator') AS operators,
-        count(*) FILTER (kind = 'operator' AND NOT known) AS unknown_operators
-    FROM timeline
-    WHERE NOT is_warmup
-    GROUP BY run_id, round, iteration, coalesce(category, 'Overhead')
-),
-hidden AS (
-    SELECT run_id, round, iteration, category, sum(least(1000 * floored, hidden_ns)) AS added_ns, 0 AS taken_ns
-    FROM calls
-    JOIN floored_rows USING (run_id, delegate)
-    GROUP BY run_id, round, iteration, category
-    UNION ALL
-    -- What the rows of a call hide is counted as its overhead.
-    SELECT run_id, round, iteration, 'Overhead', 0, sum(hidden_ns)
-    FROM calls
-    GROUP BY run_id, round, iteration
-),
-bounded AS (
-    SELECT
-        per_inference.*,
-        duration_ns - coalesce(taken_ns, 0) AS least_ns,
-        duration_ns + coalesce(added_ns, 0) AS most_ns
-    FROM per_inference
-    LEFT JOIN hidden USING (run_id, round, iteration, category)
-)
-SELECT
-    run_id, round, category,
-    max(operators)::INTEGER AS operators,
-    max(unknown_operators)::INTEGER AS unknown_operators,
-    count(*)::INTEGER AS inferences,
-    median(duration_ns) AS median_ns,
-    -- Not every inference has every category where they took several operator sequences.
-    sum(duration_ns) / any_value(of_round) AS mean_ns,
-    median(least_ns) AS least_ns,
-    median(most_ns) AS most_ns,
-    sum(events)::BIGINT AS events,
-    sum(duration_ns)::BIGINT AS total_ns
-FROM bounded
-JOIN (SELECT run_id, round, inferences AS of_round FROM part_rounds) USING (run_id, round)
-GROUP BY run_id, round, category;
-COMMENT ON TABLE category_rounds IS 'Time of each category in each process of the etdump pass; Overhead is not an operator category.';
-COMMENT ON COLUMN category_rounds.operators IS 'Operators of the category in one inference.';
-COMMENT ON COLUMN category_rounds.unknown_operators IS 'Those the categoriser does not know (Other only).';
-COMMENT ON COLUMN category_rounds.inferences IS 'Timed inferences that have an operator of the category.';
-COMMENT ON COLUMN category_rounds.median_ns IS 'Median over those inferences.';
-COMMENT ON COLUMN category_rounds.mean_ns IS 'Mean over all timed inferences of the process; means add up.';
-COMMENT ON COLUMN category_rounds.least_ns IS 'The least the median can be: less than it for Overhead, which holds what the operators hide.';
-COMMENT ON COLUMN category_rounds.most_ns IS 'The most the median can be: XNNPACK hides up to a microsecond of each operator.';
-COMMENT ON COLUMN category_rounds.events IS 'Rows of timeline in all those inferences.';
-COMMENT ON COLUMN category_rounds.total_ns IS 'Their time; NULL when emulated.';
 
 CREATE TABLE category_times AS
 WITH categories AS (
