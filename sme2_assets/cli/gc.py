@@ -73,9 +73,9 @@ def gc(
 
     By default this is what can be made again: exports, reports, published files except the newest, runners
     and exported models that are not current, and Dagster's records of runs except the last of every
-    partition. Evidence is removed only with `--kind runs`, which keeps the newest session of every series, or
-    with `--run`; the tables are then rebuilt from what is left, and the exit code is 1 if a folder of that
-    cannot be read. Nothing is removed during a measurement.
+    partition. Evidence is removed only with `--kind runs`, which keeps the newest session of every series and
+    what is in no table yet, or with `--run`; the tables are then rebuilt from what is left, and the exit code
+    is 1 if a folder of that cannot be read. Nothing is removed during a measurement.
     """
     from sme2_assets.launch import open_instance
     from sme2_assets.warehouse.retention import candidates, chosen, remove, session_of

@@ -114,7 +114,7 @@ def _query_text(query: str | None, file: Any) -> str:
         # What is no text in an argument or on standard input becomes characters that cannot be encoded.
         text.encode()
     except UnicodeError as error:
-        raise Sme2Error(f"The query is not text in UTF-8: {error}.", "Save it as UTF-8.") from error
+        raise Sme2Error(f"The query is not text in UTF-8: {error}.", "Write it in UTF-8.") from error
     return str(text)
 
 

@@ -170,7 +170,8 @@ def merge(store: Store, source: Path, log: Log) -> Derived:
 
 
 def rebuild(store: Store, log: Log) -> Derived:
-    """Makes every table again from all run folders. An interrupted rebuild continues where it stopped."""
+    """Makes every table again from all run folders. An interrupted rebuild continues where it stopped, if the
+    evidence is still the same."""
     warehouse = Warehouse(store.warehouse)
     _undo_half_a_replacement(warehouse)
     made = Warehouse(warehouse.root / REBUILD)
