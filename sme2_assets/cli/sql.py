@@ -120,8 +120,10 @@ def _query_text(query: str | None, file: Any) -> str:
 
 def _output_file(output: Path) -> Path:
     """The file that is written or replaced: the one that a link points to, and never a device or a pipe."""
-    output = output.resolve()
-    if output.exists() and not output.is_file():
+    # /dev/stdout leads to a file that the shell has opened: it would write on where nobody reads.
+    is_device = output.absolute().is_relative_to("/dev")
+    output = output if is_device else output.resolve()
+    if is_device or (output.exists() and not output.is_file()):
         raise Sme2Error(
             f"{output} is not a regular file.", "Name another one; without --output, rows are printed."
         )

@@ -296,6 +296,20 @@ def test_rows_go_to_the_file_that_a_link_points_to_and_replace_no_pipe(data: Pat
     assert pipe.is_fifo()
 
 
+def test_a_file_that_standard_output_goes_to_is_not_replaced(data: Path, tmp_path: Path):
+    command = [sys.executable, "-m", "sme2_assets.cli", "--data", str(data), "sql", "SELECT 1"]
+    printed = tmp_path / "printed"
+    with printed.open("w") as handle:
+        before = printed.stat().st_ino
+        done = subprocess.run(
+            [*command, "-o", "/dev/stdout", "--format", "csv"],
+            stdout=handle, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "/dev/stdout is not a regular file. " in done.stderr.replace("\n", " ")
+    assert printed.stat().st_ino == before
+
+
 def test_a_query_that_is_no_text_is_refused_wherever_it_comes_from(data: Path, tmp_path: Path):
     query = tmp_path / "query.sql"
     query.write_bytes(b"SELECT '\xff'")
