@@ -19,7 +19,7 @@ from sme2_assets.warehouse.commits import TableFile
 from sme2_assets.warehouse.schema import RUN_ID, TABLES, TARGET, VARIANT, Column, Table
 from sme2_assets.warehouse.sql import literal, rows_of_files, sql_file
 
-EVENT_VIEWS_FILE, SUMMARIES_FILE = "event_views.sql", "summaries.sql"
+EVENT_VIEWS_FILE, FLOORS_FILE, SUMMARIES_FILE = "event_views.sql", "floors.sql", "summaries.sql"
 KEYS = (VARIANT, TARGET, RUN_ID)
 _COMMENT = re.compile(r"^COMMENT ON .*;$", re.MULTILINE)
 _TABLE = re.compile(r"^CREATE TABLE (\w+)", re.MULTILINE)
@@ -54,24 +54,34 @@ def made(
             connection.execute(
                 f"CREATE VIEW {table.name} AS SELECT * REPLACE (run_id::run_name AS run_id) FROM ({rows})"
             )
-        yield schema, _names_as_made(connection)
+        yield schema, make_summaries(connection)
     finally:
         connection.execute("USE memory.main")
         connection.execute(f"DROP SCHEMA {schema} CASCADE")
 
 
-def _names_as_made(connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
-    for statement in _statements():
+def make_summaries(connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
+    """Makes the summaries of the rows that the connection has, whose `run_id` is a `run_name`. Their names,
+    each as soon as it is made."""
+    # Not imported to read: a question is answered before pandas is loaded.
+    from sme2_assets.warehouse.processes import process_times
+
+    for name in (EVENT_VIEWS_FILE, FLOORS_FILE):
+        for statement in _statements(name):
+            connection.execute(statement)
+    frames = process_times(connection)
+    for name, rows in zip(("category_processes", "part_processes"), frames, strict=True):
+        connection.register(name, rows)
+    for statement in _statements(SUMMARIES_FILE):
         connection.execute(statement)
         if made_table := _TABLE.search(statement.query):
             yield made_table[1]
 
 
 @cache
-def _statements() -> tuple[duckdb.Statement, ...]:
-    """What makes the summaries. Parsed once and without comments: both take longer than a small run."""
-    files = (_COMMENT.sub("", sql_file(name)) for name in (EVENT_VIEWS_FILE, SUMMARIES_FILE))
-    return tuple(statement for text in files for statement in duckdb.extract_statements(text))
+def _statements(file: str) -> tuple[duckdb.Statement, ...]:
+    """Parsed once and without comments: both take longer than a small run."""
+    return tuple(duckdb.extract_statements(_COMMENT.sub("", sql_file(file))))
 
 
 # What is still there when Python ends makes DuckDB print a page of leaks.
@@ -81,7 +91,8 @@ atexit.register(_statements.cache_clear)
 @cache
 def _sources() -> tuple[Table, ...]:
     """The tables that the summaries are made from."""
-    texts = " ".join(statement.query for statement in _statements())
+    files = (EVENT_VIEWS_FILE, FLOORS_FILE, SUMMARIES_FILE)
+    texts = " ".join(statement.query for file in files for statement in _statements(file))
     return tuple(table for table in TABLES if re.search(rf"\b{table.name}\b", texts))
 
 

@@ -2,73 +2,14 @@
 -- look beyond one run. Read after event_views.sql. Each table is a Parquet file of the run as every other one is.
 -- What depends on other runs, or only repeats columns of `runs`, is in views.sql.
 
--- Made of all rows, and asked for more than once: by operator_rounds, too. DOUBLE is exact for whole nanoseconds up
--- to 104 days; sums of BIGINT have 128 bits, and are slow.
-CREATE TEMP TABLE calls AS SELECT * REPLACE (hidden_ns::DOUBLE AS hidden_ns) FROM delegate_calls;
-CREATE OR REPLACE VIEW delegate_calls AS FROM calls;
-
-CREATE TEMP TABLE rounds_of_operators AS FROM operator_rounds;
-
--- How many rows of each category XNNPACK writes in a call: each of them hides up to a microsecond.
-CREATE TEMP TABLE floored_rows AS
-SELECT run_id, delegate, category, count(DISTINCT position) AS floored
-FROM rounds_of_operators
-WHERE backend = 'xnnpack'
-GROUP BY run_id, delegate, category;
-
--- Overhead is kept as a row of its own, so that the rows of a run add up to the inference.
+-- From processes.py, as part_rounds.
 CREATE TABLE category_rounds AS
-WITH per_inference AS (
-    SELECT
-        run_id, round, iteration,
-        coalesce(category, 'Overhead') AS category,
-        sum(duration_ns::DOUBLE) AS duration_ns,
-        count(*) AS events,
-        count(*) FILTER (kind = 'operator') AS operators,
-        count(*) FILTER (kind = 'operator' AND NOT known) AS unknown_operators
-    FROM timeline
-    WHERE NOT is_warmup
-    GROUP BY run_id, round, iteration, coalesce(category, 'Overhead')
-),
--- Not every inference has every category where they took several operator sequences.
-processes AS (
-    SELECT run_id, round, count(DISTINCT iteration) AS inferences
-    FROM per_inference
-    GROUP BY run_id, round
-),
-hidden AS (
-    SELECT run_id, round, iteration, category, sum(least(1000 * floored, hidden_ns)) AS added_ns, 0 AS taken_ns
-    FROM calls
-    JOIN floored_rows USING (run_id, delegate)
-    GROUP BY run_id, round, iteration, category
-    UNION ALL
-    -- What the rows of a call hide is counted as its overhead.
-    SELECT run_id, round, iteration, 'Overhead', 0, sum(hidden_ns)
-    FROM calls
-    GROUP BY run_id, round, iteration
-),
-bounded AS (
-    SELECT
-        per_inference.*,
-        duration_ns - coalesce(taken_ns, 0) AS least_ns,
-        duration_ns + coalesce(added_ns, 0) AS most_ns
-    FROM per_inference
-    LEFT JOIN hidden USING (run_id, round, iteration, category)
-)
 SELECT
-    run_id, round, category,
-    max(operators)::INTEGER AS operators,
-    max(unknown_operators)::INTEGER AS unknown_operators,
-    count(*)::INTEGER AS inferences,
-    median(duration_ns) AS median_ns,
-    sum(duration_ns) / any_value(processes.inferences) AS mean_ns,
-    median(least_ns) AS least_ns,
-    median(most_ns) AS most_ns,
-    sum(events)::BIGINT AS events,
-    sum(duration_ns)::BIGINT AS total_ns
-FROM bounded
-JOIN processes USING (run_id, round)
-GROUP BY run_id, round, category;
+    run_id::run_name AS run_id, round::INTEGER AS round, category::VARCHAR AS category,
+    operators::INTEGER AS operators, unknown_operators::INTEGER AS unknown_operators, inferences::INTEGER AS inferences,
+    median_ns::DOUBLE AS median_ns, mean_ns::DOUBLE AS mean_ns, least_ns::DOUBLE AS least_ns, most_ns::DOUBLE AS most_ns,
+    events::BIGINT AS events, total_ns::BIGINT AS total_ns
+FROM category_processes;
 COMMENT ON TABLE category_rounds IS 'Time of each category in each process of the etdump pass; Overhead is not an operator category.';
 COMMENT ON COLUMN category_rounds.operators IS 'Operators of the category in one inference.';
 COMMENT ON COLUMN category_rounds.unknown_operators IS 'Those the categoriser does not know (Other only).';
@@ -83,62 +24,13 @@ COMMENT ON COLUMN category_rounds.total_ns IS 'Their time; NULL when emulated.';
 -- Means add up, and one disturbed round decides them: they leave such rounds out, by the same rule in every arm.
 -- Speedups leave none out: they rest on medians, over all pairs of rounds.
 CREATE TABLE part_rounds AS
-WITH floored AS (
+WITH rounds AS (
     SELECT
-        run_id, delegate,
-        coalesce(sum(floored) FILTER (category IN ('CONV', 'GEMM')), 0)::DOUBLE AS compute,
-        coalesce(sum(floored) FILTER (category = 'Data Movement'), 0)::DOUBLE AS data_movement
-    FROM floored_rows
-    GROUP BY run_id, delegate
-),
-hidden AS (
-    SELECT
-        run_id, round, iteration,
-        sum(least(1000 * compute, hidden_ns)) AS compute_hidden,
-        sum(least(1000 * data_movement, hidden_ns)) AS data_movement_hidden
-    FROM calls
-    JOIN floored USING (run_id, delegate)
-    GROUP BY run_id, round, iteration
-),
-inferences_of_rounds AS (
-    SELECT
-        run_id, round, iteration,
-        sum(duration_ns::DOUBLE) AS inference_ns,
-        coalesce(sum(duration_ns::DOUBLE) FILTER (category IN ('CONV', 'GEMM')), 0 * inference_ns) AS compute_ns,
-        coalesce(sum(duration_ns::DOUBLE) FILTER (category = 'Data Movement'), 0 * inference_ns) AS data_movement_ns,
-        coalesce(sum(duration_ns::DOUBLE) FILTER (kind = 'operator' AND backend = 'portable'), 0 * inference_ns)
-            AS portable_ns,
-        coalesce(sum(duration_ns::DOUBLE) FILTER (kind = 'delegate_overhead'), 0 * inference_ns) AS delegate_overhead_ns,
-        coalesce(sum(duration_ns::DOUBLE) FILTER (kind = 'framework_overhead'), 0 * inference_ns)
-            AS framework_overhead_ns,
-        count(*) FILTER (kind = 'delegate_overhead') AS delegate_calls,
-        count(*) FILTER (kind = 'operator') AS operators,
-        count(*) FILTER (kind = 'operator' AND backend = 'portable') AS portable_operators
-    FROM timeline
-    WHERE NOT is_warmup
-    GROUP BY run_id, round, iteration
-),
-per_inference AS (
-    SELECT
-        run_id, round, inference_ns,
-        -- No part is more than the inference, whatever a call of which the clock says nothing may hide.
-        compute_ns,
-        least(compute_ns + coalesce(compute_hidden, 0), greatest(compute_ns, inference_ns)) AS compute_most_ns,
-        data_movement_ns,
-        least(data_movement_ns + coalesce(data_movement_hidden, 0), greatest(data_movement_ns, inference_ns))
-            AS data_movement_most_ns,
-        portable_ns, delegate_overhead_ns, framework_overhead_ns, delegate_calls, operators, portable_operators
-    FROM inferences_of_rounds
-    LEFT JOIN hidden USING (run_id, round, iteration)
-),
-rounds AS (
-    SELECT
-        run_id, round, count(*)::INTEGER AS inferences,
-        avg(COLUMNS('_ns$')),
-        max(delegate_calls)::INTEGER AS delegate_calls, max(operators)::INTEGER AS operators,
-        max(portable_operators)::INTEGER AS portable_operators
-    FROM per_inference
-    GROUP BY run_id, round
+        run_id::run_name AS run_id, round::INTEGER AS round, inferences::INTEGER AS inferences,
+        COLUMNS('_ns$')::DOUBLE,
+        delegate_calls::INTEGER AS delegate_calls, operators::INTEGER AS operators,
+        portable_operators::INTEGER AS portable_operators
+    FROM part_processes
 ),
 timed AS (
     SELECT

@@ -26,9 +26,9 @@ from sme2_assets.report.markdown import markdown_of
 from sme2_assets.report.tables import comparison_table
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.comparisons import compare_pair
-from sme2_assets.warehouse.schema import TABLES, TIMELINE
-from sme2_assets.warehouse.sql import no_rows, sql_file, typed
-from sme2_assets.warehouse.summaries import EVENT_VIEWS_FILE, SUMMARIES_FILE
+from sme2_assets.warehouse.schema import RUN_ID, TABLES, TIMELINE
+from sme2_assets.warehouse.sql import no_rows, typed
+from sme2_assets.warehouse.summaries import make_summaries
 from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, source
 
 GEMM = "Fully Connected (NC, {}) GEMM"
@@ -101,18 +101,22 @@ def made_timeline(seed: int, longest_ns: float, overhead_ns: float) -> tuple[pd.
     return frame.drop(columns="true_ns"), frame.assign(duration_ns=frame["true_ns"]).drop(columns="true_ns")
 
 
-def summarised(rows: pd.DataFrame, view: str, keys: list[str]) -> pd.DataFrame:
+def summarised(rows: pd.DataFrame, keys_of: dict[str, list[str]]) -> dict[str, pd.DataFrame]:
+    """What views say of the rows, each in the order of its keys."""
     rows = rows.reindex(columns=[column.name for column in TIMELINE.all_columns]).astype({"known": bool})
     with duckdb.connect() as connection:
         connection.register("made", rows)
-        for table in TABLES:
-            filled = f"SELECT {typed(table.all_columns)} FROM made"
+        connection.execute("CREATE TYPE run_name AS ENUM ('r')")
+        for table in (table for table in TABLES if RUN_ID in table.keys):
+            found = f"SELECT {typed(table.all_columns)} FROM made" if table is TIMELINE else no_rows(table)
             connection.execute(
-                f"CREATE TABLE {table.name} AS {filled if table is TIMELINE else no_rows(table)}"
+                f"CREATE TABLE {table.name} AS SELECT * REPLACE (run_id::run_name AS run_id) FROM ({found})"
             )
-        connection.execute(sql_file(EVENT_VIEWS_FILE))
-        connection.execute(sql_file(SUMMARIES_FILE))
-        return connection.execute(f"FROM {view} ORDER BY {', '.join(keys)}").df()
+        list(make_summaries(connection))
+        return {
+            view: connection.execute(f"FROM {view} ORDER BY {', '.join(keys)}").df()
+            for view, keys in keys_of.items()
+        }
 
 
 @settings(max_examples=25)
@@ -121,12 +125,14 @@ def test_what_is_said_of_a_floored_time_holds_the_true_one_always(
     seed: int, longest_ns: int, overhead_ns: int
 ):
     reported, true = made_timeline(seed, longest_ns, overhead_ns)
-    for view, keys in (
-        ("operator_rounds", ["round", "backend", "delegate", "position"]),
-        ("category_rounds", ["round", "category"]),
-        ("part_rounds", ["round"]),
-    ):
-        said, truth = (summarised(rows, view, keys) for rows in (reported, true))
+    keys_of = {
+        "operator_rounds": ["round", "backend", "delegate", "position"],
+        "category_rounds": ["round", "category"],
+        "part_rounds": ["round"],
+    }
+    all_said, all_true = (summarised(rows, keys_of) for rows in (reported, true))
+    for view in keys_of:
+        said, truth = all_said[view], all_true[view]
         bounds = [("median_ns", "least_ns", "most_ns")]
         if view == "operator_rounds":
             bounds = [("median_ns", "median_ns", "most_ns"), ("mean_ns", "mean_ns", "mean_most_ns")]
@@ -146,7 +152,7 @@ def test_what_is_said_of_a_floored_time_holds_the_true_one_always(
 
 def test_the_exact_time_of_the_call_narrows_what_its_rows_can_hide():
     reported, _ = made_timeline(3, 6_000, 1)
-    rows = summarised(reported, "delegate_calls", ["round", "iteration", "delegate"])
+    rows = summarised(reported, {"delegate_calls": ["round", "iteration", "delegate"]})["delegate_calls"]
     assert (rows["hidden_ns"] == np.minimum(rows["beyond_ns"], 1000 * rows["floored_rows"])).all()
     assert (rows["hidden_ns"] < 1000 * rows["floored_rows"]).any()
 
