@@ -58,7 +58,7 @@ def inferences_for(events: int, program: bytes, path: Path) -> int:
     """How many inferences give so many events. XNNPACK's rows differ between CPUs, so one run tells."""
     write_real_trace(path, program, inferences=1)
     trace = read_etdump(path)
-    return math.ceil(events / int((trace.block == trace.execute_blocks()[0]).sum()))
+    return math.ceil(events / int((trace.block == trace.execute_blocks[0]).sum()))
 
 
 def main() -> None:

@@ -46,7 +46,7 @@ class PathsOfParts:
         self._first_portable = [0]
 
     def next(self, events: Events) -> Paths:
-        blocks = events.execute_blocks()
+        blocks = events.execute_blocks
         step = np.ascontiguousarray(np.stack([events.kind.astype(np.int32), events.name], axis=1))
         new = ~_like_the_one_before(step, events, blocks)
         numbers = np.zeros(len(blocks), dtype=np.int64)
@@ -78,7 +78,8 @@ def _like_the_one_before(
     """Which inferences ran what the one before ran; none where that cannot be told for all at once."""
     alike = np.zeros(len(blocks), dtype=bool)
     starts, ends = events.block_offsets[blocks], events.block_offsets[blocks + 1]
-    if len(blocks) > 1 and len(np.unique(ends - starts)) == 1 and (starts[1:] == ends[:-1]).all():
+    sizes = ends - starts
+    if len(blocks) > 1 and (sizes == sizes[0]).all() and (starts[1:] == ends[:-1]).all():
         sequences = step[starts[0] : ends[-1]].reshape(len(blocks), -1)
         alike[1:] = (sequences[1:] == sequences[:-1]).all(axis=1)
     return alike

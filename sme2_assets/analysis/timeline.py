@@ -31,7 +31,7 @@ _CLASSIFIED_AS: dict[int, Backend] = {
 def execute_durations(events: Events) -> npt.NDArray[np.int64]:
     """`Method::execute` of each inference in nanoseconds, in order."""
     rows = np.flatnonzero(events.kind == EventKind.METHOD_EXECUTE)
-    if len(np.unique(events.block[rows])) != len(rows):
+    if len(events.execute_blocks) != len(rows):
         raise TraceError(
             "An inference of the trace has more than one Method::execute.",
             "Trace one method at a time; this reader accounts for one call per inference.",
@@ -47,8 +47,9 @@ def timeline_rows(events: Events, warmup: int) -> pd.DataFrame:
     calls and portable kernels is framework overhead. XNNPACK rounds its operators to microseconds,
     so a delegate's overhead can come out slightly negative; it is kept as it is, because then the
     rows add up exactly. A trace whose events cannot be parts of one another is refused. A delegate's row that
-    is not XNNPACK's has the backend `other delegate`, and nothing is concluded from its name. If inferences
-    took several operator sequences, each sequence has places of its own (`paths`).
+    is not XNNPACK's has the backend `other delegate`, and nothing is concluded from its name; so has a call
+    whose delegate wrote no rows, as an operator of its own. If inferences took several operator sequences,
+    each sequence has places of its own (`paths`).
     """
     [(_, rows)] = Timeline(warmup).of_parts([events])
     return rows
@@ -87,13 +88,19 @@ class Timeline:
         inference_of_block = np.full(len(events.block_names), -1, dtype=np.int64)
         inference_of_block[events.block[executes]] = np.arange(len(executes))
         inference = inference_of_block[events.block]
-        parent_rows = events.parent_rows()
+        parent_rows = events.parent_rows
 
         def of_kind(kind: EventKind) -> npt.NDArray[np.intp]:
             return np.flatnonzero((events.kind == kind) & (inference >= 0))
 
-        delegate_ops = of_kind(EventKind.DELEGATE_OP)
-        delegate_calls = of_kind(EventKind.DELEGATE_CALL)
+        written_rows, delegate_calls = of_kind(EventKind.DELEGATE_OP), of_kind(EventKind.DELEGATE_CALL)
+        call_of = parent_rows.copy()
+        has_rows = np.zeros(len(events), dtype=bool)
+        has_rows[parent_rows[written_rows]] = True
+        # Nobody knows what a call without rows did: it is an operator itself, and none of it is overhead.
+        opaque_calls = delegate_calls[~has_rows[delegate_calls]]
+        call_of[opaque_calls] = opaque_calls
+        delegate_ops = np.sort(np.concatenate([written_rows, opaque_calls]))
         has_kernel = np.zeros(len(events), dtype=bool)
         kernels = of_kind(EventKind.NATIVE_CALL)
         has_kernel[parent_rows[kernels][parent_rows[kernels] >= 0]] = True
@@ -101,7 +108,7 @@ class Timeline:
         calls = of_kind(EventKind.OPERATOR_CALL)
         portable_ops = np.sort(np.concatenate([kernels, calls[~has_kernel[calls]]]))
 
-        inside_delegate = _sum_by(parent_rows[delegate_ops], durations[delegate_ops], len(events))
+        inside_delegate = _sum_by(call_of[delegate_ops], durations[delegate_ops], len(events))
         delegate_overhead = durations[delegate_calls] - inside_delegate[delegate_calls]
         accounted = _sum_by(inference[delegate_calls], durations[delegate_calls], len(executes)) + _sum_by(
             inference[portable_ops], durations[portable_ops], len(executes)
@@ -126,7 +133,7 @@ class Timeline:
                 ),
                 "backend": np.concatenate(
                     [
-                        _delegate_backends(events, delegate_ops, parent_rows[delegate_ops]),
+                        _delegate_backends(events, delegate_ops, call_of[delegate_ops]),
                         np.repeat(
                             [PORTABLE, FRAMEWORK], [len(portable_ops), len(delegate_calls) + len(executes)]
                         ),
@@ -139,7 +146,7 @@ class Timeline:
                     np.full(len(executes), -1),
                 ),
                 "position": _nullable(
-                    events.position[delegate_ops],
+                    np.where(call_of[delegate_ops] == delegate_ops, 0, events.position[delegate_ops]),
                     _ordinal_within(inference[portable_ops]) + paths.first_portable[inference[portable_ops]],
                     np.full(len(delegate_calls) + len(executes), -1),
                 ),
@@ -159,10 +166,14 @@ def _delegate_backends(
     events: Events, delegate_ops: npt.NDArray[np.intp], calls: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     """The backend of each row of a delegate: XNNPACK where every row of its call is XNNPACK's."""
-    is_xnnpack = np.array([is_xnnpack_name(name) for name in events.names], dtype=bool)
-    strange = np.zeros(len(events), dtype=bool)
-    strange[calls[~is_xnnpack[events.name[delegate_ops]]]] = True
-    return np.where(strange[calls], OTHER_DELEGATE, XNNPACK)
+    is_strange = np.array([not is_xnnpack_name(name) for name in events.names], dtype=bool)
+    strangers = calls[is_strange[events.name[delegate_ops]]]
+    backends = np.full(len(delegate_ops), XNNPACK)
+    if len(strangers):
+        has_strangers = np.zeros(len(events), dtype=bool)
+        has_strangers[strangers] = True
+        backends[has_strangers[calls]] = OTHER_DELEGATE
+    return backends
 
 
 def _with_names(rows: pd.DataFrame, events: Events, operators: npt.NDArray[np.intp]) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -28,7 +29,7 @@ class EventKind(IntEnum):
 class Events:
     """Every profile event of an ETDump: equal-length, read-only columns, one row per event, in file order.
 
-    `parent` counts within the block, as `event` does. `parent_rows()` gives row numbers of the whole table.
+    `parent` counts within the block, as `event` does. `parent_rows` gives row numbers of the whole table.
     The parent of a row is the call that its time is part of:
     DELEGATE_OP -> DELEGATE_CALL -> METHOD_EXECUTE and NATIVE_CALL -> OPERATOR_CALL -> METHOD_EXECUTE.
     Rows of kind OTHER have no parent and are nobody's parent, so a sum over children counts no time twice.
@@ -87,7 +88,7 @@ class Events:
     def __len__(self) -> int:
         return len(self.block)
 
-    @property
+    @cached_property
     def duration_ns(self) -> Int64Column:
         """`end_ns - start_ns`; never negative."""
         return self.end_ns - self.start_ns
@@ -96,6 +97,7 @@ class Events:
         """The name of every row, as an array of `str`."""
         return np.array(self.names, dtype=object)[self.name]
 
+    @cached_property
     def parent_rows(self) -> Int64Column:
         """The row number of every row's parent in the whole table, -1 for none."""
         return np.where(self.parent >= 0, self.block_offsets[self.block] + self.parent, -1)
@@ -104,11 +106,13 @@ class Events:
         """The rows of one block."""
         return slice(int(self.block_offsets[block]), int(self.block_offsets[block + 1]))
 
+    @cached_property
     def execute_blocks(self) -> Int32Column:
         """The blocks that hold a `Method::execute`, in file order: one per inference, warm-up included.
 
         >>> events = read_etdump(path)                                      # doctest: +SKIP
-        >>> for inference, block in enumerate(events.execute_blocks()):     # doctest: +SKIP
+        >>> for inference, block in enumerate(events.execute_blocks):     # doctest: +SKIP
         ...     rows = events.block_rows(block)
         """
-        return np.unique(self.block[self.kind == EventKind.METHOD_EXECUTE])
+        blocks = self.block[self.kind == EventKind.METHOD_EXECUTE]
+        return blocks[np.append(True, blocks[1:] != blocks[:-1])[: len(blocks)]]

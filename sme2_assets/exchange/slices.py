@@ -60,7 +60,7 @@ class Process:
 
     def inferences(self, events: Events) -> list[int]:
         """The blocks that are shown."""
-        blocks = events.execute_blocks()[self.warmup :][: self.most].tolist()
+        blocks = events.execute_blocks[self.warmup :][: self.most].tolist()
         if not blocks:
             raise Sme2Error(f"{self.directory / TRACE_FILE} contains no timed inference.", "Measure again.")
         return blocks
@@ -151,7 +151,7 @@ def _inference_slices(
 ) -> Iterator[Slice]:
     """Method::execute and everything inside it, outer slices before inner ones."""
     children: dict[int, list[int]] = {}
-    parents = events.parent_rows()
+    parents = events.parent_rows
     rows = range(*events.block_rows(block).indices(len(events)))
     execute = _execute(events, block)
     for row in rows:
@@ -230,12 +230,23 @@ def _call(
         if row in places:
             args["delegate"] = places[row][1]
         yield Slice(name, "call", start, end, args, depth)
-        yield from _inside(events, row, start, end, depth + 1, children, places, facts)
+        if events.kind[row] == EventKind.DELEGATE_CALL and row not in children:
+            # As in the timeline, where nobody knows what it did.
+            iteration, delegate, _ = places[row]
+            yield _operator(name, start, end, depth + 1, args, (iteration, delegate, 0), facts)
+        else:
+            yield from _inside(events, row, start, end, depth + 1, children, places, facts)
         return
-    _, delegate, position = places[row]
+    yield _operator(name, start, end, depth, args, places[row], facts)
+
+
+def _operator(
+    name: str, start: int, end: int, depth: int, args: dict[str, Any], place: Place, facts: Facts
+) -> Slice:
+    _, delegate, position = place
     placed = {"position": position} | ({"delegate": delegate} if delegate >= 0 else {})
     told = {**args, **placed, **facts.get((delegate, position), {})}
-    yield Slice(name, "operator", start, end, told, depth, places[row])
+    return Slice(name, "operator", start, end, told, depth, place)
 
 
 def _sample_slices(

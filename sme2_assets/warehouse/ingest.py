@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.extensions import ExtensionArray
 from pandas.api.types import union_categoricals
 
 from sme2_assets.analysis.attribution import KEYS, align
@@ -17,7 +18,7 @@ from sme2_assets.analysis.passes import PassesVerdict, reconcile
 from sme2_assets.analysis.paths import Paths
 from sme2_assets.analysis.registered import RegisteredKernel, registered_kernels, require_registered
 from sme2_assets.analysis.samples import kernel_sample_rows
-from sme2_assets.analysis.timeline import Timeline, execute_durations
+from sme2_assets.analysis.timeline import BACKENDS, OTHER_DELEGATE, Timeline, execute_durations
 from sme2_assets.errors import EvidenceError
 from sme2_assets.etdump import Events
 from sme2_assets.evidence.arms import ArmsNumerics
@@ -46,7 +47,7 @@ from sme2_assets.warehouse.store import Rows, Warehouse
 
 # The version of the code that makes rows from evidence. Any change in what a row says, such as another
 # category for an operator, is a new version; `sme2 warehouse rebuild` then applies it to history.
-DERIVATION = 8
+DERIVATION = 9
 ANNOTATION = "xnnpack.log"
 # Every run is stored in these and in the timeline, even if it has no rows there.
 RUN_TABLES = (
@@ -263,21 +264,28 @@ def _trusted(run_dir: Path) -> RunFolder:
 
 
 def _with_backends(rows: pd.DataFrame, program: ProgramOperators | None, events: Events) -> pd.DataFrame:
-    """The rows, with the backend of delegates other than XNNPACK by its name, if the program has it."""
+    """The rows, with the backend of a delegate by its name, if the program has it. Rows that XNNPACK wrote
+    are its own."""
     delegates = program.delegates if program else []
-    names = {i: each.backend for i, each in enumerate(delegates) if each.backend != "XnnpackBackend"}
+    names = {number: each.backend for number, each in enumerate(delegates)}
+    others = [number for number, name in names.items() if name != "XnnpackBackend"]
+    nameless = rows["backend"] == BACKENDS[OTHER_DELEGATE]
     # If the calls are not those that the program lists, as with control flow, nobody knows which is which.
-    if not names or events.delegate_call.max() + 1 != len(delegates):
+    if not (others or nameless.any()) or events.delegate_call.max() + 1 != len(delegates):
         return rows
-    backends = rows["delegate"].map(names).where(rows["kind"] == "operator")
+    named = (rows["kind"] == "operator") & (nameless | rows["delegate"].isin(others))
+    backends = rows["delegate"].map(names).where(named)
     return rows.assign(backend=backends.fillna(rows["backend"].astype(object)).astype("category"))
 
 
 def _distinct_operators(timeline: pd.DataFrame) -> pd.DataFrame:
     """Each operator once, with what tells where it comes from."""
-    places = ["kind", *KEYS]
-    distinct = timeline[[*places, "name"]].drop_duplicates(places)
-    return distinct[distinct["kind"] == "operator"]
+    operators = np.flatnonzero(timeline["kind"] == "operator")
+    backend, delegate, position = (timeline[key].take(operators) for key in KEYS)
+    # A place as one number: a trace of at most 2 GB has less than 2^26 of each.
+    place = delegate.to_numpy(np.int64, na_value=-1) + 1 + (position.to_numpy(np.int64) << 26)
+    is_first = ~pd.Series(place + (backend.cat.codes.to_numpy(np.int64) << 52)).duplicated().to_numpy()
+    return timeline[[*KEYS, "name"]].take(operators[is_first])
 
 
 def _operator_rows(
@@ -289,7 +297,7 @@ def _operator_rows(
     """
     if program is None or paths != 1:
         return _frame(OPERATORS, [])
-    distinct = _distinct_operators(_stacked(of_parts))
+    distinct = _stacked(of_parts).drop_duplicates([*KEYS])
     return align(program, distinct)[[column.name for column in OPERATORS.columns]]
 
 
@@ -308,23 +316,23 @@ def _inference_rows(result: RunnerResult, execute_ns: np.ndarray | None) -> pd.D
     untraced = result.traced_warmup - result.warmup_iterations
     warmup = np.arange(untraced, result.traced_warmup, result.warmup_stride)
     iteration = np.concatenate([warmup, result.traced_warmup + np.arange(result.iterations)])
-    rows = pd.DataFrame(
+    return pd.DataFrame(
         {
             "iteration": iteration,
             "is_warmup": iteration < result.traced_warmup,
             "duration_ns": np.array([*result.warmup_ns, *result.iteration_ns], dtype=np.int64),
-            "cycles": pd.array(
-                [None] * len(warmup) + list(result.iteration_cycles or [None] * result.iterations),
-                dtype="Int64",
-            ),
-            "execute_ns": pd.array([None] * len(iteration), dtype="Int64"),
-            "emulated_ns": None,
-            "emulated_execute_ns": None,
+            "cycles": _of_last(result.iteration_cycles, len(iteration)),
+            "execute_ns": _of_last(execute_ns, len(iteration)),
+            "emulated_ns": constant_column(None, len(iteration)),
+            "emulated_execute_ns": constant_column(None, len(iteration)),
         }
     )
-    if execute_ns is not None:
-        rows.loc[iteration >= 0, "execute_ns"] = execute_ns
-    return rows
+
+
+def _of_last(values: Sequence[int | None] | np.ndarray | None, length: int) -> ExtensionArray:
+    """A column of the values of the last rows; the ones before have none."""
+    found = pd.Series(pd.array([] if values is None else values, dtype="Int64"))
+    return found.reindex(range(len(found) - length, len(found))).array
 
 
 def _of_process(rows: pd.DataFrame, process: Process) -> pd.DataFrame:
@@ -349,6 +357,8 @@ def _stacked(frames: list[pd.DataFrame]) -> pd.DataFrame:
 
 def constant_column(value: Any, length: int) -> Any:
     """A column of one value; text as a category, which costs a byte per row instead of a pointer."""
+    if value is None:
+        return pd.arrays.IntegerArray(np.zeros(length, dtype=np.int8), np.ones(length, dtype=bool))
     return (
         pd.Categorical.from_codes(np.zeros(length, dtype=np.int8), [value])
         if isinstance(value, str)

@@ -1,7 +1,6 @@
 """Times of the parts of an inference in each process: what summaries.sql makes its tables of rounds from.
 
-In numpy: grouping the rows of a long trace by inference and category takes SQL three times as long as counting
-them into arrays does.
+In arrays: grouping the rows of a long trace by inference and category takes SQL three times as long.
 """
 
 from __future__ import annotations

@@ -439,6 +439,12 @@ def test_a_sample_in_another_delegate_is_not_called_xnnpacks(samples_at):
     assert found == [("operator", "other delegate", 0, 0), xnnpack(1, 0)]
 
 
+def test_a_sample_in_a_call_without_rows_is_in_an_operator_that_nobody_knows(samples_at):
+    events = trace(inference([Delegate([], 6000), Delegate([(CONV, 5001)], 6000)], 13_000, 0))
+    found = where(attribute_samples(samples_at([100, 5_900, 6_100]), events, 0))
+    assert found == [("operator", "other delegate", 0, 0)] * 2 + [xnnpack(1, 0)]
+
+
 def test_an_operator_of_no_time_takes_no_samples_of_its_neighbours(samples_at):
     events = trace(inference([Delegate([(CONV, 0), (ADD, 5000), (CONV, 0)], 5000)], 6000, start_ns=0))
     assert where(attribute_samples(samples_at([0, 2_500, 4_999]), events, 0)) == [xnnpack(0, 1)] * 3

@@ -63,7 +63,8 @@ def test_the_rows_of_every_inference_add_up_to_its_execution(inferences, warmup)
     assert (rows["is_warmup"] == (rows["iteration"] < warmup)).all()
     for number, (made, _, _) in enumerate(inferences):
         of_inference = rows[rows["iteration"] == number]
-        expected = sum(len(call.operators) if isinstance(call, Delegate) else 1 for call in made)
+        # A call without rows is an operator itself.
+        expected = sum(max(len(call.operators), 1) if isinstance(call, Delegate) else 1 for call in made)
         assert (of_inference["kind"] == "operator").sum() == expected
         assert (of_inference["kind"] == "framework_overhead").sum() == 1
         assert (of_inference["kind"] == "delegate_overhead").sum() == sum(
@@ -105,6 +106,22 @@ def test_an_operator_call_without_kernel_is_an_unknown_operator():
     assert (named["duration_ns"], named["position"], named["known"]) == (500, 1, True)
     # 300 ns of the second call are not its kernel's.
     assert one(rows, kind="framework_overhead")["duration_ns"] == 2000 - 900 - 500
+
+
+def test_a_delegate_call_without_rows_is_an_unknown_operator_and_no_overhead():
+    made = [Delegate([(CONV, 2000)], 3000), Delegate([], 640_000), Portable(MEAN, 500, 800)]
+    rows = timeline_rows(trace(inference(made, 650_000)), 0)
+    opaque = one(rows, name="DELEGATE_CALL")
+    assert (opaque["kind"], opaque["backend"], opaque["duration_ns"]) == (
+        "operator",
+        "other delegate",
+        640_000,
+    )
+    assert (opaque["delegate"], opaque["position"]) == (1, 0)
+    assert (opaque["category"], opaque["known"], opaque["sme2_evidence"]) == ("Other", False, "none")
+    overhead = rows[rows["kind"] == "delegate_overhead"].set_index("delegate")["duration_ns"]
+    assert overhead.to_dict() == {0: 1000, 1: 0}
+    assert totals(rows) == [650_000]
 
 
 def test_operators_of_several_delegates_keep_their_delegate_and_position():

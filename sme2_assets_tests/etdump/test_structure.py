@@ -27,14 +27,14 @@ def test_every_kind_of_event_is_in_the_real_trace(events: Events) -> None:
 
 
 def test_every_inference_is_an_execute_block(events: Events) -> None:
-    blocks = events.execute_blocks()
+    blocks = events.execute_blocks
     assert blocks.tolist() == list(range(1, INFERENCES + 1))
     assert events.block_names == ["Default"] + ["Execute"] * INFERENCES
     assert len({events.block_rows(block).stop - events.block_rows(block).start for block in blocks}) == 1
 
 
 def test_every_row_lies_within_its_parent(events: Events) -> None:
-    parents = events.parent_rows()
+    parents = events.parent_rows
     for row, parent in enumerate(parents.tolist()):
         kind = EventKind(events.kind[row])
         if kind not in PARENT_KIND:
@@ -48,7 +48,7 @@ def test_every_row_lies_within_its_parent(events: Events) -> None:
 
 
 def test_children_never_take_longer_than_their_parent(events: Events) -> None:
-    parents = events.parent_rows()
+    parents = events.parent_rows
     inside = np.zeros(len(events), dtype=np.int64)
     np.add.at(inside, parents[parents >= 0], events.duration_ns[parents >= 0])
     assert (inside <= events.duration_ns).all()
@@ -62,7 +62,7 @@ def test_positions_count_siblings_from_zero(events: Events) -> None:
 
 
 def test_delegate_calls_are_numbered_within_the_inference(events: Events) -> None:
-    for block in events.execute_blocks():
+    for block in events.execute_blocks:
         rows = events.block_rows(block)
         kind, call = events.kind[rows], events.delegate_call[rows]
         assert call[kind == EventKind.DELEGATE_CALL].tolist() == [0, 1, 2]
@@ -92,7 +92,7 @@ def test_two_executions_in_one_block_keep_their_own_children() -> None:
     assert events.parent.tolist() == [2, 2, 5, 4, 5, -1, 8, 8, 11, 10, 11, -1]
     assert events.position.tolist() == [0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1, 1]
     assert events.delegate_call.tolist() == [0, 0, 0, -1, -1, -1, 1, 1, 1, -1, -1, -1]
-    assert events.execute_blocks().tolist() == [0]
+    assert events.execute_blocks.tolist() == [0]
 
 
 def test_events_without_a_time_are_counted_and_not_listed() -> None:
@@ -170,7 +170,7 @@ def test_rows_of_an_inference_that_never_ended_have_no_parent_above_them() -> No
     assert events.parent.tolist() == [2, 2, -1, -1]
     assert events.delegate_call.tolist() == [0, 0, 0, -1]
     assert events.position.tolist() == [0, 1, 0, 1]
-    assert events.execute_blocks().tolist() == []
+    assert events.execute_blocks.tolist() == []
 
 
 @pytest.mark.parametrize("blocks_at_once", [1, 2, 65_536])
@@ -188,7 +188,7 @@ def test_the_parts_of_a_trace_are_the_whole_trace(
     for column in (*in_block, "chain_index", "instruction_id", "block_bundled_input_index"):
         joined = np.concatenate([getattr(part, column) for part in parts])
         assert np.array_equal(joined, getattr(whole, column)), column
-    executions = np.cumsum([0] + [len(part.execute_blocks()) for part in parts])
+    executions = np.cumsum([0] + [len(part.execute_blocks) for part in parts])
     assert [part.first_inference for part in parts] == executions[:-1].tolist()
 
 

@@ -179,18 +179,29 @@ def test_processes_that_ran_different_operators_are_not_one_run(tmp_path: Path):
         rows_of_run(folder)
 
 
+FOREIGN, XNNPACK, OPAQUE = [("conv2d", 5000)], [("Add (ND) #1", 5000)], []
+
+
 @pytest.mark.parametrize(
-    ("backends", "named"),
+    ("rows_of_calls", "backends", "named"),
     [
-        (["CoreMLBackend", "XnnpackBackend"], ["CoreMLBackend", "xnnpack"]),
+        ([FOREIGN, XNNPACK], ["CoreMLBackend", "XnnpackBackend"], ["CoreMLBackend", "xnnpack"]),
         # Another number of calls than the program has: nobody knows which call is which.
-        (["CoreMLBackend"], ["other delegate", "xnnpack"]),
+        ([FOREIGN, XNNPACK], ["CoreMLBackend"], ["other delegate", "xnnpack"]),
+        # Traced without XNNPACK's own rows: the calls are its, and what they did is unknown.
+        ([OPAQUE, XNNPACK], ["XnnpackBackend", "XnnpackBackend"], ["XnnpackBackend", "xnnpack"]),
+        ([OPAQUE, XNNPACK], ["CoreMLBackend", "XnnpackBackend"], ["CoreMLBackend", "xnnpack"]),
+        ([OPAQUE, XNNPACK], [], ["other delegate", "xnnpack"]),
     ],
 )
 def test_another_delegate_keeps_the_name_of_its_backend(
-    warehouse: Warehouse, tmp_path: Path, backends: list[str], named: list[str]
+    warehouse: Warehouse,
+    tmp_path: Path,
+    rows_of_calls: list[list[tuple[str, int]]],
+    backends: list[str],
+    named: list[str],
 ):
-    calls = [Delegate([("conv2d", 5000)], 6000), Delegate([("Add (ND) #1", 5000)], 6000)]
+    calls = [Delegate(rows, 6000) for rows in rows_of_calls]
     trace = tmp_path / "trace.etdump"
     trace.write_bytes(trace_bytes(inference(calls, 20_000)))
     folder = run_with_trace(tmp_path, trace)
