@@ -62,8 +62,9 @@ class _Result:
 class Comparison(_Result):
     """SME2 on against off. Emulated pairs have no speedup: their times mean nothing, their kernels do.
 
-    `unit` has a row for each arm: how many matrix operators are on the SME unit. `rows` are those of the
-    table `comparisons`.
+    `unit` has a row for each arm: how many matrix operators are on the SME unit. `not_known` has for each run
+    how many operators nobody knows: they may be matrix operators as well. `rows` are those of the table
+    `comparisons`.
     """
 
     off_run_id: str
@@ -74,6 +75,7 @@ class Comparison(_Result):
     interval: tuple[float, float] | None
     rounds: int | None
     unit: pd.DataFrame
+    not_known: dict[str, int]
     rows: pd.DataFrame
 
     @property
@@ -98,7 +100,10 @@ class Comparison(_Result):
         if self.fidelity != "reference":
             counts = {row["run_id"]: row for row in self.unit.to_dict("records")}
             arms = (("on", self.on_run_id), ("off", self.off_run_id))
-            said = [f"SME2 {sme2}: {unit_sentence(run_id, counts.get(run_id))}" for sme2, run_id in arms]
+            said = [
+                f"SME2 {sme2}: {unit_sentence(run_id, counts.get(run_id), self.not_known[run_id])}"
+                for sme2, run_id in arms
+            ]
             lines.append(f"On the SME unit, {'; '.join(said)}.")
         return "\n\n".join([*lines, comparison_table(self.rows, "category").markdown()])
 
@@ -253,6 +258,7 @@ class DataFolder:
     def compare(self, model: str, platform: str | None = None, device: str | None = None) -> Comparison:
         """The newest pair of a model on a platform: SME2 on against off, whatever ran alone since."""
         from sme2_assets.report.answer import word_and_reason
+        from sme2_assets.report.unit_use import operators_not_known
         from sme2_assets.warehouse.comparisons import compare_arms
         from sme2_assets.warehouse.read import comparison_of_session, newest_pair
 
@@ -278,6 +284,7 @@ class DataFolder:
             interval=None if low is None or high is None else (low, high),
             rounds=None if _known(row["n"]) is None else int(row["n"]),
             unit=unit,
+            not_known=operators_not_known(self.warehouse, [row["off_run_id"], row["on_run_id"]]),
             rows=rows,
         )
 

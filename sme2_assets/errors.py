@@ -112,7 +112,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 def did_you_mean(given: str, known: Sequence[str], *, always: bool = False) -> str:
     """The known name closest to an unknown one, as part of a sentence."""
-    nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.0 if always else 0.4)
+    nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.0 if always else 0.6)
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
 

@@ -16,9 +16,11 @@ from nbclient import NotebookClient
 
 import sme2_assets as sme2
 from benchmarks.made.run_folder import MadeRun, ingest
+from benchmarks.made.traces import Delegate, Portable
 from sme2_assets.models.template import write_template
 from sme2_assets.store import CHECKOUT, Store
 from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.claims.zoo import Calls
 from sme2_assets_tests.exchange.measured_pair import EMULATED, LINUX, make_pair
 
 TIMES = re.compile(r"_ns$|^speedup|^share$|^n$|_share$")
@@ -84,6 +86,21 @@ def test_a_pair_is_compared_though_one_state_was_measured_alone_since(tmp_path: 
     pair = sme2.open(tmp_path).compare("toy_cnn-fp32", "linux")
     assert pair.session_id != later.session_id
     assert {pair.off_run_id, pair.on_run_id} == {MadeRun(sme2=state).run_id for state in ("off", "on")}
+
+
+def test_that_a_model_has_no_matrix_product_is_said_where_all_its_operators_are_known(tmp_path: Path):
+    store = Store(tmp_path)
+    warehouse = Warehouse(store.warehouse)
+    theirs = Portable("native_call_fused_attention.out", 9_000, 9_500)
+    for variant, calls in {"plain-fp32": (), "theirs-fp32": (theirs,)}.items():
+        softmax = Delegate([("Softmax (NC, F32) #1", 9_000)], 10_000)
+        for state in ("off", "on"):
+            run = Calls(variant=variant, sme2=state, calls=(softmax, *calls), sampled=False)
+            ingest(warehouse, run.write(store.runs))
+    warehouse.publish()
+    lab = sme2.open(tmp_path)
+    assert "SME2 on: the model has no convolution or matrix product;" in repr(lab.compare("plain-fp32"))
+    assert "SME2 on: no operator of the model is known to be a conv" in repr(lab.compare("theirs-fp32"))
 
 
 def test_nothing_of_an_emulated_pair_is_a_time(lab: sme2.DataFolder):

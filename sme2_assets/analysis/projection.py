@@ -61,13 +61,14 @@ def projected_ns(operators: pd.DataFrame, unit: Unit) -> tuple[float, float]:
     kinds = [_kind(data_type) for data_type in operators["data_type"]]
     rates = np.array([unit.gops[kind] for kind in kinds])
     macs = operators["macs"].to_numpy(float)
-    outputs = [_dimensions(shape) for shape in operators["output_shape"]]
+    shapes = [_dimensions(shape) for shape in operators["output_shape"]]
     # Channels are last: each row of the product is a pixel or a token.
-    columns = np.array([shape[-1] for shape in outputs], float)
-    rows = np.array([np.prod(shape[:-1]) for shape in outputs], float)
+    columns = np.array([shape[-1] for shape in shapes], float)
+    rows = np.array([_rows(*each) for each in zip(operators["node_kind"], shapes, strict=True)], float)
     inputs = np.array([np.prod(_dimensions(shape)) for shape in operators["input_shape"]], float)
+    outputs = np.array([np.prod(shape) for shape in shapes], float)
     # Each weight meets every row once, and each input every column.
-    values, packed = inputs + rows * columns + macs / rows, macs / columns
+    values, packed = inputs + outputs + macs / rows, macs / columns
     byte_ns = np.array([_BYTES[kind] for kind in kinds]) / unit.gb_s
     peak_ns = 2 * macs / rates
     fast_ns = np.maximum(peak_ns, values * byte_ns)
@@ -80,6 +81,11 @@ def _kind(data_type: object) -> str:
     """What is multiplied: dynamic quantisation also multiplies integers."""
     text = str(data_type).removeprefix("P")
     return "int8" if text.startswith("Q") else "fp16" if text.startswith("F16") else "fp32"
+
+
+def _rows(node_kind: object, output: list[int]) -> float:
+    """The rows of one product. Those of a batch have right-hand sides of their own, and share no tile."""
+    return float(np.prod(output[-2:-1] if node_kind == "XNNBatchMatrixMultiply" else output[:-1]))
 
 
 def _dimensions(shape: str) -> list[int]:

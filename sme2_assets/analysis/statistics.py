@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy  # its submodules are loaded on first use: most commands compute no statistic
 
-from sme2_assets.evidence.digits import beside
+from sme2_assets.evidence.digits import beside, interval_beside
 
 Floats = npt.NDArray[np.float64]
 
@@ -200,8 +200,8 @@ def speedup_verdict(
             "insufficient data",
             f"{speedup.n} paired rounds; at least {MIN_ROUNDS} are needed for a 95 % interval.",
         )
-    low, high = (beside(end, 1, 3) for end in (speedup.low, speedup.high))
-    interval = f"the 95 % interval {low} to {high} over {speedup.n} paired rounds"
+    ends = interval_beside(speedup.low, speedup.high, 1, 3)
+    interval = f"the 95 % interval {ends} over {speedup.n} paired rounds"
     threshold = threshold_of(noise_floor)
     limit = f"{threshold - 1:.1%}" + ("" if threshold == PRACTICAL_RATIO else " (the noise floor)")
     failed = _why_no_difference_is_shown(speedup, threshold, limit, adjusted_p)
@@ -357,7 +357,8 @@ def _why_no_difference_is_shown(
         among = "" if adjusted_p is None else " after false-discovery control"
         failed.append(f"p = {beside(p, SIGNIFICANCE, 2, 'g')}{among} is above {SIGNIFICANCE}")
     if 1 / threshold < speedup.nearest < threshold:
-        is_near = f"{speedup.nearest:.3f} is" if speedup.bounds is None else f"may be {speedup.nearest:.3f},"
+        estimate = beside(speedup.nearest, threshold if speedup.nearest > 1 else 1 / threshold, 3)
+        is_near = f"{estimate} is" if speedup.bounds is None else f"may be {estimate},"
         failed.append(f"the estimate {is_near} within {limit} of 1")
     return failed
 

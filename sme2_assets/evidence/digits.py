@@ -8,3 +8,8 @@ def beside(value: float, limit: float, digits: int, kind: str = "f") -> str:
     side = (value < limit, value > limit)
     texts = (f"{value:.{more}{kind}}" for more in range(digits, digits + 16))
     return next((text for text in texts if (float(text) < limit, float(text) > limit) == side), str(value))
+
+
+def interval_beside(low: float, high: float, limit: float, digits: int) -> str:
+    """Both ends of an interval, each on its side of the limit."""
+    return f"{beside(low, limit, digits)} to {beside(high, limit, digits)}"

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from sme2_assets.errors import EvidenceError
+from sme2_assets.evidence.digits import interval_beside
 from sme2_assets.models.spec import PRECISIONS
 from sme2_assets.warehouse.read import rows_of_view
 from sme2_assets.warehouse.store import Warehouse
@@ -367,7 +368,8 @@ def _verdict_lines(verdict: dict[str, Any] | None) -> list[str]:
     if verdict["speedup"] is not None:
         interval = "too few for an interval"
         if verdict["speedup_low"] is not None:
-            interval = f"95 % interval {verdict['speedup_low']:.3f} to {verdict['speedup_high']:.3f}"
+            ends = interval_beside(verdict["speedup_low"], verdict["speedup_high"], 1, 3)
+            interval = f"95 % interval {ends}"
         lines.append(f"{ratio} {verdict['speedup']:.3f} ({interval}, {verdict['n']} paired rounds).")
     return [*lines, ""]
 

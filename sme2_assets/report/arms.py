@@ -10,6 +10,7 @@ from rich.console import Console
 
 from sme2_assets.analysis.factors import arm_name, is_or_are
 from sme2_assets.analysis.statistics import threshold_of
+from sme2_assets.evidence.digits import beside
 from sme2_assets.report import claims
 from sme2_assets.report.tables import TextTable, comparison_table, device_cell, of_sme2, real_times
 from sme2_assets.report.terminal import print_table
@@ -88,7 +89,8 @@ def outputs_cell(run: Row) -> str:
     if pd.isna(run["sqnr_db"]):
         return "no eager model"
     wrong = isinstance(run["eager_fault"], str) or run["sqnr_db"] < run["sqnr_threshold_db"]
-    return f"{'WRONG' if wrong else 'right'}, {run['sqnr_db']:.0f} dB"
+    reached = beside(run["sqnr_db"], run["sqnr_threshold_db"], 0)
+    return f"{'WRONG' if wrong else 'right'}, {reached} dB"
 
 
 def scaling_table(warehouse: Warehouse, session_id: str, rows: pd.DataFrame) -> TextTable:

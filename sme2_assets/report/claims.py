@@ -85,9 +85,18 @@ REASON = Claim(
         ELSE false END {_MODEL}""",
 )
 ROUNDS = Claim("{n}", f"SELECT {_PAIRED_ROUNDS} = $n {_MODEL}")
+
+
+def _end_shown(place: int, value: str) -> str:
+    """Whether an end of the printed interval is the value, and on its side of 1."""
+    number = f"string_split($shown, ' to ')[{place}]::DOUBLE"
+    return f"abs({number} - {value}) < 0.00051 AND sign({number} - 1) = sign({value} - 1)"
+
+
 INTERVAL = Claim(
-    "{low:.3f} to {high:.3f}",
-    f"SELECT fidelity <> 'emulated' AND $low <= $high "
+    "{shown}",
+    f"SELECT fidelity <> 'emulated' AND $low <= $high AND {_end_shown(1, '$low')} "
+    f"AND {_end_shown(2, '$high')} "
     f"AND $low <= {_MOST} + 1e-9 AND $high >= {_LEAST} - 1e-9 {_MODEL}",
 )
 # The exact signed-rank test of n rounds gives no p below 2 / 2^n.
@@ -162,14 +171,14 @@ WORK = Claim(
 MATRIX_COUNT = Claim(
     "{on_unit} of {matrix_operators} convolutions and matrix products{unknown_text}", COUNT.holds
 )
-NO_KNOWN_MATRIX = Claim(
-    "no operator of the model is known to be a convolution or matrix product",
-    f"SELECT count(*) = 0 {_MATRIX}",
-)
 # An operator that is not known may be either: then nobody can say that there is none.
 _NOT_KNOWN = "(SELECT count(*) FROM operator_facts WHERE run_id = $run_id AND NOT known)"
 _NONE = f"SELECT count(*) = 0 AND {_NOT_KNOWN} = 0 {_MATRIX}"
 _NONE_KNOWN = f"SELECT count(*) = 0 AND {_NOT_KNOWN} = $count AND $count > 0 {_MATRIX}"
+NO_MATRIX = Claim("the model has no convolution or matrix product", _NONE)
+NO_KNOWN_MATRIX = Claim(
+    "no operator of the model is known to be a convolution or matrix product", _NONE_KNOWN
+)
 COUNT_BY_EVIDENCE = Claim(
     "{on_unit} of {matrix_operators}{by_name}",
     "SELECT count(*) = $matrix_operators AND count(*) FILTER (on_sme_unit = 'on') = $on_unit "
@@ -187,14 +196,20 @@ UNCOUNTED = Claim(
     " that are counted ({uncounted} of the operators are not)",
     f"SELECT count(*) - count(macs) = $uncounted {_MATRIX}",
 )
+# Of all of them only where all operators are known.
+_OF_KNOWN = f"({_NOT_KNOWN} > 0) = ($known <> '') AND ($known <> '') = ($rest <> '')"
+REST_NOT_KNOWN = Claim(
+    "; what is computed by {count} of the model's operators is not known",
+    f"SELECT {_NOT_KNOWN} = $count AND $count > 0",
+)
 EVERY_ON = Claim(
-    "Every CONV and GEMM operator is on the SME unit.",
-    f"SELECT count(*) > 0 AND bool_and(on_sme_unit = 'on' AND sme2 = 'on') {_MATRIX}",
+    "Every {known}CONV and GEMM operator is on the SME unit{rest}.",
+    f"SELECT count(*) > 0 AND bool_and(on_sme_unit = 'on' AND sme2 = 'on') AND {_OF_KNOWN} {_MATRIX}",
 )
 NOTHING_SPEAKS_AGAINST = Claim(
-    "Nothing shows or predicts that a CONV or GEMM operator would stay off the SME unit.",
+    "Nothing shows or predicts that a {known}CONV or GEMM operator would stay off the SME unit{rest}.",
     f"SELECT count(*) > 0 AND bool_and(sme2 = 'off') AND NOT EXISTS (SELECT 1 FROM missed_sme2 WHERE "
-    f"run_id = $run_id) {_MATRIX}",
+    f"run_id = $run_id) AND {_OF_KNOWN} {_MATRIX}",
 )
 # The same as part of an answer.
 RUN_ON_UNIT = Claim(
@@ -233,19 +248,23 @@ NO_SAMPLE_TELLS = Claim(
 )
 # About several runs of one model.
 _OF_RUNS = "FROM operator_facts WHERE list_contains($run_ids, run_id) AND category IN ('CONV', 'GEMM')"
+_OF_KNOWN_IN_RUNS = (
+    "($known <> '') = EXISTS (SELECT 1 FROM operator_facts WHERE list_contains($run_ids, run_id) "
+    "AND NOT known)"
+)
 ALL_ON = Claim(
-    "Every convolution and matrix product of {model} at {precisions} is on the SME unit.",
-    f"SELECT count(*) > 0 AND bool_and(on_sme_unit = 'on') {_OF_RUNS}",
+    "Every {known}convolution and matrix product of {model} at {precisions} is on the SME unit.",
+    f"SELECT count(*) > 0 AND bool_and(on_sme_unit = 'on') AND {_OF_KNOWN_IN_RUNS} {_OF_RUNS}",
 )
 NONE_ON = Claim(
-    "No convolution or matrix product of {model} at {precisions} is on the SME unit.",
-    f"SELECT count(*) > 0 AND bool_and(on_sme_unit = 'off') {_OF_RUNS}",
+    "No {known}convolution or matrix product of {model} at {precisions} is on the SME unit.",
+    f"SELECT count(*) > 0 AND bool_and(on_sme_unit = 'off') AND {_OF_KNOWN_IN_RUNS} {_OF_RUNS}",
 )
 ALL_BUT = Claim(
-    "All convolutions and matrix products of {model} at {precisions} are on the SME unit, except "
+    "All {known}convolutions and matrix products of {model} at {precisions} are on the SME unit, except "
     "its {kinds}.",
     f"SELECT bool_or(on_sme_unit = 'off') AND bool_or(on_sme_unit = 'on') AND bool_and(on_sme_unit <> "
-    f"'unknown') {_OF_RUNS}",
+    f"'unknown') AND {_OF_KNOWN_IN_RUNS} {_OF_RUNS}",
 )
 BY_PRECISION = Claim(
     "At {off} {stays} off the SME unit, while at {on} {them} on it.{because}",
@@ -289,8 +308,9 @@ MADE_WITH = Claim(
 )
 _LEAST_SQNR = "(SELECT min(sqnr_db) FROM numerics WHERE run_id = $run_id)"
 AGAINST_EAGER = Claim(
-    "{arm}: {judged}, {sqnr:.1f} dB against eager ({needed:.0f} dB needed{fault})",
+    "{arm}: {judged}, {reached} dB against eager ({needed:g} dB needed{fault})",
     f"SELECT abs({_LEAST_SQNR} - $sqnr) < 1e-9 AND sqnr_threshold_db = $needed "
+    "AND abs($reached::DOUBLE - $sqnr) < 0.051 AND ($reached::DOUBLE >= $needed) = ($sqnr >= $needed) "
     f"AND ($judged = 'right') = ({_LEAST_SQNR} >= sqnr_threshold_db AND eager_fault IS NULL) {_RUN}",
 )
 OUTPUTS_WRONG = Claim(

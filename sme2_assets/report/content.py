@@ -17,6 +17,7 @@ import pandas as pd
 from sme2_assets.analysis.insights.insight import device_text
 from sme2_assets.analysis.statistics import MIN_AA_SESSIONS, threshold_of
 from sme2_assets.errors import WarehouseError
+from sme2_assets.evidence.digits import interval_beside
 from sme2_assets.report import claims
 from sme2_assets.report.advice import advice_section
 from sme2_assets.report.answer import session_answer
@@ -61,7 +62,7 @@ from sme2_assets.report.tables import (
     setting_text,
     speedup_text,
 )
-from sme2_assets.report.unit_use import unit_counts, unit_sentence
+from sme2_assets.report.unit_use import operators_not_known, unit_counts, unit_sentence
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.blind import blind_rates_text
 from sme2_assets.warehouse.comparisons import aa_sessions_like, device_noise_floor
@@ -206,7 +207,8 @@ def _statistics(model: dict[Any, Any]) -> list[tuple[str, str]]:
     if not pd.isna(model["n"]):
         told.append(("paired rounds (n)", claims.ROUNDS.say(session_id=session_id, n=int(model["n"]))))
     if not pd.isna(low):
-        told.append(("95 % interval", claims.INTERVAL.say(session_id=session_id, low=low, high=high)))
+        ends = {"low": low, "high": high, "shown": interval_beside(low, high, 1, 3)}
+        told.append(("95 % interval", claims.INTERVAL.say(session_id=session_id, **ends)))
     if not pd.isna(p := model["p_value"]):
         told.append(("p, exact signed-rank test", claims.P_VALUE.say(session_id=session_id, p=p)))
     if not pd.isna(effect := model["minimal_detectable_effect"]):
@@ -221,10 +223,9 @@ def _statistics(model: dict[Any, Any]) -> list[tuple[str, str]]:
 
 def _on_unit(subject: _Subject) -> str:
     """How much is on the SME unit, arm by arm."""
-    return "; ".join(
-        f"{arm_text(run)}: {unit_sentence(run['run_id'], subject.unit.get(run['run_id']))}"
-        for run in reversed(subject.runs)
-    )
+    not_known = operators_not_known(subject.warehouse, subject.run_ids)
+    said = {it: unit_sentence(it, subject.unit.get(it), not_known[it]) for it in subject.run_ids}
+    return "; ".join(f"{arm_text(run)}: {said[run['run_id']]}" for run in reversed(subject.runs))
 
 
 def _measured(subject: _Subject) -> Section:

@@ -1,7 +1,8 @@
 """A report before it is Markdown or HTML: what it says, in which order.
 
-Belongs here: the kinds of things a report is made of. All text is plain: report/markdown.py and
-report/html.py decide what it looks like, and make sure that nothing in it becomes markup.
+Belongs here: the kinds of things a report is made of. All text is plain, with commands between backquotes:
+report/markdown.py and report/html.py decide what it looks like, and make sure that nothing in it becomes
+markup.
 """
 
 from __future__ import annotations

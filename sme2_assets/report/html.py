@@ -1,9 +1,9 @@
 """A report as one HTML file that needs nothing else: no network, no other file.
 
-Belongs here: how a document becomes a page. The template escapes all text; only the pictures, which Vega drew
-and escaped, go in as they are, and also as the specifications that they are drawn from when the page is open.
-The page's own policy forbids the browser to fetch anything, to run any script other than its own, and to turn
-text into code.
+Belongs here: how a document becomes a page. All text is escaped, and commands between backquotes become code;
+only the pictures, which Vega drew and escaped, go in as they are, and also as the specifications that they
+are drawn from when the page is open. The page's own policy forbids the browser to fetch anything, to run any
+script other than its own, and to turn text into code.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _NUMBER = re.compile(r"-?\d[\d,.]*(%|x| ms)?$")
+_COMMAND = re.compile("`([^`]+)`")
 STAMP = "sme2-report"
 # A page made by another version of this module is out of date.
-VERSION = 3
+VERSION = 4
 
 
 def html_of(document: Document) -> str:
@@ -42,6 +43,7 @@ def html_of(document: Document) -> str:
             document=document,
             kind=_kind,
             numeric=_numeric_columns,
+            with_commands=_with_commands,
             svg=_svg,
             style=_text("style.css"),
             spec=_spec,
@@ -103,6 +105,13 @@ def _numeric_columns(table: TextTable) -> list[bool]:
     """Which columns hold nothing but numbers: those are right-aligned."""
     known = [[cell for cell in column if cell not in ("", "-")] for column in zip(*table.rows, strict=True)]
     return [bool(cells) and all(map(_NUMBER.match, cells)) for cells in known]
+
+
+def _with_commands(text: str) -> Markup:
+    """The text, escaped, and then its commands as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(text))))
 
 
 def _svg(picture: Picture) -> Markup:

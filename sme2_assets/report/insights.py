@@ -211,8 +211,10 @@ def missed_section(explanation: Explanation) -> Section:
     elif subject.matrix.empty:
         blocks.append(Text(claims.NO_CONV_OR_GEMM.say(run_id=subject.run["run_id"])))
     elif not blocks:
+        run_id = subject.run["run_id"]
+        rest = claims.REST_NOT_KNOWN.say(run_id=run_id, count=not_known) if not_known else ""
         said = claims.EVERY_ON if subject.run["sme2"] == "on" else claims.NOTHING_SPEAKS_AGAINST
-        blocks.append(Text(said.say(run_id=subject.run["run_id"])))
+        blocks.append(Text(said.say(run_id=run_id, known="known " if not_known else "", rest=rest)))
     return Section("CONV and GEMM not on the SME unit", blocks)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from sme2_assets.evidence.digits import beside
 from sme2_assets.report import claims
 from sme2_assets.report.tables import arm_text
 
@@ -37,6 +38,7 @@ def numerics_text(runs: Sequence[dict[Any, Any]]) -> str:
                 judged="right" if right else "WRONG",
                 sqnr=run["sqnr_db"],
                 needed=run["sqnr_threshold_db"],
+                reached=beside(run["sqnr_db"], run["sqnr_threshold_db"], 1),
                 fault="" if pd.isna(fault) else f"; {fault}",
             )
         )

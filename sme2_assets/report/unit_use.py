@@ -34,6 +34,12 @@ LEFT JOIN missed_sme2 AS missed
 WHERE facts.run_id = ? AND facts.on_sme_unit IS NOT NULL
 ORDER BY facts.delegate NULLS LAST, facts.position
 """
+_NOT_KNOWN = """
+SELECT run_id, count(*) AS operators
+FROM operator_facts
+WHERE list_contains(?, run_id) AND NOT known
+GROUP BY run_id
+"""
 
 Record = Mapping[Hashable, Any]
 _IDENTITY = ("run_id", "variant", "model", "precision", "platform", "fidelity")
@@ -72,6 +78,8 @@ class UnitUse:
     platform: str
     fidelity: str
     counts: Record
+    # How many operators nobody knows: they may be matrix operators as well.
+    not_known: int
     operators: tuple[MatrixOperator, ...]
 
     @property
@@ -102,10 +110,18 @@ def unit_use(warehouse: Warehouse, run_ids: Sequence[str]) -> list[UnitUse]:
     A run without any convolution or matrix product is left out.
     """
     used = []
+    not_known = operators_not_known(warehouse, run_ids)
     for counts in warehouse.query(_COUNTS, {"run_ids": list(run_ids)}).to_dict("records"):
         operators = warehouse.query(_OPERATORS, [counts["run_id"]]).to_dict("records")
         identity = {name: str(counts[name]) for name in _IDENTITY}
-        used.append(UnitUse(**identity, counts=counts, operators=tuple(map(_operator, operators))))
+        used.append(
+            UnitUse(
+                **identity,
+                counts=counts,
+                not_known=not_known[counts["run_id"]],
+                operators=tuple(map(_operator, operators)),
+            )
+        )
     return used
 
 
@@ -113,6 +129,12 @@ def unit_counts(warehouse: Warehouse, run_ids: Sequence[str]) -> dict[str, Recor
     """The rows of the view `unit_use` of these runs."""
     rows = warehouse.query("FROM unit_use WHERE list_contains(?, run_id)", [list(run_ids)])
     return {row["run_id"]: row for row in rows.to_dict("records")}
+
+
+def operators_not_known(warehouse: Warehouse, run_ids: Sequence[str]) -> dict[str, int]:
+    """How many operators of each of these runs nobody knows: they may be matrix operators as well."""
+    rows = warehouse.query(_NOT_KNOWN, [list(run_ids)])
+    return dict.fromkeys(run_ids, 0) | dict(zip(rows["run_id"], rows["operators"].tolist(), strict=True))
 
 
 def count_text(counts: Record) -> str:
@@ -144,10 +166,11 @@ def work_text(counts: Record) -> str:
     )
 
 
-def unit_sentence(run_id: str, counts: Record | None) -> str:
+def unit_sentence(run_id: str, counts: Record | None, not_known: int) -> str:
     """`4 of 8 convolutions and matrix products, 93 % of the multiply-accumulates`."""
     if counts is None:
-        return claims.NO_KNOWN_MATRIX.say(run_id=run_id)
+        none = claims.NO_KNOWN_MATRIX if not_known else claims.NO_MATRIX
+        return none.say(run_id=run_id, count=not_known)
     return ", ".join(filter(None, (_counted(claims.MATRIX_COUNT, counts), work_text(counts))))
 
 
@@ -253,6 +276,7 @@ def _everywhere_alike(uses: Sequence[UnitUse]) -> str | None:
         "model": uses[0].model,
         "precisions": _listed(_precisions(uses)),
         "run_ids": [use.run_id for use in uses],
+        "known": "known " if any(use.not_known for use in uses) else "",
     }
     if all(operator.on_unit for use in uses for operator in use.operators):
         return claims.ALL_ON.say(**these)

@@ -11,6 +11,7 @@ import pytest
 from sme2_assets.analysis.insights.ceilings import projection
 from sme2_assets.analysis.insights.insight import ArmRows, Insight
 from sme2_assets.analysis.insights.ranking import KINDS, insights, ranked
+from sme2_assets.analysis.projection import UNITS, Unit, projected_ns
 from sme2_assets.errors import WarehouseError
 from sme2_assets.report.answer import session_answer
 from sme2_assets.report.explain import Explanation, explain
@@ -178,6 +179,18 @@ def test_a_baseline_without_sme2_hardware_is_projected_and_labelled_so(variant: 
     assert slower["speedup_high"] < row["speedup_high"]
     assert (row["operators"], row["of_operators"]) == (2, 3), "depthwise has no SME2 kernel"
     assert ("emulated run" in last.evidence[1]) == (basis == "emulated")
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_batch_of_products_takes_as_long_as_its_products(unit: Unit):
+    """Each of them leaves tiles idle, and has a right-hand side of its own."""
+
+    def of_batch(batch: int) -> tuple[float, float]:
+        shapes = {"input_shape": f"{batch}x4x64", "output_shape": f"{batch}x4x20"}
+        product = {"node_kind": "XNNBatchMatrixMultiply", "data_type": "F32", "macs": batch * 4 * 64 * 20}
+        return projected_ns(pd.DataFrame([product | shapes]), unit)
+
+    assert of_batch(8) == pytest.approx([8 * ns for ns in of_batch(1)])
 
 
 def test_where_sme2_can_be_measured_nothing_is_projected():

@@ -194,6 +194,8 @@ def test_the_verdict_follows_the_interval_and_the_practical_threshold(low, ratio
         (Speedup(1.1, 1.05, 1.2, 12, 0.0502), {}, "p = 0.0502 is above 0.05"),
         (Speedup(1.1, 1.05, 1.2, 12, 0.01), {"adjusted_p": 0.07}, "p = 0.07 after false-discovery control"),
         (Speedup(1.015, 1.005, 1.03, 12, 0.01), {}, "the estimate 1.015 is within 2.0% of 1"),
+        (Speedup(1.0199, 1.005, 1.03, 12, 0.01), {}, "the estimate 1.0199 is within 2.0% of 1"),
+        (Speedup(0.98041, 0.97, 0.99, 12, 0.01), {}, "the estimate 0.9804 is within 2.0% of 1"),
         (Speedup(1.1, 1.05, 1.2, 12, 0.01), {"noise_floor": 1.15}, "within 15.0% (the noise floor) of 1"),
         (Speedup(1.1, 1.05, 1.2, 12, None), {}, "there is no p-value"),
     ],

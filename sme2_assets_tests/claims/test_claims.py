@@ -53,11 +53,16 @@ def test_an_interval_of_equal_rounds_holds_to_the_last_digit(tmp_path: Path):
     warehouse.publish()
     [row] = warehouse.query("FROM comparisons WHERE level = 'model'").to_dict("records")
     ratio = row["off_ns"] / row["on_ns"]
-    values = {"session_id": row["session_id"], "low": ratio + 1e-15, "high": ratio + 1e-15}
-    assert warehouse.query(INTERVAL.holds, values).iloc[0, 0]
+
+    def holds(low: float, high: float, shown: str) -> bool:
+        values = {"session_id": row["session_id"], "low": low, "high": high, "shown": shown}
+        return bool(warehouse.query(INTERVAL.holds, values).iloc[0, 0])
+
+    assert holds(ratio + 1e-15, ratio + 1e-15, f"{ratio:.3f} to {ratio:.3f}")
     assert false_sentences(warehouse, sentences(warehouse)) == []
-    values = {"session_id": row["session_id"], "low": ratio + 0.001, "high": ratio + 0.002}
-    assert not warehouse.query(INTERVAL.holds, values).iloc[0, 0]
+    assert not holds(ratio + 0.001, ratio + 0.002, f"{ratio + 0.001:.3f} to {ratio + 0.002:.3f}")
+    assert holds(1.0001, ratio, f"1.0001 to {ratio:.3f}")
+    assert not holds(1.0001, ratio, f"1.000 to {ratio:.3f}"), "which does not lie above 1 in print"
 
 
 def test_a_claim_needs_all_that_its_predicate_asks_for():

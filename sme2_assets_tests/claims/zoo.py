@@ -232,6 +232,24 @@ def a_baseline_with_a_twin_under_emulation(folder: Path) -> Warehouse:
     return _arms(folder, OperatorRun(cnn("off"), "off"), twin)
 
 
+def a_baseline_of_many_small_products(folder: Path) -> Warehouse:
+    """Batches of products that fill no tile, as attention has them, beside one large product of a batch."""
+    scores = source(
+        *("attention", "XNNBatchMatrixMultiply"),
+        macs=2 * 12 * 8 * 64 * 8,
+        input_shape="2x12x8x64",
+        output_shape="2x12x8x8",
+    )
+    linear = source(
+        *("head", "XNNFullyConnected"), macs=12 * 8 * 64 * 64, input_shape="12x8x64", output_shape="12x8x64"
+    )
+    ops = [
+        Op("Batch Matrix Multiply (NC, F32) GEMM #1", 400, 0, scores),
+        Op("Fully Connected (NC, F32) GEMM #1", 400, 0, linear),
+    ]
+    return _arms(folder, OperatorRun(ops, "off"))
+
+
 def operators_of_which_nothing_tells(folder: Path) -> Warehouse:
     """Dynamic quantisation, whose names do not tell, with few, no, or all samples on the unit."""
     name, linear = (
@@ -370,6 +388,7 @@ ZOO: dict[str, Callable[[Path], Warehouse]] = {
         work_next_to_all_and_nothing,
         arms_alone,
         a_baseline_with_a_twin_under_emulation,
+        a_baseline_of_many_small_products,
         operators_of_which_nothing_tells,
         nothing_but_small_things,
         an_emulated_pair_without_any_matrix_operator,

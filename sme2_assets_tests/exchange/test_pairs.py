@@ -36,3 +36,12 @@ def test_identical_arms_have_a_ratio_and_nothing_is_said_about_sme2():
     pair = "\n".join(_verdict_lines(_verdict(pd.DataFrame([ROW]))))
     assert "## SME2 on against off" in pair
     assert "Speedup 1.108 (" in pair
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [(1.0001, 1.111, "1.0001 to 1.111"), (0.9, 0.9999, "0.900 to 0.9999"), (0.995, 1.0, "0.995 to 1.000")],
+)
+def test_an_interval_beside_1_does_not_touch_it_in_print(low: float, high: float, said: str):
+    row = ROW | {"speedup_low": low, "speedup_high": high}
+    assert f"95 % interval {said}," in "\n".join(_verdict_lines(_verdict(pd.DataFrame([row]))))

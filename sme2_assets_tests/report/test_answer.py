@@ -20,7 +20,7 @@ from sme2_assets.report.next_steps import next_step
 from sme2_assets.report.terminal import show_session
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.claims.zoo import ZOO, false_sentences, sentences
-from sme2_assets_tests.warehouse.made_operators import OperatorRun, cnn, write_runs
+from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, cnn, write_runs
 
 KINDS = (
     "hardware_and_emulated_pairs",
@@ -190,6 +190,34 @@ def test_operators_that_nobody_knows_may_be_for_the_unit(tmp_path: Path):
         )
     texts = {each.text for each in sentences(warehouse)}
     assert not [text for text in texts if re.search(r"has no (CONV|convolution)|no CONV and no GEMM", text)]
+
+
+@pytest.mark.parametrize(
+    ("sme2", "said"),
+    [
+        ("on", "Every {}CONV and GEMM operator is on the SME unit{}"),
+        ("off", "Nothing shows or predicts that a {}CONV or GEMM operator would stay off the SME unit{}"),
+    ],
+)
+def test_of_all_matrix_operators_it_is_said_only_where_all_operators_are_known(
+    tmp_path: Path, sme2: str, said: str
+):
+    packed = {"on": "PF32", "off": "F32"}[sme2]
+    linear = Op(f"Fully Connected (NC, {packed}) GEMM #1", 50)
+    not_known = [Op(f"native_call_{name}.out", 9, None) for name in ("fused_attention", "fused_norm")]
+    warehouse = Warehouse(tmp_path / "warehouse")
+    runs = [
+        OperatorRun([linear], sme2),
+        OperatorRun([linear, *not_known], sme2, session_id="n", variant="n-fp32"),
+    ]
+    write_runs(warehouse, *runs)
+    warehouse.publish()
+    with heard() as claims:
+        [known], [unknown] = (missed_section(explain(warehouse, run.session_id)).blocks for run in runs)
+    assert known == Text(said.format("", "."))
+    rest = "; what is computed by 2 of the model's operators is not known."
+    assert unknown == Text(said.format("known ", rest))
+    assert false_sentences(warehouse, claims) == []
 
 
 def test_nobody_is_told_to_measure_a_model_that_is_not_here(tmp_path: Path):

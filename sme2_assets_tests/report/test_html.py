@@ -45,7 +45,8 @@ def test_the_answer_comes_first_with_its_interval_and_its_n(pages: dict[str, str
     assert re.search(
         r"Speedup \(off / on\) 1\.\d\dx \(1\.\d\d to 1\.\d\d, n=6\): faster with SME2 on", answer
     )
-    assert "sme2 advise toy_cnn-fp32" in answer
+    assert "<code>sme2 advise toy_cnn-fp32</code>" in answer_of(page)
+    assert "`" not in answer
     assert re.search(r"fidelity\s+hardware", " ".join(parsed(section(page, "what-it-rests-on")).text))
 
 
@@ -178,9 +179,26 @@ def made_of(text: str) -> Document:
 @given(text=hostile_text)
 def test_no_text_becomes_markup_in_html(text: str):
     plain, hostile = parsed(html_of(made_of("plain"))), parsed(html_of(made_of(text)))
-    assert hostile.tags == plain.tags
+    # What stands between backquotes is code, and nothing more than that.
+    code = (("code", ()), ("/code", ()))
+    assert [tag for tag in hostile.tags if tag not in code] == [tag for tag in plain.tags if tag not in code]
     assert hostile.links == plain.links
     assert text in hostile.text, "and it is shown as it is"
+
+
+def test_a_command_in_a_sentence_is_code_with_nothing_but_text_in_it():
+    step = "Type `sme2 sql \"FROM a WHERE b < '</code><i>'\"`, then `again`. One ` stays."
+    document = Document(
+        "a page",
+        Answer("a word", "open", "A sentence.", actions=(Action("what", "", step),)),
+        [Section("A section", [Finding(1, "title", "detail", (("Next", step),))])],
+    )
+    shown = (
+        "Type <code>sme2 sql &#34;FROM a WHERE b &lt; &#39;&lt;/code&gt;&lt;i&gt;&#39;&#34;</code>, "
+        "then <code>again</code>. One ` stays."
+    )
+    assert html_of(document).count(shown) == 2, "in what to do, and in the finding"
+    assert markdown_of(document).count(r"then \`again\`") == 2, "which stay in Markdown"
 
 
 @settings(max_examples=100)

@@ -9,11 +9,13 @@ import pytest
 
 from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.errors import WarehouseError
+from sme2_assets.report.arms import outputs_cell
 from sme2_assets.report.claims import EMULATED
 from sme2_assets.report.content import session_document
 from sme2_assets.report.document import Document, Picture, Section
 from sme2_assets.report.files import report_folder, write_document, write_report
 from sme2_assets.report.markdown import MarkdownReport, markdown_of, markdown_report
+from sme2_assets.report.numerics import numerics_text
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.report.test_tables import TIME
@@ -120,6 +122,25 @@ def test_a_report_says_what_the_samples_prove(documents: dict[str, Document]):
     assert "SME2 off: 0 of the 9 samples in kernels that compute CONV and GEMM are on SME." in text
     assert "SME2 on: 6 of the 9 samples in kernels that compute CONV and GEMM are on SME." in text
     assert "## Kernels with SME2 on" in text
+
+
+@pytest.mark.parametrize(
+    ("sqnr_db", "needed_db", "said", "cell"),
+    [
+        (39.97, 40.0, "WRONG, 39.97 dB against eager (40 dB needed)", "WRONG, 39.97 dB"),
+        (12.34, 40.0, "WRONG, 12.3 dB against eager (40 dB needed)", "WRONG, 12 dB"),
+        (12.34, 12.5, "WRONG, 12.3 dB against eager (12.5 dB needed)", "WRONG, 12 dB"),
+        (40.0, 40.0, "right, 40.0 dB against eager (40 dB needed)", "right, 40 dB"),
+        (40.02, 40.0, "right, 40.02 dB against eager (40 dB needed)", "right, 40.02 dB"),
+    ],
+)
+def test_outputs_beside_the_threshold_stay_on_their_side_of_it(
+    sqnr_db: float, needed_db: float, said: str, cell: str
+):
+    run = {"run_id": "r", "sme2": "off", "fidelity": "hardware", "eager_fault": None}
+    run |= {"sqnr_db": sqnr_db, "sqnr_threshold_db": needed_db}
+    assert numerics_text([run]) == f"SME2 off: {said}"
+    assert outputs_cell(run) == cell
 
 
 def test_a_report_that_fails_midway_keeps_the_old_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -8,12 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from sme2_assets.report.unit_use import UnitUse, finding, most_telling, unit_table, unit_use, work_text
+from sme2_assets.report.unit_use import (
+    UnitUse,
+    finding,
+    most_telling,
+    operators_not_known,
+    unit_sentence,
+    unit_table,
+    unit_use,
+    work_text,
+)
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, source, write_runs
 
 SEEN = {"samples": 40, "sme_samples": 38}
 TYPES = {"fp32": ("F32", "PF32"), "fp16": ("F16", "PF16"), "int8": ("QS8, QC8W", "PQS8, QC8W")}
+NOT_KNOWN = Op("native_call_fused_attention.out", 50, None)
 EMULATED = OperatorRun([], platform="emulated", fidelity="emulated")
 
 Used = Callable[..., list[UnitUse]]
@@ -148,6 +158,44 @@ def test_everything_on_the_unit_is_told_as_such(used: Used):
     assert finding(found) == (
         "Every convolution and matrix product of net at fp32, fp16 and int8 is on the SME unit."
     )
+
+
+@pytest.mark.parametrize(
+    ("operators", "said"),
+    [
+        ([conv("fp32")], "Every known convolution and matrix product of net at fp32 is on the SME unit."),
+        (
+            [conv("fp32", on=False)],
+            "No known convolution or matrix product of net at fp32 is on the SME unit.",
+        ),
+        (
+            [conv("fp32"), depthwise("fp32")],
+            "All known convolutions and matrix products of net at fp32 are on the SME unit, "
+            "except its depthwise convolutions.",
+        ),
+    ],
+)
+def test_of_operators_that_nobody_knows_nothing_is_said(used: Used, operators: list[Op], said: str):
+    """What such an operator computes may be a convolution or a matrix product as well."""
+    assert finding(used(fp32=[*operators, NOT_KNOWN])) == said
+
+
+@pytest.mark.parametrize(
+    ("operators", "said"),
+    [
+        ([], "the model has no convolution or matrix product"),
+        ([NOT_KNOWN], "no operator of the model is known to be a convolution or matrix product"),
+    ],
+)
+def test_that_there_is_no_matrix_product_is_said_where_all_operators_are_known(
+    tmp_path: Path, operators: list[Op], said: str
+):
+    warehouse = Warehouse(tmp_path / "warehouse")
+    run = replace(EMULATED, ops=[Op("Softmax (NC, F32) #1", 9), *operators])
+    write_runs(warehouse, run)
+    warehouse.publish()
+    not_known = operators_not_known(warehouse, [run.run_id])
+    assert unit_sentence(run.run_id, None, not_known[run.run_id]) == said
 
 
 def test_nothing_on_the_unit_is_told_as_such(used: Used):

@@ -129,13 +129,13 @@ def test_a_file_that_is_named_must_be_there(store: Store, monkeypatch: pytest.Mo
     assert not answer.ok
     assert "has the label 'lap' (did you mean 'lab'?)" in answer.detail
     with pytest.raises(Sme2Error, match=r"not a device of platform linux.*did you mean 'pi'"):
-        open_target("linux", store, "pj")
+        open_target("linux", store, "pii")
     with pytest.raises(TargetUnavailable, match="has no device 'pi' on android"):
         open_target("android", store, "pi")
-    with pytest.raises(TargetUnavailable, match=r"no device 'pj' \(did you mean 'pi'\?\)"):
-        platform_of(store, "pj")
+    with pytest.raises(TargetUnavailable, match=r"no device 'pii' \(did you mean 'pi'\?\)"):
+        platform_of(store, "pii")
     assert platform_of(store, "R58N1234") == "android"
-    assert open_target("android", store, "pj").device, "as a serial number, where somebody says so"
+    assert open_target("android", store, "pii").device, "as a serial number, where somebody says so"
     monkeypatch.setenv("SME2_INVENTORY", str(tmp_path / "nothing.yaml"))
     with pytest.raises(Sme2Error, match=r"nothing\.yaml cannot be read"):
         read_inventory(store)

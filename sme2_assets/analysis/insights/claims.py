@@ -487,9 +487,10 @@ _ON_UNIT = """(
             ELSE [$single, 4]
         END AS kind,
         output[-1] AS n,
-        list_product(output) / n AS m,
+        -- The products of a batch share neither tiles nor weights.
+        if(node_kind = 'XNNBatchMatrixMultiply', output[-2], list_product(output) / n) AS m,
         2 * macs / kind[1] AS peak_ns,
-        (list_product(input) + m * n + macs / m) * kind[2] / $gb_s AS memory_ns,
+        (list_product(input) + list_product(output) + macs / m) * kind[2] / $gb_s AS memory_ns,
         2 * macs / n * kind[2] / $gb_s AS packing_ns,
         -- Two tiles by two, filled or not.
         greatest(ceil(m / $tile), 2) * $tile / m * greatest(ceil(n / $tile), 2) * $tile / n AS idle

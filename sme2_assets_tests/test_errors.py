@@ -1,0 +1,23 @@
+"""What an error suggests: a name that somebody may have meant, or none."""
+
+from __future__ import annotations
+
+import pytest
+
+from sme2_assets.errors import did_you_mean
+
+MODELS = ("toy_cnn", "mobilenet_v3_small", "squeeze_sam", "resnet8")
+
+
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [("toy_cn", "toy_cnn"), ("mobilenet_v3", "mobilenet_v3_small"), ("sqeeze_sma", "squeeze_sam")],
+)
+def test_a_near_name_is_suggested(given: str, near: str):
+    assert did_you_mean(given, MODELS) == f" (did you mean {near!r}?)"
+
+
+@pytest.mark.parametrize("given", ["bert", "tiny_lm", "yolo_nas"])
+def test_a_name_far_from_all_others_gets_no_suggestion(given: str):
+    assert did_you_mean(given, MODELS) == ""
+    assert did_you_mean(given, MODELS, always=True), "unless one of them it must be"
