@@ -107,8 +107,12 @@ def _floored_ns(connection: duckdb.DuckDBPyConnection) -> dict[str, Sums]:
 
 
 def _widened(sums: Sums, width: int) -> Sums:
-    missing = width - sums.shape[1]
-    return np.pad(sums, ((0, 0), (0, missing))) if missing > 0 else sums
+    kinds, known = sums.shape
+    if width <= known:
+        return sums
+    wider = np.zeros((kinds, width))
+    wider[:, :known] = sums
+    return wider
 
 
 class _Table:
