@@ -70,6 +70,12 @@ _DISK_FAULTS = (
         "The disk is full",
         "Make room (`sme2 gc` shows what can go)",
     ),
+    # SQLite's words for a write that failed, most often because there is no room.
+    (
+        r"disk I/O error",
+        "The disk is full or does not work",
+        "Make room (`sme2 gc` shows what can go), or check the disk",
+    ),
     (r"Read-only file system|readonly database", "The disk is read-only", "Make it writable"),
     (
         r"Permission denied|unable to open database file",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sme2_assets.errors import did_you_mean
+from sme2_assets.errors import did_you_mean, disk_failure
 
 MODELS = ("toy_cnn", "mobilenet_v3_small", "squeeze_sam", "resnet8")
 
@@ -21,3 +21,11 @@ def test_a_near_name_is_suggested(given: str, near: str):
 def test_a_name_far_from_all_others_gets_no_suggestion(given: str):
     assert did_you_mean(given, MODELS) == ""
     assert did_you_mean(given, MODELS, always=True), "unless one of them it must be"
+
+
+@pytest.mark.parametrize("words", ["disk I/O error", "database or disk is full"])
+def test_the_words_of_sqlite_for_a_full_disk_are_known(words: str):
+    told = disk_failure(f"(sqlite3.OperationalError) {words}\n[SQL: PRAGMA journal_mode=WAL]")
+    assert told is not None
+    assert told.what.startswith("The disk is full")
+    assert "sme2 gc" in (told.remedy or "")

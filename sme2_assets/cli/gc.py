@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from sme2_assets.cli.support import AtLeast, json_option, print_json, progress_log, reads_store, say, tell
 from sme2_assets.cli.warehouse import facts_of_refused, show_refused
@@ -17,6 +21,7 @@ from sme2_assets.store import Store
 
 if TYPE_CHECKING:
     from sme2_assets.warehouse.rebuild import Refused
+    from sme2_assets.warehouse.retention import Item
 
 # As in retention.py, which is slow to import; a test checks that they agree.
 KIND_NAMES = ("leftovers", "exports", "reports", "snapshots", "runners", "models", "dagster", "runs")
@@ -75,25 +80,56 @@ def gc(
     and exported models that are not current, and Dagster's records of runs except the last of every
     partition. Evidence is removed only with `--kind runs`, which keeps the newest session of every series and
     what is in no table yet, or with `--run`; the tables are then rebuilt from what is left, and the exit code
-    is 1 if a folder of that cannot be read. Nothing is removed during a measurement.
+    is 1 if a folder of that cannot be read. If that does not reach its end, the next --yes finishes it.
+    Nothing is removed during a measurement.
     """
     from sme2_assets.launch import open_instance
-    from sme2_assets.warehouse.retention import candidates, chosen, remove, session_of
+    from sme2_assets.warehouse.retention import candidates, chosen, remove, removing, session_of, unfinished
 
-    if run_ids and kinds:
-        raise click.UsageError("--run removes one session everywhere: leave --kind out.")
+    if run_ids and (kinds or keep_bytes is not None or _days_given()):
+        raise click.UsageError(
+            "--run removes one session everywhere: leave --kind, --older-than and --keep out."
+        )
     if dry_run and yes:
         raise click.UsageError("--dry-run and --yes contradict each other.")
     refused: list[Refused] = []
-    with open_instance(store) as instance:
-        if run_ids:
-            items = {item.name: item for run in run_ids for item in session_of(store, instance, run)}
-            go = list(items.values())
-        else:
-            go = chosen(candidates(store, instance, kinds or KIND_NAMES[:-1]), days * 86400, keep_bytes)
+    open_dagster = partial(open_instance, store)
+    with ExitStack() as held:
+        log: Callable[[str], None] = tell
         if yes:
-            with progress_log() as log:
-                refused = remove(store, instance, go, log)
+            log = held.enter_context(progress_log())
+            held.enter_context(removing(store, log))
+        waiting = unfinished(store)
+        earlier = {path for item in waiting for path in item.paths}
+        named_earlier = {(item.kind, item.name) for item in waiting}
+        go = list(waiting)
+
+        def take(found: Iterable[Item]) -> None:
+            new = [
+                item
+                for item in found
+                if (item.kind, item.name) not in named_earlier and earlier.isdisjoint(item.paths)
+            ]
+            go.extend(new)
+            if yes and new:
+                refused.extend(remove(store, open_dagster, new, log))
+
+        def of_kinds(kinds: Sequence[str]) -> list[Item]:
+            return chosen(candidates(store, open_dagster, kinds, tell), days * 86400, keep_bytes)
+
+        kinds = () if run_ids else kinds or KIND_NAMES[:-1]
+        # What can be made again goes first: on a full disk it makes room for the rest.
+        take(of_kinds([kind for kind in kinds if kind != "runs"]))
+        if yes and waiting:
+            # Before evidence is chosen: the tables still have rows of what was removed.
+            refused += remove(store, open_dagster, waiting, log)
+        asked = [run for run in run_ids if store.run_dir(run) not in earlier]
+        take({it.name: it for run in asked for it in session_of(store, open_dagster, run, tell)}.values())
+        take(of_kinds([kind for kind in kinds if kind == "runs"]))
+    # A second rebuild says again what the first one said.
+    refused = list({each.what: each for each in refused}.values())
+    if waiting and not yes:
+        tell("An earlier removal of evidence did not reach its end: `sme2 gc --yes` finishes it.", "yellow")
     total = sum(item.size_bytes for item in go)
     if as_json:
         facts = ({"kind": it.kind, "name": it.name, "bytes": it.size_bytes, "age_s": it.age_s} for it in go)
@@ -111,3 +147,8 @@ def gc(
         show_refused(refused)
     if refused:
         sys.exit(1)
+
+
+def _days_given() -> bool:
+    source = click.get_current_context().get_parameter_source("days")
+    return source is not ParameterSource.DEFAULT

@@ -12,6 +12,9 @@ from sme2_assets.evidence.manifest import MANIFEST_FILE as RUN_MANIFEST
 from sme2_assets.exchange.kit import KIT_MANIFEST, json_of, kit_results, promised_files
 from sme2_assets.exchange.trace_facts import STATE
 
+# How much of a name that somebody else wrote a message shows, in characters.
+_LONGEST_NAME = 300
+
 
 @dataclass(frozen=True)
 class FoundTrace:
@@ -104,9 +107,17 @@ def _promised_but_missing(folder: Path, given: Path) -> Iterator[RefusedTrace]:
         return
     for result in kit_results(document):
         name = promised_files(result).get("etdump")
-        if name is not None and not (folder / name).is_file():
+        if name is not None and not _is_file(folder / name):
             yield RefusedTrace(
                 printable(str(path.relative_to(given.parent))),
-                f"It names a trace that is not there: {printable(name)}.",
+                f"It names a trace that is not there: {printable(name)[:_LONGEST_NAME]}.",
                 "Copy it too, or measure again.",
             )
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        # A name longer than any file can have.
+        return False

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sme2_assets.errors import Sme2Error, TraceError, printable
+from sme2_assets.errors import EvidenceError, Sme2Error, TraceError, first_line, printable
 from sme2_assets.evidence.folder import LOG_FILE, TRACE_FILE, ForeignFolder
 from sme2_assets.evidence.foreign import FOREIGN, FOREIGN_FILE, Facts, ForeignStatement
 from sme2_assets.exchange.find_traces import FoundTrace, RefusedTrace, traces_below
-from sme2_assets.exchange.kit import KEPT_AS, beside, log_beside
+from sme2_assets.exchange.kit import KEPT_AS, KIT_MANIFEST, beside, log_beside
 from sme2_assets.exchange.regular import LARGEST_TEXT_BYTES, LARGEST_TRACE_BYTES, copy_file
 from sme2_assets.exchange.trace_facts import facts_of
 from sme2_assets.store import Store, fsync_all, sha256_of_file, write_text_atomically
@@ -57,20 +57,23 @@ def ingest_paths(
     warehouse = Warehouse(store.warehouse)
     done = Ingested()
     sources: dict[str, str] = {}
-    for path in paths:
-        found, refused = traces_below(path)
-        done.refused += refused
-        for trace in found:
-            log(trace.source)
-            try:
-                ingested = _ingest(store, warehouse, trace, said, sources)
-            except Sme2Error as error:
-                done.refused.append(RefusedTrace(trace.source, error.what, error.remedy))
-            else:
-                sources[ingested.run_id] = trace.source
-                done.traces.append(ingested)
-    if done.traces:
-        warehouse.publish()
+    try:
+        for path in paths:
+            found, refused = traces_below(path)
+            done.refused += refused
+            for trace in found:
+                log(trace.source)
+                try:
+                    ingested = _ingest(store, warehouse, trace, said, sources)
+                except Sme2Error as error:
+                    done.refused.append(RefusedTrace(trace.source, error.what, error.remedy))
+                else:
+                    sources[ingested.run_id] = trace.source
+                    done.traces.append(ingested)
+    finally:
+        # Whatever stops the others: the rows of these are made.
+        if done.traces:
+            warehouse.publish()
     return done
 
 
@@ -102,7 +105,7 @@ def _ingest(
             kit=kit,
             file_sha256=hashes,
         )
-        write_text_atomically(staging / FOREIGN_FILE, statement.to_json())
+        write_text_atomically(staging / FOREIGN_FILE, _text_of(statement))
         run = ForeignReader(ForeignFolder(staging, statement), annotation(store, run_id))
         try:
             # Kept once its rows were made: it is complete, possible, and has an inference that counts.
@@ -143,6 +146,19 @@ def _staged(store: Store, trace: FoundTrace) -> Path:
         ) from error
     staging.chmod(0o755)
     return staging
+
+
+def _text_of(statement: ForeignStatement) -> str:
+    """The statement as it is kept, if it can be read again: the kit's part of it may be anything."""
+    try:
+        text = statement.to_json()
+        ForeignStatement.parse(text, FOREIGN_FILE)
+    except (ValueError, EvidenceError) as error:
+        raise TraceError(
+            f"{KIT_MANIFEST} next to it has values that cannot be kept: {first_line(error)}",
+            f"Correct {KIT_MANIFEST}, or move the trace away from it and say what it is with the options.",
+        ) from error
+    return text
 
 
 def _hashes(folder: Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sme2_assets.errors import Sme2Error, TraceError, printable
 from sme2_assets.evidence.foreign import Facts
-from sme2_assets.exchange.kit import kit_result
+from sme2_assets.exchange.kit import KIT_MANIFEST, kit_result
 from sme2_assets.models.spec import PRECISIONS
 from sme2_assets.profiling.limits import MOST_THREADS
 from sme2_assets.store import safe_name
@@ -45,7 +45,13 @@ def facts_of(trace: Path, said: Facts) -> tuple[Facts, dict[str, Any] | None]:
             f"Its file name and its folder ({printable(trace.parent.name)}) name different SME2 states.",
             "Say which it is: --sme2 on or --sme2 off.",
         )
-    told = [said, _told_by_kit(kit), named]
+    by_kit = _told_by_kit(kit)
+    if said.sme2 is None and None not in (by_kit.sme2, named.sme2) and by_kit.sme2 != named.sme2:
+        raise TraceError(
+            f"{KIT_MANIFEST} says that SME2 was {by_kit.sme2}, and its name or folder says {named.sme2}.",
+            "Say which it is: --sme2 on or --sme2 off.",
+        )
+    told = [said, by_kit, named]
     model = next((facts for facts in told if facts.model is not None), Facts())
     found = {
         name: next((getattr(facts, name) for facts in told if getattr(facts, name) is not None), None)
@@ -108,8 +114,12 @@ def _platform_of(path: Path, plain: str, experiment: str) -> str | None:
     for folder in path.parents:
         if folder.parent.name == "runs" and folder.name in KNOWN_PLATFORMS:
             return folder.name
-    # Only from an experiment's name: any other file or folder may be called mac.
-    words = [word for name in (plain, experiment) if STATE.search(name) for word in re.split(r"[_.\-]", name)]
+    return _platform_in(plain, experiment)
+
+
+def _platform_in(*names: str) -> str | None:
+    """Only from an experiment's name: any other file or folder may be called mac."""
+    words = [word for name in names if STATE.search(name) for word in re.split(r"[_.\-]", name)]
     named = {word for word in words if word in KNOWN_PLATFORMS}
     return named.pop() if len(named) == 1 else None
 
@@ -117,11 +127,19 @@ def _platform_of(path: Path, plain: str, experiment: str) -> str | None:
 def _told_by_kit(result: dict[str, Any] | None) -> Facts:
     if result is None:
         return Facts()
-    threads, model = result.get("threads"), result.get("model")
+    threads, model, experiment = (result.get(key) for key in ("threads", "model", "experiment"))
     named = _model_of(Path(model.replace("\\", "/")).stem if isinstance(model, str) else None)
     known = isinstance(threads, int) and not isinstance(threads, bool) and 1 <= threads <= MOST_THREADS
+    experiment = experiment if isinstance(experiment, str) else ""
+    state = STATE.search(experiment)
     # Its warm-up does not concern the trace: the kit warms up in a separate process.
-    return Facts(model=named.model, precision=named.precision, threads=threads if known else None)
+    return Facts(
+        model=named.model,
+        precision=named.precision,
+        platform=_platform_in(experiment),
+        sme2=state[1].lower() if state else None,
+        threads=threads if known else None,
+    )
 
 
 def _is_name(text: str) -> bool:

@@ -10,15 +10,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from sme2_assets.errors import Sme2Error, TargetUnavailable
+from sme2_assets.errors import Sme2Error, TargetUnavailable, did_you_mean
 from sme2_assets.store import Store
 from sme2_assets.targets.android.adb import Listed, require_adb
 from sme2_assets.targets.android.target import one_device, power_journal
 from sme2_assets.targets.base import Availability, MachineFacts
 from sme2_assets.targets.environment.quiet import battery_flags, busy_flags, cap_flags, heat_flags
-from sme2_assets.targets.inventory import LABEL, Entry, read_inventory
+from sme2_assets.targets.inventory import LABEL, Entry, Inventory, read_inventory
 from sme2_assets.targets.keys import SME2_STATES
 from sme2_assets.targets.lease import is_leased
+from sme2_assets.targets.pool import ANY
 from sme2_assets.targets.remote.target import RemoteTarget
 from sme2_assets.targets.ssh.address import SCHEME
 from sme2_assets.targets.ssh.target import SshTarget
@@ -99,6 +100,7 @@ def known_devices(store: Store, choice: str | None, log: Callable[[str], None]) 
     An adb that does not work is reported by `log` and costs only what it would list.
     """
     inventory = read_inventory(store)
+    choice = None if choice == ANY else choice
     if choice is not None and (choice in inventory.devices or choice.startswith(LABEL)):
         return [_of_inventory(store, name, entry) for name, entry in inventory.chosen(choice).items()]
     if choice is not None and choice.startswith(SCHEME):
@@ -109,11 +111,13 @@ def known_devices(store: Store, choice: str | None, log: Callable[[str], None]) 
     here = {entry.adb for entry in inventory.devices.values() if entry.server is None}
     try:
         adb = require_adb()
-    except TargetUnavailable:
+    except TargetUnavailable as error:
         # Anyone with only non-adb devices does not need adb.
-        if not known:
+        if known:
+            return known
+        if choice is None or not inventory.devices:
             raise
-        return known
+        raise _nowhere(inventory, choice, error.what, error.remedy) from None
     try:
         listed = [each for each in adb.devices() if each.serial not in here if choice in (None, each.serial)]
     except Sme2Error as error:
@@ -122,8 +126,20 @@ def known_devices(store: Store, choice: str | None, log: Callable[[str], None]) 
         log(f"Devices that only adb knows are not shown: {error}")
         listed = []
     if choice is not None and not listed:
-        raise TargetUnavailable(f"adb knows no device {choice!r}.", "See `sme2 devices` for those it knows.")
+        what, remedy = f"adb knows no device {choice!r}.", "See `sme2 devices` for those it knows."
+        if inventory.devices:
+            raise _nowhere(inventory, choice, what, remedy)
+        raise TargetUnavailable(what, remedy)
     return known + [Known(one_device(store.tools, each.serial), listed=each) for each in listed]
+
+
+def _nowhere(inventory: Inventory, choice: str, adb: str, remedy: str | None) -> TargetUnavailable:
+    """A device that is not in the inventory; `adb` says why adb does not have it either."""
+    names = list(inventory.devices)
+    return TargetUnavailable(
+        f"The inventory has no device {choice!r}{did_you_mean(choice, names)}. {adb}",
+        f"The inventory has {', '.join(names)}. If {choice!r} is a serial number: {remedy}",
+    )
 
 
 def _of_inventory(store: Store, name: str, entry: Entry) -> Known:

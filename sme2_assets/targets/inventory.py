@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -56,7 +57,8 @@ def _address(text: str) -> str:
 
 
 def _server(text: str) -> str:
-    if not re.fullmatch(r"tcp:[^\s:/-][^\s:/]*:\d{1,5}", text):
+    address = re.fullmatch(r"tcp:[^\s:/-][^\s:/]*:([0-9]{1,5})", text)
+    if address is None or not 1 <= int(address[1]) <= 65535:
         raise ValueError(f"{text!r} is not the address of an adb server: write tcp:host:port.")
     return text
 
@@ -148,37 +150,46 @@ def read_inventory(store: Store) -> Inventory:
     if not path.exists() and VARIABLE not in os.environ:
         return Inventory()
     document = read_document(path, KIND)
+    named = document.data.get("devices")
+    entries = named if isinstance(named, dict) else {}
+    inventory, problems = Inventory(), list[Problem]()
     try:
         inventory = Inventory.model_validate(document.data)
     except ValidationError as error:
         # Names of devices are keys too, with the keys of a device below them.
-        named = document.data.get("devices")
-        models = dict.fromkeys(named if isinstance(named, dict) else (), Entry)
-        problems = problems_of(error, {**models, "": Inventory}, document.lines)
-        raise WrittenError(path.name, problems, _PAGE) from None
-    twice = _named_twice(inventory)
-    problems = [
+        problems = problems_of(error, {**dict.fromkeys(entries, Entry), "": Inventory}, document.lines)
+    problems += [
         Problem(
             ("devices", name),
             f"is the same device as {other}.",
             None,
             line_of(("devices", name), document.lines),
         )
-        for name, other in twice.items()
+        for name, other in _named_twice(entries).items()
     ]
     if problems:
         raise WrittenError(path.name, problems, _PAGE)
     return inventory
 
 
-def _named_twice(inventory: Inventory) -> dict[str, str]:
+def _named_twice(entries: Mapping[str, Any]) -> dict[str, str]:
     """Names that repeat a device, with its first name: the queue would treat them as two devices."""
     first: dict[tuple[str, str | None], str] = {}
+    ways = {name: _way_to(entry) for name, entry in entries.items()}
     return {
         name: other
-        for name, entry in inventory.devices.items()
-        if (other := first.setdefault((entry.address, entry.server), name)) != name
+        for name, way in ways.items()
+        if way is not None and (other := first.setdefault(way, name)) != name
     }
+
+
+def _way_to(entry: Any) -> tuple[str, str | None] | None:
+    """Address and server of a device, whatever else is wrong with its entry; None if these are wrong."""
+    try:
+        way = Entry.model_validate({key: entry[key] for key in ("ssh", "adb", "server") if key in entry})
+    except (ValidationError, TypeError):
+        return None
+    return way.address, way.server
 
 
 def open_device(platform: str, store: Store, device: str | None) -> Target:

@@ -1,7 +1,8 @@
 """What may be removed from the data folder, and how it is removed everywhere at once.
 
 Belongs here: which things of each kind are old and no longer needed, and their removal. Evidence (`runs`) is
-removed only when asked for by name; the tables are then made again from what is left, as in any rebuild.
+removed only when asked for by name; the tables are then made again from what is left, as in any rebuild. What
+goes with it is written down first, so that a removal that does not reach its end can be finished.
 """
 
 from __future__ import annotations
@@ -10,28 +11,34 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import ClassVar
 
 import dagster as dg
 
-from sme2_assets.errors import EvidenceError, Sme2Error
+from sme2_assets.errors import EvidenceError, Sme2Error, told
+from sme2_assets.evidence.documents import Document, Part, PathInside, Text
 from sme2_assets.evidence.folder import RunFolder, run_folders
 from sme2_assets.evidence.leftovers import leftovers
-from sme2_assets.store import Store
+from sme2_assets.store import Store, fsync, one_at_a_time, write_text_atomically
 from sme2_assets.targets.lease import lease
 from sme2_assets.warehouse.commits import files_now
 from sme2_assets.warehouse.read import latest_comparisons, latest_sessions
-from sme2_assets.warehouse.rebuild import Refused, rebuild, runs_in_no_table
+from sme2_assets.warehouse.rebuild import Refused, rebuild, runs_in_no_table, runs_without_folder
 from sme2_assets.warehouse.store import STAGING_LIFETIME_S, Warehouse
 
 Log = Callable[[str], None]
+#: Dagster's instance is opened only where it is needed: that takes room on the disk, which may be full.
+OpenDagster = Callable[[], AbstractContextManager[dg.DagsterInstance]]
 #: Everything that can be made again when needed, and what Dagster remembers; then the evidence.
 KINDS = ("leftovers", "exports", "reports", "snapshots", "runners", "models", "dagster", "runs")
 _ENDED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 _BATCH = 500
+_JOURNAL = "unfinished_removal.json"
+_MOST_NAMES = 5
 
 
 @dataclass(frozen=True)
@@ -45,11 +52,37 @@ class Item:
     age_s: float
 
 
-def candidates(store: Store, instance: dg.DagsterInstance, kinds: Sequence[str]) -> list[Item]:
+class _JournalItem(Part):
+    kind: Text
+    name: Text
+    # Below the data folder, which may be moved.
+    paths: list[PathInside]
+
+
+class _Journal(Document):
+    """What a removal of evidence removes. It is there until the tables are made again."""
+
+    VERSION: ClassVar[int] = 1
+    REMEDY: ClassVar[str] = "Delete it, and make the tables again with `sme2 warehouse rebuild`."
+
+    items: list[_JournalItem]
+
+
+@contextmanager
+def removing(store: Store, log: Log) -> Iterator[None]:
+    """One process at a time: what another one is removing must not be listed."""
+    with one_at_a_time(store.root / "gc.lock", "waiting for another `sme2 gc`", log):
+        yield
+
+
+def candidates(store: Store, open_dagster: OpenDagster, kinds: Sequence[str], log: Log) -> list[Item]:
     """Everything of these kinds that is not needed, oldest first."""
     found: list[Item] = []
+    # Before the others: whoever opens the instance removes leftovers.
+    if "dagster" in kinds:
+        found += _from_dagster(open_dagster, _dagster_runs, log)
     for kind in kinds:
-        found += _LISTS[kind](store) if kind != "dagster" else _dagster_runs(store, instance)
+        found += _LISTS[kind](store) if kind != "dagster" else []
     return sorted(found, key=lambda item: -item.age_s)
 
 
@@ -67,37 +100,109 @@ def chosen(items: Iterable[Item], older_than_s: float, keep_bytes: int | None) -
     return go
 
 
-def session_of(store: Store, instance: dg.DagsterInstance, run_id: str) -> list[Item]:
+def session_of(store: Store, open_dagster: OpenDagster, run_id: str, log: Log) -> list[Item]:
     """A run with the other arm of its session, and everything that was made from them or mentions them."""
     if not store.run_dir(run_id).is_dir():
-        raise Sme2Error(
-            f"There is no run {run_id!r}.", "`sme2 sql 'SELECT run_id FROM runs'` lists the runs."
-        )
+        raise Sme2Error(f"There is no run {run_id!r}.", _what_to_do_without(store, run_id))
     runs = next(
         item for item in _runs(store, keep_newest=False) if run_id in {path.name for path in item.paths}
     )
     said = [item for item in _reports(store) if _says(item, [*(path.name for path in runs.paths), runs.name])]
-    known = _dagster_runs_of(instance, {path.name for path in runs.paths})
-    return [runs, *said, *(item for item in _dagster_items(store, instance, known))]
+    run_ids = {path.name for path in runs.paths}
+    known = _from_dagster(
+        open_dagster,
+        lambda instance: _dagster_items(instance, _dagster_runs_of(instance, run_ids)),
+        log,
+    )
+    return [runs, *said, *known]
 
 
-def remove(store: Store, instance: dg.DagsterInstance, items: Sequence[Item], log: Log) -> list[Refused]:
+def unfinished(store: Store) -> list[Item]:
+    """What an earlier removal of evidence was to remove, if it did not reach its end."""
+    journal = store.root / _JOURNAL
+    if not journal.is_file():
+        return []
+    return [
+        _item(item.kind, item.name, [store.root / path for path in item.paths])
+        for item in _Journal.read(journal).items
+    ]
+
+
+def remove(store: Store, open_dagster: OpenDagster, items: Sequence[Item], log: Log) -> list[Refused]:
     """Removes items while nothing is being measured, and makes the tables again if evidence is removed.
 
-    Returns what of the evidence that is left gave no rows.
+    Returns what of the evidence that is left gave no rows, and why Dagster's records are still there.
     """
     with ExitStack() as held:
         for lock in sorted(store.leases.glob("*.lock")):
             held.enter_context(lease(store.leases, lock.stem, log=log, patience_s=0))
-        for item in items:
-            log(f"{item.kind}: {item.name}")
-            if item.kind == "dagster":
-                instance.delete_run(item.name)
-            for path in (*item.paths, *_beside(store, item)):
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(
-                    missing_ok=True
-                )
-        return rebuild(store, log).refused if any(item.kind == "runs" for item in items) else []
+        if not any(item.kind == "runs" for item in items):
+            for item in items:
+                _delete(store, item, log)
+            return _removed_from_dagster(open_dagster, items)
+        removed: list[str] = []
+        _write_journal(store, items)
+        try:
+            for item in items:
+                _delete(store, item, log)
+                removed += [item.name] * (item.kind == "runs")
+            refused = rebuild(store, log).refused
+        except Exception as error:
+            # An error that nobody expected keeps its traceback.
+            if (why := told(error)) is None:
+                raise
+            raise _stopped(why, removed) from error
+        # Last, because Dagster needs room on the disk to remove anything.
+        refused += _removed_from_dagster(open_dagster, items)
+        (store.root / _JOURNAL).unlink()
+        return refused
+
+
+def _write_journal(store: Store, items: Sequence[Item]) -> None:
+    listed = [
+        _JournalItem(
+            kind=item.kind,
+            name=item.name,
+            # Others, such as leftovers in the system's temporary folder, are found again by themselves.
+            paths=[
+                str(path.relative_to(store.root)) for path in item.paths if path.is_relative_to(store.root)
+            ],
+        )
+        for item in items
+    ]
+    try:
+        write_text_atomically(store.root / _JOURNAL, _Journal(items=listed).to_json())
+        fsync(store.root)
+    except OSError as error:
+        raise Sme2Error(
+            f"The list of what is to be removed cannot be written: {error.strerror}. Nothing was removed.",
+            "On a full disk, make a little room first: `sme2 gc --older-than 0 --yes` removes what can be "
+            "made again.",
+        ) from error
+
+
+def _delete(store: Store, item: Item, log: Log) -> None:
+    log(f"{item.kind}: {item.name}")
+    if item.kind == "dagster":
+        return
+    for path in (*item.paths, *_beside(store, item)):
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+
+
+def _stopped(why: Sme2Error, removed: Sequence[str]) -> Sme2Error:
+    shown = ", ".join(removed[:_MOST_NAMES])
+    more = f" and {len(removed) - _MOST_NAMES} more" if len(removed) > _MOST_NAMES else ""
+    gone = f"The evidence of {shown}{more} is already removed" if removed else "Some evidence may be removed"
+    return Sme2Error(
+        f"{why.what}\n{gone}, and the tables still have rows of it.",
+        f"{why.remedy or ''} Then run `sme2 gc --yes` again: it finishes the removal.".strip(),
+    )
+
+
+def _what_to_do_without(store: Store, run_id: str) -> str:
+    if run_id in runs_without_folder(store):
+        return "The tables have rows of it, and its evidence is gone: `sme2 warehouse rebuild` removes them."
+    return "`sme2 sql 'SELECT run_id FROM runs'` lists the runs."
 
 
 def _runs(store: Store, keep_newest: bool = True) -> Iterator[Item]:
@@ -193,7 +298,39 @@ _LISTS: dict[str, Callable[[Store], Iterable[Item]]] = {
 }
 
 
-def _dagster_runs(store: Store, instance: dg.DagsterInstance) -> Iterator[Item]:
+def _from_dagster(
+    open_dagster: OpenDagster, listed: Callable[[dg.DagsterInstance], Iterable[Item]], log: Log
+) -> list[Item]:
+    """What is listed in Dagster's instance; nothing, which is logged, where the disk does not let it open."""
+    try:
+        with open_dagster() as instance:
+            return list(listed(instance))
+    except Exception as error:
+        if (why := told(error)) is None:
+            raise
+        log(f"What Dagster remembers is left out. {why.what}")
+        return []
+
+
+def _removed_from_dagster(open_dagster: OpenDagster, items: Sequence[Item]) -> list[Refused]:
+    """Removes the Dagster runs among the items; returns why that was not possible."""
+    runs = [item for item in items if item.kind == "dagster"]
+    if not runs:
+        return []
+    try:
+        with open_dagster() as instance:
+            for item in runs:
+                instance.delete_run(item.name)
+                for path in item.paths:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    except Exception as error:
+        if (why := told(error)) is None:
+            raise
+        return [Refused("What Dagster remembers", why)]
+    return []
+
+
+def _dagster_runs(instance: dg.DagsterInstance) -> Iterator[Item]:
     """Runs that ended and that made no asset partition's latest materialisation."""
     needed: set[str] = set()
     for asset in instance.get_asset_keys():
@@ -204,7 +341,7 @@ def _dagster_runs(store: Store, instance: dg.DagsterInstance) -> Iterator[Item]:
                 needed.add(record.run_id)
     records = instance.get_run_records(dg.RunsFilter(statuses=list(_ENDED)))
     ended = [record.dagster_run.run_id for record in records]
-    yield from _dagster_items(store, instance, set(ended) - needed)
+    yield from _dagster_items(instance, set(ended) - needed)
 
 
 def _dagster_runs_of(instance: dg.DagsterInstance, run_ids: set[str]) -> set[str]:
@@ -228,10 +365,13 @@ def _materialisations(instance: dg.DagsterInstance, asset: dg.AssetKey) -> Itera
         cursor = page.cursor
 
 
-def _dagster_items(store: Store, instance: dg.DagsterInstance, run_ids: Iterable[str]) -> Iterator[Item]:
+def _dagster_items(instance: dg.DagsterInstance, run_ids: Iterable[str]) -> Iterator[Item]:
     home = Path(instance.root_directory)
     for run_id in sorted(run_ids):
-        [record] = instance.get_run_records(dg.RunsFilter(run_ids=[run_id]), limit=1)
+        record = next(iter(instance.get_run_records(dg.RunsFilter(run_ids=[run_id]), limit=1)), None)
+        if record is None:
+            # The UI removes runs, too.
+            continue
         files = (home / "history" / "runs" / f"{run_id}.db", home / "storage" / run_id)
         age_s = (datetime.now(UTC) - record.update_timestamp.replace(tzinfo=UTC)).total_seconds()
         paths = [path for path in files if path.exists()]
@@ -239,7 +379,7 @@ def _dagster_items(store: Store, instance: dg.DagsterInstance, run_ids: Iterable
 
 
 def _item(kind: str, name: str, paths: Sequence[Path]) -> Item:
-    return Item(kind, name, tuple(paths), sum(map(_size, paths)), min(map(_age_s, paths)))
+    return Item(kind, name, tuple(paths), sum(map(_size, paths)), min(map(_age_s, paths), default=0))
 
 
 def _age_s(path: Path) -> float:

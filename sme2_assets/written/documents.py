@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,7 +66,10 @@ def read_document(path: Path, kind: Kind) -> Document:
 
 def _text_of(path: Path, kind: Kind) -> str:
     try:
-        with path.open("rb") as handle:
+        # O_NONBLOCK: do not wait for a writer of a pipe.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as handle:
+            if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
+                raise Sme2Error(f"{path} is not a regular file.", "Give a file.")
             content = handle.read(MOST_BYTES + 1)
     except OSError as error:
         raise Sme2Error(f"{path} cannot be read: {error.strerror}.", "Check the path of the file.") from None

@@ -18,7 +18,7 @@ from sme2_assets.cli.exchange import PLATFORM_NAMES
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.foreign import FOREIGN_FILE, Facts
 from sme2_assets.exchange.ingest import Ingested, ingest_paths
-from sme2_assets.exchange.trace_facts import KNOWN_PLATFORMS, said_by_options
+from sme2_assets.exchange.trace_facts import KNOWN_PLATFORMS, facts_of, said_by_options
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import conservation_faults
@@ -247,6 +247,92 @@ def test_a_manifest_that_is_a_link_is_not_followed(store: Store, tmp_path: Path)
     done = take(store, folder)
     assert done.traces == []
     assert any("manifest.json next to it cannot be copied" in problem.what for problem in done.refused)
+
+
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+@pytest.mark.parametrize(
+    "config",
+    [nested(900), nested(230), '"\\ud800"'],
+    ids=["unwritable", "unreadable", "half a character"],
+)
+def test_a_manifest_that_cannot_be_kept_costs_its_traces_alone(store: Store, tmp_path: Path, config: str):
+    bare = tmp_path / "bare_linux_sme2_on_t1.etdump"
+    bare.write_bytes(trace(90))
+    folder = write_kit_folder(tmp_path)
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("{", f'{{"config": {config}, ', 1))
+    done = take(store, bare, folder)
+    assert [taken.facts.model for taken in done.traces] == ["bare"]
+    assert len(done.refused) == 2
+    for refused in done.refused:
+        assert "manifest.json next to it has values that cannot be kept" in refused.what
+        assert len(refused.what) < 500
+        assert refused.remedy
+    assert len(Warehouse(store.warehouse).query("SELECT * FROM runs")) == 1
+    assert len(list(store.runs.iterdir())) == 1, "something of a refused trace was kept"
+
+
+def test_a_name_longer_than_any_file_has_is_of_a_trace_that_is_missing(store: Store, tmp_path: Path):
+    folder = write_kit_folder(tmp_path)
+    document = json.loads((folder / "manifest.json").read_text())
+    document["results"].append({"artifacts": {"etdump": {"relative_path": "x" * 5000 + "/a.etdump"}}})
+    (folder / "manifest.json").write_text(json.dumps(document))
+    done = take(store, folder)
+    assert len(done.traces) == 2
+    [refused] = done.refused
+    assert refused.source == "mac/manifest.json"
+    assert "names a trace that is not there: xxx" in refused.what
+    assert len(refused.what) < 500
+
+
+def test_what_was_taken_before_an_unexpected_error_is_published(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    bare = tmp_path / "bare_linux_sme2_on_t1.etdump"
+    bare.write_bytes(trace(90))
+    take(store, bare)
+    folder = write_kit_folder(tmp_path)
+    calls = []
+
+    def once(path: Path, said: Facts) -> object:
+        calls.append(path)
+        if len(calls) > 1:
+            raise RuntimeError("a defect")
+        return facts_of(path, said)
+
+    monkeypatch.setattr("sme2_assets.exchange.ingest.facts_of", once)
+    with pytest.raises(RuntimeError, match="a defect"):
+        take(store, folder)
+    assert len(Warehouse(store.warehouse).query("SELECT * FROM runs")) == 2
+
+
+def kit_of_one(folder: Path, experiment: str, name: str) -> Path:
+    """A trace and a manifest that says which experiment it is of."""
+    folder.mkdir()
+    (folder / name).write_bytes(trace(30))
+    result = {"experiment": experiment, "artifacts": {"etdump": {"relative_path": name}}}
+    (folder / "manifest.json").write_text(json.dumps({"results": [result]}))
+    return folder
+
+
+def test_the_manifest_tells_platform_and_state_by_its_experiment(store: Store, tmp_path: Path):
+    [taken] = take(store, kit_of_one(tmp_path / "kit", "mac_sme2_off", "a.etdump")).traces
+    assert (taken.facts.platform, taken.facts.sme2) == ("mac", "off")
+    [taken] = take(store, kit_of_one(tmp_path / "other", "my mac", "a.etdump")).traces
+    assert (taken.facts.platform, taken.facts.sme2) == (None, None)
+
+
+def test_a_manifest_and_a_name_that_contradict_each_other_are_not_believed(store: Store, tmp_path: Path):
+    folder = kit_of_one(tmp_path / "kit", "mac_sme2_off", "b_sme2_on.etdump")
+    done = take(store, folder)
+    assert done.traces == []
+    assert "manifest.json says that SME2 was off, and its name or folder says on" in done.refused[0].what
+    assert "--sme2" in (done.refused[0].remedy or "")
+    [taken] = take(store, folder, sme2="on").traces
+    assert (taken.facts.platform, taken.facts.sme2) == ("mac", "on")
 
 
 YEAR_NS = 365 * 24 * 3600 * 10**9

@@ -94,9 +94,15 @@ def test_without_a_file_there_are_no_devices(store: Store):
         ("devices:\n  pi: {ssh: 'ssh://h', adb: X}\n", ["devices.pi, line 2: give either ssh"]),
         ("devices:\n  pi: {ssh: 'ssh://h', server: 'tcp:h:1'}\n", ["server is for adb"]),
         ("devices:\n  p: {adb: X, server: lab}\n", ["is not the address of an adb server"]),
+        ("devices:\n  p: {adb: X, server: 'tcp:h:99999'}\n", ["is not the address of an adb server"]),
+        ("devices:\n  p: {adb: X, server: 'tcp:h:0'}\n", ["is not the address of an adb server"]),
         ("devices:\n  any: {adb: X}\n", ["'any' cannot be a name"]),
         ("devices:\n  p: {adb: X, labels: [a b]}\n", ["line 2: 'a b' cannot be a name"]),
         ("devices:\n  a: {adb: X}\n  b: {adb: X}\n", ["devices.b, line 3: is the same device as a"]),
+        (
+            "devices:\n  a: {adb: X}\n  b: {adb: X, labels: [a b]}\n  c: {adb: 7}\n",
+            ["3 problems", "devices.b, line 3: is the same device as a", "'a b' cannot be", "devices.c.adb"],
+        ),
         ("devices:\n  a: {adb: X}\n  a: {adb: Y}\n", ["line 3", "twice"]),
         ("", ["devices.yaml is empty"]),
         ("devices: [\n", ["line 2: this is not YAML"]),
@@ -117,6 +123,21 @@ def test_what_is_wrong_is_told_with_its_place(
     done = _sme2(store.root, "devices")
     assert done.exit_code == 1
     assert told[0] in done.stderr.replace("\n", " ") or told[0].split(":")[0] in done.stderr
+
+
+def test_a_device_that_is_nowhere_is_told_with_the_names_of_the_inventory(
+    store: Store, write: Callable[[object], Path], monkeypatch: pytest.MonkeyPatch
+):
+    write("devices: {pi: {ssh: 'ssh://pi@127.0.0.1:1'}, board: {ssh: 'ssh://pi@127.0.0.1:2'}}")
+    monkeypatch.delenv("SME2_ADB", raising=False)
+    monkeypatch.setattr("sme2_assets.targets.android.adb.find_adb", lambda: None)
+    told = _sme2(store.root, "devices --device bord")
+    assert told.exit_code == 1
+    said = " ".join(told.stderr.split())
+    assert "The inventory has no device 'bord' (did you mean 'board'?). adb" in said
+    assert "The inventory has pi, board." in said
+    shown = json.loads(_sme2(store.root, "devices --device any --json").stdout)
+    assert [report["name"] for report in shown] == ["pi", "board"]
 
 
 def test_a_file_that_is_named_must_be_there(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
+import sqlite3
+import threading
 import time
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -15,12 +21,13 @@ from click.testing import CliRunner, Result
 from benchmarks.made.run_folder import MadeRun
 from sme2_assets.cli import main
 from sme2_assets.cli.gc import KIND_NAMES
+from sme2_assets.errors import Sme2Error
 from sme2_assets.launch import open_instance
 from sme2_assets.store import Store
-from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse import Warehouse, retention
 from sme2_assets.warehouse.commits import files_now
-from sme2_assets.warehouse.rebuild import differences, sync
-from sme2_assets.warehouse.retention import KINDS, Item, chosen
+from sme2_assets.warehouse.rebuild import differences, runs_without_folder, sync
+from sme2_assets.warehouse.retention import KINDS, Item, chosen, unfinished
 from sme2_assets.warehouse.sessions import take_session
 
 OLD, NEW = "20260101T000000-aaaaaa", "20260201T000000-bbbbbb"
@@ -252,7 +259,14 @@ def test_by_size_the_oldest_go_until_enough_is_left_of_each_kind():
 
 
 @pytest.mark.parametrize(
-    "words", [("--dry-run", "--yes"), ("--run", "x", "--kind", "runs"), ("--keep", "ten")]
+    "words",
+    [
+        ("--dry-run", "--yes"),
+        ("--run", "x", "--kind", "runs"),
+        ("--run", "x", "--older-than", "30"),
+        ("--run", "x", "--keep", "100G"),
+        ("--keep", "ten"),
+    ],
 )
 def test_what_contradicts_itself_is_refused(store: Store, words: tuple[str, ...]):
     assert gc(store, *words).exit_code == 2
@@ -291,3 +305,151 @@ def test_what_others_remove_while_it_is_listed_is_no_error(store: Store, monkeyp
         lambda folder, pattern: [*listed(folder, pattern), *[gone] * (folder == warehouse.snapshots)],
     )
     assert gc(store, "--kind", "snapshots", "--yes").exit_code == 0
+
+
+OLDEST = "20251201T000000-eeeeee"
+
+
+@pytest.fixture
+def killed(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Of three sessions, two were to go, and the process that removed them ended after the first arm."""
+    for sme2 in ("off", "on"):
+        MadeRun(sme2=sme2, session_id=OLDEST, rounds=2, sampled=False).write(store.runs)
+    sync(store, print)
+    age(*store.runs.iterdir())
+    deleted, deletes = [], shutil.rmtree
+
+    def dies(path: Path, **options: Any) -> None:
+        if path.parent == store.runs:
+            if deleted:
+                raise KeyboardInterrupt
+            deleted.append(path)
+        deletes(path, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", dies)
+        assert gc(store, "--kind", "runs", "--yes").exit_code != 0
+    assert len(list(store.runs.iterdir())) == 5
+    return store
+
+
+@pytest.mark.parametrize("words", [(), ("--kind", "exports"), ("--run", "RUN")], ids=str)
+def test_a_removal_that_was_killed_is_told_and_finished_by_the_next(killed: Store, words: tuple[str, ...]):
+    gone = next(run for run in runs_without_folder(killed))
+    words = tuple(gone if word == "RUN" else word for word in words)
+    told = gc(killed, *words)
+    assert "did not reach its end: `sme2 gc --yes` finishes it" in told.stderr
+    assert items(killed, *words) >= {("runs", session(OLD)), ("runs", session(OLDEST))}
+    assert len(list(killed.runs.iterdir())) == 5, "something went without --yes"
+
+    assert gc(killed, *words, "--yes").exit_code == 0
+    assert all(session(NEW) in path.name for path in killed.runs.iterdir())
+    assert all(session(NEW) in run_id for run_id in run_ids(killed))
+    assert unfinished(killed) == []
+    assert "did not reach" not in gc(killed).stderr
+
+
+def test_what_stays_is_chosen_after_an_unfinished_removal_is_finished(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    """The tables still name the removed session as the newest of its series."""
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(retention, "rebuild", dies)
+        gc(store, "--run", MadeRun(session_id=NEW).run_id, "--yes")
+    assert gc(store, "--kind", "runs", "--older-than", "0", "--yes").exit_code == 0
+    assert len(list(store.runs.iterdir())) == 2
+    assert all(session(OLD) in run_id for run_id in run_ids(store))
+
+
+def test_a_removal_that_fails_says_what_is_gone_and_how_to_finish(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    run = MadeRun(session_id=OLD).run_id
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(retention, "rebuild", full)
+        done = gc(store, "--run", run, "--yes")
+        export = store.root / "exports" / "old"
+        export.mkdir(parents=True)
+        assert gc(store, "--older-than", "0", "--yes").exit_code == 1
+    assert not export.exists(), "what makes room has to wait for what needs it"
+    assert done.exit_code == 1
+    said = " ".join(done.stderr.split())
+    assert "The disk is full" in said
+    assert f"The evidence of {session(OLD)} is already removed" in said
+    assert "run `sme2 gc --yes` again" in said
+    assert gc(store, "--run", run, "--yes").exit_code == 0
+    assert all(session(NEW) in run_id for run_id in run_ids(store))
+
+
+def test_without_room_for_the_list_of_it_no_evidence_goes(store: Store, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(retention, "write_text_atomically", full)
+    done = gc(store, "--run", MadeRun(session_id=OLD).run_id, "--yes")
+    assert done.exit_code == 1
+    assert "Nothing was removed" in done.stderr
+    assert len(list(store.runs.iterdir())) == 4
+
+
+def test_a_run_of_which_only_rows_are_left_is_not_looked_for_in_the_tables(store: Store):
+    run = MadeRun(session_id=OLD).run_id
+    shutil.rmtree(store.run_dir(run))
+    done = gc(store, "--run", run)
+    assert done.exit_code == 1
+    assert "its evidence is gone: `sme2 warehouse rebuild`" in done.stderr
+
+
+def test_of_two_at_once_one_waits_for_the_other(store: Store):
+    age(*store.runs.iterdir())
+    outcomes: list[Result] = []
+    second = threading.Thread(target=lambda: outcomes.append(gc(store, "--kind", "runs", "--yes")))
+    with retention.removing(store, print):
+        second.start()
+        second.join(timeout=5)
+        assert second.is_alive()
+        assert len(list(store.runs.iterdir())) == 4
+    second.join()
+    assert outcomes[0].exit_code == 0
+    assert "waiting for another `sme2 gc`" in outcomes[0].stderr
+    assert len(list(store.runs.iterdir())) == 2
+
+
+def no_dagster() -> AbstractContextManager[dg.DagsterInstance]:
+    raise sqlite3.OperationalError("disk I/O error")
+
+
+def test_a_dagster_run_that_is_gone_is_not_listed(store: Store):
+    with open_instance(store) as instance:
+        assert list(retention._dagster_items(instance, ["gone"])) == []
+
+
+def test_where_dagster_does_not_open_the_other_kinds_go(store: Store, monkeypatch: pytest.MonkeyPatch):
+    """A full disk is what it is run for, and SQLite needs room to open."""
+    monkeypatch.setattr("sme2_assets.launch.open_instance", lambda store: no_dagster())
+    export = store.root / "exports" / "old"
+    export.mkdir(parents=True)
+    age(export)
+    assert items(store, "--kind", "exports") == {("exports", "old")}
+    done = gc(store, "--yes")
+    assert done.exit_code == 0
+    assert "What Dagster remembers is left out. The disk is full or does not work" in done.stderr
+    assert not export.exists()
+    assert "left out" not in gc(store, "--kind", "exports", "--yes").stderr, "it was opened for nothing"
+
+
+def test_dagster_records_that_cannot_be_removed_cost_nothing_else(store: Store):
+    things = [Item("dagster", "some", (), 0, 0), *retention._runs(store)]
+    refused = retention.remove(store, no_dagster, things, print)
+    assert [each.what for each in refused] == ["What Dagster remembers"]
+    assert isinstance(refused[0].error, Sme2Error)
+    assert all(session(NEW) in run_id for run_id in run_ids(store))
+    assert unfinished(store) == []

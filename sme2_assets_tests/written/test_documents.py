@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,15 @@ def test_a_file_that_is_not_there_or_of_another_kind_is_told(tmp_path: Path):
         load(tmp_path / "x.yaml")
     with pytest.raises(Sme2Error, match="neither YAML nor JSON"):
         load(write(tmp_path, "a: 1", "x.toml"))
+
+
+def test_only_regular_files_are_read_and_a_pipe_is_not_waited_for(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(Sme2Error, match=r"pipe\.yaml is not a regular file"):
+        load(tmp_path / "pipe.yaml")
+    write(tmp_path, "models: toy_cnn\n")
+    (tmp_path / "link.yaml").symlink_to("x.yaml")
+    assert read_document(tmp_path / "link.yaml", KIND).data == {"models": "toy_cnn"}
 
 
 def test_what_a_file_says_commands_no_terminal(tmp_path: Path):
