@@ -25,7 +25,7 @@ from sme2_assets.store import Store
 from sme2_assets.warehouse.shared import CURRENT, publish_shared
 
 T = TypeVar("T")
-METHODS = ("exists", "cat_file", "get_file", "put_file", "pipe_file", "mv", "rm_file")
+METHODS = ("exists", "find", "cat_file", "get_file", "put_file", "pipe_file", "mv", "rm_file")
 
 
 def silent(_: str) -> None: ...
@@ -77,7 +77,6 @@ def row(folder: Path, runs: int) -> list[str]:
     reader = SharedStore(shared.url, fetcher.root / "shared")
     counts = counting(reader)
     entry = reader._entry(reader._end() - 1)
-    assert entry is not None
     counts.clear()
     fetched_s, _ = timed(lambda: reader._fetched(entry, fetcher.runs, silent))
     return [

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import tarfile
 import tempfile
@@ -56,6 +57,11 @@ VARIABLE = "SME2_STORE"
 # that makes its rows, so that a run that is removed on purpose does not come back.
 _THERE, _HANDED_ON = "there", "handed_on"
 _DAMAGED = "Restore the object from a copy, or measure again."
+# In the store, and noted here: tells it from another one that is later at the same address.
+_STORE_ID = "store_id"
+_ENTRY = re.compile(r"(\d{10})\.json")
+# Entries whose numbers differ in the last three digits only are listed by one request.
+_LISTED_AT_ONCE = 1000
 
 
 class SharedRun(Part):
@@ -123,46 +129,54 @@ class SharedStore:
     def newest(self) -> int:
         """The largest number of all sessions there; 0 if there are none."""
         with self.reached():
+            self._recognise()
             return self._sequence_before(self._end())
 
     def _end(self) -> int:
-        """The first number that no entry has. There are no gaps, so a few lookups find it."""
-        hint = self.here / "end"
-        known, step = int(hint.read_text()) if hint.is_file() else 0, 1
-        if known and not self._has(known):
-            # Not the store that was looked at before.
-            known = 0
-        while self._has(known + step):
-            step *= 2
-        low, high = known + step // 2, known + step
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._has(middle) else (low, middle)
-        write_text_atomically(hint, str(low))
-        return high
+        """The number after that of the last entry.
 
-    def _has(self, number: int) -> bool:
-        return bool(self.fs.exists(self._name(number)))
+        An entry that was lost is not the end: its number is not given away, because machines that have read
+        that far would never see the new entry.
+        """
+        last = self._known()
+        while True:
+            block = (last + 1) // _LISTED_AT_ONCE
+            # The next block too, as all that is left of this one may be lost.
+            found = max([*self._listed(block), *self._listed(block + 1)], default=0)
+            if found <= last:
+                break
+            last = found
+        write_text_atomically(self.here / "end", str(last))
+        return last + 1
+
+    def _listed(self, block: int) -> list[int]:
+        """The numbers of the entries of a block, or of more: not every kind of store can choose."""
+        names = self.fs.find(f"{self.root}/sessions", prefix=f"{block:07d}")
+        matches = (_ENTRY.fullmatch(name.rpartition("/")[2]) for name in names)
+        return [int(match[1]) for match in matches if match]
 
     def _name(self, number: int) -> str:
         return f"{self.root}/sessions/{number:010d}.json"
 
-    def _entry(self, number: int) -> SharedSession | None:
+    def _entry(self, number: int) -> SharedSession:
         try:
             raw = self.fs.cat_file(self._name(number))
         except FileNotFoundError:
-            return None
+            raise EvidenceError(
+                f"{self._name(number)} is missing: nobody can find the session that it named.",
+                "Restore the object from a copy; or remove shared/ from the data folder of the machine that "
+                "measured the session, and run `sme2 warehouse sync` there: it gives all its sessions again.",
+            ) from None
         return SharedSession.parse(raw, self._name(number))
 
     def _sequence_before(self, number: int) -> int:
         for earlier in range(number - 1, 0, -1):
             with contextlib.suppress(EvidenceError):
-                entry = self._entry(earlier)
-                return entry.sequence if entry else 0
+                return self._entry(earlier).sequence
         return 0
 
-    def _append(self, sequence: int, runs: Mapping[str, SharedRun]) -> None:
-        number = self._end()
+    def _append(self, number: int, sequence: int, runs: Mapping[str, SharedRun]) -> int:
+        """Adds an entry under the first free number from `number` on; returns the number after it."""
         while True:
             newest = max(sequence, self._sequence_before(number))
             entry = SharedSession(sequence=newest, runs=dict(runs))
@@ -171,7 +185,8 @@ class SharedStore:
             except FileExistsError:
                 number += 1
             else:
-                return
+                write_text_atomically(self.here / "end", str(number))
+                return number + 1
 
     def create(self, name: str, data: bytes) -> None:
         """Creates an object as a whole under a free name; FileExistsError if the name is taken."""
@@ -215,11 +230,67 @@ class SharedStore:
 
     # What this data folder knows
 
-    def _state(self) -> dict:
+    def _state(self) -> tuple[int, list[int]]:
+        """How far the log was read, and the entries before that which are to be tried again.
+
+        A note that cannot be read counts as absent: the log is read again, and nothing is taken twice.
+        """
         try:
-            return dict(json.loads((self.here / "state.json").read_text()))
+            state = json.loads((self.here / "state.json").read_text())
+            return int(state["position"]), [int(number) for number in state["again"]]
+        except (FileNotFoundError, ValueError, LookupError, TypeError):
+            return 0, []
+
+    def _known(self) -> int:
+        """The largest number of an entry that was seen from here; 0 if none was."""
+        position, _ = self._state()
+        try:
+            return max(position, int((self.here / "end").read_text()))
         except (FileNotFoundError, ValueError):
-            return {}
+            return position
+
+    def _noted_id(self) -> str | None:
+        note = self.here / _STORE_ID
+        return (note.read_text(errors="replace").strip() or None) if note.is_file() else None
+
+    def _id_there(self) -> str | None:
+        try:
+            raw: bytes = self.fs.cat_file(f"{self.root}/{_STORE_ID}")
+        except FileNotFoundError:
+            return None
+        return raw.decode(errors="replace").strip() or None
+
+    def _is_another(self, there: str | None) -> bool:
+        """Whether the store, whose id is `there`, is not the one that the notes here are about."""
+        noted = self._noted_id()
+        if noted is not None and there is not None:
+            return noted != there
+        # Stores of earlier releases have no id, and an id can be lost. An emptied store has lost its log too.
+        known = self._known()
+        return known > 0 and not self.fs.exists(self._name(known))
+
+    def _recognise(self) -> str | None:
+        """The id of the store. If it is another store than before, all notes about that one are dropped."""
+        with self._one_at_a_time("recognise"):
+            there = self._id_there()
+            if self._is_another(there):
+                # Folders first, and the files that tell one store from another last: whoever is killed here
+                # starts over.
+                notes = (path for path in self.here.iterdir() if path.suffix != ".lock")
+                for path in sorted(notes, key=lambda path: (not path.is_dir(), path.name)):
+                    if path.is_dir():
+                        shutil.rmtree(path)
+                    else:
+                        path.unlink()
+            if there is not None and there != self._noted_id():
+                write_text_atomically(self.here / _STORE_ID, there)
+            return there
+
+    def _identify(self) -> None:
+        """Gives an id to a store that has none."""
+        with contextlib.suppress(FileExistsError):
+            self.create(f"{self.root}/{_STORE_ID}", (self._noted_id() or uuid.uuid4().hex).encode())
+        self._recognise()
 
     def _has_noted(self, note: str, run_id: str) -> bool:
         return (self.here / note / safe_name(run_id)).exists()
@@ -238,6 +309,7 @@ class SharedStore:
         """
         pushed: list[str] = []
         with self._one_at_a_time("push"), self.reached():
+            has_id, free = self._recognise() is not None, 0
             finish_sessions(runs)
             for path in run_folders(runs):
                 if self._has_noted(_THERE, path.name):
@@ -252,7 +324,12 @@ class SharedStore:
                 names = [arm.name for arm in arms]
                 if arms:
                     log(f"sharing {', '.join(names)}")
-                    self._append(_sequence_of(arms[0]), {arm.name: self._put_run(arm) for arm in arms})
+                    packed = {arm.name: self._put_run(arm) for arm in arms}
+                    if not has_id:
+                        # Not before: whoever has nothing to give may not be allowed to write.
+                        self._identify()
+                        has_id = True
+                    free = self._append(free or self._end(), _sequence_of(arms[0]), packed)
                     pushed += names
                 for note in (_HANDED_ON, _THERE):
                     self._note(note, names or [path.name])
@@ -282,16 +359,14 @@ class SharedStore:
         """
         done = Pulled()
         with self._one_at_a_time("pull"), self.reached():
-            state = self._state()
+            self._recognise()
+            position, again_before = self._state()
+            # The last one too: if it was lost, somebody who had never seen it may have reused its number.
+            retried = sorted({*again_before, position} - {0})
             again: list[int] = []
-            waiting = list(state.get("again", []))
-            position = int(state.get("position", 0))
-            while True:
-                number = waiting.pop(0) if waiting else position + 1
+            for count, number in enumerate([*retried, *range(position + 1, self._end())], start=1):
                 try:
                     entry = self._entry(number)
-                    if entry is None:
-                        break
                     if not all(self._has_noted(_HANDED_ON, run_id) for run_id in entry.runs):
                         # Noted first, or it would be mistaken for a run measured here.
                         self._note(_THERE, entry.runs)
@@ -303,9 +378,8 @@ class SharedStore:
                     done.refused[self._name(number)] = error
                     again.append(number)
                 position = max(position, number)
-                write_text_atomically(
-                    self.here / "state.json", json.dumps({"position": position, "again": again + waiting})
-                )
+                state = {"position": position, "again": again + retried[count:]}
+                write_text_atomically(self.here / "state.json", json.dumps(state))
         return done
 
     def _fetched(self, entry: SharedSession, runs: Path, log: Log) -> Path:
@@ -344,6 +418,12 @@ class SharedStore:
     def damage(self, log: Log) -> Iterator[EvidenceError]:
         """What is wrong with the entries of the log, and with the runs that they name: all are read."""
         with self.reached():
+            if self._is_another(self._id_there()):
+                yield EvidenceError(
+                    f"The shared store {self.url} was emptied or made again since it was last used.",
+                    "Run `sme2 warehouse sync`: it gives every session that is here again.",
+                )
+                return
             end = self._end()
             for number in range(1, end):
                 log(f"shared session {number} of {end - 1}")
@@ -352,7 +432,7 @@ class SharedStore:
                 except EvidenceError as error:
                     yield error
                     continue
-                for run in entry.runs.values() if entry else ():
+                for run in entry.runs.values():
                     try:
                         with self._archive(run):
                             pass
