@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import duckdb
 
 from sme2_assets.errors import EvidenceError, Sme2Error
 from sme2_assets.evidence.folder import (
@@ -16,11 +19,17 @@ from sme2_assets.evidence.folder import (
 )
 from sme2_assets.evidence.shared import SharedStore
 from sme2_assets.store import Store
-from sme2_assets.warehouse.commits import COMMITS, damaged_commits, require_commits
-from sme2_assets.warehouse.publish import is_undamaged
+from sme2_assets.warehouse.commits import (
+    COMMITS,
+    damaged_commits,
+    not_commits,
+    out_of_order,
+    require_commits,
+)
+from sme2_assets.warehouse.publish import Published
 from sme2_assets.warehouse.read import evidence_in_tables
 from sme2_assets.warehouse.rebuild import Log, damaged_files, runs_in_no_table, runs_without_folder
-from sme2_assets.warehouse.store import Warehouse
+from sme2_assets.warehouse.store import Warehouse, is_damaged
 
 
 @dataclass(frozen=True)
@@ -35,16 +44,18 @@ def check_store(store: Store, log: Log) -> Iterator[Finding]:
     """Yields what is wrong as it is found. Reads every file once and never touches measurements."""
     warehouse = Warehouse(store.warehouse)
     require_commits(warehouse.tables)
-    unlisted = [warehouse.tables / COMMITS / name for name in damaged_commits(warehouse.tables)]
-    for path in unlisted:
-        yield Finding(_said(path), "Run `sme2 warehouse rebuild`: it makes all tables again.")
+    unlisted = list(_faults_of_commits(warehouse))
+    for what in unlisted:
+        yield Finding(what, "Run `sme2 warehouse rebuild`: it makes all tables again.")
+    for path in (*not_commits(warehouse.tables), *warehouse.not_published()):
+        yield Finding(f"{path} is not a file of the warehouse.", "Move it elsewhere: nothing reads it here.")
     damaged = [warehouse.tables / file.path for file in damaged_files(warehouse, log)]
     for path in damaged:
         yield Finding(_said(path), "Run `sme2 warehouse sync`: it makes the rows again.")
-    # Files of earlier releases have no hash in their names.
-    published = [path for path in warehouse.published() if path.stem.count("-") == 2]
+    published = warehouse.published()
     log(f"looking at {len(published)} published files")
-    broken = [path for path in published if not is_undamaged(path)]
+    # Others may publish meanwhile, and remove old ones.
+    broken = [path for path in published if is_damaged(path) and os.path.lexists(path)]
     for path in broken:
         if path == published[-1]:
             yield Finding(_said(path), "Run `sme2 warehouse sync`: it publishes the tables again.")
@@ -79,7 +90,28 @@ def check_store(store: Store, log: Log) -> Iterator[Finding]:
             yield Finding(damage.what, damage.remedy or "Restore it from a copy.")
 
 
+def _faults_of_commits(warehouse: Warehouse) -> Iterator[str]:
+    """What says that the list of files is not the one that was written."""
+    commits = warehouse.tables / COMMITS
+    for name in damaged_commits(warehouse.tables):
+        yield _said(commits / name)
+    for commit in out_of_order(warehouse.tables):
+        if (commits / commit.after).exists():
+            yield f"{commits / commit.name} does not follow the commit before it: they are not of one list."
+        else:
+            yield _said(commits / commit.after)
+    with duckdb.connect() as instance:
+        newest = [Published.read(instance, path) for path in warehouse.published()[-1:]]
+    for published in newest:
+        if published is not None and published.last_commit and not (commits / published.last_commit).exists():
+            yield _said(commits / published.last_commit)
+
+
 def _said(path: Path) -> str:
+    if path.is_symlink() and not path.exists():
+        return f"{path} is a link to a file that is not there."
     if not path.exists():
         return f"{path} is missing."
+    if path.is_dir():
+        return f"{path} is a folder, and not a file."
     return f"{path} is damaged: its content is not what was written."

@@ -6,16 +6,22 @@ list that was changed or replaced is recognised. The name of a file is used once
 
 A file has the rows of one run, or a part of them if they are many, or those of a group of older runs that
 were merged (merge.py).
+
+Whoever adds files shares a lock from the first file to the commit. A rebuild has it alone while it replaces
+the tables: no file is placed in the old ones whose commit would be in the new ones.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +32,13 @@ from sme2_assets.store import sha256_of_file, sha256_of_text, write_text_atomica
 from sme2_assets.warehouse.schema import RUN_ID
 
 COMMITS = "commits"
+# Next to the tables: the old ones while they are being replaced.
+REPLACED = "tables.replaced"
 # In paths: the group whose rows a file has.
 GROUP = "merged"
 # Marks the commits that say which runs are in which group, so that the others need not be read for it.
 _OF_GROUPS = ".groups.json"
+_NAME = re.compile(rf"\d{{8}}-[0-9a-f]{{16}}(\.json|{re.escape(_OF_GROUPS)})")
 
 
 # The runs of each group.
@@ -82,6 +91,8 @@ class Commit:
     files: tuple[TableFile, ...]
     # The runs in each group from now on.
     groups: Groups = field(default_factory=dict)
+    # The name of the commit before it; of the first one it is empty.
+    after: str = ""
 
     @property
     def all_runs(self) -> set[str]:
@@ -92,6 +103,48 @@ class Commit:
     def changed_runs(self) -> set[str]:
         """The runs whose rows may have changed: merging changes none."""
         return {*self.runs}.difference(*self.groups.values())
+
+
+@contextmanager
+def using(tables: Path) -> Iterator[None]:
+    """Nobody replaces the tables during the block. Any number of processes are in one at once."""
+    with _locked(tables) as handle:
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        yield
+
+
+@contextmanager
+def replacing(tables: Path, log: Callable[[str], None]) -> Iterator[None]:
+    """Nobody uses the tables during the block. It must wait for nothing that those who use them have."""
+    with _locked(tables) as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log("waiting until what is being stored is complete")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _locked(tables: Path) -> Iterator[int]:
+    """The file to lock; the system frees a dead process's lock. Not a FileLock, which cannot be shared."""
+    tables.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(tables.parent / "tables.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def put_back(tables: Path) -> None:
+    """Recovers from a rebuild that was killed between moving the old tables away and moving new ones in."""
+    replaced = tables.with_name(REPLACED)
+    if tables.is_dir() or not replaced.is_dir():
+        return
+    # The rebuild may be alive and finish first, and another process may do this at the same time.
+    with using(tables), suppress(FileNotFoundError):
+        if not tables.is_dir():
+            replaced.rename(tables)
 
 
 # Gets the runs that are left in groups; returns the files of those groups, and the runs in them.
@@ -211,6 +264,18 @@ def damaged_commits(tables: Path) -> list[str]:
     return [name for name in _names(tables) if _read(tables, name) is None]
 
 
+def out_of_order(tables: Path) -> list[Commit]:
+    """Commits that were not written after the one before them: others are missing, or do not belong here."""
+    found = ((before, _read(tables, name)) for before, name in pairwise(["", *_names(tables)]))
+    return [commit for before, commit in found if commit is not None and commit.after != before]
+
+
+def not_commits(tables: Path) -> list[Path]:
+    """Files among the commits that are none."""
+    visible = sorted((tables / COMMITS).glob("[!.]*.json"))
+    return [path for path in visible if not _NAME.fullmatch(path.name)]
+
+
 def groups_now(tables: Path) -> dict[str, tuple[str, ...]]:
     """The runs of each group."""
     return _groups_of(tables, _names(tables))
@@ -226,6 +291,7 @@ def _groups_of(tables: Path, names: Iterable[str]) -> dict[str, tuple[str, ...]]
 
 def require_commits(tables: Path) -> None:
     """Refuses tables that an earlier release wrote: their files are listed nowhere."""
+    put_back(tables)
     if (tables / COMMITS).is_dir():
         return
     if (tables / "runs").is_dir():
@@ -234,12 +300,13 @@ def require_commits(tables: Path) -> None:
             "Run `sme2 warehouse rebuild`: it makes them again from the run folders.",
         )
     # Made before the first file: files without this folder are those of an earlier release.
-    (tables / COMMITS).mkdir(parents=True, exist_ok=True)
+    with using(tables):
+        (tables / COMMITS).mkdir(parents=True, exist_ok=True)
 
 
 def _names(tables: Path) -> list[str]:
     try:
-        return sorted(entry.name for entry in os.scandir(tables / COMMITS) if entry.name.endswith(".json"))
+        return sorted(entry.name for entry in os.scandir(tables / COMMITS) if _NAME.fullmatch(entry.name))
     except FileNotFoundError:
         return []
 
@@ -254,7 +321,8 @@ def _read(tables: Path, name: str) -> Commit | None:
         return None
     content = json.loads(text)
     groups = {group: tuple(runs) for group, runs in content.get("groups", {}).items()}
-    return Commit(name, tuple(content["runs"]), tuple(TableFile(**file) for file in content["files"]), groups)
+    files = tuple(TableFile(**file) for file in content["files"])
+    return Commit(name, tuple(content["runs"]), files, groups, content["after"])
 
 
 class Listing:

@@ -266,8 +266,8 @@ def is_undamaged(published: Path) -> bool:
     """Whether a published file is what was written: its name ends with its checksum."""
     try:
         return _ends_with_checksum(published, published)
-    except FileNotFoundError:
-        # Others published, and it is one of the old ones that are no longer kept.
+    except OSError:
+        # Others may have published, and it is one of the old ones that are no longer kept.
         return False
 
 

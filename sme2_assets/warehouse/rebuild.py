@@ -26,10 +26,20 @@ from sme2_assets.evidence.folder import (
     open_verified,
     run_folders,
 )
-from sme2_assets.store import Store, new_directory, write_text_atomically
+from sme2_assets.store import Store, new_directory, one_at_a_time, write_text_atomically
 from sme2_assets.warehouse.advice import write_advice
 from sme2_assets.warehouse.blind import write_blind_trials
-from sme2_assets.warehouse.commits import TableFile, files_now, groups_now, require_commits
+from sme2_assets.warehouse.commits import (
+    REPLACED,
+    TableFile,
+    commits_after,
+    files_now,
+    groups_now,
+    last_commit,
+    put_back,
+    replacing,
+    require_commits,
+)
 from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.history import write_regressions
 from sme2_assets.warehouse.ingest import DERIVATION, annotate, annotation
@@ -42,8 +52,8 @@ from sme2_assets.warehouse.summaries import summary_tables
 
 Log = Callable[[str], None]
 
-# Next to the tables: those of a rebuild in progress, and the old ones while they are being replaced.
-REBUILD, REPLACED = "rebuild", "tables.replaced"
+# Next to the tables: those of a rebuild in progress.
+REBUILD = "rebuild"
 # The version that began a rebuild; another version starts from scratch.
 _BEGUN_BY = "begun_by"
 
@@ -102,8 +112,9 @@ def runs_of_other_code(store: Store) -> int:
     return int(rows["n"].iloc[0])
 
 
-def sync(store: Store, log: Log) -> Derived:
-    """Adds runs that are in no table, or in a damaged one, and compares pairs that are not compared yet."""
+def sync(store: Store, log: Log, again: Collection[str] = ()) -> Derived:
+    """Adds runs that are in no table, in a damaged one, or in `again`, and compares pairs that are not
+    compared yet."""
     warehouse = Warehouse(store.warehouse)
     warehouse.publish()
     done = Derived()
@@ -111,7 +122,7 @@ def sync(store: Store, log: Log) -> Derived:
     missing = {path.name: path for path in runs_in_no_table(store)}
     groups = groups_now(warehouse.tables)
     lost = {run for file in damaged for run in (file.run_id, *groups.get(file.group or "", ()))}
-    missing |= {run: store.run_dir(run) for run in lost if run is not None}
+    missing |= {run: store.run_dir(run) for run in (*lost, *again) if run is not None}
     _derive_all(store, warehouse, [missing[name] for name in sorted(missing)], done, log)
     warehouse.publish()
     _compare_all(warehouse, done, log, {file.keys.get("session_id") for file in damaged})
@@ -172,8 +183,16 @@ def merge(store: Store, source: Path, log: Log) -> Derived:
 def rebuild(store: Store, log: Log) -> Derived:
     """Makes every table again from all run folders. An interrupted rebuild continues where it stopped, if the
     evidence is still the same."""
+    with one_at_a_time(store.warehouse / "rebuild.lock", "waiting for another rebuild", log):
+        return _rebuilt(store, log)
+
+
+def _rebuilt(store: Store, log: Log) -> Derived:
     warehouse = Warehouse(store.warehouse)
-    _undo_half_a_replacement(warehouse)
+    put_back(warehouse.tables)
+    replaced = warehouse.root / REPLACED
+    shutil.rmtree(replaced, ignore_errors=True)
+    began = last_commit(warehouse.tables)
     made = Warehouse(warehouse.root / REBUILD)
     begun_by = f"{sme2_assets.__version__} {DERIVATION}\n"
     if (made.root / _BEGUN_BY).is_file() and not _can_continue(store, made, begun_by):
@@ -181,21 +200,24 @@ def rebuild(store: Store, log: Log) -> Derived:
     write_text_atomically(made.root / _BEGUN_BY, begun_by)
     done = _derived_anew(store, made, log)
     done.dropped = runs_without_folder(store)
-    replaced = warehouse.root / REPLACED
-    if warehouse.tables.is_dir():
-        warehouse.tables.rename(replaced)
-    made.tables.rename(warehouse.tables)
+    with replacing(warehouse.tables, log):
+        since = commits_after(warehouse.tables, began or None) or []
+        if warehouse.tables.is_dir():
+            warehouse.tables.rename(replaced)
+        made.tables.rename(warehouse.tables)
     log("publishing")
     warehouse.publish()
     for leftover in (replaced, made.root, made.link):
         shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink(missing_ok=True)
-    # Runs that were measured during the rebuild are in the tables that it replaced.
+    # Runs that were stored during the rebuild are in the tables that it replaced.
+    stored = {run for commit in since for run in commit.changed_runs if store.run_dir(run).is_dir()}
     refused = {each.what for each in done.refused}
-    if any(path.name not in refused for path in runs_in_no_table(store)):
-        late = sync(store, log)
-        done.taken += late.taken
+    if stored or any(path.name not in refused for path in runs_in_no_table(store)):
+        late = sync(store, log, stored)
+        done.taken = sorted({*done.taken, *late.taken})
         done.compared += late.compared
-        done.refused += [each for each in late.refused if each.what not in refused]
+        tried_again = {*late.taken, *late.compared, *(each.what for each in late.refused)}
+        done.refused = [each for each in done.refused if each.what not in tried_again] + late.refused
     return done
 
 
@@ -232,6 +254,8 @@ def _derived_anew(store: Store, made: Warehouse, log: Log) -> Derived:
     known = runs_in_tables(made)
     folders = [path for path in run_folders(store.runs) if path.name not in known and not _is_slowed(path)]
     _derive_all(store, made, folders, done, log)
+    # Some may have been removed since, which is no fault of theirs.
+    done.refused = [each for each in done.refused if store.run_dir(each.what).is_dir()]
     done.taken = sorted({*known, *done.taken})
     made.publish()
     _compare_all(made, done, log)
@@ -310,14 +334,6 @@ def _is_slowed(path: Path) -> bool:
     except EvidenceError:
         # A foreign run, or one that cannot be read, which is reported when it is added.
         return False
-
-
-def _undo_half_a_replacement(warehouse: Warehouse) -> None:
-    """Recovers from a crash between moving the old tables away and moving the new ones in."""
-    replaced = warehouse.root / REPLACED
-    if replaced.is_dir() and not warehouse.tables.is_dir():
-        replaced.rename(warehouse.tables)
-    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _difference(table: Table, stored: Warehouse, derived: Warehouse) -> Difference:

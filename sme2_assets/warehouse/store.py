@@ -11,6 +11,7 @@ import atexit
 import json
 import logging
 import os
+import re
 import shutil
 import threading
 import time
@@ -37,7 +38,9 @@ from sme2_assets.warehouse.commits import (
     add_commit,
     files_now,
     last_commit,
+    put_back,
     require_commits,
+    using,
 )
 from sme2_assets.warehouse.merge import MERGE_AT, merge_runs
 from sme2_assets.warehouse.publish import (
@@ -75,6 +78,8 @@ WRITERS, FEW_ROWS = 2, 50_000
 POLL_S = 0.05
 # No write takes this long: what is older in the staging folder belongs to a writer that was killed.
 STAGING_LIFETIME_S = 24 * 3600
+# Earlier releases had a longer hash at the end, or none.
+_PUBLISHED = re.compile(r"warehouse-\d{6,}(-[0-9a-f]{8}|-[0-9a-f]{16})?\.duckdb")
 
 
 @dataclass(frozen=True)
@@ -192,13 +197,14 @@ class Warehouse:
         `before_commit` is called when all rows were made, so that nothing can be wrong with them any more.
         """
         require_commits(self.tables)
-        files = self._files_of_frames(parts)
-        strange = {file.run_id for file in files if file.run_id is not None} - {*runs}
-        if strange:
-            raise ValueError(f"only a part of {sorted(strange)}")
-        files += self.summaries(files)
-        before_commit()
-        add_commit(self.tables, files, runs, self._without_runs)
+        with using(self.tables):
+            files = self._files_of_frames(parts)
+            strange = {file.run_id for file in files if file.run_id is not None} - {*runs}
+            if strange:
+                raise ValueError(f"only a part of {sorted(strange)}")
+            files += self.summaries(files)
+            before_commit()
+            add_commit(self.tables, files, runs, self._without_runs)
         return [self.tables / file.path for file in files]
 
     def summaries(self, files: Sequence[TableFile]) -> list[TableFile]:
@@ -345,7 +351,8 @@ class Warehouse:
             # another process would merge the same runs again.
             with suppress(Timeout), FileLock(self.root / "merge.lock", timeout=0):
                 try:
-                    merged = merge_runs(self)
+                    with using(self.tables):
+                        merged = merge_runs(self)
                 except WarehouseError as error:
                     # Everything is published: it is only slower to read.
                     _log.warning("Old runs were not merged: %s", error)
@@ -396,22 +403,32 @@ class Warehouse:
         building = self.staging / "publish"
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(parents=True)
+        is_anew = False
+
+        def complete() -> None:
+            nonlocal is_anew
+            is_anew = True
+            self._complete()
+
         try:
             path = building / "warehouse.duckdb"
             try:
-                built = build(_scratch(), path, self.tables, previous, number, self._complete)
+                built = build(_scratch(), path, self.tables, previous, number, complete)
             except duckdb.Error:
                 # A file is missing, or cannot be read. Made anew, only its own session is left out.
                 path.unlink(missing_ok=True)
-                built = build(_scratch(), path, self.tables, None, number, self._complete)
+                built = build(_scratch(), path, self.tables, None, number, complete)
             final = self.snapshots / name_of_published(number, path)
             path.replace(final)
             fsync(self.snapshots)
         finally:
             shutil.rmtree(building, ignore_errors=True)
         self._point_link_at(final)
-        for old in existing[: 1 - SNAPSHOTS_KEPT]:
-            old.unlink(missing_ok=True)
+        # A file that could be continued is whole, and most are: not all of them are read each time.
+        damaged = [old for old in existing if is_anew and is_damaged(old)]
+        for old in {*existing[: 1 - SNAPSHOTS_KEPT], *damaged}:
+            is_folder = old.is_dir() and not old.is_symlink()
+            shutil.rmtree(old, ignore_errors=True) if is_folder else old.unlink(missing_ok=True)
         self._drop_abandoned_files()
         return final, built
 
@@ -429,21 +446,27 @@ class Warehouse:
     def _complete(self) -> None:
         """Runs that were stored before there were summaries get them, from the rows that they have."""
         files: dict[str, list[TableFile]] = defaultdict(list)
-        for file in files_now(self.tables):
-            if file.run_id is not None:
-                files[file.run_id].append(file)
         names = {table.name for table in summary_tables()}
-        for run in files:
-            if names.isdisjoint(file.table for file in files[run]):
-                try:
-                    add_commit(self.tables, self.summaries(files[run]), ())
-                except (duckdb.Error, WarehouseError):
-                    # A file of it is damaged, and so the run is in no table.
-                    continue
+        with using(self.tables):
+            for file in files_now(self.tables):
+                if file.run_id is not None:
+                    files[file.run_id].append(file)
+            for run in files:
+                if names.isdisjoint(file.table for file in files[run]):
+                    try:
+                        add_commit(self.tables, self.summaries(files[run]), ())
+                    except (duckdb.Error, WarehouseError):
+                        # A file of it is damaged, and so the run is in no table.
+                        continue
 
     def published(self) -> list[Path]:
         """The published files that are kept, oldest first."""
-        return sorted(self.snapshots.glob("warehouse-*.duckdb"), key=_number)
+        named = (path for path in self.snapshots.glob("*.duckdb") if _PUBLISHED.fullmatch(path.name))
+        return sorted(named, key=_number)
+
+    def not_published(self) -> list[Path]:
+        """Files among the published ones that are none."""
+        return sorted({*self.snapshots.glob("[!.]*.duckdb")} - {*self.published()})
 
     @contextmanager
     def connect(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -508,6 +531,7 @@ class Warehouse:
     def _attach_published(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Attached, not opened: connections to one file share its settings within a process, so the
         locks that `connect` puts on one would fail the next, and disturb an analyst's own connection."""
+        put_back(self.tables)
         for attempts_left in reversed(range(5)):
             if not self.link.exists():
                 self.publish()
@@ -592,3 +616,8 @@ def _question(sql: str, parameters: object) -> str | None:
 
 def _number(path: Path) -> int:
     return int(path.stem.split("-")[1])
+
+
+def is_damaged(published: Path) -> bool:
+    """Whether a published file is not what was written. Those of early releases do not say what that was."""
+    return published.stem.count("-") == 2 and not is_undamaged(published)

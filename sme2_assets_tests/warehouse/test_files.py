@@ -285,8 +285,6 @@ def test_damage_anywhere_is_found_with_what_to_do(store: Store, part: str):
         assert f"sme2 warehouse {word}" in found[0]["remedy"]
         done = CliRunner().invoke(main, ["--data", str(store.root), "warehouse", word])
         assert done.exit_code == 0, done.output
-        for old in warehouse.published()[:-1]:
-            old.unlink()
     assert findings(store) == []
     assert counted(store) == before
     assert_all_is_as_the_evidence_says(store)

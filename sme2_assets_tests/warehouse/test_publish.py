@@ -189,11 +189,12 @@ def test_an_open_session_is_not_disturbed_by_publishing_and_pruning(warehouse: W
 def test_old_snapshots_are_pruned_in_numerical_order(warehouse: Warehouse):
     warehouse.snapshots.mkdir(parents=True)
     for number in range(999_997, 1_000_002):
-        (warehouse.snapshots / f"warehouse-{number:06d}-{number}.duckdb").touch()
+        # With the checksum of an empty file.
+        (warehouse.snapshots / f"warehouse-{number:06d}-00000000.duckdb").touch()
     newest = warehouse.publish()
     assert newest.name.startswith("warehouse-1000002-")
     kept = {path.name for path in warehouse.snapshots.iterdir()} - {newest.name}
-    assert kept == {f"warehouse-{number:06d}-{number}.duckdb" for number in range(999_998, 1_000_002)}
+    assert kept == {f"warehouse-{number:06d}-00000000.duckdb" for number in range(999_998, 1_000_002)}
     assert warehouse.link.resolve() == newest
 
 
