@@ -270,7 +270,7 @@ def _snapshots(store: Store) -> Iterator[Item]:
     """Publishing keeps few of them; only the one that the link points to is needed."""
     warehouse = Warehouse(store.warehouse)
     current = warehouse.link.resolve()
-    for path in sorted(warehouse.snapshots.glob("warehouse-*.duckdb")):
+    for path in warehouse.published():
         if path.resolve() != current:
             yield _item("snapshots", path.name, [path])
 

@@ -220,6 +220,8 @@ def test_artifacts_that_are_current_stay_and_published_files_but_the_newest_go(s
     store.set_current("runner", "linux-sme2_on", "new")
     store.set_current("model", "toy_cnn-fp32", "new")
     Warehouse(store.warehouse).publish()
+    somebodys = store.warehouse / "snapshots" / "warehouse-copy.duckdb"
+    somebodys.touch()
     age(*(store.warehouse / "snapshots").iterdir())
     found = items(store, "--kind", "runners", "--kind", "models", "--kind", "snapshots")
     assert {item for item in found if item[0] != "snapshots"} == {
@@ -230,7 +232,8 @@ def test_artifacts_that_are_current_stay_and_published_files_but_the_newest_go(s
     gc(store, "--yes")
     assert sorted(path.name for path in runners.iterdir()) == ["logs", "new"]
     assert [path.name for path in models.iterdir()] == ["new"]
-    assert len(list((store.warehouse / "snapshots").glob("*.duckdb"))) == 1
+    assert len({*(store.warehouse / "snapshots").glob("*.duckdb")} - {somebodys}) == 1
+    assert somebodys.exists(), "not a published file"
     assert len(run_ids(store)) == 4, "the published state is still there"
 
 
@@ -297,7 +300,7 @@ def test_files_of_tables_that_no_commit_names_go_when_they_are_old(store: Store)
 def test_what_others_remove_while_it_is_listed_is_no_error(store: Store, monkeypatch: pytest.MonkeyPatch):
     warehouse = Warehouse(store.warehouse)
     warehouse.publish()
-    gone = warehouse.snapshots / "warehouse-0-0.duckdb"
+    gone = warehouse.snapshots / "warehouse-000000-00000000.duckdb"
     listed = Path.glob
     monkeypatch.setattr(
         Path,
