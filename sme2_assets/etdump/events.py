@@ -111,7 +111,7 @@ class Events:
         """The blocks that hold a `Method::execute`, in file order: one per inference, warm-up included.
 
         >>> events = read_etdump(path)                                      # doctest: +SKIP
-        >>> for inference, block in enumerate(events.execute_blocks):     # doctest: +SKIP
+        >>> for inference, block in enumerate(events.execute_blocks):       # doctest: +SKIP
         ...     rows = events.block_rows(block)
         """
         blocks = self.block[self.kind == EventKind.METHOD_EXECUTE]

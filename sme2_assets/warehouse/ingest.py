@@ -282,10 +282,11 @@ def _distinct_operators(timeline: pd.DataFrame) -> pd.DataFrame:
     """Each operator once, with what tells where it comes from."""
     operators = np.flatnonzero(timeline["kind"] == "operator")
     backend, delegate, position = (timeline[key].take(operators) for key in KEYS)
-    # A place as one number: a trace of at most 2 GB has less than 2^26 of each.
-    place = delegate.to_numpy(np.int64, na_value=-1) + 1 + (position.to_numpy(np.int64) << 26)
-    is_first = ~pd.Series(place + (backend.cat.codes.to_numpy(np.int64) << 52)).duplicated().to_numpy()
-    return timeline[[*KEYS, "name"]].take(operators[is_first])
+    # A place as one number, which is compared in less time than three columns.
+    place = delegate.to_numpy(np.int64, na_value=-1) + 1
+    for column in (position.to_numpy(np.int64), backend.cat.codes.to_numpy(np.int64)):
+        place = place * (column.max(initial=0) + 1) + column
+    return timeline[[*KEYS, "name"]].take(operators[~pd.Series(place).duplicated().to_numpy()])
 
 
 def _operator_rows(

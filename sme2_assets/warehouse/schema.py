@@ -307,8 +307,8 @@ TIMELINE = Table(
         Column(
             "backend",
             "VARCHAR",
-            "xnnpack, portable or framework; another delegate by its own name, or as other delegate where "
-            "the program does not name it.",
+            "xnnpack, portable or framework; another delegate, and a call without rows, by the name of its "
+            "backend, or as other delegate where the program does not name it.",
         ),
         Column(
             "start_ns",

@@ -1,5 +1,5 @@
 -- What people ask of the runs of all history, made once when a run is stored, from its own rows alone: nothing here may
--- look beyond one run. Read after event_views.sql. Each table is a Parquet file of the run as every other one is.
+-- look beyond one run. Read after floors.sql. Each table is a Parquet file of the run as every other one is.
 -- What depends on other runs, or only repeats columns of `runs`, is in views.sql.
 
 -- From processes.py, as part_rounds.

@@ -13,10 +13,12 @@ import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
 
 from benchmarks.made.traces import Delegate, inference, trace_bytes
+from sme2_assets.evidence.folder import TRACE_FILE
 from sme2_assets.evidence.foreign import Facts
 from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.exchange.ingest import ingest_paths
 from sme2_assets.exchange.perfetto import faults_of_trace, read_packets, write_trace
+from sme2_assets.exchange.slices import Process, shown
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import run_of_id
@@ -330,3 +332,16 @@ def test_the_checker_sees_what_perfetto_would_misplace(trace_file: Path, tmp_pat
         (tmp_path / "broken.pftrace").write_bytes(content)
         with pytest.raises(ValueError, match="packet"):
             list(read_packets(tmp_path / "broken.pftrace"))
+
+
+def test_a_delegate_call_without_rows_is_an_operator_as_in_the_timeline(tmp_path: Path):
+    calls = [Delegate([("Add (ND) #1", 5000)], 6000), Delegate([], 9000)]
+    (tmp_path / TRACE_FILE).write_bytes(trace_bytes(inference(calls, 16_000)))
+    slices = shown(Process(0, "etdump", tmp_path, 0, 1), {(1, 0): {"backend": "CoreMLBackend"}}).slices
+    opaque = [each for each in slices if each.args.get("delegate") == 1]
+    assert [(each.name, each.kind, each.end - each.start) for each in opaque] == [
+        ("DELEGATE_CALL", "call", 9000),
+        ("DELEGATE_CALL", "operator", 9000),
+    ]
+    assert (opaque[1].place, opaque[1].args["backend"]) == ((0, 1, 0), "CoreMLBackend")
+    assert [each.end - each.start for each in slices if each.kind == "delegate_overhead"] == [1000]
