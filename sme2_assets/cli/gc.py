@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -18,10 +17,6 @@ from click.core import ParameterSource
 from sme2_assets.cli.support import AtLeast, json_option, print_json, progress_log, reads_store, say, tell
 from sme2_assets.cli.warehouse import facts_of_refused, show_refused
 from sme2_assets.store import Store
-
-if TYPE_CHECKING:
-    from sme2_assets.warehouse.rebuild import Refused
-    from sme2_assets.warehouse.retention import Item
 
 # As in retention.py, which is slow to import; a test checks that they agree.
 KIND_NAMES = ("leftovers", "exports", "reports", "snapshots", "runners", "models", "dagster", "runs")
@@ -84,7 +79,7 @@ def gc(
     Nothing is removed during a measurement.
     """
     from sme2_assets.launch import open_instance
-    from sme2_assets.warehouse.retention import candidates, chosen, remove, removing, session_of, unfinished
+    from sme2_assets.warehouse.retention import Wanted, collect
 
     if run_ids and (kinds or keep_bytes is not None or _days_given()):
         raise click.UsageError(
@@ -92,60 +87,31 @@ def gc(
         )
     if dry_run and yes:
         raise click.UsageError("--dry-run and --yes contradict each other.")
-    refused: list[Refused] = []
-    open_dagster = partial(open_instance, store)
-    with ExitStack() as held:
-        log: Callable[[str], None] = tell
-        if yes:
-            log = held.enter_context(progress_log())
-            held.enter_context(removing(store, log))
-        waiting = unfinished(store)
-        earlier = {path for item in waiting for path in item.paths}
-        named_earlier = {(item.kind, item.name) for item in waiting}
-        go = list(waiting)
-
-        def take(found: Iterable[Item]) -> None:
-            new = [
-                item
-                for item in found
-                if (item.kind, item.name) not in named_earlier and earlier.isdisjoint(item.paths)
-            ]
-            go.extend(new)
-            if yes and new:
-                refused.extend(remove(store, open_dagster, new, log))
-
-        def of_kinds(kinds: Sequence[str]) -> list[Item]:
-            return chosen(candidates(store, open_dagster, kinds, tell), days * 86400, keep_bytes)
-
-        kinds = () if run_ids else kinds or KIND_NAMES[:-1]
-        # What can be made again goes first: on a full disk it makes room for the rest.
-        take(of_kinds([kind for kind in kinds if kind != "runs"]))
-        if yes and waiting:
-            # Before evidence is chosen: the tables still have rows of what was removed.
-            refused += remove(store, open_dagster, waiting, log)
-        asked = [run for run in run_ids if store.run_dir(run) not in earlier]
-        take({it.name: it for run in asked for it in session_of(store, open_dagster, run, tell)}.values())
-        take(of_kinds([kind for kind in kinds if kind == "runs"]))
-    # A second rebuild says again what the first one said.
-    refused = list({each.what: each for each in refused}.values())
-    if waiting and not yes:
+    kinds = () if run_ids else kinds or KIND_NAMES[:-1]
+    wanted = Wanted(run_ids, kinds, days * 86400, keep_bytes)
+    with progress_log() if yes else nullcontext(tell) as log:
+        found = collect(store, partial(open_instance, store), wanted, log, tell, go=yes)
+    if found.unfinished and not yes:
         tell("An earlier removal of evidence did not reach its end: `sme2 gc --yes` finishes it.", "yellow")
-    total = sum(item.size_bytes for item in go)
+    total = sum(item.size_bytes for item in found.items)
     if as_json:
-        facts = ({"kind": it.kind, "name": it.name, "bytes": it.size_bytes, "age_s": it.age_s} for it in go)
-        print_json(
-            {"removed": yes, "bytes": total, "items": list(facts), "refused": facts_of_refused(refused)}
+        facts = (
+            {"kind": it.kind, "name": it.name, "bytes": it.size_bytes, "age_s": it.age_s}
+            for it in found.items
         )
-    elif not go:
+        print_json(
+            {"removed": yes, "bytes": total, "items": list(facts), "refused": facts_of_refused(found.refused)}
+        )
+    elif not found.items:
         say("With these options there is nothing to remove.")
     else:
-        for item in go:
+        for item in found.items:
             say(f"{item.size_bytes:>15,}  {item.age_s / 86400:6.1f} d  {item.kind:9}  {item.name}")
         say(f"{total:>15,}  bytes {'were removed' if yes else 'would be removed'}.")
         if not yes:
             tell("Nothing was removed: add --yes to remove it.")
-        show_refused(refused)
-    if refused:
+        show_refused(found.refused)
+    if found.refused:
         sys.exit(1)
 
 

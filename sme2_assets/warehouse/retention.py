@@ -11,7 +11,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,6 +52,26 @@ class Item:
     age_s: float
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What is to go: these runs with their sessions, everywhere, or what is old of these kinds."""
+
+    run_ids: Sequence[str] = ()
+    kinds: Sequence[str] = ()
+    older_than_s: float = 0
+    # How much of each kind stays, newest first.
+    keep_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Collected:
+    items: list[Item]
+    # What of the evidence that is left gave no rows, and why Dagster's records are still there.
+    refused: list[Refused]
+    # Whether an earlier removal of evidence did not reach its end.
+    unfinished: bool
+
+
 class _JournalItem(Part):
     kind: Text
     name: Text
@@ -68,14 +88,57 @@ class _Journal(Document):
     items: list[_JournalItem]
 
 
-@contextmanager
-def removing(store: Store, log: Log) -> Iterator[None]:
-    """One process at a time: what another one is removing must not be listed."""
-    with one_at_a_time(store.root / "gc.lock", "waiting for another `sme2 gc`", log):
-        yield
+def collect(
+    store: Store, open_dagster: OpenDagster, wanted: Wanted, log: Log, note: Log, *, go: bool
+) -> Collected:
+    """Lists what is wanted and what an earlier removal left; removes it if it is to go.
+
+    What is said to `log` passes with the work, what is said to `note` stays.
+    """
+    with ExitStack() as held:
+        if go:
+            # What another process is removing must not be listed.
+            waiting_for = "waiting for another `sme2 gc`"
+            held.enter_context(one_at_a_time(store.root / "gc.lock", waiting_for, log))
+        waiting = unfinished(store)
+        known = {(item.kind, item.name) for item in waiting}
+        taken = {path for item in waiting for path in item.paths}
+
+        def new(found: Iterable[Item]) -> Iterator[Item]:
+            for item in found:
+                if (item.kind, item.name) not in known and taken.isdisjoint(item.paths):
+                    known.add((item.kind, item.name))
+                    taken.update(item.paths)
+                    yield item
+
+        def old(kinds: Sequence[str]) -> Iterator[Item]:
+            found = _candidates(store, open_dagster, kinds, note)
+            return new(chosen(found, wanted.older_than_s, wanted.keep_bytes))
+
+        def sessions() -> Iterator[Item]:
+            for run_id in wanted.run_ids:
+                if store.run_dir(run_id) not in taken:
+                    yield from new(_session(store, open_dagster, run_id, note))
+
+        items: list[Item] = []
+        refused: list[Refused] = []
+        for listed in (
+            # What can be made again goes first: on a full disk it makes room for the rest.
+            lambda: old([kind for kind in wanted.kinds if kind != "runs"]),
+            # Before evidence is chosen: the tables still have rows of what was removed.
+            lambda: iter(waiting),
+            sessions,
+            lambda: old([kind for kind in wanted.kinds if kind == "runs"]),
+        ):
+            found = list(listed())
+            items += found
+            if go and found:
+                refused += remove(store, open_dagster, found, log)
+    # A second rebuild says again what the first one said.
+    return Collected(items, list({each.what: each for each in refused}.values()), bool(waiting))
 
 
-def candidates(store: Store, open_dagster: OpenDagster, kinds: Sequence[str], log: Log) -> list[Item]:
+def _candidates(store: Store, open_dagster: OpenDagster, kinds: Sequence[str], log: Log) -> list[Item]:
     """Everything of these kinds that is not needed, oldest first."""
     found: list[Item] = []
     # Before the others: whoever opens the instance removes leftovers.
@@ -100,7 +163,7 @@ def chosen(items: Iterable[Item], older_than_s: float, keep_bytes: int | None) -
     return go
 
 
-def session_of(store: Store, open_dagster: OpenDagster, run_id: str, log: Log) -> list[Item]:
+def _session(store: Store, open_dagster: OpenDagster, run_id: str, log: Log) -> list[Item]:
     """A run with the other arm of its session, and everything that was made from them or mentions them."""
     if not store.run_dir(run_id).is_dir():
         raise Sme2Error(f"There is no run {run_id!r}.", _what_to_do_without(store, run_id))

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -411,13 +412,25 @@ def test_a_run_of_which_only_rows_are_left_is_not_looked_for_in_the_tables(store
     assert "its evidence is gone: `sme2 warehouse rebuild`" in done.stderr
 
 
-def test_of_two_at_once_one_waits_for_the_other(store: Store):
+def test_of_two_at_once_one_waits_for_the_other(store: Store, monkeypatch: pytest.MonkeyPatch):
     age(*store.runs.iterdir())
     outcomes: list[Result] = []
+    real, waits = retention.one_at_a_time, threading.Event()
+
+    def overheard(lock: Path, waiting: str, log: Callable[[str], None]) -> AbstractContextManager[None]:
+        def tell(message: str) -> None:
+            log(message)
+            waits.set()
+
+        return real(lock, waiting, tell)
+
+    monkeypatch.setattr(retention, "one_at_a_time", overheard)
     second = threading.Thread(target=lambda: outcomes.append(gc(store, "--kind", "runs", "--yes")))
-    with retention.removing(store, print):
+    with real(store.root / "gc.lock", "waiting", print):
         second.start()
-        second.join(timeout=5)
+        # On a busy machine it takes a while until the second one finds the first.
+        assert waits.wait(600)
+        second.join(timeout=1)
         assert second.is_alive()
         assert len(list(store.runs.iterdir())) == 4
     second.join()
