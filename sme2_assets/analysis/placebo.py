@@ -15,6 +15,7 @@ import pandas as pd
 
 from sme2_assets.analysis.statistics import Speedup, Times, bounded_speedup, noise_floor, threshold_of
 from sme2_assets.analysis.unit import ON, UNKNOWN
+from sme2_assets.evidence.digits import beside, interval_beside
 
 # An operator whose time the clock leaves open by more than this factor says too little about a bias.
 MOST_OPEN = 1.05
@@ -49,9 +50,9 @@ class Placebo:
             return None
         return (
             f"{self.operators} operator{' has' if self.operators == 1 else 's have'} the same kernel in both "
-            f"arms, and yet {self.joint.ratio:.3f} times the time with SME2 off (95 % interval "
-            f"{self.joint.low:.3f} to {self.joint.high:.3f}): the arms differ in something other than SME2, "
-            f"by more than {threshold - 1:.1%}."
+            f"arms, and yet {beside(self.joint.ratio, 1, 3)} times the time with SME2 off (95 % interval "
+            f"{interval_beside(self.joint.low, self.joint.high, 1, 3)}): the arms differ in something other "
+            f"than SME2, by more than {threshold - 1:.1%}."
         )
 
 

@@ -13,3 +13,8 @@ def beside(value: float, limit: float, digits: int, kind: str = "f") -> str:
 def interval_beside(low: float, high: float, limit: float, digits: int) -> str:
     """Both ends of an interval, each on its side of the limit."""
     return f"{beside(low, limit, digits)} to {beside(high, limit, digits)}"
+
+
+def ratio_text(ratio: float, low: float, high: float, n: int) -> str:
+    """`2.31x (2.28 to 2.35, n=6)`: a ratio with its interval, each number on its side of 1."""
+    return f"{beside(ratio, 1, 2)}x ({interval_beside(low, high, 1, 2)}, n={n})"

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from pydantic import Field, StrictStr
 
 from sme2_assets.evidence.device import Fidelity, architecture, device_name, native_fidelity
+from sme2_assets.evidence.digits import beside
 from sme2_assets.evidence.documents import Count, Document, Flag, Number, Part, PathInside, Text
 from sme2_assets.evidence.result import PassKind
 from sme2_assets.store import write_text_atomically
@@ -109,7 +110,7 @@ class Info(Part):
         """Why the outputs are not the eager model's, or None."""
         if self.eager_fault or self.sqnr_db is None or self.sqnr_db >= self.sqnr_threshold_db:
             return self.eager_fault
-        return f"{self.sqnr_db:.1f} dB, {self.sqnr_threshold_db:g} dB needed"
+        return f"{beside(self.sqnr_db, self.sqnr_threshold_db, 1)} dB, {self.sqnr_threshold_db:g} dB needed"
 
     @property
     def flags(self) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from sme2_assets.analysis.percent import percent_text
 from sme2_assets.analysis.statistics import unpaired_ratio
+from sme2_assets.evidence.digits import beside, interval_beside
 from sme2_assets.gate.baseline import ModelFacts, Operator, Outside, Sketch, Times
 from sme2_assets.gate.sketches import distance_db
 
@@ -204,7 +205,8 @@ def _outputs(before: ModelFacts, after: ModelFacts) -> Iterator[Finding]:
         if (old.dtype, old.shape) != (new.dtype, new.shape):
             yield Finding("loss", where, f"is {_type_of(new)}, was {_type_of(old)}")
         elif (distance := distance_db(old, new)) < before.least_db:
-            what = f"moved: about {distance:.0f} dB from the baseline's, {before.least_db:g} dB needed"
+            near = beside(distance, before.least_db, 0)
+            what = f"moved: about {near} dB from the baseline's, {before.least_db:g} dB needed"
             yield Finding("loss", where, what)
 
 
@@ -238,12 +240,15 @@ def _times(before: Times, measured: Sequence[Times], tolerance: float) -> Iterat
     if low is None or high is None:
         yield Finding("note", where, f"too few rounds to tell whether the time changed ({n})")
         return
-    told = f"{ratio:.2f} times the time before [{low:.2f}, {high:.2f}], {n}"
-    if low > 1 + tolerance:
+    least, most = 1 - tolerance, 1 + tolerance
+    # Both ends keep their side of the limit that decides.
+    ends = interval_beside(low, high, least if high < least else most, 2)
+    told = f"{ratio:.2f} times the time before ({ends}), {n}"
+    if low > most:
         yield Finding("loss", where, f"slower: {told}")
-    elif high < 1 - tolerance:
+    elif high < least:
         yield Finding("gain", where, f"faster: {told}")
-    elif high > 1 + tolerance:
+    elif high > most:
         yield Finding("note", where, f"cannot tell whether it is slower by {tolerance:.0%}: {told}")
 
 

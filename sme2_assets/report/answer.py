@@ -17,6 +17,7 @@ from sme2_assets.analysis.insights.insight import Insight
 from sme2_assets.analysis.insights.values import known_or, ms
 from sme2_assets.analysis.passes import passes_fault
 from sme2_assets.analysis.percent import percent_text
+from sme2_assets.evidence.digits import beside
 from sme2_assets.report import claims
 from sme2_assets.report.document import Action, Answer, Tone
 from sme2_assets.report.explain import Explanation
@@ -115,7 +116,7 @@ def _of_pair(
     verdict, reason = verdict_and_reason(model)
     figure = None
     if verdict in _SHOWN and not pd.isna(model["speedup"]) and not pd.isna(model["speedup_low"]):
-        figure = f"{model['speedup']:.2f}x"
+        figure = f"{beside(model['speedup'], 1, 2)}x"
         said = claims.SHOWN.say(
             session_id=model["session_id"],
             text=speedup_text(model),

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from sme2_assets.analysis.factors import arm_name, is_or_are
 from sme2_assets.analysis.statistics import threshold_of
-from sme2_assets.evidence.digits import beside
+from sme2_assets.evidence.digits import beside, ratio_text
 from sme2_assets.report import claims
 from sme2_assets.report.tables import TextTable, comparison_table, device_cell, of_sme2, real_times
 from sme2_assets.report.terminal import print_table
@@ -34,7 +34,8 @@ def verdict_of_arms(row: Row) -> str:
         if row["verdict"] == "slower":
             ends, names = [1 / ends[0], 1 / ends[2], 1 / ends[1]], names[::-1]
         ratio, low, high = map(float, ends)
-        figures = {"ratio": ratio, "low": low, "high": high, "n": int(row["n"])}
+        n = int(row["n"])
+        figures = {"ratio": ratio, "low": low, "high": high, "n": n, "text": ratio_text(ratio, low, high, n)}
         who = {"faster": names[0], "verb": is_or_are(names[0]), "slower": names[1]}
         said.append(claims.ARM_FASTER.say(**arm, **figures, **who))
     elif row["verdict"] in ("no difference", "too small to count"):
@@ -117,7 +118,7 @@ def _scaled(first: Row, run: Row, row: Row | None) -> list[str]:
     more = run["threads"] / first["threads"]
     shares = [end / more for end in ends]
     return [
-        f"{ends[0]:.2f}x ({ends[1]:.2f} to {ends[2]:.2f}, n={int(row['n'])})",
+        ratio_text(ends[0], ends[1], ends[2], int(row["n"])),
         f"{shares[0]:.0%} ({shares[1]:.0%} to {shares[2]:.0%})",
     ]
 

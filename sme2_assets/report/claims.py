@@ -30,6 +30,25 @@ _SHOWS = f"""CASE $verdict
         WHEN 'insufficient data' THEN verdict = $verdict
         WHEN 'not comparable' THEN verdict = $verdict AND speedup IS NULL
         ELSE false END"""
+
+
+def _said(pattern: str) -> str:
+    return f"TRY_CAST(regexp_extract($text, '{pattern}', 1) AS DOUBLE)"
+
+
+def _says_ratio(ratio: str, low: str, high: str, n: str) -> str:
+    """Each number to two digits at least, and on its side of 1."""
+    told = {
+        ratio: _said("^([0-9.]+)x "),
+        low: _said("[(]([0-9.]+) to "),
+        high: _said(" to ([0-9.]+),"),
+    }
+    return f"{n} = {_said('n=([0-9]+)')} AND " + " AND ".join(
+        f"abs({said} - {true}) < 0.00501 AND sign({said} - 1) = sign({true} - 1)"
+        for true, said in told.items()
+    )
+
+
 VERDICT = Claim("{verdict}", f"SELECT {_SHOWS} {_MODEL}")
 # The answer for a pair: the speedup with its interval, and what it shows.
 SHOWN = Claim(
@@ -37,8 +56,7 @@ SHOWN = Claim(
     f"SELECT {_SHOWS} AND starts_with($shown, if($verdict LIKE 'too%', 'too small', $verdict)) "
     f"AND $speedup BETWEEN {_LEAST} - 1e-9 AND {_MOST} + 1e-9 "
     "AND $speedup BETWEEN speedup_low - 1e-9 AND speedup_high + 1e-9 "
-    "AND $text = printf('%.2fx (%.2f to %.2f, n=%d)', speedup, speedup_low, speedup_high, n) "
-    f"{_MODEL}",
+    f"AND {_says_ratio('speedup', 'speedup_low', 'speedup_high', 'n')} {_MODEL}",
 )
 NO_SPEEDUP = Claim(
     "What SME2 does to its time is not known: {verdict}",
@@ -418,9 +436,9 @@ MORE = Claim(
 # About arms that differ in something other than SME2: each against the first of its session.
 _OF_ARM = "FROM comparisons WHERE on_run_id = $on_run_id AND level = 'model'"
 ARM_FASTER = Claim(
-    "{faster} {verb} {ratio:.2f}x ({low:.2f} to {high:.2f}, n={n}) faster than {slower}.",
+    "{faster} {verb} {text} faster than {slower}.",
     f"""SELECT fidelity <> 'emulated' AND {_RIGHT} AND $low > 1 AND $ratio BETWEEN $low AND $high
-        AND $n = {_PAIRED_ROUNDS} AND CASE
+        AND $n = {_PAIRED_ROUNDS} AND {_says_ratio("$ratio", "$low", "$high", "$n")} AND CASE
         WHEN $faster = on_arm AND $slower = off_arm
             THEN $ratio BETWEEN {_LEAST} - 1e-9 AND {_MOST} + 1e-9 AND {_MIDDLE} > 1
         WHEN $faster = off_arm AND $slower = on_arm

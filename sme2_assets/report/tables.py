@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from sme2_assets.analysis.unit import ON
+from sme2_assets.evidence.digits import beside, interval_beside, ratio_text
 from sme2_assets.report import claims
 
 Record = Mapping[Hashable, Any]
@@ -370,11 +371,12 @@ def speedup_text(row: Record) -> str:
 
     Where whole microseconds leave no single number, the range they leave: `1.50x to 2.33x (n=6)`.
     """
-    low, high = row["speedup_low"], row["speedup_high"]
-    if pd.isna(row["speedup"]):
-        return "-" if pd.isna(low) else f"{low:.2f}x to {high:.2f}x (n={int(row['n'])})"
-    interval = "no interval" if pd.isna(low) else f"{low:.2f} to {high:.2f}"
-    return f"{row['speedup']:.2f}x ({interval}, n={int(row['n'])})"
+    ratio, low, high = row["speedup"], row["speedup_low"], row["speedup_high"]
+    if pd.isna(ratio):
+        return "-" if pd.isna(low) else f"{beside(low, 1, 2)}x to {beside(high, 1, 2)}x (n={int(row['n'])})"
+    if pd.isna(low):
+        return f"{beside(ratio, 1, 2)}x (no interval, n={int(row['n'])})"
+    return ratio_text(ratio, low, high, int(row["n"]))
 
 
 def placebo_text(model: Record) -> str | None:
@@ -382,13 +384,13 @@ def placebo_text(model: Record) -> str | None:
     if pd.isna(model["placebo_ratio"]):
         return None
     low, high = model["placebo_low"], model["placebo_high"]
-    interval = "" if pd.isna(low) else f" ({low:.3f} to {high:.3f})"
+    interval = "" if pd.isna(low) else f" ({interval_beside(low, high, 1, 3)})"
     operators = int(model["placebo_operators"])
     return claims.PLACEBO.say(
         session_id=model["session_id"],
         operators=operators,
         have="operator has" if operators == 1 else "operators have",
-        ratio=f"{model['placebo_ratio']:.3f}{interval}",
+        ratio=f"{beside(model['placebo_ratio'], 1, 3)}{interval}",
     )
 
 

@@ -240,7 +240,7 @@ def test_only_a_time_that_is_surely_longer_is_a_loss():
     steady = [100.0 + each for each in range(10)]
     assert losses(timed(steady), timed([1.05 * each for each in steady])) == []
     [found] = losses(timed(steady), timed([1.5 * each for each in steady]))
-    assert "1.50 times the time before [" in found.what
+    assert "1.50 times the time before (" in found.what
     wild = [100.0, 200.0] * 5
     [note] = judge(timed(wild), timed([1.1 * each for each in wild]), AS_IT_IS)
     assert (note.kind, note.what[:11]) == ("note", "cannot tell")
@@ -248,6 +248,14 @@ def test_only_a_time_that_is_surely_longer_is_a_loss():
     assert (few.kind, "too few rounds" in few.what) == ("note", True)
     [elsewhere] = judge(timed(steady), timed([900.0] * 10, device="other"), AS_IT_IS)
     assert (elsewhere.kind, "not measured" in elsewhere.what) == ("note", True)
+
+
+@pytest.mark.parametrize(
+    ("after", "kind", "ends"), [(110.2, "loss", "(1.102 to 1.102)"), (89.8, "gain", "(0.898 to 0.898)")]
+)
+def test_the_ends_of_an_interval_are_shown_on_their_side_of_the_limit(after: float, kind: str, ends: str):
+    [found] = judge(timed([100.0] * 10), timed([after] * 10), AS_IT_IS)
+    assert (found.kind, ends in found.what) == (kind, True)
 
 
 def test_the_interval_of_two_sessions_covers_the_truth():

@@ -111,6 +111,18 @@ def test_a_speedup_carries_its_interval_and_n():
     assert speedup_text(row) == "2.31x (2.28 to 2.35, n=6)"
 
 
+def test_no_number_of_a_speedup_is_rounded_onto_1_or_beyond_it():
+    row = {"speedup": 1.0296, "speedup_low": 1.0021, "speedup_high": 1.0547, "n": 6}
+    assert speedup_text(row) == "1.03x (1.002 to 1.05, n=6)"
+    row = {"speedup": 0.9964, "speedup_low": 0.98, "speedup_high": 0.99996, "n": 6}
+    assert speedup_text(row) == "0.996x (0.98 to 0.99996, n=6)"
+    row = {"speedup": None, "speedup_low": 0.9964, "speedup_high": 1.2, "n": 6}
+    assert speedup_text(row) == "0.996x to 1.20x (n=6)"
+    assert speedup_text({"speedup": 1.0, "speedup_low": 1.0, "speedup_high": 1.0, "n": 6}) == (
+        "1.00x (1.00 to 1.00, n=6)"
+    )
+
+
 def test_a_speedup_without_interval_says_so():
     row = {"speedup": 2.0, "speedup_low": float("nan"), "speedup_high": None, "n": 3}
     assert speedup_text(row) == "2.00x (no interval, n=3)"

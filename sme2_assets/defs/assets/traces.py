@@ -22,6 +22,7 @@ from sme2_assets.defs.partitions import (
 )
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
+from sme2_assets.evidence.digits import beside
 from sme2_assets.evidence.manifest import Info, Manifest
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import sme2_arms
@@ -235,4 +236,5 @@ def _power_text(mode: str, power: dict[str, Any]) -> str:
 def _agreement_text(info: Info) -> str:
     if info.sqnr_db is None:
         return "no eager model to compare with"
-    return info.wrong or f"{info.sqnr_db:.1f} dB (needed: {info.sqnr_threshold_db:.0f} dB)"
+    reached = beside(info.sqnr_db, info.sqnr_threshold_db, 1)
+    return info.wrong or f"{reached} dB (needed: {info.sqnr_threshold_db:g} dB)"
