@@ -238,6 +238,9 @@ def differences(store: Store, log: Log) -> tuple[list[Difference], Derived]:
     warehouse = Warehouse(store.warehouse)
     require_commits(warehouse.tables)
     with ExitStack() as cleaned_up:
+        # Two at once would remove each other's tables.
+        lock, waiting = warehouse.root / "check.lock", "waiting for another check of the rows"
+        cleaned_up.enter_context(one_at_a_time(lock, waiting, log))
         made = Warehouse(warehouse.root / "check" / "warehouse")
         cleaned_up.callback(shutil.rmtree, made.root.parent, ignore_errors=True)
         shutil.rmtree(made.root.parent, ignore_errors=True)

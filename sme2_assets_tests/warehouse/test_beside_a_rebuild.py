@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,10 @@ from sme2_assets.exchange.ingest import ingest_paths
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.check import check_store
-from sme2_assets.warehouse.rebuild import differences, rebuild, sync
+from sme2_assets.warehouse.rebuild import Derived, Difference, differences, rebuild, sync
 
 OFF = MadeRun(rounds=1, iterations=2)
-PATIENCE_S = 60
+PATIENCE_S = 600
 
 
 def quiet(message: str) -> None:
@@ -322,3 +322,23 @@ def test_a_folder_in_place_of_an_old_published_file_is_named_and_later_removed(s
     for number in range(5):
         ingest_paths(store, [trace], Facts(model=f"other{number}"))
     assert findings(store) == []
+
+
+def test_of_two_checks_of_the_rows_at_once_one_waits_for_the_other(store: Store):
+    waits, told = threading.Event(), []
+
+    def second_says(message: str) -> None:
+        told.append(message)
+        waits.set()
+
+    with ThreadPoolExecutor() as pool:
+        second: list[Future[tuple[list[Difference], Derived]]] = []
+
+        def first_says(message: str) -> None:
+            if not second:
+                second.append(pool.submit(differences, store, second_says))
+                assert waits.wait(PATIENCE_S)
+
+        assert differences(store, first_says)[0] == []
+        assert second[0].result()[0] == []
+    assert told[0] == "waiting for another check of the rows"
