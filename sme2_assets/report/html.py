@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING
 
 from sme2_assets.report.document import Block, Document, Picture
 from sme2_assets.report.pictures.chart import inline_svg, library
-from sme2_assets.report.tables import TextTable
+from sme2_assets.report.tables import COMMAND, TextTable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
 _NUMBER = re.compile(r"-?\d[\d,.]*(%|x| ms)?$")
-_COMMAND = re.compile("`([^`]+)`")
 STAMP = "sme2-report"
 # A page made by another version of this module is out of date.
 VERSION = 4
@@ -111,7 +110,7 @@ def _with_commands(text: str) -> Markup:
     """The text, escaped, and then its commands as code."""
     from markupsafe import Markup, escape
 
-    return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(text))))
+    return Markup(COMMAND.sub(r"<code>\1</code>", str(escape(text))))
 
 
 def _svg(picture: Picture) -> Markup:

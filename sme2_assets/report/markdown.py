@@ -20,7 +20,7 @@ from sme2_assets.report.document import (
     Text,
 )
 from sme2_assets.report.pictures.chart import svg
-from sme2_assets.report.tables import markdown_paragraph, markdown_text
+from sme2_assets.report.tables import markdown_paragraph, markdown_text, markdown_with_commands
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def actions_markdown(actions: Sequence[Action]) -> str:
     return "\n".join(
         f"{number}. **{markdown_text(it.what)}**"
         + (f" ({markdown_text(it.gain)})" if it.gain else "")
-        + f": {markdown_text(it.next)}"
+        + f": {markdown_with_commands(it.next)}"
         for number, it in enumerate(actions, 1)
     )
 
@@ -104,7 +104,9 @@ def _(block: Picture) -> str:
 @_block.register
 def _(block: Finding) -> str:
     lines = [f"**{block.number}. {markdown_text(block.title)}.** {markdown_text(block.detail)}"]
-    return "\n".join([*lines, *(f"- {label}: {markdown_text(text)}" for label, text in block.points)])
+    return "\n".join(
+        [*lines, *(f"- {label}: {markdown_with_commands(text)}" for label, text in block.points)]
+    )
 
 
 @_block.register

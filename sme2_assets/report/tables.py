@@ -18,6 +18,8 @@ from sme2_assets.evidence.digits import beside, interval_beside, ratio_text
 from sme2_assets.report import claims
 
 Record = Mapping[Hashable, Any]
+# A command within a sentence, between backquotes.
+COMMAND = re.compile("(?<!`)`([^`]+)`(?!`)")
 
 
 def fidelity_note(run: Mapping[Any, Any]) -> str:
@@ -484,7 +486,17 @@ def markdown_text(text: str) -> str:
 
     Bars would end a cell, and an underscore before a word (`_ZN...`) would begin italics.
     """
-    escaped = re.sub(r"([\\`*\[\]|])", r"\\\1", " ".join(text.split()))
+    return _markdown_escaped(" ".join(text.split()))
+
+
+def markdown_with_commands(text: str) -> str:
+    """The same, with its commands as code, in which nothing is markup."""
+    parts = COMMAND.split(" ".join(text.split()))
+    return "".join(f"`{part}`" if at % 2 else _markdown_escaped(part) for at, part in enumerate(parts))
+
+
+def _markdown_escaped(text: str) -> str:
+    escaped = re.sub(r"([\\`*\[\]|])", r"\\\1", text)
     escaped = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", escaped)
     return re.sub(r"&(?=#?\w+;)", "&amp;", escaped).replace("<", "&lt;").replace("~~", r"\~\~")
 

@@ -198,13 +198,15 @@ def test_a_command_in_a_sentence_is_code_with_nothing_but_text_in_it():
         "then <code>again</code>. One ` stays."
     )
     assert html_of(document).count(shown) == 2, "in what to do, and in the finding"
-    assert markdown_of(document).count(r"then \`again\`") == 2, "which stay in Markdown"
+    said = "Type `sme2 sql \"FROM a WHERE b < '</code><i>'\"`, then `again`. One \\` stays."
+    assert markdown_of(document).count(said) == 2
 
 
 @settings(max_examples=100)
 @given(text=hostile_text)
 def test_no_text_becomes_markup_in_markdown(text: str):
-    assert markdown_skeleton(markdown_of(made_of(text))) == markdown_skeleton(markdown_of(made_of("plain")))
+    plain, hostile = (markdown_skeleton(markdown_of(made_of(each))) for each in ("plain", text))
+    assert [kind for kind in hostile if kind != "code_inline"] == plain
 
 
 def test_no_name_becomes_markup_in_a_picture(paired: Warehouse):
