@@ -53,8 +53,6 @@ def dev(store: Store, host: str, port: int, workspace: Path | None, names: tuple
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     tell(f"{address} in a few seconds; the data folder is {store.root}")
     tell(f"New here? {address}{UI_PAGES}/{GUIDE_PAGE}")
-    # Not in the current folder: Dagster would take a pyproject.toml or .env there for its own.
-    os.chdir(store.root)
     sys.exit(serve(workspace or WORKSPACE, host, port))
 
 

@@ -123,7 +123,9 @@ def _download_wheel(version: str, target: str, folder: Path) -> Path:
     # Elsewhere pip knows best which wheels fit this machine.
     tags = [f"{tag}_{machine}" for tag in _LINUX_TAGS] if system == "Linux" else []
     command = [
-        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"),
+        # -P: not a pip.py of the current folder.
+        *(sys.executable, "-P", "-m", "pip", "download"),
+        *("--quiet", "--disable-pip-version-check", "--no-input"),
         *("--no-deps", "--only-binary=:all:", "--dest", str(folder)),
         *(word for tag in tags for word in ("--platform", tag)),
         f"executorch=={version}",

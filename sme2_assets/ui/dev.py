@@ -22,6 +22,8 @@ from importlib.metadata import entry_points
 sys.argv[0] = daemon.name
 sys.exit(daemon.load()())
 """
+# Only an administrator can put anything there.
+_NOWHERE = "/"
 # First what Ctrl-C sends, at last what no program can ignore; each gets its time.
 _ENDINGS = ((signal.SIGINT, 15.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
 
@@ -34,7 +36,9 @@ def serve(workspace: Path, host: str, port: int) -> int:
     running: list[subprocess.Popen[bytes]] = []
     try:
         for command in (webserver, [sys.executable, "-c", _DAEMON, "run"]):
-            running.append(subprocess.Popen([*command, "--workspace", str(workspace)]))
+            # Neither in the current folder nor in the data folder, which may come from somebody else: Dagster
+            # takes variables from a `.env` there, and Python takes modules.
+            running.append(subprocess.Popen([*command, "--workspace", str(workspace)], cwd=_NOWHERE))
         while all(program.poll() is None for program in running):
             time.sleep(0.2)
         return 1

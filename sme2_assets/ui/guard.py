@@ -3,7 +3,8 @@
 A browser sends a request to this machine for any page that asks it to. Such a request names another site in
 Host (when a name was made to point here), in Origin, or in Sec-Fetch-Site, or it is of a kind that a page can
 send without being asked where it comes from. All of these are refused. A program on this machine sends none
-of them and is let through.
+of them and is let through. Nor may such a page show the UI within itself, where a person would click on it
+without seeing it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import ipaddress
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _JSON = ("application/json", "application/graphql")
+# In addition to what a page says itself: of several policies, a browser applies each.
+_NOT_FRAMED = {"Content-Security-Policy": "frame-ancestors 'self'", "X-Frame-Options": "SAMEORIGIN"}
 
 
 class Guard:
@@ -29,7 +32,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self.refusal(scope) if scope["type"] in ("http", "websocket") else None
         if refusal is None:
-            await self.app(scope, receive, send)
+            await self.app(scope, receive, _never_framed(send))
         elif scope["type"] == "websocket":
             # Before it is accepted: the browser sees status 403.
             await receive()
@@ -52,7 +55,11 @@ class Guard:
             return 403, "A page of another site may not use this UI."
         is_graphql = scope["path"].rstrip("/").endswith("/graphql")
         shown = (
-            scope["type"] == "http" and scope["method"] == "GET" and "text/html" in headers.get("accept", "")
+            scope["type"] == "http"
+            and scope["method"] == "GET"
+            and "text/html" in headers.get("accept", "")
+            # A page of its own, not one within another.
+            and headers.get("sec-fetch-dest", "document") == "document"
         )
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not shown:
             return 403, "A page of another site may not use this UI."
@@ -75,6 +82,17 @@ class Guard:
         except ValueError:
             return False
         return True
+
+
+def _never_framed(send: Send) -> Send:
+    async def with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in _NOT_FRAMED.items():
+                headers.append(name, value)
+        await send(message)
+
+    return with_headers
 
 
 def _host_of(origin: str) -> str | None:

@@ -34,6 +34,15 @@ IS_PAUSED = "{ instance { autoMaterializePaused } }"
 RESUME = "mutation { setAutoMaterializePaused(paused: false) }"
 JSON = {"Content-Type": "application/json"}
 FOREIGN = "evil.example"
+# A module in somebody's data folder; the program that imports it works on.
+STRAY = """
+import sys
+open("{seen}", "a").write("imported")
+here, sys.path = sys.path, [each for each in sys.path if each not in ("", sys.path[0])]
+del sys.modules["click"]
+import click
+sys.path = here
+"""
 
 
 class Served:
@@ -69,6 +78,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    (folder / "data").mkdir()
+    (folder / "data" / ".env").write_text("SME2_TRUST_MODELS=1\n")
+    (folder / "data" / "click.py").write_text(STRAY.format(seen=folder / "seen"))
     command = [sys.executable, "-m", "sme2_assets.cli", "--data", str(folder / "data"), "dev"]
     command += [
         "--port",
@@ -143,6 +155,27 @@ def test_a_request_of_another_site_changes_nothing(served: Served, headers: dict
     assert served.ask("GET", asked, headers)[0] == status
     assert served.ask("POST", asked, {"Content-Type": "text/plain", **headers})[0] == status
     assert not served.is_paused()
+
+
+def test_nothing_in_the_data_folder_is_taken_for_code_or_settings(served: Served):
+    assert not (served.data.parent / "seen").exists()
+    assert "environment variables" not in (served.data.parent / "log").read_text()
+
+
+def test_no_page_of_another_site_shows_the_ui_within_itself(served: Served):
+    framed = {"Sec-Fetch-Site": "cross-site", "Accept": "text/html", "Sec-Fetch-Dest": "iframe"}
+    assert served.ask("GET", "/runs", framed)[0] == 403
+    opened = {**framed, "Sec-Fetch-Dest": "document"}
+    assert served.ask("GET", "/runs", opened)[0] == 200, "a link"
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+    with contextlib.closing(connection):
+        for path in ("/runs", "/graphql", "/sme2/docs/README.md"):
+            # Also for a browser that does not tell what the page is for.
+            connection.request("GET", path, headers={"Host": served.here, "Accept": "text/html"})
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.getheader("X-Frame-Options") == "SAMEORIGIN", path
+            assert "frame-ancestors 'self'" in answer.getheader("Content-Security-Policy", ""), path
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
