@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from sme2_assets.errors import BuildError, Sme2Error
 from sme2_assets.models.artifact import ExportedModel
@@ -38,7 +38,7 @@ pytest_plugins = [
 ]
 
 # A busy machine fails no test. In CI Hypothesis also takes the same examples each time.
-settings.register_profile("patient", settings(), deadline=None)
+settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
 # Files of a minute and more, and those that make what others wait for. When several workers share the tests,

@@ -82,10 +82,11 @@ def test_what_names_imply_was_seen_at_work_and_nothing_with_sme2_off(
     assert set(off["sme2_evidence"]) == {"none"}
     assert off["sme_samples"].sum() == 0
     promised = on[(on["by_name"] == "name") & on["category"].isin(["CONV", "GEMM"])]
-    # The last layer is so small that a slow machine may not catch it at work.
+    # One sample in its kernel shows an operator at work. How many there are is a matter of the machine: on a
+    # busy one a single inference is sampled, and the last layer is so small that it may not be caught at all.
+    assert (promised["sme2_evidence"] == "executed").sum() >= 3, promised
     caught = promised[promised["samples"] - promised["near_boundary_samples"] >= ENOUGH_SAMPLES]
-    assert len(caught) >= 3
-    assert set(caught["sme2_evidence"]) == {"executed"}, promised
+    assert (caught["sme2_evidence"] == "executed").all(), promised
 
 
 @pytest.mark.slow
