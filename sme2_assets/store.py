@@ -18,6 +18,7 @@ import re
 import shutil
 import sys
 import tempfile
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,11 +66,24 @@ def default_data_root() -> Path:
     return platformdirs.user_data_path("sme2_assets", appauthor=False)
 
 
+# Control characters, parts of characters, and separators of lines and paragraphs.
+_NOT_IN_PATHS = ("Cc", "Cs", "Zl", "Zp")
+
+
 @dataclass(frozen=True)
 class Store:
     """The data folder."""
 
     root: Path
+
+    def __post_init__(self) -> None:
+        # DuckDB wants UTF-8, and lists of paths have one per line.
+        if any(unicodedata.category(each) in _NOT_IN_PATHS for each in str(self.root)):
+            raise Sme2Error(
+                f"The path of the data folder, {str(self.root)!r}, has a line break, a control character or "
+                "bytes that are not UTF-8.",
+                "Choose another folder, with --data or SME2_DATA.",
+            )
 
     @property
     def artifacts(self) -> Path:

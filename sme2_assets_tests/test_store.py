@@ -49,6 +49,13 @@ def test_names_from_outside_do_not_lead_out_of_the_data_folder(tmp_path: Path):
             path()
 
 
+@pytest.mark.parametrize("name", ["two\nlines", "v\x0bt", "line\u2028separator", "not utf-8 \udcff"])
+def test_a_data_folder_whose_path_other_programs_would_misread_is_refused(tmp_path: Path, name: str):
+    with pytest.raises(Sme2Error, match="The path of the data folder"):
+        Store(tmp_path / name)
+    Store(tmp_path / 'it\'s "50 %" of\u3000日本 [*]')
+
+
 def test_a_folder_appears_when_it_is_complete(tmp_path: Path):
     final = tmp_path / "deep" / "final"
     with new_directory(final) as staging:
