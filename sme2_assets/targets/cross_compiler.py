@@ -136,6 +136,8 @@ def _installed_compiler(tools: Path) -> tuple[CrossCompiler | None, str]:
 
 def _fault(compiler: CrossCompiler, tools: Path) -> str:
     """Why it cannot build a program for aarch64 Linux; empty if it can. Success is remembered."""
+    if "%" in compiler.command[0]:
+        return f"its path has a %, which GCC takes for something else: {compiler.command[0]}"
     remembered = tools / "cross-compiler.works"
     key = _identity(compiler, tools)
     with contextlib.suppress(OSError):

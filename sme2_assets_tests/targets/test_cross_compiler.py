@@ -112,6 +112,14 @@ def test_a_fetched_compiler_that_does_not_work_is_no_compiler(
 
 
 @pytest.mark.usefixtures("no_installed_compiler")
+def test_a_path_that_gcc_cannot_take_is_named(tmp_path: Path) -> None:
+    unpacked(tmp_path / "50%", f"echo '{BROKEN}' >&2; exit 1")
+    answer = compiler_availability(tmp_path / "50%")
+    assert not answer.ok
+    assert "its path has a %" in answer.detail
+
+
+@pytest.mark.usefixtures("no_installed_compiler")
 @pytest.mark.parametrize(
     ("script", "complaint"),
     [
