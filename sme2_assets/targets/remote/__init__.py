@@ -9,8 +9,9 @@ On a device everything is in one folder:
 
     store/<sha256>            every file that was ever sent, under the hash of its content
     programs/<sha256>/        links into the store, under the names that a program's files must have
-    sessions/<name>/files/    what commands of one session write; gone when the session ends
-    current                   the session that holds the device
+    sessions/<machine>/       of one machine, because several may share a folder:
+        <name>/files/         what commands of one session write; gone when the session ends
+        <number>              whose turn it is: a link to the session that holds the machine, or held it last
 
 A session is held by a process on the device whose standard input is ours. When we end, die or lose the
 device, it removes the session's folder. So no file of an earlier session can be mistaken for a current one.

@@ -21,6 +21,7 @@ import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,16 +48,23 @@ _REFUSALS = (
     "Not a directory",
     "File name too long",
     "Disk quota exceeded",
+    # What dash's own commands say when the disk is full, and what every program says when it is failing.
+    "I/O error",
+    "Input/output error",
 )
 _WATCHED = shell_program("watched")
-_KILL = shell_program("kill")
+_KILL = shell_program("processes", "kill")
+#: How much of a line is read at once while a device is being taken, and how much a login may print there.
+_LINE_BYTES = 1 << 16
+_MOST_LOGIN_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Held:
-    """A program on a device that runs until it is released."""
+    """A program on a device that runs until it is released; `told` is what it said when it was ready."""
 
     process: subprocess.Popen[bytes]
+    told: str = ""
 
     def ended(self, within_s: float) -> bool:
         """Whether it has ended by itself, and with it everything it held."""
@@ -162,12 +170,13 @@ class Connection(ABC):
                 f"{shlex.join(words)[:200]}",
                 "Ask for fewer iterations, or raise `timeout_s` in the run configuration.",
             )
-        code, err = self._ended(mark, status, out, err)
+        code, out, err = self._ended(mark, status, out, err)
         return Completed(words, _signal_or_code(code), _text(out), _text(err), time.monotonic() - started)
 
     def script(self, text: str, *arguments: str, timeout_s: float = 60) -> str:
         """What one of our shell programs prints; RunnerError if it fails."""
-        done = self.shell(Script(text, arguments), timeout_s=timeout_s)
+        # We read what its commands say, so they say it in English.
+        done = self.shell(Script(text, arguments), env={"LC_ALL": "C"}, timeout_s=timeout_s)
         if done.returncode != 0:
             raise RunnerError(
                 f"A step on {self.name} failed (exit code {done.returncode}): {last_words(done.stderr)}",
@@ -176,39 +185,53 @@ class Connection(ABC):
         return done.stdout
 
     def hold(self, script: Script, *, ready: str, patience_s: float, on_line: Callable[[str], None]) -> Held:
-        """Starts a program that prints `ready` on a line and then runs until its standard input ends."""
+        """Starts a program that prints a line with `ready` and then runs until its standard input ends.
+
+        All its lines begin with what stands before the last word of `ready`; others are a login shell's.
+        """
+        mark = ready[: ready.rfind(" ") + 1]
         process = self._start(script, subprocess.STDOUT)
-        held = Held(process)
         # Reading a line cannot be interrupted, but killing the program ends it.
         timer = threading.Timer(patience_s, process.kill)
         timer.daemon = True
         timer.start()
-        lines: list[str] = []
+        said: deque[str] = deque(maxlen=20)
+        others = 0
         try:
             assert process.stdout is not None
-            for raw in process.stdout:
+            while raw := process.stdout.readline(_LINE_BYTES):
                 line = _text(raw).strip()
-                if line == ready:
-                    return held
-                lines.append(line)
-                on_line(line)
+                if line == ready or line.startswith(f"{ready} "):
+                    return Held(process, line.removeprefix(ready).strip())
+                if line.startswith(mark):
+                    on_line(line.removeprefix(mark))
+                elif (others := others + len(raw)) > _MOST_LOGIN_BYTES:
+                    raise self._endless_login()
+                said.append(line.removeprefix(mark))
         except BaseException:
-            held.close()
+            process.kill()
+            Held(process).close()
             raise
         finally:
             timer.cancel()
-        held.close()
-        said = "\n".join(lines)
+        Held(process).close()
         if process.returncode == -9:
-            if not said:
-                raise TargetUnavailable(
-                    f"{self.name} gave no answer in {patience_s:.0f} s.", self.lost_remedy()
-                )
-            raise TargetUnavailable(
-                f"{self.name} was still not free after {patience_s:.0f} s ({last_words(said)}).",
-                "Wait for the other session to end, or stop it; `sme2 devices` shows who measures there.",
-            )
-        raise self._broken_off(said)
+            raise self._never_free(patience_s, last_words("\n".join(said)))
+        raise self._broken_off("\n".join(said))
+
+    def _endless_login(self) -> TargetUnavailable:
+        return TargetUnavailable(
+            f"{self.name} prints without end at the login, more than {_MOST_LOGIN_BYTES >> 20} MiB.",
+            "Look at what the start-up files of the login shell print there.",
+        )
+
+    def _never_free(self, patience_s: float, said: str) -> TargetUnavailable:
+        if not said:
+            return TargetUnavailable(f"{self.name} gave no answer in {patience_s:.0f} s.", self.lost_remedy())
+        return TargetUnavailable(
+            f"{self.name} was still not free after {patience_s:.0f} s ({said}).",
+            "Wait for the other session to end, or stop it; `sme2 devices` shows who measures there.",
+        )
 
     def _transfer_failure(self, verb: str, name: str, said: str) -> Sme2Error:
         if refused := self.refusal(said):
@@ -218,7 +241,7 @@ class Connection(ABC):
         if not any(refusal in said for refusal in _REFUSALS):
             # Not an answer from the device's file system, so the device was gone, at least for a moment.
             return ConnectionLost(what, self.lost_remedy())
-        full = "No space" in said or "quota" in said
+        full = _full(said)
         return TargetUnavailable(what, FULL_REMEDY) if full else RunnerError(what, "Look at `sme2 devices`.")
 
     def _broken_off(self, said: str) -> Sme2Error:
@@ -228,15 +251,16 @@ class Connection(ABC):
         remedy = f"Check that the folder can be written to there, or name another by {self.root_variable}."
         return TargetUnavailable(
             f"No folder could be created on {self.name}: {last}",
-            FULL_REMEDY if "No space" in last else remedy,
+            FULL_REMEDY if _full(last) or "I/O error" in last else remedy,
         )
 
-    def _ended(self, mark: str, status: int, out: bytes, err: bytes) -> tuple[int, bytes]:
-        """The reported exit code, and standard error without the reports."""
+    def _ended(self, mark: str, status: int, out: bytes, err: bytes) -> tuple[int, bytes, bytes]:
+        """The reported exit code, and what the command itself printed: no reports, no greeting."""
         found = re.search(rb"\n" + mark.encode() + rb" end (\d+)\n", err)
-        begun = re.search(mark.encode() + rb" begin \d+\n", err)
-        if found is None or begun is None:
-            if mark.encode() in out:
+        begun = re.search(rb"\n" + mark.encode() + rb" begin \d+\n", err)
+        _, talks, printed = out.partition(f"\n{mark} out\n".encode())
+        if found is None or begun is None or not talks:
+            if f"{mark} begin".encode() in out:
                 raise TargetUnavailable(
                     f"{self.name} mixes the outputs of a command: its adbd is too old (before Android 7).",
                     "Use a newer device.",
@@ -248,7 +272,8 @@ class Connection(ABC):
                 f"The connection to {self.name} was lost in the middle of a command ({said}).",
                 self.lost_remedy(),
             )
-        return int(found[1]), err[: begun.start()] + err[begun.end() : found.start()] + err[found.end() :]
+        kept = err[: begun.start()] + err[begun.end() : found.start()] + err[found.end() :]
+        return int(found[1]), printed, kept
 
     def _end(self, mark: str, err: bytes) -> None:
         """Makes sure that an abandoned command is gone."""
@@ -294,6 +319,10 @@ def _assignments(env: Mapping[str, str]) -> list[str]:
 
 def _signal_or_code(code: int) -> int:
     return 128 - code if code in _SIGNALS else code
+
+
+def _full(said: str) -> bool:
+    return "No space" in said or "quota" in said
 
 
 def _text(raw: bytes) -> str:

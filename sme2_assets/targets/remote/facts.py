@@ -9,6 +9,7 @@ None: only Android has `getprop` and `dumpsys`, and phones differ in what they h
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import re
 import secrets
@@ -161,10 +162,10 @@ def parse_allowed(status: str) -> tuple[int, ...]:
     return parse_cpu_list(match[1]) if match else ()
 
 
-def ask(device: Connection, program: str, *arguments: str) -> dict[str, str]:
+def ask(device: Connection, program: str, *arguments: str, timeout_s: float = _PATIENCE_S) -> dict[str, str]:
     """The sections of a device's answer."""
     mark = f"sme2-{secrets.token_hex(8)}"
-    text = device.script(program, mark, *arguments, timeout_s=_PATIENCE_S)
+    text = device.script(program, mark, *arguments, timeout_s=timeout_s)
     sections = {}
     # The line break before a mark is ours.
     for part in text.replace("\r\n", "\n").split(f"\n{mark} ")[1:]:
@@ -181,9 +182,18 @@ def _mirrored(listing: str) -> Iterator[Path]:
         for line in listing.splitlines():
             match = _LISTED.fullmatch(line)
             if match and ".." not in match[1].split("/"):
-                (root / match[1]).parent.mkdir(parents=True, exist_ok=True)
-                (root / match[1]).write_text(match[2])
+                _lay_out(root / match[1], match[2])
         yield root
+
+
+def _lay_out(file: Path, content: str) -> None:
+    """Writes a file, unless no file system can have it there: a name that is too long, a file in a file."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    except OSError as error:
+        if error.errno not in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST):
+            raise
 
 
 def _clusters(answer: dict[str, str]) -> tuple[tuple[Cluster, ...], tuple[int, ...] | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shlex
 import socket
 import time
 from abc import abstractmethod
@@ -17,8 +18,9 @@ from sme2_assets.errors import ConnectionLost, Sme2Error, TargetUnavailable
 from sme2_assets.targets.base import MachineFacts, Target
 from sme2_assets.targets.environment.snapshot import Snapshot
 from sme2_assets.targets.lease import lease
+from sme2_assets.targets.reading import integer, printable_name
 from sme2_assets.targets.remote.connection import Connection, Refused
-from sme2_assets.targets.remote.facts import device_cpus, device_facts, device_snapshot
+from sme2_assets.targets.remote.facts import ask, device_cpus, device_facts, device_snapshot
 from sme2_assets.targets.remote.script import Script, shell_program
 from sme2_assets.targets.remote.workspace import SETUP_SECONDS, RemoteWorkspace, free_bytes
 
@@ -26,11 +28,13 @@ Log = Callable[[str], None]
 
 _BUSY_PATIENCE_S = 600.0
 _RECOVER_PAUSE_S = 1.0
-_HOLD = shell_program("sessions", "hold")
-_END_SESSION = shell_program("sessions", "end_session")
-_IDENTITY = shell_program("identity")
-_SPACE = shell_program("space")
-_CLEAN = shell_program("sessions", "clean")
+_SESSIONS = ("installation", "processes", "sessions")
+_HOLD = shell_program(*_SESSIONS, "hold")
+_END_SESSION = shell_program(*_SESSIONS, "end_session")
+_IDENTITY = shell_program("sections", "installation", "identity")
+_SPACE = shell_program("sections", "space")
+_HOLDER = shell_program("sections", *_SESSIONS, "holder")
+_CLEAN = shell_program("sections", *_SESSIONS, "clean")
 
 
 class RemoteTarget(Target):
@@ -90,6 +94,8 @@ class RemoteTarget(Target):
         waiting: list[str] = []
 
         def told(line: str) -> None:
+            if line.startswith("refused "):
+                raise self._unsafe(line.removeprefix("refused "))
             if line.startswith("held by ") and not waiting:
                 waiting.append(line)
                 self._log(
@@ -98,7 +104,7 @@ class RemoteTarget(Target):
 
         self._sessions.append(name)
         holder = device.hold(
-            Script(_HOLD, (root, name)), ready="ready", patience_s=_BUSY_PATIENCE_S, on_line=told
+            Script(_HOLD, (name, root)), ready=f"{name} ready", patience_s=_BUSY_PATIENCE_S, on_line=told
         )
         try:
             workspace = RemoteWorkspace(device, holder, self.device, root, name, self.bundle_arch, self._log)
@@ -144,31 +150,67 @@ class RemoteTarget(Target):
                 )
             time.sleep(_RECOVER_PAUSE_S)
 
+    def holder(self) -> str | None:
+        """The session that holds the device now, of whatever computer; None if it is free."""
+        answer = ask(self.handle, _HOLDER, self.root)
+        self._require_safe(answer)
+        name = answer.get("holder", "").strip()
+        return printable_name(name) if name else None
+
     def _who(self) -> str:
         """An identifier of the device."""
-        return self.handle.script(_IDENTITY)
+        return repr(sorted(ask(self.handle, _IDENTITY).items()))
 
     def _end_sessions(self) -> None:
         """Also if the device has not noticed yet that the connection is gone, as after losing Wi-Fi."""
         for name in list(self._sessions):
             half = len(name) // 2
-            self.handle.script(_END_SESSION, self.root, name[:half], name[half:])
+            ask(self.handle, _END_SESSION, self.root, name[:half], name[half:])
             self._sessions.remove(name)
 
     def space(self) -> tuple[int | None, int]:
         """Bytes free where our folder is or would be, and bytes that it takes up."""
-        answer = self.handle.script(_SPACE, self.root, timeout_s=SETUP_SECONDS)
-        df, _, kib = answer.rpartition("stored ")
-        return free_bytes(df), int(kib.strip() or 0) * 1024
+        answer = ask(self.handle, _SPACE, self.root, timeout_s=SETUP_SECONDS)
+        return free_bytes(answer.get("df", "")), _kib(answer.get("stored", ""))
 
     def clean(self) -> int:
         """Removes everything of ours from the device; returns the bytes that were freed."""
-        answer = self.handle.script(_CLEAN, self.root, timeout_s=SETUP_SECONDS).strip()
-        if answer.startswith("held by"):
+        answer = ask(self.handle, _CLEAN, self.root, timeout_s=SETUP_SECONDS)
+        self._require_safe(answer)
+        if held := answer.get("held", "").strip():
             raise TargetUnavailable(
-                f"{self.address} is measuring ({answer}).", "Wait for the session to end, or stop it."
+                f"{self.address} is measuring (held by {printable_name(held)}), or another machine that "
+                "shares its folder.",
+                "Wait for the session to end, or stop it.",
             )
-        return int(answer or 0) * 1024
+        return _kib(answer.get("freed", ""))
+
+    def _require_safe(self, answer: dict[str, str]) -> None:
+        if why := answer.get("refused", "").strip():
+            raise self._unsafe(why)
+
+    def _unsafe(self, why: str) -> TargetUnavailable:
+        """Why a folder on the device is not to be used, from what the device found there."""
+        kind, _, path = why.partition(" ")
+        folder, own = printable_name(path, 200), f"name a folder of your own by {self.handle.root_variable}"
+        if kind == "foreign":
+            return TargetUnavailable(
+                f"{folder} on {self.address} belongs to another user, who could change what runs there.",
+                f"Remove it, or {own}.",
+            )
+        if kind == "open":
+            return TargetUnavailable(
+                f"Others can write to {folder} on {self.address}, and could change what runs there.",
+                f"Run `chmod -R go-w {shlex.quote(self.root)}` there, or {own}.",
+            )
+        return TargetUnavailable(
+            f"{folder} on {self.address} is no link to a session, so sme2 has not made it.", "Remove it."
+        )
+
+
+def _kib(text: str) -> int:
+    """Bytes, from a number of kibibytes; 0 if it is no number."""
+    return (integer(text.strip()) or 0) * 1024
 
 
 def _host_name() -> str:

@@ -59,13 +59,19 @@ class RemoteWorkspace(Workspace):
     def __init__(
         self, device: Connection, held: Held, device_id: str, root: str, name: str, arch: str, log: Log
     ) -> None:
+        # Several machines may share a root, so the one that is held has said where its sessions are.
+        if not re.fullmatch(r"[0-9a-f]{16}", held.told):
+            raise TargetUnavailable(
+                f"{device.name} does not say where its sessions are, but {held.told[:80]!r}.",
+                "Check that `sha256sum` and `cut` work there.",
+            )
         self.device = device
         self.held = held
         self.device_id = device_id
         self.arch = arch
         self.root = root
         self.name = name
-        self.folder = f"{root}/sessions/{name}"
+        self.folder = f"{root}/sessions/{held.told}/{name}"
         self.wrapper: list[str] = []
         self.bytes_pushed = 0
         self._log = log

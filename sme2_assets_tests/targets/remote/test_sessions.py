@@ -32,13 +32,8 @@ def _file(path: Path, content: bytes) -> Path:
 
 
 def _leftovers(device: RemoteDevice) -> list[str]:
-    """What sessions have left on the device."""
-    sessions = Path(device.root) / "sessions"
-    current = Path(device.root) / "current"
-    return [
-        *sorted(session.name for session in sessions.glob("*")),
-        *(["current"] * current.is_symlink()),
-    ]
+    """What sessions have left on the device, besides the number of the last turn."""
+    return sorted(session.name for session in Path(device.root).glob("sessions/*/*-*"))
 
 
 def _without_leftovers(device: RemoteDevice, within_s: float = 120) -> bool:
@@ -124,6 +119,8 @@ def test_a_full_device_is_told_before_and_while_files_are_sent(
     target: RemoteTarget, remote_device: RemoteDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = _file(tmp_path / "model", os.urandom(3_000_000))
+    for name in ("small", "few_files"):
+        remote_device.device.script('chmod 755 "$1"', str(remote_device.folder / name))
     monkeypatch.setenv(target.handle.root_variable, str(remote_device.folder / "small"))
     with target.workspace() as workspace:
         with pytest.raises(TargetUnavailable, match=r"2 MB free .* 3 MB have to be sent") as full:
@@ -181,7 +178,7 @@ def test_nothing_counts_that_ran_after_the_session_was_lost(
     """A transport may connect again by itself, and another computer may have taken the device meanwhile."""
     with target.workspace() as workspace:
         assert workspace.run(["true"], {}, 120).returncode == 0
-        remote_device.device.script('kill -9 "$(cat "$1/sessions/$2/holder")"', target.root, workspace.name)
+        remote_device.device.script('kill -9 "$(cat "$1/holder")"', workspace.folder)
         assert workspace.held.ended(within_s=120)
         with pytest.raises(ConnectionLost, match=r"session .* was lost"):
             workspace.run(["true"], {}, 120)
@@ -239,15 +236,17 @@ def test_a_session_of_another_computer_is_waited_for(
 def test_what_a_restarted_device_kept_of_dead_sessions_is_removed(
     target: RemoteTarget, remote_device: RemoteDevice
 ) -> None:
+    dead = ("lab-1-00000000dead", "lab-2-11111111dead")
     left = (
-        # Whatever the test before left, or removed.
-        'mkdir -p "$1/sessions" && rm -f "$1/current" && cd "$1/sessions" && '
-        "for name in dead-1 dead-2; do mkdir -p $name/files; echo old > $name/files/x; "
-        'echo 1 > $name/holder; touch -t 202001010000 $name; done; ln -s dead-1 "$1/current"'
+        'cd "$1" && shift && for name in "$@"; do mkdir $name; echo old > $name/x; echo 1 > $name/holder; '
+        'touch -t 202001010000 $name; done; ln -s "$1" 999'
     )
-    remote_device.device.script(left, remote_device.root)
     with target.workspace() as workspace:
-        assert _leftovers(remote_device) == [workspace.name, "current"]
+        folder = Path(workspace.folder).parent
+    remote_device.device.script(left, str(folder), *dead)
+    with target.workspace() as workspace:
+        assert _leftovers(remote_device) == [workspace.name]
+        assert [link.name for link in folder.iterdir() if link.is_symlink()] == ["1000"]
     assert _leftovers(remote_device) == []
 
 

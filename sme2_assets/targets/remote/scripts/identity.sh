@@ -1,3 +1,4 @@
-# What only one device has: Android's serial number and build, the id of a Linux installation.
-for name in ro.serialno ro.build.fingerprint; do getprop $name 2>/dev/null || :; done
-cat /etc/machine-id 2>/dev/null || :
+# What only one device has: Android's serial number and build, and which Linux is installed.
+for name in ro.serialno ro.build.fingerprint; do section $name; ask getprop $name; done
+section installation; installation
+section end

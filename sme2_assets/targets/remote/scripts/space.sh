@@ -1,4 +1,5 @@
-root=$1; folder=$1
+root=$2; folder=$root
 while [ ! -d "$folder" ]; do folder=$(dirname "$folder"); done
-df -Pk "$folder"
-echo "stored $(du -sk "$root" 2>/dev/null | cut -f1)"
+section df; df -Pk "$folder"
+section stored; du -sk "$root" 2>/dev/null | cut -f1
+section end

@@ -1,12 +1,15 @@
-# `$$` leads a process group, as adbd starts every shell in a session of its own. Without a descriptor of
-# its own a background process of a shell would read from /dev/null. The last line ends the watcher; the exit
-# code that counts is the reported one.
+# What a login shell prints comes before the first mark on standard output. Without a descriptor of its own a
+# background process of a shell would read from /dev/null. The watcher kills its process group, which is ours whoever
+# leads it; where sh is bash, `read` would obey a TMOUT of the host. The last line ends the watcher; the exit code that
+# counts is the reported one.
 mark=$1; shift
-echo "$mark begin $$" >&2
+unset TMOUT
+printf '\n%s out\n' "$mark"
+printf '\n%s begin %s\n' "$mark" "$$" >&2
 exec 3<&0
 "$@" </dev/null 3<&- &
 child=$!
-( read -r line <&3; kill -9 -$$ ) >/dev/null 2>&1 &
+( read -r line <&3; kill -9 0 ) >/dev/null 2>&1 &
 watcher=$!
 exec 3<&-
 wait $child
