@@ -100,6 +100,28 @@ def test_a_night_over_devices_is_measured_on_each_and_told_by_device(
     assert list(runs["session_id"]) == [pair.session_id for pair in pairs.values()]
 
 
+def test_what_a_night_says_of_its_devices_has_their_names_and_no_address(
+    bench: Workbench, machines: dict[str, SshMachine]
+):
+    first, second = machines.values()
+    second.kill()
+    second.cut()
+    job = build_definitions(bench.lab).resolve_job_def(profile_job.name)
+    failed = bench.instance.create_run_for_job(
+        job,
+        tags={NIGHT_TAG: NIGHT, "dagster/partition": f"{GOOD}|linux-sme2_off"},
+        run_config={"ops": {"etdump_traces": {"config": {"device": "pi5"}}}},
+    )
+    bench.instance.report_run_failed(
+        failed, f"The connection to {first.url} was lost. Try `{first.device.by_hand} true`."
+    )
+    summary = summed_up(bench.instance, bench.lab, Nights(variants=[GOOD], devices=["label:lab"]), NIGHT)
+    assert "The connection to pi5 was lost" in summary.message()
+    assert "workstation was left out" in summary.message()
+    for text in (summary.message(), summary.markdown()):
+        assert not any(private in text for private in ("ssh://", "pi@", "127.0.0.1")), text
+
+
 def test_a_night_over_devices_is_a_run_for_each_and_one_device_to_a_pair_at_a_time(
     bench: Workbench, machines: dict[str, SshMachine]
 ):

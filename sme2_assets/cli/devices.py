@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 @click.pass_obj
 def devices(store: Store, restore: bool, clean: bool, device: str | None, as_json: bool) -> None:
     """Show all devices, listed and connected: state, facts, health, what each can measure, what to do."""
-    from sme2_assets.targets.devices import known_devices
+    from sme2_assets.targets.devices import known_devices, report_all
 
     known = known_devices(store, device, tell)
     if restore or clean:
         if not _tidy(store, [it.target for it in known], restore, clean):
             sys.exit(1)
         return
-    reports = [it.report(store) for it in known]
+    reports = report_all(store, known)
     if as_json:
         print_json([report.as_json() for report in reports])
     elif not reports:
@@ -92,7 +92,8 @@ def _lines(report: DeviceReport) -> list[tuple[str, str]]:
     if report.labels:
         lines.append(("labels", ", ".join(report.labels)))
     if report.in_use:
-        lines.append(("in use", "a session is measuring on it"))
+        by = f" ({report.holder})" if report.holder else ""
+        lines.append(("in use", f"a session is measuring on it{by}"))
     if report.problem:
         lines += [("problem", report.problem), ("what to do", report.remedy or "")]
     if report.facts is not None:

@@ -13,6 +13,7 @@ from sme2_assets.defs.nights import night_sensor
 from sme2_assets.defs.partitions import NIGHT_TAG
 from sme2_assets.defs.resources import Lab
 from sme2_assets.report.night import open_regressions
+from sme2_assets.targets.inventory import with_names_alone
 
 # Fails every night while a regression lasts; the sensor posts the regression itself, once.
 REGRESSION_CHECK = "no_regression"
@@ -31,7 +32,8 @@ def failed_runs_sensor(context: dg.RunFailureSensorContext, lab: Lab) -> None:
         return
     partition = run.tags.get("dagster/partition")
     what = f"Run {run.run_id[:8]} of {run.job_name} failed{f' for {partition}' if partition else ''}"
-    notify.post(f"{what}\n- {failure_of(events, run.run_id)}", lab.store, log=context.log.warning)
+    why = with_names_alone(lab.store, str(failure_of(events, run.run_id)))
+    notify.post(f"{what}\n- {why}", lab.store, log=context.log.warning)
 
 
 @dg.sensor(minimum_interval_seconds=60, default_status=dg.DefaultSensorStatus.RUNNING)

@@ -14,7 +14,7 @@ import pandas as pd
 from sme2_assets.analysis.samples import kernel_sample_rows
 from sme2_assets.analysis.timeline import timeline_rows
 from sme2_assets.analysis.unit import ENOUGH_SAMPLES, unsettled
-from sme2_assets.errors import RunnerError, Sme2Error
+from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.evidence.folder import LOG_FILE, TRACE_FILE, RunProcess
 from sme2_assets.evidence.manifest import Process
 from sme2_assets.evidence.operators import ProgramOperators
@@ -28,6 +28,7 @@ from sme2_assets.runner.failures import runner_failure
 from sme2_assets.runner.recording import write_samples
 from sme2_assets.targets.base import Completed, Target, Workspace
 from sme2_assets.targets.clusters import parse_cpu_list
+from sme2_assets.targets.remote.connection import Refused
 
 Log = Callable[[str], None]
 
@@ -50,17 +51,32 @@ class Bench:
         self._open.close()
 
     @property
+    def is_open(self) -> bool:
+        """Whether there is a workspace, on a device that is ours or was when it went away."""
+        return self._workspace is not None
+
+    @property
     def workspace(self) -> Workspace:
-        assert self._workspace is not None, "the bench is not entered"
+        if self._workspace is None:
+            # Nothing may run on a device that somebody else holds.
+            raise ConnectionLost(f"{self.target.device} is not held any more.", "Measure again.")
         return self._workspace
 
     def reconnect(self) -> None:
-        """Waits for the device and opens a fresh workspace on it; ConnectionLost if it stays away."""
+        """Waits for the device and opens a fresh workspace on it.
+
+        ConnectionLost if it stays away, or if somebody else has taken it meanwhile and keeps it.
+        """
         self.target.recover(self.plan.reconnect_patience_s, self.log)
         with suppress(Sme2Error):
             self._open.close()
-        self._open = ExitStack()
-        self.__enter__()
+        self._open, self._workspace = ExitStack(), None
+        try:
+            self.__enter__()
+        except Refused:
+            raise
+        except TargetUnavailable as taken:
+            raise ConnectionLost(taken.what, taken.remedy) from taken
 
 
 def runner_command(bench: Bench, arm: Arm, program: Path) -> list[str]:

@@ -14,7 +14,7 @@ from sme2_assets.models.registry import is_large
 from sme2_assets.store import Store
 from sme2_assets.targets import PLATFORMS, SME2_STATES, Target, TargetKey, open_target
 from sme2_assets.targets.host import host_platform
-from sme2_assets.targets.inventory import platform_of, read_inventory
+from sme2_assets.targets.inventory import platform_of, read_inventory, with_names_alone
 
 AUTO = "auto"
 
@@ -187,7 +187,9 @@ def requests_on_devices(
         answers = {sme2: target.availability(sme2) for sme2 in states}
         given = tuple(sme2 for sme2, answer in answers.items() if answer.ok)
         missing = [
-            f"{answer.detail} {answer.remedy or ''}".strip() for answer in answers.values() if not answer.ok
+            with_names_alone(store, f"{answer.detail} {answer.remedy or ''}".strip())
+            for answer in answers.values()
+            if not answer.ok
         ]
         if given:
             wanted.requests.extend(

@@ -200,9 +200,8 @@ class _Rounds:
             except ConnectionLost as lost:
                 if index == 0:
                     raise
-                environment[-1].flags.append(
-                    f"lost: the device went away in round {index + 1} and stayed away"
-                )
+                then = "stayed away" if self.bench.is_open else "could not be had again"
+                environment[-1].flags.append(f"lost: the device went away in round {index + 1} and {then}")
                 log(f"{lost.what} The {index} finished rounds are kept.")
                 break
             done, why = _enough(list(self.arms.values()), plan, index + 1, time.monotonic() - started)

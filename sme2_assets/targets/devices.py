@@ -6,7 +6,9 @@ programs. Does not: how it is printed (cli), anything that changes a device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -26,6 +28,8 @@ from sme2_assets.targets.ssh.target import SshTarget
 
 #: How much CPU others may use on a device without being mentioned, in cores. No phone is ever idle.
 _BUSY_CORES = 0.5
+# Differs between two machines, however alike their installations are.
+_BOOT = "cat /proc/sys/kernel/random/boot_id 2>/dev/null || :"
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class DeviceReport:
     problem: str | None = None
     remedy: str | None = None
     in_use: bool = False
+    # The session that holds it, of whatever computer: its name begins with that of the computer.
+    holder: str | None = None
     # Power settings of a session that died are waiting to be restored.
     restore_waits: bool = False
     facts: MachineFacts | None = None
@@ -92,6 +98,46 @@ class Known:
         if problem is not None:
             return DeviceReport(**known, problem=problem.what, remedy=problem.remedy)
         return _asked(target, known)
+
+
+def report_all(store: Store, known: Sequence[Known]) -> list[DeviceReport]:
+    """A report of each, with what is wrong with several of them together."""
+    reports = [it.report(store) for it in known]
+    machines = [(it.target, report) for it, report in zip(known, reports, strict=True) if report.facts]
+    names = Counter(report.device for _, report in machines if report.transport == "ssh")
+    copies = [(_boot_of(target), report) for target, report in machines if names[report.device] > 1]
+    return [_with_copies(report, copies) for report in reports]
+
+
+def _boot_of(target: RemoteTarget) -> str | None:
+    try:
+        found = re.search(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", target.handle.script(_BOOT))
+    except Sme2Error:
+        return None
+    return found[0] if found else None
+
+
+def _with_copies(report: DeviceReport, booted: Sequence[tuple[str | None, DeviceReport]]) -> DeviceReport:
+    """The report of a machine, with a problem if other machines have the same name for themselves.
+
+    `booted` has all machines with such names, each with what identifies its kernel since it started: one
+    machine may have two addresses.
+    """
+    own = next((boot for boot, other in booted if other is report), None)
+    copies = [
+        other.name or other.address
+        for boot, other in booted
+        if other.device == report.device and boot and own and boot != own
+    ]
+    if not copies:
+        return report
+    return replace(
+        report,
+        problem=f"It has the same /etc/machine-id as {' and '.join(copies)}: they count as one device, and "
+        "their results are mixed.",
+        remedy="On a machine whose installation was copied, empty /etc/machine-id, run "
+        "`systemd-machine-id-setup` as root, and restart it.",
+    )
 
 
 def known_devices(store: Store, choice: str | None, log: Callable[[str], None]) -> list[Known]:
@@ -158,8 +204,10 @@ def _asked(target: RemoteTarget, known: dict[str, Any]) -> DeviceReport:
     try:
         measures = {sme2: target.availability(sme2) for sme2 in SME2_STATES}
         free, stored = target.space()
+        holder = target.holder()
         return DeviceReport(
-            **known,
+            **{**known, "in_use": known["in_use"] or holder is not None},
+            holder=holder,
             facts=target.facts(),
             free_bytes=free,
             stored_bytes=stored,
@@ -172,7 +220,9 @@ def _asked(target: RemoteTarget, known: dict[str, Any]) -> DeviceReport:
 
 def _health(target: RemoteTarget) -> list[str]:
     snapshot = target.snapshot()
+    unread = ["unknown: what other processes use could not be read from /proc"]
     return [
+        *(unread if snapshot.other_cores is None else []),
         *heat_flags(snapshot),
         *cap_flags(snapshot),
         *battery_flags(snapshot),

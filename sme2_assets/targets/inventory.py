@@ -23,6 +23,7 @@ from sme2_assets.targets.base import Target
 from sme2_assets.targets.pool import ANY, DevicePool
 from sme2_assets.targets.remote.target import RemoteTarget
 from sme2_assets.targets.ssh.address import SCHEME, parse_address
+from sme2_assets.targets.ssh.hiding import without_addresses
 from sme2_assets.targets.ssh.target import SshTarget
 from sme2_assets.written.documents import Kind, read_document
 from sme2_assets.written.problems import Problem, WrittenError, line_of, problems_of
@@ -147,7 +148,7 @@ def inventory_file(store: Store) -> Path:
 def read_inventory(store: Store) -> Inventory:
     """The inventory; empty if there is no file. One error lists all that is wrong with it, and where."""
     path = inventory_file(store)
-    if not path.exists() and VARIABLE not in os.environ:
+    if not path.exists() and not os.environ.get(VARIABLE):
         return Inventory()
     document = read_document(path, KIND)
     named = document.data.get("devices")
@@ -170,6 +171,17 @@ def read_inventory(store: Store) -> Inventory:
     if problems:
         raise WrittenError(path.name, problems, _PAGE)
     return inventory
+
+
+def with_names_alone(store: Store, text: str) -> str:
+    """A text in which machines have their names in the inventory, and addresses are hidden."""
+    try:
+        devices = read_inventory(store).devices
+    except Sme2Error:
+        devices = {}
+    return without_addresses(
+        text, {parse_address(entry.ssh): name for name, entry in devices.items() if entry.ssh is not None}
+    )
 
 
 def _named_twice(entries: Mapping[str, Any]) -> dict[str, str]:

@@ -19,6 +19,9 @@ from sme2_assets.targets.remote.target import Log, RemoteTarget
 
 ANY = "any"
 _POOL_PAUSE_S = 2.0
+# Whoever measures on a device is disturbed by questions.
+_LOOK_PAUSE_S = 60.0
+_ASK_PAUSE_S = 15.0
 _POOL_PATIENCE_S = 1800.0
 
 
@@ -76,16 +79,33 @@ class DevicePool(Target):
     def _first_free(self, held: ExitStack, leases: Path, log: Log) -> RemoteTarget:
         """Takes the lease of the first suitable device that nobody uses, waiting while all are in use."""
         deadline_s = time.monotonic() + _POOL_PATIENCE_S
+        able: list[RemoteTarget] = []
+        # When to look for devices again, and when to ask one again that somebody else was using.
+        look_s, ask_s = 0.0, dict[str, float]()
         waiting = False
         while True:
-            # One runner was built, for one instruction set.
-            able = [target for target in self._able_ones() if target.bundle_arch == self.bundle_arch]
+            if time.monotonic() >= look_s:
+                # One runner was built, for one instruction set.
+                able = [target for target in self._able_ones(able) if target.bundle_arch == self.bundle_arch]
+                look_s = time.monotonic() + _LOOK_PAUSE_S
             for target in able:
-                try:
-                    held.enter_context(lease(leases, target.device, log=lambda message: None, patience_s=0))
-                except TargetUnavailable:
+                if time.monotonic() < ask_s.get(target.address, 0.0):
                     continue
-                return target
+                with ExitStack() as taken:
+                    if not _leased(taken, leases, target):
+                        continue
+                    try:
+                        holder = target.holder()
+                    except Sme2Error:
+                        # It went away while we waited, or cannot be used: looked at again with the others.
+                        able = [other for other in able if other is not target]
+                        if not able:
+                            raise
+                        continue
+                    if holder is None:
+                        held.push(taken.pop_all())
+                        return target
+                    ask_s[target.address] = time.monotonic() + _ASK_PAUSE_S
             if not waiting:
                 names = ", ".join(target.address for target in able)
                 log(f"all suitable devices are in use: {names}; waiting")
@@ -97,11 +117,16 @@ class DevicePool(Target):
                 )
             time.sleep(_POOL_PAUSE_S)
 
-    def _able_ones(self) -> list[RemoteTarget]:
-        candidates = self.candidates()
+    def _able_ones(self, known: Sequence[RemoteTarget] = ()) -> list[RemoteTarget]:
+        """The devices that offer what is needed. Those already known to be able are not asked again."""
+        able_before = {target.address: target for target in known}
         # SME2 off can be measured wherever anything can.
         states = sorted(self._states) or ["off"]
-        able = [t for t in candidates if all(t.availability(state).ok for state in states)]
+        able = [
+            able_before.get(target.address, target)
+            for target in self.candidates()
+            if target.address in able_before or all(target.availability(state).ok for state in states)
+        ]
         if not able:
             for state in states:
                 super().require(state)
@@ -124,3 +149,12 @@ class DevicePool(Target):
     def workspace(self) -> Iterator[Workspace]:
         with self._able_ones()[0].workspace() as workspace:
             yield workspace
+
+
+def _leased(taken: ExitStack, leases: Path, target: RemoteTarget) -> bool:
+    """Takes the lease of a device, if no session of this data folder has it."""
+    try:
+        taken.enter_context(lease(leases, target.device, log=lambda message: None, patience_s=0))
+    except TargetUnavailable:
+        return False
+    return True

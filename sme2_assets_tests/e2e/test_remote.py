@@ -6,6 +6,8 @@ Sessions go on where a device comes back, and leave nothing where it does not.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +31,7 @@ from sme2_assets.store import Store
 from sme2_assets.targets import open_target
 from sme2_assets.targets.android.power import MODES
 from sme2_assets.targets.host import host_device
+from sme2_assets.targets.remote import target as target_module
 from sme2_assets_tests.e2e.conftest import Workbench
 from sme2_assets_tests.targets.android.adb_loopback import LoopbackDevice
 from sme2_assets_tests.targets.android.android_userland import Userland
@@ -240,6 +243,62 @@ def test_a_device_that_stays_away_leaves_the_finished_rounds(
     assert "lost: the device went away in round 2 and stayed away" in manifest.info.flags
     assert any("1 finished rounds are kept" in line for line in lines), lines
     assert len(stored_runs()) == 1
+
+
+# A computer that waits for a machine, takes it as soon as it can, and keeps it.
+_ANOTHER = """
+import sys
+from sme2_assets.targets.ssh.target import SshTarget
+target = SshTarget(sys.argv[1])
+target._log = lambda line: print(line, flush=True)
+with target.workspace():
+    print("taken", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_machine_that_another_computer_takes_meanwhile_leaves_the_finished_rounds(
+    ssh_machine: SshMachine,
+    store: Store,
+    exported: Callable[[str], ExportedModel],
+    artifacts_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    others: list[subprocess.Popen[str]] = []
+
+    def taken() -> None:
+        words = [sys.executable, "-c", _ANOTHER, ssh_machine.url]
+        another = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        others.append(another)
+        assert another.stdout is not None
+        assert "waiting for it" in another.stdout.readline()
+        monkeypatch.setattr(target_module, "_BUSY_PATIENCE_S", 3.0)
+        ssh_machine.disconnect()
+        assert another.stdout.readline() == "taken\n"
+
+    lines, log = after_the_first_round(taken)
+    arch = ssh_machine.target().bundle_arch
+    bundle = build_bundle(artifacts_dir, tools=artifacts_dir / "tools", arch=arch, log=print)
+    try:
+        [manifest] = measure_session(
+            store,
+            open_target("linux", store, ssh_machine.url),
+            exported(VARIANT),
+            same_runner(bundle),
+            sme2_arms(["off"]),
+            replace(SHORT, rounds=3, max_rounds=3),
+            log,
+        )
+        assert [another.poll() for another in others] == [None], "it still has the machine"
+    finally:
+        for another in others:
+            another.communicate("")
+    assert {process.round for process in manifest.info.processes} == {0}
+    assert any("still not free" in line and "1 finished rounds are kept" in line for line in lines), lines
+    assert "lost: the device went away in round 2 and could not be had again" in manifest.info.flags
+    # Nothing more ran on a machine that is another's by now.
+    assert any("not held any more" in line for line in lines), lines
+    assert store.run_dir(manifest.run_id).is_dir()
 
 
 def test_a_device_that_is_gone_from_the_first_round_on_leaves_nothing(

@@ -99,6 +99,23 @@ def test_a_machine_over_ssh_is_shown_like_any_device(
     assert "ssh -p" in report["remedy"]
 
 
+def test_health_that_cannot_be_read_is_not_called_good(
+    ssh_machine: SshMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SME2_DATA", str(tmp_path))
+    line = f"devices --device {ssh_machine.url}"
+    assert "could not be read" not in _sme2(tmp_path, line).stdout
+    cat = ssh_machine.folder / "bin" / "cat"
+    cat.write_text('#!/bin/sh\ncase "$1" in /proc/*) exit 1;; esac\nexec /bin/cat "$@"\n')
+    cat.chmod(0o755)
+    try:
+        text = " ".join(_sme2(tmp_path, line).stdout.split())
+    finally:
+        cat.unlink()
+    assert "unknown: what other processes use could not be read from /proc" in text
+    assert "nothing in the way" not in text
+
+
 def test_without_adb_the_doctor_and_the_command_say_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,9 @@ from sme2_assets.targets import SME2_STATES, open_target
 from sme2_assets.targets import pool as pool_module
 from sme2_assets.targets.android.adb import Adb
 from sme2_assets.targets.inventory import platform_of, read_inventory
+from sme2_assets.targets.lease import lease
+from sme2_assets.targets.remote.script import Script
+from sme2_assets.targets.ssh.connection import SshConnection
 from sme2_assets_tests.targets.android.adb_loopback import AdbBridge, LoopbackDevice
 from sme2_assets_tests.targets.ssh.sshd_loopback import SshMachine
 
@@ -80,6 +83,11 @@ def test_without_a_file_there_are_no_devices(store: Store):
     assert read_inventory(store).devices == {}
     with pytest.raises(TargetUnavailable, match="has no device on linux"):
         open_target("linux", store, "any").require("off")
+
+
+def test_an_empty_variable_names_no_file(store: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SME2_INVENTORY", "")
+    assert read_inventory(store).devices == {}
 
 
 @pytest.mark.parametrize(
@@ -242,6 +250,78 @@ def test_a_label_or_any_takes_the_first_that_is_free_and_able(
         assert able.device == second.target().device
 
 
+def test_a_machine_that_another_computer_uses_is_not_free(
+    lab_of_two: tuple[SshMachine, SshMachine], store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    first, second = lab_of_two
+    monkeypatch.setattr(pool_module, "_POOL_PAUSE_S", 0.1)
+    # Another data folder, which has no lease here: only the machine knows of it.
+    with first.target().workspace() as workspace:
+        with open_target("linux", store, "label:lab").leased(store.leases, print) as free:
+            assert free.device == second.target().device
+        shown = {it["name"]: it for it in json.loads(_sme2(store.root, "devices --json").stdout)}
+        assert {name: (it["in_use"], it["holder"]) for name, it in shown.items()} == {
+            "pi5": (True, workspace.name),
+            "workstation": (False, None),
+        }
+        assert workspace.name in _sme2(store.root, "devices --device pi5").stdout.replace("\n", "")
+        monkeypatch.setattr(pool_module, "_POOL_PATIENCE_S", 0.3)
+        pool = open_target("linux", store, "label:small")
+        with pytest.raises(TargetUnavailable, match="still in use"), pool.leased(store.leases, print):
+            pass
+    with open_target("linux", store, "label:lab").leased(store.leases, print) as free:
+        assert free.device == first.target().device
+
+
+def test_who_waits_for_a_machine_hardly_asks_it(
+    lab_of_two: tuple[SshMachine, SshMachine], store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    first, _ = lab_of_two
+    asked: list[str] = []
+    command = SshConnection.command
+
+    def counted(self: SshConnection, script: Script) -> list[str]:
+        asked.append(self.name)
+        return command(self, script)
+
+    monkeypatch.setattr(SshConnection, "command", counted)
+    monkeypatch.setattr(pool_module, "_POOL_PAUSE_S", 0.1)
+    monkeypatch.setattr(pool_module, "_POOL_PATIENCE_S", 3.0)
+    pool = open_target("linux", store, "label:small")
+    with lease(store.leases, first.target().device, log=print):
+        asked.clear()
+        with pytest.raises(TargetUnavailable, match="still in use"), pool.leased(store.leases, print):
+            pass
+    assert len(asked) <= 3, "what it is, once for the runner and once for the wait"
+
+
+def test_copies_of_one_installation_are_told(
+    lab_of_two: tuple[SshMachine, SshMachine], store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SME2_ADB", str(store.root / "adb"))
+    both = [machine.folder / "bin" / "cat" for machine in lab_of_two]
+    try:
+        for machine in lab_of_two:
+            machine.say_identity("copy")
+        # Both run on one kernel, as one machine that has two addresses does.
+        shown = json.loads(_sme2(store.root, "devices --json").stdout)
+        assert [it["problem"] for it in shown] == [None, None]
+        for number, cat in enumerate(both):
+            boot = f"{number}0c6ad1e-7a3b-4d5e-8f90-123456789abc"
+            cat.write_text(f'#!/bin/sh\ncase "$1" in */boot_id) echo {boot};; *) exec /bin/cat "$@";; esac\n')
+            cat.chmod(0o755)
+        shown = json.loads(_sme2(store.root, "devices --json").stdout)
+    finally:
+        for machine in lab_of_two:
+            machine.say_identity(None)
+        for cat in both:
+            cat.unlink(missing_ok=True)
+    assert len({it["device"] for it in shown}) == 1
+    assert "as workstation" in shown[0]["problem"]
+    assert "as pi5" in shown[1]["problem"]
+    assert all("systemd-machine-id-setup" in it["remedy"] for it in shown)
+
+
 def test_a_device_out_of_reach_costs_only_itself(
     lab_of_two: tuple[SshMachine, SshMachine],
     store: Store,
@@ -323,6 +403,11 @@ def test_two_devices_measure_at_once_each_by_one_session(
         assert len({process.round for process in manifest.info.processes}) == SHORT.rounds
 
 
+def _no_address(*texts: str) -> None:
+    for text in texts:
+        assert not any(private in text for private in ("ssh://", "pi@", "127.0.0.1")), text
+
+
 def test_a_night_asks_for_each_device_that_a_label_means(
     lab_of_two: tuple[SshMachine, SshMachine], store: Store
 ):
@@ -333,15 +418,18 @@ def test_a_night_asks_for_each_device_that_a_label_means(
         (VARIANT, "linux", ("off",), "workstation"),
     ]
     assert all("SME2" in note for note in wanted.notes)
+    _no_address(*wanted.notes)
     lab_of_two[1].kill()
     lab_of_two[1].cut()
     fewer = Nights(variants=[VARIANT], devices=["label:lab"]).requests(lab)
     assert [it.device for it in fewer.requests] == ["pi5"]
     assert "workstation was left out" in str(fewer.left_out[0])
+    _no_address(*map(str, fewer.left_out), *fewer.notes)
     lab_of_two[0].kill()
     lab_of_two[0].cut()
-    with pytest.raises(Sme2Error, match="None of the devices can be measured"):
+    with pytest.raises(Sme2Error, match="None of the devices can be measured") as caught:
         Nights(variants=[VARIANT], devices=["label:lab"]).requests(lab)
+    _no_address(str(caught.value))
     with pytest.raises(TargetUnavailable, match="label 'labb'"):
         Nights(variants=[VARIANT], devices=["label:labb"]).requests(lab)
 

@@ -22,6 +22,7 @@ from sme2_assets.report.night import nights as recorded
 from sme2_assets.report.tables import arm_text, fidelity_note, speedup_text
 from sme2_assets.store import sha256_of_text
 from sme2_assets.targets import SME2_STATES
+from sme2_assets.targets.inventory import with_names_alone
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, run_of_id
 from sme2_assets.warehouse.shared import catch_up, publish_shared
@@ -87,11 +88,13 @@ def summed_up(instance: dg.DagsterInstance, lab: Lab, nights: Nights, night: str
         now.isoformat(),
         round((now - started).total_seconds(), 1),
         host.node(),
-        [_result_of(instance, lab.warehouse, request, of) for request, of in pairs.items()],
+        [_result_of(instance, lab, request, of) for request, of in pairs.items()],
         list(open_regressions(lab.warehouse).values()),
         [*_missed(lab, nights, started), *_left_out(lab, nights)],
         [
-            f"After the pairs: {failure_of(events_of(instance, run.run_id), run.run_id)}"
+            with_names_alone(
+                lab.store, f"After the pairs: {failure_of(events_of(instance, run.run_id), run.run_id)}"
+            )
             for run in (record.dagster_run for record in others.values())
             if run.is_failure
         ],
@@ -111,7 +114,7 @@ def _requested(record: dg.RunRecord) -> ProfileRequest | None:
 
 
 def _result_of(
-    instance: dg.DagsterInstance, warehouse: Warehouse, request: ProfileRequest, attempts: list[dg.RunRecord]
+    instance: dg.DagsterInstance, lab: Lab, request: ProfileRequest, attempts: list[dg.RunRecord]
 ) -> PairResult:
     last = attempts[-1]
     pair = PairResult(
@@ -126,10 +129,11 @@ def _result_of(
     failed = [record.dagster_run.run_id for record in attempts if record.dagster_run.is_failure]
     if failed:
         error = failure_of(events_of(instance, failed[-1]), failed[-1])
-        pair.failure, pair.remedy = error.what, error.remedy
+        pair.failure = with_names_alone(lab.store, error.what)
+        pair.remedy = with_names_alone(lab.store, error.remedy) if error.remedy else None
     if pair.status == "measured":
         try:
-            _take_result(pair, warehouse, _run_ids(instance, attempts))
+            _take_result(pair, lab.warehouse, _run_ids(instance, attempts))
         except Sme2Error as error:
             pair.status, pair.failure, pair.remedy = "failed", error.what, error.remedy
     return pair
@@ -177,5 +181,5 @@ def _left_out(lab: Lab, nights: Nights) -> list[str]:
     try:
         wanted = nights.requests(lab)
     except Sme2Error as error:
-        return [str(error)]
+        return [with_names_alone(lab.store, str(error))]
     return [*wanted.notes, *map(str, wanted.left_out)]

@@ -39,12 +39,12 @@ class Address:
 
 def parse_address(text: str) -> Address:
     """The text as an address; an Sme2Error says what is wrong with it."""
+    # A password is not shown, whatever else is wrong and whatever characters it has.
+    if re.search(r":.*@", re.sub(r"^\w*://", "", text), re.DOTALL):
+        raise _wrong(SCHEME + "...", "it has a password, and only keys are used")
     if not text.startswith(SCHEME):
         raise _wrong(text, f"it does not begin with {SCHEME}")
     place = text.removeprefix(SCHEME).removesuffix("/")
-    # A password is not shown, whatever else is wrong.
-    if re.match(r"[^@/]*:[^/]*@", place):
-        raise _wrong(SCHEME + "...", "it has a password, and only keys are used")
     if re.search(r"[/?#]", place):
         raise _wrong(text, "there is something after host and port")
     user, at, rest = place.rpartition("@")

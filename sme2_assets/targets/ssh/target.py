@@ -19,7 +19,9 @@ from sme2_assets.targets.remote.workspace import root_folder
 from sme2_assets.targets.ssh.address import parse_address
 from sme2_assets.targets.ssh.connection import ROOT_VARIABLE, SshConnection
 
-_QUESTION = FACTS + shell_program("host")
+# A relative path there is to be ignored, as the XDG specification says.
+_ABSOLUTE_CACHE = 'case "${XDG_CACHE_HOME-}" in /*) ;; *) unset XDG_CACHE_HOME;; esac\n'
+_QUESTION = FACTS + _ABSOLUTE_CACHE + shell_program("host")
 
 
 class SshTarget(RemoteTarget):

@@ -84,6 +84,8 @@ class SshMachine(Relayed):
             f"IdentityFile {self.key}\nIdentitiesOnly yes\nIdentityAgent none\n"
             f"UserKnownHostsFile {folder}/known_hosts\nGlobalKnownHostsFile /dev/null\n"
         )
+        # Further lines of the daemon's configuration, for when it starts.
+        self.daemon_options = ""
         self.client = folder / "ssh"
         self.client.write_text(f'#!/bin/sh\nexec ssh -F {folder}/ssh_config "$@"\n')
         self.client.chmod(0o755)
@@ -149,6 +151,7 @@ class SshMachine(Relayed):
             # Else whoever is not let in a few times has to wait, and all clients have one address. The option
             # came with the separate program for sessions.
             + ("PerSourcePenalties no\n" if paths["Session"].exists() else "")
+            + self.daemon_options
         )
         libraries = ":".join(map(str, self.packages.glob("usr/lib/*-linux-gnu")))
         self._run_daemon(

@@ -22,6 +22,7 @@ from sme2_assets.targets.remote.script import Script
 from sme2_assets.targets.ssh import connection as connection_module
 from sme2_assets.targets.ssh.address import Address, parse_address
 from sme2_assets.targets.ssh.connection import SshConnection
+from sme2_assets.targets.ssh.hiding import without_addresses
 from sme2_assets.targets.ssh.target import SshTarget
 from sme2_assets_tests.targets.ssh.sshd_loopback import SshMachine
 
@@ -52,6 +53,11 @@ def test_an_address_is_read_back_as_it_was_written(host: str, user: str | None, 
         ("ssh://pi@host/tmp", "after host and port"),
         ("ssh://pi@ho st", "cannot be the name of a host"),
         ("ssh://pi:secret@host", "only keys are used"),
+        ("ssh://pi:my/secret@host", "only keys are used"),
+        ("ssh://pi:sec?ret/secret\n@host", "only keys are used"),
+        ("ssh://pi@home:secret@host", "only keys are used"),
+        ("pi:secret@host", "only keys are used"),
+        ("http://pi@host", "does not begin with ssh://"),
     ],
 )
 def test_a_wrong_address_says_what_is_wrong_and_how_it_is_written(text: str, why: str):
@@ -251,6 +257,40 @@ def test_a_machine_is_called_as_it_calls_itself(ssh_machine: SshMachine, monkeyp
     )
     assert (facts.os, facts.kernel, facts.model) == (here.os, here.kernel, here.model)
     assert machine_id not in str(facts)
+
+
+def test_a_relative_cache_folder_on_the_machine_is_ignored_as_its_specification_says(
+    ssh_machine: SshMachine,
+):
+    users, shell = ssh_machine.folder / "passwd", ssh_machine.folder / "relative"
+    shell.write_text('#!/bin/sh\nexport XDG_CACHE_HOME=cache\nexec /bin/sh "$@"\n')
+    shell.chmod(0o755)
+    before = users.read_text()
+    users.write_text(before.replace(":/bin/sh", f":{shell}"))
+    try:
+        ssh_machine.disconnect()
+        assert ssh_machine.target().root == ssh_machine.root
+        shell.write_text(shell.read_text().replace("=cache", "=/var/cache/pi"))
+        assert ssh_machine.target().root == "/var/cache/pi/sme2"
+    finally:
+        users.write_text(before)
+        ssh_machine.disconnect()
+
+
+def test_a_text_has_names_in_place_of_addresses():
+    names = {parse_address("ssh://pi@10.0.0.7:2222"): "pi5", parse_address("ssh://bench"): "board"}
+    for text, instead in {
+        "The CPU of ssh://pi@10.0.0.7:2222.": "The CPU of pi5.",
+        "(ssh: connect to host 10.0.0.7 port 2222: refused)": "(ssh: connect to host pi5 port 2222: refused)",
+        "`ssh -p 2222 pi@10.0.0.7 true`": "`ssh -p 2222 pi5 true`",
+        "`ssh-keygen -R '[10.0.0.7]:2222'`": "`ssh-keygen -R 'pi5'`",
+        "At ssh://bench, not in a bench: `ssh bench`.": "At board, not in a bench: `ssh board`.",
+        "ssh: Could not resolve hostname lab.example: no": "ssh: Could not resolve hostname (address): no",
+        "ssh://me@elsewhere. me@elsewhere: no": "(address). (address): no",
+        "Connection closed by 192.0.2.1 port 22": "Connection closed by (address) port 22",
+        "10.0.0.77 is another": "10.0.0.77 is another",
+    }.items():
+        assert without_addresses(text, names) == instead
 
 
 SME2_CPU = (
