@@ -21,8 +21,11 @@ VARIABLE = "SME2_TRUST_MODELS"
 def trust(folder: Path) -> Path:
     """Lets the code of a models folder run from now on; returns the file that records it."""
     place = str(folder.resolve())
-    if "\n" in place:
-        raise ExportError(f"{place!r} cannot be trusted: its name has two lines", "rename the folder")
+    # The list has a folder per line, in UTF-8: what cannot be written so might be read as another folder.
+    if not place.isprintable():
+        raise ExportError(
+            f"{place!r} cannot be trusted: its name has characters that cannot be shown", "rename the folder"
+        )
     if place not in _trusted():
         write_text_atomically(_list(), "".join(f"{each}\n" for each in (*_trusted(), place)))
     return _list()
@@ -46,6 +49,8 @@ def _list() -> Path:
 
 def _trusted() -> list[str]:
     try:
-        return _list().read_text(encoding="utf-8").splitlines()
+        # Only "\n" ends a line: `splitlines` and the default for newlines know others, which a name may have.
+        with _list().open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+            return [line for line in file.read().split("\n") if line]
     except FileNotFoundError:
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from click.testing import CliRunner
 from sme2_assets.cli import main
 from sme2_assets.errors import ExportError
 from sme2_assets.models.registry import catalogue, model_spec
+from sme2_assets.models.sources.python_code import sha256_of_package
+from sme2_assets.models.trust import is_trusted, trust
 
 HARM = """
 from pathlib import Path
@@ -82,3 +85,61 @@ def test_who_begins_a_folder_trusts_it_and_who_adds_to_one_does_not(models: Path
         path.unlink()
     assert runner.invoke(main, ["onboard", "mine"]).exit_code == 0
     build("mine")
+
+
+def test_a_name_that_other_readers_split_into_lines_gives_no_trust_to_another_folder(
+    models: Path, tmp_path: Path
+):
+    victim = tmp_path / "victim"
+    for end in "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029":
+        # As a path, it goes on after the end of the line with another absolute one.
+        hostile = Path(f"{tmp_path}/x{end}{victim}")
+        with pytest.raises(ExportError, match="cannot be trusted") as refused:
+            trust(hostile)
+        assert refused.value.remedy == "rename the folder"
+        assert not is_trusted(victim)
+        assert not is_trusted(hostile)
+
+
+def test_a_name_that_is_not_utf_8_is_refused_with_a_sentence(models: Path, tmp_path: Path):
+    with pytest.raises(ExportError, match="cannot be trusted"):
+        trust(tmp_path / os.fsdecode(b"not\xff8"))
+    trust(tmp_path / "Größe 大")
+    assert is_trusted(tmp_path / "Größe 大")
+
+
+def test_a_list_that_an_earlier_release_wrote_trusts_only_whole_lines(models: Path, tmp_path: Path):
+    listed = trust(tmp_path / "mine")
+    victim = tmp_path / "victim"
+    listed.write_bytes(listed.read_bytes() + f"{tmp_path}/x\x85{victim}\r{victim}\n".encode() + b"/\xff\n")
+    assert is_trusted(tmp_path / "mine")
+    assert not is_trusted(victim)
+
+
+@pytest.mark.parametrize("package", ["_harmless.sub", "nope.sub", ".x", "__main__", "os.path.x", "a-b", ""])
+def test_a_package_that_a_file_names_is_never_imported_without_trust(models: Path, package: str):
+    """`find_spec` of a dotted name imports all of it but the last part."""
+    text = HARM.replace('"factory"', f'"packages": [{package!r}], "factory"')
+    (models / "given.py").write_text(text)
+    (models / "other.py").write_text(HARM)
+    (models / "_harmless").mkdir()
+    (models / "_harmless" / "__init__.py").write_text(HARM)
+    assert "other" in [spec.name for spec in catalogue().specs]
+    [problem] = [problem for problem in catalogue().problems if problem.name == "given"]
+    assert "is not the name of a top-level package" in problem.problem
+    for command in (["models"], ["check-model", "given"]):
+        said = CliRunner().invoke(main, command)
+        assert "not the name of a top-level package" in " ".join(said.output.split())
+        assert said.exception is None or isinstance(said.exception, SystemExit)
+    assert sha256_of_package(package) == ""
+    assert list(models.rglob("ran")) == []
+
+
+def test_a_top_level_package_beside_a_file_is_identified_without_being_imported(models: Path):
+    text = HARM.replace('"factory"', '"packages": ["_harmless"], "factory"')
+    (models / "given.py").write_text(text)
+    (models / "_harmless").mkdir()
+    (models / "_harmless" / "__init__.py").write_text(HARM)
+    assert model_spec("given").identity()
+    CliRunner().invoke(main, ["check-model", "given"])
+    assert list(models.rglob("ran")) == []

@@ -15,6 +15,7 @@ import ast
 import functools
 import hashlib
 import importlib.util
+import keyword
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,7 @@ class DeclaredModel:
     options: tuple[ModelOption, ...] | None
     files: tuple[str, ...]
     packages: tuple[str, ...]
-    """Installed packages whose code decides what is built."""
+    """Top-level packages whose code decides what is built."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,18 @@ def sha256_of_code(files: Sequence[Path], root: Path) -> str:
     return digest.hexdigest()
 
 
+def is_top_level(name: str) -> bool:
+    """Whether it can be the name of a top-level package or module, which is found without importing it."""
+    return name.isidentifier() and not keyword.iskeyword(name) and name != "__main__"
+
+
 def sha256_of_package(name: str) -> str:
     """One hash of all the code of a top-level package or module, without importing it; empty if not found."""
-    found = importlib.util.find_spec(name)
+    try:
+        # Of a dotted name, the part before the dot would be imported, which runs code.
+        found = importlib.util.find_spec(name) if is_top_level(name) else None
+    except (ImportError, ValueError):
+        found = None
     if found is not None and found.submodule_search_locations:
         top = Path(next(iter(found.submodule_search_locations)))
         return sha256_of_code(list(top.rglob("*.py")), top)
@@ -156,6 +166,12 @@ def _declared_model(module: ast.Module, entry: dict[Any, Any], default_name: str
             f"{DECLARATION} offers the precisions {list(precisions)}",
             f"name each of those that fit once: {', '.join(PRECISIONS)}",
         )
+    packages = _texts_of(entry, "packages", ())
+    if nested := [package for package in packages if not is_top_level(package)]:
+        raise ExportError(
+            f"'packages' of {DECLARATION} has {nested[0]!r}, which is not the name of a top-level package",
+            "name the package that it is in, without dots: all the code of that package counts",
+        )
     return DeclaredModel(
         name=name,
         factory=factory,
@@ -163,7 +179,7 @@ def _declared_model(module: ast.Module, entry: dict[Any, Any], default_name: str
         precisions=precisions,
         options=signature.options,
         files=_texts_of(entry, "files", ()),
-        packages=_texts_of(entry, "packages", ()),
+        packages=packages,
     )
 
 
