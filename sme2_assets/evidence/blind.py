@@ -14,7 +14,7 @@ from pydantic import Field, StrictStr
 
 from sme2_assets.errors import EvidenceError
 from sme2_assets.evidence.device import Fidelity
-from sme2_assets.evidence.documents import Count, Document, Number, Text
+from sme2_assets.evidence.documents import Count, Document, Name, Number, Text
 from sme2_assets.evidence.result import MOST_SLOWDOWN_PERCENT
 from sme2_assets.store import new_directory, sha256_of_text, write_text_atomically
 
@@ -42,7 +42,7 @@ class Trial(Document):
     UPGRADES: ClassVar = {1: lambda v1: {**v1, "sequence": 0}}
     REMEDY: ClassVar[str] = _REMEDY
 
-    session_id: Text
+    session_id: Name
     sequence: Count
     variant: Text
     platform: Text

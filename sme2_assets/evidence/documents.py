@@ -10,7 +10,9 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictStr, ValidationError
 from pydantic_core import from_json
 
-from sme2_assets.errors import EvidenceError
+from sme2_assets.errors import EvidenceError, Sme2Error
+from sme2_assets.evidence.regular import content_of
+from sme2_assets.store import safe_name
 
 LARGEST_FILE_BYTES = 1 << 30
 # Larger integers would fail much later, in the warehouse, which has 64 bits; this leaves room, so that no
@@ -36,10 +38,19 @@ def _inside(text: str) -> str:
     return _relative(text)
 
 
+def _name(text: str) -> str:
+    try:
+        return safe_name(text)
+    except Sme2Error as error:
+        raise ValueError(error.what.rstrip(".")) from None
+
+
 Text = Annotated[StrictStr, Field(min_length=1)]
 Flag = StrictBool
 Count = Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+# Of a run or a session: it becomes a part of paths and of patterns.
+Name = Annotated[Text, AfterValidator(_name)]
 FileName = Annotated[Text, AfterValidator(_plain_file_name)]
 RelativePath = Annotated[StrictStr, AfterValidator(_relative)]
 PathInside = Annotated[Text, AfterValidator(_inside)]
@@ -69,9 +80,7 @@ class Document(Part):
     def read(cls, path: Path) -> Self:
         """The document in that file; anything but a complete one of a known version is an error."""
         try:
-            if path.stat().st_size > LARGEST_FILE_BYTES:
-                raise EvidenceError(f"{path} is larger than any file of its kind.", cls.REMEDY)
-            raw = path.read_bytes()
+            raw = content_of(path, LARGEST_FILE_BYTES, cls.REMEDY)
         except FileNotFoundError:
             raise EvidenceError(f"{path} is missing.", cls.REMEDY) from None
         except PermissionError as error:

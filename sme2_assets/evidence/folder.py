@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -18,6 +19,7 @@ from sme2_assets.evidence.delegation import DELEGATION_FILE, DelegationReport
 from sme2_assets.evidence.foreign import FOREIGN_FILE, ForeignStatement
 from sme2_assets.evidence.manifest import MANIFEST_FILE, Manifest, Process
 from sme2_assets.evidence.operators import OPERATORS_FILE, ProgramOperators
+from sme2_assets.evidence.regular import DAMAGED, sha256_of
 from sme2_assets.evidence.result import RESULT_FILE, TRACED_PASSES, RunnerResult
 from sme2_assets.evidence.roofs import ROOFS_FILE, Roof, Roofs
 from sme2_assets.evidence.samples import SAMPLES_FILE, Samples
@@ -31,7 +33,8 @@ FILES_OF_PASS = {
     "etdump": (RESULT_FILE, TRACE_FILE),
     "kernels": (RESULT_FILE, TRACE_FILE, SAMPLES_FILE),
 }
-_DAMAGED = "Restore the folder from a copy, or remove it and measure again."
+# After this time, a hidden folder with a manifest is nobody's who still works on it.
+_OLD_S = 3600
 
 
 @dataclass(frozen=True)
@@ -90,11 +93,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         folder = cls(path, Manifest.read(path / MANIFEST_FILE))
-        if folder.manifest.run_id != path.name:
-            raise EvidenceError(
-                f"{path} holds the run {folder.manifest.run_id}.",
-                f"Give the folder its name back: {folder.manifest.run_id}.",
-            )
+        _require_name(path, folder.run_id)
         return folder
 
     @classmethod
@@ -106,7 +105,7 @@ class RunFolder:
             for name in FILES_OF_PASS[process.pass_kind]:
                 if f"{process.directory}/{name}" not in info.file_sha256:
                     raise EvidenceError(
-                        f"The manifest of {path} does not vouch for {process.directory}/{name}.", _DAMAGED
+                        f"The manifest of {path} does not vouch for {process.directory}/{name}.", DAMAGED
                     )
         _verify_files(path, info.file_sha256)
         return folder
@@ -156,6 +155,7 @@ class ForeignFolder:
     @classmethod
     def verified(cls, path: Path) -> ForeignFolder:
         statement = ForeignStatement.read(path / FOREIGN_FILE)
+        _require_name(path, statement.run_id)
         _verify_files(path, statement.file_sha256)
         return cls(path, statement)
 
@@ -181,15 +181,20 @@ def open_verified(path: Path) -> RunFolder | ForeignFolder:
     return RunFolder.verified(path)
 
 
-def finish_sessions(runs: Path) -> None:
-    """Gives the folders of complete sessions their names, if the process was killed before it did."""
+def finish_sessions(runs: Path) -> dict[str, EvidenceError]:
+    """Gives the folders of complete sessions their names, if the process was killed before it did.
+
+    Returns why others that were left behind with a manifest never get theirs, by the names they have.
+    """
     waiting: dict[str, list[tuple[Path, Manifest]]] = defaultdict(list)
+    refused = {}
     for path in runs.glob(".*"):
         try:
-            manifest = Manifest.read(path / MANIFEST_FILE)
-            _verify_files(path, manifest.info.file_sha256)
-        except EvidenceError:
+            manifest = _manifest_of_hidden(path)
+        except EvidenceError as error:
             # Not a run folder, or one that is being filled or will never be finished.
+            if _has_old_manifest(path):
+                refused[path.name] = error
             continue
         waiting[manifest.session_id].append((path, manifest))
     for session_id, folders in waiting.items():
@@ -201,6 +206,7 @@ def finish_sessions(runs: Path) -> None:
             with suppress(OSError):
                 fsync_all(path)
                 path.rename(runs / manifest.run_id)
+    return refused
 
 
 def arms_of_session(path: Path) -> list[Path]:
@@ -236,10 +242,33 @@ def run_folders(runs: Path) -> list[Path]:
     return sorted(path for path in runs.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
+def _manifest_of_hidden(path: Path) -> Manifest:
+    """The manifest of a folder that is complete but for its name."""
+    manifest = Manifest.read(path / MANIFEST_FILE)
+    # As `new_directories` names it: whatever else says that it is a run was put there by somebody.
+    if path.is_symlink() or not path.name.startswith(f".{manifest.run_id}."):
+        raise EvidenceError(
+            f"{path} says that it is the unfinished run {manifest.run_id}, and does not have its name.",
+            "Find out where it comes from; if nobody knows, remove it.",
+        )
+    _verify_files(path, manifest.info.file_sha256)
+    return manifest
+
+
+def _has_old_manifest(path: Path) -> bool:
+    with suppress(OSError):
+        return time.time() - (path / MANIFEST_FILE).lstat().st_mtime > _OLD_S
+    return False
+
+
+def _require_name(path: Path, run_id: str) -> None:
+    if run_id != path.name:
+        raise EvidenceError(f"{path} holds the run {run_id}.", f"Give the folder its name back: {run_id}.")
+
+
 def _verify_files(folder: Path, file_sha256: Mapping[str, str]) -> None:
     for name, expected in file_sha256.items():
-        path = folder / name
-        if not path.is_file():
-            raise EvidenceError(f"{path} is missing.", _DAMAGED)
-        if sha256_of_file(path) != expected:
-            raise EvidenceError(f"{path} is not the file that was measured: its content changed.", _DAMAGED)
+        if sha256_of(folder, name) != expected:
+            raise EvidenceError(
+                f"{folder / name} is not the file that was measured: its content changed.", DAMAGED
+            )

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, StrictStr
 
-from sme2_assets.evidence.documents import Count, Document, Part, PathInside, Text
+from sme2_assets.evidence.documents import Count, Document, Name, Part, PathInside, Text
 
 FOREIGN_FILE = "foreign.json"
 FOREIGN = "foreign"
@@ -45,7 +45,7 @@ class ForeignStatement(Document):
     VERSION: ClassVar[int] = 1
     REMEDY: ClassVar[str] = "Ingest the trace again."
 
-    run_id: Text
+    run_id: Name
     source: StrictStr
     ingested_at: Text
     facts: Facts

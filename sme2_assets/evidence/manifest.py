@@ -13,7 +13,7 @@ from pydantic import Field, StrictStr
 
 from sme2_assets.evidence.device import Fidelity, architecture, device_name, native_fidelity
 from sme2_assets.evidence.digits import beside
-from sme2_assets.evidence.documents import Count, Document, Flag, Number, Part, PathInside, Text
+from sme2_assets.evidence.documents import Count, Document, Flag, Name, Number, Part, PathInside, Text
 from sme2_assets.evidence.result import PassKind
 from sme2_assets.store import write_text_atomically
 
@@ -173,8 +173,8 @@ class Manifest(Document):
     }
     REMEDY: ClassVar[str] = "Restore that folder from a copy; if there is none, remove it and measure again."
 
-    run_id: Text
-    session_id: Text
+    run_id: Name
+    session_id: Name
     # Larger than the number of every session that was here when this one ended (sequence.py).
     sequence: Count
     # `sme2`: the arms differ in the SME2 state. `arms`: they differ in another factor. `aa`: both are the

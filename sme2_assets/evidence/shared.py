@@ -11,6 +11,7 @@ machine died before it had noted the first time, is still fetched only once.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import shutil
 import tarfile
 import tempfile
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +28,7 @@ from typing import TYPE_CHECKING, ClassVar
 from filelock import FileLock
 
 from sme2_assets.errors import EvidenceError, Sme2Error
-from sme2_assets.evidence.documents import Count, Document, Part, PathInside, Text
+from sme2_assets.evidence.documents import Count, Document, Name, Part, PathInside, Text
 from sme2_assets.evidence.folder import (
     RunFolder,
     arms_of_session,
@@ -36,6 +38,7 @@ from sme2_assets.evidence.folder import (
     run_folders,
 )
 from sme2_assets.evidence.foreign import FOREIGN_FILE
+from sme2_assets.evidence.regular import content_of, files_in, opened, opened_anywhere
 from sme2_assets.evidence.sequence import count_from
 from sme2_assets.store import (
     Store,
@@ -62,6 +65,9 @@ _STORE_ID = "store_id"
 _ENTRY = re.compile(r"(\d{10})\.json")
 # Entries whose numbers differ in the last three digits only are listed by one request.
 _LISTED_AT_ONCE = 1000
+# If more of the last entries are gone, what was noted about the end of the log is about something else.
+_LOST_AT_MOST = 100
+_LARGEST_OBJECT_BYTES = 16 << 20
 
 
 class SharedRun(Part):
@@ -82,7 +88,7 @@ class SharedSession(Document):
     # The largest session number (sequence.py) in this entry and all before it.
     sequence: Count
     # By run id: both arms of a pair.
-    runs: dict[Text, SharedRun]
+    runs: dict[Name, SharedRun]
 
 
 @dataclass
@@ -138,7 +144,7 @@ class SharedStore:
         An entry that was lost is not the end: its number is not given away, because machines that have read
         that far would never see the new entry.
         """
-        last = self._known()
+        last = self._believed()
         while True:
             block = (last + 1) // _LISTED_AT_ONCE
             # The next block too, as all that is left of this one may be lost.
@@ -149,30 +155,79 @@ class SharedStore:
         write_text_atomically(self.here / "end", str(last))
         return last + 1
 
+    def _believed(self) -> int:
+        """The last entry that was seen from here; 0 if it is gone, and so are those before it.
+
+        Then it was none of the log, but something that somebody put there and removed again.
+        """
+        known = self._known()
+        if known <= _LOST_AT_MOST or self.fs.exists(self._name(known)):
+            return known
+        near = range(known - _LOST_AT_MOST, known)
+        blocks = {near.start // _LISTED_AT_ONCE, known // _LISTED_AT_ONCE}
+        return known if any(number in near for block in blocks for number in self._listed(block)) else 0
+
     def _listed(self, block: int) -> list[int]:
-        """The numbers of the entries of a block, or of more: not every kind of store can choose."""
-        names = self.fs.find(f"{self.root}/sessions", prefix=f"{block:07d}")
-        matches = (_ENTRY.fullmatch(name.rpartition("/")[2]) for name in names)
-        return [int(match[1]) for match in matches if match]
+        """The numbers of the entries of a block, in order.
+
+        Not every kind of store can list a block alone. What else such a one has must not count there either,
+        or an object with a large number, from whomever, would make the log end in different places.
+        """
+        return [number for number in self._numbers(f"{block:07d}") if number // _LISTED_AT_ONCE == block]
+
+    def _numbers(self, prefix: str = "") -> list[int]:
+        names = self.fs.find(f"{self.root}/sessions", prefix=prefix)
+        matches = ((name, _ENTRY.fullmatch(name.rpartition("/")[2])) for name in names)
+        numbers = ((name, int(match[1])) for name, match in matches if match)
+        return sorted(number for name, number in numbers if name == self._name(number))
+
+    def _pieces(self, spans: Iterable[range]) -> Iterator[range]:
+        """The entries with these numbers, one by one, and each gap between them as one piece.
+
+        A gap costs as little as its listing: a request for each number would take for ever.
+        """
+        for span in filter(None, spans):
+            free = span.start
+            for block in range(span.start // _LISTED_AT_ONCE, (span.stop - 1) // _LISTED_AT_ONCE + 1):
+                for number in (number for number in self._listed(block) if number in span):
+                    if free < number:
+                        yield range(free, number)
+                    yield range(number, number + 1)
+                    free = number + 1
+            if free < span.stop:
+                yield range(free, span.stop)
 
     def _name(self, number: int) -> str:
         return f"{self.root}/sessions/{number:010d}.json"
 
     def _entry(self, number: int) -> SharedSession:
         try:
-            raw = self.fs.cat_file(self._name(number))
+            raw = self.read(self._name(number))
         except FileNotFoundError:
-            raise EvidenceError(
-                f"{self._name(number)} is missing: nobody can find the session that it named.",
-                "Restore the object from a copy; or remove shared/ from the data folder of the machine that "
-                "measured the session, and run `sme2 warehouse sync` there: it gives all its sessions again.",
+            raise _lost(
+                f"{self._name(number)} is missing: nobody can find the session that it named."
             ) from None
         return SharedSession.parse(raw, self._name(number))
 
+    def _entry_of(self, piece: range) -> SharedSession:
+        if len(piece) == 1:
+            return self._entry(piece.start)
+        last = self._name(piece.stop - 1).rpartition("/")[2]
+        raise _lost(
+            f"{self._name(piece.start)} to {last}, which are {len(piece):,} entries, are missing: nobody can "
+            "find the sessions that they named."
+        )
+
     def _sequence_before(self, number: int) -> int:
-        for earlier in range(number - 1, 0, -1):
-            with contextlib.suppress(EvidenceError):
-                return self._entry(earlier).sequence
+        if number <= 1:
+            return 0
+        with contextlib.suppress(EvidenceError):
+            return self._entry(number - 1).sequence
+        for block in range((number - 1) // _LISTED_AT_ONCE, -1, -1):
+            for earlier in reversed(self._listed(block)):
+                if 0 < earlier < number:
+                    with contextlib.suppress(EvidenceError):
+                        return self._entry(earlier).sequence
         return 0
 
     def _append(self, number: int, sequence: int, runs: Mapping[str, SharedRun]) -> int:
@@ -202,6 +257,19 @@ class SharedStore:
         finally:
             staged.unlink(missing_ok=True)
 
+    def read(self, name: str) -> bytes:
+        """A small object; FileNotFoundError if there is none, EvidenceError for what cannot be one."""
+        if self.is_folder:
+            try:
+                return content_of(Path(name), _LARGEST_OBJECT_BYTES, _DAMAGED)
+            except PermissionError as error:
+                raise EvidenceError(f"You may not read {name}.", "Check who owns it.") from error
+        try:
+            content: bytes = self.fs.cat_file(name)
+        except IsADirectoryError as error:
+            raise EvidenceError(f"{name} is not an object.", _DAMAGED) from error
+        return content
+
     def put(self, source: Path, name: str) -> None:
         """Uploads a file: under another name first, if the store shows half-written files."""
         target = f"{self.root}/{name}"
@@ -230,16 +298,28 @@ class SharedStore:
 
     # What this data folder knows
 
-    def _state(self) -> tuple[int, list[int]]:
+    def _state(self) -> tuple[int, list[range]]:
         """How far the log was read, and the entries before that which are to be tried again.
 
         A note that cannot be read counts as absent: the log is read again, and nothing is taken twice.
         """
         try:
             state = json.loads((self.here / "state.json").read_text())
-            return int(state["position"]), [int(number) for number in state["again"]]
+            # Earlier releases listed the numbers.
+            pairs = [(each, each + 1) if isinstance(each, int) else each for each in state["again"]]
+            return int(state["position"]), [range(max(1, start), stop) for start, stop in pairs]
         except (FileNotFoundError, ValueError, LookupError, TypeError):
             return 0, []
+
+    def _note_state(self, position: int, again: Iterable[range]) -> None:
+        joined: list[list[int]] = []
+        for piece in again:
+            if joined and joined[-1][1] == piece.start:
+                joined[-1][1] = piece.stop
+            else:
+                joined.append([piece.start, piece.stop])
+        state = {"position": position, "again": joined}
+        write_text_atomically(self.here / "state.json", json.dumps(state))
 
     def _known(self) -> int:
         """The largest number of an entry that was seen from here; 0 if none was."""
@@ -255,7 +335,7 @@ class SharedStore:
 
     def _id_there(self) -> str | None:
         try:
-            raw: bytes = self.fs.cat_file(f"{self.root}/{_STORE_ID}")
+            raw = self.read(f"{self.root}/{_STORE_ID}")
         except FileNotFoundError:
             return None
         return raw.decode(errors="replace").strip() or None
@@ -310,7 +390,8 @@ class SharedStore:
         pushed: list[str] = []
         with self._one_at_a_time("push"), self.reached():
             has_id, free = self._recognise() is not None, 0
-            finish_sessions(runs)
+            for what, why in finish_sessions(runs).items():
+                log(f"{what} is not shared: {why}")
             for path in run_folders(runs):
                 if self._has_noted(_THERE, path.name):
                     continue
@@ -318,6 +399,7 @@ class SharedStore:
                     arms = self._arms(path)
                     for arm in arms:
                         open_verified(arm)
+                        files_in(arm)
                 except EvidenceError as error:
                     log(f"{path.name} is not shared: {error}")
                     continue
@@ -361,12 +443,17 @@ class SharedStore:
         with self._one_at_a_time("pull"), self.reached():
             self._recognise()
             position, again_before = self._state()
+            end = self._end()
+            if position >= end:
+                # It was read up to something that was no entry: what came since may have smaller numbers.
+                position, again_before = 0, []
             # The last one too: if it was lost, somebody who had never seen it may have reused its number.
-            retried = sorted({*again_before, position} - {0})
-            again: list[int] = []
-            for count, number in enumerate([*retried, *range(position + 1, self._end())], start=1):
+            new = range(max(position, 1), end)
+            before = [range(each.start, min(each.stop, new.start)) for each in again_before]
+            again: list[range] = []
+            for piece in self._pieces([*before, new]):
                 try:
-                    entry = self._entry(number)
+                    entry = self._entry_of(piece)
                     if not all(self._has_noted(_HANDED_ON, run_id) for run_id in entry.runs):
                         # Noted first, or it would be mistaken for a run measured here.
                         self._note(_THERE, entry.runs)
@@ -375,11 +462,11 @@ class SharedStore:
                         done.folders.append(folder)
                         self._note(_HANDED_ON, entry.runs)
                 except Sme2Error as error:
-                    done.refused[self._name(number)] = error
-                    again.append(number)
-                position = max(position, number)
-                state = {"position": position, "again": again + retried[count:]}
-                write_text_atomically(self.here / "state.json", json.dumps(state))
+                    done.refused[self._name(piece.start)] = error
+                    again.append(piece)
+                # Until all of those from before were tried again, the last note about them holds.
+                if piece.start in new:
+                    self._note_state(piece.stop - 1, again)
         return done
 
     def _fetched(self, entry: SharedSession, runs: Path, log: Log) -> Path:
@@ -400,7 +487,18 @@ class SharedStore:
 
     def _unpack(self, run: SharedRun, folder: Path) -> None:
         with self._archive(run) as packed:
-            _unpack(packed, folder)
+            try:
+                _unpack(packed, folder)
+            except (tarfile.TarError, zlib.error, EOFError, ValueError, OSError) as error:
+                if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise EvidenceError(
+                    f"{run.archive} in the shared store is not the archive of a run: {error}.", _DAMAGED
+                ) from error
+        if identity_of(folder) != run.evidence:
+            raise EvidenceError(
+                f"{run.archive} in the shared store does not hold the run that its entry names.", _DAMAGED
+            )
 
     @contextlib.contextmanager
     def _archive(self, run: SharedRun) -> Iterator[Path]:
@@ -408,12 +506,27 @@ class SharedStore:
         with tempfile.TemporaryDirectory() as temporary:
             packed = Path(temporary) / "run"
             try:
+                self._require_file(run.archive)
                 self.fs.get_file(f"{self.root}/{run.archive}", str(packed))
             except FileNotFoundError:
                 raise EvidenceError(f"{run.archive} is missing from the shared store.", _DAMAGED) from None
             if sha256_of_file(packed) != run.sha256:
                 raise EvidenceError(f"{run.archive} in the shared store is not what was put there.", _DAMAGED)
             yield packed
+
+    def _require_file(self, name: str) -> None:
+        """In a folder, anybody may have put a pipe there, which blocks, or a link to what never ends."""
+        if not self.is_folder:
+            return
+        try:
+            with opened_anywhere(Path(self.root, name), _DAMAGED):
+                pass
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError) as error:
+            raise EvidenceError(
+                f"{name!r} in the shared store cannot be read: {error}.", "Check who owns it."
+            ) from error
 
     def damage(self, log: Log) -> Iterator[EvidenceError]:
         """What is wrong with the entries of the log, and with the runs that they name: all are read."""
@@ -425,10 +538,10 @@ class SharedStore:
                 )
                 return
             end = self._end()
-            for number in range(1, end):
-                log(f"shared session {number} of {end - 1}")
+            for piece in self._pieces([range(1, end)]):
+                log(f"shared session {piece.stop - 1} of {end - 1}")
                 try:
-                    entry = self._entry(number)
+                    entry = self._entry_of(piece)
                 except EvidenceError as error:
                     yield error
                     continue
@@ -438,6 +551,14 @@ class SharedStore:
                             pass
                     except EvidenceError as error:
                         yield error
+            numbers = self._numbers()
+            # Others may have added entries meanwhile.
+            end = self._end()
+            for number in (number for number in numbers if not 0 < number < end):
+                yield EvidenceError(
+                    f"{self._name(number)} does not follow the entries of the log: nobody reads it.",
+                    "Find out who put it there, and remove it.",
+                )
 
     def count_on(self, runs: Path) -> None:
         """Makes the next session here newer than all in the store."""
@@ -450,10 +571,21 @@ class SharedStore:
             yield
 
 
+def _lost(what: str) -> EvidenceError:
+    return EvidenceError(
+        what,
+        "Restore the object from a copy; or remove shared/ from the data folder of the machine that measured "
+        "the session, and run `sme2 warehouse sync` there: it gives all its sessions again.",
+    )
+
+
 def _pack(folder: Path, packed: Path) -> None:
     with tarfile.open(packed, "w:gz", compresslevel=6) as archive:
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            archive.add(path, path.relative_to(folder).as_posix(), recursive=False)
+        # A file that has two names is packed as two files: whoever unpacks it takes nothing else.
+        archive.dereference = True
+        for name in files_in(folder):
+            with opened(folder, name) as file:
+                archive.addfile(archive.gettarinfo(arcname=name, fileobj=file), file)
 
 
 def _unpack(packed: Path, folder: Path) -> None:
@@ -464,6 +596,12 @@ def _unpack(packed: Path, folder: Path) -> None:
             path = folder / member.name
             if content is None or not path.resolve().is_relative_to(folder.resolve()):
                 raise EvidenceError(f"{member.name!r} in an archive is not a file of a run folder.", _DAMAGED)
+            free = shutil.disk_usage(folder).free
+            if member.size > free:
+                raise EvidenceError(
+                    f"{member.name!r} in an archive has {member.size:,} bytes, and {free:,} are free.",
+                    "Make room; if no run is that large, find out who put it there.",
+                )
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as target:
                 shutil.copyfileobj(content, target)

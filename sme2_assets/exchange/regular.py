@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sme2_assets.errors import TraceError
+from sme2_assets.evidence.regular import copy_content
 
 #: The size prefix of a trace has four bytes.
 LARGEST_TRACE_BYTES = 4 << 30
@@ -54,8 +55,4 @@ def copy_file(source: Path, target: Path, most_bytes: int) -> None:
                 f"It has {size:,} bytes, and {free:,} are free on the disk of {target.parent.parent}.",
                 "Make room, or choose another data folder with --data.",
             )
-        with target.open("xb") as copy:
-            # If it grows during the copy, only the size that was checked is copied.
-            while size > 0 and (chunk := handle.read(min(size, 1 << 20))):
-                copy.write(chunk)
-                size -= len(chunk)
+        copy_content(handle, target, size)

@@ -7,6 +7,7 @@ costs only itself: it is reported with a remedy, and all others are added.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -26,6 +27,7 @@ from sme2_assets.evidence.folder import (
     open_verified,
     run_folders,
 )
+from sme2_assets.evidence.regular import copy_files, files_in, opened
 from sme2_assets.store import Store, new_directory, one_at_a_time, write_text_atomically
 from sme2_assets.warehouse.advice import write_advice
 from sme2_assets.warehouse.blind import write_blind_trials
@@ -119,6 +121,7 @@ def sync(store: Store, log: Log, again: Collection[str] = ()) -> Derived:
     warehouse.publish()
     done = Derived()
     damaged = damaged_files(warehouse, log)
+    _finish(store, done)
     missing = {path.name: path for path in runs_in_no_table(store)}
     groups = groups_now(warehouse.tables)
     lost = {run for file in damaged for run in (file.run_id, *groups.get(file.group or "", ()))}
@@ -160,8 +163,7 @@ def merge(store: Store, source: Path, log: Log) -> Derived:
         log(f"{number} of {len(found)}: {path.name}")
         try:
             if _copied(path, store.run_dir(path.name)):
-                if (note := annotation(Store(runs.parent), path.name)).is_file():
-                    annotate(store, path.name, note)
+                _copy_annotation(Store(runs.parent), store, path.name)
             else:
                 done.already_there.append(path.name)
         except Sme2Error as error:
@@ -170,6 +172,11 @@ def merge(store: Store, source: Path, log: Log) -> Derived:
         try:
             if not (store.blind / path.name).exists():
                 trial = Trial.read(path / TRIAL_FILE)
+                if trial.session_id != path.name:
+                    raise EvidenceError(
+                        f"{path} holds the trial {trial.session_id}.",
+                        f"Give the folder its name back: {trial.session_id}.",
+                    )
                 write_trial(store.blind, trial, revealed(path, trial))
         except Sme2Error as error:
             done.refused.append(Refused(path.name, error))
@@ -251,14 +258,14 @@ def differences(store: Store, log: Log) -> tuple[list[Difference], Derived]:
 
 def _derived_anew(store: Store, made: Warehouse, log: Log) -> Derived:
     done = Derived()
-    finish_sessions(store.runs)
+    _finish(store, done)
     # What an interrupted rebuild had already made.
     made.publish()
     known = runs_in_tables(made)
     folders = [path for path in run_folders(store.runs) if path.name not in known and not _is_slowed(path)]
     _derive_all(store, made, folders, done, log)
     # Some may have been removed since, which is no fault of theirs.
-    done.refused = [each for each in done.refused if store.run_dir(each.what).is_dir()]
+    done.refused = [each for each in done.refused if (store.runs / each.what).is_dir()]
     done.taken = sorted({*known, *done.taken})
     made.publish()
     _compare_all(made, done, log)
@@ -268,6 +275,11 @@ def _derived_anew(store: Store, made: Warehouse, log: Log) -> Derived:
     _judge_trials(store, made, done)
     _take_advice(store, made, done)
     return done
+
+
+def _finish(store: Store, done: Derived) -> None:
+    """Takes in what killed processes left complete, and names what they did not."""
+    done.refused += [Refused(what, error) for what, error in finish_sessions(store.runs).items()]
 
 
 def _judge_trials(store: Store, warehouse: Warehouse, done: Derived) -> None:
@@ -326,9 +338,21 @@ def _copied(source: Path, target: Path) -> bool:
             f"{source} and {target} have the same run id and different content.",
             "One of them was changed or made up: find out which, and remove it.",
         )
+    names = files_in(source)
+    facts = source.stat()
     with new_directory(target) as staging:
-        shutil.copytree(source, staging, dirs_exist_ok=True)
+        copy_files(source, names, staging)
+        # Its age is that of the evidence.
+        os.utime(staging, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     return True
+
+
+def _copy_annotation(source: Store, target: Store, run_id: str) -> None:
+    """The log that somebody added to a run, if there is one."""
+    note = annotation(source, run_id)
+    if os.path.lexists(note):
+        with opened(source.root, note.relative_to(source.root).as_posix()):
+            annotate(target, run_id, note)
 
 
 def _is_slowed(path: Path) -> bool:

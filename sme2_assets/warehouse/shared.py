@@ -7,10 +7,13 @@ for people with nothing but a DuckDB client. Does not: how evidence gets there.
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from sme2_assets.errors import EvidenceError
 from sme2_assets.evidence.shared import Pulled, SharedStore
 from sme2_assets.store import Store, sha256_of_file, write_text_atomically
 from sme2_assets.warehouse.commits import commits_after
@@ -22,6 +25,7 @@ Log = Callable[[str], None]
 
 # Names the published files, newest first: the only object there that is ever overwritten.
 CURRENT = "published.json"
+_PUBLISHED = re.compile(r"published/warehouse-[0-9a-f]{16}\.duckdb")
 _SHARED_TABLES = "published_after.txt"
 
 
@@ -80,20 +84,37 @@ def publish_shared(store: Store, log: Log) -> str | None:
             write_for_readers_elsewhere(published, made, tables, warehouse.tables)
             name = f"published/warehouse-{sha256_of_file(made)[:16]}.duckdb"
             shared.put(made, name)
-            kept = [name, *(each for each in _published(shared) if each != name)]
+            kept = [name, *(each for each in _published(shared, log) if each != name)]
             pointer = Path(folder) / CURRENT
             write_text_atomically(pointer, json.dumps({"files": kept[:SNAPSHOTS_KEPT]}) + "\n")
             shared.put(pointer, CURRENT)
             for old in kept[SNAPSHOTS_KEPT:]:
-                shared.fs.rm_file(f"{shared.root}/{old}")
+                # Somebody else who publishes may have removed it.
+                with suppress(FileNotFoundError):
+                    shared.fs.rm_file(f"{shared.root}/{old}")
         if commits:
             write_text_atomically(note, commits[-1].name)
     log(f"published {shared.url}/{name}")
     return f"{shared.url}/{name}"
 
 
-def _published(shared: SharedStore) -> list[str]:
+def _published(shared: SharedStore, log: Log) -> list[str]:
+    """The published files that the store names; a list that cannot be read counts as empty.
+
+    Old ones of them are removed: so only what is named as `publish_shared` does it counts.
+    """
     try:
-        return list(json.loads(shared.fs.cat_file(f"{shared.root}/{CURRENT}"))["files"])
+        listed = json.loads(shared.read(f"{shared.root}/{CURRENT}"))["files"]
+        if not isinstance(listed, list):
+            raise TypeError(f"files is {listed!r}")
     except FileNotFoundError:
         return []
+    except (EvidenceError, ValueError, LookupError, TypeError, RecursionError) as error:
+        log(f"{shared.url}/{CURRENT} is not a list of published files, and is written anew: {error}")
+        return []
+    ours = [name for name in listed if isinstance(name, str) and _PUBLISHED.fullmatch(name)]
+    if len(ours) < len(listed):
+        log(
+            f"{shared.url}/{CURRENT} names {len(listed) - len(ours)} things that nobody published: left alone"
+        )
+    return list(dict.fromkeys(ours))

@@ -5,15 +5,20 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from sme2_assets.errors import EvidenceError
-from sme2_assets.evidence.folder import RunFolder, open_verified, run_folders
+from sme2_assets.evidence.folder import RunFolder, finish_sessions, open_verified, run_folders
+from sme2_assets.evidence.foreign import ForeignStatement
 from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.warehouse.ingest import rows_of_run
 from sme2_assets_tests.evidence.old_data import RUN_OF_VERSION
@@ -66,7 +71,7 @@ def test_a_manifest_that_lacks_a_part_is_refused_by_its_name(old_data: Path, fie
 def test_nobody_is_told_to_remove_what_they_may_not_read(old_data: Path, monkeypatch: pytest.MonkeyPatch):
     # Root may read everything, so the system's answer is given here.
     refused = Mock(side_effect=PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
-    monkeypatch.setattr(Path, "read_bytes", refused)
+    monkeypatch.setattr(os, "open", refused)
     with pytest.raises(EvidenceError, match=r"You may not read .*manifest\.json") as error:
         RunFolder.open(old_data / "runs" / RUN_OF_VERSION[2])
     assert error.value.remedy == "Check who owns it."
@@ -108,6 +113,104 @@ def test_a_folder_that_is_still_being_filled_is_not_a_run(old_data: Path):
         {*RUN_OF_VERSION.values(), *(run.replace("sme2_on", "sme2_off") for run in RUN_OF_VERSION.values())}
     )
     assert run_folders(old_data / "nowhere") == []
+
+
+BAD_IDS = ["/tmp/sme2-elsewhere", "../elsewhere", "a/b", ".hidden", "*", "a" * 201, "a\nb"]
+
+
+@pytest.mark.parametrize("field", ["run_id", "session_id"])
+@pytest.mark.parametrize("bad", BAD_IDS)
+def test_an_id_that_could_lead_elsewhere_is_refused(old_data: Path, field: str, bad: str):
+    path = old_data / "runs" / RUN_OF_VERSION[5]
+    _change(path, **{field: bad})
+    with pytest.raises(EvidenceError, match=f"{field}: .* cannot be used"):
+        open_verified(path)
+
+
+def _change(folder: Path, **fields: str) -> None:
+    manifest = folder / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **fields}))
+
+
+def test_a_hidden_folder_is_moved_nowhere_but_to_its_own_name(old_data: Path, tmp_path: Path):
+    runs = old_data / "runs"
+    off, on = (runs / RUN_OF_VERSION[5].replace("sme2_on", f"sme2_{state}") for state in ("off", "on"))
+    for number, (name, fields) in enumerate(
+        [
+            (".evil", {"run_id": str(tmp_path / "moved")}),
+            (".evil.a1b2c3d4", {"run_id": "../../moved"}),
+            (".moved", {}),
+            (".moved.a1b2c3d4", {}),
+            (".sessions.a1b2c3d4", {"session_id": "/abs"}),
+            (f".{off.name}", {}),
+        ]
+    ):
+        hostile = runs / name
+        shutil.copytree(off, hostile)
+        _change(hostile, **fields)
+        if number % 2:
+            os.utime(hostile / "manifest.json", (0, 0))
+    (runs / f".{on.name}.link").symlink_to(on)
+    waiting = off.rename(runs / f".{off.name}.x1y2z3w4")
+    before = {path.name for path in runs.iterdir()}
+    refused = finish_sessions(runs)
+    assert {path.name for path in runs.iterdir()} == before - {waiting.name} | {off.name}
+    assert not (tmp_path / "moved").exists()
+    assert not list(tmp_path.rglob("moved"))
+    # Those that somebody may still be filling are not named.
+    assert sorted(refused) == [f".{off.name}", f".{on.name}.link", ".evil.a1b2c3d4", ".moved.a1b2c3d4"]
+    assert "run_id" in refused[".evil.a1b2c3d4"].what
+    assert "does not have its name" in refused[".moved.a1b2c3d4"].what
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+@pytest.mark.parametrize("name", ["manifest.json", "foreign.json", "operators.json"])
+def test_what_is_no_file_is_refused_and_never_waited_for(old_data: Path, kind: str, name: str):
+    path = old_data / "runs" / RUN_OF_VERSION[5]
+    (path / name).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path / name)
+    elif kind == "device":
+        (path / name).symlink_to("/dev/zero")
+    else:
+        (path / name).mkdir()
+    with within_seconds(20):
+        if name == "foreign.json":
+            with pytest.raises(EvidenceError, match="not a regular file"):
+                ForeignStatement.read(path / name)
+        else:
+            with pytest.raises(EvidenceError, match=r"not a regular file|symbolic link"):
+                open_verified(path)
+
+
+@contextmanager
+def within_seconds(seconds: int) -> Iterator[None]:
+    def late(*_: object) -> None:
+        raise TimeoutError("it waits for something that never comes")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_document_that_is_too_large_is_not_read(tmp_path: Path):
+    with (tmp_path / "manifest.json").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(EvidenceError, match="larger than any file of its kind"):
+        Manifest.read(tmp_path / "manifest.json")
+
+
+@pytest.mark.parametrize("linked", ["round_00", "round_00/latency/result.json"])
+def test_a_file_that_is_reached_by_a_link_is_not_evidence(old_data: Path, tmp_path: Path, linked: str):
+    path = old_data / "runs" / RUN_OF_VERSION[5] / linked
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(EvidenceError, match=f"{linked} is a symbolic link"):
+        open_verified(old_data / "runs" / RUN_OF_VERSION[5])
 
 
 def test_the_room_needs_neither_dagster_nor_torch_nor_duckdb():

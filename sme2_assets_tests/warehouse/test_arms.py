@@ -184,7 +184,7 @@ def test_comparisons_of_other_factors_leave_all_that_is_said_of_sme2_as_it_was(s
 def test_a_session_of_three_arms_is_whole_or_not_there(store: Store):
     runs = sessions()["threads"]
     folders = [run.write(store.runs) for run in runs]
-    hidden = folders[2].with_name(f".{folders[2].name}")
+    hidden = folders[2].with_name(f".{folders[2].name}.a1b2c3d4")
     folders[2].rename(hidden)
     with pytest.raises(EvidenceError, match="one of 3 arms of a session, and the folder of another one"):
         take_session(store, Warehouse(store.warehouse), folders[0])

@@ -18,9 +18,10 @@ from benchmarks.made.run_folder import MadeRun
 from sme2_assets.analysis import timeline as analysis_timeline
 from sme2_assets.cli import main
 from sme2_assets.diagnostics.doctor import examine
+from sme2_assets.evidence.blind import Truth
 from sme2_assets.evidence.foreign import Facts
 from sme2_assets.exchange.ingest import ingest_paths
-from sme2_assets.store import Store
+from sme2_assets.store import Store, sha256_of_text
 from sme2_assets.warehouse import Warehouse, history, ingest
 from sme2_assets.warehouse.rebuild import differences, merge, rebuild, runs_in_no_table, sync
 from sme2_assets_tests.evidence.old_data import ARCHIVES, unpack_old_data
@@ -302,6 +303,97 @@ def test_two_folders_with_one_run_id_and_different_content_are_refused(store: St
     assert "same run id and different content" in refused.error.what
     assert "find out which" in str(refused.error.remedy)
     assert _rows(store, "runs") == before
+
+
+def _lab(tmp_path: Path) -> tuple[Store, MadeRun]:
+    theirs = Store(tmp_path / "theirs")
+    run = replace(OFF, session_id="20260105T000000-dddddd")
+    write_pair(theirs, run)
+    return theirs, run
+
+
+@pytest.mark.parametrize("place", ["id_rsa", "round_00/id_rsa", "round_00/etdump/outputs"])
+@pytest.mark.parametrize("target", ["secret", "folder", "device", "pipe"])
+def test_a_merge_takes_nothing_but_files_of_the_run_folder(
+    store: Store, tmp_path: Path, place: str, target: str
+):
+    theirs, run = _lab(tmp_path)
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "id_rsa").write_text("private")
+    hostile = theirs.run_dir(run.run_id) / place
+    if hostile.is_dir():
+        shutil.rmtree(hostile)
+    if target == "pipe":
+        os.mkfifo(hostile)
+    else:
+        at = {"secret": secrets / "id_rsa", "folder": secrets, "device": Path("/dev/zero")}[target]
+        hostile.symlink_to(at)
+    done = merge(store, theirs.root, quiet)
+    assert place in done.refused[0].error.what, done.refused
+    assert run.run_id == done.refused[0].what
+    assert not store.run_dir(run.run_id).exists()
+    assert not [path for path in store.root.rglob("*") if path.name == "id_rsa"]
+
+
+def test_a_merge_keeps_what_lies_in_a_run_folder_and_its_age(store: Store, tmp_path: Path):
+    theirs, run = _lab(tmp_path)
+    source = theirs.run_dir(run.run_id)
+    (source / "notes").mkdir()
+    (source / "notes" / "by_hand.txt").write_text("kept")
+    os.utime(source, (1_700_000_000, 1_700_000_000))
+    merge(store, theirs.root, quiet)
+    copied = store.run_dir(run.run_id)
+    assert copied.stat().st_mtime == 1_700_000_000
+    names = sorted(path.relative_to(source) for path in source.rglob("*") if path.is_file())
+    assert names == sorted(path.relative_to(copied) for path in copied.rglob("*") if path.is_file())
+    assert all((source / name).read_bytes() == (copied / name).read_bytes() for name in names)
+
+
+def test_a_merge_takes_no_log_that_is_a_link(store: Store, tmp_path: Path):
+    theirs, run = _lab(tmp_path)
+    (tmp_path / "id_rsa").write_text("private")
+    note = ingest.annotation(theirs, run.run_id)
+    note.parent.mkdir(parents=True)
+    note.symlink_to(tmp_path / "id_rsa")
+    done = merge(store, theirs.root, quiet)
+    assert "xnnpack.log is a symbolic link" in done.refused[0].error.what
+    assert not ingest.annotation(store, run.run_id).exists()
+
+
+def test_a_blind_trial_is_merged_under_its_own_name_only(store: Store, tmp_path: Path):
+    theirs, _ = _lab(tmp_path)
+    (theirs.blind / "trial").mkdir(parents=True)
+    for session_id in (str(tmp_path / "anywhere"), "another"):
+        content = {"session_id": session_id, "sequence": 0, "variant": "v", "platform": "p", "sme2": "on"}
+        content |= {"device": "d", "arch": "a", "fidelity": "hardware", "threads": 1, "cpus": ""}
+        content |= {"power_mode": "", "started_at": "t", "seconds": 1.0, "inference_seconds": 1.0}
+        truth = Truth(dose_percent=1.0, salt="s")
+        content |= {"a_ns": [1.0], "b_ns": [1.0], "truth_sha256": sha256_of_text(truth.to_json())}
+        (theirs.blind / "trial" / "truth.json").write_text(truth.to_json())
+        (theirs.blind / "trial" / "trial.json").write_text(json.dumps({"schema": 2, **content}))
+        done = merge(store, theirs.root, quiet)
+        assert [each.what for each in done.refused] == ["trial"]
+        assert not (tmp_path / "anywhere").exists()
+        assert not (store.blind / "another").exists()
+
+
+def test_a_hidden_folder_that_is_no_unfinished_run_is_named_and_stops_nothing(store: Store, tmp_path: Path):
+    hostile = store.runs / ".evil"
+    shutil.copytree(store.run_dir(OFF.run_id), hostile)
+    manifest = hostile / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "run_id": str(tmp_path / "moved")}))
+    os.utime(manifest, (0, 0))
+    lost = replace(OFF, session_id="20260103T000000-cccccc")
+    write_pair(store, lost)
+    for make in (sync, rebuild):
+        done = make(store, quiet)
+        assert [each.what for each in done.refused] == [".evil"]
+        assert "run_id" in done.refused[0].error.what
+        assert lost.run_id in {*done.taken, *_runs_of(store)}
+    _doctor(store)
+    assert hostile.is_dir()
+    assert not (tmp_path / "moved").exists()
 
 
 def test_a_folder_without_runs_is_not_merged(store: Store, tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -341,6 +342,190 @@ def test_an_entry_that_leads_out_of_the_folder_is_refused(shared_url: str, tmp_p
     assert sum("not a file of a run folder" in text for text in told) == len(hostile)
     assert not Path("/tmp/sme2-evil").exists()
     assert not [path for path in tmp_path.rglob("*evil*") if "store" not in str(path)]
+
+
+def put_entry(there: SharedStore, number: int, archive: bytes) -> None:
+    """An entry that is in order, with whatever archive."""
+    name, sha256 = f"runs/{number}", hashlib.sha256(archive).hexdigest()
+    there.fs.makedirs(f"{there.root}/runs", exist_ok=True)
+    there.fs.pipe_file(f"{there.root}/{name}", archive)
+    run = {"archive": name, "sha256": sha256, "evidence": "0" * 64}
+    content = json.dumps({"schema": 1, "sequence": 0, "runs": {f"run-{number}": run}}).encode()
+    there.create(there._name(number), content)
+
+
+def archive_of(*names: str) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+    return made.getvalue()
+
+
+def test_an_archive_that_is_none_costs_its_own_session_only(shared_url: str, tmp_path: Path):
+    one, reader = Store(tmp_path / "one"), Store(tmp_path / "reader")
+    first = measured(one, 1)
+    catch_up(one, silent)
+    whole = archive_of("a" * 50)
+    hostile = [
+        b"no gzip",
+        whole[:-12],
+        whole[:20] + b"####" + whole[24:],
+        b"",
+        gzip.compress(b"no tar" * 999),
+        archive_of("a", "a"),
+        archive_of("a", "a/b"),
+        archive_of("x" * 300),
+        archive_of("a\0b"),
+    ]
+    for number, archive in enumerate(hostile, start=2):
+        put_entry(shared(one), number, archive)
+    measured(one, 2)
+    catch_up(one, silent)
+    pulled = catch_up(reader, silent)
+    assert len(pulled.folders) == 2
+    assert sessions_in(reader)[0] == first.session_id
+    told = [error.what for error in pulled.refused.values()]
+    assert [f"runs/{number}" in what for number, what in enumerate(told, start=2)] == [True] * len(hostile), (
+        told
+    )
+    assert not list(reader.runs.glob("run-*"))
+    assert sorted(catch_up(reader, silent).refused) == sorted(pulled.refused), "they are tried again"
+
+
+def test_a_folder_or_a_pipe_in_the_place_of_an_object_costs_its_own_session_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SME2_STORE", f"file://{tmp_path}/store")
+    one, reader = Store(tmp_path / "one"), Store(tmp_path / "reader")
+    there = shared(one)
+    Path(there._name(1), "inner").mkdir(parents=True)
+    os.mkfifo(there._name(2))
+    Path(there._name(3)).symlink_to("/dev/zero")
+    for number, kind in enumerate((Path.mkdir, os.mkfifo), start=4):
+        put_entry(there, number, b"")
+        Path(there.root, f"runs/{number}").unlink()
+        kind(Path(there.root, f"runs/{number}"))
+    off = measured(one, 1)
+    assert len(catch_up(one, silent).refused) == 5
+    pulled = catch_up(reader, silent)
+    assert [Path(name).name for name in pulled.refused] == [f"{number:010d}.json" for number in range(1, 6)]
+    assert sessions_in(reader) == [off.session_id] * 2
+    assert len(list(check_store(reader, silent))) == 5
+
+
+@pytest.mark.parametrize("number", [50_000, 9_999_999_999])
+def test_an_entry_far_from_the_others_is_not_the_end_of_the_log(shared_url: str, tmp_path: Path, number: int):
+    one, reader = Store(tmp_path / "one"), Store(tmp_path / "reader")
+    measured(one, 1)
+    catch_up(one, silent)
+    there = shared(one)
+    there.create(there._name(number), b"{}")
+    measured(one, 2)
+    for store in (one, reader):
+        assert catch_up(store, silent).refused == {}
+    assert shared(reader)._end() == 3
+    assert len(sessions_in(reader)) == 4
+    [finding] = check_store(reader, silent)
+    assert f"{number}.json does not follow the entries of the log" in finding.what
+
+
+def test_a_gap_is_reported_as_one_and_costs_few_requests(
+    shared_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    one, reader = Store(tmp_path / "one"), Store(tmp_path / "reader")
+    measured(one, 1)
+    catch_up(one, silent)
+    there = shared(one)
+    there.create(there._name(1999), b"{}")
+    measured(one, 2)
+    asked: list[str] = []
+    read = SharedStore.read
+    monkeypatch.setattr(SharedStore, "read", lambda self, name: asked.append(name) or read(self, name))
+    catch_up(one, silent)
+    for _ in range(2):
+        pulled = catch_up(reader, silent)
+        assert [Path(name).name for name in pulled.refused] == ["0000000002.json", "0000001999.json"]
+        told = pulled.refused[there._name(2)].what
+        assert "0000000002.json to 0000001998.json, which are 1,997 entries, are missing" in told
+    assert len(asked) < 40
+    assert len(sessions_in(reader)) == 4
+    there.fs.rm_file(there._name(2000))
+    for _ in range(3):
+        assert len(catch_up(reader, silent).refused) == 3
+        state = json.loads((shared(reader).here / "state.json").read_text())
+        assert state == {"position": 2000, "again": [[2, 2001]]}
+    assert next(finding.what for finding in check_store(reader, silent)) == told
+    entry = there.fs.cat_file(there._name(1))
+    there.fs.pipe_file(there._name(1000), entry)
+    assert [Path(name).name for name in catch_up(reader, silent).refused] == [
+        "0000000002.json",
+        "0000001001.json",
+        "0000001999.json",
+        "0000002000.json",
+    ]
+
+
+def test_notes_about_an_end_that_was_none_are_not_believed(shared_url: str, tmp_path: Path):
+    """As an earlier release left them, which took any object for an entry."""
+    one, reader = Store(tmp_path / "one"), Store(tmp_path / "reader")
+    measured(one, 1)
+    for store in (one, reader):
+        catch_up(store, silent)
+        (shared(store).here / "end").write_text("50000")
+        state = {"position": 50_000, "again": list(range(2, 50_000))}
+        (shared(store).here / "state.json").write_text(json.dumps(state))
+    measured(one, 2)
+    for store in (one, reader):
+        assert catch_up(store, silent).refused == {}
+    assert shared(reader)._end() == 3
+    assert len(sessions_in(reader)) == 4
+    assert json.loads((shared(reader).here / "state.json").read_text()) == {"position": 2, "again": []}
+
+
+def test_a_link_in_a_run_folder_is_not_followed_into_the_store(shared_url: str, tmp_path: Path):
+    one = Store(tmp_path / "one")
+    off, other = measured(one, 1), measured(one, 2)
+    (tmp_path / "secret").write_text("private")
+    (one.run_dir(off.run_id) / "id_rsa").symlink_to(tmp_path / "secret")
+    lines: list[str] = []
+    given = shared(one).push(one.runs, lines.append)
+    assert {other.session_id} == {run_id[: len(other.session_id)] for run_id in given}
+    assert any("is not shared" in line and "id_rsa is a symbolic link" in line for line in lines), lines
+
+
+@pytest.mark.parametrize("fault", ["names", "truncated", "text", "list", "none", "binary"])
+def test_what_somebody_wrote_into_the_list_of_published_files_removes_nothing_else(
+    shared_url: str, tmp_path: Path, fault: str
+):
+    one = Store(tmp_path / "one")
+    measured(one, 1)
+    catch_up(one, silent)
+    there = shared(one)
+    names = ["../victim.txt", "runs/victim.txt", 3, None, "published/../../victim.txt"]
+    # What somebody else has already removed.
+    names += [f"published/warehouse-{number:016x}.duckdb" for number in range(9)]
+    content = {
+        "names": json.dumps({"files": names}),
+        "truncated": '{"files": ["publis',
+        "text": '{"files": "abc"}',
+        "list": "[]",
+        "none": '{"files": null}',
+        "binary": "\x00\xff",
+    }[fault]
+    victims = [f"{there.root}/runs/victim.txt", f"{there.root}/../victim.txt"]
+    if "s3" in shared_url:
+        victims = victims[:1]
+    for victim in victims:
+        there.fs.pipe_file(victim, b"precious")
+    there.fs.pipe_file(f"{there.root}/{CURRENT}", content.encode("latin1"))
+    lines: list[str] = []
+    address = publish_shared(one, lines.append)
+    assert all(there.fs.cat_file(victim) == b"precious" for victim in victims)
+    files = json.loads(there.fs.cat_file(f"{there.root}/{CURRENT}"))["files"]
+    assert address == f"{shared_url}/{files[0]}"
+    assert all(name.startswith("published/warehouse-") for name in files)
+    assert any(CURRENT in line for line in lines), lines
 
 
 def test_evidence_that_was_changed_is_not_shared(shared_url: str, tmp_path: Path):
