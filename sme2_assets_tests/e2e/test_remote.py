@@ -272,7 +272,7 @@ def test_a_machine_that_another_computer_takes_meanwhile_leaves_the_finished_rou
         others.append(another)
         assert another.stdout is not None
         assert "waiting for it" in another.stdout.readline()
-        monkeypatch.setattr(target_module, "_BUSY_PATIENCE_S", 3.0)
+        monkeypatch.setattr(target_module, "_BUSY_PATIENCE_S", 20.0)
         ssh_machine.disconnect()
         assert another.stdout.readline() == "taken\n"
 

@@ -15,7 +15,6 @@ import pytest
 
 from sme2_assets.errors import ConnectionLost, RunnerError, TargetUnavailable
 from sme2_assets.targets import Program
-from sme2_assets.targets.remote import target as target_module
 from sme2_assets.targets.remote.facts import _mirrored
 from sme2_assets.targets.remote.script import Script
 from sme2_assets.targets.remote.workspace import RemoteWorkspace
@@ -62,12 +61,6 @@ def command(ssh_machine: SshMachine) -> Iterator[Callable[[str, str], None]]:
             program.write_text(text)
 
 
-@pytest.fixture
-def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What would wait for ten minutes fails sooner."""
-    monkeypatch.setattr(target_module, "_BUSY_PATIENCE_S", 60.0)
-
-
 def _dead_session(machine: RemoteDevice) -> RemoteWorkspace:
     """A session whose holder was killed, with all it has left."""
     with machine.target().workspace() as workspace:
@@ -78,7 +71,6 @@ def _dead_session(machine: RemoteDevice) -> RemoteWorkspace:
     return workspace
 
 
-@pytest.mark.usefixtures("short_patience")
 def test_two_computers_never_hold_one_machine_at_once(
     ssh_machine: SshMachine, command: Callable[[str, str], None]
 ) -> None:
@@ -221,7 +213,6 @@ def test_a_time_limit_for_idle_logins_ends_no_session(
         sh.unlink()
 
 
-@pytest.mark.usefixtures("short_patience")
 def test_machines_that_share_a_folder_do_not_take_each_others_sessions(
     ssh_machine: SshMachine, second_machine: SshMachine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -265,7 +256,6 @@ def test_another_machine_is_noticed_where_installations_have_no_id(
         ssh_machine.say_identity(None)
 
 
-@pytest.mark.usefixtures("short_patience")
 @pytest.mark.parametrize(
     "greeting",
     [
@@ -312,7 +302,7 @@ def test_nothing_runs_on_where_the_login_shell_waits_for_us(
     remote = number_in(note)
     waiting.kill()
     waiting.wait()
-    assert gone(remote, within_s=60)
+    assert gone(remote)
 
 
 def test_a_command_out_of_time_is_killed_where_the_login_shell_waits_for_us(
@@ -322,7 +312,7 @@ def test_a_command_out_of_time_is_killed_where_the_login_shell_waits_for_us(
     note = ssh_machine.note()
     # Whoever ignores the end of the watcher is killed by its group.
     with pytest.raises(RunnerError, match="did not end within"):
-        ssh_machine.device.shell(Script('echo $$ > "$1"; exec sleep 1000', (str(note),)), timeout_s=10)
+        ssh_machine.device.shell(Script('echo $$ > "$1"; exec sleep 1000', (str(note),)), timeout_s=20)
     assert is_gone(number_in(note))
 
 
@@ -365,7 +355,7 @@ def test_who_holds_a_machine_is_told(remote_device: RemoteDevice) -> None:
 @pytest.mark.parametrize("noise", ["cat /dev/zero", "yes"])
 def test_a_machine_that_never_stops_talking_is_given_up(ssh_machine: SshMachine, noise: str) -> None:
     with pytest.raises(TargetUnavailable, match="prints without end at the login"):
-        ssh_machine.device.hold(Script(noise), ready="mark ready", patience_s=60, on_line=print)
+        ssh_machine.device.hold(Script(noise), ready="mark ready", patience_s=600, on_line=print)
 
 
 def test_files_that_no_system_can_have_are_not_believed() -> None:

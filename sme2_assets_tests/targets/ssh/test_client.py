@@ -51,7 +51,7 @@ def test_no_key_is_added_to_those_that_are_known(two_keys: SshMachine, configure
     known = two_keys.folder / "known_hosts"
     before = known.read_text()
     # The same client adds it when we do not stop it, so there was something to add.
-    by_hand = [two_keys.client, "-p", str(two_keys.port), "pi@127.0.0.1", "sleep 1"]
+    by_hand = [two_keys.client, "-p", str(two_keys.port), "pi@127.0.0.1", "sleep 5"]
     assert two_keys.device.script("echo hello") == "hello\n"
     time.sleep(1)
     two_keys.disconnect()
