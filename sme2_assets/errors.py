@@ -60,6 +60,10 @@ class ConnectionLost(RunnerError):
     """A device went away in the middle of something. What it finished before is not in doubt."""
 
 
+class Refused(TargetUnavailable):
+    """A machine answered and does not let us in: waiting will not help."""
+
+
 class PackagesUnavailable(Sme2Error):
     """Packages of the distribution that this machine cannot fetch."""
 

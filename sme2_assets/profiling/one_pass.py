@@ -14,7 +14,7 @@ import pandas as pd
 from sme2_assets.analysis.samples import kernel_sample_rows
 from sme2_assets.analysis.timeline import timeline_rows
 from sme2_assets.analysis.unit import ENOUGH_SAMPLES, unsettled
-from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error, TargetUnavailable
+from sme2_assets.errors import ConnectionLost, Refused, RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.evidence.folder import LOG_FILE, TRACE_FILE, RunProcess
 from sme2_assets.evidence.manifest import Process
 from sme2_assets.evidence.operators import ProgramOperators
@@ -28,7 +28,6 @@ from sme2_assets.runner.failures import runner_failure
 from sme2_assets.runner.recording import write_samples
 from sme2_assets.targets.base import Completed, Target, Workspace
 from sme2_assets.targets.clusters import parse_cpu_list
-from sme2_assets.targets.remote.connection import Refused
 
 Log = Callable[[str], None]
 

@@ -202,7 +202,8 @@ class _Rounds:
                     raise
                 then = "stayed away" if self.bench.is_open else "could not be had again"
                 environment[-1].flags.append(f"lost: the device went away in round {index + 1} and {then}")
-                log(f"{lost.what} The {index} finished rounds are kept.")
+                finished = "finished round is" if index == 1 else f"{index} finished rounds are"
+                log(f"{lost.what} The {finished} kept.")
                 break
             done, why = _enough(list(self.arms.values()), plan, index + 1, time.monotonic() - started)
             log(f"{self.what} on {self.bench.target.platform}: round {index + 1}{why}")

@@ -241,7 +241,7 @@ def test_a_device_that_stays_away_leaves_the_finished_rounds(
     [manifest] = measured(plan, log=log)
     assert {process.round for process in manifest.info.processes} == {0}
     assert "lost: the device went away in round 2 and stayed away" in manifest.info.flags
-    assert any("1 finished rounds are kept" in line for line in lines), lines
+    assert any("The finished round is kept" in line for line in lines), lines
     assert len(stored_runs()) == 1
 
 
@@ -294,7 +294,7 @@ def test_a_machine_that_another_computer_takes_meanwhile_leaves_the_finished_rou
         for another in others:
             another.communicate("")
     assert {process.round for process in manifest.info.processes} == {0}
-    assert any("still not free" in line and "1 finished rounds are kept" in line for line in lines), lines
+    assert any("still not free" in line and "The finished round is kept" in line for line in lines), lines
     assert "lost: the device went away in round 2 and could not be had again" in manifest.info.flags
     # Nothing more ran on a machine that is another's by now.
     assert any("not held any more" in line for line in lines), lines

@@ -174,7 +174,7 @@ def test_what_is_no_file_is_refused_and_never_waited_for(old_data: Path, kind: s
         (path / name).symlink_to("/dev/zero")
     else:
         (path / name).mkdir()
-    with within_seconds(20):
+    with within_seconds(120):
         if name == "foreign.json":
             with pytest.raises(EvidenceError, match="not a regular file"):
                 ForeignStatement.read(path / name)

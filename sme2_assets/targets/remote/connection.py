@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error, TargetUnavailable
+from sme2_assets.errors import ConnectionLost, Refused, RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.targets.base import Completed
 from sme2_assets.targets.printed import Printed, printed_by, too_much_text
 from sme2_assets.targets.remote.script import Script, shell_program
@@ -86,10 +86,6 @@ class Held:
             self.process.kill()
             self.process.wait()
         self.process.stdout.close()
-
-
-class Refused(TargetUnavailable):
-    """The other side answered and does not let us in: waiting will not help."""
 
 
 class Connection(ABC):

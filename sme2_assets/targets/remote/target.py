@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
-from sme2_assets.errors import ConnectionLost, Sme2Error, TargetUnavailable
+from sme2_assets.errors import ConnectionLost, Refused, Sme2Error, TargetUnavailable
 from sme2_assets.targets.base import MachineFacts, Target
 from sme2_assets.targets.environment.snapshot import Snapshot
 from sme2_assets.targets.lease import lease
 from sme2_assets.targets.reading import integer, printable_name
-from sme2_assets.targets.remote.connection import Connection, Refused
+from sme2_assets.targets.remote.connection import Connection
 from sme2_assets.targets.remote.facts import ask, device_cpus, device_facts, device_snapshot
 from sme2_assets.targets.remote.script import Script, shell_program
 from sme2_assets.targets.remote.workspace import SETUP_SECONDS, RemoteWorkspace, free_bytes

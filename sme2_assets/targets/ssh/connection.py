@@ -23,8 +23,15 @@ from pathlib import Path
 from typing import IO, ClassVar
 
 from sme2_assets.distribution import to_install
-from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error, TargetUnavailable, disk_failure
-from sme2_assets.targets.remote.connection import Connection, Refused
+from sme2_assets.errors import (
+    ConnectionLost,
+    Refused,
+    RunnerError,
+    Sme2Error,
+    TargetUnavailable,
+    disk_failure,
+)
+from sme2_assets.targets.remote.connection import Connection
 from sme2_assets.targets.remote.script import Script
 from sme2_assets.targets.ssh.address import Address
 

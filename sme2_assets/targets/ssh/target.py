@@ -6,12 +6,11 @@ import re
 from dataclasses import replace
 from functools import cached_property
 
-from sme2_assets.errors import Sme2Error
+from sme2_assets.errors import Refused, Sme2Error
 from sme2_assets.evidence.device import AARCH64, Fidelity, architecture, device_name, native_fidelity
 from sme2_assets.targets.base import Availability, MachineFacts
 from sme2_assets.targets.host import host_arch
 from sme2_assets.targets.reading import printable_name
-from sme2_assets.targets.remote.connection import Refused
 from sme2_assets.targets.remote.facts import FACTS, ask, facts_of
 from sme2_assets.targets.remote.script import shell_program
 from sme2_assets.targets.remote.target import RemoteTarget

@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error, TargetUnavailable
+from sme2_assets.errors import ConnectionLost, Refused, RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.evidence.device import device_name
 from sme2_assets.store import Store
 from sme2_assets.targets import open_target
 from sme2_assets.targets.host import host_arch, host_device, host_facts
-from sme2_assets.targets.remote.connection import Refused
 from sme2_assets.targets.remote.script import Script
 from sme2_assets.targets.ssh import connection as connection_module
 from sme2_assets.targets.ssh.address import Address, parse_address
