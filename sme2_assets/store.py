@@ -48,17 +48,29 @@ def anchor_of(heading: str) -> str:
 
 
 def documents() -> list[Path]:
-    """The pages of docs/: in the checkout, or where the wheel puts them."""
-    shared = Path(sys.prefix) / "share" / "sme2_assets" / "docs"
-    in_checkout = (CHECKOUT / "sme2_assets_tests").is_dir()
-    return sorted((CHECKOUT / "docs" if in_checkout else shared).glob("*.md"))
+    """The pages of docs/."""
+    return sorted((_beside_the_package() / "docs").glob("*.md"))
+
+
+def workspace_file() -> Path:
+    """Dagster's list of what to load."""
+    return _beside_the_package() / "workspace.yaml"
+
+
+def _beside_the_package() -> Path:
+    """What is in the checkout outside of the package: there, or where the wheel puts it."""
+    return CHECKOUT if _in_checkout() else Path(sys.prefix) / "share" / "sme2_assets"
+
+
+def _in_checkout() -> bool:
+    return (CHECKOUT / "sme2_assets_tests").is_dir()
 
 
 def default_data_root() -> Path:
     """`$SME2_DATA`, else `data/` of the checkout this package runs from, else the user's own data folder."""
     if configured := os.environ.get("SME2_DATA"):
         return Path(configured).expanduser().resolve()
-    if (CHECKOUT / "sme2_assets_tests").is_dir():
+    if _in_checkout():
         return CHECKOUT / "data"
     # A checkout can do without this package.
     import platformdirs

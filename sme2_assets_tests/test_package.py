@@ -46,7 +46,7 @@ with open_instance(Store(default_data_root())) as instance:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy, as building leaves files beside the sources."""
     copy = tmp_path_factory.mktemp("sources")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "workspace.yaml"):
         shutil.copy(CHECKOUT / name, copy)
     for name in ("sme2_assets", "sme2_assets_tests", "benchmarks", "tools", "docs"):
         shutil.copytree(CHECKOUT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -106,10 +106,13 @@ def test_a_wheel_has_all_that_is_needed_and_no_tests(wheel: Path):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith((".dist-info", ".data"))} == {"sme2_assets"}
-    # What `sme2 mcp` offers to read.
+    # What `sme2 dev` opens, and `sme2 mcp` offers to read.
     shared = {name.partition(".data/data/")[2] for name in names if ".data/" in name}
     pages = (CHECKOUT / "docs").glob("*.md")
-    assert shared == {f"share/sme2_assets/docs/{page.name}" for page in pages}
+    assert shared == {
+        "share/sme2_assets/workspace.yaml",
+        *(f"share/sme2_assets/docs/{page.name}" for page in pages),
+    }
     in_git = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "sme2_assets"],
         cwd=CHECKOUT,
@@ -121,7 +124,6 @@ def test_a_wheel_has_all_that_is_needed_and_no_tests(wheel: Path):
     for kind in (
         "py.typed",
         "dagster.yaml",
-        "workspace.yaml",
         ".sql",
         ".sh",
         ".cpp",

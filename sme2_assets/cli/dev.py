@@ -15,10 +15,8 @@ import click
 from sme2_assets.cli.support import tell
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.leftovers import remove_leftovers
-from sme2_assets.store import GUIDE_PAGE, UI_PAGES, Store, ready_dagster_home
+from sme2_assets.store import GUIDE_PAGE, UI_PAGES, Store, ready_dagster_home, workspace_file
 from sme2_assets.ui.dev import serve
-
-WORKSPACE = Path(__file__).parent.with_name("workspace.yaml")
 
 
 @click.command()
@@ -53,7 +51,7 @@ def dev(store: Store, host: str, port: int, workspace: Path | None, names: tuple
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     tell(f"{address} in a few seconds; the data folder is {store.root}")
     tell(f"New here? {address}{UI_PAGES}/{GUIDE_PAGE}")
-    sys.exit(serve(workspace or WORKSPACE, host, port))
+    sys.exit(serve(workspace or workspace_file(), host, port))
 
 
 def _require_free(host: str, port: int) -> None:
