@@ -126,7 +126,7 @@ def in_fresh_process(decoder: str, path: Path, repeat: int) -> Measurement:
 
 
 def make_trace(path: Path, events: int) -> None:
-    _run_module("benchmarks.made.real_trace", str(path), "--events", str(events))
+    _run_module("sme2_assets_tests.made.real_trace", str(path), "--events", str(events))
 
 
 def _run_module(module: str, *arguments: str) -> None:

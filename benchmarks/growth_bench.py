@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import re
 import sqlite3
 import statistics
 import tempfile
@@ -30,11 +29,11 @@ from unittest.mock import patch
 import pandas as pd
 
 from benchmarks.etdump_bench import Table, progress
-from benchmarks.made.history import History
-from benchmarks.made.run_folder import MadeRun, ingest
-from sme2_assets.store import CHECKOUT
 from sme2_assets.warehouse import Warehouse, store
 from sme2_assets.warehouse.merge import MERGE_AT, merge_runs
+from sme2_assets_tests.made.history import History
+from sme2_assets_tests.made.questions import questions
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 
 T = TypeVar("T")
 REPEAT = 3
@@ -65,13 +64,6 @@ def ask(warehouse: Warehouse, sql: str, parameters: list[object] | None = None) 
     """Past the answers that `Warehouse.query` remembers."""
     with warehouse.connect() as connection:
         return connection.execute(sql, parameters or []).df()
-
-
-def questions() -> dict[str, str]:
-    """Those of docs/questions.md, by their number."""
-    page = CHECKOUT / "docs" / "questions.md"
-    found = re.findall(r"^## (\d+)\. .*?\n+```sql\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    return dict(found)
 
 
 def row(history: History, runs: int) -> list[str]:

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 from benchmarks.etdump_bench import Table, progress
 from benchmarks.growth_bench import best_of
-from benchmarks.made.history import History
-from benchmarks.made.run_folder import MadeRun
 from sme2_assets.evidence.shared import VARIABLE, SharedRun, SharedSession, SharedStore
 from sme2_assets.store import Store
 from sme2_assets.warehouse.shared import CURRENT, publish_shared
+from sme2_assets_tests.made.history import History
+from sme2_assets_tests.made.run_folder import MadeRun
 
 T = TypeVar("T")
 METHODS = ("exists", "find", "cat_file", "get_file", "put_file", "pipe_file", "mv", "rm_file")

@@ -122,8 +122,8 @@ def in_fresh_process(way: str, run_folder: Path, repeat: int) -> Measurement:
 
 
 def warehouse_table(trace: Path, repeat: int, inspector_repeat: int) -> Table:
-    from benchmarks.made.run_folder import run_with_trace
     from sme2_assets.etdump import read_etdump
+    from sme2_assets_tests.made.run_folder import run_with_trace
 
     events = len(read_etdump(trace))
     with tempfile.TemporaryDirectory() as folder:

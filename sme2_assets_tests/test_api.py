@@ -15,13 +15,13 @@ import pytest
 from nbclient import NotebookClient
 
 import sme2_assets as sme2
-from benchmarks.made.run_folder import MadeRun, ingest
-from benchmarks.made.traces import Delegate, Portable
 from sme2_assets.models.template import write_template
 from sme2_assets.store import CHECKOUT, Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.claims.zoo import Calls
 from sme2_assets_tests.exchange.measured_pair import EMULATED, LINUX, make_pair
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
+from sme2_assets_tests.made.traces import Delegate, Portable
 
 TIMES = re.compile(r"_ns$|^speedup|^share$|^n$|_share$")
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from benchmarks.made.run_folder import MadeRun
 from sme2_assets.definitions import build_definitions
 from sme2_assets.defs.nights import Nights
 from sme2_assets.defs.resources import Lab
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.made.run_folder import MadeRun
 
 VARIANT = "toy_cnn-fp32"
 RUN_KEYS = {sme2: f"{VARIANT}|linux-sme2_{sme2}" for sme2 in ("off", "on")}

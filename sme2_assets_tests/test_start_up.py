@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.cli import main
 from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 
 HEAVY = {"pandas", "numpy", "duckdb", "dagster", "torch", "executorch", "matplotlib", "scipy"}
 LOADED = """

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.made.build_trace import Block, Profile, build_trace
-from benchmarks.made.traces import Delegate, Portable, inference, trace
 from sme2_assets.analysis.timeline import Timeline, timeline_rows
 from sme2_assets.diagnostics.evidence_checks import trace_steps
 from sme2_assets.diagnostics.steps import FAILED, Checkup
 from sme2_assets.errors import TraceError
 from sme2_assets.etdump import read_etdump, read_etdump_in_parts
+from sme2_assets_tests.made.build_trace import Block, Profile, build_trace
+from sme2_assets_tests.made.traces import Delegate, Portable, inference, trace
 
 CONV, ADD = "Convolution (NHWC, F32) IGEMM #1", "Add (ND) #1"
 MEAN = "native_call_mean.out"

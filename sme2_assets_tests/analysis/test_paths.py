@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.made.run_folder import ingest, run_with_trace
-from benchmarks.made.traces import Call, Delegate, Portable, inference, sound, trace, trace_bytes
 from sme2_assets.analysis.paths import Paths
 from sme2_assets.analysis.timeline import Timeline, timeline_rows
 from sme2_assets.etdump import read_etdump, read_etdump_in_parts
 from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.made.run_folder import ingest, run_with_trace
+from sme2_assets_tests.made.traces import Call, Delegate, Portable, inference, sound, trace, trace_bytes
 
 MATRIX = "Fully Connected (NC, F32) GEMM #1"
 MM = Portable("native_call_mm.out", 250_000, 251_000)

@@ -14,8 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.made.build_trace import Block, Profile
-from benchmarks.made.traces import Delegate, Portable, inference, sound, trace
 from sme2_assets.analysis.samples import (
     KERNEL_SAMPLE_COLUMNS,
     SAMPLE_KINDS,
@@ -32,6 +30,8 @@ from sme2_assets.evidence.samples import NO_WORD, Samples
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.recording import write_samples
+from sme2_assets_tests.made.build_trace import Block, Profile
+from sme2_assets_tests.made.traces import Delegate, Portable, inference, sound, trace
 
 CONV = "Convolution (NHWC, F32) IGEMM #1"
 ADD = "Add (ND) #1"

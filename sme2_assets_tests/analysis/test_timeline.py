@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.made.build_trace import Block, Profile
-from benchmarks.made.traces import Call, Delegate, Portable, inference, sound, trace
 from sme2_assets.analysis.conservation import LONGEST_INFERENCE_NS
 from sme2_assets.analysis.timeline import execute_durations, timeline_rows
 from sme2_assets.errors import TraceError
 from sme2_assets.etdump import read_etdump
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary
+from sme2_assets_tests.made.build_trace import Block, Profile
+from sme2_assets_tests.made.traces import Call, Delegate, Portable, inference, sound, trace
 
 CONV = "Convolution (NHWC, F32) IGEMM #1"
 SME2_CONV = "Convolution (NHWC, PF32) IGEMM #1"

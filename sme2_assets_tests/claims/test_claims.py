@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import sme2_assets.analysis.insights
 import sme2_assets.report
-from benchmarks.made.run_folder import ingest
-from benchmarks.made.traces import Delegate
 from sme2_assets.analysis.claims import Claim, heard
 from sme2_assets.report.claims import INTERVAL
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.claims.zoo import ZOO, Calls, false_sentences, random_warehouse, sentences
+from sme2_assets_tests.made.run_folder import ingest
+from sme2_assets_tests.made.traces import Delegate
 from sme2_assets_tests.warehouse.made_operators import Op
 from sme2_assets_tests.warehouse.newest import compare_newest
 

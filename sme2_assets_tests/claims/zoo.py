@@ -13,8 +13,6 @@ from pathlib import Path
 import duckdb
 from rich.console import Console
 
-from benchmarks.made.run_folder import MadeRun, ingest
-from benchmarks.made.traces import Delegate, Portable
 from sme2_assets.analysis.claims import Said, heard
 from sme2_assets.analysis.joint_steps import LEAST_WATCHED
 from sme2_assets.report.answer import session_answer
@@ -36,6 +34,8 @@ from sme2_assets.warehouse.history import (
 )
 from sme2_assets.warehouse.schema import TABLES
 from sme2_assets.warehouse.summaries import summary_tables
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
+from sme2_assets_tests.made.traces import Delegate, Portable
 from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, cnn, source, write_runs
 from sme2_assets_tests.warehouse.newest import compare_newest
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.made.run_folder import vouch_for_what_is_there
 from sme2_assets.cli import main
 from sme2_assets.diagnostics.steps import FAILED, NOTE, Checkup
 from sme2_assets.diagnostics.validation import validate
@@ -21,6 +20,7 @@ from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.store import Store
 from sme2_assets_tests.exchange.kit_folder import trace, write_kit_folder
 from sme2_assets_tests.exchange.measured_pair import Exported
+from sme2_assets_tests.made.run_folder import vouch_for_what_is_there
 
 
 def failed(made: Checkup) -> dict[str, str]:

@@ -14,7 +14,7 @@ from sme2_assets.etdump import Events, read_etdump
 from sme2_assets.store import CHECKOUT
 
 INFERENCES = 5
-PROGRAM = CHECKOUT / "benchmarks" / "made" / "real_trace.py"
+PROGRAM = CHECKOUT / "sme2_assets_tests" / "made" / "real_trace.py"
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +35,7 @@ def real_trace(artifacts_dir: Path) -> Path:
     with FileLock(path.with_suffix(".lock")):
         if not path.exists():
             made = path.with_suffix(".part")
-            command = [sys.executable, "-m", "benchmarks.made.real_trace", str(made)]
+            command = [sys.executable, "-m", "sme2_assets_tests.made.real_trace", str(made)]
             run = subprocess.run(
                 [*command, "--inferences", str(INFERENCES)],
                 cwd=CHECKOUT,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.made.build_trace import Block, Profile, build_trace
 from sme2_assets.etdump import EventKind, Events, read_etdump
+from sme2_assets_tests.made.build_trace import Block, Profile, build_trace
 
 Row = tuple[int, str, bool, int, int, int]
 

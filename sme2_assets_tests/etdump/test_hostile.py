@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.made.build_trace import Block, Profile, build_trace
 from sme2_assets.errors import TraceError
 from sme2_assets.etdump import Events, read_etdump
+from sme2_assets_tests.made.build_trace import Block, Profile, build_trace
 
 SMALL_TRACE = (Path(__file__).parent / "data" / "small.etdump").read_bytes()
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.made.build_trace import Allocation, Block, Debug, Nothing, Profile, build_trace
 from sme2_assets.errors import TraceError
 from sme2_assets.etdump import EventKind, Events, read_etdump, read_etdump_in_parts, reader
 from sme2_assets_tests.etdump.conftest import INFERENCES
+from sme2_assets_tests.made.build_trace import Allocation, Block, Debug, Nothing, Profile, build_trace
 
 PARENT_KIND = {
     EventKind.DELEGATE_OP: EventKind.DELEGATE_CALL,

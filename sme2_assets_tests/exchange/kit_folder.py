@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.made.build_trace import Block, build_trace
-from benchmarks.made.traces import LOADING, Delegate, Portable, inference
+from sme2_assets_tests.made.build_trace import Block, build_trace
+from sme2_assets_tests.made.traces import LOADING, Delegate, Portable, inference
 
 
 def blocks(convolution_us: int, inferences: int = 3) -> list[Block]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.exchange.export import FORMATS, export_run
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.warehouse.newest import compare_newest, newest_run
 
 

@@ -14,8 +14,6 @@ import pytest
 from click.testing import CliRunner
 from scipy import stats
 
-from benchmarks.made.run_folder import MadeRun, ingest
-from benchmarks.made.traces import Portable, inference, trace_bytes
 from sme2_assets.cli import main
 from sme2_assets.cli.exchange import FORMAT_NAMES
 from sme2_assets.errors import Sme2Error
@@ -30,6 +28,8 @@ from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.csv_files import write_csv
 from sme2_assets_tests.exchange.kit_folder import write_kit_folder
 from sme2_assets_tests.exchange.measured_pair import EMULATED, LINUX, Exported, make_pair
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
+from sme2_assets_tests.made.traces import Portable, inference, trace_bytes
 from sme2_assets_tests.warehouse.newest import compare_newest, newest_run
 
 ARMS = ("off", "on")

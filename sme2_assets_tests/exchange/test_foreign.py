@@ -10,9 +10,6 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.made.build_trace import build_trace
-from benchmarks.made.run_folder import MadeRun
-from benchmarks.made.traces import LOADING, Delegate, inference
 from sme2_assets.cli import main
 from sme2_assets.cli.exchange import PLATFORM_NAMES
 from sme2_assets.errors import Sme2Error
@@ -28,6 +25,9 @@ from sme2_assets.warehouse.read import latest_sessions, run_of_id
 from sme2_assets.warehouse.schema import TABLES
 from sme2_assets_tests.exchange.kit_folder import trace, write_kit_folder
 from sme2_assets_tests.exchange.measured_pair import EMULATED, LINUX, make_pair
+from sme2_assets_tests.made.build_trace import build_trace
+from sme2_assets_tests.made.run_folder import MadeRun
+from sme2_assets_tests.made.traces import LOADING, Delegate, inference
 from sme2_assets_tests.warehouse.newest import newest_run
 
 # What a foreign run says of itself, and nothing else.

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
 
-from benchmarks.made.traces import Delegate, inference, trace_bytes
 from sme2_assets.evidence.folder import TRACE_FILE
 from sme2_assets.evidence.foreign import Facts
 from sme2_assets.evidence.manifest import Manifest
@@ -23,6 +22,7 @@ from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import run_of_id
 from sme2_assets_tests.exchange.measured_pair import EMULATED, Exported, make_pair
+from sme2_assets_tests.made.traces import Delegate, inference, trace_bytes
 from sme2_assets_tests.warehouse.conftest import real_run, real_warehouse
 from sme2_assets_tests.warehouse.newest import newest_run
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.made.run_folder import SME2_KERNEL
 from sme2_assets.report.kernels import kernel_table, main_kernels, readable_function, unit_table
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import rows_of_view
+from sme2_assets_tests.made.run_folder import SME2_KERNEL
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.errors import Sme2Error
 from sme2_assets.models.artifact import PTE, TensorFacts
 from sme2_assets.report import language
 from sme2_assets.report.language import HEADER, Phase, _cells, phase_of
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 
 CACHE = [1, 2, 32, 16]
 PHASE = Phase("pp8", 8, 1000, 2_000_000)

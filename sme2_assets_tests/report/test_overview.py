@@ -11,8 +11,6 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
-from benchmarks.made.run_folder import MadeRun, ingest
-from benchmarks.made.traces import Delegate, Portable
 from sme2_assets.cli import main
 from sme2_assets.defs.assets.reports import overview
 from sme2_assets.defs.resources import Lab
@@ -20,6 +18,8 @@ from sme2_assets.report.files import write_overview
 from sme2_assets.report.overview import overview_document, overview_rows
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
+from sme2_assets_tests.made.traces import Delegate, Portable
 from sme2_assets_tests.report.hostile import parsed
 
 VARIANT = "toy_cnn-fp32"

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from benchmarks.made.run_folder import MadeRun, ingest, vouch_for_what_is_there
 from sme2_assets.report.content import session_document
 from sme2_assets.report.terminal import show_session
 from sme2_assets.warehouse import Warehouse
@@ -19,6 +18,7 @@ from sme2_assets.warehouse.checks import conservation_faults, passes_faults
 from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.ingest import rows_of_run
 from sme2_assets.warehouse.read import run_of_id
+from sme2_assets_tests.made.run_folder import MadeRun, ingest, vouch_for_what_is_there
 
 TRUE = MadeRun(session_id="20260101T000000-aaaaaa")
 # What was seen where a clock ramped: the untraced processes came first and were 40 % slower.

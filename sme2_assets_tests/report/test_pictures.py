@@ -17,7 +17,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.report.explain import explain
 from sme2_assets.report.pictures.chart import data_uri_markdown, inline_svg, svg
 from sme2_assets.report.pictures.graph import graph_pictures, graph_rows
@@ -46,6 +45,7 @@ from sme2_assets.report.pictures.work import (
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.claims.test_claims import operators
 from sme2_assets_tests.claims.zoo import random_warehouse
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.warehouse.made_operators import made_warehouse
 from sme2_assets_tests.warehouse.newest import newest_session
 

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.defs.assets import summaries
 from sme2_assets.exchange.export import FORMATS, export_run
 from sme2_assets.report.answer import session_answer
@@ -29,6 +28,7 @@ from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import executed_kernel_faults, sme2_evidence_faults
 from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.read import comparison_of_session, run_of_id
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 
 INTEL = MadeRun(fidelity="reference", arch="x86_64", device="xeon-0a1b2c")
 # An emulated run of the same model file: what a baseline on AArch64 may borrow its kernels from.

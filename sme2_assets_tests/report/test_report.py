@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.errors import WarehouseError
 from sme2_assets.report.arms import outputs_cell
 from sme2_assets.report.claims import EMULATED
@@ -18,6 +17,7 @@ from sme2_assets.report.markdown import MarkdownReport, markdown_of, markdown_re
 from sme2_assets.report.numerics import numerics_text
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.report.test_tables import TIME
 from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun
 from sme2_assets_tests.warehouse.newest import compare_newest, newest_session

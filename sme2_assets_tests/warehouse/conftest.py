@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import same_runner, sme2_arms
@@ -16,6 +15,7 @@ from sme2_assets.store import Store
 from sme2_assets.targets.host import host_platform
 from sme2_assets.targets.local import NativeTarget
 from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.warehouse.newest import compare_newest
 
 

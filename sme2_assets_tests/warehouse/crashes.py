@@ -20,7 +20,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.made.run_folder import MadeRun
 from sme2_assets.evidence.folder import run_folders
 from sme2_assets.evidence.manifest import MANIFEST_FILE
 from sme2_assets.store import Store, new_directories, write_text_atomically
@@ -29,6 +28,7 @@ from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.rebuild import sync
 from sme2_assets.warehouse.sessions import take_session
 from sme2_assets.warehouse.store import Warehouse
+from sme2_assets_tests.made.run_folder import MadeRun
 
 STEPS = ("fsync", "rename", "replace", "mkdir", "symlink")
 HALF = """

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.made.run_folder import MadeRun
 from sme2_assets.analysis.claims import heard
 from sme2_assets.cli.advise import _show
 from sme2_assets.evidence.advice import AS_IT_IS, Advice, TriedChange
@@ -20,6 +19,7 @@ from sme2_assets.warehouse.advice import write_advice
 from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.sessions import take_session
 from sme2_assets_tests.claims.zoo import false_sentences
+from sme2_assets_tests.made.run_folder import MadeRun
 from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun
 
 LATER = "20260102T000000-bbbbbb"

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks.made.run_folder import MadeRun
 from sme2_assets.analysis.claims import heard
 from sme2_assets.errors import EvidenceError
 from sme2_assets.evidence.folder import finish_sessions
@@ -24,6 +23,7 @@ from sme2_assets.warehouse.read import comparison_of_session, latest_comparisons
 from sme2_assets.warehouse.rebuild import differences, rebuild, sync
 from sme2_assets.warehouse.sessions import take_session
 from sme2_assets_tests.claims.zoo import false_sentences
+from sme2_assets_tests.made.run_folder import MadeRun
 
 LATER = "20260102T000000-bbbbbb"
 ONE = MadeRun(factor="threads", arm="a", session_id=LATER, sequence=5)

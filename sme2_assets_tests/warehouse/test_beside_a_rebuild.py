@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.made.run_folder import MadeRun
 from sme2_assets.cli import main
 from sme2_assets.evidence.foreign import Facts
 from sme2_assets.exchange.ingest import ingest_paths
@@ -25,6 +24,7 @@ from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.check import check_store
 from sme2_assets.warehouse.rebuild import Derived, Difference, differences, rebuild, sync
+from sme2_assets_tests.made.run_folder import MadeRun
 
 OFF = MadeRun(rounds=1, iterations=2)
 PATIENCE_S = 600

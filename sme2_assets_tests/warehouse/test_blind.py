@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.made.run_folder import MadeRun
 from sme2_assets.analysis.claims import heard
 from sme2_assets.evidence.blind import TRIAL_FILE, TRUTH_FILE, Trial, Truth, write_trial
 from sme2_assets.report.content import session_document
@@ -20,6 +19,7 @@ from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.blind import blind_rates_text, write_blind_trials
 from sme2_assets.warehouse.rebuild import differences, merge, rebuild, sync
 from sme2_assets_tests.claims.zoo import false_sentences
+from sme2_assets_tests.made.run_folder import MadeRun
 
 MADE = MadeRun(rounds=6, iterations=2)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from benchmarks.made.run_folder import MadeRun, ingest, vouch_for_what_is_there
-from benchmarks.made.traces import Delegate, inference, trace_bytes
 from sme2_assets.analysis.insights.insight import Insight
 from sme2_assets.report.explain import explain
 from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.made.run_folder import MadeRun, ingest, vouch_for_what_is_there
+from sme2_assets_tests.made.traces import Delegate, inference, trace_bytes
 
 # Of eight inferences, of which the first is the warm-up, the fourth and the last take the branch.
 EVERY = 4

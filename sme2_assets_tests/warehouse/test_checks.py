@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from benchmarks.made.run_folder import MadeRun
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import conservation_faults, sme2_evidence_faults, unknown_operators
 from sme2_assets.warehouse.ingest import RunRows, keys_of, rows_of_run
 from sme2_assets.warehouse.schema import INFERENCES, RUNS, TIMELINE
+from sme2_assets_tests.made.run_folder import MadeRun
 
 Fault = Callable[[RunRows], None]
 Check = Callable[[Warehouse, dict[str, Any]], "str | None"]

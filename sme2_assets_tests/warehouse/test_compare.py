@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.errors import Sme2Error, WarehouseError
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import noise_faults, pair_faults
 from sme2_assets.warehouse.comparisons import compare_pair, compare_runs, compare_session, device_noise_floor
 from sme2_assets.warehouse.read import comparison_of_session, latest_sessions, rows_of_view, runs_of_session
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.warehouse.newest import compare_newest, newest_run
 
 VARIANT = "toy_cnn-fp32"

@@ -12,13 +12,13 @@ import duckdb
 import pandas as pd
 import pytest
 
-from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.store import sha256_of_file
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import RUN_TABLES, keys_of, rows_of_run, write_runs
 from sme2_assets.warehouse.merge import merge_runs
 from sme2_assets.warehouse.schema import TABLES
 from sme2_assets.warehouse.summaries import summary_tables
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.warehouse.newest import compare_newest
 from sme2_assets_tests.warehouse.test_publish import RELATIONS
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.comparisons import device_noise_floor
 from sme2_assets.warehouse.history import find_regressions, series_of
 from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.schema import COMPARISONS
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.warehouse.newest import compare_newest
 
 HERE = MadeRun(rounds=1, iterations=1)

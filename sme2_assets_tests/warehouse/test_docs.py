@@ -18,7 +18,6 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.cli import main
 from sme2_assets.errors import WarehouseError
 from sme2_assets.store import CHECKOUT
@@ -28,6 +27,7 @@ from sme2_assets.warehouse.console import open_console
 from sme2_assets.warehouse.docs import BEGIN, END, PAGE, schema_markdown, with_schema
 from sme2_assets.warehouse.history import write_regressions
 from sme2_assets.warehouse.schema import TABLES
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.warehouse.test_publish import write_nothing
 
 AA_SESSION = "20260115T000000-cccccc.toy_cnn-fp32.linux"

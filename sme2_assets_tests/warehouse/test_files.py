@@ -14,7 +14,6 @@ import duckdb
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.made.run_folder import MadeRun
 from sme2_assets.cli import main
 from sme2_assets.evidence.foreign import Facts
 from sme2_assets.exchange.ingest import ingest_paths
@@ -24,6 +23,7 @@ from sme2_assets.warehouse.check import check_store
 from sme2_assets.warehouse.commits import files_now
 from sme2_assets.warehouse.publish import SNAPSHOTS_KEPT
 from sme2_assets.warehouse.rebuild import damaged_files, rebuild, runs_in_no_table, sync
+from sme2_assets_tests.made.run_folder import MadeRun
 from sme2_assets_tests.warehouse.test_rebuild import assert_all_is_as_the_evidence_says, quiet, write_pair
 
 FIRST = MadeRun(rounds=1, iterations=1)

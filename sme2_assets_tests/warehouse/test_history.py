@@ -11,7 +11,6 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.made.run_folder import MadeRun
 from sme2_assets.analysis.claims import heard
 from sme2_assets.cli import main
 from sme2_assets.defs.assets.history import regressions
@@ -30,6 +29,7 @@ from sme2_assets.warehouse.history import (
 )
 from sme2_assets.warehouse.ingest import rows_of_run, write_runs
 from sme2_assets_tests.claims.zoo import false_sentences
+from sme2_assets_tests.made.run_folder import MadeRun
 from sme2_assets_tests.warehouse.test_compare import write
 from sme2_assets_tests.warehouse.test_devices import HERE, nights
 

@@ -7,8 +7,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from benchmarks.made.run_folder import MadeRun, ingest, run_with_trace, vouch_for_what_is_there
-from benchmarks.made.traces import Delegate, inference, trace_bytes
 from sme2_assets.errors import EvidenceError, Sme2Error, TraceError
 from sme2_assets.evidence.device import native_fidelity
 from sme2_assets.evidence.manifest import Manifest
@@ -19,6 +17,8 @@ from sme2_assets.targets.host import host_arch, host_device
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse import ingest as ingesting
 from sme2_assets.warehouse.ingest import RunReader, rows_of_run, write_runs
+from sme2_assets_tests.made.run_folder import MadeRun, ingest, run_with_trace, vouch_for_what_is_there
+from sme2_assets_tests.made.traces import Delegate, inference, trace_bytes
 from sme2_assets_tests.warehouse.newest import newest_run
 
 TRACE = Path("round_01/etdump/trace.etdump")

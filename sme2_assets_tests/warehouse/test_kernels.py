@@ -10,12 +10,6 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.made.run_folder import (
-    SME2_KERNEL,
-    MadeRun,
-    ingest,
-    vouch_for_what_is_there,
-)
 from sme2_assets.cli import main
 from sme2_assets.errors import EvidenceError, ExportError, TraceError
 from sme2_assets.store import Store
@@ -29,6 +23,12 @@ from sme2_assets.warehouse.ingest import (
 from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.sessions import take_session
 from sme2_assets.warehouse.variants import measured_variants
+from sme2_assets_tests.made.run_folder import (
+    SME2_KERNEL,
+    MadeRun,
+    ingest,
+    vouch_for_what_is_there,
+)
 
 REGISTERED = "Using sme2 PF32 GEMM microkernel 'xnn_pf32_gemm_minmax_ukernel_32x32__neonsme2'\n"
 

@@ -19,7 +19,6 @@ import pandas as pd
 import pytest
 from filelock import FileLock, Timeout
 
-from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.errors import WarehouseError
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
@@ -34,6 +33,7 @@ from sme2_assets.warehouse.publish import SNAPSHOTS_KEPT
 from sme2_assets.warehouse.rebuild import differences, rebuild, runs_in_no_table, sync
 from sme2_assets.warehouse.schema import Table
 from sme2_assets.warehouse.sessions import take_session
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.warehouse.test_continued import contents
 from sme2_assets_tests.warehouse.test_publish import write_nothing
 from sme2_assets_tests.warehouse.test_rebuild import quiet, write_pair

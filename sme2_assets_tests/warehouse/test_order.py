@@ -16,7 +16,6 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.cli import main
 from sme2_assets.definitions import build_definitions
 from sme2_assets.defs.nights import Nights
@@ -30,6 +29,7 @@ from sme2_assets.warehouse.comparisons import compare_session, device_noise_floo
 from sme2_assets.warehouse.read import latest_sessions, run_of_id
 from sme2_assets.warehouse.rebuild import merge, rebuild, sync
 from sme2_assets.warehouse.schema import COMPARISONS
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.warehouse.test_rebuild import quiet, write_pair
 
 FAST = MadeRun(rounds=2, iterations=2, sequence=2)

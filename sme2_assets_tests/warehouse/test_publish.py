@@ -13,12 +13,12 @@ import duckdb
 import numpy as np
 import pytest
 
-from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.errors import WarehouseError
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import keys_of, rows_of_run
 from sme2_assets.warehouse.publish import SNAPSHOTS_KEPT, is_undamaged
 from sme2_assets.warehouse.schema import INFERENCES, RUNS, TABLES, TIMELINE, Column
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.warehouse.test_write import kill_when_it_appears
 
 VIEWS = {
@@ -283,7 +283,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from sme2_assets.warehouse import Warehouse
-from benchmarks.made.run_folder import ingest
+from sme2_assets_tests.made.run_folder import ingest
 warehouse = Warehouse(Path(sys.argv[1]))
 for folder in sys.argv[2:]:
     for _ in range(2):  # the second time over its own files

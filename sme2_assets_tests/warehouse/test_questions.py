@@ -15,12 +15,12 @@ import pandas as pd
 import pytest
 from _pytest.mark import ParameterSet
 
-from benchmarks.growth_bench import questions
-from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.read import SERIES
 from sme2_assets.warehouse.schema import COMPARISONS
+from sme2_assets_tests.made.questions import questions
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.test_docs import PAGES
 from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, write_runs
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.made.run_folder import MadeRun
 from sme2_assets.analysis import timeline as analysis_timeline
 from sme2_assets.cli import main
 from sme2_assets.diagnostics.doctor import examine
@@ -26,6 +25,7 @@ from sme2_assets.warehouse import Warehouse, history, ingest
 from sme2_assets.warehouse.rebuild import differences, merge, rebuild, runs_in_no_table, sync
 from sme2_assets_tests.evidence.old_data import ARCHIVES, unpack_old_data
 from sme2_assets_tests.exchange.kit_folder import write_kit_folder
+from sme2_assets_tests.made.run_folder import MadeRun
 
 OFF = MadeRun(rounds=2, iterations=2)
 LATER = replace(OFF, session_id="20260102T000000-bbbbbb", started_at=OFF.started_at + timedelta(days=1))

@@ -19,7 +19,6 @@ import dagster as dg
 import pytest
 from click.testing import CliRunner, Result
 
-from benchmarks.made.run_folder import MadeRun
 from sme2_assets.cli import main
 from sme2_assets.cli.gc import KIND_NAMES
 from sme2_assets.errors import Sme2Error
@@ -30,6 +29,7 @@ from sme2_assets.warehouse.commits import files_now
 from sme2_assets.warehouse.rebuild import differences, runs_without_folder, sync
 from sme2_assets.warehouse.retention import KINDS, Item, chosen, unfinished
 from sme2_assets.warehouse.sessions import take_session
+from sme2_assets_tests.made.run_folder import MadeRun
 
 OLD, NEW = "20260101T000000-aaaaaa", "20260201T000000-bbbbbb"
 LONG_AGO = time.time() - 100 * 86400

@@ -21,7 +21,6 @@ import fsspec
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.made.run_folder import MadeRun
 from sme2_assets.cli import main
 from sme2_assets.defs.jobs import compare_job, regressions_job
 from sme2_assets.defs.partitions import MODEL_VARIANTS, SESSION_TAG, pair_key
@@ -34,6 +33,7 @@ from sme2_assets.store import Store, sha256_of_file
 from sme2_assets.warehouse.check import check_store
 from sme2_assets.warehouse.shared import CURRENT, catch_up, give, publish_shared
 from sme2_assets.warehouse.store import Warehouse
+from sme2_assets_tests.made.run_folder import MadeRun
 from sme2_assets_tests.warehouse.crashes import session
 
 # `python -m sme2_assets_tests.warehouse.shared_crashes FOLDER 220` kills at every step.

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import RUN_VIEWS, SERIES
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.warehouse.test_publish import VIEWS
 
 
@@ -197,7 +197,7 @@ def test_the_latest_run_is_the_newest_of_its_variant_target_and_thread_count(
 
 
 def test_unknown_operators_are_counted(warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("benchmarks.made.run_folder.PORTABLE", "native_call_frobnicate.out")
+    monkeypatch.setattr("sme2_assets_tests.made.run_folder.PORTABLE", "native_call_frobnicate.out")
     ingest(warehouse, MadeRun(rounds=1).write(tmp_path))
     warehouse.publish()
     other = warehouse.query("FROM category_summary WHERE category = 'Other'").iloc[0]

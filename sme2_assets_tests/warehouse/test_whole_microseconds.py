@@ -19,8 +19,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.made.run_folder import ingest
-from benchmarks.made.true_times import TrueOperator, TrueRun
 from sme2_assets.report.content import session_document
 from sme2_assets.report.markdown import markdown_of
 from sme2_assets.report.tables import comparison_table
@@ -29,6 +27,8 @@ from sme2_assets.warehouse.comparisons import compare_pair
 from sme2_assets.warehouse.schema import RUN_ID, TABLES, TIMELINE
 from sme2_assets.warehouse.sql import no_rows, typed
 from sme2_assets.warehouse.summaries import make_summaries
+from sme2_assets_tests.made.run_folder import ingest
+from sme2_assets_tests.made.true_times import TrueOperator, TrueRun
 from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, source
 
 GEMM = "Fully Connected (NC, {}) GEMM"

@@ -11,11 +11,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.errors import Sme2Error, WarehouseError
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.schema import INFERENCES
 from sme2_assets.warehouse.store import STAGING_LIFETIME_S
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 
 KEYS = {"variant": "toy_cnn-fp32", "target": "linux-sme2_off", "run_id": "r1"}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.made.build_trace import Block, Profile, build_trace
 from sme2_assets.etdump import Events, read_etdump
+from sme2_assets_tests.made.build_trace import Block, Profile, build_trace
 
 
 @dataclass(frozen=True)

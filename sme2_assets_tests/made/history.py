@@ -14,11 +14,11 @@ from pathlib import Path
 
 import duckdb
 
-from benchmarks.made.run_folder import MadeRun, ingest
 from sme2_assets.store import sha256_of_file
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.commits import TableFile, add_commit, files_now
 from sme2_assets.warehouse.comparisons import compare_session
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 
 VARIANTS = 25
 FIRST_NIGHT = datetime(2020, 1, 1, tzinfo=UTC)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from benchmarks.made.traces import Delegate, Portable, inference, trace_bytes
 from sme2_assets.analysis.timeline import execute_durations
 from sme2_assets.etdump import read_etdump
 from sme2_assets.evidence import operators
@@ -27,6 +26,7 @@ from sme2_assets.store import sha256_of_file
 from sme2_assets.targets.environment.snapshot import take_snapshot
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.ingest import RunReader, write_runs
+from sme2_assets_tests.made.traces import Delegate, Portable, inference, trace_bytes
 
 # Name and microseconds with SME2 off; only those with a packed name have an SME2 kernel.
 FIRST_DELEGATE = (

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.made.run_folder import MadeRun
-from benchmarks.made.traces import Delegate, Portable
+from sme2_assets_tests.made.run_folder import MadeRun
+from sme2_assets_tests.made.traces import Delegate, Portable
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 The model has three XNNPACK delegates with portable operators between them, so every kind of event appears.
 Run as a program, so that torch and ExecuTorch stay out of the process that tests or measures the reader:
 
-    python -m benchmarks.made.real_trace OUT.etdump --inferences 5 (or --events 260000)
+    python -m sme2_assets_tests.made.real_trace OUT.etdump --inferences 5 (or --events 260000)
 
 `small.etdump` of the tests was made by this, with `--inferences 2`, ExecuTorch 1.5.1 on aarch64.
 """
