@@ -20,6 +20,8 @@ from sme2_assets.evidence.numerics import Ranking
 from sme2_assets.store import sha256_of_file
 
 SCHEMA = 2
+# One more whenever our own code makes a different export of the same model: it is made again, then.
+EXPORT_CODE_VERSION = 1
 MANIFEST = "manifest.json"
 PTE = "model.pte"
 ETRECORD = "model.etrecord"

@@ -1,6 +1,6 @@
 """A model variant becomes a folder: program, ETRecord, inputs, expected outputs, reports, manifest.
 
-The folder is named by everything that decides its content (code, options, versions), so the same
+The folder is named by everything that decides its content (the model, versions, options), so the same
 variant is not exported twice and a cached one is found without importing torch. It is written under
 another name and renamed when complete: a killed export leaves nothing that looks finished.
 """
@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import importlib
 import importlib.metadata
-import importlib.util
 import json
 import logging
 import os
@@ -37,6 +36,7 @@ from sme2_assets.models.artifact import (
     DATA,
     DELEGATION,
     ETRECORD,
+    EXPORT_CODE_VERSION,
     LIBRARY_PREFIX,
     MANIFEST,
     OPERATORS,
@@ -80,7 +80,7 @@ Log = Callable[[str], None]
 
 EXPECTED = "outputs of the eager fp32 model on the same input files (for fp16: the inputs rounded to half)"
 NOT_EXPECTED = "none: the program came without an eager model to compare it with"
-_PACKAGES = ("torch", "executorch", "torchao", "numpy")
+# What makes an export.
 _LIBRARIES = ("torch", "torchao", "executorch")
 _EXPORT_LIBRARIES = (
     "executorch.exir",
@@ -88,22 +88,6 @@ _EXPORT_LIBRARIES = (
     # Registers the out variants of quantise and dequantise, for those that stay outside of delegates.
     "executorch.kernels.quantized",
     "torchao.quantization.pt2e.quantize_pt2e",
-)
-# The code that decides the result of an export: editing it makes a different export.
-_EXPORT_CODE = (
-    "sme2_assets.models.attribution",
-    "sme2_assets.models.delegation",
-    "sme2_assets.models.etrecord",
-    "sme2_assets.models.existing",
-    "sme2_assets.models.export",
-    "sme2_assets.models.inputs",
-    "sme2_assets.models.lowering",
-    "sme2_assets.evidence.operators",
-    "sme2_assets.models.pieces",
-    "sme2_assets.models.provenance",
-    "sme2_assets.models.quantise",
-    "sme2_assets.models.reference",
-    "sme2_assets.models.taps",
 )
 _STAGING_PREFIX = ".exporting-"
 _STALE_SECONDS = 24 * 3600
@@ -140,7 +124,7 @@ class _Content:
 
 
 def export_variant(variant_key: str, artifacts: Path, *, log: Log) -> ExportedModel:
-    """Export the variant, or find the export of the same code, options and versions."""
+    """Export the variant, or find the export of the same model, options and versions."""
     variant = parse_variant(variant_key)
     return export_model(model_spec(variant.model), variant, artifacts, log=log)
 
@@ -185,13 +169,14 @@ def content_key(spec: ModelSpec, variant: Variant) -> str:
     """A hash of everything that decides the result of an export. Does not import torch."""
     content = {
         "schema": SCHEMA,
+        "code_version": EXPORT_CODE_VERSION,
         "variant": variant.key,
         "identity": spec.identity(),
         "seed": SEED,
         "options": _options(variant),
         "minimum_sqnr_db": MINIMUM_SQNR_DB.get(variant.precision),
-        "versions": _versions(),
-        "sources": {module: _source_sha256(module) for module in _EXPORT_CODE},
+        # PyTorch's own index says that a build is for the CPU, and others do not.
+        "versions": {name: version.removesuffix("+cpu") for name, version in _versions(_LIBRARIES).items()},
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -262,7 +247,7 @@ def _fill(staging: Path, spec: ModelSpec, variant: Variant, key: str, progress: 
             "in_floating_point": content.unquantised,
             "rewritten": content.rewritten,
         },
-        versions=_versions(),
+        versions={"python": platform.python_version()} | _versions((*_LIBRARIES, "numpy")),
         files={path.name: file_facts(path) for path in sorted(staging.iterdir())},
         torch_import_seconds=round(torch_import_seconds, 3),
         export_seconds=round(export_seconds, 3),
@@ -498,14 +483,5 @@ def _options(variant: Variant) -> dict[str, Any]:
     return {variant.precision: scheme} if scheme else {}
 
 
-def _versions() -> dict[str, str]:
-    return {"python": platform.python_version()} | {
-        package: importlib.metadata.version(package) for package in _PACKAGES
-    }
-
-
-def _source_sha256(module: str) -> str:
-    found = importlib.util.find_spec(module)
-    if found is None or found.origin is None:
-        raise ExportError(f"The source of {module} was not found", "reinstall the package")
-    return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
+def _versions(packages: Sequence[str]) -> dict[str, str]:
+    return {package: importlib.metadata.version(package) for package in packages}

@@ -9,7 +9,13 @@ from sme2_assets.defs.assets.support import clear_failures, host_cpu, plotted
 from sme2_assets.defs.partitions import model_partitions
 from sme2_assets.defs.resources import Lab
 from sme2_assets.evidence.delegation import DelegationReport
-from sme2_assets.models.artifact import ExportedModel, ModelManifest, TensorFacts, read_manifest
+from sme2_assets.models.artifact import (
+    EXPORT_CODE_VERSION,
+    ExportedModel,
+    ModelManifest,
+    TensorFacts,
+    read_manifest,
+)
 from sme2_assets.report.models import delegation_table
 from sme2_assets.report.tables import TextTable
 
@@ -19,7 +25,7 @@ from sme2_assets.report.tables import TextTable
     backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),
     group_name="build",
     kinds={"pytorch", "executorch"},
-    code_version="1",
+    code_version=str(EXPORT_CODE_VERSION),
 )
 def exported_model(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """A model at one precision as a `.pte` with XNNPACK delegation, its ETRecord, inputs and eager outputs.

@@ -1,0 +1,3 @@
+from sme2_assets_tests.archive.make import make
+
+make()
