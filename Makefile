@@ -8,10 +8,10 @@ DEMO   ?= toy_cnn
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup emulator demo dev check quick test lint format bench trust models constraints resolve docs clean
+.PHONY: help setup emulator demo dev check quick test test-all test-fifth lint format bench trust models constraints resolve docs clean
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # An environment without this file is not ready: one that was interrupted is completed or replaced.
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -37,20 +37,26 @@ demo: setup ## Profile a model with SME2 on and off, show which operators run on
 dev: setup ## Open the Dagster UI on http://127.0.0.1:3000
 	@$(BIN)/sme2 dev --port $(or $(PORT),3000)
 
-# How tests are dealt out to workers, and how many there are: sme2_assets_tests/lanes.py. The longest files begin.
-PYTEST_TOGETHER := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --no-loadscope-reorder
+# Which tests are in which tier, and in which order they begin: sme2_assets_tests/tiers.py.
+PYTEST_TOGETHER := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
-# Exit code 5: PYTEST_ARGS selects nothing of that part.
-test: $(VENV)/.ready-dev ## Run all tests, the slow ones too
-	@$(PYTEST_TOGETHER) -m "not alone" $(PYTEST_ARGS) || test $$? -eq 5
-	@$(BIN)/python -m pytest -m alone $(PYTEST_ARGS) || test $$? -eq 5
-
-check: $(VENV)/.ready-dev ## Lint, types, and the quick tests, which need no emulator
+check: $(VENV)/.ready-dev ## Lint, types, and the quick tests: what to run before a commit
 	@$(MAKE) --no-print-directory --jobs 2 lint quick
 
-# What needs neither QEMU nor a device nor a browser, and does not take long (lanes.py).
 quick: $(VENV)/.ready-dev
-	@$(PYTEST_TOGETHER) -m "not emulator and not slow and not alone" $(PYTEST_ARGS)
+	@$(PYTEST_TOGETHER) -m quick $(PYTEST_ARGS)
+
+test: $(VENV)/.ready-dev ## Every capability once, for real: what to run before a change lands
+	@$(PYTEST_TOGETHER) -m "not thorough and not alone" $(PYTEST_ARGS)
+
+test-all: $(VENV)/.ready-dev ## Every test there is, an hour: what runs each night
+	@$(PYTEST_TOGETHER) -m "not alone" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m alone $(PYTEST_ARGS)
+
+# A fifth of what `make test` leaves out, another one for each commit. Exit code 5: that part has no such test.
+test-fifth: $(VENV)/.ready-dev
+	@$(PYTEST_TOGETHER) -m "thorough and not alone" --fifth $$(git rev-parse HEAD) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m alone --fifth $$(git rev-parse HEAD) $(PYTEST_ARGS) || test $$? -eq 5
 
 CPP := $(wildcard $(foreach folder,sme2_assets/runner/native/src sme2_assets_tests/runner/native,$(folder)/*.cpp $(folder)/*.h))
 
@@ -60,6 +66,7 @@ lint: $(VENV)/.ready-dev ## Lint, format check, types, Dagster's definitions
 	@$(BIN)/ruff format --check .
 	@$(BIN)/clang-format --dry-run --Werror $(CPP)
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo --no-cache
 	@DAGSTER_DISABLE_TELEMETRY=1 $(BIN)/dg check defs
 	@if command -v actionlint >/dev/null; then actionlint; fi
 

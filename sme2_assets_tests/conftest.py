@@ -7,19 +7,23 @@ import contextvars
 import functools
 import os
 import platform
+import shutil
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
 from sme2_assets.errors import BuildError, Sme2Error
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary, build_runner
 from sme2_assets.runner.bundle import build_bundle
+from sme2_assets.store import Store
 from sme2_assets.targets import host
 from sme2_assets.targets.local import EmulatedTarget
 from sme2_assets.targets.qemu import Qemu
+from sme2_assets_tests import archive
 from sme2_assets_tests.reach import skip_out_of_reach
 
 # Tests write the models that they run; those about trust take this away.
@@ -29,44 +33,17 @@ pytest_plugins = [
     "pytester",
     "sme2_assets_tests.browser",
     "sme2_assets_tests.exchange.measured_pair",
-    "sme2_assets_tests.lanes",
     "sme2_assets_tests.servers",
     "sme2_assets_tests.targets.android.adb_loopback",
     "sme2_assets_tests.targets.android.android_userland",
     "sme2_assets_tests.targets.ssh.sshd_loopback",
     "sme2_assets_tests.targets.remote.devices",
+    "sme2_assets_tests.tiers",
 ]
 
 # A busy machine fails no test. In CI Hypothesis also takes the same examples each time.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
-
-# Files of a minute and more, and those that make what others wait for. When several workers share the tests,
-# these must not be the last.
-LONGEST_FIRST = [
-    "e2e/test_documented_commands.py",
-    "e2e/test_ui.py",
-    "e2e/test_chain.py",
-    "diagnostics/test_model.py",
-    "test_package.py",
-    "test_nightly.py",
-    "models/test_export.py",
-    "runner/test_source_build.py",
-    "report/test_html.py",
-    "e2e/test_remote.py",
-    "runner/test_runs.py",
-    "runner/test_native.py",
-    "exchange/test_documented_commands.py",
-    "experiments/test_run.py",
-    "warehouse/test_continued.py",
-    "runner/test_bundle.py",
-    "e2e/test_cli.py",
-]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    rank = {Path(__file__).parent / name: at for at, name in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: rank.get(item.path, len(rank)))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -127,13 +104,44 @@ def environment_of_a_test(environment_of_a_file: None) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """A folder that the first worker to ask for it fills; the others wait, and all of them only read it."""
+    own = tmp_path_factory.getbasetemp()
+    # A worker's folder is in that of the whole run.
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def made(name: str, make: Callable[[Path], object]) -> Path:
+        folder, done = shared / f"made-{name}", shared / f"made-{name}.done"
+        with FileLock(f"{folder}.lock"):
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                make(folder)
+                done.touch()
+        return folder
+
+    return made
+
+
+@pytest.fixture(scope="session")
 def artifacts_dir(request: pytest.FixtureRequest) -> Path:
-    """Where built and exported things stay between test runs; all of it is named by content."""
-    if given := os.environ.get("SME2_TEST_ARTIFACTS"):
-        return Path(given)
-    cache = request.config.cache
-    assert cache is not None
-    return cache.mkdir("sme2-artifacts")
+    """Where built and exported things stay between test runs, with the archived exports among them."""
+    given = os.environ.get("SME2_TEST_ARTIFACTS")
+    folder = Path(given) if given else request.config.cache.mkdir("sme2-artifacts")
+    archive.seed(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def own_artifacts(artifacts_dir: Path, made_once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """Artifacts whose exports are this run's: one of an earlier run hides how the code has changed since."""
+
+    def make(folder: Path) -> None:
+        for shared in ("runners", "tools"):
+            (artifacts_dir / shared).mkdir(exist_ok=True)
+            (folder / shared).symlink_to(artifacts_dir / shared)
+
+    return made_once("artifacts", make)
 
 
 @pytest.fixture(scope="session")
@@ -143,10 +151,21 @@ def runner_binary(artifacts_dir: Path) -> RunnerBinary:
 
 @pytest.fixture(scope="session")
 def exported(artifacts_dir: Path) -> Callable[[str], ExportedModel]:
-    """Exports a variant, or takes it from the cache."""
+    """Takes a variant from the archive or the cache, or exports it."""
     from sme2_assets.models.export import export_variant
 
-    return lambda variant: export_variant(variant, artifacts_dir, log=print)
+    def model(variant: str) -> ExportedModel:
+        if variant in archive.VARIANTS:
+            return archive.archived_model(variant, artifacts_dir)
+        return export_variant(variant, artifacts_dir, log=print)
+
+    return model
+
+
+@pytest.fixture(scope="session")
+def archived(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Store:
+    """A data folder with the archived sessions in a warehouse, the pair compared. Only for reading."""
+    return Store(made_once("archived", lambda folder: archive.archived_store(folder, published=True)))
 
 
 @pytest.fixture(scope="session")

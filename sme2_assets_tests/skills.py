@@ -9,7 +9,6 @@ folder, and writes the times into the playbooks and AGENTS.md.
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
@@ -25,10 +24,6 @@ from sme2_assets.store import CHECKOUT, DAGSTER_YAML
 from sme2_assets.targets.host import host_facts
 
 AGENTS = CHECKOUT / "AGENTS.md"
-SECTIONS = (
-    *("When to use", "Prerequisites", "Steps", "Expected output"),
-    *("Verify", "When it fails", "Time", "Next"),
-)
 _MEASURED = re.compile(r"^Measured: (.+) the first time, (.+) again \((.+)\)\.$", re.MULTILINE)
 # What decides whether the environment is up to date.
 _OF_THE_SET_UP = ("pyproject.toml", "constraints.txt")
@@ -51,15 +46,6 @@ class Skill:
         return self.page.read_text()
 
     @property
-    def front_matter(self) -> dict[str, str]:
-        """The fields between the first two lines `---`. Only `key: one line` is allowed."""
-        matter = re.match(r"---\n(.*?)\n---\n", self.text, re.DOTALL)
-        assert matter, f"{self.page} begins with no front matter"
-        pairs = [re.fullmatch(r"([a-z]+): (\S.*)", line) for line in matter[1].splitlines()]
-        assert all(pairs), f"{self.page}: a line of the front matter is not `key: text`"
-        return {pair[1]: pair[2] for pair in pairs if pair}
-
-    @property
     def sections(self) -> dict[str, str]:
         """The text below each heading of the second level, in order."""
         parts = re.split(r"^## (.+)\n", self.text, flags=re.MULTILINE)
@@ -68,12 +54,6 @@ class Skill:
     @property
     def commands(self) -> list[str]:
         return bash_commands(self.page)
-
-    @property
-    def failures(self) -> list[list[str]]:
-        """The rows of the failure table: message, cause, what to do."""
-        rows = re.findall(r"^\| (.+) \|$", self.sections["When it fails"], re.MULTILINE)
-        return [row.split(" | ") for row in rows[2:]]
 
     @property
     def expected_lines(self) -> list[str]:
@@ -103,12 +83,6 @@ def elsewhere_commands(page: Path) -> list[str]:
     return _commands_of(page, "bash elsewhere")
 
 
-def shown_commands(page: Path) -> list[str]:
-    """Commands inside text blocks, which nobody runs."""
-    program = re.compile(r"(\.venv/bin/)?sme2 |make |adb |git |sudo |\./")
-    return [command for command in _commands_of(page, "text") if program.match(command)]
-
-
 def _commands_of(page: Path, kind: str) -> list[str]:
     blocks = re.findall(rf"^```{kind}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
@@ -120,29 +94,6 @@ def printed_line(expected: str, output: str) -> bool:
     pieces = [re.escape(" ".join(piece.split())) for piece in expected.split("...")]
     wanted = re.compile(".*".join(pieces))
     return any(wanted.search(" ".join(line.split())) for line in output.splitlines())
-
-
-def texts_of_the_code() -> list[str]:
-    """Every text that the product can print, with NUL for what is filled in."""
-    texts = [(CHECKOUT / "Makefile").read_text()]
-    for path in [*(CHECKOUT / "sme2_assets").rglob("*.py"), CHECKOUT / "tools" / "set_up.py"]:
-        nodes = list(ast.walk(ast.parse(path.read_text())))
-        # A docstring is printed to nobody, and a piece of a text is read with the whole.
-        apart = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-        apart |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
-        for node in nodes:
-            if isinstance(node, ast.JoinedStr):
-                parts = (part.value if isinstance(part, ast.Constant) else "\0" for part in node.values)
-                texts.append("".join(map(str, parts)))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in apart:
-                texts.append(node.value)
-    return texts
-
-
-def is_a_text_of(message: str, texts: list[str]) -> bool:
-    """Whether the code has the message; `...` stands for what is filled in, before, between or after."""
-    wanted = re.compile("[^\n]*".join(re.escape(piece.strip()) for piece in message.split("...")))
-    return any(wanted.search(text) for text in texts)
 
 
 # Running them

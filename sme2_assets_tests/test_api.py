@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
@@ -26,12 +28,19 @@ from sme2_assets_tests.made.traces import Delegate, Portable
 TIMES = re.compile(r"_ns$|^speedup|^share$|^n$|_share$")
 
 
+MadeOnce = Callable[[str, Callable[[Path], object]], Path]
+
+
+def copy_of_two_pairs(made_once: MadeOnce, folder: Path) -> Path:
+    """A data folder with a pair on hardware and one emulated."""
+    made = made_once("two-pairs", lambda empty: make_pair(Store(empty), LINUX, EMULATED))
+    return shutil.copytree(made, folder / "lab", symlinks=True)
+
+
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pair on hardware and one emulated. Only for reading."""
-    store = Store(tmp_path_factory.mktemp("lab"))
-    make_pair(store, LINUX, EMULATED)
-    return store.root
+def root(tmp_path_factory: pytest.TempPathFactory, made_once: MadeOnce) -> Path:
+    """Only for reading."""
+    return copy_of_two_pairs(made_once, tmp_path_factory.mktemp("api"))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +57,7 @@ def test_the_import_loads_nothing_heavy():
 
 def test_only_what_is_offered_is_there():
     assert {"open", "Sme2Error", "DataFolder"} <= set(dir(sme2))
-    with pytest.raises(AttributeError, match="no attribute 'opened'"):
+    with pytest.raises(AttributeError, match="opened"):
         sme2.opened  # noqa: B018
 
 
@@ -76,14 +85,13 @@ def test_a_comparison_is_what_the_warehouse_says(lab: sme2.DataFolder):
         pair.speedup = 2.0  # type: ignore[misc]
 
 
-def test_a_pair_is_compared_though_one_state_was_measured_alone_since(tmp_path: Path):
-    store = Store(tmp_path)
-    make_pair(store, LINUX)
+def test_a_pair_is_compared_though_one_state_was_measured_alone_since(tmp_path: Path, made_once: MadeOnce):
+    store = Store(copy_of_two_pairs(made_once, tmp_path))
     warehouse = Warehouse(store.warehouse)
     later = MadeRun(sme2="on", paired=False, session_id="20270101T000000-aaaaaa")
     ingest(warehouse, later.write(store.runs))
     warehouse.publish()
-    pair = sme2.open(tmp_path).compare("toy_cnn-fp32", "linux")
+    pair = sme2.open(store.root).compare("toy_cnn-fp32", "linux")
     assert pair.session_id != later.session_id
     assert {pair.off_run_id, pair.on_run_id} == {MadeRun(sme2=state).run_id for state in ("off", "on")}
 
@@ -123,7 +131,7 @@ def test_a_timeline_adds_up_to_its_inferences(lab: sme2.DataFolder):
         0
     ]
     assert rows["duration_ns"].sum() == whole > 0
-    with pytest.raises(sme2.Sme2Error, match="no run 'nothing'"):
+    with pytest.raises(sme2.Sme2Error, match="nothing"):
         lab.timeline("nothing")
 
 
@@ -172,7 +180,7 @@ def test_what_cannot_be_answered_is_said_with_a_remedy(
 
 
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path):
-    with pytest.raises(sme2.Sme2Error, match="There is no folder"):
+    with pytest.raises(sme2.Sme2Error, match="typo"):
         sme2.open(tmp_path / "typo")
     assert list(tmp_path.iterdir()) == []
 
@@ -185,6 +193,7 @@ def test_a_folder_keeps_its_own_models(lab: sme2.DataFolder, tmp_path: Path, mon
     assert "SME2_DATA" not in os.environ
 
 
+@pytest.mark.thorough
 def test_the_example_notebook_runs_and_shows_its_answers(root: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SME2_DATA", str(root))
     monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))

@@ -8,8 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,15 +19,11 @@ from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import CHECKOUT, anchor_of
 from sme2_assets_tests.skills import (
     AGENTS,
-    SECTIONS,
     SKILLS,
     Skill,
     bash_commands,
     elsewhere_commands,
-    is_a_text_of,
     make_desk,
-    shown_commands,
-    texts_of_the_code,
     typed,
 )
 
@@ -46,6 +40,7 @@ RUN_BY = {
     "make dev": "e2e/test_ui.py",
     "make test": "the run that executes this test",
     "make lint": ".ci/run",
+    "make test-all": "the workflow, each night",
     "make check": "the workflow; its parts are make lint and some of make test",
     "make docs": "test_the_web_site_has_every_document_and_finds_it",
     "make bench": "test_make_targets_exist, and by hand: benchmarks assert nothing",
@@ -154,42 +149,6 @@ def test_the_web_site_fetches_nothing(site: Path):
         )
 
 
-def test_the_menu_of_the_web_site_follows_the_index():
-    """Sections and pages of docs/README.md in its order, under the names it gives them."""
-    menu = yaml.load((CHECKOUT / "mkdocs.yml").read_text(), Loader=yaml.BaseLoader)["nav"]
-    sections = {name: entries for part in menu for name, entries in part.items() if isinstance(entries, list)}
-    index = (DOCS / "README.md").read_text()
-    told: dict[str, list[tuple[str, str]]] = {}
-    for part in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
-        pages = [
-            (name, (DOCS / path).resolve()) for name, path in re.findall(r"\[([^]]+)\]\(([^)]+)\)", part)
-        ]
-        told[part.splitlines()[0]] = [(name, str(path.relative_to(CHECKOUT))) for name, path in pages]
-    # The playbooks have a section to themselves, with all of them.
-    told["By task"].remove(("Playbooks", "AGENTS.md"))
-    for section, pages in told.items():
-        assert [*pairs(sections[section])] == pages
-    assert [path for _, path in pairs(sections["Playbooks"])] == [
-        str(page.relative_to(CHECKOUT)) for page in (AGENTS, *(skill.page for skill in SKILLS))
-    ]
-
-
-def pairs(entries: list[dict[str, str]]) -> Iterator[tuple[str, str]]:
-    for entry in entries:
-        yield from entry.items()
-
-
-def test_pictures_are_small_and_shown():
-    shown = {target for page in PAGES for target in links(page)}
-    for picture in (DOCS / "images").iterdir():
-        assert picture in shown, f"{picture.name} is in no page"
-        assert picture.stat().st_size < 150_000, picture.name
-
-
-def test_the_first_page_stays_short():
-    assert len((CHECKOUT / "README.md").read_text().splitlines()) < 120
-
-
 @pytest.mark.parametrize(
     "target",
     [
@@ -223,69 +182,13 @@ def test_the_runner_page_lists_every_flag_and_exit_code(runner_binary: RunnerBin
 # Playbooks
 
 
-def ids(skill: Skill) -> str:
-    return skill.name
-
-
-def test_there_are_eight_playbooks_in_a_chain():
-    assert [skill.name[:2] for skill in SKILLS] == [f"{number:02}" for number in range(1, 9)]
-    for skill, following in pairwise(SKILLS):
-        assert f"](../{following.name}/SKILL.md)" in skill.sections["Next"]
-
-
-@pytest.mark.parametrize("skill", SKILLS, ids=ids)
+@pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill.name)
 def test_a_playbook_is_found_by_its_front_matter(skill: Skill):
-    matter = skill.front_matter
-    assert list(matter) == ["name", "description"]
-    # As the public format of agent skills has them.
-    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", matter["name"])
+    """As the public format of agent skills has it."""
+    matter = yaml.safe_load(skill.text.split("---\n")[1])
     assert matter["name"] == skill.name
-    assert 100 <= len(matter["description"]) <= 1024
-    assert " Use it " in matter["description"], "it does not say when to use it"
-    assert yaml.safe_load(skill.text.split("---\n")[1]) == matter, "YAML reads something else"
-
-
-@pytest.mark.parametrize("skill", SKILLS, ids=ids)
-def test_a_playbook_has_all_its_parts_in_order(skill: Skill):
-    assert tuple(skill.sections) == SECTIONS
-    for part in ("Prerequisites", "Steps", "Verify"):
-        assert "```bash\n" in skill.sections[part], f"{part} has no command"
-    assert "Pass: " in skill.sections["Prerequisites"]
-    assert "exit" in skill.sections["Verify"], "pass and fail are not told by exit codes"
-    assert skill.expected_lines
-    assert len(skill.failures) >= 5
-    assert all(len(row) == 3 for row in skill.failures)
-    assert skill.times
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
-def test_commands_that_cannot_run_here_say_where_they_can(page: Path):
-    marked = re.findall(r"^Elsewhere, .+:\n\n```bash elsewhere\n", page.read_text(), re.MULTILINE)
-    assert len(marked) == page.read_text().count("```bash elsewhere\n")
-
-
-@pytest.fixture(scope="module")
-def texts() -> list[str]:
-    return texts_of_the_code()
-
-
-@pytest.mark.parametrize("skill", SKILLS, ids=ids)
-def test_every_message_of_a_failure_table_is_one_of_the_code(skill: Skill, texts: list[str]):
-    for message, _, _ in skill.failures:
-        assert re.fullmatch(r"`[^`]+`", message), message
-        assert is_a_text_of(message.strip("`"), texts), message
-
-
-def test_every_message_of_troubleshooting_is_one_of_the_code(texts: list[str]):
-    page = (DOCS / "troubleshooting.md").read_text()
-    messages = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
-    assert len(messages) > 40
-    assert [message for message in messages if not is_a_text_of(message, texts)] == []
-
-
-def test_a_message_that_nothing_prints_is_found(texts: list[str]):
-    assert not is_a_text_of("There is no such message ... anywhere.", texts)
-    assert not is_a_text_of("No QEMU >= 9.1 was found.", texts)
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", skill.name)
+    assert 0 < len(matter["description"]) <= 1024
 
 
 @pytest.mark.parametrize(
@@ -324,31 +227,3 @@ def test_a_desk_for_playbooks_installs_nothing_into_the_environment_it_borrows(t
     # Even where make finds something out of date, pip only says what it would do.
     assert typed(desk, "echo $PIP_DRY_RUN").stdout == "1\n"
     assert not (desk / "pyproject.toml").is_symlink()
-
-
-def print_counts() -> None:
-    """How many commands each page has, how many of them a test runs, and what becomes of the others."""
-    by_hand = {command for command, where in RUN_BY.items() if "by hand" in where}
-    print(f"{'page':42}{'commands':>9}{'run by a test':>14}{'by hand':>8}{'elsewhere':>10}{'only shown':>11}")
-    table: dict[str, list[int]] = {}
-    for page in PAGES:
-        told = bash_commands(page)
-        kinds = [
-            [command for command in told if command not in by_hand],
-            [command for command in told if command in by_hand],
-            elsewhere_commands(page),
-            shown_commands(page),
-        ]
-        table[str(page.relative_to(CHECKOUT))] = [len(kind) for kind in kinds]
-    table["all"] = [sum(column) for column in zip(*table.values(), strict=True)]
-    for name, counts in table.items():
-        run, hand, elsewhere, shown = counts
-        if sum(counts):
-            print(f"{name:42}{sum(counts):9}{run:14}{hand:8}{elsewhere:10}{shown:11}")
-    print(
-        f"{len({command for page in PAGES for command in bash_commands(page)} - by_hand)} different ones run."
-    )
-
-
-if __name__ == "__main__":
-    print_counts()

@@ -1,7 +1,8 @@
-"""The door for assistants, through the SDK's own client and a real process: no call of ours on this side."""
+"""The door for assistants, through the SDK's own client: in this process, and through a real one."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,12 +19,13 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import CallToolResult
 
-from sme2_assets.mcp.server import _Progress
-from sme2_assets.store import CHECKOUT, Store
+from sme2_assets.api import DataFolder
+from sme2_assets.mcp.server import _Progress, server_of
+from sme2_assets.store import CHECKOUT
 from sme2_assets.targets.host import host_platform
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests.e2e.conftest import make_data_folder
-from sme2_assets_tests.exchange.measured_pair import EMULATED, LINUX, make_pair
+from sme2_assets_tests.test_api import MadeOnce, copy_of_two_pairs
 
 PAGE = CHECKOUT / "docs" / "assistants.md"
 Got = TypeVar("Got")
@@ -31,13 +33,11 @@ TOOLS = {"models", "targets", "runs", "explain", "compare", "sql", "report", "pr
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    store = Store(tmp_path_factory.mktemp("assistant"))
-    make_pair(store, LINUX, EMULATED)
-    return store.root
+def root(tmp_path_factory: pytest.TempPathFactory, made_once: MadeOnce) -> Path:
+    return copy_of_two_pairs(made_once, tmp_path_factory.mktemp("assistant"))
 
 
-def talk(root: Path, conversation: Callable[[Client], Awaitable[Got]]) -> Got:
+def talk_with_a_process(root: Path, conversation: Callable[[Client], Awaitable[Got]]) -> Got:
     """What comes of a conversation with `sme2 mcp` on a data folder."""
     server = StdioServerParameters(
         command=sys.executable,
@@ -54,7 +54,20 @@ def talk(root: Path, conversation: Callable[[Client], Awaitable[Got]]) -> Got:
     return anyio.run(held)
 
 
-def ask(root: Path, *calls: tuple[str, dict[str, Any]]) -> list[CallToolResult]:
+def talk(root: Path, conversation: Callable[[Client], Awaitable[Got]]) -> Got:
+    """The same in this process."""
+
+    async def held() -> Got:
+        async with Client(server_of(DataFolder(root))) as client:
+            return await conversation(client)
+
+    with contextlib.chdir(root):
+        return anyio.run(held)
+
+
+def ask(
+    root: Path, *calls: tuple[str, dict[str, Any]], talk: Callable[..., list[CallToolResult]] = talk
+) -> list[CallToolResult]:
     async def all_of_them(client: Client) -> list[CallToolResult]:
         return [await client.call_tool(name, arguments) for name, arguments in calls]
 
@@ -92,6 +105,7 @@ def test_why_is_my_model_slow_is_answered_with_evidence(root: Path):
         ("explain", {"model": "toy_cnn-fp32", "platform": "linux"}),
         ("compare", {"model": "toy_cnn-fp32", "platform": "linux"}),
         ("sql", {"query": "SELECT name, on_sme_unit FROM operator_facts WHERE sme2 = 'on' ORDER BY ALL"}),
+        talk=talk_with_a_process,
     )
     assert not any(result.is_error for result in (runs, why, pair, rows))
     assert len(runs.structured_content["rows"]) == 4
@@ -131,15 +145,14 @@ HOSTILE = {
 
 
 def test_hostile_queries_come_back_as_errors_with_a_remedy_and_leave_nothing(root: Path):
+    (root / "stderr.txt").touch()
     before = sorted(path.name for path in root.iterdir())
     results = ask(root, *(("sql", {"query": query}) for query in HOSTILE))
     for result, (query, words) in zip(results, HOSTILE.items(), strict=True):
         assert result.is_error, query
         assert words in text(result)
         assert "Traceback" not in text(result)
-    assert sorted(path.name for path in root.iterdir() if path.name != "stderr.txt") == [
-        name for name in before if name != "stderr.txt"
-    ]
+    assert sorted(path.name for path in root.iterdir()) == before
 
 
 def test_a_query_is_cut_by_rows_by_size_and_by_time(root: Path):
@@ -290,7 +303,7 @@ def test_a_cancelled_measurement_ends_and_leaves_nothing(tmp_path: Path, artifac
         # Measurements wait for one another: this one is answered once the other has ended.
         return await client.call_tool("gate", {})
 
-    answer = talk(store.root, change_of_mind)
+    answer = talk_with_a_process(store.root, change_of_mind)
     assert "sme2_gate.json is missing" in text(answer)
     assert heard
     assert not list(store.runs.glob("*"))
@@ -325,7 +338,7 @@ def write_transcript(root: Path) -> None:
     PAGE.write_text(head + begin + "\n\n".join(part.strip() for part in said) + end + after)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_measurement_tells_its_progress_and_what_it_shows(
     tmp_path: Path, artifacts_dir: Path, emulator: Qemu
 ):
@@ -341,7 +354,7 @@ def test_a_measurement_tells_its_progress_and_what_it_shows(
         measured = await client.call_tool("profile", wanted, progress_callback=progress)
         return measured, await client.call_tool("explain", wanted)
 
-    measured, why = talk(store.root, measure)
+    measured, why = talk_with_a_process(store.root, measure)
     assert not measured.is_error, text(measured)
     assert len(measured.structured_content["runs"]) == 2
     assert [done for done, _ in told] == list(range(1, len(told) + 1))

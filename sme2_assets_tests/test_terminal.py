@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +20,6 @@ from sme2_assets.report.explain import explain
 from sme2_assets.report.insights import show_explanation
 from sme2_assets.report.tables import TextTable
 from sme2_assets.report.terminal import print_table, show_rows
-from sme2_assets.store import CHECKOUT
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.terminal import said_on_terminal
 from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, write_runs
@@ -91,14 +89,6 @@ def test_a_model_with_brackets_in_its_names_is_shown_as_it_is(tmp_path: Path):
     out = Console(file=(written := io.StringIO()), width=300)
     show_explanation(out, explanation, session_answer(warehouse, explanation), everything=True)
     assert all(name.removeprefix("native_call_") in written.getvalue() for name in BRACKETED[:2])
-
-
-def test_no_command_has_a_console_that_reads_markup():
-    """A status of Rich's reads it whatever the console says, so there is one place that makes them."""
-    for path in sorted((CHECKOUT / "sme2_assets").rglob("*.py")):
-        code = path.read_text()
-        assert ("progress.status(" in code) == (path.name == "support.py" and path.parent.name == "cli"), path
-        assert not re.search(r"from_markup|markup=True", code), path
 
 
 SHOWS = """

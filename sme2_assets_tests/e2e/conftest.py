@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -79,8 +80,14 @@ def make_data_folder(root: Path, artifacts: Path) -> Store:
     return store
 
 
-@pytest.fixture(scope="module")
-def workbench(tmp_path_factory: pytest.TempPathFactory, artifacts_dir: Path) -> Iterator[Workbench]:
-    store = make_data_folder(tmp_path_factory.mktemp("data") / "data", artifacts_dir)
+@contextlib.contextmanager
+def opened_workbench(root: Path, artifacts: Path) -> Iterator[Workbench]:
+    store = make_data_folder(root, artifacts)
     with dg.DagsterInstance.from_config(str(store.dagster_home)) as instance:
         yield Workbench(store, instance)
+
+
+@pytest.fixture(scope="module")
+def workbench(tmp_path_factory: pytest.TempPathFactory, artifacts_dir: Path) -> Iterator[Workbench]:
+    with opened_workbench(tmp_path_factory.mktemp("data") / "data", artifacts_dir) as made:
+        yield made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+from pathlib import Path
 
 import dagster as dg
 import pandas as pd
@@ -22,9 +23,8 @@ from sme2_assets.targets.host import host_arch, host_has_sme2, host_platform
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import ENOUGH_SAMPLES
-from sme2_assets.warehouse.comparisons import compare_runs
 from sme2_assets.warehouse.schema import INFERENCES, RUNS
-from sme2_assets_tests.e2e.conftest import Workbench
+from sme2_assets_tests.e2e.conftest import Workbench, opened_workbench
 
 RUN_CHECKS = {
     "outputs_match_eager",
@@ -45,7 +45,24 @@ native_without_sme2 = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module", params=["fp32", "fp16", "int8"])
+@pytest.fixture(scope="module")
+def host() -> str:
+    platform = host_platform()
+    if platform is None:
+        pytest.skip("no native platform on this host")
+    return platform
+
+
+@pytest.fixture(scope="module")
+def native_baseline(workbench: Workbench, host: str) -> list[str]:
+    """A session on this host's own CPU, with SME2 off alone; gives what was logged."""
+    return workbench.profile("toy_cnn-fp32", host, "off", rounds=2, warmup=1, iterations=3, kernel_rounds=1)
+
+
+@pytest.fixture(
+    scope="module",
+    params=["fp32", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("fp16", "int8"))],
+)
 def emulated_pair(request: pytest.FixtureRequest, workbench: Workbench, emulator: Qemu) -> str:
     variant = f"toy_cnn-{request.param}"
     workbench.profile(variant, "emulated", "off", "on")
@@ -55,7 +72,6 @@ def emulated_pair(request: pytest.FixtureRequest, workbench: Workbench, emulator
 PACKED_TYPE = {"fp32": "PF32", "fp16": "PF16", "int8": "PQS8"}
 
 
-@pytest.mark.slow
 def test_sme2_kernels_run_when_on_and_none_when_off(workbench: Workbench, emulated_pair: str):
     operators = workbench.warehouse.query(
         "SELECT sme2, name, category FROM operator_summary WHERE variant = ? AND sme2_evidence <> 'none'",
@@ -67,7 +83,6 @@ def test_sme2_kernels_run_when_on_and_none_when_off(workbench: Workbench, emulat
     assert operators["name"].str.contains(packed, regex=False).all()
 
 
-@pytest.mark.slow
 def test_what_names_imply_was_seen_at_work_and_nothing_with_sme2_off(
     workbench: Workbench, emulated_pair: str
 ):
@@ -89,13 +104,13 @@ def test_what_names_imply_was_seen_at_work_and_nothing_with_sme2_off(
     assert (caught["sme2_evidence"] == "executed").all(), promised
 
 
-@pytest.mark.slow
 def test_every_sample_of_a_run_is_in_exactly_one_row_of_kernel_usage(
     workbench: Workbench, emulated_pair: str
 ):
     runs = workbench.warehouse.query(
         "SELECT sme2, runs.samples, sum(usage.samples) AS used, sum(usage.share_of_run) AS shares "
-        "FROM runs JOIN kernel_usage AS usage USING (run_id, sme2) WHERE runs.variant = ? GROUP BY ALL",
+        "FROM runs JOIN kernel_usage AS usage USING (run_id, sme2) "
+        "WHERE runs.variant = ? AND runs.platform = 'emulated' GROUP BY ALL",
         [emulated_pair],
     )
     assert sorted(runs["sme2"]) == ["off", "on"]
@@ -104,7 +119,6 @@ def test_every_sample_of_a_run_is_in_exactly_one_row_of_kernel_usage(
     assert runs["shares"].to_list() == pytest.approx([1.0, 1.0])
 
 
-@pytest.mark.slow
 def test_every_operator_has_its_place_in_the_model(workbench: Workbench, emulated_pair: str):
     operators = workbench.warehouse.query(
         "SELECT category, attribution, source, macs FROM operator_facts WHERE variant = ?", [emulated_pair]
@@ -115,7 +129,6 @@ def test_every_operator_has_its_place_in_the_model(workbench: Workbench, emulate
     assert (work["macs"] > 0).all()
 
 
-@pytest.mark.slow
 def test_an_emulated_pair_is_compared_in_kernels_and_never_in_time(workbench: Workbench, emulated_pair: str):
     rows = workbench.warehouse.query("SELECT * FROM sme2_comparison WHERE variant = ?", [emulated_pair])
     assert set(rows["level"]) == {"model", "category", "operator"}
@@ -127,11 +140,12 @@ def test_an_emulated_pair_is_compared_in_kernels_and_never_in_time(workbench: Wo
     assert "mean nothing" in model["reason"]
 
 
-@pytest.mark.slow
 def test_both_arms_are_one_session_with_one_binary_and_one_model_file(
     workbench: Workbench, emulated_pair: str
 ):
-    runs = workbench.warehouse.query("SELECT * FROM latest_runs WHERE variant = ?", [emulated_pair])
+    runs = workbench.warehouse.query(
+        "SELECT * FROM latest_runs WHERE variant = ? AND platform = 'emulated'", [emulated_pair]
+    )
     assert sorted(runs["sme2"]) == ["off", "on"]
     for column in ("session_id", "runner_sha256", "pte_sha256", "threads", "device"):
         assert runs[column].nunique() == 1, column
@@ -143,7 +157,6 @@ def test_both_arms_are_one_session_with_one_binary_and_one_model_file(
     assert (runs["fidelity"] == "emulated").all()
 
 
-@pytest.mark.slow
 def test_dagster_knows_the_lineage_and_shows_what_people_want(workbench: Workbench, emulated_pair: str):
     for asset in RUN_ASSETS:
         partitions = workbench.materialisations(asset)
@@ -158,21 +171,19 @@ def test_dagster_knows_the_lineage_and_shows_what_people_want(workbench: Workben
     assert "SME2 on against off" in str(report["report"])
 
 
-@pytest.mark.slow
 def test_every_check_ran_and_passed(workbench: Workbench, emulated_pair: str):
     records = workbench.instance.event_log_storage.get_asset_check_execution_history(
         dg.AssetCheckKey(dg.AssetKey("timeline"), "every_nanosecond_accounted_for"), limit=100
     )
     assert {record.status.value for record in records} == {"SUCCEEDED"}, "none was planned and then skipped"
     evaluated = set()
-    for event in _events(workbench, dg.DagsterEventType.ASSET_CHECK_EVALUATION):
+    for event in _events(workbench, dg.DagsterEventType.ASSET_CHECK_EVALUATION, f"{emulated_pair}|emulated"):
         evaluation = event.asset_check_evaluation_data
         assert evaluation.passed or evaluation.check_name in ABOUT_THE_MACHINE, evaluation
         evaluated.add(evaluation.check_name)
     assert evaluated == RUN_CHECKS
 
 
-@pytest.mark.slow
 def test_the_report_is_written_with_its_picture(workbench: Workbench, emulated_pair: str):
     [folder] = (workbench.store.reports / emulated_pair / "emulated").iterdir()
     text = (folder / "report.md").read_text()
@@ -181,31 +192,30 @@ def test_the_report_is_written_with_its_picture(workbench: Workbench, emulated_p
     assert (folder / "categories.svg").read_text().startswith("<svg ")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_emulated_chain_of_an_x86_64_host_runs_a_cross_built_runner(
-    workbench: Workbench, emulator: Qemu, x86_64_host: None
+    tmp_path: Path, artifacts_dir: Path, emulator: Qemu, x86_64_host: None
 ):
     """On every host, so that the way of the other architecture is seen to work by whoever changes it."""
-    workbench.profile("toy_cnn-int8", "emulated", "off", "on", threads=2, kernel_rounds=0)
-    runs = workbench.warehouse.query("SELECT run_id FROM runs WHERE threads = 2")["run_id"]
-    assert len(runs) == 2
-    for run_id in runs:
+    with opened_workbench(tmp_path / "data", artifacts_dir) as workbench:
+        workbench.profile("toy_cnn-int8", "emulated", "off", "on", threads=2, kernel_rounds=0)
+    runs = workbench.warehouse.query("SELECT run_id, threads FROM runs")
+    assert runs["threads"].to_list() == [2, 2]
+    for run_id in runs["run_id"]:
         for process in RunFolder.open(workbench.store.runs / run_id).manifest.info.processes:
             assert any(word.endswith("/ld-linux-aarch64.so.1") for word in process.command), process.command
     operators = workbench.warehouse.query(
-        "SELECT sme2, name FROM operator_summary WHERE threads = 2 AND sme2_evidence <> 'none'"
+        "SELECT sme2, name FROM operator_summary WHERE sme2_evidence <> 'none'"
     )
     assert set(operators["sme2"]) == {"on"}
     assert operators["name"].str.contains("PQS8").all()
 
 
-def test_a_native_baseline_is_measured_alone(workbench: Workbench):
-    host = host_platform()
-    if host is None:
-        pytest.skip("no native platform on this host")
-    lines = workbench.profile("toy_cnn-fp32", host, "off", rounds=2, warmup=1, iterations=3, kernel_rounds=1)
-    assert f"toy_cnn-fp32 on {host}: round 2 of 2" in lines
-    run = workbench.warehouse.query("SELECT * FROM latest_runs WHERE platform = ?", [host]).iloc[0]
+def test_a_native_baseline_is_measured_alone(workbench: Workbench, host: str, native_baseline: list[str]):
+    assert f"toy_cnn-fp32 on {host}: round 2 of 2" in native_baseline
+    [run] = workbench.warehouse.query(
+        "SELECT * FROM latest_runs WHERE platform = ? AND threads = 1", [host]
+    ).to_dict("records")
     assert (run["sme2"], run["fidelity"], bool(run["paired"])) == ("off", native_fidelity(host_arch()), False)
     inferences = workbench.warehouse.query(
         "SELECT pass, count(*) AS n, count(*) FILTER (is_warmup) AS warmup FROM inferences "
@@ -224,14 +234,11 @@ def test_a_native_baseline_is_measured_alone(workbench: Workbench):
     assert emulated["roof_read_gb_s"].isna().all(), "an emulator's speed is no roof"
 
 
-def test_a_baseline_is_never_compared_with_an_older_run(workbench: Workbench):
+@pytest.mark.usefixtures("native_baseline")
+def test_a_baseline_is_never_compared_with_an_older_run(workbench: Workbench, host: str):
     """The off arm of one session and nothing, or another session, is no pair: refused with the reason."""
-    host = host_platform()
-    if host is None:
-        pytest.skip("no native platform on this host")
-    workbench.profile("toy_cnn-fp32", host, "off", rounds=1, warmup=0, iterations=1, kernel_rounds=0)
     jobs = Jobs(workbench.lab, workbench.instance, print)
-    with pytest.raises(Sme2Error, match=r"has not been materialised|cannot be compared") as caught:
+    with pytest.raises(Sme2Error) as caught:
         jobs.run(compare_job.name, [f"toy_cnn-fp32|{host}"])
     assert "sme2 profile" in str(caught.value)
 
@@ -249,10 +256,8 @@ def test_sme2_on_without_sme2_fails_with_what_is_missing_and_leaves_nothing(work
     assert "What to do" in (failure.description or "")
 
 
-def test_identical_arms_are_measured_compared_and_kept_apart(workbench: Workbench):
-    host = host_platform()
-    if host is None:
-        pytest.skip("no native platform on this host")
+@pytest.mark.usefixtures("native_baseline")
+def test_identical_arms_are_measured_compared_and_kept_apart(workbench: Workbench, host: str):
     before = workbench.warehouse.query("SELECT * FROM latest_runs")
     request = ProfileRequest("toy_cnn-fp32", host, ("off",))
     settings = {"rounds": 6, "warmup": 1, "iterations": 3, "kernel_rounds": 0, "quiet_patience_s": 0}
@@ -276,10 +281,9 @@ def test_identical_arms_are_measured_compared_and_kept_apart(workbench: Workbenc
     assert (moments["load_1m"] >= 0).all()
 
 
-def test_two_executorch_versions_run_one_program_each_with_its_own_runner(workbench: Workbench):
-    host, installed = host_platform(), importlib.metadata.version("executorch")
-    if host is None:
-        pytest.skip("no native platform on this host")
+@pytest.mark.thorough
+def test_two_executorch_versions_run_one_program_each_with_its_own_runner(workbench: Workbench, host: str):
+    installed = importlib.metadata.version("executorch")
     model = workbench.compare(host, variants=["toy_cnn-fp32"], executorch=[OLDEST, installed])
     assert (model["factor"], model["off_arm"], model["on_arm"]) == (
         "executorch",
@@ -296,19 +300,9 @@ def test_two_executorch_versions_run_one_program_each_with_its_own_runner(workbe
     assert len({each.info.versions["executorch_record_sha256"] for each in manifests}) == 2
 
 
-def test_runs_of_different_sessions_are_not_compared(workbench: Workbench):
-    runs = workbench.warehouse.query("SELECT run_id FROM runs ORDER BY started_at")["run_id"]
-    with pytest.raises(Sme2Error, match="cannot be compared"):
-        compare_runs(workbench.warehouse, runs.iloc[0], runs.iloc[-1])
-    with pytest.raises(Sme2Error, match="no run 'nonsense'"):
-        compare_runs(workbench.warehouse, "nonsense", runs.iloc[-1])
-
-
-def test_a_slow_down_in_the_history_fails_the_check_until_it_is_acknowledged(workbench: Workbench):
+@pytest.mark.usefixtures("native_baseline")
+def test_a_slow_down_in_the_history_fails_the_check_until_it_is_acknowledged(workbench: Workbench, host: str):
     """A real run as each of the nights before; the same run, slower, as the nights after."""
-    host = host_platform()
-    if host is None:
-        pytest.skip("no native platform on this host")
     jobs = Jobs(workbench.lab, workbench.instance, print)
     jobs.run(regressions_job.name)
     assert workbench.warehouse.query("SELECT * FROM regressions").empty
@@ -353,10 +347,14 @@ def _newest_check(workbench: Workbench, asset: str, name: str) -> dg.AssetCheckE
     return next(it for it in evaluations if (it.asset_key, it.check_name) == (dg.AssetKey(asset), name))
 
 
-def _events(workbench: Workbench, event_type: dg.DagsterEventType) -> list[dg.DagsterEvent]:
-    """Events of that kind of the newest runs, newest run first."""
+def _events(
+    workbench: Workbench, event_type: dg.DagsterEventType, partition: str = ""
+) -> list[dg.DagsterEvent]:
+    """Events of that kind, newest run first; of all runs, or of those of partitions that begin so."""
     events = []
-    for run in workbench.instance.get_runs(limit=50):
+    for run in workbench.instance.get_runs():
+        if partition and not any(tag.startswith(partition) for tag in run.tags.values()):
+            continue
         for record in workbench.instance.get_records_for_run(run.run_id, of_type=event_type).records:
             event = record.event_log_entry.dagster_event
             assert event is not None

@@ -172,7 +172,6 @@ def deployment(
             deployment.stop()
 
 
-@pytest.mark.slow
 @pytest.mark.alone
 def test_a_night_over_two_workers_has_every_session_once_although_a_worker_is_killed_twice(
     deployment: Deployment, capsys: pytest.CaptureFixture[str]

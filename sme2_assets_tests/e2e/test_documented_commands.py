@@ -75,9 +75,9 @@ def sme2(store: Store) -> Sme2:
 
 
 @pytest.fixture(scope="module")
-def profiled(sme2: Sme2, emulator: Qemu) -> subprocess.CompletedProcess[str]:
+def profiled(store: Store, emulator: Qemu) -> subprocess.CompletedProcess[str]:
     """A documented profile of an emulated pair, measured once."""
-    return sme2(*shlex.split(PROFILE)[1:])
+    return run_here(store, shlex.split(PROFILE)[1:])
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def baseline(sme2: Sme2) -> None:
     sme2("profile", "toy_cnn-int8", "--platform", host, "--sme2", "off", *short)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_make_demo_ends_with_the_table_and_the_report(store: Store, emulator: Qemu):
     # The environment that runs the tests stands for the one that `make setup` would make.
     ready = f"{sys.prefix}/.ready"
@@ -110,7 +110,6 @@ def test_make_demo_ends_with_the_table_and_the_report(store: Store, emulator: Qe
     assert "round 1 of 1" in done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -119,12 +118,12 @@ def test_make_demo_ends_with_the_table_and_the_report(store: Store, emulator: Qe
         if command != PROFILE
     ],
 )
+@pytest.mark.thorough
 @pytest.mark.usefixtures("profiled", "baseline")
 def test_a_documented_command_works(sme2: Sme2, command: str):
     assert sme2(*shlex.split(command)[1:]).stdout.strip()
 
 
-@pytest.mark.slow
 def test_a_profile_prints_the_comparison_and_no_emulated_time(profiled: subprocess.CompletedProcess[str]):
     assert "toy_cnn-int8 on emulated: kernel evidence" in profiled.stdout
     assert "not comparable" not in profiled.stdout
@@ -133,7 +132,6 @@ def test_a_profile_prints_the_comparison_and_no_emulated_time(profiled: subproce
     assert " ms" not in profiled.stdout, "an emulated time is shown"
 
 
-@pytest.mark.slow
 def test_everything_reads_from_the_profile_afterwards(sme2: Sme2, profiled: subprocess.CompletedProcess[str]):
     query = "SELECT sme2_operators_on AS n FROM sme2_comparison WHERE level = 'model'"
     assert json.loads(sme2("sql", query, "--json").stdout)[0]["n"] > 0
@@ -147,7 +145,6 @@ def test_everything_reads_from_the_profile_afterwards(sme2: Sme2, profiled: subp
     assert "emulated runs have no history" in without_hardware
 
 
-@pytest.mark.slow
 def test_report_and_explanation_rank_what_was_found(sme2: Sme2, profiled: subprocess.CompletedProcess[str]):
     [explained] = json.loads(sme2("explain", "toy_cnn-int8", "--platform", "emulated", "--json").stdout)
     insights = explained["insights"]
@@ -170,7 +167,7 @@ def desk(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_desk(tmp_path_factory.mktemp("playbooks") / "checkout", store.root)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill.name)
 def test_a_playbook_works_as_it_is_written_and_prints_what_it_says(
     desk: Path, store: Store, skill: Skill, profiled: subprocess.CompletedProcess[str]

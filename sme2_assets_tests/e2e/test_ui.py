@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,28 +22,17 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
-from sme2_assets.defs.resources import Lab
-from sme2_assets.launch import profile
-from sme2_assets.profiling.requests import ProfileRequest
 from sme2_assets.store import CHECKOUT, Store
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.browser import PATIENCE_MS
-from sme2_assets_tests.e2e.conftest import make_data_folder
+from sme2_assets_tests.e2e.conftest import Workbench, make_data_folder
+from sme2_assets_tests.servers import free_port
 
 PATIENCE_S = 1200
 NODE = """
 query ($asset: String!) {
-  assetNodeOrError(assetKey: {path: [$asset]}) { ... on AssetNode { partitionKeys jobNames } }
-}
-"""
-RUN = """
-mutation ($params: ExecutionParams!) {
-  launchRun(executionParams: $params) {
-    __typename
-    ... on LaunchRunSuccess { run { runId } }
-    ... on PythonError { message }
-  }
+  assetNodeOrError(assetKey: {path: [$asset]}) { ... on AssetNode { partitionKeys } }
 }
 """
 RUN_STATUS = "query ($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"
@@ -62,7 +50,7 @@ SCHEDULE = """
   }) { ... on Schedule { scheduleState { status } } } }
 """
 ENDED = ("SUCCESS", "FAILURE", "CANCELED")
-VARIANT, BEFORE = "toy_cnn-fp32", "toy_cnn-int8"
+VARIANT, MEASURED = "toy_cnn-fp32", "toy_cnn-int8"
 
 
 class Ui:
@@ -81,27 +69,6 @@ class Ui:
 
     def node(self, asset: str) -> dict[str, Any]:
         return self.ask(NODE, asset=asset)["assetNodeOrError"]
-
-    def materialise(self, assets: list[str], key: str) -> str:
-        """Materialises one partition, and gives the status it ended with."""
-        return self.ended(self.launch(assets, key))
-
-    def launch(self, assets: list[str], key: str, last: str | None = None) -> str:
-        """Launches what "Materialize" launches for a partition, or for a range; gives the run's id."""
-        job = next(name for name in self.node(assets[0])["jobNames"] if name.startswith("__ASSET_JOB"))
-        selector = {
-            "repositoryName": "__repository__",
-            "repositoryLocationName": "sme2_assets",
-            "pipelineName": job,
-            "assetSelection": [{"path": [asset]} for asset in assets],
-        }
-        names = ("asset_partition_range_start", "asset_partition_range_end") if last else ("partition",)
-        values = zip(names, (key, last), strict=False)
-        tags = [{"key": f"dagster/{name}", "value": value} for name, value in values]
-        params = {"selector": selector, "mode": "default", "executionMetadata": {"tags": tags}}
-        launched = self.ask(RUN, params=params)["launchRun"]
-        assert launched["__typename"] == "LaunchRunSuccess", launched
-        return launched["run"]["runId"]
 
     def ended(self, run_id: str) -> str:
         """The status the run ended with."""
@@ -128,14 +95,9 @@ def wait_for(answer: Callable[[], Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def ui(tmp_path_factory: pytest.TempPathFactory, artifacts_dir: Path, emulator: Qemu) -> Iterator[Ui]:
-    """The UI over a data folder in which the command line measured a pair before."""
+    """The UI over an empty data folder."""
     store = make_data_folder(tmp_path_factory.mktemp("ui") / "data", artifacts_dir)
-    with dg.DagsterInstance.from_config(str(store.dagster_home)) as instance:
-        request = ProfileRequest(BEFORE, "emulated", ("off", "on"))
-        profile(Lab(data_root=str(store.root)), instance, [request], {"quiet_patience_s": 0}, print)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     log = store.root / "dagster.log"
     with log.open("w") as output:
         process = subprocess.Popen(
@@ -158,6 +120,13 @@ def ui(tmp_path_factory: pytest.TempPathFactory, artifacts_dir: Path, emulator: 
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+@pytest.fixture(scope="module")
+def measured_elsewhere(ui: Ui) -> None:
+    """A pair that another process measured, as the command line does."""
+    with dg.DagsterInstance.from_config(str(ui.store.dagster_home)) as instance:
+        Workbench(ui.store, instance).profile(MEASURED, "emulated", "off", "on")
 
 
 @pytest.fixture(scope="module")
@@ -200,14 +169,13 @@ def run_of_check(ui: Ui, check: str) -> str | None:
     return next((it["id"] for it in runs if it["assetCheckSelection"] == [{"name": check}]), None)
 
 
-@pytest.mark.slow
 def test_the_graph_shows_every_stage(ui: Ui, page: Page):
     page.goto("/asset-groups/")
     for group in ("build", "measure", "noise", "results"):
         expect(page.get_by_text(group, exact=True).first).to_be_visible()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_nightly_schedule_can_be_switched_on(ui: Ui, page: Page):
     page.goto("/locations/sme2_assets/schedules/nightly_schedule")
     switch = page.locator("input[type=checkbox]").first
@@ -218,7 +186,7 @@ def test_the_nightly_schedule_can_be_switched_on(ui: Ui, page: Page):
         wait_for(lambda state=state: ui.ask(SCHEDULE)["scheduleOrError"]["scheduleState"]["status"] == state)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_failing_platform_shows_its_remedy(ui: Ui, page: Page):
     """This machine is no Mac, or no Linux: the run says what to do, before anything else."""
     other = "linux" if platform.system() == "Darwin" else "mac"
@@ -232,19 +200,21 @@ def test_a_failing_platform_shows_its_remedy(ui: Ui, page: Page):
     expect(page.get_by_text(re.compile("Available here: .*emulated-sme2_on")).first).to_be_visible()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.usefixtures("measured_elsewhere")
 def test_the_front_page_shows_what_the_command_line_has_measured(ui: Ui, page: Page):
     """Dagster's timeline leaves out runs in another process, so it is not the front page."""
     page.goto("/")
-    expect(page.get_by_text(f"measures: {BEFORE} on emulated").first).to_be_visible()
+    expect(page.get_by_text(f"measures: {MEASURED} on emulated").first).to_be_visible()
     expect(page.get_by_text("compare", exact=True).first).to_be_visible()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.usefixtures("measured_elsewhere")
 def test_the_list_of_checks_says_what_the_page_of_a_check_says(ui: Ui, page: Page):
     """Of a pair that was measured by one run; also when a check is then executed by itself."""
     page.goto("/assets/timeline?view=checks&checkDetail=operators_attributed")
-    checked = page.get_by_text(f"{BEFORE}|emulated-sme2_off, {BEFORE}|emulated-sme2_on")
+    checked = page.get_by_text(f"{MEASURED}|emulated-sme2_off, {MEASURED}|emulated-sme2_on")
     for again in (False, True):
         if again:
             page.get_by_text("Execute", exact=True).click()
@@ -255,7 +225,7 @@ def test_the_list_of_checks_says_what_the_page_of_a_check_says(ui: Ui, page: Pag
         expect(page.get_by_text("Succeeded", exact=True)).to_have_count(6)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_guide_says_what_is_what_and_what_can_be_measured_here(ui: Ui, page: Page):
     page.goto("/assets/etdump_traces?view=overview")
     page.get_by_role("link", name="The UI in five clicks").first.click()
@@ -295,11 +265,11 @@ def search_for(page: Page, word: str) -> None:
     wait_for(found)
 
 
-@pytest.mark.slow
 def test_five_clicks_from_the_front_page_to_a_report(ui: Ui, page: Page):
     """Search for the group, materialise it for a model and both states: everything else follows by itself."""
     wait_for(lambda: VARIANT in ui.node("exported_model")["partitionKeys"])
-    page.goto("/")
+    # The front page, but for a folder in which nothing was measured.
+    page.goto("/runs")
     # Of the mouse: a click that a key makes has no detail.
     page.evaluate(
         "addEventListener('click', it => {window.clicks = (window.clicks || 0) + (it.detail && 1)}, true)"

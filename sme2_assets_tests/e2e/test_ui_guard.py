@@ -28,6 +28,7 @@ from sme2_assets.defs.assets.guide import GUIDES
 from sme2_assets.store import CHECKOUT
 from sme2_assets.ui.guard import Guard
 from sme2_assets_tests.browser import PATIENCE_MS
+from sme2_assets_tests.servers import free_port
 
 PAUSE = "mutation { setAutoMaterializePaused(paused: true) }"
 IS_PAUSED = "{ instance { autoMaterializePaused } }"
@@ -56,7 +57,7 @@ class Served:
     def ask(
         self, method: str, path: str, headers: dict[str, str] | None = None, body: str | None = None
     ) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         with contextlib.closing(connection):
             connection.request(method, path, body, {"Host": self.here, **(headers or {})})
             answer = connection.getresponse()
@@ -75,9 +76,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     # Nothing to load: it is about the server alone.
     (folder / "empty.py").write_text("import dagster\ndefs = dagster.Definitions()\n")
     (folder / "workspace.yaml").write_text("load_from: [{python_file: empty.py}]\n")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     (folder / "data").mkdir()
     (folder / "data" / ".env").write_text("SME2_TRUST_MODELS=1\n")
     (folder / "data" / "click.py").write_text(STRAY.format(seen=folder / "seen"))
@@ -167,7 +166,7 @@ def test_no_page_of_another_site_shows_the_ui_within_itself(served: Served):
     assert served.ask("GET", "/runs", framed)[0] == 403
     opened = {**framed, "Sec-Fetch-Dest": "document"}
     assert served.ask("GET", "/runs", opened)[0] == 200, "a link"
-    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=300)
     with contextlib.closing(connection):
         for path in ("/runs", "/graphql", "/sme2/docs/README.md"):
             # Also for a browser that does not tell what the page is for.
@@ -246,6 +245,7 @@ def test_every_asset_leads_to_a_section_of_a_page_that_opens(served: Served):
         assert f'id="{anchor}"' in text, address
 
 
+@pytest.mark.thorough
 def test_every_document_is_a_page_whose_links_open(served: Served, report: str):
     for page in (CHECKOUT / "docs").glob("*.md"):
         address = f"/sme2/docs/{page.name}"
@@ -292,7 +292,7 @@ Promise.all(tried).then(() => { document.title = "done " + said.join(","); });
 </script>"""
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_hostile_page_in_a_real_browser_gets_nowhere(served: Served, report: str, chromium):
     program, variables = chromium
     page_text = ATTACK.replace("TARGET", served.here).replace("MUTATION", json.dumps(PAUSE))

@@ -43,12 +43,10 @@ def sme2(*words: str) -> Result:
     return CliRunner().invoke(main, words, catch_exceptions=False)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(HOST is None, reason="no native platform on this host")
 def test_a_yaml_file_is_measured_and_a_failing_member_loses_no_other(
-    tmp_path: Path, store: Store, runner_binary: RunnerBinary, exported: Callable[[str], ExportedModel]
+    tmp_path: Path, store: Store, runner_binary: RunnerBinary
 ):
-    exported("toy_cnn-fp32")
     file = tmp_path / "mine.yaml"
     file.write_text(
         f"models: toy_cnn-fp32\nplatforms: {HOST}\nsme2: off\nrounds: 1\niterations: 2\nwarmup: 0\n"
@@ -80,18 +78,15 @@ def test_a_yaml_file_is_measured_and_a_failing_member_loses_no_other(
         assert {record.tags[EXPERIMENT_TAG] for record in instance.get_runs()} == {"mine"}
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(HOST is None, reason="no native platform on this host")
-@pytest.mark.parametrize("stops_at_files", [False, True])
+@pytest.mark.parametrize("stops_at_files", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_each_session_keeps_its_output_also_when_somebody_stops_the_others(
     tmp_path: Path,
     store: Store,
     runner_binary: RunnerBinary,
-    exported: Callable[[str], ExportedModel],
     monkeypatch: pytest.MonkeyPatch,
     stops_at_files: bool,
 ):
-    exported("toy_cnn-fp32")
     file = tmp_path / "mine.yaml"
     file.write_text(
         f"models: toy_cnn-fp32\nplatforms: {HOST}\nsme2: off\niterations: 2\nwarmup: 0\n"
@@ -128,18 +123,19 @@ def test_each_session_keeps_its_output_also_when_somebody_stops_the_others(
     assert "report.html" not in (tmp_path / "out" / "index.md").read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(HOST is None, reason="no native platform on this host")
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=lambda sent: sent.name)
+@pytest.mark.parametrize(
+    "sent",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)],
+    ids=lambda sent: sent.name,
+)
 def test_who_interrupts_an_experiment_stops_all_of_it(
     tmp_path: Path,
     store: Store,
     runner_binary: RunnerBinary,
-    exported: Callable[[str], ExportedModel],
     sent: signal.Signals,
 ):
     """A session that is interrupted is none that failed, after which the others would be measured."""
-    exported("toy_cnn-fp32")
     file = tmp_path / "mine.yaml"
     file.write_text(
         f"models: toy_cnn-fp32\nplatforms: {HOST}\nsme2: off\npasses: [latency, etdump]\n"
@@ -163,7 +159,6 @@ def test_who_interrupts_an_experiment_stops_all_of_it(
     assert not list(store.runs.glob("[!.]*"))
 
 
-@pytest.mark.slow
 def test_a_configuration_of_the_kit_runs_unchanged(
     tmp_path: Path,
     store: Store,

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,14 +60,14 @@ BODY_LINE = NET.splitlines().index("        return self.body(x)") + 1
 
 @pytest.fixture(scope="module")
 def repository(
-    tmp_path_factory: pytest.TempPathFactory, artifacts_dir: Path, emulator: Qemu
+    tmp_path_factory: pytest.TempPathFactory, own_artifacts: Path, emulator: Qemu
 ) -> Iterator[Path]:
     """Somebody's repository with a model and a baseline of it."""
     root = tmp_path_factory.mktemp("repository")
     (root / "nets").mkdir()
     (root / "data").mkdir()
-    (root / "data" / "artifacts").symlink_to(artifacts_dir)
-    (root / "data" / "tools").symlink_to(artifacts_dir / "tools")
+    (root / "data" / "artifacts").symlink_to(own_artifacts)
+    (root / "data" / "tools").symlink_to(own_artifacts / "tools")
     (root / "nets" / "net.py").write_text(NET.format(groups=""))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SME2_DATA", str(root / "data"))
@@ -95,15 +92,15 @@ def test_the_baseline_has_what_the_model_is(repository: Path):
     assert facts.outputs[0].shape == [1, 16, 16, 16]
 
 
-def test_a_change_that_loses_a_kernel_fails_with_the_line(repository: Path, artifacts_dir: Path):
+def test_a_change_that_loses_a_kernel_fails_with_the_line(repository: Path, own_artifacts: Path):
     """A depthwise convolution, of which XNNPACK has no SME2 kernel; by the step of the action."""
     recorded = (repository / BASELINE_FILE).read_text()
     (repository / "nets" / "net.py").write_text(NET.format(groups=", groups=16"))
     home = repository / "home"
     cache = home / ".cache" / "sme2-gate"
     cache.mkdir(parents=True)
-    (cache / "artifacts").symlink_to(artifacts_dir)
-    (cache / "tools").symlink_to(artifacts_dir / "tools")
+    (cache / "artifacts").symlink_to(own_artifacts)
+    (cache / "tools").symlink_to(own_artifacts / "tools")
     files = {name: repository / name.lower() for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     done = run_step(
         "check",
@@ -127,6 +124,7 @@ def test_a_change_that_loses_a_kernel_fails_with_the_line(repository: Path, arti
     assert f"summary={repository}/sme2-gate.md" in files["GITHUB_OUTPUT"].read_text()
 
 
+@pytest.mark.thorough
 def test_what_was_gained_is_recorded_when_somebody_says_so(repository: Path):
     path = repository / BASELINE_FILE
     recorded = Baseline.read(path).models["net-fp16"]
@@ -188,17 +186,20 @@ PROVEN = {
 }
 
 
+@pytest.mark.parametrize("options", ["--no-rewrites", pytest.param("", marks=pytest.mark.thorough)])
 def test_advice_is_proven_by_what_ran(
-    artifacts_dir: Path, tmp_path: Path, emulator: Qemu, monkeypatch: pytest.MonkeyPatch
+    own_artifacts: Path, tmp_path: Path, emulator: Qemu, monkeypatch: pytest.MonkeyPatch, options: str
 ):
     """The documented command, with a model that is exported and emulated in seconds."""
+    proven = {name: units for name, units in PROVEN.items() if not options or "rewrite" not in name}
+    recommended = {name for name, units in proven.items() if units and len(units) == 2}
     (tmp_path / "nets").mkdir()
     (tmp_path / "nets" / "small.py").write_text(SMALL)
     monkeypatch.setenv("SME2_MODELS", str(tmp_path / "nets"))
     [command] = bash_commands(CHECKOUT / "docs" / "advise.md")
     # Times would take minutes on AArch64; see warehouse/test_advice.py.
-    wanted = f"{command.replace('toy_cnn-fp16', 'small-fp16')} --no-times --json"
-    told = json.loads(documented(wanted, artifacts_dir, tmp_path).stdout)
+    wanted = f"{command.replace('toy_cnn-fp16', 'small-fp16')} --no-times --json {options}"
+    told = json.loads(documented(wanted, own_artifacts, tmp_path, monkeypatch).stdout)
     tried = {each["change"]: each for each in told["tried"]}
 
     # Kept as rows that a rebuild makes again, and as a section of the reports.
@@ -213,11 +214,9 @@ def test_advice_is_proven_by_what_ran(
     assert {
         name: None if it["problem"] else set(on["module"][on["run_id"] == it["run_id"]])
         for name, it in tried.items()
-    } == PROVEN
-    assert set(rows.index[rows["recommended"]]) == {
-        name for name, it in PROVEN.items() if it and len(it) == 2
-    }
-    assert rows["problem"].dropna().tolist() == ["the model has none"] * 3
+    } == proven
+    assert set(rows.index[rows["recommended"]]) == recommended
+    assert rows["problem"].dropna().tolist() == ["the model has none"] * [*proven.values()].count(None)
     found, _ = differences(store, print)
     assert "advice" not in [each.table for each in found]
     with heard() as said:
@@ -225,7 +224,7 @@ def test_advice_is_proven_by_what_ran(
             "SELECT pte_sha256 FROM runs WHERE run_id = ?", [rows.loc["as it is", "run_id"]]
         )["pte_sha256"]
         assert len(advice_section(warehouse, "small-fp16", program)) == 1
-    assert sum(each.claim is claims.GAIN for each in said) == 4
+    assert sum(each.claim is claims.GAIN for each in said) == len(recommended)
     assert false_sentences(warehouse, said) == []
 
 
@@ -325,10 +324,13 @@ def test_a_check_of_nothing_or_by_no_number_is_refused(tmp_path: Path):
     assert "is not a number" in done.stderr
 
 
-def test_the_documented_commands_work_in_their_order(artifacts_dir: Path, tmp_path: Path, emulator: Qemu):
+@pytest.mark.thorough
+def test_the_documented_commands_work_in_their_order(
+    artifacts_dir: Path, tmp_path: Path, emulator: Qemu, monkeypatch: pytest.MonkeyPatch
+):
     commands = bash_commands(CHECKOUT / "docs" / "gate.md")
     assert [shlex.split(command)[2] for command in commands] == ["record", "check"]
-    done = [documented(command, artifacts_dir, tmp_path) for command in commands][-1]
+    done = [documented(command, artifacts_dir, tmp_path, monkeypatch) for command in commands][-1]
     assert "nothing was lost" in done.stdout
     assert "| toy_cnn-fp16 | ok | 4 of 8 | 62.2% |" in done.stdout
     # The one that the workflow checks with: recorded on another machine, another day.
@@ -338,20 +340,15 @@ def test_the_documented_commands_work_in_their_order(artifacts_dir: Path, tmp_pa
     assert (kept.executorch, found) == (made.executorch, [])
 
 
-def documented(command: str, artifacts_dir: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+def documented(command: str, artifacts: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
     """The command as it is written, in that folder, which is also its data folder."""
-    for name, place in (("artifacts", artifacts_dir), ("tools", artifacts_dir / "tools")):
+    for name, place in (("artifacts", artifacts), ("tools", artifacts / "tools")):
         if not (folder / name).exists():
             (folder / name).symlink_to(place)
-    done = subprocess.run(
-        [sys.executable, "-m", "sme2_assets.cli", *shlex.split(command)[1:]],
-        env={**os.environ, "SME2_DATA": str(folder)},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("SME2_DATA", str(folder))
+    done = CliRunner().invoke(main, shlex.split(command)[1:])
+    assert done.exit_code == 0, done.output
     return done
 
 

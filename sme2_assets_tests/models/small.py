@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -41,12 +42,30 @@ def _code() -> dict[str, str]:
     return {path.name: sha256_of_file(path) for path in sorted(Path(__file__).parent.glob("*.py"))}
 
 
+def thorough(*values: object) -> list[Any]:
+    """Further values of a parameter, for `make test-all` alone."""
+    return [pytest.param(value, marks=pytest.mark.thorough) for value in values]
+
+
 def variant(name: str, precision: str = "fp32") -> Variant:
     return Variant(name, precision)
 
 
 def values(*shape: int, seed: int = 3) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+class Joined(nn.Module):
+    """An activation after a sum, which XNNPACK runs by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.side = nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(4, 8, 1)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = torch.relu(self.stem(image) + self.side(image))
+        return self.head(x.mean(dim=(2, 3)))
 
 
 class Tangled(nn.Module):

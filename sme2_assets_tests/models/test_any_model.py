@@ -17,7 +17,7 @@ from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.models.export import export_model
 from sme2_assets.models.given import take_inputs
-from sme2_assets.models.lowering import build_model, export_program, lower_program
+from sme2_assets.models.lowering import build_model
 from sme2_assets.models.progress import Progress
 from sme2_assets.models.reference import STEPS
 from sme2_assets.models.spec import ModelSpec
@@ -29,10 +29,10 @@ Exporter = Callable[..., ExportedModel]
 
 
 @pytest.fixture
-def export(artifacts_dir: Path) -> Exporter:
+def export(own_artifacts: Path) -> Exporter:
     def make(spec: ModelSpec, precision: str = "fp32", said: list[str] | None = None) -> ExportedModel:
         variant = small.variant(spec.key, precision)
-        return export_model(spec, variant, artifacts_dir, log=print if said is None else said.append)
+        return export_model(spec, variant, own_artifacts, log=print if said is None else said.append)
 
     return make
 
@@ -62,16 +62,19 @@ def _growing(name: str = "growing") -> ModelSpec:
     return small.spec(name, _seeded(small.Growing), small.values(1, 10, 8), get_dynamic_shapes=shapes)
 
 
+def _grown() -> ModelSpec:
+    return _growing().with_options({"size_seq": "64"})
+
+
 def _macs_by_hand(length: int) -> list[int]:
     return [length * 8 * 4 * 9, length * 8 * 16, length * 16 * 4]
 
 
-@pytest.mark.parametrize("length", [10, 64])
+@pytest.mark.parametrize("length", [64, *small.thorough(10)])
 def test_shapes_and_multiply_accumulates_are_those_of_the_size_that_runs(
     length: int, export: Exporter, runner_binary: RunnerBinary, tmp_path: Path
 ) -> None:
-    spec = _growing() if length == 10 else _growing().with_options({"size_seq": str(length)})
-    model = export(spec)
+    model = export(_grown() if length == 64 else _growing())
     nodes = [node for part in ProgramOperators.read(model.operators).delegates for node in part.nodes]
     assert [node.macs for node in nodes if node.macs is not None] == _macs_by_hand(length)
     assert read_manifest(model.manifest).macs == sum(_macs_by_hand(length))
@@ -80,13 +83,14 @@ def test_shapes_and_multiply_accumulates_are_those_of_the_size_that_runs(
     assert _fault(model, runner_binary, tmp_path) is None
 
 
+@pytest.mark.thorough
 def test_the_program_is_the_same_at_every_size(export: Exporter) -> None:
-    sizes = [export(_growing()), export(_growing().with_options({"size_seq": "64"}))]
+    sizes = [export(_growing()), export(_grown())]
     assert len({model.pte_sha256 for model in sizes}) == 1
 
 
 def test_what_export_asked_for_is_not_said_to_be_a_line_of_the_model(export: Exporter) -> None:
-    portable = ProgramOperators.read(export(_growing()).operators).portable
+    portable = ProgramOperators.read(export(_grown()).operators).portable
     asked = [node for node in portable if "sym_size" in node.kind]
     assert asked
     assert all(node.inserted and node.source is None for node in asked)
@@ -109,7 +113,7 @@ def test_a_foreign_program_at_less_than_its_bounds_has_no_multiply_accumulates(
 ) -> None:
     from sme2_assets.models.sources.pte import program_at
 
-    (tmp_path / "foreign.pte").write_bytes(export(_growing()).pte.read_bytes())
+    (tmp_path / "foreign.pte").write_bytes(export(_grown()).pte.read_bytes())
     spec = program_at(tmp_path / "foreign.pte")
     largest = ProgramOperators.read(export(spec, "as_is").operators)
     assert largest.macs == sum(_macs_by_hand(512))
@@ -124,10 +128,7 @@ def test_values_too_small_for_the_kernels_are_compared_as_zero_and_told(
     export: Exporter, runner_binary: RunnerBinary, tmp_path: Path
 ) -> None:
     said: list[str] = []
-    spec = small.spec(
-        f"tiny_{tmp_path.parent.name.replace('-', '_')}", _seeded(small.Tiny), small.values(2, 8)
-    )
-    model = export(spec, said=said)
+    model = export(small.spec("tiny_values", _seeded(small.Tiny), small.values(2, 8)), said=said)
     assert any("below the smallest normal number" in line for line in said)
     assert _fault(model, runner_binary, tmp_path) is None
 
@@ -153,7 +154,7 @@ def test_values_are_not_taken_for_indices_and_indices_into_all_values_are_judged
         assert f"output {place}" in str(first_fault(agreements, 80, exact=True))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize("precision", ["fp16", *small.thorough("fp32", "int8")])
 def test_indices_are_judged_by_what_they_point_at(
     precision: str, export: Exporter, runner_binary: RunnerBinary, tmp_path: Path
 ) -> None:
@@ -180,7 +181,7 @@ def test_an_input_that_is_changed_in_place_is_given_as_it_was(
     assert read_manifest(model.manifest).changed_inputs == 1
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8_dynamic"])
+@pytest.mark.parametrize("precision", ["fp32", *small.thorough("fp16", "int8_dynamic")])
 def test_state_starts_at_its_initial_values_and_goes_on_as_in_eager(
     precision: str, export: Exporter, runner_binary: RunnerBinary, tmp_path: Path
 ) -> None:
@@ -208,37 +209,30 @@ def test_state_of_a_program_from_elsewhere_is_found(
     foreign = export(program_at(tmp_path / "foreign.pte"), "as_is")
     assert foreign.steps == STEPS
     assert len(outputs_of(foreign, runner_binary, tmp_path)) == STEPS
-    (tmp_path / "plain.pte").write_bytes(export(_growing()).pte.read_bytes())
+    (tmp_path / "plain.pte").write_bytes(export(_grown()).pte.read_bytes())
     assert export(program_at(tmp_path / "plain.pte"), "as_is").steps == 1
 
 
-def test_branches_are_exported_and_run(export: Exporter, runner_binary: RunnerBinary, tmp_path: Path) -> None:
-    for index, sign in enumerate((1.0, -1.0)):
-        model = export(small.spec(f"choosing_{index}", _seeded(small.Choosing), sign * torch.ones(2, 8)))
-        folder = tmp_path / str(index)
-        folder.mkdir()
-        assert _fault(model, runner_binary, folder) is None
-        # ExecuTorch cannot write an ETRecord with branches: what it had written of it is not kept.
-        assert model.etrecord is None
-        assert not list(model.directory.glob("*etrecord*"))
+@pytest.mark.parametrize("sign", [1, *small.thorough(-1)])
+def test_branches_are_exported_and_run(
+    sign: int, export: Exporter, runner_binary: RunnerBinary, tmp_path: Path
+) -> None:
+    model = export(small.spec(f"choosing_{sign + 1}", _seeded(small.Choosing), sign * torch.ones(2, 8)))
+    assert _fault(model, runner_binary, tmp_path) is None
+    # ExecuTorch cannot write an ETRecord with branches: what it had written of it is not kept.
+    assert model.etrecord is None
+    assert not list(model.directory.glob("*etrecord*"))
 
 
-def test_an_operator_that_xnnpack_wants_whole_and_cannot_take_is_decomposed(
+def test_an_operator_that_xnnpack_wants_whole_and_cannot_take_is_decomposed_and_that_is_told(
     export: Exporter, runner_binary: RunnerBinary, tmp_path: Path
 ) -> None:
-    exported = export(small.spec("bent", _seeded(small.Bent), small.values(3, 8)))
+    said: list[str] = []
+    exported = export(small.spec("bent", _seeded(small.Bent), small.values(3, 8)), said=said)
+    assert [line for line in said if "a linear layer is an `addmm`" in line]
     assert _fault(exported, runner_binary, tmp_path) is None
     operators = read_manifest(exported.manifest).operators
     assert operators.delegated["aten.addmm.default"] == 2
-
-
-def test_the_user_is_told_that_operators_were_decomposed() -> None:
-    said: list[str] = []
-    progress = Progress("bent", said.append)
-    built = build_model(small.spec("bent", small.Bent, small.values(3, 8)), "fp32", progress)
-    exported, inputs = export_program(built, "fp32", progress)
-    lower_program(exported, inputs, progress)
-    assert [line for line in said if "a linear layer is an `addmm`" in line]
 
 
 def test_a_module_that_returns_a_view_of_its_parameter_is_counted() -> None:
@@ -253,6 +247,7 @@ def test_nan_in_the_reference_is_told_with_its_line_before_anything_is_exported(
     assert not any("exporting" in line for line in said)
 
 
+@pytest.mark.thorough
 def test_nothing_between_inputs_goes_with_calibration_inputs(
     export: Exporter, runner_binary: RunnerBinary, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import json
 import re
@@ -18,11 +19,14 @@ from sme2_assets.errors import EvidenceError, ExportError
 from sme2_assets.evidence.operators import Node, ProgramOperators
 from sme2_assets.models import attribution
 from sme2_assets.models.artifact import ExportedModel, read_manifest
-from sme2_assets.models.export import export_variant
+from sme2_assets.models.export import export_model, export_variant
 from sme2_assets.models.provenance import short_path
 
 PACKAGE_ROOT = Path(sme2_assets.__file__).resolve().parents[1]
-VARIANTS = ("toy_cnn-fp32", "toy_cnn-fp16", "toy_cnn-int8", "mobilenet_v3_small-fp32")
+# From the archive, of this run, and a large one.
+VARIANTS = ("toy_cnn-fp32", "toy_cnn-fp16", "toy_cnn-int8", "joined-fp32", "joined-int8")
+LARGE = [pytest.param("mobilenet_v3_small-fp32", marks=pytest.mark.thorough)]
+EVERY_VARIANT = pytest.mark.parametrize("key", [*VARIANTS, *LARGE])
 
 # The demo model as its source reads, layer by layer: kind, module, kernel, groups, and words of the line.
 TOY_CNN = [
@@ -49,13 +53,24 @@ TOY_CNN = [
 
 
 @pytest.fixture(scope="module")
-def models(artifacts_dir: Path) -> dict[str, ExportedModel]:
-    return {key: export_variant(key, artifacts_dir, log=print) for key in VARIANTS}
+def model(exported: Callable[[str], ExportedModel], own_artifacts: Path) -> Callable[[str], ExportedModel]:
+    def made(key: str) -> ExportedModel:
+        name, _, precision = key.rpartition("-")
+        if name == "toy_cnn":
+            return exported(key)
+        if name == "joined":
+            from sme2_assets_tests.models import small
+
+            joined = small.spec(name, small.Joined, small.values(1, 4, 8, 8))
+            return export_model(joined, small.variant(name, precision), own_artifacts, log=print)
+        return export_variant(key, own_artifacts, log=print)
+
+    return functools.cache(made)
 
 
 @pytest.fixture(scope="module")
-def programs(models: dict[str, ExportedModel]) -> dict[str, ProgramOperators]:
-    return {key: ProgramOperators.read(model.operators) for key, model in models.items()}
+def program(model: Callable[[str], ExportedModel]) -> Callable[[str], ProgramOperators]:
+    return lambda key: ProgramOperators.read(model(key).operators)
 
 
 def nodes_of(program: ProgramOperators) -> list[Node]:
@@ -63,26 +78,26 @@ def nodes_of(program: ProgramOperators) -> list[Node]:
 
 
 def test_every_layer_of_the_demo_model_has_its_module_and_its_line(
-    programs: dict[str, ProgramOperators],
+    program: Callable[[str], ProgramOperators],
 ) -> None:
-    program = programs["toy_cnn-fp32"]
-    assert [delegate.backend for delegate in program.delegates] == ["XnnpackBackend", "XnnpackBackend"]
-    found = program.delegates[0].nodes
+    toy = program("toy_cnn-fp32")
+    assert [delegate.backend for delegate in toy.delegates] == ["XnnpackBackend", "XnnpackBackend"]
+    found = toy.delegates[0].nodes
     assert [(node.kind, node.module, node.kernel, node.groups) for node in found] == [
         row[:4] for row in TOY_CNN
     ]
     for node, (*_, words) in zip(found, TOY_CNN, strict=True):
         assert (words is None) == node.inserted
         assert words is None or words in (node.code or "")
-    assert [node.kind for node in program.delegates[1].nodes] == ["XNNFullyConnected", "XNNSoftmax"]
-    assert [(node.kind, node.module_type) for node in program.portable] == [
-        ("aten::mean.out", "ToyCnnModule")
-    ]
-    assert ".mean(dim=(2, 3))" in (program.portable[0].code or "")
+    assert [node.kind for node in toy.delegates[1].nodes] == ["XNNFullyConnected", "XNNSoftmax"]
+    assert [(node.kind, node.module_type) for node in toy.portable] == [("aten::mean.out", "ToyCnnModule")]
+    assert ".mean(dim=(2, 3))" in (toy.portable[0].code or "")
 
 
-def test_what_was_fused_into_a_convolution_is_named_with_it(programs: dict[str, ProgramOperators]) -> None:
-    stem = programs["toy_cnn-fp32"].delegates[0].nodes[1]
+def test_what_was_fused_into_a_convolution_is_named_with_it(
+    program: Callable[[str], ProgramOperators],
+) -> None:
+    stem = program("toy_cnn-fp32").delegates[0].nodes[1]
     assert stem.edge_ops == [
         "aten.convolution.default",
         "aten._native_batch_norm_legit_no_training.default",
@@ -90,10 +105,11 @@ def test_what_was_fused_into_a_convolution_is_named_with_it(programs: dict[str, 
     ]
 
 
+@pytest.mark.parametrize("key", ["joined-fp32", "joined-int8", *LARGE])
 def test_an_activation_that_xnnpack_runs_by_itself_is_a_node_after_the_one_it_was_fused_into(
-    programs: dict[str, ProgramOperators],
+    program: Callable[[str], ProgramOperators], key: str
 ) -> None:
-    nodes = programs["mobilenet_v3_small-fp32"].delegates[0].nodes
+    nodes = program(key).delegates[0].nodes
     pairs = [(before, node) for before, node in itertools.pairwise(nodes) if node.kind == "XNNClamp"]
     assert pairs
     for before, clamp in pairs:
@@ -103,14 +119,14 @@ def test_an_activation_that_xnnpack_runs_by_itself_is_a_node_after_the_one_it_wa
         assert clamp.input_shapes == clamp.output_shapes == before.output_shapes
 
 
-@pytest.mark.parametrize("key", VARIANTS)
+@EVERY_VARIANT
 def test_every_tensor_that_is_read_was_written_before_or_is_an_input(
-    models: dict[str, ExportedModel], key: str
+    model: Callable[[str], ExportedModel], key: str
 ) -> None:
     from executorch.exir._serialize._program import deserialize_pte_binary
 
-    program = attribution.describe_program(models[key].pte.read_bytes())
-    [plan] = deserialize_pte_binary(models[key].pte.read_bytes()).program.execution_plan
+    program = attribution.describe_program(model(key).pte.read_bytes())
+    [plan] = deserialize_pte_binary(model(key).pte.read_bytes()).program.execution_plan
     # What is written in one delegate and read in another is known by the same name there.
     writers = Counter(tensor for node in program.nodes for tensor in node.writes)
     assert max(writers.values()) == 1
@@ -125,18 +141,18 @@ def test_every_tensor_that_is_read_was_written_before_or_is_an_input(
         assert program.portable[0].reads == program.delegates[0].nodes[-1].writes
 
 
-@pytest.mark.parametrize("key", VARIANTS)
+@EVERY_VARIANT
 def test_the_work_of_the_nodes_adds_up_to_that_of_the_model(
-    models: dict[str, ExportedModel], programs: dict[str, ProgramOperators], key: str
+    model: Callable[[str], ExportedModel], program: Callable[[str], ProgramOperators], key: str
 ) -> None:
-    assert programs[key].macs == read_manifest(models[key].manifest).macs
+    assert program(key).macs == read_manifest(model(key).manifest).macs
 
 
-@pytest.mark.parametrize("key", VARIANTS)
+@EVERY_VARIANT
 def test_a_source_is_a_line_of_a_file_within_its_package(
-    programs: dict[str, ProgramOperators], key: str
+    program: Callable[[str], ProgramOperators], key: str
 ) -> None:
-    for node in nodes_of(programs[key]):
+    for node in nodes_of(program(key)):
         assert node.inserted == (node.source is None), node
         if node.source is not None:
             file, line = re.fullmatch(r"(.+):(\d+)", node.source).groups()  # type: ignore[union-attr]
@@ -145,9 +161,9 @@ def test_a_source_is_a_line_of_a_file_within_its_package(
 
 
 def test_quantisation_is_inserted_and_what_it_surrounds_keeps_its_source(
-    programs: dict[str, ProgramOperators],
+    program: Callable[[str], ProgramOperators],
 ) -> None:
-    nodes = nodes_of(programs["toy_cnn-int8"])
+    nodes = nodes_of(program("toy_cnn-int8"))
     conversions = [node for node in nodes if node.kind == "XNNConvert"]
     assert conversions
     for node in conversions:
@@ -159,10 +175,10 @@ def test_quantisation_is_inserted_and_what_it_surrounds_keeps_its_source(
 
 
 def test_a_program_without_its_graph_has_nodes_and_work_but_no_sources(
-    models: dict[str, ExportedModel], programs: dict[str, ProgramOperators]
+    model: Callable[[str], ExportedModel], program: Callable[[str], ProgramOperators]
 ) -> None:
-    alone = attribution.describe_program(models["toy_cnn-int8"].pte.read_bytes())
-    full = programs["toy_cnn-int8"]
+    alone = attribution.describe_program(model("toy_cnn-int8").pte.read_bytes())
+    full = program("toy_cnn-int8")
     assert alone.macs == full.macs
     for node, known in zip(nodes_of(alone), nodes_of(full), strict=True):
         assert (node.kind, node.input_shapes, node.inserted) == (
@@ -189,11 +205,11 @@ def test_a_delegate_that_is_not_xnnpacks_own_format_is_refused() -> None:
         attribution._xnnpack_graph(b"\0\0\0\0QQ00" + bytes(64))
 
 
-def test_what_is_written_is_read_back(programs: dict[str, ProgramOperators], tmp_path: Path) -> None:
-    for program in programs.values():
-        path = tmp_path / "operators.json"
-        path.write_text(program.to_json())
-        assert ProgramOperators.read(path) == program
+def test_what_is_written_is_read_back(program: Callable[[str], ProgramOperators], tmp_path: Path) -> None:
+    path = tmp_path / "operators.json"
+    for each in map(program, VARIANTS):
+        path.write_text(each.to_json())
+        assert ProgramOperators.read(path) == each
 
 
 def _without(key: str) -> Callable[[Any], Any]:
@@ -237,12 +253,12 @@ def _with(key: str, value: Any) -> Callable[[Any], Any]:
     ],
 )
 def test_a_file_that_is_not_what_was_written_is_refused_with_its_reason(
-    programs: dict[str, ProgramOperators],
+    program: Callable[[str], ProgramOperators],
     tmp_path: Path,
     edit: Callable[[Any], Any],
     message: str,
 ) -> None:
-    document = json.loads(programs["toy_cnn-fp32"].to_json())
+    document = json.loads(program("toy_cnn-fp32").to_json())
     path = tmp_path / "operators.json"
     path.write_text(json.dumps(edit(copy.deepcopy(document))))
     with pytest.raises(EvidenceError, match=message) as raised:

@@ -29,7 +29,7 @@ from sme2_assets_tests.models.faults import (
     plant_fault,
     weights_of,
 )
-from sme2_assets_tests.models.small import spec, values
+from sme2_assets_tests.models.small import spec, thorough, values
 
 IN_ALL, IN_OFF = ["off", "on"], ["off"]
 
@@ -145,11 +145,12 @@ ITSELF = "in the model itself (Chained)"
 @pytest.mark.parametrize(
     ("change", "operator", "code", "where"),
     [
-        (
+        pytest.param(
             weights_of("first"),
             "aten.linear.default with aten.relu.default in module 'first' (Linear)",
             "x = torch.relu(self.first(x))",
             "in delegate 1 of 3",
+            marks=pytest.mark.thorough,
         ),
         (
             other_dimension("aten.cumsum.default"),
@@ -157,23 +158,26 @@ ITSELF = "in the model itself (Chained)"
             "x = torch.cumsum(x, -1) / 16",
             "in no delegate",
         ),
-        (
+        pytest.param(
             weights_of("middle"),
             "aten.linear.default in module 'middle' (Linear)",
             "x = torch.tanh(self.middle(x))",
             "in delegate 2 of 3",
+            marks=pytest.mark.thorough,
         ),
-        (
+        pytest.param(
             other_operator("aten.tanh.default", torch.ops.aten.sigmoid.default),
             f"aten.tanh.default {ITSELF}",
             "x = torch.tanh(self.middle(x))",
             "in delegate 2 of 3",
+            marks=pytest.mark.thorough,
         ),
-        (
+        pytest.param(
             weights_of("head"),
             "aten.linear.default in module 'head' (Linear)",
             "return self.head(x)",
             "in delegate 3 of 3",
+            marks=pytest.mark.thorough,
         ),
     ],
     ids=["first", "between delegates", "middle", "activation", "last"],
@@ -193,7 +197,7 @@ def test_the_operator_that_is_wrong_once_lowered_is_named_with_its_line(
     assert f"({where}, with SME2 off, the only state that could be run)" in said
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize("precision", ["fp16", *thorough("fp32", "int8")])
 def test_a_layer_inside_one_delegate_is_named_at_every_precision(
     plant: Callable[[Change], None], run: Callable[[ModelSpec, str], Run], precision: str
 ) -> None:
@@ -205,6 +209,7 @@ def test_a_layer_inside_one_delegate_is_named_at_every_precision(
     assert re.match(f"The first operator that is wrong in the runner: {named}", str(said)), said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("module", ["first", "second"])
 def test_operators_that_change_values_in_place_and_masks_with_infinities_mislead_nobody(
     plant: Callable[[Change], None], run: Callable[[ModelSpec, str], Run], module: str
@@ -217,6 +222,7 @@ def test_operators_that_change_values_in_place_and_masks_with_infinities_mislead
     assert said.startswith(f"The first operator that is wrong in the runner: {named}")
 
 
+@pytest.mark.thorough
 def test_a_value_keeps_the_order_of_its_elements_in_memory(
     plant: Callable[[Change], None], run: Callable[[ModelSpec, str], Run]
 ) -> None:
@@ -228,6 +234,7 @@ def test_a_value_keeps_the_order_of_its_elements_in_memory(
     assert said.startswith(f"The first operator that is wrong in the runner: {named}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("state", ["on", "off"])
 def test_a_fault_in_one_state_of_sme2_is_said_to_be_in_that_one_only(
     run: Callable[[ModelSpec, str], Run], state: str
@@ -243,6 +250,7 @@ def test_a_fault_in_one_state_of_sme2_is_said_to_be_in_that_one_only(
     assert f"with SME2 {state} only)" in said
 
 
+@pytest.mark.thorough
 def test_a_fault_in_both_states_is_searched_once(run: Callable[[ModelSpec, str], Run]) -> None:
     right, log = run(CHAINED, "fp32"), list[str]()
     said = wrong_in_the_runner(
@@ -277,6 +285,7 @@ def test_a_fault_that_a_cut_mends_is_not_blamed_on_one_operator(
     assert [name in others for name in ("'side'", "'middle'", "aten.tanh", "'first'")] == [True] * 3 + [False]
 
 
+@pytest.mark.thorough
 def test_a_program_that_cannot_be_cut_keeps_what_was_found_before(
     run: Callable[[ModelSpec, str], Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,9 +32,9 @@ class Refused(nn.Module):
 
 
 @pytest.fixture(scope="session")
-def report(artifacts_dir: Path) -> DelegationReport:
+def report(own_artifacts: Path) -> DelegationReport:
     refused = spec("refused", Refused, values(8, 8))
-    model = export_model(refused, variant("refused"), artifacts_dir, log=print)
+    model = export_model(refused, variant("refused"), own_artifacts, log=print)
     return DelegationReport.read(model.delegation)
 
 
@@ -63,8 +64,10 @@ def test_what_was_delegated_has_no_reason(report: DelegationReport) -> None:
 
 
 @pytest.mark.parametrize("key", ["toy_cnn-fp32", "toy_cnn-int8"])
-def test_every_operator_of_the_program_is_counted_once(exported: dict[str, ExportedModel], key: str) -> None:
-    report, manifest = DelegationReport.read(exported[key].delegation), read_manifest(exported[key].manifest)
+def test_every_operator_of_the_program_is_counted_once(
+    exported: Callable[[str], ExportedModel], key: str
+) -> None:
+    report, manifest = DelegationReport.read(exported(key).delegation), read_manifest(exported(key).manifest)
     assert report.delegated == manifest.operators.delegated_total
     assert report.total - report.delegated == manifest.operators.portable_total
     assert report.delegated_share == manifest.delegated_share

@@ -9,7 +9,7 @@ import torch
 
 from sme2_assets.models import divergence
 from sme2_assets.models.divergence import Divergence, divergence_of, first_divergence
-from sme2_assets_tests.models.small import Loud, spec, values
+from sme2_assets_tests.models.small import Loud, spec, thorough, values
 
 LOUD = spec("loud", Loud, values(2, 8))
 
@@ -31,7 +31,7 @@ def test_nothing_is_named_where_torch_agrees_with_fp32() -> None:
     assert divergence_of(LOUD, "fp32", log=print) is None
 
 
-@pytest.mark.parametrize("precision", ["int8", "fp16"])
+@pytest.mark.parametrize("precision", ["int8", *thorough("fp16")])
 def test_a_stricter_bound_names_the_first_layer_below_it(
     precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,5 +61,6 @@ def test_a_stricter_bound_names_the_first_layer_below_it(
     assert ("expand.0.0", "aten.conv2d.default") in [(each.module, each.operator) for each in named]
 
 
+@pytest.mark.thorough
 def test_the_models_own_bounds_hold_in_torch() -> None:
     assert first_divergence("toy_cnn-int8", log=print) is None

@@ -62,6 +62,7 @@ def test_both_phases_are_profiled_unless_one_is_chosen() -> None:
         requested("executorch:llama@part=encode-fp32")
 
 
+@pytest.mark.thorough
 def test_the_program_keeps_its_cache_and_its_position() -> None:
     options = {**{name: str(size) for name, size in SIZES.items()}, "part": "decode"}
     progress = Progress("llama", print)

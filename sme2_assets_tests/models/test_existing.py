@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -36,12 +37,14 @@ def _spec(pte: Path, **more: object) -> ModelSpec:
 
 
 @pytest.fixture(scope="session")
-def given(exported: dict[str, ExportedModel], artifacts_dir: Path) -> ExportedModel:
-    return export_model(_spec(exported["toy_cnn-int8"].pte), VARIANT, artifacts_dir, log=print)
+def given(exported: Callable[[str], ExportedModel], own_artifacts: Path) -> ExportedModel:
+    return export_model(_spec(exported("toy_cnn-int8").pte), VARIANT, own_artifacts, log=print)
 
 
-def test_the_program_is_copied_as_it_is(given: ExportedModel, exported: dict[str, ExportedModel]) -> None:
-    assert given.pte_sha256 == exported["toy_cnn-int8"].pte_sha256
+def test_the_program_is_copied_as_it_is(
+    given: ExportedModel, exported: Callable[[str], ExportedModel]
+) -> None:
+    assert given.pte_sha256 == exported("toy_cnn-int8").pte_sha256
     assert given.etrecord is None
 
 
@@ -70,24 +73,26 @@ def test_its_reasons_are_not_known(given: ExportedModel) -> None:
 
 
 def test_an_etrecord_and_inputs_beside_it_are_taken(
-    exported: dict[str, ExportedModel], tmp_path: Path
+    exported: Callable[[str], ExportedModel], tmp_path: Path
 ) -> None:
-    model = exported["toy_cnn-fp32"]
+    model = exported("toy_cnn-fp32")
     with_more = _spec(model.pte, etrecord=model.etrecord, input_files=tuple(model.inputs))
     taken = export_model(with_more, VARIANT, tmp_path, log=print)
     assert taken.etrecord is not None
     assert np.array_equal(np.load(taken.inputs[0]), np.load(model.inputs[0]))
 
 
-def test_inputs_that_do_not_fit_are_refused(exported: dict[str, ExportedModel], tmp_path: Path) -> None:
+def test_inputs_that_do_not_fit_are_refused(exported: Callable[[str], ExportedModel], tmp_path: Path) -> None:
     np.save(tmp_path / "wrong.npy", np.zeros((1, 3, 64, 64), dtype=np.int64))
-    wrong = _spec(exported["toy_cnn-fp32"].pte, input_files=(tmp_path / "wrong.npy",))
+    wrong = _spec(exported("toy_cnn-fp32").pte, input_files=(tmp_path / "wrong.npy",))
     with pytest.raises(ExportError, match=r"Input 0 of model\.pte is float32 .*wrong\.npy has int64"):
         export_model(wrong, VARIANT, tmp_path, log=print)
 
 
-def test_mutants_of_a_program_are_read_or_refused(exported: dict[str, ExportedModel], tmp_path: Path) -> None:
-    whole = exported["toy_cnn-int8"].pte.read_bytes()
+def test_mutants_of_a_program_are_read_or_refused(
+    exported: Callable[[str], ExportedModel], tmp_path: Path
+) -> None:
+    whole = exported("toy_cnn-int8").pte.read_bytes()
     # The table comes first, and the weights behind it mean nothing to who reads it.
     table = int.from_bytes(whole[12:20], "little") if whole[8:10] == b"eh" else 20_000
     draw, refused = random.Random(11), 0
@@ -105,9 +110,9 @@ def test_mutants_of_a_program_are_read_or_refused(exported: dict[str, ExportedMo
 
 @pytest.mark.parametrize("kind", ["empty", "text", "cut", "zeroed"])
 def test_a_broken_program_is_told_so_and_leaves_nothing(
-    exported: dict[str, ExportedModel], tmp_path: Path, kind: str
+    exported: Callable[[str], ExportedModel], tmp_path: Path, kind: str
 ) -> None:
-    whole = exported["toy_cnn-fp32"].pte.read_bytes()
+    whole = exported("toy_cnn-fp32").pte.read_bytes()
     broken = {"empty": b"", "text": b"no program", "cut": whole[:200], "zeroed": whole[:16] + bytes(5000)}
     pte = tmp_path / "broken.pte"
     pte.write_bytes(broken[kind])

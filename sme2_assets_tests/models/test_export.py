@@ -22,7 +22,7 @@ from sme2_assets.models.artifact import ExportedModel, load_exported, read_manif
 from sme2_assets.models.spec import ModelSpec
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets_tests.models.run import operator_names, outputs_of
-from sme2_assets_tests.models.small import Tangled, spec, values, variant
+from sme2_assets_tests.models.small import Tangled, spec, thorough, values, variant
 
 KEYS = ["toy_cnn-fp32", "toy_cnn-fp16", "toy_cnn-int8"]
 
@@ -33,68 +33,69 @@ from pathlib import Path
 import numpy as np, torch
 from executorch.runtime import Runtime
 runtime = Runtime.get()
-for folder in map(Path, sys.argv[1:]):
+out, *folders = map(Path, sys.argv[1:])
+for folder in folders:
     method = runtime.load_program(folder / "model.pte").load_method("forward")
     facts = [method.metadata.input_tensor_meta(0), method.metadata.output_tensor_meta(0)]
     inputs = [torch.from_numpy(np.load(path)) for path in sorted(folder.glob("input_*.npy"))]
     for index, output in enumerate(method.execute(inputs)):
-        np.save(folder.parent / f"output_{index}.npy", output.numpy())
-    (folder.parent / "dtypes.txt").write_text(" ".join(str(fact.dtype()) for fact in facts))
+        np.save(out / f"{folder.parent.name}_{index}.npy", output.numpy())
+    (out / f"{folder.parent.name}.txt").write_text(" ".join(str(fact.dtype()) for fact in facts))
 """
 
 
 @pytest.fixture(scope="session")
-def ran(exported: dict[str, ExportedModel], python: Callable[..., str]) -> dict[str, ExportedModel]:
-    python(RUN_PROGRAMS, *(exported[key].directory for key in KEYS))
-    return exported
+def ran(
+    exported: Callable[[str], ExportedModel], python: Callable[..., str], made_once: Callable[..., Path]
+) -> Path:
+    """What the programs gave, and their types."""
+    folders = [exported(key).directory for key in KEYS]
+    return made_once("ran", lambda folder: python(RUN_PROGRAMS, folder, *folders))
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_the_program_gives_what_the_eager_model_gives(ran: dict[str, ExportedModel], key: str) -> None:
-    model = ran[key]
+@pytest.mark.parametrize(("key", "code"), zip(KEYS, ("6", "5", "6"), strict=True))
+def test_the_program_gives_what_the_eager_model_gives_in_the_type_of_its_precision(
+    exported: Callable[[str], ExportedModel], ran: Path, key: str, code: str
+) -> None:
+    model = exported(key)
     tolerance = read_manifest(model.manifest).tolerance
     assert tolerance.metric == "sqnr_db"
     for index, path in enumerate(model.expected_outputs):
-        measured = np.load(model.directory.parent / f"output_{index}.npy")
-        assert sqnr_db(np.load(path), measured) >= tolerance.minimum_db
-
-
-@pytest.mark.parametrize(
-    ("key", "code"), [("toy_cnn-fp32", "6"), ("toy_cnn-fp16", "5"), ("toy_cnn-int8", "6")]
-)
-def test_the_program_takes_and_gives_the_type_of_its_precision(
-    ran: dict[str, ExportedModel], key: str, code: str
-) -> None:
+        assert sqnr_db(np.load(path), np.load(ran / f"{key}_{index}.npy")) >= tolerance.minimum_db
     # The runtime tells types as numbers: 5 is half, 6 is float.
-    assert (ran[key].directory.parent / "dtypes.txt").read_text().split() == [code, code]
+    assert (ran / f"{key}.txt").read_text().split() == [code, code]
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_inputs_are_varied_data_of_the_stated_type(exported: dict[str, ExportedModel], key: str) -> None:
-    manifest = read_manifest(exported[key].manifest)
-    for facts, path in zip(manifest.inputs, exported[key].inputs, strict=True):
+def test_inputs_are_varied_data_of_the_stated_type(
+    exported: Callable[[str], ExportedModel], key: str
+) -> None:
+    manifest = read_manifest(exported(key).manifest)
+    for facts, path in zip(manifest.inputs, exported(key).inputs, strict=True):
         values = np.load(path)
         assert str(values.dtype) == facts.dtype == ("float16" if manifest.precision == "fp16" else "float32")
         assert list(values.shape) == facts.shape
         assert values.astype(np.float64).std() == pytest.approx(1.0, abs=0.1)
 
 
-def test_fp16_is_judged_by_the_fp32_model_on_the_rounded_input(exported: dict[str, ExportedModel]) -> None:
-    full, half = exported["toy_cnn-fp32"], exported["toy_cnn-fp16"]
+def test_fp16_is_judged_by_the_fp32_model_on_the_rounded_input(
+    exported: Callable[[str], ExportedModel],
+) -> None:
+    full, half = exported("toy_cnn-fp32"), exported("toy_cnn-fp16")
     assert np.array_equal(np.load(full.inputs[0]).astype(np.float16), np.load(half.inputs[0]))
     assert np.load(half.expected_outputs[0]).dtype == np.float32
 
 
-def test_int8_weights_are_a_quarter_of_the_size(exported: dict[str, ExportedModel]) -> None:
-    sizes = {p: exported[f"toy_cnn-{p}"].pte.stat().st_size for p in ("fp32", "int8")}
+def test_int8_weights_are_a_quarter_of_the_size(exported: Callable[[str], ExportedModel]) -> None:
+    sizes = {p: exported(f"toy_cnn-{p}").pte.stat().st_size for p in ("fp32", "int8")}
     assert sizes["int8"] < 0.4 * sizes["fp32"]
-    delegated = read_manifest(exported["toy_cnn-int8"].manifest).operators.delegated
+    delegated = read_manifest(exported("toy_cnn-int8").manifest).operators.delegated
     assert delegated["quantized_decomposed.dequantize_per_channel.default"] > 0
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_the_manifest_tells_the_whole_story(exported: dict[str, ExportedModel], key: str) -> None:
-    model = exported[key]
+def test_the_manifest_tells_the_whole_story(exported: Callable[[str], ExportedModel], key: str) -> None:
+    model = exported(key)
     raw = json.loads(model.manifest.read_text(), parse_constant=lambda value: pytest.fail(f"{value} in JSON"))
     assert raw["variant"] == key
     assert raw["content_key"][:16] == model.directory.name
@@ -107,27 +108,13 @@ def test_the_manifest_tells_the_whole_story(exported: dict[str, ExportedModel], 
     assert raw["parameters"] > 0
     assert raw["macs"] > 0
     assert raw["operators"]["delegates"] > 0
-    assert sum(raw["operators"]["delegated"].values()) > 20
-    assert "eager fp32" in raw["expected"]
     assert raw["export_seconds"] > 0
     assert raw["export_peak_memory_bytes"] > 50e6
     assert raw["identity"]["model"] == "toy_cnn"
-    assert set(raw["files"]) >= {"operators.json", "delegation.json"}
-    assert isinstance(raw["seed"], int)
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_only_what_xnnpack_cannot_take_stays_outside_of_it(
-    exported: dict[str, ExportedModel], key: str
-) -> None:
-    manifest = read_manifest(exported[key].manifest)
-    assert manifest.operators.portable == {"aten::mean.out": 1}
-    total = manifest.operators.delegated_total + 1
-    assert manifest.delegated_share == pytest.approx(1 - 1 / total)
 
 
 def test_a_second_export_is_found_without_torch(
-    exported: dict[str, ExportedModel], artifacts_dir: Path, python: Callable[..., str]
+    exported: Callable[[str], ExportedModel], artifacts_dir: Path, python: Callable[..., str]
 ) -> None:
     printed = python(
         "import sys\n"
@@ -137,28 +124,20 @@ def test_a_second_export_is_found_without_torch(
         "print(model.cached, 'torch' in sys.modules, model.pte_sha256)",
         artifacts_dir,
     )
-    assert printed.split() == ["True", "False", exported["toy_cnn-fp32"].pte_sha256]
+    assert printed.split() == ["True", "False", exported("toy_cnn-fp32").pte_sha256]
 
 
-def test_an_export_elsewhere_gives_the_same_program_and_tells_its_steps(
-    exported: dict[str, ExportedModel], tmp_path: Path, python: Callable[..., str]
+@pytest.mark.thorough
+def test_another_process_exports_the_same_program(
+    tangled: ExportedModel, python: Callable[..., str], tmp_path: Path
 ) -> None:
     printed = python(
         "import sys\n"
-        "from pathlib import Path\n"
-        "from sme2_assets.models.export import export_variant\n"
-        "print(export_variant('toy_cnn-int8', Path(sys.argv[1]), log=print).pte_sha256)",
+        "from sme2_assets_tests.models.test_export import export_tangled\n"
+        "print(export_tangled(sys.argv[1]).pte_sha256)",
         tmp_path,
     )
-    *told, sha256 = printed.splitlines()
-    assert sha256 == exported["toy_cnn-int8"].pte_sha256
-    steps = ("loading torch", "building", "calibrating", "exporting", "lowering", "planning")
-    steps += ("writing the program", "once more, with taps", "writing")
-    # On a slow machine a step may say that it is still at work.
-    lines = [line for line in told if line.startswith("toy_cnn-int8: ") and "still" not in line]
-    assert len(lines) == len(steps) + 1
-    assert all(step in line and " MiB" in line for step, line in zip(steps, lines, strict=False))
-    assert "exported in" in lines[-1]
+    assert printed.split()[-1] == tangled.pte_sha256
 
 
 def test_another_model_code_options_or_versions_are_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,24 +145,22 @@ def test_another_model_code_options_or_versions_are_another_key(monkeypatch: pyt
         return export.content_key(spec(model, nn.Identity), variant("one", "int8"))
 
     keys = {key(), key(), key("two")}
-    monkeypatch.setattr(export, "_source_sha256", lambda module: "edited")
+    monkeypatch.setattr(export, "EXPORT_CODE_VERSION", 99)
     keys.add(key())
     monkeypatch.setitem(export.SCHEMES["int8"], "calibration_batches", 99)
     keys.add(key())
-    monkeypatch.setattr(export, "_versions", lambda: {"torch": "9.9"})
+    installed = {"torch": "9.9+cpu", "executorch": "9.9", "torchao": "9.9", "numpy": "9.9"}
+    monkeypatch.setattr(export.importlib.metadata, "version", installed.__getitem__)
     keys.add(key())
     assert len(keys) == 5
+    # What decides nothing: for which machine torch was built, and what the arrays are written with.
+    monkeypatch.setattr(
+        export.importlib.metadata, "version", {**installed, "torch": "9.9", "numpy": "8"}.__getitem__
+    )
+    assert key() in keys
 
 
-def test_every_module_that_makes_an_export_is_part_of_its_key() -> None:
-    folder = Path(export.__file__).parent
-    making = {path.stem for path in folder.glob("*.py") if "import torch\n" in path.read_text()}
-    keyed = {module.rpartition(".")[2] for module in export._EXPORT_CODE}
-    # These are models, how errors are told and what is looked for afterwards: none is in an export.
-    assert making & {"attribution", "inputs", "lowering", "quantise"} <= keyed
-
-
-@pytest.mark.parametrize("step", ["lower_program", "_write_files", "_publish"])
+@pytest.mark.parametrize("step", ["lower_program", *thorough("_write_files"), "_publish"])
 def test_an_export_that_fails_midway_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -211,11 +188,15 @@ def _tangled_inputs() -> dict[str, object]:
     }
 
 
-@pytest.fixture(scope="session")
-def tangled(artifacts_dir: Path) -> ExportedModel:
+def export_tangled(artifacts: Path | str) -> ExportedModel:
     given = _tangled_inputs()
     model = spec("tangled", Tangled, *given["inputs"], **given["more"])  # type: ignore[misc,arg-type]
-    return export.export_model(model, variant("tangled", "fp16"), artifacts_dir, log=print)
+    return export.export_model(model, variant("tangled", "fp16"), Path(artifacts), log=print)
+
+
+@pytest.fixture(scope="session")
+def tangled(own_artifacts: Path) -> ExportedModel:
+    return export_tangled(own_artifacts)
 
 
 def test_integer_nested_keyword_and_constant_inputs_reach_the_runner_in_order(
@@ -238,11 +219,11 @@ def test_what_is_no_tensor_is_left_out_of_the_outputs(tangled: ExportedModel) ->
 
 
 def test_a_dynamic_shape_is_kept_and_the_example_shape_is_run(
-    artifacts_dir: Path, runner_binary: RunnerBinary, tmp_path: Path
+    own_artifacts: Path, runner_binary: RunnerBinary, tmp_path: Path
 ) -> None:
     shapes = {"input": {0: torch.export.Dim("rows", min=1, max=32)}}
     model = spec("rows", lambda: nn.Linear(4, 4), values(3, 4), get_dynamic_shapes=lambda _self: shapes)
-    exported = export.export_model(model, variant("rows", "int8"), artifacts_dir, log=print)
+    exported = export.export_model(model, variant("rows", "int8"), own_artifacts, log=print)
     assert outputs_of(exported, runner_binary, tmp_path)[0].shape == (3, 4)
     # The program takes other numbers of rows too.
     (tmp_path / "more").mkdir()
@@ -252,7 +233,7 @@ def test_a_dynamic_shape_is_kept_and_the_example_shape_is_run(
 
 
 def test_hooks_wrap_the_model_and_substitute_operators(
-    artifacts_dir: Path, runner_binary: RunnerBinary, tmp_path: Path
+    own_artifacts: Path, runner_binary: RunnerBinary, tmp_path: Path
 ) -> None:
     class Halved(nn.Module):
         def __init__(self, model: nn.Module) -> None:
@@ -279,7 +260,7 @@ def test_hooks_wrap_the_model_and_substitute_operators(
         is_classifier=True,
         minimum_sqnr_db={"fp32": 77.0},
     )
-    exported = export.export_model(model, variant("hooked"), artifacts_dir, log=print)
+    exported = export.export_model(model, variant("hooked"), own_artifacts, log=print)
     manifest = read_manifest(exported.manifest)
     assert manifest.tolerance.minimum_db == 77.0
     assert manifest.is_classifier
@@ -296,23 +277,11 @@ def _copy(model: ExportedModel, tmp_path: Path) -> Path:
     return Path(shutil.copytree(model.directory, tmp_path / model.directory.name))
 
 
-def test_a_folder_reads_back_as_what_was_exported(exported: dict[str, ExportedModel]) -> None:
-    model = exported["toy_cnn-fp16"]
-    loaded = load_exported(model.directory)
-    assert loaded.cached
-    assert (loaded.pte, loaded.etrecord, loaded.inputs, loaded.pte_sha256) == (
-        model.pte,
-        model.etrecord,
-        model.inputs,
-        model.pte_sha256,
-    )
-
-
 @pytest.mark.parametrize("name", ["model.pte", "model.etrecord", "input_0.npy", "expected_0.npy"])
 def test_an_altered_or_missing_file_is_noticed(
-    exported: dict[str, ExportedModel], tmp_path: Path, name: str
+    exported: Callable[[str], ExportedModel], tmp_path: Path, name: str
 ) -> None:
-    folder = _copy(exported["toy_cnn-fp32"], tmp_path)
+    folder = _copy(exported("toy_cnn-fp32"), tmp_path)
     content = bytearray((folder / name).read_bytes())
     content[len(content) // 2] ^= 1
     (folder / name).write_bytes(content)
@@ -337,8 +306,10 @@ def test_a_folder_without_a_manifest_is_not_an_export(tmp_path: Path) -> None:
         load_exported(tmp_path)
 
 
-def test_a_manifest_cannot_lead_out_of_its_folder(exported: dict[str, ExportedModel], tmp_path: Path) -> None:
-    folder = _copy(exported["toy_cnn-fp32"], tmp_path)
+def test_a_manifest_cannot_lead_out_of_its_folder(
+    exported: Callable[[str], ExportedModel], tmp_path: Path
+) -> None:
+    folder = _copy(exported("toy_cnn-fp32"), tmp_path)
     raw = json.loads((folder / "manifest.json").read_text())
     raw["files"]["../outside"] = raw["files"]["model.pte"]
     shutil.copy(folder / "model.pte", tmp_path / "outside")
@@ -361,9 +332,9 @@ def test_a_manifest_cannot_lead_out_of_its_folder(exported: dict[str, ExportedMo
     ids=["ranks", "list of files"],
 )
 def test_an_edited_manifest_is_refused(
-    exported: dict[str, ExportedModel], tmp_path: Path, change: Callable[[dict], None], said: str
+    exported: Callable[[str], ExportedModel], tmp_path: Path, change: Callable[[dict], None], said: str
 ) -> None:
-    folder = _copy(exported["toy_cnn-fp32"], tmp_path)
+    folder = _copy(exported("toy_cnn-fp32"), tmp_path)
     raw = json.loads((folder / "manifest.json").read_text())
     change(raw)
     (folder / "manifest.json").write_text(json.dumps(raw))
@@ -372,9 +343,9 @@ def test_an_edited_manifest_is_refused(
 
 
 def test_a_damaged_export_is_made_again(
-    exported: dict[str, ExportedModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exported: Callable[[str], ExportedModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = exported["toy_cnn-fp32"]
+    model = exported("toy_cnn-fp32")
     damaged = tmp_path / "models" / "toy_cnn-fp32" / model.directory.name
     shutil.copytree(model.directory, damaged)
     (damaged / "model.pte").write_bytes(b"short")

@@ -24,6 +24,7 @@ from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
 
 from sme2_assets.models.huggingface.networks import _with_plain_scale
 from sme2_assets.models.huggingface.types import class_of, model_type, type_names
+from sme2_assets_tests.models.small import thorough
 
 
 def built(name: str) -> Any:
@@ -81,12 +82,12 @@ def test_a_part_computes_what_it_computes_inside_the_whole() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["resnet", "wav2vec2@layers=1", "clip@part=vision_model", "clip@part=text_model", "detr@part=backbone",
-     "detr@part=decoder", "whisper@part=encoder", "whisper@part=decoder", "convnext", "falcon",
+    ["wav2vec2@layers=1", "clip@part=text_model", "detr@part=decoder", "whisper@part=encoder", "falcon",
+     *thorough("resnet", "clip@part=vision_model", "detr@part=backbone", "whisper@part=decoder", "convnext"),
      # What they leave open, or tie to the number of layers or the width of a head.
-     "deepseek_v2@part=whole", "esm", "hunyuan_v1_dense@part=whole", "gpt_neo@part=whole",
-     "glm4v_text@part=whole", "cohere_compass_text@part=whole", "gemma4_text@part=whole", "dots1@part=whole",
-     "audioflamingo3_encoder"],
+     "deepseek_v2@part=whole", "gpt_neo@part=whole",
+     *thorough("esm", "hunyuan_v1_dense@part=whole", "glm4v_text@part=whole", "audioflamingo3_encoder",
+               "cohere_compass_text@part=whole", "gemma4_text@part=whole", "dots1@part=whole")],
 )  # fmt: skip
 def test_types_with_lists_towers_sounds_and_computed_sizes_are_built(name: str) -> None:
     outputs = output_of(f"hf:{name}")
@@ -112,6 +113,7 @@ def test_what_has_no_effect_or_cannot_be_is_refused_by_name(name: str, complaint
         model_spec(name).build()
 
 
+@pytest.mark.thorough
 def test_a_mixture_of_experts_lowers_and_computes_what_its_own_loop_over_experts_does() -> None:
     made = built("hf:mixtral@layers=1")
     network, inputs = made.get_eager_model(), made.get_example_inputs()
@@ -138,7 +140,7 @@ def test_faded_and_exploding_weights_are_scaled_by_what_goes_into_them() -> None
             assert 1e-4 < float(scaled(**given).abs().max()) < 1e4
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])
+@pytest.mark.parametrize("kind", ["qwen3", *thorough("llama", "gpt2")])
 def test_prefill_and_decode_generate_what_transformers_generates(kind: str) -> None:
     options = "layers=1,hidden=64,batch=2,sequence=6,context=12,vocabulary=100"
     prefill, decode = built(f"hf:{kind}@part=prefill,{options}"), built(f"hf:{kind}@part=decode,{options}")
@@ -195,6 +197,7 @@ def test_weights_that_do_not_fit_are_refused_by_the_names_of_the_tensors(weights
         model_spec(f"hf:llama@layers=3,weights={weights}").build()
 
 
+@pytest.mark.thorough
 def test_layers_that_share_a_dynamically_quantised_input_are_lowered() -> None:
     progress = Progress("qwen3", lambda _: None)
     spec = model_spec("hf:qwen3@layers=1,hidden=32,heads=2,sequence=4,vocabulary=50")

@@ -39,6 +39,7 @@ def test_nearly_all_faults_are_caught_and_the_outputs_alone_miss_most(tmp_path: 
     assert len(results.read_text().splitlines()) == 1, "what is finished is not run again"
 
 
+@pytest.mark.thorough
 def test_bounds_that_let_everything_through_are_shown_to_catch_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):

@@ -60,6 +60,7 @@ def test_what_the_first_program_has_is_not_kept_again(tmp_path: Path) -> None:
     assert (tmp_path / "difference.npz").stat().st_size < 1000
 
 
+@pytest.mark.thorough
 def test_an_export_keeps_weights_once_on_disk_and_not_at_all_in_memory(
     python: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -84,6 +85,7 @@ def test_an_export_keeps_weights_once_on_disk_and_not_at_all_in_memory(
     assert held == 0
 
 
+@pytest.mark.thorough
 def test_small_programs_do_not_pile_up_in_memory(python: Callable[..., str], tmp_path: Path) -> None:
     said = python(
         "import gc, json, sys\n"

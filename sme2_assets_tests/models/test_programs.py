@@ -221,11 +221,11 @@ def test_brain_floats_are_given_as_floats(
 
 
 def test_kernels_of_another_library_are_loaded(
-    data: Path, runner_binary: RunnerBinary, artifacts_dir: Path, tmp_path: Path
+    data: Path, runner_binary: RunnerBinary, own_artifacts: Path, tmp_path: Path
 ) -> None:
     spec = small.spec("sorting_row", small.Sorting, small.values(1, 9))
     variant = small.variant("sorting_row")
-    without = export_model(spec, variant, artifacts_dir, log=print)
+    without = export_model(spec, variant, own_artifacts, log=print)
     failed = run(without, runner_binary, tmp_path, "--pass", "latency")
     cause = kernel_failure(failed.stderr, ProgramOperators.read(without.operators))
     assert cause is not None
@@ -246,7 +246,7 @@ def test_kernels_of_another_library_are_loaded(
 
 
 def test_a_library_that_needs_python_is_refused_with_the_cause(
-    data: Path, runner_binary: RunnerBinary, artifacts_dir: Path, tmp_path: Path
+    data: Path, runner_binary: RunnerBinary, own_artifacts: Path, tmp_path: Path
 ) -> None:
     found = importlib.util.find_spec("executorch")
     assert found is not None
@@ -255,7 +255,7 @@ def test_a_library_that_needs_python_is_refused_with_the_cause(
     if not library.is_file():
         pytest.skip("this wheel brings no custom operators")
     spec = small.spec("sorting_row", small.Sorting, small.values(1, 9))
-    without = export_model(spec, small.variant("sorting_row"), artifacts_dir, log=print)
+    without = export_model(spec, small.variant("sorting_row"), own_artifacts, log=print)
     failed = run(without, runner_binary, tmp_path, "--pass", "latency", "--op-library", str(library))
     error = runner_failure(failed.returncode, failed.stderr)
     assert "libcustom_ops_aot_lib.so cannot be loaded: " in error.what

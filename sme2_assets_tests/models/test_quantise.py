@@ -35,9 +35,9 @@ def _layers() -> nn.Module:
 
 
 @pytest.fixture(scope="session")
-def quantised(artifacts_dir: Path) -> Callable[[str], ExportedModel]:
+def quantised(own_artifacts: Path) -> Callable[[str], ExportedModel]:
     layers = spec("layers", _layers, values(4, 64))
-    return lambda precision: export_model(layers, variant("layers", precision), artifacts_dir, log=print)
+    return lambda precision: export_model(layers, variant("layers", precision), own_artifacts, log=print)
 
 
 class Positions(nn.Module):
@@ -51,6 +51,7 @@ class Positions(nn.Module):
         return self.layer(x + self.table(torch.arange(4) * 2 + 3))
 
 
+@pytest.mark.thorough
 def test_integer_arithmetic_stays_integer(tmp_path: Path, runner_binary: RunnerBinary):
     positions = spec("positions", Positions, values(4, 32))
     model = export_model(positions, variant("positions", "int8"), tmp_path, log=print)

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from sme2_assets.errors import ExportError
 from sme2_assets.models.registry import (
-    AS_IS,
-    PRECISIONS,
     ModelSpec,
     Variant,
     catalogue,
@@ -21,7 +19,6 @@ from sme2_assets.models.registry import (
     models,
     parse_variant,
     requested,
-    sources,
     variants,
 )
 from sme2_assets.models.spec import LONGEST_KEY, ModelOption, split_key
@@ -70,13 +67,6 @@ def test_a_model_of_another_source_is_suggested_too() -> None:
         model_spec("executorch:resnet9")
 
 
-def test_a_model_unlike_any_other_gets_no_guess_but_the_way_to_the_list() -> None:
-    with pytest.raises(ExportError) as error:
-        model_spec("zzzzzzzz")
-    assert "did you mean" not in str(error.value)
-    assert "sme2 models" in str(error.value)
-
-
 @pytest.mark.parametrize("wrong", ["int4", "int9"])
 def test_a_precision_that_is_not_offered_is_answered_with_the_nearest_one(wrong: str) -> None:
     with pytest.raises(ExportError) as error:
@@ -113,16 +103,6 @@ def test_a_person_may_ask_for_a_model_or_for_one_of_its_variants() -> None:
     assert requested("executorch:resnet8-fp16") == [Variant("executorch.resnet8", "fp16")]
     with pytest.raises(ExportError, match="'fp31' is not a precision of 'toy_cnn'"):
         requested("toy_cnn-fp31")
-
-
-def test_every_model_says_what_it_is_and_where_it_comes_from() -> None:
-    for source in sources():
-        for spec in source.list():
-            assert isinstance(spec, ModelSpec)
-            assert spec.description
-            assert spec.place
-            assert set(spec.precisions) <= {*PRECISIONS, AS_IS}
-            assert parse_variant(f"{spec.key}-{spec.precisions[0]}").model == spec.key
 
 
 def test_options_are_part_of_the_key_and_come_back_from_it(folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 
@@ -23,10 +23,12 @@ from sme2_assets.models.registry import (
     catalogue,
     model_spec,
     models,
+    parse_variant,
     requested,
 )
 from sme2_assets.models.sources import executorch_examples, huggingface
 from sme2_assets.models.sources.python_code import declared_models
+from sme2_assets_tests.models.small import thorough
 
 NET = """
 import torch
@@ -285,7 +287,10 @@ def brought_by_itself(prefix: str) -> list[str]:
     return [spec.name for spec in models() if spec.name.startswith(f"{prefix}.")]
 
 
-@pytest.mark.parametrize("name", executorch_examples.WORKING)
+FIRST_EXAMPLE, *OTHER_EXAMPLES = executorch_examples.WORKING
+
+
+@pytest.mark.parametrize("name", [FIRST_EXAMPLE, *thorough(*OTHER_EXAMPLES)])
 def test_an_example_of_executorch_is_built_and_runs(name: str) -> None:
     built = model_spec(f"executorch:{name}").build()
     with torch.no_grad():
@@ -356,9 +361,9 @@ def test_a_transformer_that_cannot_be_built_says_why(name: str, complaint: str) 
 
 
 def test_a_pte_in_the_folder_is_a_model_with_one_variant(
-    folder: Path, exported: dict[str, ExportedModel]
+    folder: Path, exported: Callable[[str], ExportedModel]
 ) -> None:
-    program = exported["toy_cnn-fp32"]
+    program = exported("toy_cnn-fp32")
     (folder / "given.pte").write_bytes(program.pte.read_bytes())
     [variant] = requested("given")
     assert variant.key == f"given-{AS_IS}"
@@ -383,10 +388,10 @@ def test_a_file_that_is_no_program_is_listed_with_its_error(folder: Path, conten
 
 
 def test_a_program_and_a_python_file_of_one_name_are_a_conflict(
-    folder: Path, exported: dict[str, ExportedModel]
+    folder: Path, exported: Callable[[str], ExportedModel]
 ) -> None:
     (folder / "mine.py").write_text(NET)
-    (folder / "mine.pte").write_bytes(exported["toy_cnn-fp32"].pte.read_bytes())
+    (folder / "mine.pte").write_bytes(exported("toy_cnn-fp32").pte.read_bytes())
     assert brought() == []
     places = {problem.place for problem in catalogue().problems}
     assert places == {str(folder / "mine.py"), str(folder / "mine.pte")}
@@ -400,6 +405,7 @@ def test_every_source_follows_the_interface() -> None:
         assert bool(source.prefix) != source.automatic
         for spec in source.list():
             assert isinstance(spec, ModelSpec)
+            assert parse_variant(f"{spec.key}-{spec.precisions[0]}").model == spec.key
             assert source.find(spec.name.rpartition(".")[2]) is not None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +12,14 @@ import torch
 from torch import nn
 
 from sme2_assets.evidence.arms import Taps
-from sme2_assets.models import taps
+from sme2_assets.models import lowering, taps
 from sme2_assets.models.artifact import ExportedModel
+from sme2_assets.models.export import export_model
 from sme2_assets.models.inputs import ModelInputs, exported_graph
 from sme2_assets.models.pieces import write_restored
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets_tests.models.run import outputs_of
+from sme2_assets_tests.models.small import spec, values, variant
 
 LAYERS = [
     "stem.0.0",
@@ -34,9 +35,9 @@ LAYERS = [
 
 @pytest.mark.parametrize("key", ["toy_cnn-fp32", "toy_cnn-fp16", "toy_cnn-int8"])
 def test_the_program_with_taps_gives_the_same_outputs_to_the_bit_and_the_values_of_every_matrix_operator(
-    exported: dict[str, ExportedModel], key: str, runner_binary: RunnerBinary, tmp_path: Path
+    exported: Callable[[str], ExportedModel], key: str, runner_binary: RunnerBinary, tmp_path: Path
 ) -> None:
-    model = exported[key]
+    model = exported(key)
     assert model.taps is not None
     assert model.tapped is not None
     described = Taps.read(model.taps)
@@ -85,20 +86,14 @@ def test_values_that_are_too_large_are_left_out_and_named(graph, monkeypatch):
 
 
 def test_an_export_whose_taps_do_not_lower_is_an_export_without_them(
-    python: Callable[..., str], tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = python(
-        "import sys, json\n"
-        "from pathlib import Path\n"
-        "from sme2_assets.models import export, lowering\n"
-        "lowering.tapped_program = lambda *given: None\n"
-        "made = export.export_variant('toy_cnn-fp32', Path(sys.argv[1]), log=lambda _: None)\n"
-        "print(json.dumps([str(made.taps), made.tapped]))",
-        tmp_path,
-    )
-    path, tapped = json.loads(said.splitlines()[-1])
-    described = Taps.read(Path(path))
-    assert tapped is None
+    monkeypatch.setattr(lowering, "tapped_program", lambda *given: None)
+    residual = spec("residual", Residual, values(1, 4, 6, 6))
+    made = export_model(residual, variant("residual"), tmp_path, log=print)
+    assert made.taps is not None
+    described = Taps.read(made.taps)
+    assert made.tapped is None
     assert "does not lower" in str(described.only_outputs)
     assert [value.name for value in described.values] == ["output 0"]
 

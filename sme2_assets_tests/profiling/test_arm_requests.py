@@ -134,7 +134,6 @@ def test_thread_counts_of_a_scale_are_of_one_model(tmp_path: Path):
     assert told.exit_code == 2
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(host_platform() != "linux", reason="names the platform linux")
 @pytest.mark.parametrize("aa", [False, True])
 def test_threads_beyond_the_cpus_are_refused_whoever_asks_for_them(
@@ -152,7 +151,6 @@ def test_threads_beyond_the_cpus_are_refused_whoever_asks_for_them(
         launch.profile(Lab(data_root=str(store.root)), instance, [request], {"threads": MORE}, print, aa=aa)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(host_platform() != "linux", reason="has no Mac")
 def test_what_was_measured_is_shown_when_another_platform_fails(
     tmp_path: Path,

@@ -19,8 +19,11 @@ from filelock import FileLock
 
 from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.runner.build import RunnerBinary
+from sme2_assets.store import CHECKOUT
+from sme2_assets_tests.made import real_trace
 
-PROGRAMS_SCRIPT = Path(__file__).with_name("programs.py")
+# What decides which programs there are.
+SCRIPTS = [Path(__file__).with_name("programs.py"), Path(real_trace.__file__)]
 
 
 @dataclass(frozen=True)
@@ -34,14 +37,18 @@ class Program:
 def programs(artifacts_dir: Path) -> Callable[[str], Program]:
     """Looks up one of the programs of `programs.py` by name."""
     version = importlib.metadata.version("executorch")
-    key = hashlib.sha256(PROGRAMS_SCRIPT.read_bytes() + version.encode()).hexdigest()[:16]
+    decides = b"".join(script.read_bytes() for script in SCRIPTS) + version.encode()
+    key = hashlib.sha256(decides).hexdigest()[:16]
     folder = artifacts_dir / "test-programs" / key
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Workers of one test run share the folder.
     with FileLock(folder.parent / f"{key}.lock"):
         if not folder.exists():
             work = Path(tempfile.mkdtemp(dir=folder.parent))
-            subprocess.run([sys.executable, "-W", "ignore", str(PROGRAMS_SCRIPT), str(work)], check=True)
+            module = "sme2_assets_tests.runner.programs"
+            subprocess.run(
+                [sys.executable, "-W", "ignore", "-m", module, str(work)], cwd=CHECKOUT, check=True
+            )
             work.rename(folder)
 
     def program(name: str) -> Program:

@@ -1,7 +1,8 @@
-"""Tiny programs for the runner's tests, exported in a process of its own: `python programs.py FOLDER`.
+"""Tiny programs for the runner's tests: `python -m sme2_assets_tests.runner.programs FOLDER` exports them.
 
-Its own process because torch takes seconds to import and the export-time quantised kernels stay loaded.
-Each program gets `<name>.pte`, `<name>.input_<i>.npy` and `<name>.expected_<i>.npy` (eager outputs).
+A process of its own because torch takes seconds to import and the export-time quantised kernels stay loaded.
+Each program gets `<name>.pte`, `<name>.input_<i>.npy` and `<name>.expected_<i>.npy` (eager outputs), but for
+`delegates.pte`, which is run for its trace alone.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+
+from sme2_assets_tests.made.real_trace import exported_program
 
 
 def main(folder: Path) -> None:
@@ -127,6 +130,8 @@ def main(folder: Path) -> None:
     export("channels_last", ChannelsLast(), (torch.randn(1, 3, 4, 5),), delegate=False)
     export_int8("int8", delegate=True)
     export_int8("int8_portable", delegate=False)
+    (folder / "delegates.pte").write_bytes(exported_program())
+    np.save(folder / "delegates.input_0.npy", np.ones((1, 3, 8, 8), np.float32))
 
 
 if __name__ == "__main__":

@@ -136,7 +136,6 @@ def test_a_bundle_with_a_changed_library_is_refused(bundle: RunnerBinary, tmp_pa
         load_runner(copy)
 
 
-@pytest.mark.slow
 def test_a_cross_built_bundle_takes_sme2_kernels_when_on_and_none_when_off(
     cross_bundle: RunnerBinary,
     runner_binary: RunnerBinary,
@@ -155,7 +154,6 @@ def test_a_cross_built_bundle_takes_sme2_kernels_when_on_and_none_when_off(
         _assert_same_outputs(tmp_path / sme2, native)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("x86_64_host")
 def test_the_emulated_platform_of_an_x86_64_host_takes_a_bundle(
     cross_bundle: RunnerBinary, emulator: Qemu, artifacts_dir: Path

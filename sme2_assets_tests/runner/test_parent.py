@@ -7,10 +7,11 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from sme2_assets_tests.servers import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 
@@ -36,15 +37,9 @@ def running(word: str) -> list[int]:
     return found
 
 
-def wait_for(answer: Callable[[], object], patience_s: float = 120) -> None:
-    deadline = time.monotonic() + patience_s
-    while not answer() and time.monotonic() < deadline:
-        time.sleep(0.02)
-
-
-def left_behind(command: list[str], folder: Path, moments: int, longest_s: float) -> int:
-    """Starts the command, kills who asked for it after a random time, and counts what stays."""
-    draw, left, seen = random.Random(3), 0, 0
+def leave_nothing_behind(command: list[str], folder: Path, moments: int, longest_s: float) -> None:
+    """Starts the command, kills who asked for it after a random time, and waits until nothing of it runs."""
+    draw, seen = random.Random(3), 0
     for moment in range(moments):
         parent = subprocess.Popen(
             [sys.executable, "-c", ASK, str(folder), *command], stdout=subprocess.PIPE, text=True
@@ -53,16 +48,14 @@ def left_behind(command: list[str], folder: Path, moments: int, longest_s: float
         assert parent.stdout.readline() == "up\n"
         if moment % 2:
             # Half of them when it runs for certain, the others at any moment of its start.
-            wait_for(lambda: running(str(folder)))
+            wait_for(lambda: running(str(folder)), 120, "the runner began")
         time.sleep(draw.uniform(0, longest_s))
         seen += bool(running(str(folder)))
         parent.kill()
         parent.wait()
         parent.stdout.close()
-        wait_for(lambda: not running(str(folder)))
-        left += len(running(str(folder)))
+        wait_for(lambda: not running(str(folder)), 120, "the runner ended")
     assert seen > moments // 3, "there was hardly anything to be left behind"
-    return left
 
 
 def endless(runner: list[str], programs, folder: Path) -> list[str]:
@@ -75,13 +68,15 @@ def endless(runner: list[str], programs, folder: Path) -> list[str]:
     ]
 
 
-def test_no_runner_survives_the_command_that_started_it(runner_binary, programs, tmp_path):
+@pytest.mark.parametrize("moments", [4, pytest.param(25, marks=pytest.mark.thorough)])
+def test_no_runner_survives_the_command_that_started_it(runner_binary, programs, tmp_path, moments):
     command = endless([str(runner_binary.path)], programs, tmp_path)
-    assert left_behind(command, tmp_path, 25, 0.3) == 0
+    leave_nothing_behind(command, tmp_path, moments, 0.3)
 
 
-def test_no_emulated_runner_survives_either(emulated_command, programs, tmp_path):
-    assert left_behind(endless(emulated_command, programs, tmp_path), tmp_path, 10, 0.6) == 0
+@pytest.mark.parametrize("moments", [2, pytest.param(10, marks=pytest.mark.thorough)])
+def test_no_emulated_runner_survives_either(emulated_command, programs, tmp_path, moments):
+    leave_nothing_behind(endless(emulated_command, programs, tmp_path), tmp_path, moments, 0.6)
 
 
 def test_without_a_parent_to_end_with_a_runner_goes_on(runner_binary, tmp_path):

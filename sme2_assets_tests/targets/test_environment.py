@@ -50,6 +50,7 @@ from sme2_assets.targets.environment.quiet import (
 )
 from sme2_assets.targets.environment.sensors import (
     Battery,
+    Sensors,
     read_battery,
     read_frequencies,
     read_frequency_cap,
@@ -120,10 +121,10 @@ def _end(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _snapshot_with(name: str, sample_s: float = 0.3) -> Snapshot:
-    """A snapshot that has the process in it; a crowded machine may need some attempts."""
-    for _ in range(20):
-        snapshot = take_snapshot(sample_s)
+def _snapshot_with(name: str) -> Snapshot:
+    """A snapshot that has the process in it; a crowded machine may need many attempts."""
+    for _ in range(400):
+        snapshot = take_snapshot(0.3)
         if name in [process.name for process in snapshot.heavy_processes]:
             return snapshot
     raise AssertionError(f"{name} was never seen: {snapshot}")
@@ -139,58 +140,33 @@ def test_a_snapshot_is_strict_json_and_comes_back_equal():
     assert json.loads(_strict(asdict(snapshot))) == snapshot.as_json()
 
 
-@pytest.mark.alone
-@needs_proc
-def test_a_snapshot_of_this_machine_has_what_linux_always_gives():
-    snapshot = take_snapshot()
-    assert snapshot.load_1m is not None
-    assert snapshot.load_1m >= 0
-    assert snapshot.other_cores is not None
-    assert 0 <= snapshot.other_cores <= (os.cpu_count() or 1) * 1.5
-    assert snapshot.counters.busy_s is not None
-    assert snapshot.counters.own_s is not None
-    assert 0 < snapshot.counters.own_s < snapshot.counters.busy_s
-
-
-@pytest.mark.alone
-@needs_proc
-def test_a_busy_stranger_is_named(orphan):
-    orphan(b"sme2-stranger")
-    # So long that a pause of this process between reading the clock and reading the counters does not matter.
-    snapshot = _snapshot_with("sme2-stranger", sample_s=2)
-    cores = dict(snapshot.heavy_processes)["sme2-stranger"]
-    assert HEAVY_CORES < cores < 1.5
-    assert snapshot.other_cores is not None
-    assert snapshot.other_cores > HEAVY_CORES / 2
-
-
-@pytest.mark.alone
 @needs_proc
 def test_our_own_children_and_grandchildren_are_not_heavy_processes():
-    grandchild = [sys.executable, "-c", _BURN.format(name=b"sme2-grandson")]
+    # Nobody else has them, also where these tests run twice at once.
+    son, grandson = (f"sme2-{letter}-{os.getpid()}" for letter in "sg")
+    grandchild = [sys.executable, "-c", _BURN.format(name=grandson.encode())]
     parent = f"import subprocess; subprocess.run({grandchild!r})"
-    child = subprocess.Popen([sys.executable, "-c", _BURN.format(name=b"sme2-son")])
+    child = subprocess.Popen([sys.executable, "-c", _BURN.format(name=son.encode())])
     other = subprocess.Popen([sys.executable, "-c", parent], start_new_session=True)
     try:
-        before = _reading_with({"sme2-son", "sme2-grandson"})
-        snapshot = take_snapshot(0.3)
-        after = _reading_with({"sme2-son", "sme2-grandson"})
+        before, working = _reading_with({son, grandson}), set[str]()
+        while not {son, grandson} <= working:
+            snapshot = take_snapshot(0.3)
+            after = _reading_with({son, grandson})
+            # Were they strangers they would be seen: that is what the snapshot must leave out.
+            elapsed_s = after.counters.clock_s - before.counters.clock_s
+            usage = cpu_usage(before.processes, after.processes, set(), elapsed_s)
+            working = {name for name, cores in usage if cores}
+            assert not {son, grandson} & {process.name for process in snapshot.heavy_processes}
     finally:
         os.killpg(other.pid, signal.SIGKILL)
         child.kill()
         child.wait()
         other.wait()
-    # Were they strangers they would be seen: that is what the snapshot must leave out.
-    elapsed_s = after.counters.clock_s - before.counters.clock_s
-    working = {
-        name for name, cores in cpu_usage(before.processes, after.processes, set(), elapsed_s) if cores
-    }
-    assert {"sme2-son", "sme2-grandson"} <= working
-    assert not {"sme2-son", "sme2-grandson"} & {process.name for process in snapshot.heavy_processes}
 
 
 def _reading_with(names: set[str]) -> Reading:
-    for _ in range(100):
+    for _ in range(1200):
         reading = read_proc(Path("/proc"), Path("/sys"))
         if names <= {process.name for process in reading.processes.values()}:
             return reading
@@ -198,17 +174,19 @@ def _reading_with(names: set[str]) -> Reading:
     raise AssertionError(f"{names} were never seen")
 
 
-@pytest.mark.alone
 @needs_proc
 def test_a_hostile_process_name_breaks_neither_json_nor_the_terminal(orphan):
-    orphan(b'a)"\n\x1b[1m\xff ({')
-    name = 'a)"\ufffd\ufffd[1m\ufffd ({'
-    snapshot = _snapshot_with(name)
-    assert name in [process[0] for process in json.loads(_strict(snapshot.as_json()))["heavy_processes"]]
-    assert all(flag.isprintable() for flag in busy_flags(snapshot, 0.0))
+    # Fifteen bytes, the longest that the kernel keeps.
+    own = f"{os.getpid() % 1000:03}"
+    pid = orphan(b'a)"\n\x1b[1m\xff ({' + own.encode())
+    name = 'a)"\ufffd\ufffd[1m\ufffd ({' + own
+    seen = _reading_with({name})
+    assert (seen.processes[pid].name, pid in seen.own) == (name, False)
+    snapshot = replace(QUIET, other_cores=1.0, heavy_processes=[HeavyProcess(name, 1.0)])
+    assert json.loads(_strict(snapshot.as_json()))["heavy_processes"] == [[name, 1.0]]
+    assert busy_flags(snapshot, 0.0)[0].isprintable()
 
 
-@pytest.mark.alone
 @needs_proc
 def test_cpu_time_of_children_that_have_ended_is_our_own():
     before = take_snapshot(0)
@@ -220,7 +198,6 @@ def test_cpu_time_of_children_that_have_ended_is_our_own():
     assert after.counters.own_s - before.counters.own_s > 0.45
 
 
-@pytest.mark.alone
 @needs_proc
 def test_a_stranger_shows_between_two_snapshots_that_both_missed_it(orphan):
     before = take_snapshot()
@@ -238,26 +215,13 @@ def test_a_stranger_shows_between_two_snapshots_that_both_missed_it(orphan):
     assert used_s > 0.4
 
 
-@pytest.mark.alone
-@needs_proc
-def test_the_gate_gives_up_and_names_the_stranger(orphan):
-    orphan(b"sme2-stranger")
-    _snapshot_with("sme2-stranger")
-    lines: list[str] = []
-    snapshot, flags = wait_until_quiet(limit_load=0.1, patience_s=5, log=lines.append)
-    assert snapshot.heavy_processes
-    assert any(flag.startswith("busy: ") for flag in flags)
-    assert "waiting" in lines[0]
-    assert "measuring anyway" in lines[-1]
-
-
-@pytest.mark.alone
 @needs_proc
 def test_the_gate_opens_for_real_once_the_stranger_has_gone(orphan):
-    pid = orphan(b"sme2-stranger")
-    _snapshot_with("sme2-stranger")
+    name = f"sme2-x-{os.getpid()}"
+    pid = orphan(name.encode())
+    assert (_snapshot_with(name).other_cores or 0) > HEAVY_CORES / 2
     _, flags = wait_until_quiet(limit_load=0.1, patience_s=30, log=print, sleep=lambda _: _end(pid))
-    assert "sme2-stranger" not in " ".join(flags)
+    assert name not in " ".join(flags)
 
 
 def _gate(
@@ -386,6 +350,42 @@ def test_a_reused_process_number_does_not_inherit_cpu_time():
     assert [name for name, _ in usage] == ["p9", "p8"]
     assert [cores for _, cores in usage] == pytest.approx([0.5, 0.1])
     assert cpu_usage(before, after, set(), 0.0) == []
+
+
+def _made_machine(root: Path, idle_s: float, cpu_s: dict[str, float], reaped_s: float = 0) -> Reading:
+    """A /proc of this process, its child and grandchild, and two strangers, as the kernel writes it."""
+    us, busy_s = os.getpid(), sum(cpu_s.values()) + reaped_s
+    parents = {"us": (us, 1), "child": (us + 1, us), "grandchild": (us + 2, us + 1)}
+    parents |= {"cc1plus": (us + 3, 1), "init": (1, 0)}
+    ticks = os.sysconf("SC_CLK_TCK")
+    files = {"stat": f"cpu  {busy_s * ticks:.0f} 0 0 {idle_s * ticks:.0f} 0 0 0 0 0 0"}
+    for name, (pid, parent) in parents.items():
+        used, reaped = (round(ticks * seconds) for seconds in (cpu_s[name], reaped_s if name == "us" else 0))
+        files[f"{pid}/stat"] = (
+            f"{pid} ({name}) R {parent} 1 1 0 -1 0 0 0 0 0 {used} 0 {reaped} 0 20 0 1 0 77 {'0 ' * 30}"
+        )
+    return read_proc(_tree(root, files), root)
+
+
+def test_between_two_readings_only_strangers_are_heavy_and_our_own_work_is_left_out(tmp_path):
+    idle = dict.fromkeys(("us", "child", "grandchild", "cc1plus", "init"), 5.0)
+    worked = {"us": 6.0, "child": 5.8, "grandchild": 6.9, "cc1plus": 5.6, "init": 5.02}
+    before = _made_machine(tmp_path, 0, idle)
+    after = _made_machine(tmp_path, 9, worked, reaped_s=0.5)
+    # Two seconds have passed.
+    before, after = (
+        replace(reading, counters=replace(reading.counters, clock_s=clock_s))
+        for reading, clock_s in ((before, 100.0), (after, 102.0))
+    )
+    assert before.own == {os.getpid() + more for more in range(3)}
+    snapshot = snapshot_module.snapshot_of(before, after, Sensors(), 0.0)
+    assert snapshot.heavy_processes == [HeavyProcess("cc1plus", 0.3)]
+    assert snapshot.other_cores == 0.31
+    assert after.counters.own_s == pytest.approx(19.2), "with the child that has ended"
+    earlier = replace(QUIET, counters=before.counters)
+    assert disturbances_between(earlier, snapshot, limit_load=0.3) == [
+        "busy: other processes used 0.3 cores over 2 s"
+    ]
 
 
 @needs_proc

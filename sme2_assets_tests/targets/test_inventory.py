@@ -81,7 +81,7 @@ def lab_of_two(
 
 def test_without_a_file_there_are_no_devices(store: Store):
     assert read_inventory(store).devices == {}
-    with pytest.raises(TargetUnavailable, match="has no device on linux"):
+    with pytest.raises(TargetUnavailable, match="linux"):
         open_target("linux", store, "any").require("off")
 
 
@@ -157,16 +157,16 @@ def test_a_file_that_is_named_must_be_there(store: Store, monkeypatch: pytest.Mo
     answer = open_target("linux", store, "label:lap").availability("off")
     assert not answer.ok
     assert "has the label 'lap' (did you mean 'lab'?)" in answer.detail
-    with pytest.raises(Sme2Error, match=r"not a device of platform linux.*did you mean 'pi'"):
+    with pytest.raises(Sme2Error, match=r"linux.*'pi'"):
         open_target("linux", store, "pii")
-    with pytest.raises(TargetUnavailable, match="has no device 'pi' on android"):
+    with pytest.raises(TargetUnavailable, match="'pi' on android"):
         open_target("android", store, "pi")
-    with pytest.raises(TargetUnavailable, match=r"no device 'pii' \(did you mean 'pi'\?\)"):
+    with pytest.raises(TargetUnavailable, match=r"'pii'.*'pi'"):
         platform_of(store, "pii")
     assert platform_of(store, "R58N1234") == "android"
     assert open_target("android", store, "pii").device, "as a serial number, where somebody says so"
     monkeypatch.setenv("SME2_INVENTORY", str(tmp_path / "nothing.yaml"))
-    with pytest.raises(Sme2Error, match=r"nothing\.yaml cannot be read"):
+    with pytest.raises(Sme2Error, match=r"nothing\.yaml"):
         read_inventory(store)
 
 
@@ -197,7 +197,7 @@ def test_all_devices_are_shown_with_their_state(
     text = _sme2(store.root, "devices --device label:small").stdout
     assert f"pi5 ({first.url})" in text
     assert "workstation" not in text
-    with pytest.raises(Sme2Error, match="devices of android and linux"):
+    with pytest.raises(Sme2Error, match="android and linux"):
         platform_of(store, "label:lab")
     second.start()
 
@@ -233,7 +233,7 @@ def test_a_label_or_any_takes_the_first_that_is_free_and_able(
     ):
         assert [one.device, two.device] == [first.target().device, second.target().device]
         monkeypatch.setattr(pool_module, "_POOL_PATIENCE_S", 0.3)
-        with pytest.raises(TargetUnavailable, match="still in use"), pool.leased(store.leases, print):
+        with pytest.raises(TargetUnavailable, match="in use"), pool.leased(store.leases, print):
             pass
     first.kill()
     first.cut()
@@ -267,7 +267,7 @@ def test_a_machine_that_another_computer_uses_is_not_free(
         assert workspace.name in _sme2(store.root, "devices --device pi5").stdout.replace("\n", "")
         monkeypatch.setattr(pool_module, "_POOL_PATIENCE_S", 0.3)
         pool = open_target("linux", store, "label:small")
-        with pytest.raises(TargetUnavailable, match="still in use"), pool.leased(store.leases, print):
+        with pytest.raises(TargetUnavailable, match="in use"), pool.leased(store.leases, print):
             pass
     with open_target("linux", store, "label:lab").leased(store.leases, print) as free:
         assert free.device == first.target().device
@@ -290,7 +290,7 @@ def test_who_waits_for_a_machine_hardly_asks_it(
     pool = open_target("linux", store, "label:small")
     with lease(store.leases, first.target().device, log=print):
         asked.clear()
-        with pytest.raises(TargetUnavailable, match="still in use"), pool.leased(store.leases, print):
+        with pytest.raises(TargetUnavailable, match="in use"), pool.leased(store.leases, print):
             pass
     assert len(asked) <= 3, "what it is, once for the runner and once for the wait"
 
@@ -360,7 +360,7 @@ def test_the_platform_of_any_device_follows_from_the_inventory(store: Store, wri
     write({"devices": {"pi": {"ssh": "ssh://pi@host"}}})
     assert platform_of(store, "any") == "linux"
     write({"devices": {"pi": {"ssh": "ssh://pi@host"}, "phone": {"adb": "X"}}})
-    with pytest.raises(Sme2Error, match="The inventory has devices of android and linux"):
+    with pytest.raises(Sme2Error, match="android and linux"):
         platform_of(store, "any")
 
 

@@ -10,15 +10,9 @@ import pytest
 from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.evidence.device import architecture, device_name, native_fidelity
 from sme2_assets.store import Store, safe_name
-from sme2_assets.targets import PLATFORMS, TARGETS, TargetKey, open_target
+from sme2_assets.targets import TARGETS, TargetKey, open_target
 from sme2_assets.targets.host import host_device, host_facts, host_platform
 from sme2_assets.targets.local import NativeTarget
-
-
-def test_the_states_of_a_platform_are_adjacent_and_off_comes_first():
-    names = [str(target) for target in TARGETS]
-    for platform in PLATFORMS:
-        assert names.index(f"{platform}-sme2_on") == names.index(f"{platform}-sme2_off") + 1
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
@@ -104,7 +98,7 @@ def test_a_host_is_called_by_its_cpu_and_by_digits_that_no_other_has(cpu: str, n
 
 
 def test_a_device_that_nothing_would_be_measured_on_is_refused(tmp_path: Path):
-    with pytest.raises(Sme2Error, match="not on the device 'pi5'") as caught:
+    with pytest.raises(Sme2Error, match="'pi5'") as caught:
         open_target("emulated", Store(tmp_path), "pi5")
     assert "Leave out the device" in (caught.value.remedy or "")
 

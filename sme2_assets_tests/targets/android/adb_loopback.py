@@ -38,7 +38,7 @@ from sme2_assets.targets.debian import fetch_packages
 from sme2_assets.targets.qemu import Qemu, _fetch_program
 from sme2_assets_tests.reach import skip_out_of_reach, skip_where_ci_would_fail
 from sme2_assets_tests.targets import foreign_cpu
-from sme2_assets_tests.targets.loopback import Relayed
+from sme2_assets_tests.targets.loopback import Relayed, free_port
 
 PACKAGES = ("adb", "adbd", "mksh", "toybox")
 SUITES = ("trixie", "forky", "sid")
@@ -182,9 +182,7 @@ class AdbBridge:
         wrapper.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
         wrapper.chmod(0o755)
         self.adb = Adb(wrapper)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        self.environment = {"SME2_ADB": str(wrapper), "ADB_SERVER_SOCKET": f"tcp:127.0.0.1:{port}"}
+        self.environment = {"SME2_ADB": str(wrapper), "ADB_SERVER_SOCKET": f"tcp:127.0.0.1:{free_port()}"}
         self._server: subprocess.Popen[bytes] | None = None
 
     def program(self, name: str) -> list[str]:

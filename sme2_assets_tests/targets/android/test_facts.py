@@ -75,7 +75,8 @@ def test_a_snapshot_of_a_device_has_its_load_and_its_heat(android_userland):
     assert heat_flags(snapshot) == []
     assert snapshot.load_1m is not None
     assert snapshot.other_cores is not None
-    assert 0 <= snapshot.other_cores <= (os.cpu_count() or 1) * 1.5
+    # Ticks, taken for seconds, would be far above.
+    assert snapshot.other_cores < 20 * (os.cpu_count() or 1)
     json.dumps(snapshot.as_json(), allow_nan=False)
 
     android_userland.dump("thermalservice", THERMAL.replace("Status: 0", "Status: 2"))
@@ -90,7 +91,9 @@ def test_what_adb_runs_on_a_device_is_our_own_work(loopback_device):
     """The counters of two snapshots leave out a command that ran and ended between them."""
     device = loopback_device.device
     before = device_snapshot(device, 0)
-    device.script("turns=0; while [ $turns -lt 80000 ]; do turns=$((turns + 1)); done")
+    # Until it has worked for a tenth of a second, however fast this machine is.
+    turn = "turns=0; while [ $turns -lt 2000 ]; do turns=$((turns + 1)); done"
+    device.script(f'until set -- $(cat /proc/$$/stat) && [ "${{14}}" -ge 10 ]; do {turn}; done')
     after = device_snapshot(device, 0)
     assert before.counters.own_s is not None
     assert after.counters.own_s is not None

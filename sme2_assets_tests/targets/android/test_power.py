@@ -143,13 +143,13 @@ def test_a_device_that_goes_away_is_repaired_when_it_is_back(phone, tmp_path):
 
 def test_an_unknown_mode_and_a_device_without_settings_are_clear_errors(loopback_device, tmp_path):
     with (
-        pytest.raises(Sme2Error, match="no power mode 'turbo'") as caught,
+        pytest.raises(Sme2Error, match="'turbo'") as caught,
         applied(loopback_device.device, "turbo", tmp_path / "journal.json", print),
     ):
         pass
     assert "app or boost" in str(caught.value)
     with (
-        pytest.raises(Sme2Error, match="has no `settings` command"),
+        pytest.raises(Sme2Error, match="`settings`"),
         applied(loopback_device.device, "boost", tmp_path / "journal.json", print),
     ):
         pass
@@ -168,5 +168,5 @@ def test_a_journal_that_cannot_be_read_is_never_ignored(phone, tmp_path, text):
 def test_a_journal_of_another_device_is_refused(phone, tmp_path: Path):
     journal = tmp_path / "journal.json"
     journal.write_text(json.dumps({"schema": 1, "device": "android-0123", "mode": "app", "settings": []}))
-    with pytest.raises(Sme2Error, match="holds the settings of android-0123"):
+    with pytest.raises(Sme2Error, match="android-0123"):
         restore_from(journal, phone.loopback.device)

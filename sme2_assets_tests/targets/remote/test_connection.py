@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import os
 import re
 import signal
 import subprocess
 import sys
 import threading
-import time
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,11 +16,9 @@ from hypothesis import strategies as st
 
 from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error
 from sme2_assets.targets.contained import LARGEST_FILE_BYTES
-from sme2_assets.targets.printed import Printed
-from sme2_assets.targets.remote import connection as connection_module
 from sme2_assets.targets.remote.connection import Connection
 from sme2_assets.targets.remote.script import Script, quoted, shell_program
-from sme2_assets_tests.targets.remote.devices import RemoteDevice
+from sme2_assets_tests.targets.remote.devices import RemoteDevice, gone, is_gone, number_in
 
 NASTY = [
     "",
@@ -56,63 +51,9 @@ WORDS = st.lists(
 )
 
 
-def is_gone(process: int) -> bool:
-    """Of a process of the device; the loopback device's processes are processes of this machine."""
-    # The words of a dead process are gone even where nobody has asked for its exit code yet.
-    try:
-        return not Path(f"/proc/{process}/cmdline").read_bytes()
-    except OSError:
-        return True
-
-
-def gone(process: int, within_s: float = 120) -> bool:
-    """Whether a process of the device ends."""
-    deadline_s = time.monotonic() + within_s
-    while not is_gone(process):
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def number_in(file: Path, within_s: float = 120) -> int:
-    deadline_s = time.monotonic() + within_s
-    while not (file.is_file() and (text := file.read_text()).endswith("\n")):
-        assert time.monotonic() < deadline_s, f"{file} was not written"
-        time.sleep(0.02)
-    return int(text)
-
-
 def _sleeping(note: Path) -> Script:
     """A command that notes its process and then does not end."""
     return Script('echo $$ > "$1"; exec sleep 1000', (str(note),))
-
-
-@pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set when the report that a command began has come back to this host, however long that took."""
-    event, start = threading.Event(), Connection._start
-
-    def overheard(self: Connection, script: Script, stderr: int) -> subprocess.Popen[bytes]:
-        process = start(self, script, stderr)
-        told, (reading, writing) = process.stderr, os.pipe()
-        process.stderr = os.fdopen(reading, "rb")
-
-        def pass_on() -> None:
-            assert isinstance(told, io.BufferedReader)
-            said = b""
-            with told, os.fdopen(writing, "wb", buffering=0) as sink, suppress(BrokenPipeError):
-                while part := told.read1():
-                    sink.write(part)
-                    said += part
-                    if re.search(rb" begin \d+\n", said):
-                        event.set()
-
-        threading.Thread(target=pass_on, daemon=True).start()
-        return process
-
-    monkeypatch.setattr(Connection, "_start", overheard)
-    return event
 
 
 def test_words_arrive_as_they_were_sent(remote_device: RemoteDevice) -> None:
@@ -154,17 +95,10 @@ def test_exit_codes_signals_outputs_and_environment_come_back(remote_device: Rem
 
 
 def test_a_command_that_outlives_its_time_is_killed_over_there(
-    remote_device: RemoteDevice, begun: threading.Event, monkeypatch: pytest.MonkeyPatch
+    remote_device: RemoteDevice, timed_from: Callable[[Path], None]
 ) -> None:
-    note, communicate = remote_device.note(), connection_module._communicate
-
-    def once_it_runs(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[int, Printed]:
-        # A login may take longer than the time that the command is given here.
-        number_in(note)
-        assert begun.wait(120)
-        return communicate(process, timeout_s)
-
-    monkeypatch.setattr(connection_module, "_communicate", once_it_runs)
+    note = remote_device.note()
+    timed_from(note)
     with pytest.raises(RunnerError, match="did not end within"):
         remote_device.device.shell(_sleeping(note), timeout_s=1)
     assert is_gone(number_in(note))

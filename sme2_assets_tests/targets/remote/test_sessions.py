@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ from sme2_assets.targets import Program
 from sme2_assets.targets.remote import workspace as workspace_module
 from sme2_assets.targets.remote.target import RemoteTarget
 from sme2_assets.targets.remote.workspace import free_bytes
-from sme2_assets_tests.targets.remote.devices import RemoteDevice
-from sme2_assets_tests.targets.remote.test_connection import gone, number_in
+from sme2_assets_tests.servers import wait_for
+from sme2_assets_tests.targets.remote.devices import RemoteDevice, gone, number_in
 
 HOSTILE = ["it's \"", "$(touch owned)", "a\nb", "-rf", "Größe 模型; *"]
 
@@ -36,13 +35,6 @@ def _leftovers(device: RemoteDevice) -> list[str]:
     return sorted(session.name for session in Path(device.root).glob("sessions/*/*-*"))
 
 
-def _without_leftovers(device: RemoteDevice, within_s: float = 120) -> bool:
-    deadline_s = time.monotonic() + within_s
-    while _leftovers(device) and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    return not _leftovers(device)
-
-
 def test_hostile_names_come_back_as_they_are(
     target: RemoteTarget, remote_device: RemoteDevice, tmp_path: Path
 ) -> None:
@@ -54,7 +46,7 @@ def test_hostile_names_come_back_as_they_are(
             workspace.get(name, tmp_path / "back" / str(number))
             assert (tmp_path / "back" / str(number)).read_bytes() == name.encode()
         for name in ("..", "../up", "/etc/passwd", "a/../../b", "", "."):
-            with pytest.raises(Sme2Error, match="does not name a file inside"):
+            with pytest.raises(Sme2Error, match="inside"):
                 workspace.path(name)
     assert len(list((tmp_path / "back").iterdir())) == len(HOSTILE)
     assert not list(remote_device.folder.rglob("owned"))
@@ -109,7 +101,7 @@ def test_a_crash_leaves_no_older_trace_to_be_taken_for_its_own(
     with target.workspace() as workspace:
         crashed = workspace.run(["sh", "-c", "kill -ABRT $$"], {}, 120)
         assert crashed.returncode == -6
-        with pytest.raises(RunnerError, match="did not write trace"):
+        with pytest.raises(RunnerError, match="trace"):
             workspace.get("trace", tmp_path / "trace")
     assert not (tmp_path / "trace").exists()
     stale.unlink()
@@ -123,7 +115,7 @@ def test_a_full_device_is_told_before_and_while_files_are_sent(
         remote_device.device.script('chmod 755 "$1"', str(remote_device.folder / name))
     monkeypatch.setenv(target.handle.root_variable, str(remote_device.folder / "small"))
     with target.workspace() as workspace:
-        with pytest.raises(TargetUnavailable, match=r"2 MB free .* 3 MB have to be sent") as full:
+        with pytest.raises(TargetUnavailable, match=r"2 MB .* 3 MB") as full:
             workspace.put(model)
         monkeypatch.setattr(workspace_module, "SPARE_BYTES", -(2**30))
         with pytest.raises(TargetUnavailable, match="No space left on device"):
@@ -169,7 +161,7 @@ def test_a_session_goes_on_after_its_device_was_away(
             again.get("trace", tmp_path / "trace")
         assert again.put(model) == there
         assert again.bytes_pushed == 0
-    assert _without_leftovers(remote_device)
+    wait_for(lambda: not _leftovers(remote_device), 120, "nothing was left")
 
 
 def test_nothing_counts_that_ran_after_the_session_was_lost(
@@ -196,7 +188,7 @@ def test_another_device_at_the_same_address_is_not_taken_for_the_lost_one(
         target.recover(300, print)
         remote_device.say_identity("second")
         remote_device.cut()
-        with pytest.raises(TargetUnavailable, match="A different device now answers"):
+        with pytest.raises(TargetUnavailable, match="different device"):
             target.recover(300, print)
     remote_device.say_identity(None)
 

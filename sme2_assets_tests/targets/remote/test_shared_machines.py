@@ -18,8 +18,7 @@ from sme2_assets.targets import Program
 from sme2_assets.targets.remote.facts import _mirrored
 from sme2_assets.targets.remote.script import Script
 from sme2_assets.targets.remote.workspace import RemoteWorkspace
-from sme2_assets_tests.targets.remote.devices import RemoteDevice
-from sme2_assets_tests.targets.remote.test_connection import gone, is_gone, number_in
+from sme2_assets_tests.targets.remote.devices import RemoteDevice, gone, is_gone, number_in
 from sme2_assets_tests.targets.ssh.sshd_loopback import UID, SshMachine
 
 SOMEBODY_ELSE = 61999
@@ -71,8 +70,9 @@ def _dead_session(machine: RemoteDevice) -> RemoteWorkspace:
     return workspace
 
 
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.thorough)])
 def test_two_computers_never_hold_one_machine_at_once(
-    ssh_machine: SshMachine, command: Callable[[str, str], None]
+    ssh_machine: SshMachine, command: Callable[[str, str], None], times: int
 ) -> None:
     # For some of them these take long: whoever has looked is late to act.
     for name in ("ln", "rm"):
@@ -92,7 +92,7 @@ def test_two_computers_never_hold_one_machine_at_once(
         except BaseException as problem:
             problems.append(problem)
 
-    for _ in range(3):
+    for _ in range(times):
         _dead_session(ssh_machine)
         contenders = [threading.Thread(target=take) for _ in range(3)]
         for contender in contenders:
@@ -100,7 +100,7 @@ def test_two_computers_never_hold_one_machine_at_once(
         for contender in contenders:
             contender.join()
     assert problems == []
-    assert most == [1] * 18
+    assert most == [1] * 6 * times
 
 
 def test_a_turn_whose_session_has_no_folder_is_over(remote_device: RemoteDevice) -> None:
@@ -132,7 +132,7 @@ def test_a_planted_name_removes_and_kills_nothing(ssh_machine: SshMachine, name:
     target = ssh_machine.target()
     try:
         for act in (target.holder, target.clean, lambda: target.workspace().__enter__()):
-            with pytest.raises(TargetUnavailable, match=r"/999999 on .* is no link to a session") as caught:
+            with pytest.raises(TargetUnavailable, match="/999999") as caught:
                 act()
             assert caught.value.remedy == "Remove it."
         assert (precious / "thesis").read_text() == "data\n"
@@ -250,7 +250,7 @@ def test_another_machine_is_noticed_where_installations_have_no_id(
         with target.leased(tmp_path / "leases", print):
             target.recover(300, print)
             command("uname", '[ "$1" = -n ] && echo otherhost && exit\nexec /bin/uname "$@"')
-            with pytest.raises(TargetUnavailable, match="A different device now answers"):
+            with pytest.raises(TargetUnavailable, match="different device"):
                 target.recover(300, print)
     finally:
         ssh_machine.say_identity(None)
@@ -306,13 +306,14 @@ def test_nothing_runs_on_where_the_login_shell_waits_for_us(
 
 
 def test_a_command_out_of_time_is_killed_where_the_login_shell_waits_for_us(
-    ssh_machine: SshMachine, login_shell: Callable[[str], None]
+    ssh_machine: SshMachine, login_shell: Callable[[str], None], timed_from: Callable[[Path], None]
 ) -> None:
     login_shell('#!/bin/sh\n/bin/sh "$@"\n')
     note = ssh_machine.note()
+    timed_from(note)
     # Whoever ignores the end of the watcher is killed by its group.
     with pytest.raises(RunnerError, match="did not end within"):
-        ssh_machine.device.shell(Script('echo $$ > "$1"; exec sleep 1000', (str(note),)), timeout_s=20)
+        ssh_machine.device.shell(Script('echo $$ > "$1"; exec sleep 1000', (str(note),)), timeout_s=1)
     assert is_gone(number_in(note))
 
 
@@ -321,7 +322,7 @@ def test_a_full_disk_is_no_lost_connection(ssh_machine: SshMachine, monkeypatch:
     monkeypatch.setenv("SME2_SSH_ROOT", str(small / "sme2"))
     ssh_machine.device.script('dd if=/dev/zero of="$1/fill" bs=1k 2>/dev/null; exit 0', str(small))
     try:
-        with pytest.raises(TargetUnavailable, match="No folder could be created") as caught:
+        with pytest.raises(TargetUnavailable, match="folder") as caught:
             ssh_machine.target().workspace().__enter__()
     finally:
         ssh_machine.device.script('rm -rf "$1/fill" "$1/sme2"', str(small))
@@ -335,7 +336,7 @@ def test_messages_are_read_in_english_wherever_the_machine_is(
     german = 'echo "mkdir: Datei oder Verzeichnis nicht gefunden" >&2; exit 1'
     command("mkdir", f'[ "$LC_ALL" = C ] && exec /bin/mkdir "$@"\n{german}')
     monkeypatch.setenv("SME2_SSH_ROOT", "/proc/nothing/sme2")
-    with pytest.raises(TargetUnavailable, match="No folder could be created"):
+    with pytest.raises(TargetUnavailable, match="folder"):
         ssh_machine.target().workspace().__enter__()
     assert ssh_machine.device.script('echo "$LC_ALL"') == "C\n"
 
@@ -354,7 +355,7 @@ def test_who_holds_a_machine_is_told(remote_device: RemoteDevice) -> None:
 
 @pytest.mark.parametrize("noise", ["cat /dev/zero", "yes"])
 def test_a_machine_that_never_stops_talking_is_given_up(ssh_machine: SshMachine, noise: str) -> None:
-    with pytest.raises(TargetUnavailable, match="prints without end at the login"):
+    with pytest.raises(TargetUnavailable, match="without end"):
         ssh_machine.device.hold(Script(noise), ready="mark ready", patience_s=600, on_line=print)
 
 

@@ -28,7 +28,7 @@ from sme2_assets.targets.ssh.connection import SshConnection
 from sme2_assets.targets.ssh.target import SshTarget
 from sme2_assets_tests.reach import skip_out_of_reach, skip_where_ci_would_fail
 from sme2_assets_tests.servers import for_every_user
-from sme2_assets_tests.targets.loopback import Relayed
+from sme2_assets_tests.targets.loopback import Relayed, free_port
 
 USER, UID = "pi", 61234
 
@@ -89,8 +89,7 @@ class SshMachine(Relayed):
         self.client = folder / "ssh"
         self.client.write_text(f'#!/bin/sh\nexec ssh -F {folder}/ssh_config "$@"\n')
         self.client.chmod(0o755)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._daemon_port = free.getsockname()[1]
+        self._daemon_port = free_port()
 
     @property
     def device(self) -> SshConnection:
