@@ -18,6 +18,7 @@ from sme2_assets.etdump import read_etdump
 from sme2_assets.evidence.operators import Delegate, Node, ProgramOperators
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.runner.build import RunnerBinary
+from sme2_assets_tests.archive import VARIANTS
 
 # Node kind and the row it is run as. The kinds of the first table never vanish, and are never made up.
 LASTING = {
@@ -336,7 +337,9 @@ def traced(tmp_path: Path) -> Traced:
     return run
 
 
-@pytest.mark.parametrize("key", ["toy_cnn-fp32", "toy_cnn-fp16", "toy_cnn-int8", "mobilenet_v3_small-fp32"])
+@pytest.mark.parametrize(
+    "key", [*VARIANTS, pytest.param("mobilenet_v3_small-fp32", marks=pytest.mark.thorough)]
+)
 def test_every_row_of_a_real_run_is_attributed_and_all_work_is_found(
     exported: Callable[[str], ExportedModel], traced: Traced, runner_binary: RunnerBinary, key: str
 ) -> None:

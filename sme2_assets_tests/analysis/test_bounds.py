@@ -32,7 +32,7 @@ def floored(true_ns: np.ndarray) -> Times:
 seeds = st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(seeds, st.integers(1, 14), st.floats(1_000, 60_000), st.floats(0.2, 5), st.floats(0, 0.3))
 def test_the_bounds_hold_what_exact_times_would_have_given_always(seed, n, on_ns, ratio, noise):
     random = np.random.default_rng(seed)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sme2_assets.analysis.comparison import compare, why_not_a_pair, why_times_do_not_compare
@@ -86,6 +86,7 @@ def test_arms_that_do_not_differ_are_no_comparison():
     ), "two runners of one version"
 
 
+@settings(max_examples=30)
 @given(st.sampled_from(sorted(OTHERS)), st.floats(0.2, 5.0))
 def test_a_known_ratio_is_found_whatever_the_arms_differ_in(factor: str, ratio: float):
     slower = [{**op, "us": op["us"] * ratio} for op in ON]

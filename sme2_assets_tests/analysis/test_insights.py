@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -16,7 +16,8 @@ from sme2_assets.errors import WarehouseError
 from sme2_assets.report.answer import session_answer
 from sme2_assets.report.explain import Explanation, explain
 from sme2_assets.report.insights import explanation_json
-from sme2_assets_tests.claims.zoo import ZOO
+from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.claims.zoo import zoo
 from sme2_assets_tests.warehouse.made_operators import (
     CNN_MACS,
     DELEGATE_OVERHEAD_NS,
@@ -30,6 +31,8 @@ from sme2_assets_tests.warehouse.made_operators import (
     source,
 )
 from sme2_assets_tests.warehouse.newest import newest_session
+
+__all__ = ["zoo"]
 
 QUANTISE = source("a", "XNNConvert", edge_ops=["quantized_decomposed.quantize_per_tensor.default"])
 DEQUANTISE = source("a", "XNNConvert", edge_ops=["quantized_decomposed.dequantize_per_tensor.default"])
@@ -204,8 +207,8 @@ def test_of_a_cpu_whose_features_are_not_known_nothing_is_projected(features: li
     assert not list(projection(replace(subject, run={**subject.run, "cpu_features_seen": features})))
 
 
-def test_what_nobody_knows_is_not_out_of_reach_and_bounds_nothing(tmp_path: Path):
-    warehouse = ZOO["operators_that_nobody_knows"](tmp_path)
+def test_what_nobody_knows_is_not_out_of_reach_and_bounds_nothing(zoo: Callable[[str], Warehouse]):
+    warehouse = zoo("operators_that_nobody_knows")
     explanation = explain(warehouse, newest_session(warehouse, "toy_cnn-fp32", "linux"))
     unknown = [each for each in explanation.insights if "ethos" in each.title or "fused" in each.title]
     heavy = [each for each in unknown if each.kind == "heavy_operator"]
@@ -228,8 +231,8 @@ def test_what_nobody_knows_is_not_out_of_reach_and_bounds_nothing(tmp_path: Path
     )
 
 
-def test_rows_that_may_be_all_of_the_inference_have_no_ceiling(tmp_path: Path):
-    warehouse = ZOO["a_call_whose_rows_may_hide_all_of_it"](tmp_path)
+def test_rows_that_may_be_all_of_the_inference_have_no_ceiling(zoo: Callable[[str], Warehouse]):
+    warehouse = zoo("a_call_whose_rows_may_hide_all_of_it")
     headroom = warehouse.query("FROM headroom")
     assert (headroom["compute_most_ns"] <= headroom["inference_ns"]).all()
     assert headroom[["without_compute_ns", "without_compute_speedup"]].isna().all().all()

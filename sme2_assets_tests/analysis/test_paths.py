@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sme2_assets.analysis.paths import Paths
@@ -65,6 +65,7 @@ def test_shares_and_categories_of_several_methods_still_add_up(of_two_methods: W
     assert categories.iloc[0].tolist() == pytest.approx([total / 5, 1])
 
 
+@settings(max_examples=50)
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=6), st.data())
 def test_a_place_stands_for_one_operator_whatever_the_inferences_do(order: list[str], data: st.DataObject):
     call = st.one_of(
@@ -82,6 +83,7 @@ def test_a_place_stands_for_one_operator_whatever_the_inferences_do(order: list[
     assert not operators.duplicated(["iteration", "backend", "delegate", "position"]).any()
 
 
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from([0, 1]), min_size=1, max_size=8), st.integers(1, 30))
 def test_a_trace_in_parts_has_the_rows_of_the_whole(order: list[int], most_events: int):
     blocks = [inference(ENCODE, 300_000), inference(DECODE, 20_000)]

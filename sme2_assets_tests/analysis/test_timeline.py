@@ -50,7 +50,7 @@ def one(rows: pd.DataFrame, **wanted: object) -> pd.Series:
     return rows.iloc[0]
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(calls, st.integers(0, 10**9), st.integers(0, 2**40)), min_size=1, max_size=4),
     st.integers(0, 5),

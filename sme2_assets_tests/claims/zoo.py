@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import duckdb
+import pytest
 from rich.console import Console
 
 from sme2_assets.analysis.claims import Said, heard
@@ -130,6 +131,12 @@ def pairs_that_prove_little(folder: Path) -> Warehouse:
         MadeRun(variant="wrong-fp32", sqnr_db=12.0, rounds=2, iterations=1),
         MadeRun(variant="wrong_emulated-fp32", sqnr_db=12.0, iterations=1, **EMULATED),
         MadeRun(variant="slower-fp32", matrix_speedup=0.5),
+    )
+
+
+def pairs_of_a_small_difference(folder: Path) -> Warehouse:
+    return _pairs(
+        folder,
         MadeRun(variant="same-fp32", matrix_speedup=1.0),
         # The interval spans the smallest difference that counts: neither shown nor ruled out.
         MadeRun(variant="open-fp32", matrix_speedup=1.026),
@@ -376,11 +383,18 @@ def random_warehouse(folder: Path, ops: list[Op], fidelity: str, arms: str) -> W
     return _arms(folder, *runs)
 
 
+@pytest.fixture(scope="session")
+def zoo(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Callable[[str], Warehouse]:
+    """The warehouses of the zoo by their names, made once. Only for reading."""
+    return lambda name: Warehouse(made_once(name, ZOO[name]) / "warehouse")
+
+
 ZOO: dict[str, Callable[[Path], Warehouse]] = {
     make.__name__: make
     for make in (
         hardware_and_emulated_pairs,
         pairs_that_prove_little,
+        pairs_of_a_small_difference,
         pairs_that_branch,
         a_call_whose_rows_may_hide_all_of_it,
         operators_that_nobody_knows,

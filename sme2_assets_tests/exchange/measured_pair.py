@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +40,9 @@ def make_pair(store: Store, *places: tuple[str, str], rounds: int = 6) -> None:
     """A pair on each platform in a data folder, compared and published."""
     warehouse = Warehouse(store.warehouse)
     made = [
-        MadeRun(sme2=sme2, platform=platform, fidelity=fidelity, rounds=rounds)
+        MadeRun(
+            sme2=sme2, platform=platform, fidelity=fidelity, rounds=1 if fidelity == "emulated" else rounds
+        )
         for platform, fidelity in places
         for sme2 in ("off", "on")
     ]
@@ -51,9 +54,13 @@ def make_pair(store: Store, *places: tuple[str, str], rounds: int = 6) -> None:
 
 
 @pytest.fixture(scope="session")
-def pair_files(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    store = Store(tmp_path_factory.mktemp("exported"))
+def pair_files(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Exported:
+    folder = made_once("pair-files", make_pair_files)
+    return Exported(Store(folder), folder / "out")
+
+
+def make_pair_files(folder: Path) -> None:
+    store = Store(folder)
     make_pair(store, LINUX)
-    made = Exported(store, store.root / "out")
+    made = Exported(store, folder / "out")
     export_run(store, made.run("on"), FORMATS, made.folder)
-    return made

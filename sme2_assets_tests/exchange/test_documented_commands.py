@@ -18,7 +18,7 @@ from sme2_assets_tests.test_docs import bash_commands
 PAGE = CHECKOUT / "docs" / "exchange.md"
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_page_works_from_top_to_bottom(tmp_path: Path, artifacts_dir: Path):
     store = make_data_folder(tmp_path / "data", artifacts_dir)
     # Stands for the profile that the page begins with.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from pathlib import Path
 
 import duckdb
@@ -27,10 +28,13 @@ from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.csv_files import write_csv
 from sme2_assets_tests.exchange.kit_folder import write_kit_folder
-from sme2_assets_tests.exchange.measured_pair import EMULATED, LINUX, Exported, make_pair
+from sme2_assets_tests.exchange.measured_pair import Exported
 from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.made.traces import Portable, inference, trace_bytes
+from sme2_assets_tests.warehouse.conftest import paired
 from sme2_assets_tests.warehouse.newest import compare_newest, newest_run
+
+__all__ = ["paired"]
 
 ARMS = ("off", "on")
 
@@ -295,10 +299,9 @@ def test_a_foreign_run_is_exported_but_is_never_the_latest(tmp_path: Path):
     assert "It supports no verdict" in summary
 
 
-def test_an_export_of_an_emulated_pair_has_no_times(tmp_path: Path):
-    store = Store(tmp_path)
-    make_pair(store, EMULATED, rounds=1)
-    run = find_run(Warehouse(store.warehouse), "latest", "toy_cnn-fp32", "emulated", "on")
+def test_an_export_of_an_emulated_pair_has_no_times(paired: Warehouse, tmp_path: Path):
+    store = Store(paired.root.parent)
+    run = find_run(paired, "latest", "toy_cnn-fp32", "emulated", "on")
     files = export_run(store, run, ["csv", "json", "markdown"], tmp_path / "out")
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     tables = {path.stem: pd.read_csv(path) for path in files if path.suffix == ".csv"}
@@ -338,9 +341,12 @@ def test_a_spreadsheet_takes_no_name_for_a_formula(tmp_path: Path):
         ("csv", "*.parquet", "missing", "cannot be read"),
     ],
 )
-def test_what_was_damaged_is_not_exported(tmp_path: Path, wanted: str, file: str, damage: str, said: str):
+def test_what_was_damaged_is_not_exported(
+    pair_files: Exported, tmp_path: Path, wanted: str, file: str, damage: str, said: str
+):
     store = Store(tmp_path / "data")
-    make_pair(store, LINUX, rounds=1)
+    for folder in (pair_files.store.runs, pair_files.store.warehouse):
+        shutil.copytree(folder, store.root / folder.name, symlinks=True)
     run = find_run(Warehouse(store.warehouse), "latest", None, None, "on")
     below = store.warehouse / "tables" / "timeline" if wanted == "csv" else store.run_dir(run["run_id"])
     for path in sorted(below.rglob(file)):

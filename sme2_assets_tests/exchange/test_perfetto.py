@@ -21,12 +21,13 @@ from sme2_assets.exchange.slices import Process, shown
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import run_of_id
-from sme2_assets_tests.exchange.measured_pair import EMULATED, Exported, make_pair
+from sme2_assets_tests.exchange.measured_pair import Exported
+from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.made.traces import Delegate, inference, trace_bytes
-from sme2_assets_tests.warehouse.conftest import real_run, real_warehouse
+from sme2_assets_tests.warehouse.conftest import paired, real_run, real_warehouse
 from sme2_assets_tests.warehouse.newest import newest_run
 
-__all__ = ["real_run", "real_warehouse"]
+__all__ = ["paired", "real_run", "real_warehouse"]
 
 KERNELS = ", kernels pass (sampled)"
 
@@ -268,13 +269,11 @@ def test_operators_that_seem_longer_than_their_call_are_cut_and_keep_their_time(
     assert (last["length"], last["duration_ns"], last["cut"]) == (3500, 4000, True)
 
 
-def test_what_is_emulated_says_so_in_the_name_of_every_track(tmp_path: Path):
-    store = Store(tmp_path / "data")
-    make_pair(store, EMULATED, rounds=1)
-    warehouse = Warehouse(store.warehouse)
-    arms = [newest_run(warehouse, "toy_cnn-fp32", "emulated", sme2) for sme2 in ("off", "on")]
+def test_what_is_emulated_says_so_in_the_name_of_every_track(paired: Warehouse, tmp_path: Path):
+    store = Store(paired.root.parent)
+    arms = [newest_run(paired, "toy_cnn-fp32", "emulated", sme2) for sme2 in ("off", "on")]
     path = tmp_path / "emulated.pftrace"
-    write_trace(path, warehouse, [(run, store.run_dir(run["run_id"])) for run in arms])
+    write_trace(path, paired, [(run, store.run_dir(run["run_id"])) for run in arms])
     trace = read_trace(path)
     paths = [trace.path(uuid) for uuid in trace.tracks if len(trace.path(uuid)) > 1]
     assert paths
@@ -286,9 +285,11 @@ def test_a_trace_of_many_rounds_takes_the_memory_of_one(tmp_path: Path):
 
     def peak(rounds: int) -> tuple[int, int]:
         store = Store(tmp_path / f"data{rounds}")
-        make_pair(store, EMULATED, rounds=rounds)
         warehouse = Warehouse(store.warehouse)
-        run = newest_run(warehouse, "toy_cnn-fp32", "emulated", "on")
+        made = MadeRun(platform="emulated", fidelity="emulated", sme2="on", rounds=rounds, paired=False)
+        ingest(warehouse, made.write(store.runs))
+        warehouse.publish()
+        run = run_of_id(warehouse, made.run_id)
         path = tmp_path / f"{rounds}.pftrace"
         arms = [(run, store.run_dir(run["run_id"]))]
         # The first one fills what is kept for all.

@@ -11,7 +11,9 @@ import random
 import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from sme2_assets.analysis.timeline import execute_durations
 from sme2_assets.etdump import read_etdump
@@ -111,6 +113,12 @@ def _deep(depth: int) -> operators.ProgramOperators:
         for each in PROGRAM.delegates
     ]
     return operators.ProgramOperators(delegates=delegates, portable=PROGRAM.portable)
+
+
+@cache
+def _snapshot(moment: str) -> dict[str, Any]:
+    """Of this machine, taken once: looking at it takes longer than all the rest."""
+    return take_snapshot(sample_s=0).as_json()
 
 
 @dataclass(frozen=True)
@@ -362,7 +370,7 @@ class MadeRun:
                 steady=True,
                 processes=processes,
                 environment=[
-                    Moment(round=0, moment=moment, snapshot=take_snapshot(sample_s=0).as_json(), flags=[])
+                    Moment(round=0, moment=moment, snapshot=_snapshot(moment), flags=[])
                     for moment in ("before", "after")
                     if self.watched
                 ],

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,11 +11,12 @@ from sme2_assets.report.content import session_document
 from sme2_assets.report.document import Document
 from sme2_assets.report.html import html_of
 from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.claims.zoo import zoo
 from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.warehouse.conftest import paired, warehouse
 from sme2_assets_tests.warehouse.newest import compare_newest, newest_session
 
-__all__ = ["documents", "pages", "paired", "warehouse"]
+__all__ = ["documents", "pages", "paired", "warehouse", "zoo"]
 
 VARIANT = "toy_cnn-fp32"
 
@@ -27,13 +31,23 @@ UNCLEAR = {
 
 
 @pytest.fixture(scope="session")
-def documents(paired: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Document]:
+def documents(
+    paired: Warehouse, made_once: Callable[[str, Callable[[Path], object]], Path]
+) -> dict[str, Document]:
     """A report of each kind: what can be said differs, and so does what must not be."""
-    folder = tmp_path_factory.mktemp("unclear")
+
+    def make(folder: Path) -> None:
+        (folder / "documents.pickle").write_bytes(pickle.dumps(make_documents(paired, folder)))
+
+    return pickle.loads((made_once("documents", make) / "documents.pickle").read_bytes())
+
+
+def make_documents(paired: Warehouse, folder: Path) -> dict[str, Document]:
     unclear = Warehouse(folder / "warehouse")
-    for variant, run in UNCLEAR.items():
-        for sme2 in ("off", "on"):
-            ingest(unclear, replace(run, variant=variant, sme2=sme2).write(folder / "runs"))
+    arms = [
+        replace(run, variant=variant, sme2=sme2) for variant, run in UNCLEAR.items() for sme2 in ("off", "on")
+    ]
+    ingest(unclear, *(arm.write(folder / "runs") for arm in arms))
     unclear.publish()
     for variant, run in UNCLEAR.items():
         compare_newest(unclear, variant, run.platform)

@@ -50,13 +50,6 @@ def test_the_answer_comes_first_with_its_interval_and_its_n(pages: dict[str, str
     assert re.search(r"fidelity\s+hardware", " ".join(parsed(section(page, "what-it-rests-on")).text))
 
 
-def test_where_it_comes_from_is_folded_at_the_end(pages: dict[str, str]):
-    page = pages["faster"]
-    for part in ("what-was-measured", "do-it-again"):
-        assert re.match(r"\s*<details><summary><h2>", section(page, part))
-    assert "<details" not in page.split('<section id="what-was-measured">')[0].split("<main>")[1]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_page_needs_nothing_but_itself(pages: dict[str, str], kind: str):
     page = pages[kind]
@@ -175,7 +168,7 @@ def made_of(text: str) -> Document:
     )
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(text=hostile_text)
 def test_no_text_becomes_markup_in_html(text: str):
     plain, hostile = parsed(html_of(made_of("plain"))), parsed(html_of(made_of(text)))
@@ -262,6 +255,7 @@ def test_pages_fit_a_phone_and_ask_for_nothing(browser: Any, files: dict[str, Pa
         page.context.close()
 
 
+@pytest.mark.thorough
 def test_a_picture_takes_the_place_of_the_still_one(browser: Any, files: dict[str, Path]):
     """The two never stand below one another, which would move the page by a whole picture, and back."""
     page = opened(browser, files["faster"], [])
@@ -381,6 +375,7 @@ def test_a_picture_that_asks_for_a_file_gets_none(
     shown.context.close()
 
 
+@pytest.mark.thorough
 def test_what_a_table_is_sorted_by_is_seen_on_a_laptop(browser: Any, files: dict[str, Path]):
     page = opened(browser, files["faster"], [])
     page.set_viewport_size({"width": 1280, "height": 900})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import dagster as dg
 import pytest
@@ -15,19 +15,14 @@ from sme2_assets.report.night import open_regressions
 from sme2_assets.report.overview import overview_document, overview_rows
 from sme2_assets.report.tables import TextTable, history_table, regression_table
 from sme2_assets.warehouse import Warehouse
-from sme2_assets_tests.claims.zoo import (
-    precisions_of_a_model_that_became_slower,
-    series_of_a_device_that_became_slower,
-    settings_of_a_model_that_became_slower,
-)
 
 # By how much each setting of the model in the zoo became slower.
 STEPS = {"": "4.0", "CPUs 0-3": "3.5", "power mode app": "3.0", "method decode": "2.5"}
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
-    return settings_of_a_model_that_became_slower(tmp_path_factory.mktemp("settings"))
+def settings(zoo: Callable[[str], Warehouse]) -> Warehouse:
+    return zoo("settings_of_a_model_that_became_slower")
 
 
 def test_every_setting_of_a_model_that_became_slower_is_told_of(settings: Warehouse):
@@ -65,14 +60,15 @@ def test_the_command_shows_one_series_after_the_other(settings: Warehouse):
     assert sorted(filter(None, runs)) == sorted(filter(None, STEPS))
 
 
-def test_where_no_series_has_a_setting_there_is_no_column_for_it(tmp_path: Path):
-    warehouse = series_of_a_device_that_became_slower(tmp_path)
+def test_where_no_series_has_a_setting_there_is_no_column_for_it(zoo: Callable[[str], Warehouse]):
+    warehouse = zoo("series_of_a_device_that_became_slower")
     assert "setting" not in history_table(warehouse.query("SELECT * FROM history")).header
     assert "setting" not in regression_table(warehouse.query("SELECT * FROM regressions")).header
 
 
-def test_precisions_of_one_model_are_no_other_models(tmp_path: Path):
-    warehouse = precisions_of_a_model_that_became_slower(tmp_path)
+@pytest.mark.thorough
+def test_precisions_of_one_model_are_no_other_models(zoo: Callable[[str], Warehouse]):
+    warehouse = zoo("precisions_of_a_model_that_became_slower")
     found = warehouse.query("SELECT others_watched, others_slower FROM regressions")
     assert len(found) == 5
     assert (found == 0).all(axis=None)
@@ -81,8 +77,8 @@ def test_precisions_of_one_model_are_no_other_models(tmp_path: Path):
     assert not any("device" in text or "other models" in text for text in texts)
 
 
-def test_models_that_share_a_slow_down_are_counted_without_their_precisions(tmp_path: Path):
-    [text] = open_regressions(series_of_a_device_that_became_slower(tmp_path)).values()
+def test_models_that_share_a_slow_down_are_counted_without_their_precisions(zoo: Callable[[str], Warehouse]):
+    [text] = open_regressions(zoo("series_of_a_device_that_became_slower")).values()
     assert "4 series of 4 models" in text
 
 

@@ -113,9 +113,11 @@ def test_the_overview_is_a_table_for_spreadsheets_too(store: Store):
 def test_another_thread_count_or_device_is_a_row_of_its_own(tmp_path: Path):
     made = Store(tmp_path)
     warehouse = Warehouse(made.warehouse)
-    for number, differing in enumerate(({}, {"threads": 4}, {"device": "another"}, {"threads": 4})):
-        alone = MadeRun(session_id=f"s{number}", sequence=number, rounds=1, iterations=1, **differing)
-        ingest(warehouse, alone.write(made.runs))
+    alone = [
+        MadeRun(session_id=f"s{number}", sequence=number, rounds=1, iterations=1, **differing)
+        for number, differing in enumerate(({}, {"threads": 4}, {"device": "another"}, {"threads": 4}))
+    ]
+    ingest(warehouse, *(run.write(made.runs) for run in alone))
     warehouse.publish()
     rows, _ = write_overview(made, warehouse)
     assert list(zip(rows["device"], rows["threads"], strict=True)) == [

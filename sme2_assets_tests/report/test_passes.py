@@ -33,8 +33,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     folder = tmp_path_factory.mktemp("passes")
     made = Warehouse(folder / "warehouse")
     pairs = [run for off in (TRUE, RAMPED) for run in (off, replace(off, sme2="on", untraced_slowness=1.0))]
-    for run in [*pairs, ALONE, EMULATED]:
-        ingest(made, run.write(folder / "runs"))
+    ingest(made, *(run.write(folder / "runs") for run in (*pairs, ALONE, EMULATED)))
     made.publish()
     for off in (TRUE, RAMPED):
         compare_session(made, off.session_id)

@@ -42,8 +42,7 @@ NOTE = "native times on x86_64, which say nothing about SME2."
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = Store(tmp_path_factory.mktemp("reference"))
     warehouse = Warehouse(store.warehouse)
-    for run in (INTEL, TWIN):
-        ingest(warehouse, run.write(store.runs))
+    ingest(warehouse, *(run.write(store.runs) for run in (INTEL, TWIN)))
     warehouse.publish()
     return store
 

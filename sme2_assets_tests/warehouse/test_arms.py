@@ -78,14 +78,21 @@ def pair(store: Store) -> Warehouse:
     return warehouse
 
 
-@pytest.mark.parametrize("factor", sessions())
-def test_a_known_ratio_is_found_and_named(store: Store, factor: str):
-    runs = sessions()[factor]
-    warehouse = take(store, *runs)
-    rows = compare_session(warehouse, runs[0].session_id)
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    """A session of each factor. Only for reading."""
+    store = Store(tmp_path_factory.mktemp("arms") / "data")
+    for runs in sessions().values():
+        warehouse = take(store, *runs)
+        compare_session(warehouse, runs[0].session_id)
     warehouse.publish()
-    stored = comparison_of_session(warehouse, runs[0].session_id)
-    assert len(stored) == len(rows)
+    return warehouse
+
+
+@pytest.mark.parametrize("factor", sessions())
+def test_a_known_ratio_is_found_and_named(compared: Warehouse, factor: str):
+    runs = sessions()[factor]
+    stored = comparison_of_session(compared, runs[0].session_id)
     models = stored[stored["level"] == "model"].set_index("on_run_id")
     assert len(models) == len(runs) - 1, "each arm with the first"
     assert set(models["factor"]) == {factor}
@@ -99,29 +106,24 @@ def test_a_known_ratio_is_found_and_named(store: Store, factor: str):
 
 
 @pytest.mark.parametrize("factor", sessions())
-def test_what_is_said_of_arms_is_true_of_what_was_measured(store: Store, factor: str):
+def test_what_is_said_of_arms_is_true_of_what_was_measured(compared: Warehouse, factor: str):
     runs = sessions()[factor]
-    warehouse = take(store, *runs)
-    compare_session(warehouse, runs[0].session_id)
-    warehouse.publish()
-    rows = comparison_of_session(warehouse, runs[0].session_id)
+    rows = comparison_of_session(compared, runs[0].session_id)
     out = Console(file=io.StringIO(), width=200)
     with heard() as said:
-        show_arms(out, warehouse, rows, arms_table(warehouse, runs[0].session_id), operators=True)
+        show_arms(out, compared, rows, arms_table(compared, runs[0].session_id), operators=True)
     assert len(said) > len(runs)
-    assert false_sentences(warehouse, said) == []
+    assert false_sentences(compared, said) == []
     # The predicates are no formality: with the arms turned round the sentences are false.
     turned = rows.assign(off_arm=rows["on_arm"], on_arm=rows["off_arm"])
     with heard() as said:
         for row in turned[turned["level"] == "model"].to_dict("records"):
             verdict_of_arms(row)
-    assert false_sentences(warehouse, said)
+    assert false_sentences(compared, said)
 
 
-def test_the_verdict_names_what_differs(store: Store):
-    runs = sessions()["precision"]
-    warehouse = take(store, *runs)
-    rows = compare_session(warehouse, runs[0].session_id)
+def test_the_verdict_names_what_differs(compared: Warehouse):
+    rows = comparison_of_session(compared, sessions()["precision"][0].session_id)
     said = verdict_of_arms(rows[rows["level"] == "model"].to_dict("records")[0])
     # The framework's own time is the same in both arms.
     assert said.startswith("int8 is 1.24x (1.23 to 1.25, n=6)")
@@ -129,11 +131,9 @@ def test_the_verdict_names_what_differs(store: Store):
     assert "SME2" not in said
 
 
-def test_a_scale_has_time_speedup_and_efficiency_of_each_count(store: Store):
-    runs = sessions()["threads"]
-    warehouse = take(store, *runs)
-    rows = compare_session(warehouse, runs[0].session_id)
-    table = scaling_table(warehouse, runs[0].session_id, rows)
+def test_a_scale_has_time_speedup_and_efficiency_of_each_count(compared: Warehouse):
+    session_id = sessions()["threads"][0].session_id
+    table = scaling_table(compared, session_id, comparison_of_session(compared, session_id))
     assert table.header == ["arm", "median ms", "speedup", "efficiency", "outputs"]
     assert [row[0] for row in table.rows] == ["1 thread", "2 threads", "4 threads"]
     assert [row[2][:5] for row in table.rows] == ["1", "1.24x", "0.80x"]
@@ -194,6 +194,7 @@ def test_a_session_of_three_arms_is_whole_or_not_there(store: Store):
     shutil.rmtree(folders[2])
 
 
+@pytest.mark.thorough
 def test_a_rebuild_gives_the_same_comparisons(store: Store, pair: Warehouse):
     for runs in sessions().values():
         take(store, *runs)

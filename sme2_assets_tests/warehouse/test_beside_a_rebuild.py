@@ -77,7 +77,7 @@ def paused(
     return call
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before summaries", "after summaries"])
+@pytest.mark.parametrize("before", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_a_trace_that_is_stored_while_tables_are_replaced_is_in_the_new_ones(
     store: Store, trace: Path, monkeypatch: pytest.MonkeyPatch, before: bool
 ):
@@ -103,6 +103,7 @@ def test_a_trace_that_is_stored_while_tables_are_replaced_is_in_the_new_ones(
     assert differences(store, quiet)[0] == []
 
 
+@pytest.mark.thorough
 def test_writers_do_not_wait_for_one_another(
     store: Store, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -140,6 +141,7 @@ ingest_paths(Store(Path(sys.argv[1])), [Path(sys.argv[2])], Facts())
 """
 
 
+@pytest.mark.thorough
 def test_a_rebuild_does_not_wait_for_a_writer_that_was_killed(store: Store, trace: Path):
     killed = subprocess.run([sys.executable, "-c", KILLED_WRITER, str(store.root), str(trace)], check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -164,6 +166,7 @@ def test_a_run_that_is_stored_again_during_a_rebuild_has_its_newest_rows(store: 
     assert findings(store) == []
 
 
+@pytest.mark.thorough
 def test_a_second_rebuild_waits_for_the_first_and_says_so(store: Store):
     second_waits = threading.Event()
 
@@ -185,6 +188,7 @@ def test_a_second_rebuild_waits_for_the_first_and_says_so(store: Store):
     assert findings(store) == []
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_removed_during_a_rebuild_is_not_refused(store: Store):
     gone = replace(OFF, session_id="20260104T000000-ffffff")
     for run in (gone, replace(gone, sme2="on")):
@@ -227,7 +231,7 @@ def test_a_rebuild_that_was_killed_while_tables_are_replaced_loses_nothing(store
     assert findings(store) == []
 
 
-@pytest.mark.parametrize("words", [["check"], ["warehouse", "sync"], ["sql", "FROM timeline"], ["ingest"]])
+@pytest.mark.parametrize("words", [["check"], ["sql", "FROM timeline"], ["ingest"]])
 def test_the_first_command_after_it_puts_the_old_tables_back(store: Store, trace: Path, words: list[str]):
     before = in_tables(store)
     (store.warehouse / "tables").rename(store.warehouse / "tables.replaced")
@@ -243,7 +247,7 @@ def commits(store: Store) -> list[Path]:
     return sorted((store.warehouse / "tables" / "commits").iterdir())
 
 
-@pytest.mark.parametrize("which", ["first", "middle", "last"])
+@pytest.mark.parametrize("which", ["first", pytest.param("middle", marks=pytest.mark.thorough), "last"])
 def test_a_commit_that_is_missing_is_found(store: Store, trace: Path, which: str):
     ingest_paths(store, [trace], Facts())
     path = commits(store)[{"first": 0, "middle": 1, "last": -1}[which]]
@@ -255,6 +259,7 @@ def test_a_commit_that_is_missing_is_found(store: Store, trace: Path, which: str
     assert findings(store) == []
 
 
+@pytest.mark.thorough
 def test_a_commit_that_does_not_belong_to_the_others_is_found(store: Store):
     first = commits(store)[0]
     other = Store(store.root.parent / "other")
@@ -288,7 +293,7 @@ def test_a_file_that_is_not_ours_is_named_and_stops_nothing(store: Store, trace:
 
 
 @pytest.mark.parametrize("kind", ["folder", "dangling link", "damaged"])
-@pytest.mark.parametrize("word", ["sync", "rebuild"])
+@pytest.mark.parametrize("word", ["sync", pytest.param("rebuild", marks=pytest.mark.thorough)])
 def test_the_newest_published_file_is_replaced_if_it_is_damaged(store: Store, kind: str, word: str):
     before = in_tables(store)
     path = Warehouse(store.warehouse).published()[-1]
@@ -313,6 +318,7 @@ def test_the_newest_published_file_is_replaced_if_it_is_damaged(store: Store, ki
     assert in_tables(store) == before
 
 
+@pytest.mark.thorough
 def test_a_folder_in_place_of_an_old_published_file_is_named_and_later_removed(store: Store, trace: Path):
     path = Warehouse(store.warehouse).published()[0]
     path.unlink()
@@ -324,6 +330,7 @@ def test_a_folder_in_place_of_an_old_published_file_is_named_and_later_removed(s
     assert findings(store) == []
 
 
+@pytest.mark.thorough
 def test_of_two_checks_of_the_rows_at_once_one_waits_for_the_other(store: Store):
     waits, told = threading.Event(), []
 

@@ -132,8 +132,8 @@ def test_a_rebuild_gives_the_same_rows_and_another_lab_is_merged_with_its_trials
     store: Store, tmp_path: Path
 ):
     write_trials(store)
-    for run in (MADE, replace(MADE, sme2="on")):
-        run.write(store.runs)
+    for sme2 in ("off", "on"):
+        replace(MADE, sme2=sme2, rounds=1).write(store.runs)
     sync(store, quiet)
     before = Warehouse(store.warehouse).query("SELECT * FROM blind_trials")
     assert len(before) == 4
@@ -153,7 +153,7 @@ def facts_of(document: Document) -> dict[str, str]:
     return dict(map(tuple, grid.table.rows))
 
 
-@pytest.mark.parametrize("device", [MADE.device, "another-device"])
+@pytest.mark.parametrize("device", [MADE.device, pytest.param("another-device", marks=pytest.mark.thorough)])
 def test_rates_stand_beside_the_verdict_of_their_device_alone(store: Store, device: str):
     for run in (MADE, replace(MADE, sme2="on")):
         run.write(store.runs)

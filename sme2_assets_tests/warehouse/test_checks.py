@@ -169,6 +169,7 @@ class Tampered:
 
     def __init__(self, folder: Path) -> None:
         self.warehouse = Warehouse(folder / "warehouse")
+        parts, run_ids = [], []
         for sme2 in ("off", "on"):
             made = MadeRun(sme2=sme2, rounds=2, warmup=1, iterations=2).write(folder)
             for fault in FAULTS if sme2 == "off" else (nothing, no_evidence):
@@ -176,9 +177,9 @@ class Tampered:
                 fault(rows)
                 keys = {**keys_of(rows.manifest), "run_id": f"{fault.__name__}-{sme2}"}
                 tables = ((TIMELINE, rows.timeline), (INFERENCES, rows.inferences), (RUNS, rows.runs))
-                self.warehouse.write_together(
-                    [(table, frame, keys) for table, frame in tables], [keys["run_id"]]
-                )
+                parts += [(table, frame, keys) for table, frame in tables]
+                run_ids.append(keys["run_id"])
+        self.warehouse.write_together(parts, run_ids)
         self.warehouse.publish()
 
     def what_finds(self, check: Check, fault: Fault, sme2: str = "off") -> str | None:

@@ -22,8 +22,7 @@ ON = replace(OFF, sme2="on")
 
 
 def write(warehouse: Warehouse, tmp_path: Path, *runs: MadeRun) -> None:
-    for run in runs:
-        ingest(warehouse, run.write(tmp_path))
+    ingest(warehouse, *(run.write(tmp_path) for run in runs))
     warehouse.publish()
 
 
@@ -88,8 +87,11 @@ def test_a_mixed_pair_is_refused_and_leaves_no_rows(warehouse, tmp_path):
     pairs = {reason: f"m{number}-fp32" for number, reason in enumerate(differences)}
     short = {"rounds": 1, "warmup": 0, "iterations": 1}
     for reason, variant in pairs.items():
-        ingest(warehouse, replace(OFF, variant=variant, **short).write(tmp_path))
-        ingest(warehouse, replace(ON, variant=variant, **{**short, **differences[reason]}).write(tmp_path))
+        arms = (
+            replace(OFF, variant=variant, **short),
+            replace(ON, variant=variant, **{**short, **differences[reason]}),
+        )
+        ingest(warehouse, *(arm.write(tmp_path) for arm in arms))
     warehouse.publish()
     for reason, variant in pairs.items():
         with pytest.raises(Sme2Error, match=reason):

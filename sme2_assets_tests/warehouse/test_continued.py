@@ -117,7 +117,7 @@ class Walk:
         self.chance.choice(actions)()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2, 3))])
 def test_whatever_happens_in_between_it_holds_what_one_made_anew_holds(
     warehouse: Warehouse, tmp_path: Path, seed: int
 ):
@@ -154,7 +154,7 @@ def test_what_was_published_is_not_read_again(warehouse: Warehouse, tmp_path: Pa
     pd.testing.assert_frame_equal(again, expected)
 
 
-@pytest.mark.parametrize("damage", [b"", b"no database", None])
+@pytest.mark.parametrize("damage", [pytest.param(b"", marks=pytest.mark.thorough), b"no database", None])
 def test_a_file_that_cannot_be_continued_is_made_anew(
     warehouse: Warehouse, tmp_path: Path, damage: bytes | None
 ):

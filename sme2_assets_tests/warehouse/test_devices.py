@@ -39,8 +39,7 @@ def nights(run: MadeRun, count: int, first: int = 0) -> list[MadeRun]:
 
 
 def write(warehouse: Warehouse, folder: Path, runs: list[MadeRun]) -> None:
-    for run in runs:
-        ingest(warehouse, run.write(folder / "runs"))
+    ingest(warehouse, *(run.write(folder / "runs") for run in runs))
     warehouse.publish()
 
 

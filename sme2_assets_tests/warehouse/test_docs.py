@@ -7,8 +7,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,8 @@ from sme2_assets.store import CHECKOUT
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.console import open_console
-from sme2_assets.warehouse.docs import BEGIN, END, PAGE, schema_markdown, with_schema
+from sme2_assets.warehouse.docs import BEGIN, END, PAGE, with_schema
 from sme2_assets.warehouse.history import write_regressions
-from sme2_assets.warehouse.schema import TABLES
 from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.warehouse.test_publish import write_nothing
 
@@ -40,15 +40,6 @@ QUERIES = re.findall(r"^```sql\n(.*?)^```", QUESTIONS, re.MULTILINE | re.DOTALL)
 def test_the_schema_in_the_docs_is_up_to_date():
     page = PAGE.read_text()
     assert page == with_schema(page), "run: python -m sme2_assets.warehouse.docs"
-
-
-def test_every_column_of_every_table_is_in_the_docs():
-    rendered = schema_markdown()
-    for table in TABLES:
-        assert f"## Table `{table.name}`\n\n{table.comment}" in rendered
-        for column in table.all_columns:
-            assert f"| `{column.name}` |" in rendered
-            assert column.comment in rendered
 
 
 def test_an_outdated_section_is_replaced_and_the_rest_kept():
@@ -65,15 +56,6 @@ def test_a_page_without_the_section_is_refused(page: str):
         with_schema(page)
 
 
-def test_every_question_has_a_query_and_how_to_read_its_answer():
-    sections = re.split(r"^## \d+\. ", QUESTIONS, flags=re.MULTILINE)
-    assert len(sections) - 1 == len(QUERIES) == 21
-    for section in sections[1:]:
-        question, _, rest = section.partition("\n")
-        assert question.endswith("?")
-        assert re.fullmatch(r"\n```sql\n.*?```\n\n\S.*", rest, re.DOTALL), question
-
-
 @pytest.fixture(scope="module")
 def asked(paired: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     """A hardware pair, an emulated pair, an A/A session, and nights of which the later ones are slower."""
@@ -81,10 +63,8 @@ def asked(paired: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> Wareho
     warehouse = Warehouse(folder / "warehouse")
     shutil.copytree(paired.root / "tables", warehouse.root / "tables")
     shutil.copytree(paired.root.parent / "runs", folder / "runs")
-    for arm in ("a", "b"):
-        ingest(warehouse, _identical_arm(folder / "runs", arm))
-    for night in range(10):
-        made = MadeRun(
+    nights = [
+        MadeRun(
             sme2="on",
             variant="toy_cnn-int8",
             session_id=f"202602{night + 1:02d}T000000-bbbbbb",
@@ -95,7 +75,10 @@ def asked(paired: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> Wareho
             seed=night,
             paired=False,
         )
-        ingest(warehouse, made.write(folder / "runs"))
+        for night in range(10)
+    ]
+    identical = [_identical_arm(folder / "runs", arm) for arm in ("a", "b")]
+    ingest(warehouse, *identical, *(night.write(folder / "runs") for night in nights))
     warehouse.publish()
     compare_session(warehouse, AA_SESSION)
     write_regressions(warehouse, folder / "acknowledged.txt")
@@ -141,32 +124,27 @@ def test_every_way_to_open_the_warehouse_works_while_a_measurement_publishes(
     (tmp_path / "data").symlink_to(asked.root.parent)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")
-    busy, stop = publisher(asked), threading.Event()
-    thread = threading.Thread(target=busy, args=(stop,))
-    thread.start()
-    try:
-        for command in "".join(BASH).splitlines():
+    for command in "".join(BASH).splitlines():
+        with publishing(asked):
             assert said_by(command).strip(), command
-        for snippet in PYTHON:
-            names: dict[str, Any] = {}
+    for snippet in PYTHON:
+        names: dict[str, Any] = {}
+        with publishing(asked):
             exec(snippet, names)
-            frames = [value for value in names.values() if isinstance(value, pd.DataFrame)]
-            assert frames
-            assert all(len(frame) for frame in frames)
-    finally:
-        stop.set()
-        thread.join()
+        frames = [value for value in names.values() if isinstance(value, pd.DataFrame)]
+        assert frames
+        assert all(len(frame) for frame in frames)
     assert len(duckdb.sql("FROM 'timeline.parquet'")) > 100
 
 
-def publisher(warehouse: Warehouse) -> Callable[[threading.Event], None]:
-    def publish(stop: threading.Event) -> None:
-        # No measurement publishes more often. Five publications are kept for those who are just opening one.
-        while not stop.wait(1.0):
-            write_nothing(warehouse)
-            warehouse.publish()
-
-    return publish
+@contextmanager
+def publishing(warehouse: Warehouse) -> Iterator[None]:
+    """In the meantime somebody does."""
+    write_nothing(warehouse)
+    with ThreadPoolExecutor() as others:
+        published = others.submit(warehouse.publish)
+        yield
+    published.result()
 
 
 def said_by(command: str) -> str:

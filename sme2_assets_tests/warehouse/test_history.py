@@ -80,9 +80,8 @@ def test_of_one_run_it_is_not_said_that_nothing_became_slower(warehouse: Warehou
 
 def test_the_command_tells_of_the_platform_asked_for_and_writes_nothing(warehouse: Warehouse, tmp_path: Path):
     fast = replace(HERE, rounds=1)
-    for number, run in enumerate([*nights(fast, 6), *nights(replace(fast, slowness=1.5), 6, first=6)], 1):
-        write(warehouse, tmp_path, replace(run, sequence=number))
-    write(warehouse, tmp_path, replace(fast, platform="mac", sequence=13))
+    runs = [*nights(fast, 6), *nights(replace(fast, slowness=1.5), 6, first=6), replace(fast, platform="mac")]
+    write(warehouse, tmp_path, *(replace(run, sequence=number) for number, run in enumerate(runs, 1)))
     data = warehouse.root.parent
 
     def told(*words: str) -> Result:

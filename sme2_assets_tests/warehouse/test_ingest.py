@@ -8,12 +8,10 @@ import pandas as pd
 import pytest
 
 from sme2_assets.errors import EvidenceError, Sme2Error, TraceError
-from sme2_assets.evidence.device import native_fidelity
 from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.evidence.operators import OPERATORS_FILE, ProgramOperators
 from sme2_assets.evidence.operators import Delegate as Lowered
 from sme2_assets.store import Store
-from sme2_assets.targets.host import host_arch, host_device
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse import ingest as ingesting
 from sme2_assets.warehouse.ingest import RunReader, rows_of_run, write_runs
@@ -39,13 +37,13 @@ def assert_no_rows(warehouse: Warehouse) -> None:
 
 def test_a_real_run_becomes_rows(real_run: tuple[Store, Manifest], real_warehouse: Warehouse):
     _, manifest = real_run
-    identity = manifest.identity
+    identity, context = manifest.identity, manifest.context
     run = newest_run(real_warehouse, identity.variant, identity.platform, "off")
     assert run["run_id"] == manifest.run_id
     assert run["session_id"] == manifest.session_id
     assert (run["rounds"], run["warmup"], run["iterations"], run["threads"]) == (2, 2, 4, 1)
-    assert (run["fidelity"], run["sme2"], run["paired"]) == (native_fidelity(host_arch()), "off", False)
-    assert (run["device"], run["arch"]) == (host_device(), host_arch())
+    assert (run["fidelity"], run["sme2"], run["paired"]) == (context.fidelity, "off", False)
+    assert (run["device"], run["arch"]) == (context.device, context.machine["arch"])
     assert (run["pte_sha256"], run["runner_sha256"]) == (identity.pte_sha256, identity.runner_sha256)
     assert run["sqnr_db"] >= run["sqnr_threshold_db"]
     assert run["started_at"].isoformat() == manifest.info.started_at

@@ -158,19 +158,6 @@ def missed_of(warehouse: Warehouse, run: OperatorRun) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_view_and_its_columns_say_what_they_are(made: Warehouse, view: str):
-    with made.connect() as connection:
-        bare = connection.execute(
-            "SELECT column_name FROM duckdb_columns() WHERE table_name = ? AND comment IS NULL", [view]
-        ).fetchall()
-        [(comment,)] = connection.execute(
-            "SELECT comment FROM duckdb_views() WHERE view_name = ?", [view]
-        ).fetchall()
-    assert bare == []
-    assert comment
-
-
-@pytest.mark.parametrize("view", VIEWS)
 def test_no_view_shows_an_emulated_time(made: Warehouse, view: str):
     if view == "emulated_twin":
         return

@@ -38,8 +38,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     """A pair on hardware, as it should be."""
     folder = tmp_path_factory.mktemp("kernels")
     warehouse = Warehouse(folder / "warehouse")
-    for sme2 in ("off", "on"):
-        ingest(warehouse, MadeRun(sme2=sme2, rounds=2).write(folder / "runs"))
+    ingest(warehouse, *(MadeRun(sme2=sme2, rounds=2).write(folder / "runs") for sme2 in ("off", "on")))
     warehouse.publish()
     return warehouse
 

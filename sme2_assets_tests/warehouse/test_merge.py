@@ -173,7 +173,10 @@ def test_a_merged_run_is_taken_in_again_and_removed_alone(store: Store, warehous
         assert runs == {*RUNS} - {RUNS[2]}, table
 
 
-@pytest.mark.parametrize(("mine", "publications"), [(RUNS[:1], 0), (RUNS[:2], SNAPSHOTS_KEPT + 1)])
+@pytest.mark.parametrize(
+    ("mine", "publications"),
+    [(RUNS[:1], 0), pytest.param(RUNS[:2], SNAPSHOTS_KEPT + 1, marks=pytest.mark.thorough)],
+)
 def test_others_commit_while_runs_are_taken_out_of_their_group(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, mine: list[str], publications: int
 ):
@@ -203,6 +206,7 @@ def test_others_commit_while_runs_are_taken_out_of_their_group(
         assert set(warehouse.query(f"FROM {table}")["run_id"]) == {*RUNS[2:]}, table
 
 
+@pytest.mark.thorough
 def test_a_group_that_is_merged_while_a_run_is_taken_out_of_it_loses_only_that_run(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ):
@@ -279,6 +283,7 @@ def test_a_run_that_changes_while_it_is_merged_keeps_its_change(
     assert RUNS[0] not in set(warehouse.query("FROM runs")["run_id"])
 
 
+@pytest.mark.thorough
 def test_a_run_that_changes_once_its_files_are_listed_keeps_its_change(
     store: Store, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ):
@@ -299,6 +304,7 @@ def test_a_run_that_changes_once_its_files_are_listed_keeps_its_change(
     assert_only_current_files_stay(warehouse)
 
 
+@pytest.mark.thorough
 def test_a_run_whose_files_go_while_it_is_merged_costs_its_group_and_no_error(
     store: Store, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ):
@@ -319,6 +325,7 @@ def test_a_run_whose_files_go_while_it_is_merged_costs_its_group_and_no_error(
     assert len(groups_now(warehouse.tables)) == 2, "those of the other runs"
 
 
+@pytest.mark.thorough
 def test_nobody_else_merges_until_a_merge_is_published(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch):
     """Another one would find the same runs, and merge them again."""
     real, may_others_merge = Warehouse._published_now, []
@@ -339,7 +346,7 @@ def test_nobody_else_merges_until_a_merge_is_published(warehouse: Warehouse, mon
     assert may_others_merge == [True, False]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
 def test_damage_to_a_merged_file_is_found_and_its_runs_are_made_again(
     store: Store, warehouse: Warehouse, seed: int
 ):
@@ -386,6 +393,7 @@ def test_publishing_merges_once_enough_runs_have_files_of_their_own(
     assert len(warehouse.query("FROM publishing.files WHERE table_name = 'timeline'")) == 4
 
 
+@pytest.mark.thorough
 def test_who_waited_takes_what_another_one_published(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch):
     """One publication for all that was written while somebody published, and not one for each writer."""
     builds, asked, go_on = [], [], threading.Event()
@@ -483,6 +491,7 @@ merge.merge_runs(warehouse)
 """
 
 
+@pytest.mark.thorough
 def test_a_merge_that_is_killed_changes_nothing_and_the_next_one_goes_on(store: Store, warehouse: Warehouse):
     before = contents(warehouse)
     for step in (2, 33, 70, 110):

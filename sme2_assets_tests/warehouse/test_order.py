@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -43,14 +44,18 @@ AHEAD = replace(
 )
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = Store(tmp_path_factory.mktemp("measured") / "data")
+    for run in (AHEAD, FAST):
+        write_pair(store, run)
+        sync(store, quiet)
+    return store.root
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    store = Store(tmp_path / "data")
-    write_pair(store, AHEAD)
-    sync(store, quiet)
-    write_pair(store, FAST)
-    sync(store, quiet)
-    return store
+def store(measured: Path, tmp_path: Path) -> Store:
+    return Store(Path(shutil.copytree(measured, tmp_path / "data", symlinks=True)))
 
 
 def told(store: Store, *words: str) -> str:
@@ -75,6 +80,7 @@ def test_commands_speak_of_the_session_after_one_whose_clock_was_a_year_ahead(st
     assert FAST.session_id in exported
 
 
+@pytest.mark.thorough
 def test_a_rebuild_gives_the_same_order_again(store: Store):
     before = _order(store)
     rebuild(store, quiet)
@@ -93,8 +99,8 @@ def test_the_newest_of_every_view_is_the_one_that_was_measured_last(store: Store
 
 def test_a_slow_down_is_dated_by_the_order_and_not_by_the_clock(tmp_path: Path):
     warehouse = Warehouse(tmp_path / "warehouse")
-    for number in range(1, 15):
-        run = replace(
+    runs = [
+        replace(
             FAST,
             session_id=f"202601{number:02d}T000000-aaaaaa",
             sequence=number,
@@ -103,7 +109,9 @@ def test_a_slow_down_is_dated_by_the_order_and_not_by_the_clock(tmp_path: Path):
             seed=number,
             slowness=1.5 if number > 7 else 1.0,
         )
-        ingest(warehouse, run.write(tmp_path / "runs"))
+        for number in range(1, 15)
+    ]
+    ingest(warehouse, *(run.write(tmp_path / "runs") for run in runs))
     warehouse.publish()
     found = history.find_regressions(warehouse, tmp_path / "none")
     assert {run_of_id(warehouse, run_id)["sequence"] for run_id in found["run_id"]} == {8}
@@ -138,6 +146,7 @@ def test_after_a_merge_every_new_session_is_newer_than_both_labs(store: Store, t
     assert _order(theirs) == _order(store), "both labs agree"
 
 
+@pytest.mark.thorough
 def test_runs_from_before_there_were_numbers_are_the_oldest(store: Store):
     old = replace(FAST, session_id="20280101T000000-eeeeee", started_at=FAST.started_at + timedelta(days=800))
     for sme2 in ("off", "on"):
@@ -184,7 +193,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield made
 
 
-@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("asked", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_two_devices_that_measure_a_model_at_once_never_share_a_comparison(
     tmp_path: Path, instance: dg.DagsterInstance, asked: bool
 ):
@@ -223,6 +232,7 @@ def _order(store: Store) -> list[str]:
     return rows["session_id"].tolist()
 
 
+@pytest.mark.thorough
 def test_compared_again_a_session_is_judged_the_same(store: Store):
     warehouse = Warehouse(store.warehouse)
     before = warehouse.query("FROM comparisons WHERE session_id = ? ORDER BY ALL", [AHEAD.session_id])

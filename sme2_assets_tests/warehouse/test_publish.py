@@ -319,6 +319,7 @@ print(reads)
 """
 
 
+@pytest.mark.thorough
 def test_writers_publishers_and_readers_at_once_lose_nothing(warehouse: Warehouse, tmp_path: Path):
     folders = [str(small_run(number).write(tmp_path / "runs")) for number in range(6)]
 
@@ -457,8 +458,8 @@ def test_every_table_view_and_column_is_documented(paired: Warehouse):
 
 
 def test_a_run_is_found_without_opening_the_files_of_others(warehouse: Warehouse, tmp_path: Path):
-    for number in range(5):
-        ingest(warehouse, replace(small_run(number), variant=f"m{number}-fp32").write(tmp_path))
+    runs = [replace(small_run(number), variant=f"m{number}-fp32") for number in range(5)]
+    ingest(warehouse, *(run.write(tmp_path) for run in runs))
     warehouse.publish()
     with warehouse.connect() as connection:
         plan = connection.execute(

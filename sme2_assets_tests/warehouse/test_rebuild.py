@@ -27,7 +27,7 @@ from sme2_assets_tests.evidence.old_data import ARCHIVES, unpack_old_data
 from sme2_assets_tests.exchange.kit_folder import write_kit_folder
 from sme2_assets_tests.made.run_folder import MadeRun
 
-OFF = MadeRun(rounds=2, iterations=2)
+OFF = MadeRun(rounds=1, iterations=2)
 LATER = replace(OFF, session_id="20260102T000000-bbbbbb", started_at=OFF.started_at + timedelta(days=1))
 
 
@@ -63,7 +63,7 @@ def assert_all_is_as_the_evidence_says(store: Store) -> None:
     assert done.refused == []
 
 
-@pytest.mark.parametrize("archive", ARCHIVES)
+@pytest.mark.parametrize("archive", [pytest.param(ARCHIVES[0], marks=pytest.mark.thorough), *ARCHIVES[1:]])
 def test_the_data_folder_of_an_earlier_release_asks_for_a_rebuild_which_gives_its_rows(
     tmp_path: Path, archive: str
 ):
@@ -136,6 +136,7 @@ def _interrupted_rebuild(store: Store) -> None:
         rebuild(store, stop_before_the_end)
 
 
+@pytest.mark.thorough
 def test_a_run_that_was_removed_after_a_rebuild_was_interrupted_stays_removed(store: Store):
     _interrupted_rebuild(store)
     done = CliRunner().invoke(main, ["--data", str(store.root), "gc", "--run", LATER.run_id, "--yes"])
@@ -144,6 +145,7 @@ def test_a_run_that_was_removed_after_a_rebuild_was_interrupted_stays_removed(st
     assert_all_is_as_the_evidence_says(store)
 
 
+@pytest.mark.thorough
 def test_evidence_that_changed_after_a_rebuild_was_interrupted_is_read_again(store: Store, tmp_path: Path):
     trace = next(path for path in store.runs.rglob("*.etdump"))
     trace = Path(shutil.copy(trace, tmp_path / "given.etdump"))
@@ -159,6 +161,7 @@ def test_evidence_that_changed_after_a_rebuild_was_interrupted_is_read_again(sto
     assert_all_is_as_the_evidence_says(store)
 
 
+@pytest.mark.thorough
 def test_what_is_measured_while_a_rebuild_is_under_way_is_taken_in_too(store: Store):
     late = replace(OFF, session_id="20260104T000000-ffffff")
 
@@ -169,13 +172,6 @@ def test_what_is_measured_while_a_rebuild_is_under_way_is_taken_in_too(store: St
     done = rebuild(store, measure_at_the_end)
     assert {late.run_id, replace(late, sme2="on").run_id} <= set(done.taken)
     assert late.session_id in done.compared
-    assert_all_is_as_the_evidence_says(store)
-
-
-def test_a_crash_while_tables_are_replaced_loses_nothing(store: Store):
-    warehouse = Warehouse(store.warehouse)
-    warehouse.tables.rename(warehouse.root / "tables.replaced")
-    rebuild(store, quiet)
     assert_all_is_as_the_evidence_says(store)
 
 
@@ -196,9 +192,11 @@ def _empty_folder(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said", "remedy"),
     [
-        (_newer_version, "version 99", "Update sme2_assets."),
+        pytest.param(_newer_version, "version 99", "Update sme2_assets.", marks=pytest.mark.thorough),
         (_damaged_file, "its content changed", "Restore the folder from a copy"),
-        (_empty_folder, "manifest.json is missing", "Restore that folder from a copy"),
+        pytest.param(
+            *(_empty_folder, "manifest.json is missing", "Restore that folder"), marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_a_folder_that_cannot_be_read_is_named_and_all_others_are_rebuilt(
@@ -230,14 +228,6 @@ def test_a_run_whose_folder_is_gone_is_named_before_and_when_its_rows_are_droppe
     done = CliRunner().invoke(main, ["--data", str(store.root), "warehouse", "rebuild"])
     assert done.exit_code == 0, done.output
     assert [run for run in gone if f"{run} was dropped" in done.stderr] == gone
-    told = CliRunner().invoke(main, ["--data", str(store.root), "check"])
-    assert told.exit_code == 0, told.output
-
-
-def test_a_run_that_was_removed_on_purpose_is_not_missed(store: Store):
-    words = ["--data", str(store.root), "gc", "--run", LATER.run_id, "--yes"]
-    done = CliRunner().invoke(main, words)
-    assert done.exit_code == 0, done.output
     told = CliRunner().invoke(main, ["--data", str(store.root), "check"])
     assert told.exit_code == 0, told.output
 
@@ -378,6 +368,7 @@ def test_a_blind_trial_is_merged_under_its_own_name_only(store: Store, tmp_path:
         assert not (store.blind / "another").exists()
 
 
+@pytest.mark.thorough
 def test_a_hidden_folder_that_is_no_unfinished_run_is_named_and_stops_nothing(store: Store, tmp_path: Path):
     hostile = store.runs / ".evil"
     shutil.copytree(store.run_dir(OFF.run_id), hostile)
@@ -412,7 +403,7 @@ def test_a_data_folder_that_was_moved_or_copied_works_at_once(store: Store, tmp_
     assert_all_is_as_the_evidence_says(copied)
 
 
-@pytest.mark.parametrize("experiment", ["sme2", "foreign"])
+@pytest.mark.parametrize("experiment", ["sme2", pytest.param("foreign", marks=pytest.mark.thorough)])
 def test_a_log_that_was_added_to_a_run_survives_a_rebuild(store: Store, tmp_path: Path, experiment: str):
     run_id = OFF.run_id if experiment == "sme2" else _foreign_runs(store)[0]
     log = tmp_path / "xnnpack.log"

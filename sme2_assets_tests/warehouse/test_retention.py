@@ -35,15 +35,23 @@ OLD, NEW = "20260101T000000-aaaaaa", "20260201T000000-bbbbbb"
 LONG_AGO = time.time() - 100 * 86400
 
 
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """Two sessions of one model, all of it long ago."""
-    monkeypatch.delenv("DAGSTER_HOME", raising=False)
-    store = Store(tmp_path / "data")
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two sessions of one model."""
+    store = Store(tmp_path_factory.mktemp("measured") / "data")
     for session in (OLD, NEW):
         for sme2 in ("off", "on"):
             MadeRun(sme2=sme2, session_id=session, rounds=2, sampled=False).write(store.runs)
     sync(store, print)
+    return store.root
+
+
+@pytest.fixture
+def store(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    store = Store(Path(shutil.copytree(measured, tmp_path / "data", symlinks=True)))
+    # The copy names its own files.
+    Warehouse(store.warehouse).publish()
     return store
 
 
@@ -172,6 +180,7 @@ def test_one_run_goes_everywhere_with_the_other_arm_of_its_session(store: Store)
     assert differences(store, print)[0] == []
 
 
+@pytest.mark.thorough
 def test_a_report_goes_with_the_run_that_it_names_and_not_with_one_of_a_longer_name(store: Store):
     run = MadeRun(session_id=NEW).run_id
     said = {
@@ -337,7 +346,11 @@ def killed(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     return store
 
 
-@pytest.mark.parametrize("words", [(), ("--kind", "exports"), ("--run", "RUN")], ids=str)
+@pytest.mark.parametrize(
+    "words",
+    [(), *(pytest.param(it, marks=pytest.mark.thorough) for it in (("--kind", "exports"), ("--run", "RUN")))],
+    ids=str,
+)
 def test_a_removal_that_was_killed_is_told_and_finished_by_the_next(killed: Store, words: tuple[str, ...]):
     gone = next(run for run in runs_without_folder(killed))
     words = tuple(gone if word == "RUN" else word for word in words)
@@ -353,6 +366,7 @@ def test_a_removal_that_was_killed_is_told_and_finished_by_the_next(killed: Stor
     assert "did not reach" not in gc(killed).stderr
 
 
+@pytest.mark.thorough
 def test_what_stays_is_chosen_after_an_unfinished_removal_is_finished(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
@@ -412,6 +426,7 @@ def test_a_run_of_which_only_rows_are_left_is_not_looked_for_in_the_tables(store
     assert "its evidence is gone: `sme2 warehouse rebuild`" in done.stderr
 
 
+@pytest.mark.thorough
 def test_of_two_at_once_one_waits_for_the_other(store: Store, monkeypatch: pytest.MonkeyPatch):
     age(*store.runs.iterdir())
     outcomes: list[Result] = []
@@ -462,6 +477,7 @@ def test_where_dagster_does_not_open_the_other_kinds_go(store: Store, monkeypatc
     assert "left out" not in gc(store, "--kind", "exports", "--yes").stderr, "it was opened for nothing"
 
 
+@pytest.mark.thorough
 def test_dagster_records_that_cannot_be_removed_cost_nothing_else(store: Store):
     things = [Item("dagster", "some", (), 0, 0), *retention._runs(store)]
     refused = retention.remove(store, no_dagster, things, print)

@@ -34,10 +34,28 @@ from sme2_assets.warehouse.check import check_store
 from sme2_assets.warehouse.shared import CURRENT, catch_up, give, publish_shared
 from sme2_assets.warehouse.store import Warehouse
 from sme2_assets_tests.made.run_folder import MadeRun
+from sme2_assets_tests.servers import BUCKET
 from sme2_assets_tests.warehouse.crashes import session
 
 # `python -m sme2_assets_tests.warehouse.shared_crashes FOLDER 220` kills at every step.
 KILLS = 8
+
+
+# The other tests meet the server in `make test-all`.
+BOTH = pytest.mark.parametrize("shared_url", ["file", "s3"], indirect=True)
+
+
+@pytest.fixture(params=["file", pytest.param("s3", marks=pytest.mark.thorough)])
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of an empty shared store: a folder, and a bucket of a server."""
+    if request.param == "file":
+        url = f"file://{tmp_path}/store"
+    else:
+        for name, value in request.getfixturevalue("s3").items():
+            monkeypatch.setenv(name, value)
+        url = f"s3://{BUCKET}/{tmp_path.name}"
+    monkeypatch.setenv("SME2_STORE", url)
+    return url
 
 
 def silent(_: str) -> None: ...
@@ -62,6 +80,7 @@ def sessions_in(store: Store) -> list[str]:
     return rows["session_id"].tolist()
 
 
+@BOTH
 def test_what_one_machine_measured_is_in_the_tables_of_another_once(shared_url: str, tmp_path: Path):
     one, two, reader = (Store(tmp_path / name) for name in ("one", "two", "reader"))
     pairs = [measured(one, 1), measured(two, 2)]
@@ -78,6 +97,7 @@ def test_what_one_machine_measured_is_in_the_tables_of_another_once(shared_url: 
         assert all((there / name).read_bytes() == (here / name).read_bytes() for name in names)
 
 
+@pytest.mark.thorough
 def test_a_session_that_was_given_twice_is_taken_once(shared_url: str, tmp_path: Path):
     """As by a machine that died after its entry was there and before it had noted that."""
     one, reader = Store(tmp_path / "one"), Store(tmp_path / "reader")
@@ -136,6 +156,7 @@ def test_a_machine_that_knows_where_the_log_ended_asks_little(
     assert shared(one)._end() == 1501, "what was lost before it does not hide an entry"
 
 
+@pytest.mark.thorough
 def test_many_machines_at_once_never_share_a_place_in_the_log(shared_url: str, tmp_path: Path):
     stores = [Store(tmp_path / f"machine{number}") for number in range(6)]
     for number, store in enumerate(stores):
@@ -151,7 +172,7 @@ def test_many_machines_at_once_never_share_a_place_in_the_log(shared_url: str, t
     )
 
 
-@pytest.mark.parametrize("fault", ["changed", "missing"])
+@pytest.mark.parametrize("fault", ["changed", pytest.param("missing", marks=pytest.mark.thorough)])
 def test_one_damaged_object_costs_its_own_session_until_it_is_mended(
     shared_url: str, tmp_path: Path, fault: str
 ):
@@ -206,6 +227,7 @@ def test_the_number_of_a_lost_entry_is_not_given_away(shared_url: str, tmp_path:
     assert len(catch_up(reader, silent).folders) == 1
 
 
+@pytest.mark.thorough
 def test_an_entry_that_took_the_place_of_the_last_one_is_read(shared_url: str, tmp_path: Path):
     """A machine that has never seen the lost one cannot know that its number was taken."""
     one, reader, new = (Store(tmp_path / name) for name in ("one", "reader", "new"))
@@ -221,6 +243,7 @@ def test_an_entry_that_took_the_place_of_the_last_one_is_read(shared_url: str, t
     assert len(catch_up(reader, silent).folders) == 1
 
 
+@pytest.mark.thorough
 def test_a_damaged_entry_that_is_removed_does_not_stop_those_after_it(shared_url: str, tmp_path: Path):
     one, reader = Store(tmp_path / "one"), Store(tmp_path / "reader")
     for number in (1, 2, 3):
@@ -237,7 +260,7 @@ def test_a_damaged_entry_that_is_removed_does_not_stop_those_after_it(shared_url
     assert [Path(name).name for name in pulled.refused] == ["0000000002.json"]
 
 
-@pytest.mark.parametrize("had_id", [True, False], ids=["id", "no-id"])
+@pytest.mark.parametrize("had_id", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_a_store_that_was_emptied_gets_everything_again(shared_url: str, tmp_path: Path, had_id: bool):
     one, reader = Store(tmp_path / "one"), Store(tmp_path / "reader")
     pairs = [measured(one, 1), measured(one, 2)]
@@ -260,6 +283,7 @@ def test_a_store_that_was_emptied_gets_everything_again(shared_url: str, tmp_pat
     assert sessions_in(fresh) == sessions_in(reader) == [run.session_id for run in pairs for _ in range(2)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lost_by", ["all", "the store"])
 def test_a_store_without_an_id_is_known_by_its_log(shared_url: str, tmp_path: Path, lost_by: str):
     """As those of earlier releases are; the next session that is given brings one."""
@@ -414,7 +438,7 @@ def test_a_folder_or_a_pipe_in_the_place_of_an_object_costs_its_own_session_only
     assert len(list(check_store(reader, silent))) == 5
 
 
-@pytest.mark.parametrize("number", [50_000, 9_999_999_999])
+@pytest.mark.parametrize("number", [50_000, pytest.param(9_999_999_999, marks=pytest.mark.thorough)])
 def test_an_entry_far_from_the_others_is_not_the_end_of_the_log(shared_url: str, tmp_path: Path, number: int):
     one, reader = Store(tmp_path / "one"), Store(tmp_path / "reader")
     measured(one, 1)
@@ -466,6 +490,7 @@ def test_a_gap_is_reported_as_one_and_costs_few_requests(
     ]
 
 
+@pytest.mark.thorough
 def test_notes_about_an_end_that_was_none_are_not_believed(shared_url: str, tmp_path: Path):
     """As an earlier release left them, which took any object for an entry."""
     one, reader = Store(tmp_path / "one"), Store(tmp_path / "reader")
@@ -542,7 +567,7 @@ def test_people_open_the_published_file_from_the_store_with_any_client(shared_ur
     one, publisher = Store(tmp_path / "one"), Store(tmp_path / "publisher")
     for number in range(1, 8):
         measured(one, number)
-        catch_up(one, silent)
+        give(one, silent)
         catch_up(publisher, silent)
         address = publish_shared(publisher, silent)
     expected = Warehouse(publisher.warehouse).query("SELECT count(*) AS n FROM timeline")["n"].iloc[0]
@@ -577,6 +602,7 @@ def test_what_was_measured_elsewhere_is_compared_and_reported_here(shared_url: s
     assert list((lab.store.reports / off.variant).rglob("report.md"))
 
 
+@BOTH
 def test_the_command_line_exchanges_and_publishes(shared_url: str, tmp_path: Path):
     one, mine = Store(tmp_path / "one"), tmp_path / "mine"
     off = measured(one, 1)
@@ -617,6 +643,7 @@ def test_a_store_that_does_not_answer_is_named_and_nothing_is_lost(
         catch_up(one, silent)
 
 
+@pytest.mark.thorough
 def test_whenever_a_machine_is_killed_the_store_has_no_half_session_and_loses_none(
     shared_url: str, tmp_path: Path
 ):

@@ -426,14 +426,10 @@ def on_terminal(data: Path, columns: int, *words: str) -> list[str]:
     return said_on_terminal(command, columns, "dumb").replace("\r", "").splitlines()
 
 
-@pytest.mark.parametrize("columns", [80, 120])
-@pytest.mark.parametrize("view", ["timeline", "operator_facts"])
-def test_a_wide_table_fits_the_terminal_and_counts_what_is_hidden(
-    data: Path, console: Console, columns: int, view: str
-):
-    lines = on_terminal(data, columns, "sql", f"FROM {view}")
-    assert max(map(len, lines)) <= columns
-    every = [str(row[0]) for row in console.ask(f"DESCRIBE {view}").rows]
+def test_a_wide_table_fits_the_terminal_and_counts_what_is_hidden(data: Path, console: Console):
+    lines = on_terminal(data, 80, "sql", "FROM timeline")
+    assert max(map(len, lines)) <= 80
+    every = [str(row[0]) for row in console.ask("DESCRIBE timeline").rows]
     shown = [cell.strip() for cell in lines[1].strip("┃").split("┃")]
     assert shown == every[: len(shown)]
     told = re.search(r"(\d+) columns hidden: --records", " ".join(lines[-2:]))
@@ -441,10 +437,9 @@ def test_a_wide_table_fits_the_terminal_and_counts_what_is_hidden(
     assert int(told[1]) == len(every) - len(shown)
 
 
-@pytest.mark.parametrize("columns", [80, 120])
-def test_few_wide_rows_are_records_with_every_column(data: Path, console: Console, columns: int):
-    lines = on_terminal(data, columns, "sql", "FROM runs LIMIT 2")
-    assert max(map(len, lines)) <= columns
+def test_few_wide_rows_are_records_with_every_column(data: Path, console: Console):
+    lines = on_terminal(data, 80, "sql", "FROM runs LIMIT 2")
+    assert max(map(len, lines)) <= 80
     every = [str(row[0]) for row in console.ask("DESCRIBE runs").rows]
     for name in every:
         assert sum(line.split()[:1] == [name] for line in lines) == 2, name

@@ -188,8 +188,7 @@ def test_the_latest_run_is_the_newest_of_its_variant_target_and_thread_count(
         replace(base, session_id="e", started_at=first, sme2="on"),
         replace(base, session_id="f", started_at=first, variant="toy_cnn-int8"),
     ]
-    for run in runs:
-        ingest(warehouse, run.write(tmp_path))
+    ingest(warehouse, *(run.write(tmp_path) for run in runs))
     warehouse.publish()
     assert len(warehouse.query("FROM runs")) == len(runs), "history is kept"
     latest = {session.partition(".")[0] for session in warehouse.query("FROM latest_runs")["session_id"]}

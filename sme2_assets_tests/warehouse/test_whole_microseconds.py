@@ -44,8 +44,7 @@ def compared(
     """The stored comparison of two arms with these operators."""
     off = TrueRun(operators=tuple(operators), **{"rounds": 10, "iterations": 3, **both})
     arms = off, replace(off, sme2="on", **(on or {}))
-    for arm in arms:
-        ingest(warehouse, arm.write(folder))
+    ingest(warehouse, *(arm.write(folder) for arm in arms))
     warehouse.publish()
     rows = compare_pair(warehouse, *(arm.run_id for arm in arms))
     warehouse.publish()
