@@ -24,6 +24,7 @@ from sme2_assets.targets import host
 from sme2_assets.targets.local import EmulatedTarget
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests import archive
+from sme2_assets_tests.made import MadeOnce
 from sme2_assets_tests.reach import skip_out_of_reach
 
 # Tests write the models that they run; those about trust take this away.
@@ -104,7 +105,7 @@ def environment_of_a_test(environment_of_a_file: None) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
     """A folder that the first worker to ask for it fills; the others wait, and all of them only read it."""
     own = tmp_path_factory.getbasetemp()
     # A worker's folder is in that of the whole run.
@@ -133,7 +134,7 @@ def artifacts_dir(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="session")
-def own_artifacts(artifacts_dir: Path, made_once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+def own_artifacts(artifacts_dir: Path, made_once: MadeOnce) -> Path:
     """Artifacts whose exports are this run's: one of an earlier run hides how the code has changed since."""
 
     def make(folder: Path) -> None:
@@ -163,7 +164,7 @@ def exported(artifacts_dir: Path) -> Callable[[str], ExportedModel]:
 
 
 @pytest.fixture(scope="session")
-def archived(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Store:
+def archived(made_once: MadeOnce) -> Store:
     """A data folder with the archived sessions in a warehouse, the pair compared. Only for reading."""
     return Store(made_once("archived", lambda folder: archive.archived_store(folder, published=True)))
 

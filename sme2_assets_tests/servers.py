@@ -176,16 +176,3 @@ def server_packages(artifacts_dir: Path) -> dict[str, Path]:
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     with s3_server(tmp_path_factory.mktemp("s3")) as client:
         yield client
-
-
-@pytest.fixture(params=["file", "s3"])
-def shared_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of an empty shared store: a folder, and a bucket of a server."""
-    if request.param == "file":
-        url = f"file://{tmp_path}/store"
-    else:
-        for name, value in request.getfixturevalue("s3").items():
-            monkeypatch.setenv(name, value)
-        url = f"s3://{BUCKET}/{tmp_path.name}"
-    monkeypatch.setenv("SME2_STORE", url)
-    return url

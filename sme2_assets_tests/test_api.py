@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
@@ -22,13 +21,11 @@ from sme2_assets.store import CHECKOUT, Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.claims.zoo import Calls
 from sme2_assets_tests.exchange.measured_pair import EMULATED, LINUX, make_pair
+from sme2_assets_tests.made import MadeOnce
 from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.made.traces import Delegate, Portable
 
 TIMES = re.compile(r"_ns$|^speedup|^share$|^n$|_share$")
-
-
-MadeOnce = Callable[[str, Callable[[Path], object]], Path]
 
 
 def copy_of_two_pairs(made_once: MadeOnce, folder: Path) -> Path:

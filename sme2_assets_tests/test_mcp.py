@@ -25,7 +25,8 @@ from sme2_assets.store import CHECKOUT
 from sme2_assets.targets.host import host_platform
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets_tests.e2e.conftest import make_data_folder
-from sme2_assets_tests.test_api import MadeOnce, copy_of_two_pairs
+from sme2_assets_tests.made import MadeOnce
+from sme2_assets_tests.test_api import copy_of_two_pairs
 
 PAGE = CHECKOUT / "docs" / "assistants.md"
 Got = TypeVar("Got")

@@ -67,8 +67,8 @@ def test_each_test_is_in_one_fifth_and_a_file_is_not_torn_apart(pytester: pytest
 def test_recorded_times_are_of_tests_and_of_what_they_share(suite: pytest.Pytester):
     suite.makepyfile(
         test_timed=(
-            "import pytest, time\n\n@pytest.fixture(scope='session')\ndef made():\n    time.sleep(0.6)\n\n"
-            "def test_one(made): ...\n\ndef test_two(made):\n    time.sleep(0.3)\n"
+            "import pytest, time\n\n@pytest.fixture(scope='session')\ndef made():\n    time.sleep(0.7)\n\n"
+            "def test_one(made): ...\n\ndef test_two(made):\n    time.sleep(0.7)\n"
         )
     )
     suite.runpytest(*PLUGIN, "--record-durations").assert_outcomes(passed=8)

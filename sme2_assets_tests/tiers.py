@@ -22,7 +22,7 @@ TESTS = Path(__file__).parent
 DURATIONS = TESTS / "durations.json"
 QUICK_S = 1.0
 # What takes less is not recorded.
-LEAST_S = 0.2
+LEAST_S = 0.5
 FIFTHS = 5
 # Who asks for one of these needs more than Python and a compiler.
 NEVER_QUICK = {"emulator", "bundle", "adb_bridge", "ssh_machines", "browser"}

@@ -27,6 +27,7 @@ __all__ = ["zoo"]
 
 # What makes the most sentences, and repeats them.
 MANY_SENTENCES = {
+    "pairs_that_prove_little",
     "pairs_of_a_small_difference",
     "pairs_that_branch",
     "operators_that_nobody_knows",

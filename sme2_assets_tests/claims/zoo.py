@@ -35,6 +35,7 @@ from sme2_assets.warehouse.history import (
 )
 from sme2_assets.warehouse.schema import TABLES
 from sme2_assets.warehouse.summaries import summary_tables
+from sme2_assets_tests.made import MadeOnce
 from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.made.traces import Delegate, Portable
 from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, cnn, source, write_runs
@@ -384,7 +385,7 @@ def random_warehouse(folder: Path, ops: list[Op], fidelity: str, arms: str) -> W
 
 
 @pytest.fixture(scope="session")
-def zoo(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Callable[[str], Warehouse]:
+def zoo(made_once: MadeOnce) -> Callable[[str], Warehouse]:
     """The warehouses of the zoo by their names, made once. Only for reading."""
     return lambda name: Warehouse(made_once(name, ZOO[name]) / "warehouse")
 

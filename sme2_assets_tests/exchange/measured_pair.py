@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from sme2_assets.exchange.export import FORMATS, export_run
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
+from sme2_assets_tests.made import MadeOnce
 from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.warehouse.newest import compare_newest, newest_run
 
@@ -54,7 +54,7 @@ def make_pair(store: Store, *places: tuple[str, str], rounds: int = 6) -> None:
 
 
 @pytest.fixture(scope="session")
-def pair_files(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Exported:
+def pair_files(made_once: MadeOnce) -> Exported:
     folder = made_once("pair-files", make_pair_files)
     return Exported(Store(folder), folder / "out")
 

@@ -66,6 +66,7 @@ class All(nn.Module):
         ]
 
 
+@pytest.mark.thorough
 def test_xnnpack_refuses_every_operator_of_the_table_and_takes_its_other_form():
     torch.manual_seed(5)
     model, x = All().eval().half(), torch.randn(1, 3, 8, 8).half()

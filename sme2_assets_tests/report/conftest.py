@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from sme2_assets.report.document import Document
 from sme2_assets.report.html import html_of
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.claims.zoo import zoo
+from sme2_assets_tests.made import MadeOnce
 from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.warehouse.conftest import paired, warehouse
 from sme2_assets_tests.warehouse.newest import compare_newest, newest_session
@@ -31,9 +31,7 @@ UNCLEAR = {
 
 
 @pytest.fixture(scope="session")
-def documents(
-    paired: Warehouse, made_once: Callable[[str, Callable[[Path], object]], Path]
-) -> dict[str, Document]:
+def documents(paired: Warehouse, made_once: MadeOnce) -> dict[str, Document]:
     """A report of each kind: what can be said differs, and so does what must not be."""
 
     def make(folder: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.archive import archived_store
 from sme2_assets_tests.exchange.measured_pair import EMULATED, LINUX, make_pair
+from sme2_assets_tests.made import MadeOnce
 
 
 @pytest.fixture
@@ -19,14 +19,14 @@ def warehouse(tmp_path: Path) -> Warehouse:
 
 
 @pytest.fixture(scope="session")
-def paired(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Warehouse:
+def paired(made_once: MadeOnce) -> Warehouse:
     """A warehouse with a hardware pair and an emulated pair, compared and published. Only for reading."""
     folder = made_once("two-pairs", lambda empty: make_pair(Store(empty), LINUX, EMULATED))
     return Warehouse(folder / "warehouse")
 
 
 @pytest.fixture(scope="session")
-def real_run(made_once: Callable[[str, Callable[[Path], object]], Path]) -> tuple[Store, Manifest]:
+def real_run(made_once: MadeOnce) -> tuple[Store, Manifest]:
     """A session that was really measured, SME2 off, alone in a data folder. Only for reading."""
     store = Store(made_once("measured", lambda folder: archived_store(folder, "linux", published=True)))
     [folder] = store.runs.iterdir()
