@@ -55,8 +55,8 @@ test-all: $(VENV)/.ready-dev ## Every test there is, an hour: what runs each nig
 
 # A fifth of what `make test` leaves out, another one for each commit. Exit code 5: that part has no such test.
 test-fifth: $(VENV)/.ready-dev
-	@$(PYTEST_TOGETHER) -m "thorough and not alone" --fifth $$(git rev-parse HEAD) $(PYTEST_ARGS)
-	@$(BIN)/python -m pytest -m alone --fifth $$(git rev-parse HEAD) $(PYTEST_ARGS) || test $$? -eq 5
+	@$(PYTEST_TOGETHER) -m "thorough and not alone" --fifth=$$(git rev-parse HEAD) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m alone --fifth=$$(git rev-parse HEAD) $(PYTEST_ARGS) || test $$? -eq 5
 
 CPP := $(wildcard $(foreach folder,sme2_assets/runner/native/src sme2_assets_tests/runner/native,$(folder)/*.cpp $(folder)/*.h))
 

@@ -455,9 +455,9 @@ def test_presets_of_the_users_own_are_never_overwritten(checkout: Path, tmp_path
 
 
 def test_an_ndk_must_be_one_and_know_sme2(tmp_path: Path):
-    with pytest.raises(BuildError, match="is named"):
+    with pytest.raises(BuildError, match="NDK"):
         ndk_version(None)
-    with pytest.raises(BuildError, match="not an Android NDK"):
+    with pytest.raises(BuildError, match=r"source\.properties"):
         ndk_version(tmp_path)
     (tmp_path / "build" / "cmake").mkdir(parents=True)
     (tmp_path / "build" / "cmake" / "android.toolchain.cmake").touch()
