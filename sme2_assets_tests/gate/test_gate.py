@@ -128,6 +128,7 @@ def test_a_change_that_loses_a_kernel_fails_with_the_line(repository: Path, own_
 def test_what_was_gained_is_recorded_when_somebody_says_so(repository: Path):
     path = repository / BASELINE_FILE
     recorded = Baseline.read(path).models["net-fp16"]
+    (repository / "nets" / "net.py").write_text(NET.format(groups=", groups=16"))
     done = gate(repository, "record", "net-fp16", "--times", host_platform())
     assert done.exit_code == 0, done.output
     smaller = Baseline.read(path).models["net-fp16"]
