@@ -80,11 +80,11 @@ def _print_ingested(done: Ingested) -> None:
             "run", "model", "platform", "SME2", "threads", "inferences", "traced ms", "from", box=None
         )
         for trace in done.traces:
-            facts = trace.facts
+            facts, median_ns = trace.facts, trace.median_execute_ns
             cells = (
                 *(trace.run_id + (" (again)" if trace.replaced else ""), facts.variant),
                 *(facts.platform, facts.sme2, facts.threads, trace.inferences),
-                *(f"{trace.median_execute_ns / 1e6:.4g}", trace.source),
+                *("-" if median_ns is None else f"{median_ns / 1e6:.4g}", trace.source),
             )
             table.add_row(*("unknown" if cell is None else str(cell) for cell in cells))
         out.print(table)

@@ -36,7 +36,8 @@ class IngestedTrace:
     run_id: str
     facts: Facts
     inferences: int
-    median_execute_ns: float
+    # None if emulated: such a time means nothing.
+    median_execute_ns: float | None
     registered_kernels: int
     replaced: bool
 
@@ -117,7 +118,7 @@ def _ingest(
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     timed = run.inferences[~run.inferences["is_warmup"]]
-    median_ns = float(timed["execute_ns"].median())
+    median_ns = None if facts.platform == "emulated" else float(timed["execute_ns"].median())
     return IngestedTrace(trace.source, run_id, facts, len(timed), median_ns, len(run.registered), replaced)
 
 

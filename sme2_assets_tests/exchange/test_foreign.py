@@ -419,5 +419,21 @@ def test_a_foreign_run_changes_no_row_of_any_view_that_verdicts_come_from(store:
         compare_runs(warehouse, str(known["latest"][0]), by_state["on"])
 
 
+def test_the_command_line_shows_no_emulated_time(tmp_path: Path):
+    given = tmp_path / "made-fp32_sme2_on.etdump"
+    given.write_bytes(trace(90))
+
+    def ingest(platform: str, *options: str) -> str:
+        command = ["--data", str(tmp_path / "data"), "ingest", str(given), "--platform", platform]
+        return CliRunner().invoke(main, [*command, *options], catch_exceptions=False).output
+
+    [taken] = json.loads(ingest("mac", "--json"))["ingested"]
+    time = f" {taken['median_execute_ns'] / 1e6:.4g} "
+    assert time in ingest("mac")
+    assert time not in ingest("emulated")
+    [taken] = json.loads(ingest("emulated", "--json"))["ingested"]
+    assert taken["median_execute_ns"] is None
+
+
 def test_the_command_line_offers_every_known_platform():
     assert set(PLATFORM_NAMES) == set(KNOWN_PLATFORMS)
