@@ -56,6 +56,11 @@ def countable(operators: pd.DataFrame) -> pd.DataFrame:
     return operators[shapes & (operators["macs"].fillna(0) > 0)]
 
 
+def priced(operators: pd.DataFrame) -> bool:
+    """Whether the bytes of all their weights are known: those of 4 bits have no price here."""
+    return not operators["data_type"].fillna("").str.contains("4W").any()
+
+
 def projected_ns(operators: pd.DataFrame, unit: Unit) -> tuple[float, float]:
     """The shortest and longest total time that these operators could take on the unit."""
     kinds = [_kind(data_type) for data_type in operators["data_type"]]

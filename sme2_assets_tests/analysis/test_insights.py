@@ -207,6 +207,14 @@ def test_of_a_cpu_whose_features_are_not_known_nothing_is_projected(features: li
     assert not list(projection(replace(subject, run={**subject.run, "cpu_features_seen": features})))
 
 
+@pytest.mark.parametrize(("weights", "projected"), [("QC8W", True), ("QC4W", False), ("QB4W", False)])
+def test_a_model_with_weights_of_four_bits_is_not_projected(weights: str, projected: bool):
+    subject = explained("alone-fp32", "linux").subject
+    operators = subject.bottlenecks.copy()
+    operators.loc[operators["op_type"] == "Fully Connected", "data_type"] = f"QD8, F32, {weights}"
+    assert bool(list(projection(replace(subject, bottlenecks=operators)))) == projected
+
+
 def test_what_nobody_knows_is_not_out_of_reach_and_bounds_nothing(zoo: Callable[[str], Warehouse]):
     warehouse = zoo("operators_that_nobody_knows")
     explanation = explain(warehouse, newest_session(warehouse, "toy_cnn-fp32", "linux"))

@@ -10,7 +10,7 @@ import pandas as pd
 from sme2_assets.analysis.insights import claims
 from sme2_assets.analysis.insights.insight import MATRIX, ArmRows, Insight
 from sme2_assets.analysis.insights.values import ms, names_in
-from sme2_assets.analysis.projection import UNITS, Unit, countable, projected_ns
+from sme2_assets.analysis.projection import UNITS, Unit, countable, priced, projected_ns
 from sme2_assets.analysis.unit import UNKNOWN
 
 
@@ -83,7 +83,7 @@ def projection(subject: ArmRows) -> Iterator[Insight]:
     on_unit = subject.matrix[~_places(subject.matrix).isin(_places(subject.missed_sme2))]
     eligible = countable(on_unit)
     inference_ns, eligible_ns = subject.headroom["inference_ns"], float(eligible["per_inference_ns"].sum())
-    if inference_ns <= 0 or eligible_ns <= 0:
+    if inference_ns <= 0 or eligible_ns <= 0 or not priced(subject.matrix):
         return
     run_id = subject.run["run_id"]
     rows = [_on_unit(run_id, unit, eligible, inference_ns) for unit in UNITS]
