@@ -13,8 +13,8 @@ Two forms of names exist:
 
 - XNNPACK: `<operator type> (<layout>, <data types>) <ukernel type> #<n>`, where everything after the
   type may be missing: `Convolution (NHWC, PF32) IGEMM #1`, `Pack LH (X8) #1`, `Add (ND) #2`.
-- portable kernels: `native_call_<operator>.<overload>`, as the kernels name themselves; the registry's
-  form `aten::<operator>.<overload>` is understood too.
+- kernels outside delegates: `native_call_<operator>.<overload>`, as the kernels name themselves; the
+  registry's form `aten::<operator>.<overload>` is understood too, with any library in front.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ SME2_DTYPES = frozenset({"PF32", "PF16", "PQS8"})
 
 
 # 1x1 convolutions with stride 1 run, and are reported, as Fully Connected: the trace cannot tell them apart.
+# Spellings of earlier versions are kept: traces outlive them.
 _XNNPACK_TYPES: Mapping[Category, frozenset[str]] = {
     Category.CONV: frozenset({"Convolution", "Deconvolution"}),
     Category.GEMM: frozenset(
@@ -71,6 +72,7 @@ _XNNPACK_TYPES: Mapping[Category, frozenset[str]] = {
             "Batch Matrix Multiply",
             "Dynamic Fully Connected",
             "Fully Connected",
+            "Scaled Dot Attention",
             "Scaled Dot-Product Attention",
         }
     ),
@@ -79,12 +81,14 @@ _XNNPACK_TYPES: Mapping[Category, frozenset[str]] = {
     Category.DATA_MOVEMENT: frozenset(
         {
             "Batch to Space",
+            "Channel Pad",
             "Channel Shuffle",
             "Concatenate",
             "Constant Pad",
             "Convert",
             "Copy",
             "Depth To Space",
+            "DepthToSpace",
             "Fuse Dims",
             "Pack LH",
             "Slice",
@@ -122,6 +126,7 @@ _XNNPACK_TYPES: Mapping[Category, frozenset[str]] = {
             "Floor",
             "GELU",
             "HardSwish",
+            "Leaky ReLU",
             # What XNNPACK calls a quantised operator that it runs by table lookup.
             "Invalid Binary Op",
             "Invalid Unary Op",
@@ -150,6 +155,8 @@ _XNNPACK_TYPES: Mapping[Category, frozenset[str]] = {
             "Squared Difference",
             "Subtract",
             "TanH",
+            "Tanh",
+            "Truncation",
             "Unary Elementwise",
         }
     ),
@@ -182,13 +189,23 @@ _PORTABLE_OPERATORS: Mapping[Category, frozenset[str]] = {
         """
         convolution convolution_backward
         _convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
+        _conv_depthwise2d conv_depthwise3d conv_tbc slow_conv3d slow_conv_transpose2d slow_conv_transpose3d
+        conv depthwise_conv1d depthwise_conv2d transpose_conv2d transposed_conv transposed_convolution
+        w8a32_conv
         """
     ),
     Category.GEMM: _words(
         """
         addmm bmm linear mm mixed_linear mixed_mm scaled_dot_product_attention
         _int_mm _scaled_mm addbmm addmv baddbmm dot einsum matmul mv vdot
+        addr bilinear chain_matmul ger inner linalg_matmul linalg_matrix_power linalg_multi_dot linalg_vecdot
+        matrix_power outer tensordot
+        _addmm_activation _dyn_quant_matmul_xbit _grouped_mm _scaled_grouped_mm
+        _weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int8pack_mm
+        _scaled_dot_product_flash_attention_for_cpu
         custom_quantized_sdpa custom_sdpa quantized_moe_ffn sdpa_with_kv_cache
+        batch_matmul fully_connected w8a32_linear
+        _linear_fp_act_xbit_weight _linear_groupwise_xbit_weight_with_lut _linear_xbit_act_xbit_weight
         """
     ),
     # Nothing is computed: values are moved, selected, rearranged or converted, or memory is filled.
@@ -209,6 +226,7 @@ _PORTABLE_OPERATORS: Mapping[Category, frozenset[str]] = {
         quantize_per_channel quantize_per_tensor quantize_per_token
         update_cache update_cache_with_indices
         et_copy_index et_view
+        idma_copy idma_load idma_store im2row requantize transposed_im2row
         """
     ),
     # Also operators that work along a row and keep the shape: softmax and normalisation.
@@ -228,6 +246,7 @@ _PORTABLE_OPERATORS: Mapping[Category, frozenset[str]] = {
         logaddexp2 mish mvlgamma nan_to_num nextafter polygamma positive prelu rad2deg relu6 rrelu selu sgn
         signbit silu sinc softmax softplus softshrink square threshold triu true_divide xlogy
         batch_norm group_norm layer_norm native_batch_norm rms_norm
+        activation rope
         """
     ),
     # Pooling, reductions, scans, searches, resampling, look-ups, transforms, random numbers.
@@ -241,10 +260,10 @@ _PORTABLE_OPERATORS: Mapping[Category, frozenset[str]] = {
         choose_qparams choose_qparams_per_token_asymmetric
         cumsum nonzero sort topk
         _upsample_bilinear2d_aa grid_sampler_2d upsample_bilinear2d upsample_nearest2d
-        embedding embedding_2bit embedding_4bit embedding_byte embedding_xbit
+        embedding embedding_byte embedding_xbit _embedding_xbit _shared_embedding_xbit
         _cdist_forward _pdist_forward
         _fft_c2r _fft_r2c fast_hadamard_transform
-        channelwise_gated_delta_rule gated_delta_rule
+        channelwise_gated_delta_rule gated_delta_rule w8a32_gru
         rand randn
         """
     ),
@@ -260,6 +279,12 @@ _XNNPACK_NAME = re.compile(
 )
 _XNNPACK_NUMBER = re.compile(r"[^#]+ #\d+", re.ASCII)
 _PORTABLE_NAME = re.compile(r"(?:native_call_)?(?:\w+::)?(?P<op_type>\w+)(?:\.\w+)?", re.ASCII)
+_BITS = re.compile(r"\d+bit", re.ASCII)
+# What backends add to the name of an operator that they have for one layout and quantisation:
+# `quantized_conv2d_nhwc_dilated_asym8sxsym8s_asym8s`.
+_SPECIALISED = re.compile(
+    r"^quantized_|(?:_(?:nchw|nhwc|ncl|nlc|depthwise|dilated))*(?:_a?sym\d+[su]\w*)?$", re.ASCII
+)
 
 
 def is_xnnpack_name(name: str) -> bool:
@@ -307,16 +332,19 @@ def _classify_portable(name: str) -> OperatorClass:
 
 
 def _portable_category(op_type: str) -> Category | None:
-    """By the tables, else by the naming rules of PyTorch's schemas.
+    """By the tables, else by how names are formed.
 
-    A trailing underscore marks the in-place form, `_copy` the copying form of a view, and `special_` the
-    functions of one number.
+    In PyTorch's schemas a trailing underscore marks the in-place form, `_copy` the copying form of a view,
+    and `special_` the functions of one number.
     """
     table = _TABLES["portable"]
-    category = table.get(op_type) or table.get(op_type.removesuffix("_"))
-    if category is None and op_type.endswith("_copy"):
+    plain = _SPECIALISED.sub("", _BITS.sub("xbit", op_type))
+    for form in (op_type, op_type.removesuffix("_"), f"{op_type}_copy", plain):
+        if form in table:
+            return table[form]
+    if op_type.endswith("_copy"):
         return Category.DATA_MOVEMENT
-    return Category.ELEMENTWISE if category is None and op_type.startswith("special_") else category
+    return Category.ELEMENTWISE if op_type.startswith("special_") else None
 
 
 def _unreadable(name: str) -> OperatorClass:

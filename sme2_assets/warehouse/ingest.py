@@ -47,7 +47,7 @@ from sme2_assets.warehouse.store import Rows, Warehouse
 
 # The version of the code that makes rows from evidence. Any change in what a row says, such as another
 # category for an operator, is a new version; `sme2 warehouse rebuild` then applies it to history.
-DERIVATION = 9
+DERIVATION = 10
 ANNOTATION = "xnnpack.log"
 # Every run is stored in these and in the timeline, even if it has no rows there.
 RUN_TABLES = (

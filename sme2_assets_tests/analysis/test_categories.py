@@ -250,6 +250,8 @@ def test_evidence_is_read_from_the_data_types_alone() -> None:
         ("Invalid", "xnnpack"),
         ("native_call_addmm.out", "xnnpack"),
         ("native_call_brand_new.out", "portable"),
+        ("cadence::quantized_", "portable"),
+        ("cortex_m::quantized_brand_new_nhwc_asym8s.out", "portable"),
         ("Convolution (NHWC, F32) IGEMM #1", "portable"),
         ("OPERATOR_CALL", "portable"),
         ("", "xnnpack"),
@@ -282,6 +284,86 @@ def test_an_unknown_operator_keeps_its_own_type_and_what_can_be_read_of_it() -> 
 )
 def test_names_that_the_wheel_does_not_have_are_known_all_the_same(name: str, category: Category) -> None:
     operator = classify(f"native_call_{name}", "portable")
+    assert (operator.category, operator.known) == (category, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [
+        ("Scaled Dot Attention (NHTC, F32)", GEMM),
+        ("Channel Pad (NC, X32)", MOVE),
+        ("DepthToSpace (NCHW2NHWC, X32)", MOVE),
+        ("Leaky ReLU (NC, QU8)", ELEMENTWISE),
+        ("Tanh (NC, F16)", ELEMENTWISE),
+        ("Truncation (NC, F32)", ELEMENTWISE),
+    ],
+)
+def test_spellings_of_earlier_versions_of_xnnpack_are_known(name: str, category: Category) -> None:
+    operator = classify(f"{name} #1", "xnnpack")
+    assert (operator.category, operator.known) == (category, True)
+
+
+# As their libraries register them.
+OF_OTHER_LIBRARIES = {
+    CONV: """
+        cadence::quantized_conv1d_ncl.per_tensor_out
+        cadence::quantized_conv2d_depthwise_nhwc.out
+        cadence::quantized_conv2d_nchw.out
+        cadence::quantized_conv2d_nhwc_depthwise_asym8sxsym8s_asym8s.per_tensor_out
+        cadence::quantized_conv2d_nhwc_dilated_asym8uxsym8u_asym8u.per_tensor_out
+        cadence::quantized_depthwise_conv1d_nlc.per_tensor_out
+        cadence::transposed_convolution.out
+        cortex_m::quantized_conv2d.out
+        cortex_m::quantized_depthwise_conv2d.out
+        cortex_m::quantized_transpose_conv2d.out
+    """,
+    GEMM: """
+        aten::linalg_matmul.out
+        aten::linalg_multi_dot.out
+        aten::linalg_vecdot.out
+        cadence::quantized_fully_connected_asym8sxasym8s_asym8s.per_tensor_out
+        cadence::quantized_linear.out
+        cadence::quantized_matmul_asym8uxasym8u_asym8u.out
+        cortex_m::quantized_batch_matmul.out
+        cortex_m::quantized_linear.out
+        torchao::_linear_8bit_act_4bit_weight.out
+        torchao::_linear_fp_act_6bit_weight.out
+        torchao::_linear_groupwise_2bit_weight_with_lut.out
+    """,
+    MOVE: """
+        aten::permute
+        aten::view
+        cadence::dequantize_per_tensor_asym16u.out
+        cadence::im2row.out
+        cadence::quantize_per_tensor_asym8s.out
+        cadence::requantize.per_tensor_out
+        cortex_m::pad.out
+        cortex_m::transpose.out
+    """,
+    ELEMENTWISE: """
+        cadence::quantized_add_asym8sxasym8s_asym8s.per_tensor_out
+        cadence::quantized_layer_norm.per_tensor_out
+        cadence::quantized_relu_asym8u_asym8u.per_tensor_out
+        cortex_m::quantized_activation.out
+        cortex_m::quantized_div.out
+        cortex_m::softmax.out
+    """,
+    OTHER: """
+        cadence::quantized_max_pool2d_nhwc.out
+        cortex_m::quantized_avg_pool2d.out
+        cortex_m::quantized_max_pool2d.out
+        torchao::_embedding_4bit.out
+        torchao::_shared_embedding_8bit.out
+    """,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [(name, each) for each, names in OF_OTHER_LIBRARIES.items() for name in names.split()],
+)
+def test_kernels_of_other_libraries_have_a_category(name: str, category: Category) -> None:
+    operator = classify(name, "portable")
     assert (operator.category, operator.known) == (category, True)
 
 
