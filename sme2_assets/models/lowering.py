@@ -110,7 +110,12 @@ def build_model(spec: ModelSpec, precision: str, progress: Progress) -> BuiltMod
         inputs = at_sizes(example_inputs(eager), spec.sizes)
     # Substituted operators must give the same results: the model before substitution is the reference.
     reference = copy.deepcopy(model) if hasattr(eager, "substitute") else None
-    model = _hooked(eager, "wrap", _hooked(eager, "substitute", model)).float()
+    model = _hooked(eager, "wrap", _hooked(eager, "substitute", model))
+    types = {value.dtype for value in (*model.parameters(), *model.buffers()) if value.is_floating_point()}
+    if narrow := sorted(str(dtype).removeprefix("torch.") for dtype in types if dtype.itemsize < 4):
+        progress.say(f"weights in {' and '.join(narrow)} are converted to float32, from which all is made")
+    model = model.float()
+    _fold_parametrisations(model, progress.say)
     # Nothing is trained, and to count, torch would ask for the gradient of a parameter that a module returns.
     model.requires_grad_(False)
     if spec.input_files:
@@ -419,6 +424,30 @@ def _blamed(
 def _hooked(eager: EagerModel, hook: str, model: Any) -> Any:
     apply = getattr(eager, hook, None)
     return model if apply is None else _as_module(apply(model), hook).eval()
+
+
+def _fold_parametrisations(model: Any, say: Callable[[str], None]) -> None:
+    """Compute weights once that are computed from others, as by weight norm: XNNPACK takes only constants."""
+    import torch
+    from torch.nn.utils import parametrize, remove_spectral_norm, remove_weight_norm
+    from torch.nn.utils.spectral_norm import SpectralNorm
+    from torch.nn.utils.weight_norm import WeightNorm
+
+    folded = []
+    for path, module in model.named_modules():
+        computed = [*module.parametrizations] if parametrize.is_parametrized(module) else []
+        for name in computed:
+            parametrize.remove_parametrizations(module, name, leave_parametrized=True)
+        # The older form of the two is a hook.
+        for hook in list(module._forward_pre_hooks.values()):
+            remove = {WeightNorm: remove_weight_norm, SpectralNorm: remove_spectral_norm}.get(type(hook))
+            if remove is not None:
+                with torch.no_grad():
+                    remove(module, hook.name)
+                computed.append(hook.name)
+        folded += [f"{path}.{name}".lstrip(".") for name in computed]
+    if folded:
+        say(f"computed once, not in every inference, as they depend on weights alone: {', '.join(folded)}")
 
 
 def _as_module(model: Any, hook: str | None = None) -> Any:

@@ -235,6 +235,37 @@ def test_an_operator_that_xnnpack_wants_whole_and_cannot_take_is_decomposed_and_
     assert operators.delegated["aten.addmm.default"] == 2
 
 
+def _weight_norm(layer: nn.Module) -> nn.Module:
+    return nn.utils.parametrizations.weight_norm(layer)
+
+
+@pytest.mark.parametrize("norm", [_weight_norm, nn.utils.weight_norm, nn.utils.spectral_norm])
+def test_weights_that_are_computed_from_others_are_constants_of_the_program(
+    export: Exporter, norm: Callable[[nn.Module], nn.Module]
+) -> None:
+    def build() -> nn.Module:
+        torch.manual_seed(5)
+        return nn.Sequential(norm(nn.Conv1d(4, 8, 3)), nn.ReLU(), nn.Conv1d(8, 4, 3)).eval()
+
+    said: list[str] = []
+    image = small.values(1, 4, 16)
+    model = export(small.spec(f"normed_{norm.__name__}", build, image), said=said)
+    operators = read_manifest(model.manifest).operators
+    assert operators.delegated["aten.convolution.default"] == 2
+    assert not operators.portable
+    assert model.cached or any("0.weight" in line for line in said)
+    with torch.no_grad():
+        assert np.array_equal(np.load(model.expected_outputs[0]), build()(image).numpy())
+
+
+@pytest.mark.parametrize(("dtype", "told"), [(torch.bfloat16, True), (torch.float32, False)])
+def test_a_model_that_is_not_in_float32_is_told_that_it_is_converted(dtype: torch.dtype, told: bool) -> None:
+    said: list[str] = []
+    of_type = small.spec("of_type", lambda: nn.Linear(8, 4, dtype=dtype), small.values(2, 8).to(dtype))
+    build_model(of_type, "fp32", Progress("of_type", said.append))
+    assert any("bfloat16" in line and "float32" in line for line in said) is told
+
+
 def test_a_module_that_returns_a_view_of_its_parameter_is_counted() -> None:
     spec = small.spec("prompted", _seeded(small.Prompted), small.values(3, 8))
     assert build_model(spec, "fp32", Progress("prompted", print)).macs == 3 * 8 * 8
