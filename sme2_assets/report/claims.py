@@ -264,6 +264,12 @@ NO_SAMPLE_TELLS = Claim(
     "SME2 {state}: no sample shows which kernels computed CONV and GEMM.",
     f"SELECT coalesce(sum(telling_samples), 0) = 0 {_MATRIX} AND sme2 = $state",
 )
+NAMES_TELL = Claim(
+    "SME2 {state}: no sample shows which kernels computed CONV and GEMM; the names of {named} of {count} "
+    "say SME2.",
+    "SELECT coalesce(sum(telling_samples), 0) = 0 AND count(*) = $count AND $named > 0 "
+    f"AND count(*) FILTER (sme2_evidence = 'name') = $named {_MATRIX} AND sme2 = $state",
+)
 # About several runs of one model.
 _OF_RUNS = "FROM operator_facts WHERE list_contains($run_ids, run_id) AND category IN ('CONV', 'GEMM')"
 _OF_KNOWN_IN_RUNS = (

@@ -102,11 +102,12 @@ def sampled_text(facts: pd.DataFrame) -> str:
         matrix = rows[rows["on_sme_unit"].notna()]
         told, sme = matrix["telling_samples"].sum(), matrix["certain_sme_samples"].sum()
         these = {"run_id": rows["run_id"].iloc[0], "state": sme2}
-        said.append(
-            f"{MATRIX_SAMPLES.say(**these, sme=sme, told=told)}."
-            if told
-            else claims.NO_SAMPLE_TELLS.say(**these)
-        )
+        if told:
+            said.append(f"{MATRIX_SAMPLES.say(**these, sme=sme, told=told)}.")
+        elif named := int((matrix["sme2_evidence"] == "name").sum()):
+            said.append(claims.NAMES_TELL.say(**these, named=named, count=len(matrix)))
+        else:
+            said.append(claims.NO_SAMPLE_TELLS.say(**these))
     return " ".join(said)
 
 

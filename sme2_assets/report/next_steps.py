@@ -35,6 +35,20 @@ _DELEGATE = Claim(
     f"{_PLACE} AND ($why = '' OR EXISTS (SELECT 1 FROM delegation_report WHERE run_id = $run_id "
     "AND NOT delegated AND contains($why, reason)))",
 )
+_OF_A_PROGRAM = (
+    _RUN + " AND ends_with($variant, '-as_is') AND {} EXISTS (SELECT 1 FROM operator_facts "
+    "WHERE run_id = $run_id AND backend <> 'portable')"
+)
+_LOWER = Claim(
+    "Lower the model with XNNPACK's partitioner, in fp32, fp16 or int8, and profile that file: this one has "
+    "no delegate.",
+    _OF_A_PROGRAM.format("NOT"),
+)
+_SEE_WHY = Claim(
+    "Profile the model instead of this program: its export says why XNNPACK, which takes fp32, fp16 and "
+    "int8, left it out.",
+    _OF_A_PROGRAM.format(""),
+)
 _ORDINARY = Claim(
     "Write it as an ordinary convolution (groups=1){at}: another model, to be trained again.", _PLACE
 )
@@ -103,6 +117,14 @@ def next_step(insight: Insight, explanation: Explanation) -> str:
 
 def _step(insight: Insight, explanation: Explanation) -> Claim:
     advise = _EXPORT_AGAIN if explanation.variant.endswith("-as_is") else _ADVISE
+    step = _step_of_kind(insight, explanation, advise)
+    if step is _DELEGATE and explanation.variant.endswith("-as_is"):
+        # Why a program from elsewhere was lowered as it was is not known.
+        return _SEE_WHY if explanation.subject.headroom["delegate_calls"] else _LOWER
+    return step
+
+
+def _step_of_kind(insight: Insight, explanation: Explanation, advise: Claim) -> Claim:
     if insight.kind == "missed_sme2":
         reason = insight.title.removesuffix(" (predicted)").rpartition(": ")[2]
         return _BY_REASON.get(reason, advise)

@@ -26,7 +26,8 @@ FROM unit_use WHERE sme2 = 'on' AND list_contains($run_ids, run_id) ORDER BY lis
 """
 _OPERATORS = """
 SELECT
-    facts.op_type, facts.node_kind, facts.kernel_size, facts.on_sme_unit, missed.reason, missed.because
+    facts.op_type, facts.node_kind, facts.kernel_size, facts.groups, facts.on_sme_unit,
+    missed.reason, missed.because
 FROM operator_facts AS facts
 LEFT JOIN missed_sme2 AS missed
     ON missed.run_id = facts.run_id AND missed.backend = facts.backend
@@ -312,7 +313,8 @@ def _operator(row: Record) -> MatrixOperator:
 def _kind(row: Record) -> str:
     """What a person calls the operator: by the node it was exported as, or else by the name it ran under."""
     node, size = (None if pd.isna(row[name]) else str(row[name]) for name in ("node_kind", "kernel_size"))
-    if row["reason"] == "depthwise" or node == "XNNDepthwiseConv2d":
+    # An ordinary convolution of one input channel is exported as this node, too.
+    if row["reason"] == "depthwise" or (node == "XNNDepthwiseConv2d" and row["groups"] != 1):
         return "depthwise convolution"
     if node == "XNNFullyConnected":
         return "linear layer"

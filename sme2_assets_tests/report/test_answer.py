@@ -221,6 +221,24 @@ def test_of_all_matrix_operators_it_is_said_only_where_all_operators_are_known(
     assert false_sentences(warehouse, claims) == []
 
 
+@pytest.mark.parametrize("delegates", [True, False])
+def test_a_program_from_elsewhere_is_not_told_to_change_its_code(tmp_path: Path, delegates: bool):
+    """Neither why it was lowered as it was is known, nor where its code is."""
+    warehouse = Warehouse(tmp_path / "warehouse")
+    ops = [Op("native_call_mm.out", 200, None), Op("native_call_softmax.out", 90, None)]
+    ops += [Op("Fully Connected (NC, PF32) GEMM #1", 50)] if delegates else []
+    run = OperatorRun(ops, variant="program-as_is")
+    write_runs(warehouse, run)
+    warehouse.publish()
+    with heard() as said:
+        explanation = explain(warehouse, run.session_id)
+        steps = {next_step(insight, explanation) for insight in explanation.insights}
+    assert not [step for step in steps if "Change it" in step]
+    assert any("instead of this program" in step for step in steps) == delegates
+    assert any("this one has no delegate" in step for step in steps) != delegates
+    assert false_sentences(warehouse, said) == []
+
+
 def test_nobody_is_told_to_measure_a_model_that_is_not_here(tmp_path: Path):
     """A trace from elsewhere has no model that could be profiled or changed."""
     warehouse = Warehouse(tmp_path / "warehouse")

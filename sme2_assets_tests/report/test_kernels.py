@@ -1,11 +1,22 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from sme2_assets.report.kernels import kernel_table, main_kernels, readable_function, unit_table
+from sme2_assets.analysis.claims import heard
+from sme2_assets.report.kernels import (
+    kernel_table,
+    main_kernels,
+    readable_function,
+    sampled_text,
+    unit_table,
+)
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import rows_of_view
+from sme2_assets_tests.claims.zoo import false_sentences
 from sme2_assets_tests.made.run_folder import SME2_KERNEL
+from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, write_runs
 
 
 @pytest.mark.parametrize(
@@ -49,3 +60,19 @@ def test_samples_of_an_emulated_run_are_counted_and_not_made_shares(paired: Ware
     units = {row[0]: row[1:4] for row in unit_table(usage).rows}
     assert units["CONV"] == ["3", "3", "3"]
     assert main_kernels(usage)[("xnnpack", 0, 1)] == f"{SME2_KERNEL} (3 samples, sme2)"
+
+
+@pytest.mark.parametrize(
+    ("packed", "told"), [("PF32", "; the names of 1 of 2 say SME2."), ("F32", "computed CONV and GEMM.")]
+)
+def test_without_samples_it_is_said_what_else_tells(tmp_path: Path, packed: str, told: str):
+    warehouse = Warehouse(tmp_path / "warehouse")
+    ops = [Op(f"Fully Connected (NC, {packed}) GEMM #1", 50), Op("Convolution (NHWC, F32) DWConv #1", 9)]
+    run = OperatorRun(ops)
+    write_runs(warehouse, run)
+    warehouse.publish()
+    with heard() as claims:
+        said = sampled_text(rows_of_view(warehouse, "operator_facts", run.run_id))
+    assert "no sample shows which kernels computed" in said
+    assert said.endswith(told)
+    assert false_sentences(warehouse, claims) == []

@@ -140,6 +140,13 @@ def test_two_runs_of_one_precision_are_both_heard(tmp_path: Path):
     assert said("c", "d") == "Every convolution and matrix product of net at fp16 is on the SME unit."
 
 
+def test_a_convolution_of_one_input_channel_is_not_called_depthwise(used: Used):
+    facts = source("stem", "XNNDepthwiseConv2d", groups=1, kernel_size="3x3", input_shape="1x8x8x1")
+    stem = Op("Convolution (NHWC, F32) IGEMM #1", 30, 0, facts, samples=40)
+    [use] = used(fp32=[stem, depthwise("fp32")])
+    assert [operator.kind for operator in use.operators] == ["3x3 convolution", "depthwise convolution"]
+
+
 def test_what_is_off_at_every_precision_is_told_as_such(used: Used):
     found = used(fp32=[conv("fp32"), depthwise("fp32")], int8=[conv("int8"), depthwise("int8")])
     assert finding(found) == (
