@@ -120,9 +120,9 @@ def chain(error: BaseException) -> Iterator[BaseException]:
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
 
 
-def did_you_mean(given: str, known: Sequence[str], *, always: bool = False) -> str:
+def did_you_mean(given: str, known: Sequence[str]) -> str:
     """The known name closest to an unknown one, as part of a sentence."""
-    nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.0 if always else 0.6)
+    nearest = difflib.get_close_matches(given, known, n=1)
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
 

@@ -20,7 +20,6 @@ def test_a_near_name_is_suggested(given: str, near: str):
 @pytest.mark.parametrize("given", ["bert", "tiny_lm", "yolo_nas"])
 def test_a_name_far_from_all_others_gets_no_suggestion(given: str):
     assert did_you_mean(given, MODELS) == ""
-    assert did_you_mean(given, MODELS, always=True), "unless one of them it must be"
 
 
 @pytest.mark.parametrize("words", ["disk I/O error", "database or disk is full"])

@@ -43,8 +43,8 @@ def devices(store: Store, restore: bool, clean: bool, device: str | None, as_jso
         print_json([report.as_json() for report in reports])
     elif not reports:
         tell(
-            "No device is known: connect a phone by USB with USB debugging on, or write an inventory "
-            "(docs/devices.md)."
+            "No device is known: connect a phone by USB with USB debugging on, name a machine (--device "
+            "ssh://user@host), or write an inventory (docs/devices.md)."
         )
     else:
         for report in reports:

@@ -162,7 +162,9 @@ def templates_command(name: str | None, as_json: bool) -> None:
 @config.command()
 @click.argument("file", type=_FILE)
 @click.option("--model", "models", multiple=True, help="A model as `sme2 profile` takes it, or a .pte.")
-@click.option("--precision", "precisions", type=click.Choice(_PRECISIONS), multiple=True)
+@click.option(
+    "--precision", "precisions", type=click.Choice(_PRECISIONS, case_sensitive=False), multiple=True
+)
 @click.option("--platform", "platforms", type=click.Choice([*PLATFORMS, "auto"]), multiple=True)
 @click.option("--sme2", type=click.Choice(["both", "on", "off"]), help="States of SME2 [both].")
 @click.option(
@@ -318,7 +320,9 @@ def _models(text: str) -> tuple[str, ...]:
 
 
 def _names_precision(model: str) -> bool:
-    return model.endswith(".pte") or model.rpartition("-")[2] in _PRECISIONS
+    from sme2_assets.models.spec import split_precision
+
+    return model.endswith(".pte") or bool(split_precision(model)[1])
 
 
 def _several(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:

@@ -27,6 +27,7 @@ from sme2_assets.models.spec import (
     ModelSpec,
     Variant,
     split_key,
+    split_precision,
     split_text,
 )
 
@@ -114,7 +115,7 @@ def is_known(key: str) -> bool:
     try:
         parse_variant(key)
     except ExportError:
-        name = _split_precision(key)[0].partition(".")[0]
+        name = split_precision(key)[0].partition(".")[0]
         return any(problem.name == name for problem in catalogue().problems)
     return True
 
@@ -133,7 +134,7 @@ def model_spec(name: str) -> ModelSpec:
 
 def parse_variant(key: str) -> Variant:
     """The variant of a key such as `toy_cnn-fp16`, or an error that suggests what was meant."""
-    model, precision = _split_precision(key)
+    model, precision = split_precision(key)
     _require_safe(model, key)
     if not precision:
         # The error names the part that is wrong: the precision if the model is right, else the model.
@@ -146,16 +147,15 @@ def parse_variant(key: str) -> Variant:
     problem = (
         f"{precision!r} is not a precision of {spec.title!r}" if precision else f"{key!r} names no precision"
     )
-    offered = [f"{spec.title}-{offered}" for offered in spec.precisions]
     raise ExportError(
-        f"{problem}{did_you_mean(key, offered, always=True)}",
+        f"{problem}{did_you_mean(precision, spec.precisions)}",
         f"use one of {', '.join(spec.precisions)}; list the models with `sme2 models`",
     )
 
 
 def requested(text: str) -> list[Variant]:
     """What a person asks for: a variant, or all precisions of a model; every part if it has several."""
-    model, precision = _split_precision(text)
+    model, precision = split_precision(text)
     _require_safe(model, text)
     if parts := _parts(model):
         return [found for part in parts for found in requested(f"{part}-{precision}" if precision else part)]
@@ -184,11 +184,6 @@ def _split(name: str) -> tuple[str, dict[str, str]]:
     if "@" in name or ":" in name:
         return split_text(name)
     return split_key(name, [source.prefix for source in sources() if source.prefix])
-
-
-def _split_precision(text: str) -> tuple[str, str]:
-    model, _, precision = text.rpartition("-")
-    return (model, precision) if precision in (*PRECISIONS, AS_IS) else (text, "")
 
 
 def _require_safe(model: str, text: str) -> None:

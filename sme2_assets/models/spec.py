@@ -274,7 +274,7 @@ def _is_common(name: str) -> bool:
 def valid_name(text: str) -> str:
     """The nearest name that a model can have."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_-")[:80] or "model"
-    return f"{name}_" if any(name.endswith(f"-{precision}") for precision in (*PRECISIONS, AS_IS)) else name
+    return f"{name}_" if split_precision(name)[1] else name
 
 
 def check_name(name: str) -> None:
@@ -285,12 +285,19 @@ def check_name(name: str) -> None:
             "use letters, digits, '_' and '-' only, beginning with a letter or a digit; rename the file, or "
             "give the name in its MODEL declaration",
         )
-    if any(name == precision or name.endswith(f"-{precision}") for precision in (*PRECISIONS, AS_IS)):
+    if split_precision(name)[1]:
         raise ExportError(
             f"{name!r} cannot be the name of a model: it ends like the name of a variant", "rename it"
         )
     if len(name) > LONGEST_KEY:
         raise ExportError(f"The name of a model is {len(name)} characters long", "use a shorter one")
+
+
+def split_precision(text: str) -> tuple[str, str]:
+    """The model that a person wrote, and its precision, in whatever case; empty if none is named."""
+    model, _, last = text.rpartition("-")
+    precision = last.lower()
+    return (model, precision) if precision in (*PRECISIONS, AS_IS) else (text, "")
 
 
 def split_text(text: str) -> tuple[str, dict[str, str]]:
@@ -312,14 +319,10 @@ def split_text(text: str) -> tuple[str, dict[str, str]]:
 
 def plain_key(text: str) -> str:
     """The key for what a person wrote, known or not: `hf:bert@layers=2-fp32` is `hf.bert.layers_2-fp32`."""
-    name, at, chosen = text.partition("@")
-    if not at:
-        return name.replace(":", ".", 1)
-    last, dash, precision = chosen.rpartition("-")
-    precise = bool(dash) and precision in (*PRECISIONS, AS_IS)
-    name, options = split_text(f"{name}@{last if precise else chosen}")
+    model, precision = split_precision(text)
+    name, options = split_text(model)
     key = ".".join([name, *(f"{option}_{_escape(value)}" for option, value in sorted(options.items()))])
-    return f"{key}-{precision}" if precise else key
+    return f"{key}-{precision}" if precision else key
 
 
 def split_key(key: str, prefixes: Sequence[str]) -> tuple[str, dict[str, str]]:

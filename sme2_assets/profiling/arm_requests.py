@@ -86,10 +86,15 @@ def arms_of(
             f"The arms differ in {said}: nobody could tell which of these made the difference.",
             "Let them differ in one of these; make a comparison for each.",
         )
-    if len(set(arms)) < len(arms) or len(arms) > len(ascii_lowercase):
+    if len(set(arms)) < len(arms):
         raise Sme2Error(
-            f"There are {len(arms)} arms, of which {len(set(arms))} are different.",
-            f"Give each once, and at most {len(ascii_lowercase)}.",
+            f"There are {len(arms)} arms, of which only {len(set(arms))} differ.",
+            "Give each value of an option, and each model, once.",
+        )
+    if len(arms) > len(ascii_lowercase):
+        raise Sme2Error(
+            f"There are {len(arms)} arms: more than {len(ascii_lowercase)} are not measured as one session.",
+            "Give fewer; make a comparison of each part.",
         )
     [factor] = differing
     if factor != "executorch" and arms[0].executorch:

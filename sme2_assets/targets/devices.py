@@ -6,6 +6,7 @@ programs. Does not: how it is printed (cli), anything that changes a device.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 from sme2_assets.errors import Sme2Error, TargetUnavailable, did_you_mean
 from sme2_assets.store import Store
-from sme2_assets.targets.android.adb import Listed, require_adb
+from sme2_assets.targets.android.adb import ENVIRONMENT_VARIABLE, Listed, require_adb
 from sme2_assets.targets.android.target import one_device, power_journal
 from sme2_assets.targets.base import Availability, MachineFacts
 from sme2_assets.targets.environment.quiet import battery_flags, busy_flags, cap_flags, heat_flags
@@ -158,9 +159,12 @@ def known_devices(store: Store, choice: str | None, log: Callable[[str], None]) 
     try:
         adb = require_adb()
     except TargetUnavailable as error:
-        # Anyone with only non-adb devices does not need adb.
+        # Machines over SSH do not need adb; but one that is named and is not there is a mistake.
         if known:
             return known
+        if choice is None and not os.environ.get(ENVIRONMENT_VARIABLE):
+            log(f"Android devices are not shown: {error}")
+            return []
         if choice is None or not inventory.devices:
             raise
         raise _nowhere(inventory, choice, error.what, error.remedy) from None

@@ -21,7 +21,7 @@ from sme2_assets.models.registry import (
     requested,
     variants,
 )
-from sme2_assets.models.spec import LONGEST_KEY, ModelOption, split_key
+from sme2_assets.models.spec import LONGEST_KEY, ModelOption, plain_key, split_key, valid_name
 
 MODEL_FILE = '''
 class Net:
@@ -72,7 +72,7 @@ def test_a_precision_that_is_not_offered_is_answered_with_the_nearest_one(wrong:
     with pytest.raises(ExportError) as error:
         parse_variant(f"mobilenet_v3_small-{wrong}")
     assert f"'{wrong}' is not a precision of 'mobilenet_v3_small'" in error.value.what
-    assert "did you mean 'mobilenet_v3_small-int8'?" in error.value.what
+    assert "did you mean 'int8'?" in error.value.what
     assert "fp32, fp16, int8" in str(error.value)
     assert "sme2 models" in str(error.value)
 
@@ -80,7 +80,22 @@ def test_a_precision_that_is_not_offered_is_answered_with_the_nearest_one(wrong:
 def test_a_model_without_a_precision_is_told_so() -> None:
     with pytest.raises(ExportError, match="names no precision") as error:
         parse_variant("toy_cnn")
-    assert "did you mean 'toy_cnn-" in error.value.what
+    assert "did you mean" not in error.value.what, "none is nearer than another"
+    assert "fp32, fp16, int8" in str(error.value)
+
+
+def test_a_precision_that_is_like_no_other_is_answered_with_those_that_there_are() -> None:
+    with pytest.raises(ExportError, match="'fp8' is not a precision") as error:
+        parse_variant("toy_cnn-fp8")
+    assert "did you mean" not in error.value.what
+    assert "fp32, fp16, int8" in str(error.value)
+
+
+def test_a_precision_may_be_in_capital_letters() -> None:
+    assert requested("toy_cnn-FP16") == [parse_variant("toy_cnn-fp16")]
+    assert plain_key("hf:bert@layers=2-INT8") == "hf.bert.layers_2-int8"
+    assert plain_key("gone-FP16") == "gone-fp16"
+    assert valid_name("mine-FP16") == "mine-FP16_", "the name of a model does not end in one"
 
 
 @pytest.mark.parametrize(

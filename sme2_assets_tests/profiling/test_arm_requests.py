@@ -61,7 +61,11 @@ def test_the_one_thing_that_arms_differ_in_is_their_factor(asked, factor, arms):
         ([FP16], ["nothing to compare"]),
         ([FP16, FP16], ["nothing to compare"]),
         ([FP16, "--threads", "2,2"], ["nothing to compare"]),
-        ([FP16, INT8, "--threads", "1,1"], ["4 arms, of which 2 are different"]),
+        ([FP16, INT8, "--threads", "1,1"], ["4 arms, of which only 2 differ", "once."]),
+        (
+            [FP16, "--threads", ",".join(map(str, range(1, 28)))],
+            ["There are 27 arms: more than 26 are not measured", "Give fewer"],
+        ),
         ([FP16, "no_such_model-fp16"], ["There is no model 'no_such_model'"]),
         ([FP16, "toy_cnn-fp12"], ["fp12"]),
         ([FP16, "missing.pte"], ["missing.pte"]),

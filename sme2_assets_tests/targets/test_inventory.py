@@ -148,6 +148,17 @@ def test_a_device_that_is_nowhere_is_told_with_the_names_of_the_inventory(
     assert [report["name"] for report in shown] == ["pi", "board"]
 
 
+def test_who_has_no_adb_is_told_so_and_nothing_has_failed(store: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("SME2_ADB", raising=False)
+    monkeypatch.setattr("sme2_assets.targets.android.adb.find_adb", lambda: None)
+    told = _sme2(store.root, "devices")
+    assert told.exit_code == 0, told.stderr
+    said = " ".join(told.stderr.split())
+    assert "Android devices are not shown: adb" in said
+    assert "ssh://user@host" in said
+    assert json.loads(_sme2(store.root, "devices --json").stdout) == []
+
+
 def test_a_file_that_is_named_must_be_there(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     elsewhere = tmp_path / "lab.yaml"
     elsewhere.write_text("devices: {pi: {ssh: 'ssh://pi@host', labels: [lab]}}\n")

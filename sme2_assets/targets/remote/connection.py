@@ -122,8 +122,7 @@ class Connection(ABC):
     def _not_begun(self, said: str) -> Sme2Error:
         """Why a command did not begin, judging by everything the transport said."""
         return self.refusal(said) or ConnectionLost(
-            f"The connection to {self.name} was lost before the device said that the command had begun "
-            f"({last_words(said)}).",
+            f"{self.name} could not be reached: no command has begun there ({last_words(said)}).",
             self.lost_remedy(),
         )
 

@@ -135,6 +135,7 @@ def test_a_machine_that_is_off_or_nowhere_is_out_of_reach(ssh_machine: SshMachin
     ssh_machine.cut()
     with pytest.raises(ConnectionLost, match="Connection refused") as lost:
         ssh_machine.device.script(":")
+    assert "was lost" not in lost.value.what, "there was none"
     assert "ssh -p" in str(lost.value.remedy)
     ssh_machine.start()
     nowhere = SshConnection(Address("no-such-host.invalid", "pi"))
