@@ -93,6 +93,7 @@ def _export(made: Checkup, spec: ModelSpec, variant: Variant, artifacts: Path, l
             if is_exported(spec, variant, artifacts):
                 step.detail = _PASSED_BEFORE
             else:
+                spec.require_allowed()
                 load_libraries()
                 spec.build()
                 step.detail = f"{spec.title}: {spec.description}"

@@ -211,6 +211,7 @@ def _export(
 
 def _fill(staging: Path, spec: ModelSpec, variant: Variant, key: str, progress: Progress) -> ModelManifest:
     """Write every file of the export except the manifest, and return the manifest that vouches for them."""
+    spec.require_allowed()
     with progress.step("loading torch and ExecuTorch", "load"):
         torch_import_seconds = load_libraries()
     start = time.perf_counter()

@@ -34,6 +34,7 @@ def variants_of(
     A .pte given by path is first copied to the models folder. `sizes` are for dimensions that can vary.
     """
     # Imported here: these modules need this one.
+    from sme2_assets.models.methods import method_names
     from sme2_assets.models.registry import model_spec, requested
     from sme2_assets.models.sources.pte import SUFFIX, take_in
     from sme2_assets.models.spec import INPUTS, LIBRARY, SIZE_PREFIX, Variant
@@ -48,10 +49,17 @@ def variants_of(
         chosen[INPUTS] = [take_inputs(inputs.expanduser())]
     if op_library is not None:
         chosen[LIBRARY] = [take_library(op_library.expanduser())]
+    asked = [(variant, model_spec(variant.model)) for variant in requested(model)]
+    for _, spec in asked:
+        chosen_method = "method" in dict(spec.values)
+        if spec.pte and not chosen_method and len(methods := method_names(spec.pte)) > 1:
+            log(
+                f"{spec.name} has the methods {', '.join(methods)}: {spec.method} is profiled, "
+                f"another one as {spec.name}@method=NAME"
+            )
     return [
         Variant(spec.with_options(dict(zip(chosen, values, strict=True))).key, variant.precision).key
-        for variant in requested(model)
-        for spec in [model_spec(variant.model)]
+        for variant, spec in asked
         for values in itertools.product(*chosen.values())
     ]
 

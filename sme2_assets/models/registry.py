@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from sme2_assets.errors import ExportError, did_you_mean
 from sme2_assets.models import rewrites
@@ -171,11 +172,12 @@ def requested(text: str) -> list[Variant]:
 
 
 def _parts(model: str) -> list[str]:
-    """The names of a model's parts; empty if it has none, one is chosen, or there is no such model."""
+    """The names of a model's parts, or of the models in a file; empty if there are none or one is chosen."""
     try:
         spec = model_spec(model)
     except ExportError:
-        return []
+        # A file may hold several models: `sme2 onboard --from` writes one for each part of what it is given.
+        return [each.name for each in models() if Path(each.place).with_suffix("").name == model]
     chosen = dict(spec.values)
     return [] if "part" in chosen else [spec.with_options({"part": part}).title for part in spec.parts()]
 

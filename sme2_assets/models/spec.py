@@ -117,6 +117,8 @@ class ModelSpec:
     """Where people find it: a file, a package."""
     factory: Callable[..., EagerModel] | None = None
     """Called with the options as keyword arguments. This is where torch is imported."""
+    require_allowed: Callable[[], None] = lambda: None
+    """Raises if the factory's code may not run. Does not import torch, so that it is known at once."""
     identify: Callable[[], dict[str, str]] = dict
     """Everything besides the options that decides what the factory builds: file hashes, package versions."""
     precisions: tuple[str, ...] = COMMON_PRECISIONS
@@ -224,6 +226,11 @@ class ModelSpec:
     def _option(self, name: str) -> ModelOption:
         if not self._declares(name) and _is_common(name) and not (self.pte and name.startswith(SIZE_PREFIX)):
             return ModelOption(name, "int" if name.startswith(SIZE_PREFIX) else "str")
+        if self.pte and name.startswith(SIZE_PREFIX):
+            raise ExportError(
+                f"{self.title} is a finished program, of which no dimension has a name to choose a size by",
+                "give it inputs of that size, no larger than it was exported for: --inputs FILE",
+            )
         if self.options is None:
             return ModelOption(name)
         known = {option.name: option for option in self.options}

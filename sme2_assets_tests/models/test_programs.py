@@ -140,6 +140,18 @@ def test_a_program_takes_no_name_of_another_model(
     assert model_spec("there").place == str(other / "there.pte")
 
 
+def test_it_is_said_which_of_several_methods_is_profiled(
+    two_methods: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variants_of(f"{two_methods}@method=decode")
+    assert "methods" not in capsys.readouterr().err
+    (variant,) = variants_of(str(two_methods))
+    method = model_spec(variant.removesuffix("-as_is")).method
+    told = capsys.readouterr().err
+    assert f"encode: {method} is profiled" in told or f"decode: {method} is profiled" in told
+    assert "my_parts_v2@method=NAME" in told
+
+
 def test_methods_are_read_without_executorch_and_listed(two_methods: Path, data: Path) -> None:
     assert sorted(method_names(two_methods)) == ["decode", "encode"]
     take_in(two_methods)
@@ -297,8 +309,9 @@ def test_a_path_sizes_and_inputs_become_variants(two_methods: Path, data: Path, 
     ]
     with pytest.raises(click.UsageError, match="seq=16,128,512"):
         variants_of("toy_cnn-fp32", sizes=["seq"])
-    with pytest.raises(ExportError, match="no option 'size_seq'"):
+    with pytest.raises(ExportError, match="finished program") as refused:
         variants_of(str(two_methods), sizes=["seq=16"])
+    assert "--inputs" in str(refused.value.remedy)
     with pytest.raises(ExportError, match="There is no file"):
         variants_of("./nowhere.pte")
     with pytest.raises(ExportError, match="cannot be read"):

@@ -60,6 +60,15 @@ def test_an_unknown_model_is_answered_with_the_nearest_one() -> None:
     assert "sme2 models" in str(error.value)
 
 
+def test_the_name_of_a_file_means_all_models_in_it(folder: Path) -> None:
+    entries = [{"name": f"pair_{part}", "factory": "Net", "description": part} for part in ("a", "b")]
+    (folder / "pair.py").write_text(f"MODEL = {entries!r}\n{MODEL_FILE.format(description='One')}")
+    expected = [Variant(f"pair_{part}", "fp16") for part in ("a", "b")]
+    assert requested("pair-fp16") == expected
+    assert set(expected) < set(requested("pair"))
+    assert requested("pair_a-fp16") == expected[:1]
+
+
 def test_a_model_of_another_source_is_suggested_too() -> None:
     with pytest.raises(ExportError, match="did you mean 'executorch:resnet8'"):
         model_spec("executorch_resnet8")

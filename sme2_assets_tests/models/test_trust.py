@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
 
 from sme2_assets.cli import main
+from sme2_assets.diagnostics.model import check_variant
+from sme2_assets.diagnostics.steps import FAILED
 from sme2_assets.errors import ExportError
-from sme2_assets.models.registry import catalogue, model_spec
+from sme2_assets.models import export
+from sme2_assets.models.registry import catalogue, model_spec, parse_variant
 from sme2_assets.models.sources.python_code import sha256_of_package
 from sme2_assets.models.trust import is_trusted, trust
+from sme2_assets.store import Store
 
 HARM = """
 from pathlib import Path
@@ -50,6 +55,16 @@ def test_a_model_of_a_new_folder_is_listed_but_does_not_run(models: Path):
         build()
     assert "sme2 models --trust" in str(refused.value.remedy)
     assert not (models / "ran").exists()
+
+
+def test_it_is_refused_before_torch_is_loaded(models: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(export, "load_libraries", Mock(side_effect=AssertionError("torch is being loaded")))
+    variant = parse_variant("given-fp32")
+    with pytest.raises(ExportError, match="nobody has allowed the code"):
+        export.export_variant(variant.key, tmp_path, log=print)
+    check = check_variant(variant, Store(models.parent), log=print)
+    assert [step.name for step in check.steps if step.status == FAILED] == ["import"]
+    assert "nobody has allowed the code" in str(next(s.problem for s in check.steps if s.problem))
 
 
 def test_it_runs_once_the_folder_is_trusted_also_after_an_edit(models: Path):

@@ -117,6 +117,7 @@ def _spec(path: Path, declared: DeclaredModel) -> ModelSpec:
         source=ModelsFolder.name,
         place=str(path.parent if package else path),
         factory=functools.partial(_build, path, declared.factory),
+        require_allowed=functools.partial(_require_allowed, path),
         identify=functools.partial(_identify, path, declared),
         precisions=declared.precisions,
         options=declared.options,
@@ -172,12 +173,20 @@ def _build(path: Path, factory: str, **options: Any) -> EagerModel:
     return built
 
 
-def _import(path: Path) -> ModuleType:
-    """The file as a module, run again each time: it may have been edited."""
-    package = path.name == "__init__.py"
-    folder = path.parent.parent if package else path.parent
+def _models_folder(path: Path) -> Path:
+    return path.parent.parent if path.name == "__init__.py" else path.parent
+
+
+def _require_allowed(path: Path) -> None:
+    folder = _models_folder(path)
     if folder.resolve() not in configured_folders():
         require_trusted(path, folder)
+
+
+def _import(path: Path) -> ModuleType:
+    """The file as a module, run again each time: it may have been edited."""
+    _require_allowed(path)
+    package, folder = path.name == "__init__.py", _models_folder(path)
     # Last, so that no user file hides a module of Python or of an installed package.
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
