@@ -5,27 +5,27 @@ Belongs here: options, the shell, and how rows are printed. What a query may do 
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import click
 
 from sme2_assets.cli.sql_rows import show_answer
 from sme2_assets.cli.sql_shell import run_shell
 from sme2_assets.cli.support import AtLeast, json_option, progress, reads_store, tell
-from sme2_assets.errors import Sme2Error
-from sme2_assets.store import Store, write_text_atomically
+from sme2_assets.errors import Sme2Error, printable
+from sme2_assets.store import Store
 
 if TYPE_CHECKING:
     from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.console import Console, Limits
+    from sme2_assets.warehouse.console import FileFormat, Limits
 
+Format: TypeAlias = Literal["table", "csv", "json", "parquet"]
 FORMATS = ("table", "csv", "json", "parquet")
 ROWS_SHOWN = 1000
 
@@ -97,13 +97,10 @@ def sql(
     output = _output_file(output) if output else None
     text = _query_text(query, file or sys.stdin)
     with _stopped_by_ctrl_c():
-        if chosen in ("csv", "parquet"):
+        if chosen != "table":
             _give_file(warehouse, limits, text, chosen, output)
             return
         with open_console(warehouse, limits) as console:
-            if chosen == "json":
-                _give_json(console, text, output)
-                return
             for single in console.queries_in(text):
                 show_answer(console.ask(single, limit or ROWS_SHOWN), records)
 
@@ -132,7 +129,7 @@ def _output_file(output: Path) -> Path:
     return output
 
 
-def _chosen_format(file_format: str | None, output: Path | None, as_json: bool) -> str:
+def _chosen_format(file_format: str | None, output: Path | None, as_json: bool) -> Format:
     if as_json:
         if file_format not in (None, "json"):
             raise click.UsageError(f"--json and --format {file_format} contradict each other.")
@@ -141,7 +138,7 @@ def _chosen_format(file_format: str | None, output: Path | None, as_json: bool) 
         file_format = output.suffix.lower().removeprefix(".")
         if file_format not in FORMATS:
             raise click.UsageError(f"The name {output} gives no format: add --format csv, json or parquet.")
-    chosen = file_format or "table"
+    chosen = cast("Format", file_format or "table")
     if chosen == "parquet" and output is None:
         raise click.UsageError("Parquet is not text: name a file with --output.")
     if chosen == "table" and output is not None:
@@ -149,8 +146,10 @@ def _chosen_format(file_format: str | None, output: Path | None, as_json: bool) 
     return chosen
 
 
-def _give_file(warehouse: Warehouse, limits: Limits, text: str, chosen: str, output: Path | None) -> None:
-    """DuckDB itself writes CSV and Parquet, to a folder next to the file; it is renamed when complete."""
+def _give_file(
+    warehouse: Warehouse, limits: Limits, text: str, chosen: FileFormat, output: Path | None
+) -> None:
+    """The rows are written to a folder next to the file; it is renamed when complete."""
     from sme2_assets.warehouse.console import open_console
 
     with (
@@ -158,22 +157,17 @@ def _give_file(warehouse: Warehouse, limits: Limits, text: str, chosen: str, out
         open_console(warehouse, limits, writable=Path(staging)) as console,
     ):
         staged = Path(staging) / f"rows.{chosen}"
-        console.write(text, staged, "csv" if chosen == "csv" else "parquet")
+        console.write(text, staged, chosen)
         if output is not None:
             staged.replace(output)
             tell(f"written: {output}")
-            return
-        with staged.open("rb") as rows:
-            shutil.copyfileobj(rows, sys.stdout.buffer)
-
-
-def _give_json(console: Console, text: str, output: Path | None) -> None:
-    made = json.dumps(console.ask(text).records(), indent=2, allow_nan=False)
-    if output is None:
-        click.echo(made)
-        return
-    write_text_atomically(output, made + "\n")
-    tell(f"written: {output}")
+        elif sys.stdout.isatty():
+            with staged.open(encoding="utf-8") as lines:
+                for line in lines:
+                    click.echo(printable(line.removesuffix("\n")))
+        else:
+            with staged.open("rb") as rows:
+                shutil.copyfileobj(rows, sys.stdout.buffer)
 
 
 @contextmanager

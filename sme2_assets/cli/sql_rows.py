@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sme2_assets.cli.support import Printer, out
+from sme2_assets.errors import WarehouseError, printable
 
 if TYPE_CHECKING:
     from sme2_assets.warehouse.console import Answer
@@ -20,6 +21,8 @@ WHOLE = 100_000
 LEAST_WIDTH = 18
 # A cell's border and padding.
 FRAME = 3
+# More takes minutes to lay out.
+MOST_CHARACTERS = 10_000_000
 # Up to this many rows are shown as records where a table does not fit.
 FEW_ROWS = 3
 HOW_TO_SEE = "--records shows them, or name the columns you want"
@@ -32,6 +35,8 @@ def show_answer(answer: Answer, records: bool = False, how: str = HOW_TO_SEE) ->
     all columns. A pipe or a file has no width: nothing is cut there.
     """
     cells = [[_cell(value) for value in row] for row in answer.rows]
+    if sum(len(cell) for row in cells for cell in row) > MOST_CHARACTERS:
+        raise WarehouseError("This is too much text for a table.", "Ask for less, or write it to a file.")
     fitting = _fitting(answer.columns, cells, out.width) if out.is_terminal else len(answer.columns)
     hidden = len(answer.columns) - fitting
     if records or (hidden and 0 < len(cells) <= FEW_ROWS):
@@ -92,7 +97,8 @@ def _cell(value: Any) -> str:
         return value.isoformat(sep=" ", timespec="seconds")
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_cell, value))
-    return str(value)
+    # Before the widths of columns are measured: codes are longer than the characters.
+    return "\n".join(map(printable, str(value).split("\n")))
 
 
 def _number(value: float) -> str:

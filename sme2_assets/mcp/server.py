@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, redirect_stdout
 from functools import partial, wraps
 from pathlib import Path
@@ -151,11 +151,11 @@ def _add_questions(server: MCPServer[Any], lab: DataFolder) -> None:
         timeout_s: Annotated[float, Field(gt=0, le=MOST_SECONDS)] = 30.0,
     ) -> CallToolResult:
         """Rows of a query on the warehouse, which it can only read. sme2://schema has tables and columns."""
-        from sme2_assets.warehouse.console import Limits, open_console
+        from sme2_assets.warehouse.console import Limits, json_row, open_console
 
         with open_console(lab.warehouse, Limits(timeout_s, "1GB")) as console:
             answer = console.ask(query, limit)
-        return _rows(list(answer.columns), answer.json_rows(), answer.more)
+        return _rows(list(answer.columns), map(json_row, answer.rows), answer.more)
 
     @_tool(server, ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True))
     def report(model: Model, platform: Platform = None, device: Device = None) -> CallToolResult:
@@ -290,19 +290,22 @@ def _table(frame: pd.DataFrame) -> CallToolResult:
     return _rows(list(map(str, frame.columns)), rows[:MOST_ROWS], len(rows) > MOST_ROWS)
 
 
-def _rows(columns: list[str], rows: list[list[Any]], more: bool) -> CallToolResult:
+def _rows(columns: list[str], rows: Iterable[list[Any]], more: bool) -> CallToolResult:
     """As many rows as an answer holds, a line each; `more` when there are others."""
-    kept, size = 0, 0
-    lines = [json.dumps(row, default=str) for row in rows]
-    for line in lines:
+    kept: list[list[Any]] = []
+    lines: list[str] = []
+    size = 0
+    for row in rows:
+        line = json.dumps(row, default=str)
         size += len(line)
         if size > MOST_CHARACTERS:
+            more = True
             break
-        kept += 1
-    more = more or kept < len(rows)
-    note = f"the first rows, {kept}; there are more" if more else f"rows: {kept}"
-    text = "\n".join([json.dumps(columns), *lines[:kept], note])
-    return _answer(text, {"columns": columns, "rows": rows[:kept], "more": more})
+        kept.append(row)
+        lines.append(line)
+    note = f"the first rows, {len(kept)}; there are more" if more else f"rows: {len(kept)}"
+    text = "\n".join([json.dumps(columns), *lines, note])
+    return _answer(text, {"columns": columns, "rows": kept, "more": more})
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:

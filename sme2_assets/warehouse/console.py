@@ -10,7 +10,9 @@ tables.
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -18,21 +20,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import IO, Any, Literal, TypeVar
 
 import duckdb
 
 from sme2_assets.errors import WarehouseError
 from sme2_assets.warehouse.csv_files import write_csv
+from sme2_assets.warehouse.sql import identifier, literal
 from sme2_assets.warehouse.store import Warehouse
 
 Answered = TypeVar("Answered")
-FileFormat = Literal["csv", "parquet"]
+FileFormat = Literal["csv", "json", "parquet"]
 
 PATIENCE_S = 60.0
 MEMORY = "2GB"
 # What does not fit into memory is sorted in a folder that is removed afterwards.
 MOST_TEMPORARY = "10GB"
+_NESTED = {"list", "array", "struct", "map", "union", "variant"}
+# How many bytes a character of a nested value can become as Python objects: `{'a': 1}, ` is a dict.
+_BYTES_OF_CHARACTER = 32
+_FETCHED_AT_ONCE = 256
+_TOO_LARGE = "a value is larger than the memory that the query may have"
 
 
 @dataclass(frozen=True)
@@ -43,25 +51,13 @@ class Answer:
     rows: list[tuple[Any, ...]]
     more: bool = False
 
-    def json_rows(self) -> list[list[Any]]:
-        """The rows as strict JSON; values that JSON does not have become null or text."""
-        return [[_json_value(value) for value in row] for row in self.rows]
-
-    def records(self) -> list[dict[str, Any]]:
-        """The same, by column name; repeated names are numbered, as DuckDB numbers them in files."""
-        names: dict[str, str] = {}
-        for column in self.columns:
-            name, number = column, 0
-            while name.lower() in names:
-                number += 1
-                name = f"{column}_{number}"
-            names[name.lower()] = name
-        return [dict(zip(names.values(), row, strict=True)) for row in self.json_rows()]
-
 
 @dataclass(frozen=True)
 class Limits:
-    """What a query may use: time in seconds, and memory as DuckDB writes it, e.g. 2GB."""
+    """What a query may use: time in seconds, and memory as DuckDB writes it, e.g. 2GB.
+
+    DuckDB may have that much memory to compute, and the rows that are kept as much again.
+    """
 
     timeout_s: float = PATIENCE_S
     memory: str = MEMORY
@@ -73,6 +69,8 @@ class Console:
     def __init__(self, connection: duckdb.DuckDBPyConnection, limits: Limits) -> None:
         self._connection = connection
         self._limits = limits
+        in_bytes = connection.execute("SELECT parse_formatted_bytes(current_setting('memory_limit'))")
+        [[self._memory_bytes]] = in_bytes.fetchall()
 
     def queries_in(self, text: str) -> list[str]:
         """The statements of a text; anything but a query is refused before any of them runs."""
@@ -83,20 +81,30 @@ class Console:
                     "There is no query in it.", 'Give one, e.g. sme2 sql "SELECT * FROM sme2_comparison".'
                 )
             for statement in statements:
-                if statement.type != duckdb.StatementType.SELECT:
-                    raise _refusal(statement.type)
+                try:
+                    kind = statement.type
+                except ValueError:
+                    # UPDATE EXTENSIONS has no name in Python.
+                    raise _refusal("something else") from None
+                if kind != duckdb.StatementType.SELECT:
+                    raise _refusal(str(kind).rpartition(".")[2])
             return [statement.query.strip() for statement in statements]
 
     def ask(self, query: str, most: int | None = None) -> Answer:
         """The rows of one query, at most `most` of them."""
 
         def answer(cursor: duckdb.DuckDBPyConnection) -> Answer:
-            result = cursor.execute(query)
-            columns = tuple(column[0] for column in result.description or ())
-            if most is None:
-                return Answer(columns, result.fetchall())
-            rows = result.fetchmany(most + 1)
-            return Answer(columns, rows[:most], more=len(rows) > most)
+            columns = self._start(cursor, query)
+            kept: list[tuple[Any, ...]] = []
+            size = 0
+            for row in _fetched(cursor):
+                if len(kept) == most:
+                    return Answer(columns, kept, more=True)
+                size += _bytes_of(row)
+                if size > self._memory_bytes:
+                    raise self._no_memory()
+                kept.append(row)
+            return Answer(columns, kept)
 
         [query] = self._single(query)
         return self._within_limits(answer)
@@ -106,6 +114,11 @@ class Console:
         [query] = self._single(query)
 
         def write(cursor: duckdb.DuckDBPyConnection) -> None:
+            if file_format == "json":
+                columns = self._start(cursor, query)
+                with path.open("w", encoding="utf-8") as file:
+                    _write_json(columns, _fetched(cursor), file)
+                return
             rows = cursor.sql(query)
             if file_format == "csv":
                 write_csv(rows, path)
@@ -120,11 +133,47 @@ class Console:
 
     def schema(self, name: str) -> Answer:
         """The columns of a table or view, with their meaning."""
-        columns = self.ask(_COLUMNS.format(name=name.replace("'", "''")))
+        columns = self.ask(_COLUMNS.format(name=literal(name)))
         if not columns.rows:
             # DuckDB's own error names the nearest match.
-            self.ask(f'DESCRIBE "{name.replace(chr(34), chr(34) * 2)}"')
+            self.ask(f"DESCRIBE {identifier(name)}")
         return columns
+
+    def _start(self, cursor: duckdb.DuckDBPyConnection, query: str) -> tuple[str, ...]:
+        """Starts a query, whose rows are then fetched from the cursor, and gives the names of its columns.
+
+        Turning one nested value into Python objects can be neither interrupted nor limited, so DuckDB refuses
+        those that are too large.
+        """
+        try:
+            rows = cursor.sql(query)
+        except duckdb.BinderException:
+            # This way, the error names the line.
+            cursor.execute(query)
+            raise
+        columns = tuple(rows.columns)
+        nested = [str(kind.id) in _NESTED for kind in rows.types]
+        if any(nested):
+            most = self._memory_bytes // _BYTES_OF_CHARACTER // sum(nested)
+            cells = [
+                # By position: two columns may have the same name.
+                (
+                    f"if(length(#{number}::VARCHAR) > {most}, error('{_TOO_LARGE}'), #{number})"
+                    if is_nested
+                    else f"#{number}"
+                )
+                + f" AS {identifier(column)}"
+                for number, (column, is_nested) in enumerate(zip(columns, nested, strict=True), start=1)
+            ]
+            query = rows.project(", ".join(cells)).sql_query()
+        cursor.execute(query)
+        return columns
+
+    def _no_memory(self) -> WarehouseError:
+        return WarehouseError(
+            f"The query needs more memory than the {self._limits.memory} it may have.",
+            "Ask for less (WHERE run_id = ...), or give it more with --memory.",
+        )
 
     def _single(self, text: str) -> list[str]:
         queries = self.queries_in(text)
@@ -173,10 +222,7 @@ class Console:
         try:
             yield
         except duckdb.OutOfMemoryException as error:
-            raise WarehouseError(
-                f"The query needs more memory than the {self._limits.memory} it may have.",
-                "Ask for less (WHERE run_id = ...), or give it more with --memory.",
-            ) from error
+            raise self._no_memory() from error
         except duckdb.PermissionException as error:
             raise WarehouseError(
                 f"The query reaches outside the warehouse: {str(error).splitlines()[0]}",
@@ -194,6 +240,8 @@ class Console:
                 "`sme2 sql 'DESCRIBE <table>'` lists columns; docs/tables.md explains them.",
             ) from error
         except duckdb.Error as error:
+            if _TOO_LARGE in str(error):
+                raise self._no_memory() from error
             raise WarehouseError(f"The query failed. {error}") from error
 
 
@@ -235,6 +283,42 @@ def _stop(cursor: duckdb.DuckDBPyConnection, finished: threading.Event) -> None:
             continue
 
 
+def _fetched(cursor: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
+    """The rows of a query that runs, a few at a time, so that it can be stopped and never has all of them."""
+    while rows := cursor.fetchmany(_FETCHED_AT_ONCE):
+        yield from rows
+
+
+def _bytes_of(value: Any) -> int:
+    size = sys.getsizeof(value)
+    if isinstance(value, dict):
+        return size + sum(map(_bytes_of, value.items()))
+    return size + sum(map(_bytes_of, value)) if isinstance(value, list | tuple) else size
+
+
+def _write_json(columns: tuple[str, ...], rows: Iterator[tuple[Any, ...]], file: IO[str]) -> None:
+    """An array of objects; repeated names are numbered, as DuckDB numbers them in files."""
+    names: dict[str, str] = {}
+    for column in columns:
+        name, number = column, 0
+        while name.lower() in names:
+            number += 1
+            name = f"{column}_{number}"
+        names[name.lower()] = name
+    separator = "["
+    for row in rows:
+        record = dict(zip(names.values(), json_row(row), strict=True))
+        text = json.dumps(record, indent=2, allow_nan=False).replace("\n", "\n  ")
+        file.write(f"{separator}\n  {text}")
+        separator = ","
+    file.write("[]\n" if separator == "[" else "\n]\n")
+
+
+def json_row(row: tuple[Any, ...]) -> list[Any]:
+    """A row as strict JSON; values that JSON does not have become null or text."""
+    return [_json_value(value) for value in row]
+
+
 def _json_value(value: Any) -> Any:
     if value is None or isinstance(value, str | bool | int):
         return value
@@ -249,8 +333,7 @@ def _json_value(value: Any) -> Any:
     return str(value)
 
 
-def _refusal(kind: Any) -> WarehouseError:
-    name = str(kind).rpartition(".")[2]
+def _refusal(name: str) -> WarehouseError:
     if name == "MULTI":
         return WarehouseError(
             "This PIVOT is more than one query.", "List its values: PIVOT ... ON sme2 IN ('off', 'on')."
@@ -271,5 +354,5 @@ _RELATIONS = """
 """
 _COLUMNS = """
     SELECT column_name AS "column", data_type AS "type", comment AS meaning FROM duckdb_columns()
-    WHERE database_name = 'warehouse' AND table_name = '{name}' ORDER BY column_index
+    WHERE database_name = 'warehouse' AND table_name = {name} ORDER BY column_index
 """

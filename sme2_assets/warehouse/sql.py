@@ -27,6 +27,10 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
 def typed(columns: Sequence[Column], as_they_are: Collection[str] = ()) -> str:
     """Columns, each cast to its type, but those that are to stay as they are."""
     return ", ".join(

@@ -42,6 +42,7 @@ ATTACH '{root}/tables/evil.duckdb'
 DETACH warehouse
 INSTALL httpfs
 LOAD '{out}'
+UPDATE EXTENSIONS
 SET enable_external_access = true
 SET memory_limit = '1TB'
 RESET lock_configuration
@@ -177,6 +178,40 @@ def test_a_query_beyond_its_memory_says_so(paired: Warehouse):
         open_console(paired, Limits(memory="lots")),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT range FROM range(100000000)",
+        "SELECT list(range) FROM range(2000000)",
+        "SELECT [{'a': true}] AS a, list({'a': true}) FROM range(1000000)",
+    ],
+)
+def test_rows_have_no_more_memory_than_the_query(paired: Warehouse, query: str):
+    with (
+        open_console(paired, Limits(memory="100MB")) as console,
+        pytest.raises(WarehouseError, match="more memory than the 100MB"),
+    ):
+        console.ask(query)
+
+
+def test_a_cell_that_no_table_could_show_in_time_is_refused(data: Path):
+    query = "SELECT repeat('x', 20000000) AS x"
+    refused = sme2(data, "sql", query)
+    assert refused.exit_code == 1
+    assert "too much text for a table" in refused.stderr
+    assert len(sme2(data, "sql", query, "--json").stdout) > 20000000
+
+
+def test_json_of_any_length_is_written_as_it_comes(data: Path, tmp_path: Path):
+    """More rows than would fit into the memory that the query may have."""
+    written = tmp_path / "rows.json"
+    query = "SELECT range AS n, repeat('x', 100) AS x FROM range(300000)"
+    assert sme2(data, "sql", query, "-o", str(written), "--memory", "25MB").exit_code == 0
+    rows = json.loads(written.read_text())
+    assert [row["n"] for row in rows] == list(range(300000))
+    assert sme2(data, "sql", "SELECT 1 WHERE false", "--json").stdout == "[]\n"
 
 
 @pytest.mark.parametrize(
@@ -424,6 +459,14 @@ def on_terminal(data: Path, columns: int, *words: str) -> list[str]:
     """The lines that a command prints on a terminal of that many columns."""
     command = [sys.executable, "-m", "sme2_assets.cli", "--data", str(data), *words]
     return said_on_terminal(command, columns, "dumb").replace("\r", "").splitlines()
+
+
+@pytest.mark.parametrize("file_format", ["csv", "json", "table"])
+def test_text_does_not_control_the_terminal(data: Path, file_format: str):
+    query = "SELECT chr(27) || '[2Jx' AS x, chr(155) || '2J' AS y"
+    said = "\n".join(on_terminal(data, 80, "sql", query, "--format", file_format))
+    assert "[2Jx" in said
+    assert not set(said) & {"\x1b", "\x9b"}
 
 
 def test_a_wide_table_fits_the_terminal_and_counts_what_is_hidden(data: Path, console: Console):
