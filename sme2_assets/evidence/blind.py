@@ -14,7 +14,7 @@ from pydantic import Field, StrictStr
 
 from sme2_assets.errors import EvidenceError
 from sme2_assets.evidence.device import Fidelity
-from sme2_assets.evidence.documents import Count, Document, Name, Number, Text
+from sme2_assets.evidence.documents import Count, Document, Name, Number, Sequence, Text, Time
 from sme2_assets.evidence.result import MOST_SLOWDOWN_PERCENT
 from sme2_assets.store import new_directory, sha256_of_text, write_text_atomically
 
@@ -43,7 +43,7 @@ class Trial(Document):
     REMEDY: ClassVar[str] = _REMEDY
 
     session_id: Name
-    sequence: Count
+    sequence: Sequence
     variant: Text
     platform: Text
     sme2: Text
@@ -53,7 +53,7 @@ class Trial(Document):
     threads: Count
     cpus: StrictStr
     power_mode: StrictStr
-    started_at: Text
+    started_at: Time
     seconds: Number
     # Of both arms, warm-up included: the part of `seconds` spent measuring.
     inference_seconds: Number

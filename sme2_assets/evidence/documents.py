@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Any, ClassVar, Self
 
@@ -18,6 +19,9 @@ LARGEST_FILE_BYTES = 1 << 30
 # Larger integers would fail much later, in the warehouse, which has 64 bits; this leaves room, so that no
 # difference of two values overflows either.
 LARGEST_INTEGER = (1 << 62) - 1
+# More sessions than anybody will measure. No number of a session is larger, so that one from elsewhere cannot
+# use up those that are left for the sessions to come.
+LARGEST_SEQUENCE = 10**12
 
 
 def _plain_file_name(text: str) -> str:
@@ -45,12 +49,24 @@ def _name(text: str) -> str:
         raise ValueError(error.what.rstrip(".")) from None
 
 
+def _time(text: str) -> str:
+    at = datetime.fromisoformat(text)
+    if at.tzinfo is None:
+        raise ValueError("has no time zone")
+    # What reads tables as nanoseconds since 1970 ends in 2262: one later time would end every query.
+    if not 1970 <= at.year < 2200:
+        raise ValueError("is not a time at which anybody measured")
+    return text
+
+
 Text = Annotated[StrictStr, Field(min_length=1)]
 Flag = StrictBool
 Count = Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)]
+Sequence = Annotated[int, Field(strict=True, ge=0, le=LARGEST_SEQUENCE)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 # Of a run or a session: it becomes a part of paths and of patterns.
 Name = Annotated[Text, AfterValidator(_name)]
+Time = Annotated[Text, AfterValidator(_time)]
 FileName = Annotated[Text, AfterValidator(_plain_file_name)]
 RelativePath = Annotated[StrictStr, AfterValidator(_relative)]
 PathInside = Annotated[Text, AfterValidator(_inside)]

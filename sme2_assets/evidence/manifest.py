@@ -13,7 +13,18 @@ from pydantic import Field, StrictStr
 
 from sme2_assets.evidence.device import Fidelity, architecture, device_name, native_fidelity
 from sme2_assets.evidence.digits import beside
-from sme2_assets.evidence.documents import Count, Document, Flag, Name, Number, Part, PathInside, Text
+from sme2_assets.evidence.documents import (
+    Count,
+    Document,
+    Flag,
+    Name,
+    Number,
+    Part,
+    PathInside,
+    Sequence,
+    Text,
+    Time,
+)
 from sme2_assets.evidence.result import PassKind
 from sme2_assets.store import write_text_atomically
 
@@ -84,8 +95,8 @@ class Moment(Part):
 class Info(Part):
     """How it came about."""
 
-    started_at: Text
-    finished_at: Text
+    started_at: Time
+    finished_at: Time
     seed: Count
     plan: dict[str, Any]
     versions: dict[str, StrictStr]
@@ -176,7 +187,7 @@ class Manifest(Document):
     run_id: Name
     session_id: Name
     # Larger than the number of every session that was here when this one ended (sequence.py).
-    sequence: Count
+    sequence: Sequence
     # `sme2`: the arms differ in the SME2 state. `arms`: they differ in another factor. `aa`: both are the
     # same, to measure the noise.
     experiment: Text

@@ -3,16 +3,19 @@
 A number is larger than all that are in the data folder by then, including those of sessions merged from other
 labs. So a session that could have seen another comes after it, a clock that was wrong for a while changes
 nothing, and two labs that merge each other's runs agree on the order. Sessions of two labs may have the same
-number: neither saw the other, and their names decide.
+number: neither saw the other, and their names decide. They also decide among sessions that are measured after
+the largest number that can be was merged, which only somebody who made it up can have given.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock
 
 from sme2_assets.errors import EvidenceError
+from sme2_assets.evidence.documents import LARGEST_SEQUENCE
 from sme2_assets.evidence.folder import run_folders
 from sme2_assets.evidence.manifest import MANIFEST_FILE, Manifest
 from sme2_assets.store import write_text_atomically
@@ -22,9 +25,9 @@ _LAST = "sequence"
 
 
 def next_number(runs: Path) -> int:
-    """A number for a session below `runs` that no other session gets."""
+    """A number for a session below `runs` that no other session gets, as long as there are any."""
     with _counting(runs):
-        number = _last(runs) + 1
+        number = min(_last(runs) + 1, LARGEST_SEQUENCE)
         write_text_atomically(runs.parent / _LAST, f"{number}\n")
     return number
 
@@ -43,10 +46,11 @@ def _counting(runs: Path) -> FileLock:
 
 def _last(runs: Path) -> int:
     """The largest number given so far; found from all manifests if it was not kept."""
-    try:
-        return int((runs.parent / _LAST).read_text())
-    except (FileNotFoundError, ValueError):
-        return max(map(_number_of, run_folders(runs)), default=0)
+    with suppress(FileNotFoundError, ValueError):
+        # Earlier releases kept any number that was merged.
+        if (kept := int((runs.parent / _LAST).read_text())) <= LARGEST_SEQUENCE:
+            return kept
+    return max(map(_number_of, run_folders(runs)), default=0)
 
 
 def _number_of(folder: Path) -> int:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, ClassVar
 from filelock import FileLock
 
 from sme2_assets.errors import EvidenceError, Sme2Error
-from sme2_assets.evidence.documents import Count, Document, Name, Part, PathInside, Text
+from sme2_assets.evidence.documents import Document, Name, Part, PathInside, Sequence, Text
 from sme2_assets.evidence.folder import (
     RunFolder,
     arms_of_session,
@@ -86,7 +86,7 @@ class SharedSession(Document):
     REMEDY: ClassVar[str] = _DAMAGED
 
     # The largest session number (sequence.py) in this entry and all before it.
-    sequence: Count
+    sequence: Sequence
     # By run id: both arms of a pair.
     runs: dict[Name, SharedRun]
 

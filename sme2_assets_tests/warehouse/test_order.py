@@ -22,6 +22,7 @@ from sme2_assets.definitions import build_definitions
 from sme2_assets.defs.nights import Nights
 from sme2_assets.defs.partitions import SESSION_TAG
 from sme2_assets.defs.resources import Lab
+from sme2_assets.evidence.documents import LARGEST_SEQUENCE
 from sme2_assets.evidence.manifest import MANIFEST_FILE, Manifest
 from sme2_assets.evidence.sequence import count_from, next_number
 from sme2_assets.store import Store
@@ -168,6 +169,25 @@ def test_a_number_is_given_once_and_survives_the_loss_of_the_counter(tmp_path: P
     replace(FAST, sequence=77).write(tmp_path / "runs")
     (tmp_path / "sequence").unlink()
     assert next_number(tmp_path / "runs") == 78
+
+
+@pytest.mark.parametrize("largest", [LARGEST_SEQUENCE, LARGEST_SEQUENCE - 1])
+def test_however_large_a_merged_number_is_what_is_measured_next_can_be_kept(
+    store: Store, tmp_path: Path, largest: int
+):
+    theirs = Store(tmp_path / "theirs")
+    write_pair(theirs, replace(FAST, session_id="20250101T000000-dddddd", sequence=largest))
+    assert merge(store, theirs.root, quiet).refused == []
+    for _ in range(3):
+        replace(FAST, session_id="20260301T000000-eeeeee", sequence=next_number(store.runs))._manifest(
+            tmp_path, []
+        ).write(tmp_path)
+        assert Manifest.read(tmp_path / MANIFEST_FILE).sequence == LARGEST_SEQUENCE
+
+
+def test_a_counter_that_a_number_beyond_all_reason_had_moved_is_found_anew(store: Store):
+    (store.root / "sequence").write_text("4611686018427387903\n")
+    assert next_number(store.runs) == 3
 
 
 @settings(deadline=None, max_examples=30)
