@@ -217,11 +217,13 @@ def _registered_frame(kernels: Iterable[RegisteredKernel]) -> pd.DataFrame:
     return _frame(REGISTERED_KERNELS, rows)
 
 
-def write_runs(warehouse: Warehouse, *runs: RunReader | RunRows) -> None:
+def write_runs(
+    warehouse: Warehouse, *runs: RunReader | RunRows, before_commit: Callable[[], None] = lambda: None
+) -> None:
     """Stores the runs of a session: all their rows appear in the tables at once, or none if one cannot be
     read."""
     parts = (part for run in runs for part in run.parts())
-    warehouse.write_together(parts, [run.manifest.run_id for run in runs])
+    warehouse.write_together(parts, [run.manifest.run_id for run in runs], before_commit)
 
 
 def _parts_of(

@@ -7,7 +7,6 @@ costs only itself: it is reported with a remedy, and all others are added.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -24,11 +23,9 @@ from sme2_assets.evidence.folder import (
     RunFolder,
     finish_sessions,
     identity_of,
-    open_verified,
     run_folders,
 )
-from sme2_assets.evidence.regular import copy_files, files_in, opened
-from sme2_assets.store import Store, new_directory, one_at_a_time, write_text_atomically
+from sme2_assets.store import Store, one_at_a_time, write_text_atomically
 from sme2_assets.warehouse.advice import write_advice
 from sme2_assets.warehouse.blind import write_blind_trials
 from sme2_assets.warehouse.commits import (
@@ -44,7 +41,7 @@ from sme2_assets.warehouse.commits import (
 )
 from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.history import write_regressions
-from sme2_assets.warehouse.ingest import DERIVATION, annotate, annotation
+from sme2_assets.warehouse.ingest import DERIVATION, annotation
 from sme2_assets.warehouse.read import evidence_in_tables, runs_in_tables
 from sme2_assets.warehouse.schema import ADVICE, REGRESSIONS, TABLES, Table
 from sme2_assets.warehouse.sessions import take_session
@@ -150,7 +147,10 @@ def damaged_files(warehouse: Warehouse, log: Log) -> list[TableFile]:
 
 
 def merge(store: Store, source: Path, log: Log) -> Derived:
-    """Copies the run folders of another data folder here, and adds them to the tables."""
+    """Copies the run folders of another data folder here, and adds them to the tables.
+
+    Runs that belong in no table stay where they are.
+    """
     runs = source / "runs" if (source / "runs").is_dir() else source
     found = [path for path in run_folders(runs) if identity_of(path) is not None]
     if not found:
@@ -158,17 +158,20 @@ def merge(store: Store, source: Path, log: Log) -> Derived:
             f"There is no run folder in {source}.",
             "Give another data folder, or the folder `runs` of one.",
         )
-    done = Derived()
+    done, warehouse, theirs = Derived(), Warehouse(store.warehouse), Store(runs.parent)
+    copied: set[str] = set()
     for number, path in enumerate(found, start=1):
+        if path.name in copied or _is_slowed(path):
+            continue
         log(f"{number} of {len(found)}: {path.name}")
         try:
-            if _copied(path, store.run_dir(path.name)):
-                _copy_annotation(Store(runs.parent), store, path.name)
-            else:
+            if _is_here(path, store.run_dir(path.name)):
                 done.already_there.append(path.name)
+            else:
+                copied.update(take_session(store, warehouse, path, theirs))
         except Sme2Error as error:
             done.refused.append(Refused(path.name, error))
-    for path in trial_folders(Store(runs.parent).blind):
+    for path in trial_folders(theirs.blind):
         try:
             if not (store.blind / path.name).exists():
                 trial = Trial.read(path / TRIAL_FILE)
@@ -183,7 +186,7 @@ def merge(store: Store, source: Path, log: Log) -> Derived:
     taken = sync(store, log)
     refused = {each.what for each in done.refused}
     done.refused += [each for each in taken.refused if each.what not in refused]
-    done.taken, done.compared = taken.taken, taken.compared
+    done.taken, done.compared = sorted({*copied, *taken.taken}), taken.compared
     return done
 
 
@@ -328,31 +331,16 @@ def _compare_all(warehouse: Warehouse, done: Derived, log: Log, again: Collectio
             warehouse.publish()
 
 
-def _copied(source: Path, target: Path) -> bool:
-    """Whether the folder was copied; False if the same one is already here."""
-    open_verified(source)
-    if target.exists():
-        if identity_of(source) == identity_of(target):
-            return False
+def _is_here(source: Path, target: Path) -> bool:
+    """Whether the folder was copied before."""
+    if not target.exists():
+        return False
+    if identity_of(source) != identity_of(target):
         raise EvidenceError(
             f"{source} and {target} have the same run id and different content.",
             "One of them was changed or made up: find out which, and remove it.",
         )
-    names = files_in(source)
-    facts = source.stat()
-    with new_directory(target) as staging:
-        copy_files(source, names, staging)
-        # Its age is that of the evidence.
-        os.utime(staging, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     return True
-
-
-def _copy_annotation(source: Store, target: Store, run_id: str) -> None:
-    """The log that somebody added to a run, if there is one."""
-    note = annotation(source, run_id)
-    if os.path.lexists(note):
-        with opened(source.root, note.relative_to(source.root).as_posix()):
-            annotate(target, run_id, note)
 
 
 def _is_slowed(path: Path) -> bool:

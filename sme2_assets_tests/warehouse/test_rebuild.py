@@ -19,6 +19,7 @@ from sme2_assets.cli import main
 from sme2_assets.diagnostics.doctor import examine
 from sme2_assets.evidence.blind import Truth
 from sme2_assets.evidence.foreign import Facts
+from sme2_assets.evidence.sequence import next_number
 from sme2_assets.exchange.ingest import ingest_paths
 from sme2_assets.store import Store, sha256_of_text
 from sme2_assets.warehouse import Warehouse, history, ingest
@@ -349,6 +350,141 @@ def test_a_merge_takes_no_log_that_is_a_link(store: Store, tmp_path: Path):
     done = merge(store, theirs.root, quiet)
     assert "xnnpack.log is a symbolic link" in done.refused[0].error.what
     assert not ingest.annotation(store, run.run_id).exists()
+
+
+def _without_kernel(manifest: dict[str, Any]) -> None:
+    del manifest["context"]["machine"]["kernel"]
+
+
+def _wrong_architecture(manifest: dict[str, Any]) -> None:
+    manifest["context"]["machine"]["arch"] = ["aarch64"]
+
+
+def _without_plan(manifest: dict[str, Any]) -> None:
+    manifest["info"]["plan"] = {}
+
+
+def _no_date(manifest: dict[str, Any]) -> None:
+    manifest["info"]["started_at"] = "not a date"
+
+
+def _year_9999(manifest: dict[str, Any]) -> None:
+    manifest["info"]["finished_at"] = "9999-12-31T23:59:59+00:00"
+
+
+def _local_date(manifest: dict[str, Any]) -> None:
+    manifest["info"]["started_at"] = "2026-01-01T00:00:00"
+
+
+def _moment_without_date(manifest: dict[str, Any]) -> None:
+    manifest["info"]["environment"][-1]["snapshot"]["at"] = "now and then"
+
+
+def _processes_without_shares(manifest: dict[str, Any]) -> None:
+    manifest["info"]["environment"][0]["snapshot"]["heavy_processes"] = [["cc1plus"]]
+
+
+def _wrong_cores(manifest: dict[str, Any]) -> None:
+    manifest["context"]["machine"]["cores"] = "a few"
+
+
+def _hostile_number(manifest: dict[str, Any]) -> None:
+    manifest["sequence"] = (1 << 62) - 1
+
+
+IMPOSSIBLE = [
+    _no_date,
+    _year_9999,
+    _local_date,
+    _moment_without_date,
+    _processes_without_shares,
+    _without_kernel,
+    _wrong_architecture,
+    _without_plan,
+    _wrong_cores,
+    _hostile_number,
+]
+
+
+def _rewrite_manifest(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def _write_impossible(theirs: Store, change: Callable[[dict[str, Any]], None], number: int) -> set[str]:
+    """A session of which one arm says something that no session writes; the names of its folders."""
+    run = replace(OFF, session_id=f"20260107T0000{number:02d}-cccccc", iterations=1)
+    arms = [run, replace(run, sme2="on")]
+    folders = [arm.write(theirs.runs) for arm in arms]
+    _rewrite_manifest(folders[number % 2], change)
+    return {arm.run_id for arm in arms}
+
+
+def test_a_session_that_gives_no_rows_is_not_merged_and_costs_only_itself(store: Store, tmp_path: Path):
+    theirs, run = _lab(tmp_path)
+    bad = {
+        name for number, change in enumerate(IMPOSSIBLE) for name in _write_impossible(theirs, change, number)
+    }
+    before = {path.name for path in store.runs.iterdir()}
+    done = merge(store, theirs.root, quiet)
+    assert {each.what for each in done.refused} == bad
+    both = {run.run_id, replace(run, sme2="on").run_id}
+    assert {*done.taken} == both
+    assert done.compared == [run.session_id]
+    assert {path.name for path in store.runs.iterdir()} == before | both
+    assert_all_is_as_the_evidence_says(store)
+
+
+def test_a_session_that_gives_no_rows_and_is_here_already_stops_nothing(store: Store, tmp_path: Path):
+    bad = {
+        name for number, change in enumerate(IMPOSSIBLE) for name in _write_impossible(store, change, number)
+    }
+    good = replace(OFF, session_id="20260106T000000-eeeeee")
+    write_pair(store, good)
+    for make in (sync, rebuild, sync):
+        done = make(store, quiet)
+        assert {each.what for each in done.refused} == bad
+        assert good.run_id in _runs_of(store)
+        assert not bad & _runs_of(store)
+    assert next_number(store.runs) == 1
+    theirs, run = _lab(tmp_path)
+    assert run.run_id in merge(store, theirs.root, quiet).taken
+    _doctor(store)
+
+
+def test_a_session_without_one_of_its_arms_is_not_merged(store: Store, tmp_path: Path):
+    theirs, run = _lab(tmp_path)
+    _damaged_file(theirs.run_dir(replace(run, sme2="on").run_id))
+    alone = replace(OFF, session_id="20260106T000000-eeeeee")
+    alone.write(theirs.runs)
+    done = merge(store, theirs.root, quiet)
+    assert alone.run_id in {each.what for each in done.refused}
+    assert not [path for path in store.runs.iterdir() if run.session_id in path.name]
+    assert not store.run_dir(alone.run_id).exists()
+    # Once it is whole, it comes.
+    replace(alone, sme2="on").write(theirs.runs)
+    assert alone.run_id in merge(store, theirs.root, quiet).taken
+
+
+@pytest.mark.parametrize("sme2", ["off", "on"])
+def test_a_run_folder_that_is_a_link_is_not_merged(store: Store, tmp_path: Path, sme2: str):
+    theirs, run = _lab(tmp_path)
+    linked = theirs.run_dir(replace(run, sme2=sme2).run_id)
+    linked.rename(tmp_path / linked.name)
+    linked.symlink_to(tmp_path / linked.name)
+    done = merge(store, theirs.root, quiet)
+    assert f"{linked} is a symbolic link" in done.refused[0].error.what
+    assert not [path for path in store.runs.iterdir() if run.session_id in path.name]
+
+
+def test_an_arm_that_was_lost_comes_back_by_a_merge(store: Store, tmp_path: Path):
+    theirs = Store(Path(shutil.copytree(store.root, tmp_path / "theirs", symlinks=True)))
+    shutil.rmtree(store.run_dir(OFF.run_id))
+    merge(store, theirs.root, quiet)
+    assert_all_is_as_the_evidence_says(store)
+    assert store.run_dir(OFF.run_id).is_dir()
 
 
 def test_a_blind_trial_is_merged_under_its_own_name_only(store: Store, tmp_path: Path):
