@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sme2_assets.report.document import Block, Document, Picture
-from sme2_assets.report.pictures.chart import inline_svg, library
+from sme2_assets.report.pictures.chart import drawn_document, inline_svg, library
 from sme2_assets.report.tables import COMMAND, TextTable
 
 if TYPE_CHECKING:
@@ -29,12 +29,15 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"-?\d[\d,.]*(%|x| ms)?$")
 STAMP = "sme2-report"
 # A page made by another version of this module is out of date.
-VERSION = 5
+VERSION = 6
 
 
 def html_of(document: Document) -> str:
     """The page. The drawing code is in it once, and only if there is something to draw."""
-    scripts = [_text("table.js"), *([library(), _text("pictures.js")] if document.pictures() else [])]
+    from markupsafe import Markup
+
+    document, drawings = drawn_document(document, inline_svg)
+    scripts = [_text("table.js"), *([library(), _text("pictures.js")] if drawings else [])]
     return (
         _templates()
         .get_template("report.html")
@@ -43,7 +46,7 @@ def html_of(document: Document) -> str:
             kind=_kind,
             numeric=_numeric_columns,
             with_commands=_with_commands,
-            svg=_svg,
+            svg={name: Markup(drawing) for name, drawing in drawings.items()},
             style=_text("style.css"),
             spec=_spec,
             scripts=scripts,
@@ -111,12 +114,6 @@ def _with_commands(text: str) -> Markup:
     from markupsafe import Markup, escape
 
     return Markup(COMMAND.sub(r"<code>\1</code>", str(escape(text))))
-
-
-def _svg(picture: Picture) -> Markup:
-    from markupsafe import Markup
-
-    return Markup(inline_svg(picture.spec, picture.alternative))
 
 
 def _spec(picture: Picture) -> Markup:

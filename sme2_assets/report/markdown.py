@@ -19,7 +19,7 @@ from sme2_assets.report.document import (
     Section,
     Text,
 )
-from sme2_assets.report.pictures.chart import svg
+from sme2_assets.report.pictures.chart import drawn_document, svg
 from sme2_assets.report.tables import markdown_paragraph, markdown_text, markdown_with_commands
 
 
@@ -32,11 +32,9 @@ class MarkdownReport:
 
 
 def markdown_report(document: Document) -> MarkdownReport:
-    """The text, and every picture as an SVG."""
-    pictures = {
-        f"{picture.name}.svg": svg(picture.spec, picture.alternative).encode()
-        for picture in document.pictures()
-    }
+    """The text, and every picture that can be drawn as an SVG."""
+    document, drawings = drawn_document(document, svg)
+    pictures = {f"{name}.svg": drawing.encode() for name, drawing in drawings.items()}
     return MarkdownReport(markdown_of(document), pictures)
 
 

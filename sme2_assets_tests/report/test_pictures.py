@@ -17,9 +17,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sme2_assets.report.document import Document, Picture, Section
 from sme2_assets.report.explain import explain
-from sme2_assets.report.pictures.chart import data_uri_markdown, inline_svg, svg
-from sme2_assets.report.pictures.graph import graph_pictures, graph_rows
+from sme2_assets.report.html import html_of
+from sme2_assets.report.markdown import markdown_report
+from sme2_assets.report.pictures import drawing
+from sme2_assets.report.pictures.chart import data_uri_markdown, inline_svg, library, svg, vega
+from sme2_assets.report.pictures.drawing import MOST_BYTES, NotDrawnError
+from sme2_assets.report.pictures.drawing import drawn as drawn_svg
+from sme2_assets.report.pictures.graph import _lay_out, graph_pictures, graph_rows, graph_spec
 from sme2_assets.report.pictures.modules import icicle_rows, module_pictures
 from sme2_assets.report.pictures.overview import overview_pictures
 from sme2_assets.report.pictures.rounds import (
@@ -352,6 +358,52 @@ def test_edges_are_what_flows_between_operators(reads: list[list[int]], random: 
     expected = {(each, n) for n, given in enumerate(reads) for each in given if each < n}
     assert {(edge["from"], edge["to"]) for edge in edges} == expected
     check_layers(boxes, edges)
+
+
+def test_a_label_is_as_long_as_its_box_and_a_narrow_box_has_none():
+    # One operator, 25 side by side that read what it writes, and two that read what one of these writes.
+    sources = [None, *[0] * 25, 1, 1]
+    boxes = [
+        {"id": at, "label": f"Kind{at}" + "y" * 200, "kind": OUTSIDE, "name": "", "module": ""}
+        for at in range(len(sources))
+    ]
+    edges = [(source, at) for at, source in enumerate(sources) if source is not None]
+    _lay_out(boxes, edges)
+    still = svg(graph_spec(boxes, [{"from": start, "to": end} for start, end in edges]), "")
+    labels = re.findall(">([^<>]*)\u2026<", still)
+    assert [label.rstrip("y") for label in labels] == ["Kind0", "Kind26", "Kind27"]
+    assert 40 < len(labels[1]) == len(labels[2]) < len(labels[0]) < 200
+
+
+def test_a_picture_that_would_never_be_drawn_is_given_up(monkeypatch: pytest.MonkeyPatch):
+    endless = f"test(/(a+)+$/, '{'a' * 60}!')"
+    with monkeypatch.context() as patch:
+        patch.setattr(drawing, "MOST_SECONDS", 1)
+        with pytest.raises(NotDrawnError, match="takes more than 1 seconds"):
+            drawn_svg(vega(10, signals=[{"name": "endless", "update": endless}]))
+    assert drawn_svg(vega(10)).startswith("<svg ")
+
+
+NO_LETTER = {"type": "text", "encode": {"enter": {"text": {"value": "\0"}}}}
+UNDRAWABLE = {
+    "too much to show": vega(10, usermeta="x" * MOST_BYTES),
+    "the renderer failed": {**vega(10), "marks": [NO_LETTER]},
+}
+
+
+@pytest.mark.parametrize("why", UNDRAWABLE)
+def test_a_picture_that_cannot_be_drawn_costs_nothing_else(why: str):
+    bad = Picture("bad", "A bad one", "", "", UNDRAWABLE[why])
+    good = Picture("good", "A good one", "", "", vega(10))
+    document = Document("a page", None, [Section("A section", [bad, good])])
+    report, page = markdown_report(document), html_of(document)
+    for text in (report.text, page):
+        assert "A bad one" in text
+        assert why in text
+    assert list(report.pictures) == ["good.svg"]
+    assert "bad.svg" not in report.text
+    assert page.replace(library(), "").count("<svg ") == 1
+    assert why in data_uri_markdown(bad.spec, "")
 
 
 def test_the_overview_draws_what_unit_use_and_latency_summary_say(paired: Warehouse):

@@ -11,7 +11,7 @@ from sme2_assets.errors import WarehouseError
 from sme2_assets.report.arms import outputs_cell
 from sme2_assets.report.claims import EMULATED
 from sme2_assets.report.content import session_document
-from sme2_assets.report.document import Document, Picture, Section
+from sme2_assets.report.document import Document
 from sme2_assets.report.files import report_folder, write_document, write_report
 from sme2_assets.report.markdown import MarkdownReport, markdown_of, markdown_report
 from sme2_assets.report.numerics import numerics_text
@@ -153,17 +153,6 @@ def test_a_report_that_fails_midway_keeps_the_old_text(tmp_path: Path, monkeypat
     with pytest.raises(OSError, match="disk full"):
         write_report(path, MarkdownReport("new", {"categories.svg": b"new"}))
     assert path.read_text() == "old"
-
-
-def test_a_picture_that_cannot_be_drawn_leaves_the_old_report(tmp_path: Path):
-    write_document(tmp_path, Document("old", None))
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-
-    spec = {"$schema": "https://vega.github.io/schema/vega-lite/v6.json", "mark": "no such mark"}
-    broken = Document("new", None, [Section("A section", [Picture("a", "a", "a", "a", spec)])])
-    with pytest.raises(ValueError, match="conversion failed"):
-        write_document(tmp_path, broken)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_pair_that_was_never_compared_has_no_report_and_the_remedy_is_said(

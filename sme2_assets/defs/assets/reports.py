@@ -7,7 +7,6 @@ from sme2_assets.defs.assets.support import clear_failures, materialised
 from sme2_assets.defs.partitions import pair_partitions
 from sme2_assets.defs.resources import Lab
 from sme2_assets.report.files import page_address, write_overview, write_session_report
-from sme2_assets.report.markdown import markdown_of
 from sme2_assets.store import sha256_of_text
 from sme2_assets.warehouse.shared import publish_shared
 
@@ -35,7 +34,7 @@ def report(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     with clear_failures():
         session_id = materialised(context, "sme2_comparison", context.partition_key, "session_id")
         document, [markdown, page] = write_session_report(lab.store, lab.warehouse, session_id)
-    text = markdown_of(document)
+    text = markdown.read_text()
     assert document.answer is not None
     return dg.MaterializeResult(
         metadata={

@@ -2,19 +2,24 @@
 
 Vega (BSD-3-Clause, University of Washington Interactive Data Lab) draws both: in the page with the JavaScript
 that vl-convert brings, and here with the same JavaScript inside vl-convert, so that the two look the same.
+Names come from models and traces: a specification has none but printable letters, as XML demands.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
 import pandas as pd
 
+from sme2_assets.errors import printable
+from sme2_assets.report.document import Block, Document, Picture, Text
+from sme2_assets.report.pictures.drawing import NotDrawnError, drawn
 from sme2_assets.report.pictures.style import CONFIG, DARK, GROUND
 from sme2_assets.store import write_text_atomically
 
@@ -30,7 +35,7 @@ _FIT = {"type": "fit-x", "contains": "padding"}
 
 def lite(rows: Iterable[Mapping[Any, Any]], height: int, layers: Sequence[Spec], **parts: Any) -> Spec:
     """A picture in Vega-Lite: layers over the same rows."""
-    return {
+    spec = {
         "$schema": _LITE,
         "width": WIDE,
         "height": height,
@@ -41,12 +46,13 @@ def lite(rows: Iterable[Mapping[Any, Any]], height: int, layers: Sequence[Spec],
         "layer": list(layers),
         **parts,
     }
+    return _printable(spec)
 
 
 def vega(height: int, **parts: Any) -> Spec:
     """A picture in Vega itself, for what Vega-Lite cannot express."""
     signals = [NARROW, *parts.pop("signals", [])]
-    return {
+    spec = {
         "$schema": _VEGA,
         "width": WIDE,
         "height": height,
@@ -56,6 +62,15 @@ def vega(height: int, **parts: Any) -> Spec:
         "signals": signals,
         **parts,
     }
+    return _printable(spec)
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {_printable(key): _printable(each) for key, each in value.items()}
+    return [_printable(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def number(field: str, title: str | None = None, **scale: Any) -> Spec:
@@ -103,12 +118,7 @@ def known(value: Any) -> Any:
 
 def inline_svg(spec: Spec, description: str) -> str:
     """The still picture as an element of a page, whose style sheet colours it."""
-    # Imported here: most processes that load this module draw nothing.
-    import vl_convert
-
-    draw = vl_convert.vegalite_to_svg if "vega-lite" in spec["$schema"] else vl_convert.vega_to_svg
-    text = str(draw(spec))
-    return text.replace("<svg ", f'<svg role="img" aria-label={quoteattr(description)} ', 1)
+    return drawn(spec).replace("<svg ", f'<svg role="img" aria-label={quoteattr(description)} ', 1)
 
 
 def svg(spec: Spec, description: str) -> str:
@@ -118,9 +128,29 @@ def svg(spec: Spec, description: str) -> str:
     return f"{opening}><style>{DARK}</style>{ground}{rest}"
 
 
+def drawn_document(document: Document, draw: Callable[[Spec, str], str]) -> tuple[Document, dict[str, str]]:
+    """The pictures by name, and the document with a sentence in place of each that cannot be drawn."""
+    drawings: dict[str, str] = {}
+
+    def block(block: Block) -> Block:
+        if not isinstance(block, Picture):
+            return block
+        try:
+            drawings[block.name] = draw(block.spec, block.alternative)
+        except NotDrawnError as why:
+            return Text(f'The picture "{block.title}" is left out: {why}.', note=True)
+        return block
+
+    sections = [replace(section, blocks=list(map(block, section.blocks))) for section in document.sections]
+    return replace(document, sections=sections), drawings
+
+
 def data_uri_markdown(spec: Spec, description: str) -> str:
-    """Markdown with the picture inside, which Dagster's UI shows inline."""
-    encoded = base64.b64encode(svg(spec, description).encode()).decode()
+    """Markdown with the picture inside, which Dagster's UI shows inline; else why there is none."""
+    try:
+        encoded = base64.b64encode(svg(spec, description).encode()).decode()
+    except NotDrawnError as why:
+        return f"No picture: {why}."
     return f"![{description}](data:image/svg+xml;base64,{encoded})"
 
 

@@ -16,6 +16,8 @@ from sme2_assets.report.pictures.style import DIM
 from sme2_assets.warehouse import Warehouse
 
 _ROW, _BOX, _COLUMN, _GUTTER = 34, 24, 290, 26
+# The width of a letter, about, and of the narrowest box that has a label.
+_LETTER, _LABELLED = 6.5, 40
 
 
 def tensors_of(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
@@ -197,7 +199,6 @@ def graph_spec(boxes: list[Spec], edges: list[Spec]) -> Spec:
                 "interactive": False,
                 "encode": {
                     "enter": {
-                        "text": {"field": "label"},
                         "align": {"value": "center"},
                         "baseline": {"value": "middle"},
                         "fontSize": {"value": 12},
@@ -206,7 +207,11 @@ def graph_spec(boxes: list[Spec], edges: list[Spec]) -> Spec:
                     "update": {
                         "x": {"field": "x"},
                         "y": {"signal": f"datum.y + {_BOX / 2}"},
-                        "limit": {"signal": "datum.wide - 10"},
+                        # Not the mark's limit: to find its cut, the renderer measures each label many times.
+                        "text": {
+                            "signal": f"datum.wide < {_LABELLED} ? '' "
+                            f": truncate(datum.label, floor((datum.wide - 8) / {_LETTER}))"
+                        },
                     },
                 },
             },
