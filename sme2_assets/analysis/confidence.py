@@ -22,7 +22,7 @@ FEWEST_ROUNDS = 3
 MOST_ROUND_CV = 0.05
 LUCK_ROUND_CV = 0.20
 
-Basis = Literal["measured", "emulated", "predicted", "projection"]
+Basis = Literal["measured", "emulated", "implied", "predicted", "projection"]
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,8 @@ def confidence(basis: Basis, arms: Sequence[Conditions], against: Sequence[str] 
         return Confidence("low", "arithmetic on published rates, no measurement")
     if basis == "predicted":
         return Confidence("medium", "from the operator's type alone; no run with SME2 on shows it")
+    if basis == "implied":
+        return Confidence("medium", "from operators' names and types; no sample shows which kernels ran")
     if basis == "emulated":
         return Confidence("high", "which kernels run was seen; it says nothing about time")
     grave = list(against)

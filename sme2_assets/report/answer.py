@@ -182,7 +182,7 @@ def unit_answer(warehouse: Warehouse, run_id: str, arm: str = "") -> str:
             return claims.NOTHING_KNOWN_FOR_UNIT.say(run_id=run_id, count=not_known)
         return claims.NOTHING_FOR_UNIT.say(run_id=run_id)
     [row] = counts
-    work = work_text(row)
+    work, named = work_text(row), row["by_name_alone"]
     said = [
         claims.RUN_ON_UNIT.say(
             run_id=run_id,
@@ -190,6 +190,8 @@ def unit_answer(warehouse: Warehouse, run_id: str, arm: str = "") -> str:
             matrix_operators=row["matrix_operators"],
             work=f", {work}," if work else "",
             arm=arm,
+            by_name_alone=named,
+            by_name=claims.NO_SAMPLE_SHOWS.say(run_id=run_id, count=named) if named else "",
         )
     ]
     for use in unit_use(warehouse, [run_id]):

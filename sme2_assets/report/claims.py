@@ -158,9 +158,15 @@ PLACEBO = Claim(
 
 # How much of a run is on the SME unit.
 _MATRIX = "FROM operator_facts WHERE run_id = $run_id AND category IN ('CONV', 'GEMM')"
+# Of those on the unit, no sample shows these there.
+_BY_NAME = (
+    "count(*) FILTER (on_sme_unit = 'on' AND sme2_evidence = 'name') = $by_name_alone "
+    "AND ($by_name_alone > 0) = ($by_name <> '')"
+)
 COUNT = Claim(
-    "{on_unit} of {matrix_operators}{unknown_text}",
+    "{on_unit} of {matrix_operators}{by_name}{unknown_text}",
     "SELECT count(*) = $matrix_operators AND count(*) FILTER (on_sme_unit = 'on') = $on_unit "
+    f"AND {_BY_NAME} "
     "AND count(*) FILTER (on_sme_unit = 'unknown') = $unknown AND ($unknown > 0) = ($unknown_text <> '') "
     f"AND bool_and(fidelity IS DISTINCT FROM 'reference') {_MATRIX}",
 )
@@ -187,7 +193,7 @@ WORK = Claim(
     f"AND (count(*) > count(macs)) = ($without <> '') {_MATRIX}",
 )
 MATRIX_COUNT = Claim(
-    "{on_unit} of {matrix_operators} convolutions and matrix products{unknown_text}", COUNT.holds
+    "{on_unit} of {matrix_operators} convolutions and matrix products{by_name}{unknown_text}", COUNT.holds
 )
 # An operator that is not known may be either: then nobody can say that there is none.
 _NOT_KNOWN = "(SELECT count(*) FROM operator_facts WHERE run_id = $run_id AND NOT known)"
@@ -196,12 +202,6 @@ _NONE_KNOWN = f"SELECT count(*) = 0 AND {_NOT_KNOWN} = $count AND $count > 0 {_M
 NO_MATRIX = Claim("the model has no convolution or matrix product", _NONE)
 NO_KNOWN_MATRIX = Claim(
     "no operator of the model is known to be a convolution or matrix product", _NONE_KNOWN
-)
-COUNT_BY_EVIDENCE = Claim(
-    "{on_unit} of {matrix_operators}{by_name}",
-    "SELECT count(*) = $matrix_operators AND count(*) FILTER (on_sme_unit = 'on') = $on_unit "
-    "AND count(*) FILTER (on_sme_unit = 'on' AND sme2_evidence = 'name') = $by_name_alone "
-    f"AND ($by_name_alone > 0) = ($by_name <> '') {_MATRIX}",
 )
 MISSED = Claim(
     "{missed}",
@@ -231,9 +231,13 @@ NOTHING_SPEAKS_AGAINST = Claim(
 )
 # The same as part of an answer.
 RUN_ON_UNIT = Claim(
-    "{on_unit} of {matrix_operators} matrix operators{work} run on the SME unit{arm}",
+    "{on_unit} of {matrix_operators} matrix operators{work} run on the SME unit{arm}{by_name}",
     "SELECT count(*) = $matrix_operators AND count(*) FILTER (on_sme_unit = 'on') = $on_unit "
-    f"AND count(*) > 0 AND bool_and(fidelity IS DISTINCT FROM 'reference') {_MATRIX}",
+    f"AND {_BY_NAME} AND count(*) > 0 AND bool_and(fidelity IS DISTINCT FROM 'reference') {_MATRIX}",
+)
+NO_SAMPLE_SHOWS = Claim(
+    " ({count} by name alone: no sample shows it)",
+    f"SELECT count(*) FILTER (on_sme_unit = 'on' AND certain_sme_samples = 0) = $count {_MATRIX}",
 )
 NOTHING_FOR_UNIT = Claim(
     "nothing in it is for the SME unit: it has no convolution and no matrix product", _NONE

@@ -139,15 +139,18 @@ def operators_not_known(warehouse: Warehouse, run_ids: Sequence[str]) -> dict[st
 
 
 def count_text(counts: Record) -> str:
-    """`4 of 8`, with those that are unknown: the figure of a run. It counts matrix operators, never all."""
+    """`4 of 8 (1 by name alone), 2 unknown`: the figure of a run. It counts matrix operators, never all."""
     return _counted(claims.COUNT, counts)
 
 
 def _counted(claim: Claim, counts: Record) -> str:
-    unknown = f", {counts['unknown']} unknown" if counts["unknown"] else ""
+    named, unknown = counts["by_name_alone"], counts["unknown"]
     return claim.say(
-        unknown_text=unknown,
-        **{name: counts[name] for name in ("run_id", "on_unit", "matrix_operators", "unknown")},
+        by_name=f" ({named} by name alone)" if named else "",
+        unknown_text=f", {unknown} unknown" if unknown else "",
+        by_name_alone=named,
+        unknown=unknown,
+        **{name: counts[name] for name in ("run_id", "on_unit", "matrix_operators")},
     )
 
 
@@ -195,7 +198,7 @@ def unit_table(used: Sequence[UnitUse], speedups: Mapping[str, str]) -> TextTabl
                 use.model,
                 use.precision,
                 use.platform,
-                _count_text(use.counts),
+                count_text(use.counts),
                 work_text(use.counts).partition(" of ")[0] or None,
                 missed_text(use),
                 speedups.get(use.run_id),
@@ -322,14 +325,6 @@ def _kind(row: Record) -> str:
         name = "transposed convolution" if "Transpose" in node else "convolution"
         return f"{size} {name}" if size else name
     return f"{row['op_type']} operator"
-
-
-def _count_text(counts: Record) -> str:
-    named = counts["by_name_alone"]
-    return claims.COUNT_BY_EVIDENCE.say(
-        by_name=f" ({named} by name alone)" if named else "",
-        **{name: counts[name] for name in ("run_id", "on_unit", "matrix_operators", "by_name_alone")},
-    )
 
 
 def missed_text(use: UnitUse, claim: Claim = claims.MISSED) -> str:

@@ -85,6 +85,14 @@ def test_each_doubt_has_its_weight_and_its_words(worse, level, why):
     assert why in found.why
 
 
+@pytest.mark.parametrize(
+    ("basis", "level"),
+    [("emulated", "high"), ("implied", "medium"), ("predicted", "medium"), ("projection", "low")],
+)
+def test_what_was_not_timed_is_as_sure_as_what_shows_it(basis, level):
+    assert confidence(basis, []).level == level
+
+
 def test_a_doubt_about_one_of_two_arms_names_it():
     scattered = Conditions("off", "hardware", 10, round_cv=0.1)
     assert "the rounds scatter by 10.0% (off)" in confidence("measured", [scattered, QUIET]).why

@@ -290,6 +290,7 @@ def arm_of(ops: list[Op], fidelity: str = "hardware") -> ArmRows:
     headroom.update(delegate_calls=0, operators=len(rows), portable_operators=0)
     for name in ("compute", "data_movement", "portable", "delegate_overhead", "framework_overhead"):
         headroom[f"{name}_ns"] = 0
+    rows["telling_samples"] = 0
     for column in ("module", "module_type", "source", "share", "rounds", "samples", "on_sme_unit"):
         rows[column] = rows.get(column, 2 if column == "rounds" else None)
     rows["share"] = 0.0

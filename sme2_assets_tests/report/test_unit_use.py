@@ -218,7 +218,7 @@ def test_unknown_is_counted_and_never_becomes_a_sentence(used: Used):
         fp32=[Op("Fully Connected (NC, PF32) GEMM #1", 50, 0, linear)],
     )
     assert [row[3:] for row in unit_table(found, {}).rows] == [
-        ["0 of 1", "-", "1 unknown"],
+        ["0 of 1, 1 unknown", "-", "1 unknown"],
         ["1 of 1 (1 by name alone)", "-", "-"],
     ]
     assert finding(found) is None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import duckdb
 import pandas as pd
 import pytest
@@ -13,9 +15,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from sme2_assets.analysis.unit import UNIT_STATE, filled_in, unsettled
+from sme2_assets.defs.assets.summaries import kernel_metadata
 from sme2_assets.exchange.tables import category_table, operator_stats_table
 from sme2_assets.report.content import session_document
 from sme2_assets.report.explain import explain
+from sme2_assets.report.insights import finding_points
 from sme2_assets.report.markdown import markdown_of
 from sme2_assets.report.overview import overview_rows
 from sme2_assets.report.terminal import show_session
@@ -211,6 +215,37 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 
 def session_of(warehouse: Warehouse) -> str:
     return str(warehouse.query("SELECT DISTINCT session_id FROM runs")["session_id"].item())
+
+
+def test_every_headline_tells_what_only_names_say(tmp_path: Path):
+    """Emulated, as a plain timing configuration of the kit runs it: nothing was sampled."""
+    packed, dense = "Fully Connected (NC, PF32) GEMM #1", "Fully Connected (NC, F32) GEMM #1"
+    warehouse = Warehouse(tmp_path / "warehouse")
+    for sme2, name in (("off", dense), ("on", packed)):
+        ops = [Op(name, 9, 0, source("a", "XNNFullyConnected", macs=1_000)), Op(DEEP, 9)]
+        OperatorRun(ops, sme2, platform="emulated", fidelity="emulated").write(warehouse)
+    warehouse.publish()
+    compare_session(warehouse, session_of(warehouse))
+    warehouse.publish()
+
+    document = session_document(warehouse, session_of(warehouse))
+    assert document.answer is not None
+    assert document.answer.figure == "1 of 2 (1 by name alone)"
+    assert "run on the SME unit (1 by name alone: no sample shows it); " in document.answer.sentence
+    assert (
+        "1 of 2 convolutions and matrix products (1 by name alone)" in facts_of(document)["on the SME unit"]
+    )
+    [row] = overview_rows(warehouse).to_dict("records")
+    assert row["on_unit"].startswith("1 of 2 (1 by name alone), ")
+    run_id = warehouse.query("SELECT run_id FROM runs WHERE sme2 = 'on'")["run_id"].item()
+    shown = kernel_metadata(warehouse, run_id)["CONV and GEMM on it by name alone"]
+    assert shown == dg.MetadataValue.int(1)
+
+    explanation = explain(warehouse, session_of(warehouse))
+    assert explanation.insights[0].title.endswith("with SME2 on (1 by name alone), 0 with it off")
+    for insight in explanation.insights:
+        assert insight.basis == "implied"
+        assert dict(finding_points(insight, explanation))["Confidence"].startswith("medium: ")
 
 
 def test_every_place_shows_the_same_count(mixed: Warehouse):

@@ -11,6 +11,7 @@ from sme2_assets.analysis.claims import Claim
 _MATRIX = "category IN ('CONV', 'GEMM')"
 _PORTABLE, _DELEGATED = "backend = 'portable'", "backend <> 'portable'"
 _EXECUTED = "on_sme_unit = 'on' AND sme2_evidence = 'executed'"
+_BY_NAME = "on_sme_unit = 'on' AND sme2_evidence = 'name'"
 _OF_XNNPACK = "backend = 'xnnpack'"
 _CALLS, _FRAMEWORK = "kind = 'delegate_overhead'", "kind = 'framework_overhead'"
 _IS_ON, _IS_UNKNOWN, _NOT_OFF = "on_sme_unit = 'on'", "on_sme_unit = 'unknown'", "on_sme_unit <> 'off'"
@@ -418,11 +419,10 @@ LEFT_OPEN = Claim(
     _both(_HARDWARE, _ALL_KNOWN, _IS_LEFT, _may_be_all("category IN ('CONV', 'GEMM')")),
 )
 KERNELS = Claim(
-    "{on} of {total} CONV and GEMM operators are on the SME unit with SME2 on{unknown_text}, {off} "
-    "with it off",
+    "{on} of {total} CONV and GEMM operators are on the SME unit with SME2 on{unsure}, {off} with it off",
     f"SELECT {_count(_MATRIX, _ON)} = $total AND {_count(_IS_ON, _ON)} = $on "
-    f"AND {_count(_IS_UNKNOWN, _ON)} = $unknown "
-    f"AND {_count(_IS_ON, _OFF)} = $off AND ($unknown = 0) = ($unknown_text = '')",
+    f"AND {_count(_IS_UNKNOWN, _ON)} = $unknown AND {_count(_BY_NAME, _ON)} = $by_name "
+    f"AND {_count(_IS_ON, _OFF)} = $off AND ($unknown + $by_name = 0) = ($unsure = '')",
 )
 NO_KERNEL = Claim(
     "That SME2 speeds up CONV or GEMM of this model: none of them is on the SME unit.",
@@ -535,7 +535,7 @@ IF_ON_UNIT = Claim(
 )
 # Arithmetic and definitions: true whatever was measured.
 _EMULATED_ON = "SELECT fidelity = 'emulated' AND sme2 = 'on' FROM runs WHERE run_id = $evidence_run_id"
-SEEN_EMULATED = Claim("kernels seen in the emulated run {evidence_run_id}", _EMULATED_ON)
+AS_EMULATED = Claim("as in the emulated run {evidence_run_id}", _EMULATED_ON)
 ELIGIBLE = Claim("those that take SME2 kernels in the emulated run {evidence_run_id}", _EMULATED_ON)
 UNKNOWN_LEFT_OUT = Claim(
     "; {count} for which that is unknown are left out",

@@ -10,6 +10,7 @@ import pandas as pd
 from sme2_assets.analysis.confidence import Basis, Conditions, conditions_of
 from sme2_assets.analysis.insights import claims
 from sme2_assets.analysis.insights.values import names_in
+from sme2_assets.analysis.unit import ON
 
 MATRIX = ("CONV", "GEMM")
 
@@ -21,7 +22,8 @@ class Insight:
     """One conclusion. `win_ns` and `win_share` are upper bounds, None where no time is known.
 
     `basis` is what the conclusion rests on: `measured` on hardware; `emulated` for kernels seen under
-    emulation; `predicted` from an operator's type alone; `projection` for arithmetic on published rates.
+    emulation; `implied` for kernels that operators are named for, where no sample shows them; `predicted`
+    from an operator's type alone; `projection` for arithmetic on published rates.
     """
 
     kind: str
@@ -68,7 +70,7 @@ class ArmRows:
 
     @property
     def basis(self) -> Basis:
-        return "measured" if self.timed else "emulated"
+        return "measured" if self.timed else seen(self.bottlenecks if self.matrix.empty else self.matrix)
 
     @property
     def matrix(self) -> pd.DataFrame:
@@ -117,6 +119,12 @@ class ArmRows:
                 busy=claims.BUSY.say(run_id=self.run["run_id"], kinds=_flag_kinds(flags)) if flags else "",
             )
         return claims.ONLY_KERNELS.say(run_id=self.run["run_id"])
+
+
+def seen(operators: pd.DataFrame) -> Basis:
+    """Whether samples under emulation show which kernels these operators ran."""
+    by_name = (operators["on_sme_unit"] == ON) & (operators["sme2_evidence"] == "name")
+    return "implied" if operators["telling_samples"].sum() == 0 or by_name.any() else "emulated"
 
 
 UNKNOWN_DEVICE = "a device that is not known"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from sme2_assets.analysis.insights import claims
-from sme2_assets.analysis.insights.insight import ArmRows, Insight, Row
+from sme2_assets.analysis.insights.insight import ArmRows, Insight, Row, seen
 from sme2_assets.analysis.insights.operators import operator_rows
 from sme2_assets.analysis.insights.values import ms, plural
 from sme2_assets.analysis.unit import ON, UNKNOWN
@@ -25,9 +25,10 @@ def missed_kernels(subject: ArmRows) -> Iterator[Insight]:
         verb = "would stay" if subject.run["sme2"] == "off" else "stayed"
         these = {"run_id": subject.run["run_id"], "reason": reason, "basis": basis}
         which = {"count": len(members), "operators": plural(members, "operator")}
+        emulated = basis == "emulated" or (basis == "observed" and not subject.timed)
         evidence = []
         if basis == "emulated":
-            evidence.append(claims.SEEN_EMULATED.say(evidence_run_id=members["evidence_run_id"].iloc[0]))
+            evidence.append(claims.AS_EMULATED.say(evidence_run_id=members["evidence_run_id"].iloc[0]))
         if basis == "predicted":
             evidence.append("predicted from the operators' types: no run with SME2 on shows it")
         evidence += _sample_evidence(members, these)
@@ -43,7 +44,7 @@ def missed_kernels(subject: ArmRows) -> Iterator[Insight]:
             _rest_of_matrix(subject),
             win_ns=win_ns,
             evidence=tuple(evidence),
-            basis=None if basis == "observed" else basis,
+            basis=seen(members) if emulated else None if basis == "observed" else basis,
             rows=operator_rows(members),
         )
 

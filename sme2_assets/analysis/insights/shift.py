@@ -74,6 +74,8 @@ def kernel_shift(off: ArmRows, on: ArmRows) -> Insight:
             row[f"{sme2}_sme_samples"] = int(members["certain_sme_samples"].sum())
         rows.append(row)
     taken, unknown = len(on.matrix_on(ON)), len(on.matrix_on(UNKNOWN))
+    by_name = int((on.matrix_on(ON)["sme2_evidence"] == "name").sum())
+    unsure = [f"{by_name} by name alone"] * bool(by_name) + [f"{unknown} unknown"] * bool(unknown)
     pair = {"off_run_id": off.run["run_id"], "on_run_id": on.run["run_id"]}
     return Insight(
         "bottleneck_shift",
@@ -82,7 +84,8 @@ def kernel_shift(off: ArmRows, on: ArmRows) -> Insight:
             on=taken,
             total=len(on.matrix),
             unknown=unknown,
-            unknown_text=f" ({unknown} unknown)" if unknown else "",
+            by_name=by_name,
+            unsure=" (" + ", ".join(unsure) + ")" if unsure else "",
             off=len(off.matrix_on(ON)),
         ),
         "Emulated: which kernels run is real. How far the bottleneck moves in time needs SME2 hardware.",
@@ -90,7 +93,7 @@ def kernel_shift(off: ArmRows, on: ArmRows) -> Insight:
         "Nothing about time: no speedup follows from this." if taken or unknown else _no_kernel(on, pair),
         None,
         None,
-        "emulated",
+        on.basis,
         tuple(rows),
     )
 

@@ -42,7 +42,12 @@ def run_metadata(warehouse: Warehouse, run_id: str) -> Metadata:
 def kernel_metadata(warehouse: Warehouse, run_id: str) -> Metadata:
     """How much of a run is on the SME unit; the functions and units that each operator was sampled in."""
     rows = rows_of_view(warehouse, "kernel_usage", run_id)
-    names = {"on_unit": "on the SME unit", "off_unit": "off it", "unknown": "unknown"}
+    names = {
+        "on_unit": "on the SME unit",
+        "by_name_alone": "on it by name alone",
+        "off_unit": "off it",
+        "unknown": "unknown",
+    }
     return {
         f"CONV and GEMM {text}": dg.MetadataValue.int(int(use[name]))
         for use in rows_of_view(warehouse, "unit_use", run_id).to_dict("records")
