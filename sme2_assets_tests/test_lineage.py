@@ -127,9 +127,9 @@ def test_every_direct_edge_behind_the_measurement_is_one_that_is_read(reads: dic
         assert not unread, f"{name} depends on {', '.join(sorted(unread))}, and reads nothing of it"
 
 
-def test_a_measurement_depends_on_both_kinds_of_runner_and_the_model():
-    for name in ("etdump_traces", "aa_noise"):
-        assert _direct()[name] == {"runner_binary", "source_runner", "exported_model"}
+def test_a_measurement_depends_on_the_runner_and_the_model():
+    for name in ("etdump_traces", "aa_noise", "arms_comparison"):
+        assert _direct()[name] == {"runner_binary", "exported_model"}
 
 
 def _direct() -> dict[str, set[str]]:

@@ -35,19 +35,20 @@ def failure_of(events: Iterable[dg.DagsterEvent], run_id: str) -> Sme2Error:
     events = list(events)
     for event in events:
         if event.is_step_failure:
+            asset = str(event.step_key).partition(".")[0]
             data = event.step_failure_data
             if data.user_failure_data is not None:
                 said = {label: value.value for label, value in data.user_failure_data.metadata.items()}
                 what = said.get("what happened", data.user_failure_data.description)
                 remedy = said.get("what to do")
-                return Sme2Error(f"{event.step_key}: {what}", str(remedy) if remedy else None)
+                return Sme2Error(f"{asset}: {what}", str(remedy) if remedy else None)
             # A blocking check fails its step: what it found is said below.
             if data.error is not None and data.error.cls_name != "DagsterAssetCheckFailedError":
                 cause = data.error.cause or data.error
                 if told := disk_failure(cause.message):
-                    return Sme2Error(f"{event.step_key}: {told.what}", told.remedy)
+                    return Sme2Error(f"{asset}: {told.what}", told.remedy)
                 return Sme2Error(
-                    f"{event.step_key} failed: {cause.message.strip()}",
+                    f"{asset} failed: {cause.message.strip()}",
                     f"See run {run_id} in the UI (`sme2 dev`) for the whole log.",
                 )
     for check in failed_checks(events):

@@ -9,6 +9,8 @@ Log = Callable[[str], None]
 
 # How Dagster's message begins when it skips a step because another failed.
 SKIPPED = "Dependencies for step "
+# The step before one that measures: it is over before there is any progress to tell.
+INPUTS_STEP = "inputs"
 
 
 def progress_logger(log: Log, ended: Callable[[], None]) -> dg.LoggerDefinition:
@@ -18,7 +20,11 @@ def progress_logger(log: Log, ended: Callable[[], None]) -> dg.LoggerDefinition:
         def emit(self, record: logging.LogRecord) -> None:
             meta = getattr(record, "dagster_meta", {})
             event = meta.get("dagster_event")
-            if event is not None and event.event_type == dg.DagsterEventType.STEP_SUCCESS:
+            if (
+                event is not None
+                and event.event_type == dg.DagsterEventType.STEP_SUCCESS
+                and not str(event.step_key).endswith(f".{INPUTS_STEP}")
+            ):
                 ended()
             if record.levelno < logging.INFO:
                 return

@@ -1,5 +1,6 @@
 """Arms that differ in something other than SME2."""
 
+from collections.abc import Callable
 from string import ascii_lowercase
 
 import dagster as dg
@@ -7,14 +8,17 @@ import pandas as pd
 from pydantic import Field
 
 from sme2_assets.defs.assets.runners import runner_of_version
+from sme2_assets.defs.assets.sessions import inputs_of_session, measuring
 from sme2_assets.defs.assets.support import clear_failures, plotted
-from sme2_assets.defs.assets.traces import ProfileConfig, inputs_of_session
+from sme2_assets.defs.assets.traces import ProfileConfig
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.profiling.arms import ArmSpec
 from sme2_assets.profiling.plan import plan_for
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.report.arms import arms_table, verdict_of_arms
+from sme2_assets.runner.build import RunnerBinary
+from sme2_assets.targets import Target
 from sme2_assets.warehouse import checks
 from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.read import runs_of_session
@@ -44,11 +48,19 @@ class ArmsConfig(ProfileConfig):
     arms: list[ArmConfig] = Field(description="Two or more; each is compared with the first.")
 
 
-@dg.asset(
-    deps=[
-        dg.AssetDep(name, partition_mapping=dg.AllPartitionMapping())
-        for name in ("runner_binary", "source_runner", "exported_model")
-    ],
+def _make_inputs(context: dg.AssetExecutionContext, config: ArmsConfig, lab: Lab) -> None:
+    with clear_failures():
+        target = lab.require(config.platform, _states(config), config.device)
+        # Before any export: the wheel of a version may not exist, or not fit.
+        _runners_of_versions(config, lab, target, context.log.info)
+        for variant in _variants(config):
+            inputs_of_session(context, lab, variant, target, _states(config), config.runner, context.log.info)
+
+
+@measuring(
+    _make_inputs,
+    ArmsConfig,
+    partition_mapping=dg.AllPartitionMapping(),
     group_name="results",
     kinds={"executorch", "duckdb"},
     code_version="1",
@@ -61,17 +73,14 @@ def arms_comparison(context: dg.AssetExecutionContext, config: ArmsConfig, lab: 
     """
     warehouse = lab.warehouse
     with clear_failures():
-        states = sorted({arm.sme2 for arm in config.arms})
+        states = _states(config)
         target = lab.require(config.platform, states, config.device)
-        # Before any export: the wheel of a version may not exist, or not fit.
-        runners_of = {
-            version: runner_of_version(lab, target, version, context.log.info)
-            for version in dict.fromkeys(arm.executorch for arm in config.arms)
-            if version
-        }
+        runners_of = _runners_of_versions(config, lab, target, context.log.debug)
         inputs = {
-            variant: inputs_of_session(context, lab, variant, target, states, config.runner)
-            for variant in dict.fromkeys(arm.variant for arm in config.arms)
+            variant: inputs_of_session(
+                context, lab, variant, target, states, config.runner, context.log.debug
+            )
+            for variant in _variants(config)
         }
         model, runners = inputs[config.arms[0].variant]
         specs = [
@@ -119,3 +128,19 @@ def arms_comparison(context: dg.AssetExecutionContext, config: ArmsConfig, lab: 
         },
         data_version=dg.DataVersion(session_id),
     )
+
+
+def _states(config: ArmsConfig) -> list[str]:
+    return sorted({arm.sme2 for arm in config.arms})
+
+
+def _variants(config: ArmsConfig) -> list[str]:
+    return list(dict.fromkeys(arm.variant for arm in config.arms))
+
+
+def _runners_of_versions(
+    config: ArmsConfig, lab: Lab, target: Target, log: Callable[[str], None]
+) -> dict[str, RunnerBinary]:
+    """The runner of each ExecuTorch version that an arm names."""
+    versions = dict.fromkeys(arm.executorch for arm in config.arms if arm.executorch)
+    return {version: runner_of_version(lab, target, version, log) for version in versions}

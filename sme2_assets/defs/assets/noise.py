@@ -6,8 +6,9 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
+from sme2_assets.defs.assets.sessions import inputs_of_session, measuring
 from sme2_assets.defs.assets.support import clear_failures, plotted
-from sme2_assets.defs.assets.traces import ProfileConfig, inputs_of_session
+from sme2_assets.defs.assets.traces import ProfileConfig
 from sme2_assets.defs.partitions import parse_run_key, run_partitions
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
@@ -32,8 +33,22 @@ class NoiseConfig(ProfileConfig):
     )
 
 
-@dg.asset(
-    deps=["runner_binary", "source_runner", "exported_model"],
+def _make_inputs(context: dg.AssetExecutionContext, config: NoiseConfig, lab: Lab) -> None:
+    variant, key = parse_run_key(context.partition_key)
+    with clear_failures():
+        target = lab.require(key.platform, [key.sme2], config.device)
+        if target.fidelity == "emulated":
+            raise Sme2Error(
+                f"{key} has no noise to measure: emulated times mean nothing.",
+                "Measure the noise of a native target, e.g. linux-sme2_off.",
+            )
+        require_room(target, config.threads, config.cpus)
+        inputs_of_session(context, lab, variant, target, [key.sme2], config.runner, context.log.info)
+
+
+@measuring(
+    _make_inputs,
+    NoiseConfig,
     partitions_def=run_partitions,
     backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),
     group_name="noise",
@@ -50,13 +65,9 @@ def aa_noise(context: dg.AssetExecutionContext, config: NoiseConfig, lab: Lab) -
     warehouse = lab.warehouse
     with clear_failures():
         target = lab.require(key.platform, [key.sme2], config.device)
-        if target.fidelity == "emulated":
-            raise Sme2Error(
-                f"{key} has no noise to measure: emulated times mean nothing.",
-                "Measure the noise of a native target, e.g. linux-sme2_off.",
-            )
-        require_room(target, config.threads, config.cpus)
-        model, runners = inputs_of_session(context, lab, variant, target, [key.sme2], config.runner)
+        model, runners = inputs_of_session(
+            context, lab, variant, target, [key.sme2], config.runner, context.log.debug
+        )
         # Samples say nothing about noise.
         plan = plan_for(target.fidelity, **{**config.plan_wishes(), "kernel_rounds": 0})
         begin(lab.store)

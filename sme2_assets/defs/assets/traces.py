@@ -2,15 +2,13 @@
 
 from dataclasses import fields
 from datetime import datetime
-from functools import partial
 from typing import Any, Literal
 
 import dagster as dg
 from pydantic import Field
 
-from sme2_assets.defs.assets.models import current_export, model_metadata
-from sme2_assets.defs.assets.runners import current_runner, runner_metadata
-from sme2_assets.defs.assets.support import clear_failures, plotted, tell_made
+from sme2_assets.defs.assets.sessions import inputs_of_session, measuring
+from sme2_assets.defs.assets.support import clear_failures, plotted
 from sme2_assets.defs.partitions import (
     ALONE_TAG,
     RANGE_END,
@@ -24,14 +22,11 @@ from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.digits import beside
 from sme2_assets.evidence.manifest import Info, Manifest
-from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import sme2_arms
 from sme2_assets.profiling.plan import Plan, plan_for
 from sme2_assets.profiling.requests import require_room
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.report.tables import TextTable
-from sme2_assets.runner.build import RunnerBinary
-from sme2_assets.runner.source_build import source_pair
 from sme2_assets.store import Store, sha256_of_text
 from sme2_assets.targets import Target, TargetKey
 from sme2_assets.warehouse.shared import begin
@@ -95,8 +90,33 @@ class ProfileConfig(dg.Config):
         return self.model_dump(include={field.name for field in fields(Plan)})
 
 
-@dg.asset(
-    deps=["runner_binary", "source_runner", "exported_model"],
+def _make_inputs(context: dg.AssetExecutionContext, config: ProfileConfig, lab: Lab) -> None:
+    with clear_failures():
+        if (last := context.run.tags.get(RANGE_END)) and last not in context.partition_keys:
+            # https://github.com/dagster-io/dagster/issues/28861
+            raise Sme2Error(
+                "Dagster hands a run only the first of its partitions when it is launched from a job's page.",
+                "Launch it from the page of the asset group `measure`: see docs/architecture.md.",
+            )
+        sessions = sessions_in(context.partition_keys)
+        subject = ", ".join(f"{variant} on {platform_name}" for variant, platform_name in sessions)
+        context.instance.add_run_tags(context.run.run_id, {SUBJECT_TAG: subject})
+        for (variant, platform_name), states in sessions.items():
+            target, _ = _place(config, lab, platform_name, states)
+            inputs_of_session(context, lab, variant, target, states, config.runner, context.log.info)
+
+
+def _place(config: ProfileConfig, lab: Lab, platform_name: str, states: list[str]) -> tuple[Target, Plan]:
+    """Where a session is measured, and how; an error if it cannot be."""
+    target = lab.require(platform_name, states, config.device)
+    plan = plan_for(target.fidelity, paired=len(states) == 2, **config.plan_wishes())
+    require_room(target, plan.threads, plan.cpus)
+    return target, plan
+
+
+@measuring(
+    _make_inputs,
+    ProfileConfig,
     partitions_def=run_partitions,
     backfill_policy=pair_per_run,
     group_name="measure",
@@ -112,20 +132,11 @@ def etdump_traces(context: dg.AssetExecutionContext, config: ProfileConfig, lab:
     store = lab.store
     manifests: list[Manifest] = []
     with clear_failures():
-        if (last := context.run.tags.get(RANGE_END)) and last not in context.partition_keys:
-            # https://github.com/dagster-io/dagster/issues/28861
-            raise Sme2Error(
-                "Dagster hands a run only the first of its partitions when it is launched from a job's page.",
-                "Launch it from the page of the asset group `measure`: see docs/architecture.md.",
+        for (variant, platform_name), states in sessions_in(context.partition_keys).items():
+            target, plan = _place(config, lab, platform_name, states)
+            model, runners = inputs_of_session(
+                context, lab, variant, target, states, config.runner, context.log.debug
             )
-        sessions = sessions_in(context.partition_keys)
-        subject = ", ".join(f"{variant} on {platform_name}" for variant, platform_name in sessions)
-        context.instance.add_run_tags(context.run.run_id, {SUBJECT_TAG: subject})
-        for (variant, platform_name), states in sessions.items():
-            target = lab.require(platform_name, states, config.device)
-            plan = plan_for(target.fidelity, paired=len(states) == 2, **config.plan_wishes())
-            require_room(target, plan.threads, plan.cpus)
-            model, runners = inputs_of_session(context, lab, variant, target, states, config.runner)
             begin(store)
             manifests += measure_session(
                 store,
@@ -148,33 +159,6 @@ def etdump_traces(context: dg.AssetExecutionContext, config: ProfileConfig, lab:
     return dg.MaterializeResult(
         data_version=dg.DataVersion(sha256_of_text(*(manifest.run_id for manifest in manifests))[:16])
     )
-
-
-def inputs_of_session(
-    context: dg.AssetExecutionContext,
-    lab: Lab,
-    variant: str,
-    target: Target,
-    states: list[str],
-    kind: str,
-) -> tuple[ExportedModel, dict[str, RunnerBinary]]:
-    """The model file of a session, and the runner of each state, from the wheel or from source.
-
-    What is missing or out of date is made here, so that a measurement needs only one run, and a broken
-    export fails only the runs that need it. It is reported as a materialisation of its own asset. Both arms
-    use the same runner from the wheel.
-    """
-    model = current_export(lab, variant, context.log.info)
-    tell_made(context, "exported_model", variant, model.pte_sha256[:16], lambda: model_metadata(model))
-    if kind == "source":
-        pair = source_pair(lab.store, target.platform)
-        return model, {sme2: pair.of(sme2) for sme2 in states}
-    runners = {}
-    for sme2 in states:
-        key = TargetKey(target.platform, sme2)
-        binary = runners[sme2] = current_runner(lab, key, target, context.log.info)
-        tell_made(context, "runner_binary", str(key), binary.sha256[:16], partial(runner_metadata, binary))
-    return model, runners
 
 
 def _run_metadata(store: Store, manifest: Manifest) -> dict[str, dg.MetadataValue]:
