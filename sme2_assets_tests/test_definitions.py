@@ -66,6 +66,11 @@ def test_every_asset_has_a_description_an_owner_and_a_code_version():
         assert node.kinds
 
 
+def test_all_that_runs_by_itself_and_every_job_says_what_it_does():
+    by_name = {it.name: it for it in (*(defs.jobs or []), *(defs.schedules or []), *(defs.sensors or []))}
+    assert {name for name, it in by_name.items() if not it.description} == set()
+
+
 def test_a_comparison_depends_on_both_states_of_its_platform():
     instance = dg.DagsterInstance.ephemeral()
     instance.add_dynamic_partitions("model_variants", ["toy_cnn-fp32", "toy_cnn-int8"])

@@ -21,6 +21,20 @@ def test_every_asset_says_where_to_read_on_and_what_it_takes():
         assert {"takes", "occupies"} <= set(node.tags), key
 
 
+def test_every_asset_that_makes_a_table_shows_its_columns_and_what_they_mean():
+    graph = build_definitions().resolve_asset_graph()
+    shown = {
+        key.to_user_string(): graph.get(key).metadata["dagster/column_schema"]
+        for key in graph.get_all_asset_keys()
+        if "duckdb" in graph.get(key).kinds
+    }
+    assert {"timeline", "kernel_samples", "sme2_comparison", "advice", "regressions"} <= set(shown)
+    for schema in shown.values():
+        assert all(column.type and column.description for column in schema.columns)
+    speedup = next(it for it in shown["sme2_comparison"].columns if it.name == "speedup")
+    assert speedup.type == "DOUBLE"
+
+
 @pytest.mark.parametrize("asset", GUIDES)
 def test_the_page_and_the_section_are_there(asset: str):
     guide = GUIDES[asset]

@@ -16,16 +16,14 @@ MOST_EXPORTS_PER_TICK = 10
 
 @dg.sensor(
     asset_selection=[dg.AssetKey("exported_model")],
+    description="Makes every registered model variant a partition, and removes those whose model is gone. "
+    "A model that a user added (a file in a models folder, an installed package) is exported when it appears "
+    "and whenever its code changes; the models of this package are exported when first profiled. "
+    "Measurements stay in the warehouse when a partition is removed.",
     minimum_interval_seconds=30,
     default_status=dg.DefaultSensorStatus.RUNNING,
 )
 def model_variants_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-    """Makes every registered model variant a partition, and removes those whose model is gone.
-
-    A model that a user added (a file in a models folder, an installed package) is exported when it appears
-    and whenever its code changes; the models of this package are exported when first profiled. Measurements
-    stay in the warehouse when a partition is removed.
-    """
     known = context.instance.get_dynamic_partitions(MODEL_VARIANTS)
     registered = [variant.key for variant in variants()]
     new = [key for key in registered if key not in known]

@@ -52,13 +52,13 @@ def nightly_schedule(when: Nights) -> dg.ScheduleDefinition:
         job=profile_job,
         cron_schedule=when.cron,
         execution_timezone=when.time_zone,
+        description="Requests a run for each pair. If nights were missed, only the newest is measured.",
         # A night occupies the machine for hours, so it must be switched on.
         default_status=dg.DefaultScheduleStatus.RUNNING if when.on else dg.DefaultScheduleStatus.STOPPED,
     )
     def schedule(
         context: dg.ScheduleEvaluationContext, lab: Lab, nights: Nights
     ) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        """One run for each pair. If nights were missed, Dagster starts only the newest."""
         for record in _runs_of_nights(context.instance):
             if record.dagster_run.status not in ENDED:
                 yield dg.SkipReason(f"Night {record.dagster_run.tags[NIGHT_TAG]} is still running.")
@@ -122,17 +122,16 @@ def runs_of_night(instance: dg.DagsterInstance, night: str) -> list[dg.RunRecord
 
 @dg.sensor(
     jobs=[noise_job, regressions_job, summary_job],
+    description="When all pairs of a night have ended, well or not: noise of the machine, slow-downs, "
+    "summary, in turn.",
     minimum_interval_seconds=30,
     default_status=dg.DefaultSensorStatus.RUNNING,
 )
 def night_sensor(
     context: dg.SensorEvaluationContext, lab: Lab, nights: Nights
 ) -> Iterator[dg.RunRequest | dg.SkipReason]:
-    """When all pairs of a night have ended, well or not: noise of the machine, slow-downs, summary, in turn.
-
-    It looks at all runs of a night, not at each as it ends, because a night may end with a success, with a
-    failure that is not retried, with a run that was stopped, or with a comparison.
-    """
+    # It looks at all runs of a night, not at each as it ends, because a night may end with a success, with a
+    # failure that is not retried, with a run that was stopped, or with a comparison.
     names = {record.dagster_run.tags[NIGHT_TAG] for record in _runs_of_nights(context.instance)}
     for night in sorted(names):
         records = runs_of_night(context.instance, night)

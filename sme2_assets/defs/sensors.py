@@ -19,12 +19,12 @@ from sme2_assets.targets.inventory import with_names_alone
 REGRESSION_CHECK = "no_regression"
 
 
-@dg.run_failure_sensor(default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.run_failure_sensor(
+    description="Posts every failed run that the UI, a sensor or a backfill started. Not those that a "
+    "night's summary or the command line reports; `problems_sensor` posts failed checks.",
+    default_status=dg.DefaultSensorStatus.RUNNING,
+)
 def failed_runs_sensor(context: dg.RunFailureSensorContext, lab: Lab) -> None:
-    """Posts every failed run that the UI, a sensor or a backfill started.
-
-    Not those that a night's summary or the command line reports; `problems_sensor` posts failed checks.
-    """
     run = context.dagster_run
     events = events_of(context.instance, run.run_id)
     by_the_night = NIGHT_TAG in run.tags and run.job_name != summary_job.name
@@ -36,12 +36,13 @@ def failed_runs_sensor(context: dg.RunFailureSensorContext, lab: Lab) -> None:
     notify.post(f"{what}\n- {why}", lab.store, log=context.log.warning)
 
 
-@dg.sensor(minimum_interval_seconds=60, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    description="Posts failed checks and new regressions, each once and all of a tick in one message. "
+    "Warnings are left to the UI. On its first tick, all earlier checks count as posted.",
+    minimum_interval_seconds=60,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+)
 def problems_sensor(context: dg.SensorEvaluationContext, lab: Lab) -> dg.SkipReason:
-    """Posts failed checks and new regressions, each once and all of a tick in one message.
-
-    Warnings are left to the UI. On its first tick, all earlier checks count as posted.
-    """
     cursor = json.loads(context.cursor) if context.cursor else {}
     since = datetime.fromisoformat(cursor["since"]) if cursor else datetime.now(UTC)
     ended = context.instance.get_run_records(
@@ -68,9 +69,10 @@ def problems_sensor(context: dg.SensorEvaluationContext, lab: Lab) -> dg.SkipRea
     return dg.SkipReason("\n".join(lines) or "Nothing new to report.")
 
 
-# Requests what follows a measurement: comparison, report, overview. The conditions are on the assets.
+# The conditions are on the assets.
 results_sensor = dg.AutomationConditionSensorDefinition(
     "results_sensor",
+    description="Requests what follows a measurement: comparison, report, overview.",
     target=dg.AssetSelection.assets("sme2_comparison", "report", "overview"),
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=30,
