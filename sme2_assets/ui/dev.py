@@ -14,31 +14,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-# The installed command of that name, in this interpreter: it need not be next to it, nor on PATH.
-_DAEMON = """
-import sys
-from importlib.metadata import entry_points
-[daemon] = entry_points(group="console_scripts", name="dagster-daemon")
-sys.argv[0] = daemon.name
-sys.exit(daemon.load()())
-"""
 # Only an administrator can put anything there.
 _NOWHERE = "/"
 # First what Ctrl-C sends, at last what no program can ignore; each gets its time.
-_ENDINGS = ((signal.SIGINT, 15.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
+ENDINGS = ((signal.SIGINT, 15.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
+# Each tick of a sensor is a line otherwise, and the address scrolls away; what ticks did is in the UI.
+_QUIET = "warning"
 
 
 def serve(workspace: Path, host: str, port: int) -> int:
     """Runs both until one ends or this process is told to stop; returns the exit code."""
-    webserver = [sys.executable, "-m", "sme2_assets.ui.webserver", "--host", host, "--port", str(port)]
+    child = [sys.executable, "-m", "sme2_assets.ui.child"]
+    webserver = [*child, "webserver", "--host", host, "--port", str(port), "--dagster-log-level", _QUIET]
+    webserver += ["--code-server-log-level", _QUIET]
+    daemon = [*child, "daemon", "run", "--log-level", _QUIET, "--code-server-log-level", _QUIET]
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     running: list[subprocess.Popen[bytes]] = []
     try:
-        for command in (webserver, [sys.executable, "-c", _DAEMON, "run"]):
+        for command in (webserver, daemon):
             # Neither in the current folder nor in the data folder, which may come from somebody else: Dagster
             # takes variables from a `.env` there, and Python takes modules.
-            running.append(subprocess.Popen([*command, "--workspace", str(workspace)], cwd=_NOWHERE))
+            running.append(
+                subprocess.Popen(
+                    [*command, "--workspace", str(workspace)], cwd=_NOWHERE, stdin=subprocess.PIPE
+                )
+            )
         while all(program.poll() is None for program in running):
             time.sleep(0.2)
         return 1
@@ -55,7 +56,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _end(programs: Sequence[subprocess.Popen[bytes]]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    for ending, patience_s in _ENDINGS:
+    for ending, patience_s in ENDINGS:
         left = [program for program in programs if program.poll() is None]
         for program in left:
             program.send_signal(ending)

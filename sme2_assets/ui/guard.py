@@ -10,6 +10,7 @@ without seeing it.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
@@ -17,6 +18,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+# Nothing but a host and a port: what else an address can have, such as a user, has no place in the header.
+_HOST = re.compile(r"(?:\[(?P<in_brackets>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?::[0-9]+)?")
 _JSON = ("application/json", "application/graphql")
 # In addition to what a page says itself: of several policies, a browser applies each.
 _NOT_FRAMED = {"Content-Security-Policy": "frame-ancestors 'self'", "X-Frame-Options": "SAMEORIGIN"}
@@ -71,14 +74,16 @@ class Guard:
 
     def _is_here(self, host: str) -> bool:
         """Whether it is a name of ours or a literal address, which no other name can be made to mean."""
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
+        parts = _HOST.fullmatch(host.lower())
+        if parts is None:
             return False
-        if name in self.names:
+        if parts["name"] in self.names:
             return True
         try:
-            ipaddress.ip_address(name)
+            if parts["in_brackets"]:
+                ipaddress.IPv6Address(parts["in_brackets"])
+            else:
+                ipaddress.IPv4Address(parts["name"])
         except ValueError:
             return False
         return True

@@ -29,7 +29,11 @@ class GuardedWebserver(dagster_webserver.app.DagsterWebserver):
         return [*routes(), *super().build_routes()]
 
 
-if __name__ == "__main__":
+def run() -> None:
     # The only place from which its command takes the application.
     dagster_webserver.app.DagsterWebserver = GuardedWebserver  # type: ignore[misc]
     main()
+
+
+if __name__ == "__main__":
+    run()

@@ -49,9 +49,10 @@ sys.path = here
 class Served:
     """A running `sme2 dev`, asked as the test says."""
 
-    def __init__(self, port: int, data: Path) -> None:
+    def __init__(self, port: int, data: Path, process: subprocess.Popen[bytes]) -> None:
         self.port = port
         self.data = data
+        self.process = process
         self.here = f"127.0.0.1:{port}"
 
     def ask(
@@ -72,7 +73,13 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("guarded")
+    with begun(tmp_path_factory.mktemp("guarded")) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def begun(folder: Path) -> Iterator[Served]:
+    """`sme2 dev` on a data folder of its own, in a group of processes of its own."""
     # Nothing to load: it is about the server alone.
     (folder / "empty.py").write_text("import dagster\ndefs = dagster.Definitions()\n")
     (folder / "workspace.yaml").write_text("load_from: [{python_file: empty.py}]\n")
@@ -92,7 +99,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
-        running, deadline = Served(port, folder / "data"), time.monotonic() + 600
+        running, deadline = Served(port, folder / "data", process), time.monotonic() + 600
         while True:
             with contextlib.suppress(OSError):
                 if running.graphql("{ version }")[0] == 200:
@@ -103,7 +110,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         running.graphql(RESUME)
         yield running
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=10)
         with contextlib.suppress(ProcessLookupError):
@@ -367,13 +375,61 @@ def test_a_hostile_page_in_a_real_browser_gets_nowhere(served: Served, report: s
     other.shutdown()
 
 
-def test_two_hosts_in_one_request_are_none():
+def test_servers_end_with_a_killed_dev_and_until_then_say_only_where_they_are(tmp_path: Path):
+    with begun(tmp_path) as running:
+        os.kill(running.process.pid, signal.SIGKILL)
+        running.process.wait()
+        deadline = time.monotonic() + 600
+        while is_there(running.process.pid) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert not is_there(running.process.pid), "a server is left"
+    said = (tmp_path / "log").read_text()
+    assert running.here in said
+    assert "INFO" not in said, "each tick of a sensor would be a line"
+
+
+def is_there(group: int) -> bool:
+    """Whether a process of the group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def refusal_of(*hosts: str) -> tuple[int, str] | None:
     scope: Scope = {
         "type": "http",
         "method": "GET",
         "path": "/",
-        "headers": [(b"host", b"localhost"), (b"host", FOREIGN.encode())],
+        "headers": [(b"host", host.encode()) for host in hosts],
     }
-    refusal = Guard(lambda *_: None).refusal(scope)  # type: ignore[arg-type, return-value]
+    return Guard(lambda *_: None, names=["lab.example"]).refusal(scope)  # type: ignore[arg-type, return-value]
+
+
+def test_two_hosts_in_one_request_are_none():
+    refusal = refusal_of("localhost", FOREIGN)
     assert refusal is not None
     assert refusal[0] == 421
+
+
+@pytest.mark.parametrize(
+    "place", ["127.0.0.1", "127.0.0.1:3000", "[::1]:3000", "Lab.example", "localhost:80"]
+)
+def test_a_host_is_an_address_or_a_name_of_ours_and_nothing_around_it(place: str):
+    assert refusal_of(place) is None
+    for odd in (
+        f"evil@{place}",
+        f"evil:secret@{place}",
+        f"@{place}",
+        f"{place}/evil.example",
+        f"{place}?evil.example",
+        f"{place}#evil.example",
+        f"{place}\\@evil.example",
+        f" {place}",
+        f"{place} ",
+        f"{place}:3000:3000",
+    ):
+        refusal = refusal_of(odd)
+        assert refusal is not None, odd
+        assert refusal[0] == 421, odd
