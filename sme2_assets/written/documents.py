@@ -91,11 +91,12 @@ def _json(text: str, name: str) -> Document:
         raise Sme2Error(f"{name}: {word} is not a number in JSON.")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [key for key, _ in pairs]
-        for key in keys:
-            if keys.count(key) > 1:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
                 raise Sme2Error(f"{name}: the key {value_text(key)} appears twice.", "Leave one of them.")
-        return dict(pairs)
+            found[key] = value
+        return found
 
     try:
         data = json.loads(text, object_pairs_hook=unique, parse_constant=constant, parse_float=_finite(name))

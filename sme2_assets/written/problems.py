@@ -20,6 +20,8 @@ Lines: TypeAlias = Mapping[Place, int]
 
 # How much of a wrong value a message shows, in characters.
 _LONGEST_VALUE = 60
+# Nobody reads more of them at once.
+MOST_PROBLEMS = 50
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,11 @@ class WrittenError(Sme2Error):
     """A file that cannot be used as it is: every problem found, and the page to read."""
 
     def __init__(self, name: str, problems: Sequence[Problem], page: str) -> None:
-        self.problems = tuple(problems)
-        listed = "\n".join(f"  - {problem}" for problem in problems)
+        self.problems = tuple(problems[:MOST_PROBLEMS])
+        listed = "\n".join(f"  - {problem}" for problem in self.problems)
         count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
+        if len(problems) > MOST_PROBLEMS:
+            count = f"more than {MOST_PROBLEMS} problems"
         super().__init__(
             f"{name} has {count}; nothing was measured.\n{listed}",
             f"Correct the file; {page} says what may be in it.",
@@ -81,6 +85,8 @@ def problems_of(
         what = _words(entry["type"], entry.get("ctx", {}), entry.get("input"), place, models)
         problem = Problem(place, what, None, line_of(place, lines))
         found.setdefault((place, what), problem)
+        if len(found) > MOST_PROBLEMS:
+            break
     return list(found.values())
 
 

@@ -134,3 +134,19 @@ def test_what_a_file_says_commands_no_terminal(tmp_path: Path):
         load(write(tmp_path, '{"models": "\\ud800"}', "x.json"))
     with pytest.raises(Sme2Error, match="cannot be printed"):
         load(write(tmp_path, '{"models": "a\\u0000b.pte"}', "x.json"))
+
+
+@pytest.mark.parametrize("name", ["x.yaml", "x.json"])
+def test_a_file_full_of_wrong_keys_gets_a_message_of_readable_length(tmp_path: Path, name: str):
+    keys = {f"k{number}": 1 for number in range(20000)}
+    text = json.dumps(keys) if name.endswith("json") else "\n".join(f"{key}: 1" for key in keys)
+    with pytest.raises(Sme2Error, match="more than 50 problems") as caught:
+        load(write(tmp_path, text, name))
+    assert "k49" in str(caught.value)
+    assert "k51" not in str(caught.value)
+
+
+def test_a_key_that_appears_twice_in_json_is_named_among_very_many(tmp_path: Path):
+    keys = ", ".join(f'"k{number}": 1' for number in [*range(15000), 7])
+    with pytest.raises(Sme2Error, match='key "k7" appears twice'):
+        read_document(write(tmp_path, f"{{{keys}}}", "x.json"), KIND)
