@@ -33,7 +33,7 @@ from sme2_assets.models.lowering import (
 )
 from sme2_assets.models.progress import Progress
 from sme2_assets.models.provenance import operator_name, origin_of
-from sme2_assets.models.reference import state_kept
+from sme2_assets.models.reference import products_of_halves_in_float, state_kept
 from sme2_assets.models.registry import ModelSpec
 from sme2_assets.models.taps import affordable, fused, quantised, watched
 from sme2_assets.models.time_limit import export_timeout_s, time_limit
@@ -134,7 +134,7 @@ class _Bisection:
             # Of values that are changed in place, a graph does not say who reads them before and who after.
             exported = exported.run_decompositions({})
         self.module, self.inputs = exported.module(), inputs
-        with state_kept(self.module):
+        with state_kept(self.module), products_of_halves_in_float():
             self.in_torch = [tensor_array(value.clone()) for value in flat_tensors(inputs.call(self.module))]
         self.bound, self.fault = bound, fault
         self.run, self.progress = run, progress
@@ -252,7 +252,7 @@ class _Bisection:
                 finite.add(node)
             return value
 
-        with state_kept(self.module):
+        with state_kept(self.module), products_of_halves_in_float():
             watched(self.module, tuple(self.inputs.copied().flat()), see)
         return [point for point in self.points if point.tap in finite]
 
@@ -271,7 +271,7 @@ class _Bisection:
             # The same order of elements in memory: a `view` of the value may rely on it.
             return torch.empty_like(value).copy_(its) if its.shape == value.shape else value
 
-        with state_kept(self.module):
+        with state_kept(self.module), products_of_halves_in_float():
             watched(self.module, tuple(self.inputs.copied().flat()), see)
         return judged
 

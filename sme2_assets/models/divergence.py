@@ -20,7 +20,7 @@ from sme2_assets.models.lowering import build_model, calibration, kept_in_float,
 from sme2_assets.models.progress import Progress
 from sme2_assets.models.provenance import Origin, operator_name, origin_of
 from sme2_assets.models.quantise import halved, quantise
-from sme2_assets.models.reference import state_kept
+from sme2_assets.models.reference import products_of_halves_in_float, state_kept
 from sme2_assets.models.registry import ModelSpec, model_spec, parse_variant
 
 Log = Callable[[str], None]
@@ -163,7 +163,7 @@ def _watch(model: Any, inputs: ModelInputs, see: Callable[[_Key, Any, Any], None
     watching = Watching(model)
     # The interpreter would print the graph with every exception, ours included.
     watching.extra_traceback = False
-    with state_kept(model):
+    with state_kept(model), products_of_halves_in_float():
         watching.run(*inputs.copied().flat())
 
 

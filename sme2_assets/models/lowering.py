@@ -40,6 +40,7 @@ from sme2_assets.models.reference import (
     Reference,
     blame_first_not_finite,
     not_finite,
+    products_of_halves_in_float,
     run_reference,
     state_kept,
     too_small,
@@ -194,9 +195,11 @@ def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress
     module = exported_program.module()
     graphs = (exported_program.graph_module,)
     with (
+        progress.step("running the exported program once, for the types of its outputs", "export"),
         _blamed("Running the exported program", module, graphs, types_remedy=_HALF_REMEDY),
         torch.no_grad(),
         state_kept(module),
+        products_of_halves_in_float(),
     ):
         outputs = flat_tensors(inputs.call(module))
     with progress.step("lowering to XNNPACK", "lower"), _blamed("Lowering to XNNPACK", graphs=graphs):

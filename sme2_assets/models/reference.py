@@ -22,6 +22,8 @@ STEPS = 3
 
 # Operators that return indices, and the position of the indices among their results.
 _RANKING = {"topk": 1, "sort": 1, "argmax": None, "argmin": None, "max": 1, "min": 1}
+# Operators that sum products, as they arrive at a dispatch mode.
+_PRODUCTS = ("convolution", "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "linear")
 # Operators that write infinities on purpose, as in masks.
 _FILLING = ("full", "fill", "masked_fill", "where", "scalar_tensor", "lift_fresh")
 
@@ -92,6 +94,30 @@ def set_buffers(model: Any, values: Mapping[str, Any]) -> None:
         for name, buffer in model.named_buffers():
             if name in values:
                 buffer.copy_(values[name])
+
+
+def products_of_halves_in_float() -> Any:
+    """A mode in which torch sums products of halves in float32 and rounds the result, as its own kernels do.
+
+    Where a CPU has no instructions for halves, those take a hundred times as long. Operands of different
+    types are left to them: they are refused.
+    """
+    import torch
+    from torch.utils import _pytree
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class InFloat(TorchDispatchMode):
+        supports_higher_order_operators = True
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if getattr(func, "_opname", "") in _PRODUCTS:
+                tensors = [leaf for leaf in _pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+                if all(tensor.dtype == torch.half for tensor in tensors):
+                    args = _pytree.tree_map_only(torch.Tensor, torch.Tensor.float, args)
+                    return func(*args, **(kwargs or {})).half()
+            return func(*args, **(kwargs or {}))
+
+    return InFloat()
 
 
 @contextlib.contextmanager

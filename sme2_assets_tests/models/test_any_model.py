@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sme2_assets.errors import ExportError
 from sme2_assets.evidence.numerics import compare_outputs, first_fault
@@ -17,7 +18,7 @@ from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.models.export import export_model
 from sme2_assets.models.given import take_inputs
-from sme2_assets.models.lowering import build_model
+from sme2_assets.models.lowering import build_model, export_program, lower_program
 from sme2_assets.models.progress import Progress
 from sme2_assets.models.reference import STEPS
 from sme2_assets.models.spec import ModelSpec
@@ -256,6 +257,46 @@ def test_weights_that_are_computed_from_others_are_constants_of_the_program(
     assert model.cached or any("0.weight" in line for line in said)
     with torch.no_grad():
         assert np.array_equal(np.load(model.expected_outputs[0]), build()(image).numpy())
+
+
+class Products(nn.Module):
+    """Products of every kind that CPUs without instructions for halves are slow at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.up, self.linear = nn.Conv2d(4, 8, 3), nn.ConvTranspose2d(8, 8, 2, 2), nn.Linear(12, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(self.up(self.conv(x)))
+        return torch.addmm(y[0, 0], (y @ y.transpose(2, 3))[0, 0], y[0, 0])
+
+
+class Multiplied(TorchDispatchMode):
+    """The types of what is multiplied while it is active, without what is only traced."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.types: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        products = ("convolution", "mm", "addmm", "bmm", "baddbmm", "linear")
+        if getattr(func, "_opname", "") in products and type(made) is Tensor:
+            self.types.add(made.dtype)
+        return made
+
+
+def test_no_products_of_halves_are_computed_where_the_cpu_may_be_slow_at_them() -> None:
+    spec, progress = small.spec("products", Products, small.values(1, 4, 8, 8)), Progress("products", print)
+    with torch.no_grad(), Multiplied() as multiplied:
+        program, inputs = export_program(build_model(spec, "fp16", progress), "fp16", progress)
+        lowered = lower_program(program, inputs, progress)
+    assert multiplied.types == {torch.float32}
+    [output] = lowered.outputs
+    assert output.dtype == torch.float16
+    assert torch.allclose(output, program.module()(*inputs.args), rtol=0.01, atol=0.01)
 
 
 @pytest.mark.parametrize(("dtype", "told"), [(torch.bfloat16, True), (torch.float32, False)])
