@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from sme2_assets.analysis.insights import claims as insight_claims
+from sme2_assets.analysis.insights.ceilings import LEAST_KNOWN
 from sme2_assets.analysis.insights.insight import Insight
 from sme2_assets.analysis.insights.values import known_or, ms
 from sme2_assets.analysis.passes import passes_fault
@@ -29,6 +30,8 @@ from sme2_assets.report.unit_use import (
     UnitUse,
     count_text,
     named,
+    operators_not_known,
+    rest_text,
     unit_use,
     work_text,
 )
@@ -176,9 +179,9 @@ def unit_answer(warehouse: Warehouse, run_id: str, arm: str = "") -> str:
     """`7 of 8 matrix operators, 93% of the multiply-accumulates, run on the SME unit; the depthwise
     convolution cannot: no such kernel exists`, without a full stop."""
     counts = rows_of_view(warehouse, "unit_use", run_id).to_dict("records")
+    not_known = operators_not_known(warehouse, [run_id])[run_id]
     if not counts:
-        facts = rows_of_view(warehouse, "operator_facts", run_id)
-        if not_known := int((~facts["known"].astype(bool)).sum()):
+        if not_known:
             return claims.NOTHING_KNOWN_FOR_UNIT.say(run_id=run_id, count=not_known)
         return claims.NOTHING_FOR_UNIT.say(run_id=run_id)
     [row] = counts
@@ -202,7 +205,10 @@ def unit_answer(warehouse: Warehouse, run_id: str, arm: str = "") -> str:
                 run_id=run_id, unknown=row["unknown"], matrix_operators=row["matrix_operators"]
             )
         )
-    return "; ".join(said)
+    [known] = warehouse.query("SELECT known_share FROM headroom WHERE run_id = ?", [run_id])["known_share"]
+    if pd.isna(known) or (known >= LEAST_KNOWN and not not_known):
+        return "; ".join(said) + rest_text(run_id, not_known)
+    return "; ".join(said) + claims.KNOWN_SHARE.say(run_id=run_id, share=percent_text(known))
 
 
 def _off_clauses(use: UnitUse) -> list[str]:

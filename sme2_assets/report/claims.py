@@ -220,6 +220,11 @@ REST_NOT_KNOWN = Claim(
     "; what is computed by {count} of the model's operators is not known",
     f"SELECT {_NOT_KNOWN} = $count AND $count > 0",
 )
+KNOWN_SHARE = Claim(
+    "; only {share} of the inference is in operators that are known",
+    "SELECT fidelity <> 'emulated' AND known_share < 1 AND abs(known_share "
+    "- regexp_extract($share, '[0-9]+')::DOUBLE / 100) <= 0.0101 FROM headroom WHERE run_id = $run_id",
+)
 EVERY_ON = Claim(
     "Every {known}CONV and GEMM operator is on the SME unit{rest}.",
     f"SELECT count(*) > 0 AND bool_and(on_sme_unit = 'on' AND sme2 = 'on') AND {_OF_KNOWN} {_MATRIX}",

@@ -32,6 +32,7 @@ from sme2_assets.report.tables import (
     unit_cell,
 )
 from sme2_assets.report.terminal import print_table, print_text, show_answer
+from sme2_assets.report.unit_use import rest_text
 
 # Operators below this rank are a long tail; the view bottlenecks has them all.
 BOTTLENECKS_SHOWN = 15
@@ -213,9 +214,14 @@ def missed_section(explanation: Explanation) -> Section:
         blocks.append(Text(claims.NO_CONV_OR_GEMM.say(run_id=subject.run["run_id"])))
     elif not blocks:
         run_id = subject.run["run_id"]
-        rest = claims.REST_NOT_KNOWN.say(run_id=run_id, count=not_known) if not_known else ""
         said = claims.EVERY_ON if subject.run["sme2"] == "on" else claims.NOTHING_SPEAKS_AGAINST
-        blocks.append(Text(said.say(run_id=run_id, known="known " if not_known else "", rest=rest)))
+        blocks.append(
+            Text(
+                said.say(
+                    run_id=run_id, known="known " if not_known else "", rest=rest_text(run_id, not_known)
+                )
+            )
+        )
     return Section("CONV and GEMM not on the SME unit", blocks)
 
 

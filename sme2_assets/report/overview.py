@@ -13,7 +13,7 @@ from sme2_assets.report.answer import KERNEL_EVIDENCE
 from sme2_assets.report.document import Document, Grid, Section, Text
 from sme2_assets.report.pictures.overview import overview_pictures
 from sme2_assets.report.tables import TextTable, arm_text, device_cell, setting_text, speedup_text
-from sme2_assets.report.unit_use import count_text, unit_counts, work_text
+from sme2_assets.report.unit_use import count_text, operators_not_known, rest_text, unit_counts, work_text
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import latest_sessions
 
@@ -120,8 +120,10 @@ def overview_rows(warehouse: Warehouse, sessions: Sequence[str] | None = None) -
         for run_id, counts in unit_counts(warehouse, subjects.tolist()).items()
         if counts["sme2"] == "on"
     }
+    not_known = operators_not_known(warehouse, list(units))
     on_unit = {
         run_id: ", ".join(filter(None, (count_text(counts), work_text(counts))))
+        + rest_text(run_id, not_known[run_id])
         for run_id, counts in units.items()
     }
     slowest = warehouse.query(_CATEGORIES, [subjects.tolist()]).set_index("run_id")

@@ -175,7 +175,13 @@ def unit_sentence(run_id: str, counts: Record | None, not_known: int) -> str:
     if counts is None:
         none = claims.NO_KNOWN_MATRIX if not_known else claims.NO_MATRIX
         return none.say(run_id=run_id, count=not_known)
-    return ", ".join(filter(None, (_counted(claims.MATRIX_COUNT, counts), work_text(counts))))
+    said = ", ".join(filter(None, (_counted(claims.MATRIX_COUNT, counts), work_text(counts))))
+    return said + rest_text(run_id, not_known)
+
+
+def rest_text(run_id: str, not_known: int) -> str:
+    """`; what is computed by 3 of the model's operators is not known`: they may be matrix operators, too."""
+    return claims.REST_NOT_KNOWN.say(run_id=run_id, count=not_known) if not_known else ""
 
 
 def unit_table(used: Sequence[UnitUse], speedups: Mapping[str, str]) -> TextTable:

@@ -197,22 +197,35 @@ WITH per_run AS (
         max(portable_operators)::INTEGER AS portable_operators
     FROM part_rounds
     GROUP BY run_id
+),
+operators_of_run AS (
+    SELECT
+        run_id,
+        coalesce(sum(per_inference_ns) FILTER (NOT known), 0) AS unknown_ns,
+        1000 * count(*) FILTER (backend = 'xnnpack') AS floored_ns
+    FROM operator_details
+    GROUP BY run_id
 )
 SELECT
     run.*,
     per_run.rounds, disturbed_rounds, round_cv,
     per_run.inferences, per_run.operators, portable_operators, delegate_calls,
+    1 - (unknown_ns + greatest(delegate_overhead_ns - floored_ns, 0)) / nullif(inference_ns, 0) AS known_share,
     inference_ns, compute_ns, compute_most_ns, data_movement_ns, data_movement_most_ns, portable_ns,
     delegate_overhead_ns, framework_overhead_ns,
-    -- A ceiling holds whatever XNNPACK's whole microseconds hide. Where that may be all, there is none.
-    CASE WHEN run.fidelity = 'hardware' AND inference_ns > compute_most_ns THEN inference_ns - compute_most_ns
+    -- A ceiling holds whatever XNNPACK's whole microseconds hide. Where that may be half of what would be left, or
+    -- a fifth of the inference is in nothing that is known, there is none.
+    CASE WHEN run.fidelity = 'hardware' AND known_share >= 0.8 AND inference_ns > compute_most_ns
+        AND 2 * (inference_ns - compute_most_ns) >= inference_ns - compute_ns THEN inference_ns - compute_most_ns
     END AS without_compute_ns,
     inference_ns / without_compute_ns AS without_compute_speedup,
-    CASE WHEN run.fidelity = 'hardware' AND inference_ns > data_movement_most_ns
+    CASE WHEN run.fidelity = 'hardware' AND known_share >= 0.8 AND inference_ns > data_movement_most_ns
+        AND 2 * (inference_ns - data_movement_most_ns) >= inference_ns - data_movement_ns
         THEN inference_ns - data_movement_most_ns
     END AS without_data_movement_ns,
     inference_ns / without_data_movement_ns AS without_data_movement_speedup
 FROM per_run
+JOIN operators_of_run USING (run_id)
 JOIN run_series AS run USING (run_id);
 COMMENT ON VIEW headroom IS 'The most each run could gain: the time of its parts, and the ceilings by Amdahl''s law if a part took no time. Traced times; NULL when emulated. A reference has no ceilings.';
 COMMENT ON COLUMN headroom.rounds IS 'Rounds; disturbed ones are not in the means.';
@@ -221,6 +234,7 @@ COMMENT ON COLUMN headroom.round_cv IS 'Standard deviation of the mean inference
 COMMENT ON COLUMN headroom.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN headroom.operators IS 'Operators of one inference.';
 COMMENT ON COLUMN headroom.delegate_calls IS 'Delegate calls of one inference.';
+COMMENT ON COLUMN headroom.known_share IS 'Share of the inference in what is known: not in operators that nobody knows, nor in delegate calls beyond their operators, as far as that is no rounding. NULL when emulated.';
 COMMENT ON COLUMN headroom.inference_ns IS 'Mean Method::execute with tracer.';
 COMMENT ON COLUMN headroom.compute_ns IS 'Mean time of CONV and GEMM.';
 COMMENT ON COLUMN headroom.compute_most_ns IS 'The most that can be: XNNPACK hides up to a microsecond of each operator.';
@@ -229,7 +243,7 @@ COMMENT ON COLUMN headroom.data_movement_most_ns IS 'The most that can be.';
 COMMENT ON COLUMN headroom.portable_ns IS 'Mean time of operators outside delegates, whatever their category.';
 COMMENT ON COLUMN headroom.delegate_overhead_ns IS 'Mean time of delegate calls beyond their operators. XNNPACK reports whole microseconds, so up to one per operator is rounding.';
 COMMENT ON COLUMN headroom.framework_overhead_ns IS 'Mean time of Method::execute beyond delegate calls and portable operators.';
-COMMENT ON COLUMN headroom.without_compute_ns IS 'The inference if CONV and GEMM took no time: at least this long. NULL where they may be all of it.';
+COMMENT ON COLUMN headroom.without_compute_ns IS 'The inference if CONV and GEMM took no time: at least this long. NULL where whole microseconds may hide half of that, or known_share is below 0.8.';
 COMMENT ON COLUMN headroom.without_compute_speedup IS 'What that would bring at most: the ceiling of every faster kernel for them. NULL where no bound is known.';
-COMMENT ON COLUMN headroom.without_data_movement_ns IS 'The inference if Data Movement took no time: at least this long. NULL where it may be all of it.';
+COMMENT ON COLUMN headroom.without_data_movement_ns IS 'The inference if Data Movement took no time: at least this long. NULL as above.';
 COMMENT ON COLUMN headroom.without_data_movement_speedup IS 'What that would bring at most; NULL where no bound is known.';

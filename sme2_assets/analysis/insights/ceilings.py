@@ -13,6 +13,9 @@ from sme2_assets.analysis.insights.values import ms, names_in
 from sme2_assets.analysis.projection import UNITS, Unit, countable, priced, projected_ns
 from sme2_assets.analysis.unit import UNKNOWN
 
+# Below this share the view `headroom` has no ceiling.
+LEAST_KNOWN = 0.8
+
 
 def ceilings(subject: ArmRows) -> Iterator[Insight]:
     headroom = subject.headroom
@@ -29,9 +32,12 @@ def ceilings(subject: ArmRows) -> Iterator[Insight]:
         which = known_part(subject, name)
         part = {"run_id": subject.run["run_id"], "part": which, "categories": categories, "speedup": speedup}
         bounded = not pd.isna(rest_ns)
+        none = claims.LITTLE_IS_KNOWN if headroom["known_share"] < LEAST_KNOWN else claims.NO_CEILING
         yield subject.insight(
             f"amdahl_{column}",
-            claims.CEILING.say(**part, ms=ms(rest_ns)) if bounded else claims.NO_CEILING.say(**part),
+            claims.CEILING.say(**part, ms=ms(rest_ns))
+            if bounded
+            else none.say(**part, known_share=headroom["known_share"]),
             claims.PART.say(
                 **{**part, "part": which[0].upper() + which[1:]},
                 take="take" if len(categories) > 1 else "takes",
