@@ -73,9 +73,10 @@ class ProgramOperators(Document):
     portable: list[Node]
 
     @property
-    def macs(self) -> int:
-        """Multiply-accumulates of all nodes that have a count."""
-        return sum(node.macs or 0 for node in self.nodes)
+    def macs(self) -> int | None:
+        """Multiply-accumulates of all nodes that have a count; None if none has."""
+        counts = [node.macs for node in self.nodes if node.macs is not None]
+        return sum(counts) if counts else None
 
     @property
     def nodes(self) -> list[Node]:

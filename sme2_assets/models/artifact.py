@@ -154,8 +154,9 @@ class ModelManifest:
     """What the model's source says decides what is built."""
     seed: int
     parameters: int | None
-    """None for a program that came without its model; the same goes for `macs`."""
+    """None for a program that came without its model."""
     macs: int | None
+    """Multiply-accumulates of all operators that are counted; None if none is."""
     is_classifier: bool
     inputs: list[TensorFacts]
     outputs: list[TensorFacts]

@@ -105,7 +105,6 @@ class _Content:
     outputs: list[tuple[str, list[int]]]
     """Type and shape as the program returns them, for every inference that is compared."""
     parameters: int | None
-    macs: int | None
     is_classifier: bool
     tolerance: Tolerance
     method: str = FORWARD
@@ -234,7 +233,7 @@ def _fill(staging: Path, spec: ModelSpec, variant: Variant, key: str, progress: 
         identity=spec.identity(),
         seed=SEED,
         parameters=content.parameters,
-        macs=content.macs,
+        macs=content.described.macs,
         is_classifier=content.is_classifier,
         inputs=inputs,
         outputs=outputs,
@@ -291,7 +290,6 @@ def _lowered(spec: ModelSpec, variant: Variant, staging: Path, progress: Progres
         expected=[tensor_array(value) for value in reference.expected(changed)],
         outputs=[(_dtype_name(value), list(value.shape)) for value in program.outputs] * steps,
         parameters=built.parameters,
-        macs=built.macs,
         is_classifier=built.is_classifier,
         tolerance=Tolerance("sqnr_db", built.minimum_sqnr_db, built.has_own_bound),
         steps=steps,
@@ -359,7 +357,6 @@ def _existing(spec: ModelSpec, staging: Path, progress: Progress) -> _Content:
         expected=None,
         outputs=facts.outputs * facts.steps,
         parameters=None,
-        macs=None,
         is_classifier=False,
         tolerance=Tolerance("sqnr_db", -IDENTICAL_SQNR_DB),
         method=spec.method,

@@ -75,7 +75,6 @@ class BuiltModel:
     """In fp32, but rounded to the precision's own type: the reference sees the values the program sees."""
     reference: Reference
     parameters: int
-    macs: int
     is_classifier: bool
     minimum_sqnr_db: float
     has_own_bound: bool
@@ -117,7 +116,7 @@ def build_model(spec: ModelSpec, precision: str, progress: Progress) -> BuiltMod
         progress.say(f"weights in {' and '.join(narrow)} are converted to float32, from which all is made")
     model = model.float()
     _fold_parametrisations(model, progress.say)
-    # Nothing is trained, and to count, torch would ask for the gradient of a parameter that a module returns.
+    # Nothing is trained.
     model.requires_grad_(False)
     if spec.input_files:
         inputs = given_inputs(inputs, model, spec.input_files)
@@ -128,7 +127,6 @@ def build_model(spec: ModelSpec, precision: str, progress: Progress) -> BuiltMod
         with state_kept(model):
             give_tensors_only(model, inputs.call(model), progress.say)
         made = run_reference(model, inputs)
-        macs = _count_macs(model, inputs)
         if reference is not None:
             reference = _hooked(eager, "wrap", reference).float()
             unsubstituted = run_reference(reference, given)
@@ -147,7 +145,6 @@ def build_model(spec: ModelSpec, precision: str, progress: Progress) -> BuiltMod
         inputs=inputs,
         reference=made,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        macs=macs,
         is_classifier=bool(getattr(eager, "is_classifier", False)),
         minimum_sqnr_db=float(own_bounds.get(precision, MINIMUM_SQNR_DB[precision])),
         has_own_bound=precision in own_bounds,
@@ -492,16 +489,3 @@ def _judge(reference: Reference, model: Any, inputs: ModelInputs, progress: Prog
             f"the model has state ({', '.join(reference.state)}): every process starts from its initial "
             f"values, and {STEPS} inferences in a row are compared with the eager model's"
         )
-
-
-def _count_macs(model: Any, inputs: ModelInputs) -> int:
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    counter = FlopCounterMode(display=False)
-    with state_kept(model), counter:
-        inputs.call(model)
-    # Code that dynamo compiled for control flow under the counter fails without one.
-    torch._dynamo.reset()
-    # The counter counts a multiply and an add as two.
-    return counter.get_total_flops() // 2

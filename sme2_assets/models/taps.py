@@ -194,7 +194,8 @@ def _terms(node: Any) -> int | None:
     name = _name(node)
     if not name.startswith((*_MATRIX, _ATTENTION)):
         return None
-    values = [value.meta.get("val") for value in node.all_input_nodes]
+    # Not its input nodes: a value that is given twice, as in attention to itself, is one of these.
+    values = [getattr(argument, "meta", {}).get("val") for argument in node.args]
     shapes = [value.shape for value in values if hasattr(value, "shape")]
     if name.startswith(_ATTENTION):
         return int(shapes[0][-1] + shapes[1][-2])

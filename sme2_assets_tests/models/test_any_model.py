@@ -307,9 +307,22 @@ def test_a_model_that_is_not_in_float32_is_told_that_it_is_converted(dtype: torc
     assert any("bfloat16" in line and "float32" in line for line in said) is told
 
 
-def test_a_module_that_returns_a_view_of_its_parameter_is_counted() -> None:
-    spec = small.spec("prompted", _seeded(small.Prompted), small.values(3, 8))
-    assert build_model(spec, "fp32", Progress("prompted", print)).macs == 3 * 8 * 8
+class _Fused(nn.Module):
+    """What torch computes in one step, and a program in many: a recurrent layer, and attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = nn.GRU(8, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states, _ = self.recurrent(x)
+        return nn.functional.scaled_dot_product_attention(states, states, states)
+
+
+def test_multiply_accumulates_of_a_model_are_those_of_its_operators(export: Exporter) -> None:
+    """Of 6 steps: three gates that each read the input and the state, and two products of 6 x 4 x 6."""
+    fused = export(small.spec("fused", _seeded(_Fused), small.values(1, 6, 8)))
+    assert read_manifest(fused.manifest).macs == 6 * 3 * 4 * (8 + 4) + 2 * 6 * 4 * 6
 
 
 def test_nan_in_the_reference_is_told_with_its_line_before_anything_is_exported(export: Exporter) -> None:

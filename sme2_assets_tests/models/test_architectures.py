@@ -11,9 +11,8 @@ from sme2_assets.models.lowering import build_model
 from sme2_assets.models.progress import Progress
 from sme2_assets.models.registry import model_spec
 
-# Parameters as torchvision counts them; multiply-adds as the paper states them ("56M").
+# As torchvision counts them.
 MOBILENET_V3_SMALL_PARAMETERS = 2_542_856
-MOBILENET_V3_SMALL_MACS = 56.5e6
 
 # The others, which are larger, are looked at in small in test_more_architectures.py.
 CONVOLUTIONAL = ("toy_cnn", "mobilenet_v3_small")
@@ -22,7 +21,6 @@ CONVOLUTIONAL = ("toy_cnn", "mobilenet_v3_small")
 def test_mobilenet_v3_small_has_the_published_size() -> None:
     built = build_model(model_spec("mobilenet_v3_small"), "fp32", Progress("mobilenet_v3_small", print))
     assert built.parameters == MOBILENET_V3_SMALL_PARAMETERS
-    assert built.macs == pytest.approx(MOBILENET_V3_SMALL_MACS, rel=0.01)
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONAL)

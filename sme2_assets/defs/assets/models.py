@@ -84,8 +84,8 @@ def _model_table(manifest: ModelManifest) -> TextTable:
         ["what", "value"],
         [
             ["model", manifest.description],
-            ["parameters", _count_text(manifest.parameters)],
-            ["multiply-accumulates", _count_text(manifest.macs)],
+            ["parameters", _count_text(manifest.parameters, "not known: the program came without its model")],
+            ["multiply-accumulates", _count_text(manifest.macs, "no operator's are counted")],
             ["inputs", _tensors_text(manifest.inputs)],
             ["outputs", _tensors_text(manifest.outputs)],
             ["operators in XNNPACK", f"{operators.delegated_total} of {total}{share}"],
@@ -102,8 +102,8 @@ def _outside_text(delegation: DelegationReport) -> str:
     return delegation_table(DelegationReport(rows=outside)).markdown()
 
 
-def _count_text(count: int | None) -> str:
-    return "not known: the program came without its model" if count is None else f"{count:,}"
+def _count_text(count: int | None, unknown: str) -> str:
+    return unknown if count is None else f"{count:,}"
 
 
 def _tensors_text(tensors: list[TensorFacts]) -> str:
