@@ -9,18 +9,18 @@ import contextlib
 import re
 import resource
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
+
+from sme2_assets.heartbeat import heartbeat
 
 Log = Callable[[str], None]
 # The parts of an export that a person would name; each has one or more steps.
 Stage = Literal["load", "build", "read", "export", "lower"]
 OnStage = Callable[[Stage], None]
 
-HEARTBEAT_SECONDS = 30.0
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _STATUS = Path("/proc/self/status")
 
@@ -34,12 +34,10 @@ class Progress:
         log: Log,
         *,
         on_stage: OnStage | None = None,
-        heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._name = name
         self._log = log
         self._on_stage = on_stage
-        self._heartbeat_seconds = heartbeat_seconds
         self._started = time.perf_counter()
         _forget_peak()
 
@@ -57,20 +55,8 @@ class Progress:
         if stage is not None and self._on_stage is not None:
             self._on_stage(stage)
         self.say(f"{what} ({self._facts()})")
-        begun = time.perf_counter()
-        done = threading.Event()
-
-        def still() -> None:
-            while not done.wait(self._heartbeat_seconds):
-                self.say(f"still {what}, for {time.perf_counter() - begun:.0f} s ({self._facts()})")
-
-        heartbeat = threading.Thread(target=still, daemon=True)
-        heartbeat.start()
-        try:
+        with heartbeat(self.say, what, self._facts):
             yield
-        finally:
-            done.set()
-            heartbeat.join()
 
     def _facts(self) -> str:
         elapsed = time.perf_counter() - self._started

@@ -67,6 +67,11 @@ class Arm:
     processes: list[Process] = field(default_factory=list)
     results: list[RunnerResult] = field(default_factory=list)
 
+    def doing(self, what: str) -> str:
+        """What is being run, in words."""
+        arm = "" if self.spec.label == self.spec.sme2 else f", arm {self.spec.label}"
+        return f"running {self.model.variant} with SME2 {self.spec.sme2}{arm}: {what}"
+
     def latency_medians_ns(self) -> list[float]:
         """The observation of each round so far."""
         return [median(result.iteration_ns) for result in self.results if result.pass_kind == "latency"]

@@ -87,7 +87,7 @@ def _tapped(bench: Bench, arm: Arm, program: Path, outputs: int) -> Arrays:
     command = runner_command(bench, arm, program)
     command += ["--pass", "latency", "--warmup", "0", "--iterations", "1"]
     command += ["--result", workspace.path(f"{name}.json"), "--outputs", workspace.path(f"{name}_outputs")]
-    completed = workspace.run(command, {"SME2_RUNNER_SME2": arm.spec.sme2}, bench.plan.timeout_s)
+    completed = bench.run(arm.doing("intermediate values"), command, {"SME2_RUNNER_SME2": arm.spec.sme2})
     if completed.returncode != 0:
         raise Sme2Error(f"the program with taps failed: {completed.stderr.strip()[-300:]}", "Report it.")
     with tempfile.TemporaryDirectory(prefix="sme2-") as folder:

@@ -21,6 +21,7 @@ from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.evidence.result import RESULT_FILE, TRACED_PASSES, RunnerResult
 from sme2_assets.evidence.roofs import ROOFS_FILE, Roofs
 from sme2_assets.evidence.samples import SAMPLES_FILE
+from sme2_assets.heartbeat import heartbeat
 from sme2_assets.models.failures import kernel_failure
 from sme2_assets.profiling.arms import Arm, round_name
 from sme2_assets.profiling.plan import Lengths, Pace, Plan
@@ -77,6 +78,13 @@ class Bench:
         except TargetUnavailable as taken:
             raise ConnectionLost(taken.what, taken.remedy) from taken
 
+    def run(self, doing: str, command: list[str], environ: dict[str, str]) -> Completed:
+        """A runner process. Under emulation, where it can take minutes, its beginning is said as well."""
+        if self.target.fidelity == "emulated":
+            self.log(doing)
+        with heartbeat(self.log, doing):
+            return self.workspace.run(command, environ, self.plan.timeout_s)
+
 
 def runner_command(bench: Bench, arm: Arm, program: Path) -> list[str]:
     """The arm's runner with a program and its model's inputs, placed as its plan asks."""
@@ -101,7 +109,9 @@ def measure_roofs(bench: Bench, arm: Arm) -> None:
     name, kept = f"{arm.spec.label}_roofs.json", arm.directory / ROOFS_FILE
     try:
         command = _placed(bench, arm, "--roofs", bench.workspace.path(name))
-        completed = bench.workspace.run(command, {"SME2_RUNNER_SME2": arm.spec.sme2}, bench.plan.timeout_s)
+        completed = bench.run(
+            "measuring what plain code reaches", command, {"SME2_RUNNER_SME2": arm.spec.sme2}
+        )
         if completed.returncode != 0:
             raise runner_failure(completed.returncode, completed.stderr)
         bench.workspace.get(name, kept)
@@ -170,7 +180,9 @@ def _run_process(
         command += ["--samples", workspace.path(f"{name}.recording.json")]
     if arm.spec.slowdown_percent:
         command += ["--slowdown-percent", str(arm.spec.slowdown_percent)]
-    completed = workspace.run(command, environ, plan.timeout_s)
+    passes = plan.passes_of_round(round_index)
+    place = f"pass {passes.index(pass_kind) + 1} of {len(passes)}, round {round_index + 1}"
+    completed = bench.run(f"{arm.doing(pass_kind)} ({place})", command, environ)
     if completed.returncode != 0:
         raise _failure(completed, arm, round_index, pass_kind)
 

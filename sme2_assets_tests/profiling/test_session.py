@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -14,6 +16,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from sme2_assets import heartbeat
 from sme2_assets.analysis.comparison import why_outputs_differ
 from sme2_assets.errors import EvidenceError, RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.evidence.arms import ARMS_FILE, ArmsNumerics
@@ -28,6 +31,7 @@ from sme2_assets.models.reference import STEPS
 from sme2_assets.profiling import between_arms
 from sme2_assets.profiling.arms import ArmSpec, aa_arms, same_runner, sme2_arms
 from sme2_assets.profiling.blind import blind_trial
+from sme2_assets.profiling.one_pass import Bench
 from sme2_assets.profiling.plan import Plan, plan_for
 from sme2_assets.profiling.record import ended_steady
 from sme2_assets.profiling.session import measure_session
@@ -164,6 +168,34 @@ def test_a_program_that_another_version_refuses_names_the_version_and_leaves_not
         )
     assert "another version may not run it" in str(raised.value)
     assert finished_runs(store) == []
+
+
+def test_a_process_under_emulation_says_what_it_does_and_that_it_is_alive(monkeypatch):
+    monkeypatch.setattr(heartbeat, "SECONDS", 0.001)
+    said, alive = [], threading.Event()
+
+    def log(line: str) -> None:
+        said.append(line)
+        if line.startswith("still running a model, for "):
+            alive.set()
+
+    workspace = Mock(run=lambda *_: alive.wait(60))
+    target = Mock(fidelity="emulated", workspace=lambda: nullcontext(workspace))
+    with Bench(target, SHORT, log) as bench:
+        assert bench.run("running a model", [], {})
+    assert said[0] == "running a model"
+
+
+def test_each_pass_of_a_session_says_where_it_is(store, model, runner_binary, monkeypatch):
+    monkeypatch.setattr(heartbeat, "SECONDS", 0.001)
+    said: list[str] = []
+    specs = sme2_arms(["off"])
+    measure_session(store, NativeTarget(HOST), model, same_runner(runner_binary), specs, SHORT, said.append)
+    for number, kind in enumerate(SHORT.passes_of_round(0), start=1):
+        place = (
+            f"running toy_cnn-fp32 with SME2 off: {kind} (pass {number} of {len(SHORT.passes_of_round(0))}"
+        )
+        assert any(line.startswith(f"still {place}, round 1)") for line in said), (kind, said)
 
 
 def test_a_session_leaves_its_evidence_and_a_manifest_that_proves_it(store, model, runner_binary):
