@@ -58,7 +58,7 @@ test-fifth: $(VENV)/.ready-dev
 	@$(BIN)/python -m pytest -m alone --fifth=$$(git rev-parse HEAD) $(PYTEST_ARGS) || test $$? -eq 5
 	@$(PYTEST_TOGETHER) -m "thorough and not alone" --fifth=$$(git rev-parse HEAD) $(PYTEST_ARGS)
 
-CPP := $(wildcard $(foreach folder,sme2_assets/runner/native/src sme2_assets_tests/runner/native,$(folder)/*.cpp $(folder)/*.h))
+CPP := $(wildcard $(foreach folder,sme2_assets/runner/native/src sme2_assets/work/counter sme2_assets_tests/runner/native,$(folder)/*.cpp $(folder)/*.h))
 
 # actionlint's package fetches a binary when it is installed, from where not everybody gets: the workflow has it.
 lint: $(VENV)/.ready-dev ## Lint, format check, types, Dagster's definitions

@@ -23,9 +23,16 @@ LARGEST_FILE_BYTES = 4 << 30
 
 
 def run_contained(
-    command: Sequence[str], env: Mapping[str, str], folder: Path, timeout_s: float
+    command: Sequence[str],
+    env: Mapping[str, str],
+    folder: Path,
+    timeout_s: float,
+    inherited: Sequence[int] = (),
 ) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error; RunnerError if it exceeds the time or output limit."""
+    """Exit code, standard output and standard error; RunnerError if it exceeds the time or output limit.
+
+    `inherited`: descriptors that stay open in it.
+    """
     leases = held_leases()
     try:
         process = subprocess.Popen(
@@ -35,7 +42,7 @@ def run_contained(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            pass_fds=leases,
+            pass_fds=[*leases, *inherited],
         )
     except OSError as error:
         raise RunnerError(f"{command[0]} could not be started: {error}", "Run `sme2 doctor`.") from error

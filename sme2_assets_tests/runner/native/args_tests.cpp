@@ -77,6 +77,7 @@ TEST(numbers_out_of_range_are_refused) {
 TEST(flags_of_another_pass_are_refused) {
   CHECK_FAILS(ExitCode::usage, "--etdump belongs", with({"--etdump", "t"}));
   CHECK_FAILS(ExitCode::usage, "--samples belongs", with({"--samples", "s"}));
+  CHECK_FAILS(ExitCode::usage, "--modules belongs", with({"--modules", "m"}));
   CHECK_FAILS(ExitCode::usage, "given twice", with({"--threads", "1"}));
   CHECK_FAILS(ExitCode::usage, "stands alone", with({"--help"}));
   CHECK_FAILS(ExitCode::usage, "unknown flag", with({"--odd", "1"}));
@@ -85,9 +86,9 @@ TEST(flags_of_another_pass_are_refused) {
 
 TEST(any_words_are_options_or_a_failure_of_usage) {
   std::mt19937 draw(7);
-  const std::vector<std::string> more = {"--help", "--cpu",    "=",       "--",        "-",       "--input",
-                                         "--=",    "--model=", "1",       "\xf0\x9f",  "--cpus",  "0-1",
-                                         "--qos",  "utility",  "kernels", "--samples", "--etdump"};
+  const std::vector<std::string> more = {
+      "--help", "--cpu", "=",     "--",      "-",       "--input",   "--=",      "--model=", "1",        "\xf0\x9f",
+      "--cpus", "0-1",   "--qos", "utility", "kernels", "--samples", "--etdump", "work",     "--modules"};
   for (int trial = 0; trial < 1000; ++trial) {
     std::vector<std::string> words = kWhole;
     for (int i = static_cast<int>(draw() % 4); i >= 0; --i) {

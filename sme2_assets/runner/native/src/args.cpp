@@ -85,7 +85,10 @@ Pass parse_pass(const std::string& text) {
   if (text == "kernels") {
     return Pass::kernels;
   }
-  throw usage_error("--pass wants latency, etdump or kernels, got '" + text + "'");
+  if (text == "work") {
+    return Pass::work;
+  }
+  throw usage_error("--pass wants latency, etdump, kernels or work, got '" + text + "'");
 }
 
 using Setter = void (*)(Options& options, const std::string& flag, const std::string& value);
@@ -99,6 +102,7 @@ const std::map<std::string, Setter> kValueFlags = {
     {"--outputs", [](Options& o, const std::string&, const std::string& v) { o.outputs = v; }},
     {"--etdump", [](Options& o, const std::string&, const std::string& v) { o.etdump = v; }},
     {"--samples", [](Options& o, const std::string&, const std::string& v) { o.samples = v; }},
+    {"--modules", [](Options& o, const std::string&, const std::string& v) { o.modules = v; }},
     {"--method", [](Options& o, const std::string&, const std::string& v) { o.method = v; }},
     {"--data", [](Options& o, const std::string&, const std::string& v) { o.data = v; }},
     {"--op-library", [](Options& o, const std::string&, const std::string& v) { o.op_libraries.push_back(v); }},
@@ -162,10 +166,13 @@ void check_pass(const Options& options, const std::set<std::string>& given) {
     throw usage_error(pass + " also wants --etdump FILE");
   }
   if (options.pass == Pass::latency && !options.etdump.empty()) {
-    throw usage_error("--etdump belongs to --pass etdump or kernels: the latency pass runs without a tracer");
+    throw usage_error("--etdump belongs to the other passes: the latency pass runs without a tracer");
   }
   if (options.pass == Pass::kernels && options.samples.empty()) {
     throw usage_error(pass + " also wants --samples FILE");
+  }
+  if ((options.pass == Pass::work) != !options.modules.empty()) {
+    throw usage_error("--modules belongs to --pass work, which wants it");
   }
   for (const char* flag : {"--samples", "--sample-period-us", "--sample-capacity"}) {
     if (options.pass != Pass::kernels && given.count(flag) != 0) {
@@ -241,16 +248,27 @@ Options parse_args(int argc, char** argv) {
 }
 
 const char* pass_name(Pass pass) {
-  return pass == Pass::latency ? "latency" : pass == Pass::etdump ? "etdump" : "kernels";
+  switch (pass) {
+    case Pass::latency:
+      return "latency";
+    case Pass::etdump:
+      return "etdump";
+    case Pass::kernels:
+      return "kernels";
+    case Pass::work:
+      return "work";
+  }
+  return "";
 }
 
 const char* help_text() {
   return R"(sme2_runner: run an ExecuTorch program and measure its inferences
 
-  sme2_runner --model M.pte --input 0.npy [--input 1.npy ...] --pass latency|etdump|kernels
+  sme2_runner --model M.pte --input 0.npy [--input 1.npy ...] --pass latency|etdump|kernels|work
               --warmup W [--warmup-ms T] --iterations N [--timed-ms D] [--iterations-cap C] --threads T
               --result result.json --outputs DIR [--etdump trace.etdump] [--method forward]
-              [--samples samples.json] [--sample-period-us U] [--sample-capacity S] [--slowdown-percent P]
+              [--samples samples.json] [--sample-period-us U] [--sample-capacity S] [--modules modules.txt]
+              [--slowdown-percent P]
               [--data M.ptd] [--op-library L.so ...] [--steps S] [--cpus 0-3,7] [--qos CLASS]
   sme2_runner --roofs roofs.json --threads T [--cpus 0-3,7] [--qos CLASS]
   sme2_runner --help | --version | --cpu
@@ -258,7 +276,8 @@ const char* help_text() {
   --model FILE       the program (.pte)
   --input FILE       one per input of the method, in order: NumPy .npy, C order, little endian
   --pass KIND        latency: no tracer attached; etdump: with ExecuTorch's event tracer;
-                     kernels: with the tracer, and the program counter of every thread sampled
+                     kernels: with the tracer, and the program counter of every thread sampled;
+                     work: with the tracer, and no-ops that mark its events for a counter of instructions
   --warmup W         inferences before the measured ones (0 or more)
   --warmup-ms T      go on warming up after W until T milliseconds have passed; the result then tells whether
                      the warm-up ended steady: the medians of its last two quarters, of 5 inferences at
@@ -270,7 +289,7 @@ const char* help_text() {
   --threads T        threads of the ExecuTorch thread pool (1 or more)
   --result FILE      one JSON object, written last: a failed run leaves none
   --outputs DIR      receives output_<i>.npy of the last inference; created when missing
-  --etdump FILE      receives the trace of the etdump or kernels pass (measured inferences only)
+  --etdump FILE      receives the trace of any pass but latency (measured inferences only)
   --samples FILE     receives the samples of the kernels pass, as JSON (measured inferences only); functions
                      have no names in it yet: these are found in the files of the modules it lists
   --sample-period-us U
@@ -278,6 +297,8 @@ const char* help_text() {
   --sample-capacity S
                      samples kept, of all threads (1 to 10000000, 200000 unless told); more are counted
                      and dropped
+  --modules FILE     receives, before the first measured inference of the work pass, the address of
+                     clock_gettime, and where which file is mapped
   --method NAME      method of the program, 'forward' unless told
   --data FILE        weights of the program that are in a file of their own (.ptd)
   --op-library FILE  a library with kernels that the program calls; loaded before the program, may be repeated

@@ -8,7 +8,7 @@
 namespace sme2 {
 
 enum class Action { run, help, version, cpu, roofs };
-enum class Pass { latency, etdump, kernels };
+enum class Pass { latency, etdump, kernels, work };
 
 struct Options {
   Action action = Action::run;
@@ -26,6 +26,7 @@ struct Options {
   std::string outputs;
   std::string etdump;
   std::string samples;
+  std::string modules;
   uint32_t sample_period_us = 500;
   uint32_t sample_capacity = 200'000;
   std::string method = "forward";

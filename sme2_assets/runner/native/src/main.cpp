@@ -22,7 +22,9 @@
 #include "failure.h"
 #include "files.h"
 #include "json.h"
+#include "marks.h"
 #include "method_runner.h"
+#include "modules.h"
 #include "npy.h"
 #include "parent.h"
 #include "placement.h"
@@ -66,8 +68,10 @@ struct NamedFile {
 
 std::vector<NamedFile> written_files(const Options& options) {
   std::vector<NamedFile> files;
-  for (const NamedFile& file : std::vector<NamedFile>{
-           {"--result", options.result}, {"--etdump", options.etdump}, {"--samples", options.samples}}) {
+  for (const NamedFile& file : std::vector<NamedFile>{{"--result", options.result},
+                                                      {"--etdump", options.etdump},
+                                                      {"--samples", options.samples},
+                                                      {"--modules", options.modules}}) {
     if (!file.path.empty()) {
       files.push_back(file);
     }
@@ -220,6 +224,15 @@ Recording measure_sampled(MethodRunner& runner, const Options& options, RunResul
   return sampler.stop();
 }
 
+// The counter reads what comes before it is told to start, too, and wants to know where it is.
+void measure_marked(MethodRunner& runner, const Options& options, RunResult& result) {
+  const std::string modules = modules_text();
+  write_file(options.modules, modules.data(), modules.size());
+  mark_start();
+  measure(runner, options, result, [] {});
+  mark_stop();
+}
+
 SamplesFact write_recording(const Options& options, const RunResult& result, const Recording& recording) {
   const std::string json = recording_json(result.cpu.platform.arch, recording, read_clocks());
   write_file(options.samples, json.data(), json.size());
@@ -305,6 +318,8 @@ void run(const Options& options) {
   result.conditions.push_back(conditions.read("start"));
   if (options.pass == Pass::kernels) {
     recording = measure_sampled(runner, options, result);
+  } else if (options.pass == Pass::work) {
+    measure_marked(runner, options, result);
   } else {
     measure(runner, options, result, [&] { result.conditions.push_back(conditions.read("middle")); });
   }

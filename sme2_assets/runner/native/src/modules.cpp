@@ -1,6 +1,10 @@
 #include "modules.h"
 
+#include <algorithm>
 #include <cstring>
+#include <sstream>
+
+#include <dlfcn.h>
 
 namespace sme2 {
 namespace {
@@ -28,6 +32,20 @@ Place place_of(const std::vector<Module>& modules, uint64_t pc) {
     }
   }
   return {std::nullopt, pc, std::nullopt};
+}
+
+std::string modules_text() {
+  std::ostringstream text;
+  text << std::hex << "clock " << reinterpret_cast<uintptr_t>(::dlsym(RTLD_DEFAULT, "clock_gettime")) << "\n";
+  for (const Module& module : loaded_modules()) {
+    uint64_t end = 0;
+    for (const Segment& segment : module.segments) {
+      end = std::max(end, segment.end);
+    }
+    text << "module " << module.base << " " << end << " " << module.build_id.value_or("-") << " " << module.path
+         << "\n";
+  }
+  return text.str();
 }
 
 std::string hexadecimal(const void* data, size_t size) {

@@ -26,6 +26,10 @@ struct Module {
 
 std::vector<Module> loaded_modules();
 
+// A line with the address of clock_gettime, by which delegates time their operators; then one for each module:
+// first and last address, build id or -, path.
+std::string modules_text();
+
 // Where an address of this process is.
 struct Place {
   std::optional<size_t> module;  // index in the list

@@ -1,10 +1,15 @@
-// ExecuTorch's event tracer, which can be told to record nothing for a while.
+// ExecuTorch's event tracer, which can be told to record nothing for a while, and marks what it records.
 //
 // Warm-up lasts for a time, not for a number of inferences: a small model makes thousands of them, and their events
 // would fill the trace and the memory of the process.
+//
+// What the tracer itself does lies outside the marks of an event. They cost a call each, and only the work pass
+// reads them.
 #pragma once
 
 #include <executorch/devtools/etdump/etdump_flatcc.h>
+
+#include "marks.h"
 
 namespace sme2 {
 
@@ -20,19 +25,31 @@ class PausableTracer : public executorch::etdump::ETDumpGen {
   }
   executorch::runtime::EventTracerEntry start_profiling(const char* name, executorch::runtime::ChainID chain_id,
                                                         executorch::runtime::DebugHandle debug_handle) override {
-    return paused_ ? executorch::runtime::EventTracerEntry{} : ETDumpGen::start_profiling(name, chain_id, debug_handle);
+    if (paused_) {
+      return {};
+    }
+    const auto entry = ETDumpGen::start_profiling(name, chain_id, debug_handle);
+    mark_begin();
+    return entry;
   }
   void end_profiling(executorch::runtime::EventTracerEntry entry) override {
     if (!paused_) {
+      mark_end();
       ETDumpGen::end_profiling(entry);
     }
   }
   executorch::runtime::EventTracerEntry start_profiling_delegate(
       const char* name, executorch::runtime::DelegateDebugIntId index) override {
-    return paused_ ? executorch::runtime::EventTracerEntry{} : ETDumpGen::start_profiling_delegate(name, index);
+    if (paused_) {
+      return {};
+    }
+    const auto entry = ETDumpGen::start_profiling_delegate(name, index);
+    mark_begin();
+    return entry;
   }
   void end_profiling_delegate(executorch::runtime::EventTracerEntry entry, const void* metadata, size_t size) override {
     if (!paused_) {
+      mark_end();
       ETDumpGen::end_profiling_delegate(entry, metadata, size);
     }
   }

@@ -1,0 +1,140 @@
+"""The work of real inferences under the emulator: the same every time, and no less than the model's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from sme2_assets.errors import RunnerError
+from sme2_assets.etdump import EventKind, Events, read_etdump
+from sme2_assets.evidence.operators import ProgramOperators
+from sme2_assets.models.artifact import ExportedModel
+from sme2_assets.runner.build import RunnerBinary
+from sme2_assets.targets.qemu import Qemu
+from sme2_assets.work.counting import build_counter, run_counted
+from sme2_assets.work.counts import Counts, owners, read_counts, work_of_events
+from sme2_assets.work.instructions import ON_THE_UNIT
+
+VECTOR_BITS = 512
+MULTIPLIES = (*ON_THE_UNIT, "SVE multiply-add", "SIMD multiply-add")
+
+
+@dataclass(frozen=True)
+class Work:
+    counts: Counts
+    events: Events
+
+    @property
+    def by_event(self) -> pd.DataFrame:
+        return work_of_events(self.counts, self.events, VECTOR_BITS)
+
+    def of_class(self, *classes: str) -> pd.DataFrame:
+        """By event and class, where all threads are one."""
+        work = self.by_event
+        chosen = work[work["class"].isin(classes)]
+        return chosen.groupby(["event", "class", "name"])[["instructions", "multiply_accumulates"]].sum()
+
+
+@pytest.fixture(scope="session")
+def work_of(
+    artifacts_dir: Path,
+    emulator: Qemu,
+    emulated_runner: RunnerBinary,
+    exported: Callable[[str], ExportedModel],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[..., Work]:
+    counter = build_counter(artifacts_dir, log=print)
+
+    def work(variant: str, sme2: str, threads: int = 1, emulator_ends: bool = False) -> Work:
+        folder, model = tmp_path_factory.mktemp("work"), exported(variant)
+        program = emulated_runner.program
+        flags = ["--pass", "work", "--warmup", "1", "--iterations", "1", "--threads", str(threads)]
+        for flag, name in (
+            ("result", "result.json"),
+            ("outputs", "outputs"),
+            ("etdump", "trace"),
+            ("modules", "modules"),
+        ):
+            flags += [f"--{flag}", str(folder / name)]
+        returncode, _, said = run_counted(
+            [str(emulator.path), "-cpu", f"max,sme{VECTOR_BITS}=on"],
+            [*program.command_in(str(program.folder)), *model.runner_flags(str, model.pte), *flags],
+            {"SME2_RUNNER_SME2": sme2},
+            folder,
+            600,
+            counter=Path(os.devnull) if emulator_ends else counter,
+            modules=folder / "modules",
+            counts=folder / "counts",
+        )
+        assert returncode == 0, said
+        return Work(read_counts(folder / "counts"), read_etdump(folder / "trace"))
+
+    return work
+
+
+@pytest.fixture(scope="session")
+def pair(work_of: Callable[..., Work]) -> dict[str, Work]:
+    return {sme2: work_of("toy_cnn-fp32", sme2) for sme2 in ("on", "off")}
+
+
+def test_every_instruction_is_somebody_s(pair: dict[str, Work]) -> None:
+    for work in pair.values():
+        counts, by_event = work.counts, work.by_event
+        length = counts.words.groupby(level=0).size()
+        executed = (counts.executions["executions"] * length.loc[counts.executions["block"]].to_numpy()).sum()
+        assert by_event["instructions"].sum() == executed
+        # No event without its stretch, and what the runner does between them is little.
+        rows = owners(counts.borders, work.events)
+        inferences = [
+            i
+            for block in work.events.execute_blocks
+            for i in range(*work.events.block_rows(block).indices(len(work.events)))
+        ]
+        assert set(rows) == {-1, *inferences}
+        assert by_event.loc[by_event["event"] == -1, "instructions"].sum() < executed / 100
+
+
+def test_streaming_mode_is_left_as_often_as_entered(pair: dict[str, Work]) -> None:
+    by_class = pair["on"].by_event.groupby("class")["instructions"].sum()
+    assert by_class["streaming entry"] == by_class["streaming exit"] > 0
+    off = set(pair["off"].by_event["class"])
+    assert not off & {*ON_THE_UNIT, "streaming entry", "load of ZA", "store of ZA", "unknown"}
+
+
+def test_an_operator_multiplies_no_less_than_the_model_says(
+    pair: dict[str, Work], exported: Callable[[str], ExportedModel]
+) -> None:
+    said = ProgramOperators.read(exported("toy_cnn-fp32").operators)
+    wanted = said.macs
+    for work in pair.values():
+        names = work.events.name_strings()
+        matrix = [i for i, name in enumerate(names) if name.startswith(("Convolution", "Fully Connected"))]
+        multiplied = work.of_class(*MULTIPLIES)["multiply_accumulates"].groupby(level="event").sum()
+        assert set(matrix) <= set(multiplied.index)
+        # Tiles that are not full multiply more.
+        assert wanted <= multiplied.loc[matrix].sum() < 2 * wanted
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_the_work_is_the_same_every_time(
+    pair: dict[str, Work], work_of: Callable[..., Work], threads: int
+) -> None:
+    exact = (*MULTIPLIES, "load of ZA", "store of ZA", "move of ZA", "SVE arithmetic")
+    first, second = (work_of("toy_cnn-fp32", "on", threads) for _ in range(2))
+    pd.testing.assert_frame_equal(first.of_class(*exact), second.of_class(*exact))
+    # How it is divided among threads changes neither products nor the trace.
+    multiplied = [each.of_class(*MULTIPLIES)["multiply_accumulates"] for each in (pair["on"], first)]
+    pd.testing.assert_series_equal(*multiplied)
+    assert (first.events.kind == EventKind.DELEGATE_OP).sum() == (
+        pair["on"].events.kind == EventKind.DELEGATE_OP
+    ).sum()
+
+
+def test_without_a_counter_there_is_an_error_and_no_hanging_emulator(work_of: Callable[..., Work]) -> None:
+    with pytest.raises(RunnerError, match="could not be started"):
+        work_of("toy_cnn-fp32", "on", emulator_ends=True)
