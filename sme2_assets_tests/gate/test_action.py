@@ -115,6 +115,33 @@ def test_a_token_that_may_only_read_is_no_failure(
     assert "403" in said.stdout
 
 
+def test_models_and_options_may_be_on_several_lines(tmp_path: Path):
+    sme2 = tmp_path / "bin" / "sme2"
+    sme2.parent.mkdir()
+    sme2.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > "$HOME/given"\n')
+    sme2.chmod(0o755)
+    done = run_step(
+        "check",
+        {
+            "PATH": f"{sme2.parent}:{os.environ['PATH']}",
+            "HOME": str(tmp_path),
+            "RUNNER_TEMP": str(tmp_path),
+            "GITHUB_OUTPUT": str(tmp_path / "output"),
+            "GITHUB_STEP_SUMMARY": str(tmp_path / "step.md"),
+            "SME2_DATA": str(tmp_path / "data"),
+            "SME2_MODELS": "",
+            "MODELS": "toy_cnn-int8\ntiny_lm-fp32\n",
+            "BASELINE": "sme2_gate.json",
+            "OPTIONS": "--size 0.05\n--accuracy 3\n",
+        },
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    given = (tmp_path / "given").read_text().split()
+    assert given[2:8] == ["toy_cnn-int8", "tiny_lm-fp32", "--size", "0.05", "--accuracy", "3"]
+    assert given[8:10] == ["--baseline", "sme2_gate.json"]
+
+
 def test_no_step_puts_an_expression_into_its_script():
     """What somebody names a branch or a model would be run."""
     assert all("${{" not in step.get("run", "") for step in ACTION["runs"]["steps"])
