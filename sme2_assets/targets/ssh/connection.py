@@ -138,6 +138,9 @@ def _path_of(member: tarfile.TarInfo, folder: Path) -> Path:
     """Where a file or folder of an archive goes; an error for anything else, and for any other place."""
     if not (member.isreg() or member.isdir()):
         raise _Odd(f"{member.name!r} is {'a link' if member.issym() or member.islnk() else 'a special file'}")
+    if member.issparse():
+        # `tar` was not asked for that; a few bytes of it could fill the disk.
+        raise _Odd(f"{member.name!r} is sparse")
     path = folder / member.name
     if "\0" in member.name or not path.resolve().is_relative_to(folder.resolve()):
         raise _Odd(f"{member.name!r} cannot be the name of something in this folder")

@@ -86,6 +86,27 @@ def test_nothing_that_is_compressed_is_unpacked(fetch: Callable[[bytes], Path]):
     assert fetch(whole).stat().st_size == 1_000_000
 
 
+@pytest.mark.parametrize("gnu", [True, False], ids=["gnu", "pax"])
+def test_a_sparse_file_does_not_fill_the_disk(fetch: Callable[[bytes], Path], tmp_path: Path, gnu: bool):
+    if gnu:
+        member = bytearray(_archive(tarfile.TarInfo("./made")))
+        # In the header of the old format: the type, one piece of no bytes at the end, and the real size.
+        member[156:157] = b"S"
+        member[386:410] = b"%011o\0%011o\0" % (1 << 30, 0)
+        member[483:495] = b"%011o\0" % (1 << 30)
+        member[148:156] = b"%06o\0 " % (sum(member[:148]) + 8 * ord(" ") + sum(member[156:512]))
+        sent = bytes(member)
+    else:
+        info = tarfile.TarInfo("./made")
+        info.pax_headers = {"GNU.sparse.size": str(1 << 30), "GNU.sparse.map": f"{1 << 30},0"}
+        sent = _archive(info)
+    with tarfile.open(fileobj=io.BytesIO(sent)) as archive:
+        assert archive.getmembers()[0].size == 1 << 30
+    with pytest.raises(RunnerError, match="is sparse"):
+        fetch(sent)
+    assert not (tmp_path / "made").exists()
+
+
 def test_a_name_that_no_file_can_have_is_told(fetch: Callable[[bytes], Path]):
     member = tarfile.TarInfo("./made")
     member.pax_headers = {"path": "ma\0de"}
