@@ -39,7 +39,9 @@ _DTYPES = {
     "UINT32": "uint32",
     "UINT64": "uint64",
 }
-_LARGEST_INPUT_BYTES = 4 << 30
+# All inputs together. They are made in pieces, because the generator's numbers are wider than most types.
+_LARGEST_INPUTS_BYTES = 1 << 30
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,16 @@ def _deserialised(pte: Path) -> Any:
 
 
 def _made(pte: Path, wanted: list[Any]) -> list[npt.NDArray]:
+    total = sum(
+        math.prod(max(size, 0) for size in value.sizes) * dtype.itemsize
+        for value in wanted
+        if (dtype := _dtype(value)) is not None
+    )
+    if total > _LARGEST_INPUTS_BYTES:
+        raise ExportError(
+            f"{pte.name} takes inputs of {total:,} bytes, and at most {_LARGEST_INPUTS_BYTES:,} are made",
+            f"put your own next to it ({pte.stem}.input_0.npy, ...), or export it with smaller bounds",
+        )
     generator = np.random.default_rng(SEED)
     return [_value(pte, index, value, generator) for index, value in enumerate(wanted)]
 
@@ -149,17 +161,22 @@ def _value(pte: Path, index: int, value: Any, generator: np.random.Generator) ->
             "export it with another type for that input, and let the model convert it",
         )
     shape = tuple(value.sizes)
-    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > _LARGEST_INPUT_BYTES:
+    if min(shape, default=0) < 0:
         raise ExportError(
             f"Input {index} of {pte.name} is said to be {list(shape)}, which is not a possible shape",
             PROGRAM_REMEDY,
         )
-    if np.issubdtype(dtype, np.floating):
-        return generator.standard_normal(shape).astype(dtype)
     # Wide integers are indices or masks, and 0 and 1 are both in almost every range; narrow ones are data.
     narrow = dtype in (np.dtype(np.int8), np.dtype(np.uint8))
     low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max + 1) if narrow else (0, 2)
-    return generator.integers(low, high, shape).astype(dtype)
+    made = np.empty(math.prod(shape), dtype)
+    for start in range(0, made.size, _PIECE):
+        piece = made[start : start + _PIECE]
+        if np.issubdtype(dtype, np.floating):
+            piece[:] = generator.standard_normal(piece.size)
+        else:
+            piece[:] = generator.integers(low, high, piece.size)
+    return made.reshape(shape)
 
 
 def _given(pte: Path, wanted: list[Any], files: tuple[Path, ...]) -> list[npt.NDArray]:

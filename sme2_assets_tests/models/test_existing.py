@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from executorch.exir.schema import ScalarType, Tensor, TensorShapeDynamism
 
 from sme2_assets.errors import ExportError
 from sme2_assets.evidence.delegation import DelegationReport
 from sme2_assets.models.artifact import ExportedModel, read_manifest
+from sme2_assets.models.existing import _made
 from sme2_assets.models.export import NOT_EXPECTED, _existing, export_model
 from sme2_assets.models.progress import Progress
 from sme2_assets.models.spec import AS_IS, ModelSpec, Variant
@@ -87,6 +89,16 @@ def test_inputs_that_do_not_fit_are_refused(exported: Callable[[str], ExportedMo
     wrong = _spec(exported("toy_cnn-fp32").pte, input_files=(tmp_path / "wrong.npy",))
     with pytest.raises(ExportError, match=r"Input 0 of model\.pte is float32 .*wrong\.npy has int64"):
         export_model(wrong, VARIANT, tmp_path, log=print)
+
+
+def test_a_small_program_cannot_ask_for_inputs_that_fill_the_memory() -> None:
+    """All inputs together are limited: a list of inputs may even name the same one again and again."""
+    input_of_a_quarter = Tensor(
+        ScalarType.HALF, 0, [1 << 27], [0], False, 0, 0, None, TensorShapeDynamism.STATIC
+    )
+    with pytest.raises(ExportError, match=r"takes inputs of 1,342,177,280 bytes") as caught:
+        _made(Path("greedy.pte"), [input_of_a_quarter] * 5)
+    assert "greedy.input_0.npy" in str(caught.value.remedy)
 
 
 def test_mutants_of_a_program_are_read_or_refused(
