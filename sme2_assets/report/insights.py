@@ -37,8 +37,8 @@ from sme2_assets.report.unit_use import rest_text
 # Operators below this rank are a long tail; the view bottlenecks has them all.
 BOTTLENECKS_SHOWN = 15
 WINS_NOTE = (
-    "Time to gain is an upper bound, the thing's whole time as reported (XNNPACK floors each operator to a "
-    "microsecond); gains overlap and do not add up."
+    "Time to gain is an upper bound: the thing's whole time, with what XNNPACK's whole microseconds may hide "
+    "of it; gains overlap and do not add up."
 )
 _BASIS = {
     "measured": "measured",

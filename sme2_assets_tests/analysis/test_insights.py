@@ -112,8 +112,10 @@ def test_operators_above_five_percent_are_heavy_with_place_speed_and_the_time_wi
     explanation = explained("made-fp32", "linux")
     heavy = of_kind(explanation, "heavy_operator")
     inference_ns = OperatorRun(cnn("on")).inference_ns
-    expected = sorted((op.us for op in cnn("on") if 1000 * op.us > 0.05 * inference_ns), reverse=True)
-    assert [insight.win_ns for insight in heavy] == [1000 * us for us in expected]
+    expected = [op for op in cnn("on") if 1000 * op.us > 0.05 * inference_ns]
+    # XNNPACK's whole microseconds may hide one of each.
+    wins = sorted((1000 * (op.us + (op.backend == "xnnpack")) for op in expected), reverse=True)
+    assert [insight.win_ns for insight in heavy] == wins
     first = heavy[0]
     assert first.title.startswith("Convolution (NHWC, PF32) IGEMM #1 takes 35.")
     assert "features.0.conv (Conv2d), model.py:10" in first.detail
@@ -128,7 +130,7 @@ def test_operators_above_five_percent_are_heavy_with_place_speed_and_the_time_wi
 def test_missed_sme2_is_grouped_by_reason_with_the_time_of_its_operators():
     [missed] = of_kind(explained("made-fp32", "linux"), "missed_sme2")
     assert missed.title == "1 CONV or GEMM operator stayed off the SME unit: depthwise"
-    assert missed.win_ns == 150_000
+    assert missed.win_ns == 151_000
     assert missed.rows[0]["module"] == "features.1.conv"
     assert "0 of their 30 samples in kernels that compute are in SME kernels" in missed.evidence
     assert missed.rules_out.startswith("2 of 3 CONV and GEMM operators are on the SME unit (2 sampled there")
@@ -153,7 +155,7 @@ def test_ceilings_are_in_milliseconds_and_as_a_factor():
     left_ns = inference_ns - 403_000
     assert f"{left_ns / 1e6:.3f} ms would be left, {inference_ns / left_ns:.2f}x at most" in compute.title
     [movement] = of_kind(explanation, "amdahl_data_movement")
-    assert movement.win_share == pytest.approx(60_000 / inference_ns)
+    assert movement.win_share == pytest.approx(62_000 / inference_ns)
 
 
 @pytest.mark.parametrize(("variant", "basis"), [("alone-fp32", "predicted"), ("twin-fp32", "emulated")])
@@ -322,7 +324,8 @@ def arm_of(ops: list[Op], fidelity: str = "hardware") -> ArmRows:
     headroom.update(delegate_calls=0, operators=len(rows), portable_operators=0)
     for name in ("compute", "data_movement", "portable", "delegate_overhead", "framework_overhead"):
         headroom[f"{name}_ns"] = 0
-    rows["telling_samples"] = 0
+        headroom[f"{name}_most_ns"] = 0
+    rows["telling_samples"], rows["inferences"] = 0, 6
     for column in ("module", "module_type", "source", "share", "rounds", "samples", "on_sme_unit"):
         rows[column] = rows.get(column, 2 if column == "rounds" else None)
     rows["share"] = 0.0

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sme2_assets.report.content import session_document
+from sme2_assets.report.explain import explain
 from sme2_assets.report.markdown import markdown_of
 from sme2_assets.report.tables import comparison_table
 from sme2_assets.warehouse import Warehouse
@@ -177,6 +178,33 @@ def test_forty_short_operators_that_are_twice_as_fast_are_not_called_anything_el
         for row in cells
         for cell in row
     )
+
+
+@pytest.mark.parametrize(("shortest_ns", "longest_ns"), [(1_000, 8_000), (300, 990)])
+def test_what_explain_says_of_short_operators_holds_the_true_times(
+    shortest_ns: int, longest_ns: int, warehouse: Warehouse, tmp_path: Path
+):
+    """Truly, everything but the overhead is GEMM in both arms, and SME2 halves it."""
+    made = random.Random(1)
+    times = [made.uniform(shortest_ns, longest_ns) for _ in range(35)]
+    compared(warehouse, tmp_path, [TrueOperator(GEMM, ns, ns / 2) for ns in times])
+    session_id = warehouse.query("SELECT max(session_id) AS s FROM comparisons")["s"].iloc[0]
+    explanation = explain(warehouse, session_id)
+    inference_ns = {arm.run["sme2"]: arm.headroom["inference_ns"] for arm in explanation.arms}
+    [shift] = [each for each in explanation.insights if each.kind == "bottleneck_shift"]
+    assert not shift.title.startswith("The bottleneck moved")
+    [gemm] = [row for row in shift.rows if row["category"] == "GEMM"]
+    for arm, true_ns in (("off", sum(times)), ("on", sum(times) / 2)):
+        share = true_ns / inference_ns[arm]
+        assert gemm[f"{arm}_least"] <= share * 1.01
+        assert gemm[f"{arm}_most"] >= share * 0.99
+    for each in explanation.insights:
+        if each.kind == "amdahl_compute":
+            assert each.win_ns is None, "what would be left is below the clock's resolution"
+            assert "at most" not in each.title
+    for each in (each for each in explanation.insights if each.kind == "heavy_operator"):
+        assert each.win_ns is not None
+        assert each.win_ns >= times[int(each.rows[0]["position"])] / 2 * 0.99
 
 
 def test_a_difference_that_flooring_made_is_no_difference(warehouse: Warehouse, tmp_path: Path):

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from sme2_assets.analysis.insights import claims
-from sme2_assets.analysis.insights.insight import MATRIX, ArmRows, Insight
+from sme2_assets.analysis.insights.insight import MATRIX, ArmRows, Insight, matters
 from sme2_assets.analysis.insights.values import ms, names_in
 from sme2_assets.analysis.projection import UNITS, Unit, countable, priced, projected_ns
 from sme2_assets.analysis.unit import UNKNOWN
@@ -24,8 +24,8 @@ def ceilings(subject: ArmRows) -> Iterator[Insight]:
         ("data_movement", "Data Movement", ("Data Movement",), "removing all"),
     )
     for column, name, categories, remedy in parts:
-        win_ns = headroom[f"{column}_ns"]
-        if win_ns <= 0:
+        took_ns, most_ns = headroom[f"{column}_ns"], headroom[f"{column}_most_ns"]
+        if took_ns <= 0:
             continue
         rest_ns = headroom[f"without_{column}_ns"]
         speedup = headroom[f"without_{column}_speedup"]
@@ -41,7 +41,8 @@ def ceilings(subject: ArmRows) -> Iterator[Insight]:
             claims.PART.say(
                 **{**part, "part": which[0].upper() + which[1:]},
                 take="take" if len(categories) > 1 else "takes",
-                ms=ms(win_ns),
+                ms=ms(took_ns),
+                least="at least " if matters(most_ns - took_ns, subject) else "",
                 inference_ms=ms(headroom["inference_ns"]),
             ),
             (
@@ -50,7 +51,7 @@ def ceilings(subject: ArmRows) -> Iterator[Insight]:
                 else "Nothing: no bound on what could be won is known."
             )
             + _may_be_more(subject),
-            win_ns=win_ns if bounded else None,
+            win_ns=most_ns if bounded else None,
         )
 
 

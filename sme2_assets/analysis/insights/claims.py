@@ -60,10 +60,15 @@ def _rows_of_an_inference(pick: str, where: str) -> str:
     )
 
 
+def _floored(where: str) -> str:
+    """What XNNPACK may hide of these rows of an inference: up to a microsecond of each of its own."""
+    rows = _rows_of_an_inference("max", f"backend = 'xnnpack' AND {where}")
+    return f"1000 * {rows}"
+
+
 def _may_be_most(where: str) -> str:
     """Whether rows can be half of the rest as well, as XNNPACK floors up to a microsecond of each."""
-    floored = _rows_of_an_inference("max", f"backend = 'xnnpack' AND {where}")
-    return f"{_time(where)} + 2 * 1000 * {floored} + {_NS} >= {_inference()}"
+    return f"{_time(where)} + 2 * {_floored(where)} + {_NS} >= {_inference()}"
 
 
 def _count(where: str, run: str = "run_id") -> str:
@@ -129,7 +134,8 @@ GAIN = Claim(
     _both(
         _TIMED,
         _is(f"$ms * 1e6 / {_inference()}", "share", _SHARE),
-        f"$ms * 1e6 <= if(len($places) > 0, {_time(_OPERATORS_AT)}, {_inference()}) + {_NS}",
+        f"$ms * 1e6 <= if(len($places) > 0, {_time(_OPERATORS_AT)} + {_floored(_OPERATORS_AT)}, "
+        f"{_inference()}) + {_NS}",
     ),
 )
 GAIN_WORK = Claim(
@@ -142,11 +148,12 @@ GAIN_WORK = Claim(
 
 # Heavy operators.
 HEAVY = Claim(
-    "{name} takes {share:.1%} of the inference",
+    "{name} takes {least}{share:.1%} of the inference",
     _both(
         _TIMED,
         _is(f"{_time(_HERE)} / {_inference()}", "share", _SHARE),
-        "$share > 0.05",
+        f"$share > 0.05 AND ($least = '') = ({_floored(_HERE)} < 0.01 * {_inference()} OR {_time(_CALLS)} "
+        f"< 0.01 * {_inference()})",
         # Where XNNPACK has no real name, the program's comes first and XNNPACK's follows in brackets.
         _fact("name = $name OR ends_with($name, ' (' || name || ')')"),
     ),
@@ -366,34 +373,44 @@ _PAIR = (
 )
 
 
-def _largest(category: str, share: str, run: str) -> str:
+def _shows(arm: str) -> str:
+    """Whether a text of a share, or of what it may be at least and at most, has the one that was reported."""
+    return f"contains(${arm}_text, format('{{:.0f}}%', 100 * ${arm}_share))"
+
+
+def _largest(category: str, arm: str, run: str) -> str:
+    share = f"${arm}_share"
     return (
         f"{share} + 1e-6 >= (SELECT max(share) FROM category_summary WHERE run_id = ${run}) "
-        f"AND {_is(_share(category, run), share[1:], _SHARE)}"
+        f"AND {_is(_share(category, run), share[1:], _SHARE)} AND {_shows(arm)}"
     )
 
 
 STAYS_LARGEST = Claim(
-    "{category} stays the largest part: {off_share:.0%} of the inference with SME2 off, "
-    "{on_share:.0%} with it on",
-    _both(_PAIR, _largest("$category", "$off_share", _OFF), _largest("$category", "$on_share", _ON)),
+    "{category} stays the largest part: {off_text} of the inference with SME2 off, {on_text} with it on",
+    _both(_PAIR, _largest("$category", "off", _OFF), _largest("$category", "on", _ON)),
 )
 MOVED = Claim(
-    "The bottleneck moved from {before} ({off_share:.0%} of the inference with SME2 off) to {after} "
-    "({on_share:.0%} with it on)",
+    "The bottleneck moved from {before} ({off_text} of the inference with SME2 off) to {after} "
+    "({on_text} with it on)",
     _both(
         _PAIR,
-        _largest("$before", "$off_share", _OFF),
-        _largest("$after", "$on_share", _ON),
+        _largest("$before", "off", _OFF),
+        _largest("$after", "on", _ON),
         "$before <> $after",
     ),
 )
+LARGEST_NOT_KNOWN = Claim(
+    "Whether the bottleneck moved is not known: whole microseconds hide which part is the largest",
+    _both(_PAIR, f"{_time(_CALLS, _OFF)} + {_time(_CALLS, _ON)} > 0"),
+)
 CHANGE = Claim(
-    "{category} {off_ms:.3f} -> {on_ms:.3f} ms ({off_share:.0%} -> {on_share:.0%})",
+    "{category} {off_ms_text} -> {on_ms_text} ms ({off_text} -> {on_text})",
     _both(
         _PAIR,
         *(
-            _is(_time(_CATEGORY + "$category", run) + " / 1e6", f"{arm}_ms", _NS / 1e6)
+            f"{_is(_time(_CATEGORY + '$category', run) + ' / 1e6', f'{arm}_ms', _NS / 1e6)} "
+            f"AND contains(${arm}_ms_text, format('{{:.3f}}', ${arm}_ms)) AND {_shows(arm)}"
             for arm, run in (("off", _OFF), ("on", _ON))
         ),
     ),
@@ -411,9 +428,9 @@ INFERENCE = Claim(
 # What operators that are not known compute may be CONV or GEMM as well.
 _UNKNOWN = _time(_NOBODY_KNOWS)
 _ALL_KNOWN = f"(contains(lower($part), 'known') OR {_UNKNOWN} = 0)"
-_IS_LEFT = _is(f"{_time(_MATRIX)} / {_inference()}", "share", _SHARE)
+_IS_LEFT = _is(f"{_time(_MATRIX)} / {_inference()}", "left_share", _SHARE) + f" AND {_shows('left')}"
 LEFT = Claim(
-    "{part} are {share:.0%} of what is left: faster kernels for them bring no more than {speedup:.2f}x.",
+    "{part} are {left_text} of what is left: faster kernels for them bring no more than {speedup:.2f}x.",
     _both(
         _HARDWARE,
         _ALL_KNOWN,
@@ -422,7 +439,7 @@ LEFT = Claim(
     ),
 )
 LEFT_OPEN = Claim(
-    "{part} are {share:.0%} of what is left; what faster kernels for them bring at most is not known.",
+    "{part} are {left_text} of what is left; what faster kernels for them bring at most is not known.",
     _both(_HARDWARE, _ALL_KNOWN, _IS_LEFT, f"({_may_be_most(_MATRIX)} OR {_KNOWN_SHARE} < 0.8)"),
 )
 KERNELS = Claim(
@@ -467,7 +484,7 @@ LITTLE_IS_KNOWN = Claim(
     _both(_HARDWARE, f"$known_share < 0.8 AND {_is(_KNOWN_SHARE, 'known_share', _SHARE)}"),
 )
 PART = Claim(
-    "{part} {take} {ms:.3f} of {inference_ms:.3f} ms (Amdahl's law).",
+    "{part} {take} {least}{ms:.3f} of {inference_ms:.3f} ms (Amdahl's law).",
     _both(
         _HARDWARE,
         _ALL_KNOWN,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from sme2_assets.analysis.insights import claims
-from sme2_assets.analysis.insights.insight import MATRIX, ArmRows, Insight, Row
+from sme2_assets.analysis.insights.insight import MATRIX, ArmRows, Insight, Row, matters
 from sme2_assets.analysis.insights.operators import operator_rows, same_operator
 from sme2_assets.analysis.insights.values import ms, place_of, plural, shortened, shown_name
 from sme2_assets.analysis.pairing import KEYS, Place, operator_pairs
@@ -37,9 +37,17 @@ def heavy_operators(subject: ArmRows, baseline: ArmRows | None) -> Iterator[Insi
             facts.append(claims.TIME_OFF.say(ms=ms(off["per_inference_ns"]), **there))
         told = subject.speaks_of_sme2 and subject.run["sme2"] == "on"
         facts.append(_evidence_text(operator, here) if told else "")
+        row = heavy[heavy["rank"] == operator["rank"]]
+        hidden_ns = subject.hidden_ns(row)
+        win_ns = float(operator["per_inference_ns"]) + hidden_ns
         yield Insight(
             "heavy_operator",
-            claims.HEAVY.say(name=shown_name(operator), share=operator["share"], **here),
+            claims.HEAVY.say(
+                name=shown_name(operator),
+                share=operator["share"],
+                least="at least " if matters(hidden_ns, subject) else "",
+                **here,
+            ),
             "; ".join(
                 [claims.HEAVY_TIME.say(ms=ms(operator["per_inference_ns"]), **here), *filter(None, facts)]
             )
@@ -47,10 +55,10 @@ def heavy_operators(subject: ArmRows, baseline: ArmRows | None) -> Iterator[Insi
             (subject.measurement(),),
             _not_the_cause(operator, subject, here)
             + claims.LIGHT.say(count=len(rest), limit=HEAVY_SHARE, share=rest["share"].sum(), **here),
-            float(operator["per_inference_ns"]),
-            float(operator["share"]),
+            win_ns,
+            subject.share_of(win_ns),
             "measured",
-            operator_rows(heavy[heavy["rank"] == operator["rank"]]),
+            operator_rows(row),
         )
 
 

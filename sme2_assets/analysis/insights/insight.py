@@ -80,6 +80,13 @@ class ArmRows:
         """CONV and GEMM operators by where they run: on the SME unit, off it, or unknown."""
         return self.matrix[self.matrix["on_sme_unit"].isin(states)]
 
+    def hidden_ns(self, operators: pd.DataFrame) -> float:
+        """The most that whole microseconds hide of these operators: each of XNNPACK's loses up to one, and
+        together no more than the exact times of the calls leave."""
+        floored = operators[operators["backend"] == "xnnpack"]
+        ran = float((floored["inferences"] / self.headroom["inferences"]).sum())
+        return min(1000.0 * ran, max(float(self.headroom["delegate_overhead_ns"]), 0.0))
+
     def share_of(self, duration_ns: float | None) -> float | None:
         inference_ns = self.headroom["inference_ns"]
         known = duration_ns is not None and self.timed and inference_ns > 0
@@ -119,6 +126,11 @@ class ArmRows:
                 busy=claims.BUSY.say(run_id=self.run["run_id"], kinds=_flag_kinds(flags)) if flags else "",
             )
         return claims.ONLY_KERNELS.say(run_id=self.run["run_id"])
+
+
+def matters(hidden_ns: float, arm: ArmRows) -> bool:
+    """Whether what whole microseconds hide is enough of the inference to be told."""
+    return hidden_ns >= 0.01 * float(arm.headroom["inference_ns"])
 
 
 def seen(operators: pd.DataFrame) -> Basis:

@@ -51,9 +51,12 @@ def layout_changes(subject: ArmRows) -> Iterator[Insight]:
     ]
     if not changes:
         return
-    win_ns = sum(change.win_ns or 0.0 for change in changes) if subject.timed else None
     movers = subject.bottlenecks[subject.bottlenecks["op_type"].isin(_TRANSPOSES | _CONVERTS)]
     found = {row["execution_order"] for change in changes for row in change.operators}
+    win_ns = None
+    if subject.timed:
+        hidden_ns = subject.hidden_ns(ordered[ordered["execution_order"].isin(found)])
+        win_ns = sum(change.win_ns or 0.0 for change in changes) + hidden_ns
     yield subject.insight(
         "layout_changes",
         claims.LAYOUT.say(

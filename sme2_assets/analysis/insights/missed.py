@@ -21,7 +21,7 @@ def missed_kernels(subject: ArmRows) -> Iterator[Insight]:
     missed = subject.missed_sme2
     for (reason, basis), members in missed.groupby(["reason", "basis"], sort=True):
         unknown = reason == UNKNOWN
-        win_ns = float(members["per_inference_ns"].sum()) if subject.timed and not unknown else None
+        took_ns = float(members["per_inference_ns"].sum()) if subject.timed and not unknown else None
         verb = "would stay" if subject.run["sme2"] == "off" else "stayed"
         these = {"run_id": subject.run["run_id"], "reason": reason, "basis": basis}
         which = {"count": len(members), "operators": plural(members, "operator")}
@@ -40,9 +40,9 @@ def missed_kernels(subject: ArmRows) -> Iterator[Insight]:
                 **which, **these, verb=verb, predicted=" (predicted)" if basis == "predicted" else ""
             ),
             " ".join(dict.fromkeys(members["because"]))
-            + ("" if win_ns is None else claims.MISSED_TIME.say(ms=ms(win_ns), **these)),
+            + ("" if took_ns is None else claims.MISSED_TIME.say(ms=ms(took_ns), **these)),
             _rest_of_matrix(subject),
-            win_ns=win_ns,
+            win_ns=None if took_ns is None else took_ns + subject.hidden_ns(members),
             evidence=tuple(evidence),
             basis=seen(members) if emulated else None if basis == "observed" else basis,
             rows=operator_rows(members),

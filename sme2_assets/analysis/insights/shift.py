@@ -6,42 +6,40 @@ import pandas as pd
 
 from sme2_assets.analysis.insights import claims
 from sme2_assets.analysis.insights.ceilings import known_part
-from sme2_assets.analysis.insights.insight import ArmRows, Insight, Row
-from sme2_assets.analysis.insights.values import ms
+from sme2_assets.analysis.insights.insight import ArmRows, Insight, Row, matters
+from sme2_assets.analysis.insights.values import ms, ms_text, percent
 from sme2_assets.analysis.unit import ON, UNKNOWN
 
 
 def time_shift(off: ArmRows, on: ArmRows) -> Insight:
-    shares = {
-        arm.run["sme2"]: arm.category_summary.set_index("category")[["mean_ns", "share"]] for arm in (off, on)
-    }
-    names = shares["off"].index.union(shares["on"].index, sort=False)
+    parts = {arm.run["sme2"]: _parts(arm) for arm in (off, on)}
     rows = [
         {
             "category": name,
-            "off_ms": ms(_value(shares["off"], name, "mean_ns")),
-            "on_ms": ms(_value(shares["on"], name, "mean_ns")),
-            "off_share": _value(shares["off"], name, "share"),
-            "on_share": _value(shares["on"], name, "share"),
+            **{f"off_{what}": value for what, value in parts["off"].get(name, _NOTHING).items()},
+            **{f"on_{what}": value for what, value in parts["on"].get(name, _NOTHING).items()},
         }
-        for name in names
+        for name in dict.fromkeys([*parts["off"], *parts["on"]])
     ]
     rows.sort(key=lambda row: -row["off_ms"])
-    before = max(rows, key=lambda row: row["off_share"])
-    after = max(rows, key=lambda row: row["on_share"])
+    before, after = (max(rows, key=lambda row: row[f"{arm}_share"]) for arm in ("off", "on"))
     pair = {"off_run_id": off.run["run_id"], "on_run_id": on.run["run_id"]}
-    if before["category"] == after["category"]:
+    if not (_is_largest(before, rows, "off") and _is_largest(after, rows, "on")):
+        title = claims.LARGEST_NOT_KNOWN.say(**pair)
+    elif before["category"] == after["category"]:
         title = claims.STAYS_LARGEST.say(**after, **pair)
     else:
         title = claims.MOVED.say(
             **{"before": before["category"], "after": after["category"]},
-            **{"off_share": before["off_share"], "on_share": after["on_share"]},
+            **{f"off_{what}": before[f"off_{what}"] for what in ("share", "text")},
+            **{f"on_{what}": after[f"on_{what}"] for what in ("share", "text")},
             **pair,
         )
     changes = "; ".join(claims.CHANGE.say(**row, **pair) for row in rows)
     speedup = on.headroom["without_compute_speedup"]
     part = known_part(on, "CONV and GEMM")
-    compute_share = on.share_of(on.headroom["compute_ns"]) or 0.0
+    least_ns, most_ns = on.headroom["compute_ns"], on.headroom["compute_most_ns"]
+    compute_share = on.share_of(least_ns) or 0.0
     return Insight(
         "bottleneck_shift",
         title,
@@ -51,13 +49,53 @@ def time_shift(off: ArmRows, on: ArmRows) -> Insight:
         ),
         (off.measurement(), on.measurement(), *_kernel_evidence(off), *_kernel_evidence(on)),
         (claims.LEFT_OPEN if pd.isna(speedup) else claims.LEFT).say(
-            run_id=on.run["run_id"], part=part[0].upper() + part[1:], share=compute_share, speedup=speedup
+            run_id=on.run["run_id"],
+            part=part[0].upper() + part[1:],
+            left_share=compute_share,
+            left_text=_share_text(compute_share, compute_share, on.share_of(most_ns) or 0.0),
+            speedup=speedup,
         ),
         None,
         None,
         "measured",
         tuple(rows),
     )
+
+
+_NOTHING = {"ms": 0.0, "share": 0.0, "least": 0.0, "most": 0.0, "ms_text": "0.000", "text": "0%"}
+
+
+def _parts(arm: ArmRows) -> dict[str, Row]:
+    """The time of each category and its share, with what the share may be: whole microseconds hide time of
+    XNNPACK's operators, which is counted as overhead."""
+    found: dict[str, Row] = {}
+    inference_ns = float(arm.headroom["inference_ns"])
+    for row in arm.category_summary.to_dict("records"):
+        name, took_ns, share = row["category"], float(row["mean_ns"]), float(row["share"])
+        overhead = name == "Overhead"
+        operators = arm.bottlenecks
+        hidden_ns = arm.hidden_ns(operators if overhead else operators[operators["category"] == name])
+        change_ns = -hidden_ns if overhead else hidden_ns
+        least, most = sorted((share, share + (change_ns / inference_ns if inference_ns else 0.0)))
+        told = [took_ns, took_ns + change_ns] if matters(hidden_ns, arm) else [took_ns]
+        found[name] = {
+            "ms": ms(took_ns),
+            "share": share,
+            "least": least,
+            "most": most,
+            "ms_text": " to ".join(map(ms_text, sorted(told))),
+            "text": _share_text(share, least, most),
+        }
+    return found
+
+
+def _is_largest(part: Row, rows: list[Row], arm: str) -> bool:
+    """Whether no other part can be larger, whatever whole microseconds hide."""
+    return all(part[f"{arm}_least"] >= row[f"{arm}_most"] for row in rows if row is not part)
+
+
+def _share_text(share: float, least: float, most: float) -> str:
+    return percent(share) if most - least < 0.01 else " to ".join(dict.fromkeys(map(percent, (least, most))))
 
 
 def kernel_shift(off: ArmRows, on: ArmRows) -> Insight:
@@ -113,7 +151,3 @@ def _kernel_evidence(arm: ArmRows) -> tuple[str, ...]:
         return ()
     run_id, state = arm.run["run_id"], arm.run["sme2"]
     return (claims.MATRIX_SAMPLES.say(run_id=run_id, state=state, sme=sme, told=told),)
-
-
-def _value(frame: pd.DataFrame, name: str, column: str) -> float:
-    return float(frame.loc[name, column]) if name in frame.index else 0.0

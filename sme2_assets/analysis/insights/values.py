@@ -43,6 +43,14 @@ def ms(duration_ns: float) -> float:
     return float(duration_ns) / 1e6
 
 
+def ms_text(duration_ns: float) -> str:
+    return f"{ms(duration_ns):.3f}"
+
+
+def percent(share: float) -> str:
+    return f"{share:.0%}"
+
+
 def plural(rows: pd.DataFrame, what: str) -> str:
     return what if len(rows) == 1 else f"{what}s"
 
