@@ -55,6 +55,9 @@ class ComparedValue(Part):
     # Products summed on the way to one element, by this operator and all before it.
     terms: Count
     channel_axis: Annotated[int, Field(strict=True)]
+    # How large it would be if the products of its operator had signs by chance; 0 if that is not known. More
+    # than its size where they cancel: rounding goes by the products, not by what is left of them.
+    magnitude: Annotated[Number, Field(ge=0)] = 0.0
 
 
 class Taps(Document):
@@ -165,8 +168,11 @@ def _findings(
         return
     bound = _bound(value, left)
     signal, noise = (as_matrix(array, value.channel_axis) for array in (left, error))
-    whole = _rms(left)
-    yield _ratio(_rms(error), bound.whole * whole), "on average"
+    # Where no product is, none is rounded: the rest must not count as smaller for it.
+    there = (left != 0) | (error != 0)
+    cancelled = value.magnitude > _rms(left[there])
+    whole = value.magnitude if cancelled else _rms(left)
+    yield _ratio(_rms(error[there] if cancelled else error), bound.whole * whole), "on average"
     yield (
         float(np.max(_ratios(noise, bound.element * np.maximum(np.abs(signal), whole)))),
         "in one element",

@@ -328,7 +328,7 @@ def lower_tapped_program(
 
     with progress.step("lowering once more, with taps", "lower"), torch.no_grad():
         graph_module = exported_program.module()
-        layers, taps = describe_taps(graph_module, outputs, precision)
+        layers, taps = describe_taps(graph_module, inputs.copied().flat(), outputs, precision)
         try:
             return taps, lower_with_taps(graph_module, [layer.tap for layer in layers], inputs)
         except Exception as error:

@@ -71,7 +71,7 @@ class _Intact:
         self, graph_module: Any, precision: str, arguments: tuple[Any, ...], bound_db: float
     ) -> None:
         self.graph_module, self.arguments, self.bound_db = graph_module, arguments, bound_db
-        self.layers = layers_of(graph_module, precision)
+        self.layers = layers_of(graph_module, precision, arguments)
         self.seen = {layer.tap for layer in affordable(self.layers)[0]}
         wanted = {node for layer in self.layers for node in (layer.end, layer.tap)}
         self.values: dict[Any, Any] = {}
@@ -84,7 +84,7 @@ class _Intact:
 
         given = flat_tensors(watched(graph_module, arguments, keep))
         self.outputs = [tensor_array(value.clone()) for value in given]
-        self.compared = compared_outputs(graph_module, precision, self.outputs)
+        self.compared = compared_outputs(graph_module, precision, self.outputs, self.layers)
 
     def mutant(self, layer: Layer, fault: str, put: _Fault, *, outputs: bool) -> Mutant:
         intact = self.values[layer.end]

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sme2_assets.evidence.arms import ComparedValue, Kind, Taps
+from sme2_assets.evidence.arms import UNIT, ComparedValue, Kind, Taps
 from sme2_assets.evidence.numerics import output_channel_axis
 from sme2_assets.models.inputs import ModelInputs, exported_graph, flat_tensors
 from sme2_assets.models.provenance import operator_name, origin_of
+from sme2_assets.models.reference import products_of_halves_in_float, state_kept
 
 # The most that all values of one program may take: they are written, and perhaps pulled from a phone.
 MOST_BYTES = 256 << 20
@@ -52,9 +53,10 @@ class Layer:
     value: ComparedValue
 
 
-def layers_of(graph_module: Any, precision: str) -> list[Layer]:
-    """All matrix operators, in the order in which they run."""
+def layers_of(graph_module: Any, precision: str, inputs: Sequence[Any]) -> list[Layer]:
+    """All matrix operators, in the order in which they run. Inputs are flat."""
     upstream = _Upstream(graph_module)
+    magnitudes = _magnitudes(graph_module, inputs) if _KINDS[precision] in UNIT else {}
     layers = []
     for node in graph_module.graph.nodes:
         if _terms(node) is None:
@@ -68,14 +70,22 @@ def layers_of(graph_module: Any, precision: str) -> list[Layer]:
             kind=_KINDS[precision],
             terms=upstream.terms(tap),
             channel_axis=_channel_axis(node) if _name(node).startswith(_CONVOLUTION) else -1,
+            magnitude=magnitudes.get(node, 0.0),
         )
         layers.append(Layer(node, end, tap, value))
     return layers
 
 
-def compared_outputs(graph_module: Any, precision: str, outputs: list[Any]) -> list[ComparedValue]:
+def compared_outputs(
+    graph_module: Any, precision: str, outputs: list[Any], layers: Sequence[Layer] = ()
+) -> list[ComparedValue]:
     """The outputs of the model, as they are compared."""
+    import torch
+
     output = next(iter(graph_module.graph.find_nodes(op="output")))
+    magnitudes = {layer.end: layer.value.magnitude for layer in layers}
+    # Inputs that are changed in place come before the outputs, and no operator's value is one.
+    ends = [None] * len(outputs) + torch.utils._pytree.tree_leaves(output.args)
     terms = _Upstream(graph_module).terms(output)
     return [
         ComparedValue(
@@ -85,15 +95,19 @@ def compared_outputs(graph_module: Any, precision: str, outputs: list[Any]) -> l
             kind=_KINDS[precision],
             terms=terms,
             channel_axis=output_channel_axis(value),
+            magnitude=magnitudes.get(end, 0.0),
         )
-        for index, value in enumerate(outputs)
+        for index, (value, end) in enumerate(zip(outputs, ends[-len(outputs) :], strict=True))
     ]
 
 
-def describe_taps(graph_module: Any, outputs: list[Any], precision: str) -> tuple[list[Layer], Taps]:
+def describe_taps(
+    graph_module: Any, inputs: Sequence[Any], outputs: list[Any], precision: str
+) -> tuple[list[Layer], Taps]:
     """The operators whose values can be shown, and the outputs of a program that shows them."""
-    kept, left_out = affordable(layers_of(graph_module, precision))
-    values = [*compared_outputs(graph_module, precision, outputs), *(layer.value for layer in kept)]
+    layers = layers_of(graph_module, precision, inputs)
+    kept, left_out = affordable(layers)
+    values = [*compared_outputs(graph_module, precision, outputs, layers), *(layer.value for layer in kept)]
     names = [layer.value.name for layer in left_out]
     return kept, Taps(outputs=len(outputs), values=values, left_out=names)
 
@@ -128,6 +142,37 @@ def watched(graph_module: Any, values: tuple[Any, ...], see: See) -> Any:
     # The interpreter would print the graph with every exception.
     watching.extra_traceback = False
     return watching.run(*values)
+
+
+def _magnitudes(graph_module: Any, inputs: Sequence[Any]) -> dict[Any, float]:
+    """By matrix operator, how large its value would be if the signs of its products were by chance.
+
+    This is the sum of their magnitudes over the root of their number. Elements without any do not count.
+    """
+    import torch
+
+    found: dict[Any, float] = {}
+
+    def magnitude(value: Any) -> Any:
+        return value.float().abs() if value.is_floating_point() else value
+
+    class Weighing(torch.fx.Interpreter):
+        def run_node(self, n: Any) -> Any:
+            terms = _terms(n)
+            # Attention weighs values by shares between 0 and 1: they do not cancel as products do.
+            if terms and not _name(n).startswith(_ATTENTION):
+                args, kwargs = self.fetch_args_kwargs_from_env(n)
+                summed = n.target(*torch.utils._pytree.tree_map_only(torch.Tensor, magnitude, args), **kwargs)
+                told = summed[summed != 0].double()
+                found[n] = float(told.square().mean().div(terms).sqrt()) if told.numel() else 0.0
+            return super().run_node(n)
+
+    weighing = Weighing(graph_module)
+    # The interpreter would print the graph with every exception.
+    weighing.extra_traceback = False
+    with torch.no_grad(), state_kept(graph_module), products_of_halves_in_float():
+        weighing.run(*(each.clone() for each in inputs))
+    return found
 
 
 def affordable(layers: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -195,7 +240,7 @@ def _terms(node: Any) -> int | None:
     if not name.startswith((*_MATRIX, _ATTENTION)):
         return None
     # Not its input nodes: a value that is given twice, as in attention to itself, is one of these.
-    values = [getattr(argument, "meta", {}).get("val") for argument in node.args]
+    values: list[Any] = [getattr(argument, "meta", {}).get("val") for argument in node.args]
     shapes = [value.shape for value in values if hasattr(value, "shape")]
     if name.startswith(_ATTENTION):
         return int(shapes[0][-1] + shapes[1][-2])

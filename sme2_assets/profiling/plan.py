@@ -84,7 +84,7 @@ class Plan:
 
     A pair is measured for at least `rounds` rounds, then until the interval of its speedup is narrower than
     `interval_width` (its ends differ by that share), `max_rounds` are done, or `budget_s` is spent. It stops
-    by width and never by significance, so looking after every round introduces no bias.
+    by width and never by significance, which favours neither arm; docs/measuring.md says what it costs.
     """
 
     threads: int = 1

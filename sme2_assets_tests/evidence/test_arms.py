@@ -52,6 +52,30 @@ def test_another_order_of_the_sums_passes(seed, kind, terms):
     assert agreement.of_bound < 0.7, "rounding keeps a distance from the bound"
 
 
+@given(SEEDS, st.sampled_from(["fp32", "fp16"]), st.sampled_from([1, 5, 32]))
+def test_another_order_passes_where_the_products_cancel_and_most_rows_are_empty(seed, kind, filled):
+    """A query against a cache of which little is filled: the sums are far below the products."""
+    random, terms = np.random.default_rng(seed), 64
+    dtype = np.float16 if kind == "fp16" else np.float32
+    query, keys = (random.normal(size=shape).astype(dtype) for shape in ((1, terms), (32, terms)))
+    # The last product of each row takes back what the others add up to, but for a thousandth of their sum.
+    products = query.astype(float) * keys
+    query[:, -1] = 1
+    keys[:, -1] = -products[:, :-1].sum(axis=1) + 1e-3 * np.abs(products[:, :-1]).sum(axis=1)
+    keys[filled:] = 0
+    off, on = (
+        summed_one_by_one(query[:, order], keys.T[order]) for order in map(random.permutation, [terms] * 2)
+    )
+    sums = np.abs(query.astype(float)) @ np.abs(keys.T.astype(float))
+    magnitude = float(np.sqrt(np.mean(np.square(sums[sums != 0])) / terms))
+    of = value(kind, terms).model_copy(update={"magnitude": magnitude})
+    agreement = compare_value(of, off, on)
+    assert agreement.fault is None
+    stale = on.copy()
+    stale[0, 0] += dtype(magnitude)
+    assert faults(of, off, stale) is not None
+
+
 def zero_last_row(array: np.ndarray) -> None:
     array[-1] = 0
 

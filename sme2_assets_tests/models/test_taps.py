@@ -70,7 +70,7 @@ def graph() -> torch.fx.GraphModule:
 
 
 def test_a_value_is_taken_where_the_fused_operator_ends_and_counts_the_sums_before_it(graph):
-    convolution, head = taps.layers_of(graph, "fp32")
+    convolution, head = taps.layers_of(graph, "fp32", [torch.ones(1, 4, 6, 6)])
     assert "relu" in convolution.tap.name
     assert (convolution.value.channel_axis, head.value.channel_axis) == (1, -1)
     # 4 x 3 x 3 products and the activation; then the mean, 8 products, and nothing else.
@@ -80,7 +80,7 @@ def test_a_value_is_taken_where_the_fused_operator_ends_and_counts_the_sums_befo
 
 def test_values_that_are_too_large_are_left_out_and_named(graph, monkeypatch):
     monkeypatch.setattr(taps, "MOST_BYTES", 100)
-    _, described = taps.describe_taps(graph, [torch.ones(1, 3)], "fp32")
+    _, described = taps.describe_taps(graph, [torch.ones(1, 4, 6, 6)], [torch.ones(1, 3)], "fp32")
     assert [value.name for value in described.values] == ["output 0", "linear"]
     assert described.left_out == ["conv2d"]
 
@@ -128,5 +128,23 @@ def test_a_convolution_sums_as_much_without_a_batch(
     model = nn.Sequential(layer).eval()
     for given, axis in ((shape, 0), ((1, *shape), 1)):
         graph = exported_graph(model, ModelInputs((torch.randn(given),), {})).module()
-        [found] = taps.layers_of(graph, "fp32")
+        [found] = taps.layers_of(graph, "fp32", [torch.randn(given)])
         assert (found.value.terms, found.value.channel_axis) == (terms, axis)
+
+
+def test_the_magnitude_of_a_value_is_that_of_its_products_where_there_are_any():
+    class Cache(nn.Module):
+        def forward(self, query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+            return query @ keys.transpose(0, 1)
+
+    query, keys = torch.randn(1, 64), torch.zeros(32, 64)
+    # What is left is a small part of the products.
+    keys[3] = torch.randn(64)
+    keys[3] -= query[0] * (query[0] @ keys[3] - 0.01) / query[0].square().sum()
+    given = (query.half(), keys.half())
+    graph = exported_graph(Cache(), ModelInputs(given, {})).module()
+    [layer] = taps.layers_of(graph, "fp16", given)
+    products = (given[0].float() * given[1].float()[3]).abs().sum()
+    assert layer.value.magnitude == pytest.approx(float(products) / 8, rel=1e-3)
+    [output] = taps.compared_outputs(graph, "fp16", [np.zeros((1, 32))], [layer])
+    assert output.magnitude == layer.value.magnitude
