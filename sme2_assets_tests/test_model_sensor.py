@@ -8,6 +8,7 @@ import dagster as dg
 import pytest
 
 from sme2_assets.definitions import defs
+from sme2_assets.defs import model_sensor
 from sme2_assets.defs.model_sensor import MOST_EXPORTS_PER_TICK, model_variants_sensor
 from sme2_assets.defs.partitions import MODEL_VARIANTS
 from sme2_assets.defs.resources import Lab
@@ -47,6 +48,12 @@ class Daemon:
         assert {run.partition_key for run in runs} <= self.partitions
         assert len({run.run_key for run in runs}) == len(runs)
         return [str(run.partition_key) for run in runs]
+
+
+@pytest.fixture(autouse=True)
+def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of these tests are not about how long a model must have been left alone."""
+    monkeypatch.setattr(model_sensor, "TICKS_AT_REST", 1)
 
 
 @pytest.fixture
@@ -94,6 +101,18 @@ def test_a_model_whose_code_changes_is_exported_again(daemon: Daemon, folder: Pa
     bring(folder, "mine")
     assert daemon.tick() == variants_of("mine"), "changed back: the current export has to follow"
     assert daemon.tick() == []
+
+
+def test_a_model_that_is_being_written_is_exported_when_it_is_left_alone(
+    daemon: Daemon, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_sensor, "TICKS_AT_REST", 3)
+    bring(folder, "mine")
+    for line in range(6):
+        assert daemon.tick() == []
+        (folder / "mine.py").write_text(template("mine") + f"\n# line {line}\n")
+    assert daemon.partitions >= set(variants_of("mine")), "it can be measured at once"
+    assert [daemon.tick() for _ in range(4)] == [[], [], variants_of("mine"), []]
 
 
 def test_a_model_that_is_removed_or_renamed_leaves_no_partition(daemon: Daemon, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from typing import Any
 
 import dagster as dg
 
@@ -12,14 +13,16 @@ from sme2_assets.store import sha256_of_text
 
 # A whole folder of models that is added at once is exported over several ticks.
 MOST_EXPORTS_PER_TICK = 10
+# So long must the code of a model have been left alone, five minutes: its author may be writing it.
+TICKS_AT_REST = 10
 
 
 @dg.sensor(
     asset_selection=[dg.AssetKey("exported_model")],
     description="Makes every registered model variant a partition, and removes those whose model is gone. "
     "A model that a user added (a file in a models folder, an installed package) is exported when it appears "
-    "and whenever its code changes; the models of this package are exported when first profiled. "
-    "Measurements stay in the warehouse when a partition is removed.",
+    "and whenever its code changes, once it has been left alone for five minutes; the models of this package "
+    "are exported when first profiled. Measurements stay in the warehouse when a partition is removed.",
     minimum_interval_seconds=30,
     default_status=dg.DefaultSensorStatus.RUNNING,
 )
@@ -45,14 +48,22 @@ def model_variants_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResul
 
 def _exports_to_ask_for(context: dg.SensorEvaluationContext) -> tuple[list[dg.RunRequest], str]:
     """Runs for variants that are new or changed, some at a time, and the cursor that remembers them."""
-    asked: dict[str, str] = json.loads(context.cursor) if context.cursor else {}
+    before = json.loads(context.cursor) if context.cursor else {}
+    asked: dict[str, str] = before.get("asked", {})
+    seen: dict[str, list[Any]] = before.get("seen", {})
     wanted = {}
     for variant, spec in arrivals():
         try:
             wanted[variant.key] = sha256_of_text(json.dumps(spec.identity(), sort_keys=True))[:16]
         except (OSError, Sme2Error) as error:
             context.log.warning(f"{variant} is not exported now: {error}")
-    fresh = [key for key, identity in wanted.items() if asked.get(key) != identity][:MOST_EXPORTS_PER_TICK]
+    # How many ticks each has been as it is now.
+    seen = {
+        key: [identity, 1 + (seen[key][1] if key in seen and seen[key][0] == identity else 0)]
+        for key, identity in wanted.items()
+        if asked.get(key) != identity
+    }
+    fresh = [key for key, (_, ticks) in seen.items() if ticks >= TICKS_AT_REST][:MOST_EXPORTS_PER_TICK]
     runs = [
         dg.RunRequest(
             # With the time: a file that is changed and changed back is exported again.
@@ -63,4 +74,4 @@ def _exports_to_ask_for(context: dg.SensorEvaluationContext) -> tuple[list[dg.Ru
         for key in fresh
     ]
     remembered = {key: asked[key] for key in wanted if key in asked} | {key: wanted[key] for key in fresh}
-    return runs, json.dumps(remembered)
+    return runs, json.dumps({"asked": remembered, "seen": seen})

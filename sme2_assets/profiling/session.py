@@ -78,7 +78,7 @@ def measure_session(
     started = datetime.now(UTC)
     session_id = f"{started:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
     with ExitStack() as pending:
-        target = pending.enter_context(target.leased(store.leases, log))
+        target = pending.enter_context(target.leased(store.leases, log, f"a session of {model.variant}"))
         machine = target.facts()
         bench = Bench(target, plan, log)
         arms = {}

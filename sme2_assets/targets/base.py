@@ -142,9 +142,9 @@ class Target(ABC):
     def workspace(self) -> AbstractContextManager[Workspace]: ...
 
     @contextmanager
-    def leased(self, leases: Path, log: Callable[[str], None]) -> Iterator[Target]:
-        """Holds the device for one session; yields the target to measure on."""
-        with lease(leases, self.device, log=log):
+    def leased(self, leases: Path, log: Callable[[str], None], what: str = "") -> Iterator[Target]:
+        """Holds the device for one session, of `what`; yields the target to measure on."""
+        with lease(leases, self.device, log=log, what=what):
             yield self
 
     def recover(self, patience_s: float, log: Callable[[str], None]) -> None:

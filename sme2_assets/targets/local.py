@@ -25,6 +25,7 @@ from sme2_assets.targets.host import (
     host_platform,
     is_arm64,
 )
+from sme2_assets.targets.lease import beside_sessions
 from sme2_assets.targets.qemu import Qemu, ensure_qemu, find_qemu
 
 HOST_NAMES = {"linux": "Linux", "mac": "macOS"}
@@ -121,7 +122,6 @@ class EmulatedTarget(Target):
 
     def __init__(self, tools: Path) -> None:
         self.tools = tools
-        # Masking and emulation both happen on this host's CPU, so its targets exclude one another.
         self.device = host_device()
         # A host with another CPU has neither the loader nor the libraries of an aarch64 program.
         self.bundled = not is_arm64()
@@ -164,6 +164,11 @@ class EmulatedTarget(Target):
             clusters=(),
             sme_vector_bits=None,
         )
+
+    @contextmanager
+    def leased(self, leases: Path, log: Callable[[str], None], what: str = "") -> Iterator[Target]:
+        with beside_sessions(leases, self.device, log):
+            yield self
 
     @contextmanager
     def workspace(self) -> Iterator[Workspace]:

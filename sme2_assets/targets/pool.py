@@ -69,14 +69,14 @@ class DevicePool(Target):
         self._states.add(sme2)
 
     @contextmanager
-    def leased(self, leases: Path, log: Log) -> Iterator[Target]:
+    def leased(self, leases: Path, log: Log, what: str = "") -> Iterator[Target]:
         with ExitStack() as held:
-            target = self._first_free(held, leases, log)
+            target = self._first_free(held, leases, log, what)
             log(f"measuring on {target.address} ({target.device})")
             target.begin(leases, log)
             yield target
 
-    def _first_free(self, held: ExitStack, leases: Path, log: Log) -> RemoteTarget:
+    def _first_free(self, held: ExitStack, leases: Path, log: Log, what: str) -> RemoteTarget:
         """Takes the lease of the first suitable device that nobody uses, waiting while all are in use."""
         deadline_s = time.monotonic() + _POOL_PATIENCE_S
         able: list[RemoteTarget] = []
@@ -92,7 +92,7 @@ class DevicePool(Target):
                 if time.monotonic() < ask_s.get(target.address, 0.0):
                     continue
                 with ExitStack() as taken:
-                    if not _leased(taken, leases, target):
+                    if not _leased(taken, leases, target, what):
                         continue
                     try:
                         holder = target.holder()
@@ -151,10 +151,10 @@ class DevicePool(Target):
             yield workspace
 
 
-def _leased(taken: ExitStack, leases: Path, target: RemoteTarget) -> bool:
+def _leased(taken: ExitStack, leases: Path, target: RemoteTarget, what: str) -> bool:
     """Takes the lease of a device, if no session of this data folder has it."""
     try:
-        taken.enter_context(lease(leases, target.device, log=lambda message: None, patience_s=0))
+        taken.enter_context(lease(leases, target.device, log=lambda message: None, patience_s=0, what=what))
     except TargetUnavailable:
         return False
     return True

@@ -18,13 +18,14 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     name = sys.argv.pop(1)
     if name == "webserver":
-        from sme2_assets.ui.webserver import run
+        from sme2_assets.ui import webserver
+
+        webserver.run()
     else:
         # The installed command of that name, in this interpreter: it need not be next to it, nor on PATH.
         [daemon] = entry_points(group="console_scripts", name="dagster-daemon")
         sys.argv[0] = daemon.name
-        run = daemon.load()
-    sys.exit(run())
+        sys.exit(daemon.load()())
 
 
 def _end_with_parent() -> None:

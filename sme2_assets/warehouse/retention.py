@@ -198,7 +198,7 @@ def remove(store: Store, open_dagster: OpenDagster, items: Sequence[Item], log: 
     """
     with ExitStack() as held:
         for lock in sorted(store.leases.glob("*.lock")):
-            held.enter_context(lease(store.leases, lock.stem, log=log, patience_s=0))
+            held.enter_context(lease(store.leases, lock.stem, log=log, patience_s=0, what="gc"))
         if not any(item.kind == "runs" for item in items):
             for item in items:
                 _delete(store, item, log)

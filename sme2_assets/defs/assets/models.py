@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from sme2_assets.defs.assets.support import clear_failures, host_cpu, plotted
+from sme2_assets.defs.assets.support import clear_failures, making, plotted
 from sme2_assets.defs.partitions import model_partitions
 from sme2_assets.defs.resources import Lab
 from sme2_assets.evidence.delegation import DelegationReport
@@ -46,7 +46,7 @@ def current_export(lab: Lab, variant: str, log: Callable[[str], None]) -> Export
     # Imported here: exporting needs torch, loading the definitions must not.
     from sme2_assets.models.export import export_variant
 
-    with host_cpu(lab, log):
+    with making(lab, log):
         exported = export_variant(variant, lab.store.artifacts, log=log)
         lab.store.set_current("model", variant, exported.directory.name)
     return exported

@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from sme2_assets.defs.assets.support import clear_failures, host_cpu
+from sme2_assets.defs.assets.support import clear_failures, making
 from sme2_assets.defs.partitions import pair_per_run, target_partitions
 from sme2_assets.defs.resources import Lab
 from sme2_assets.runner.build import RunnerBinary
@@ -43,7 +43,7 @@ def runner_binary(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materialize
 
 def current_runner(lab: Lab, key: TargetKey, target: Target, log: Callable[[str], None]) -> RunnerBinary:
     """The runner as its source is now; an existing build is reused."""
-    with host_cpu(lab, log):
+    with making(lab, log):
         binary = runner_for(target, lab.store, log=log)
         lab.store.set_current("runner", str(key), binary.path.parent.name)
     return binary
@@ -51,7 +51,7 @@ def current_runner(lab: Lab, key: TargetKey, target: Target, log: Callable[[str]
 
 def runner_of_version(lab: Lab, target: Target, executorch: str, log: Callable[[str], None]) -> RunnerBinary:
     """The runner from the wheel of an ExecuTorch version, which is no target's current one."""
-    with host_cpu(lab, log):
+    with making(lab, log):
         return runner_for(target, lab.store, log=log, executorch=executorch)
 
 
@@ -95,7 +95,7 @@ def source_runner(
     only in XNNPACK's SME switches. Each binary has its manifest: compiler, flags, commit, changes, hash.
     """
     shas = []
-    with clear_failures(), host_cpu(lab, context.log.info):
+    with clear_failures(), making(lab, context.log.info):
         for key in context.partition_keys:
             target = TargetKey.parse(key)
             request = SourceRequest.of(

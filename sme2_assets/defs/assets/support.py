@@ -1,7 +1,7 @@
 """What all assets share: clear failures, and how the runs of partitions get into the warehouse."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import dagster as dg
@@ -10,7 +10,7 @@ from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.store import sha256_of_text
 from sme2_assets.targets.host import host_device
-from sme2_assets.targets.lease import lease
+from sme2_assets.targets.lease import beside_sessions
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import runs_in_tables
 from sme2_assets.warehouse.sessions import take_session
@@ -35,11 +35,9 @@ def clear_failures() -> Iterator[None]:
         raise dg.Failure(description=description, metadata=metadata, allow_retries=False) from error
 
 
-@contextmanager
-def host_cpu(lab: Lab, log: Callable[[str], None]) -> Iterator[None]:
-    """Reserves this host's CPU for work that would disturb a measurement on it."""
-    with lease(lab.store.leases, host_device(), log=log):
-        yield
+def making(lab: Lab, log: Callable[[str], None]) -> AbstractContextManager[None]:
+    """For a build or an export: whoever measures sees that the machine is busy, and need not wait for it."""
+    return beside_sessions(lab.store.leases, host_device(), log)
 
 
 def plotted(value: float) -> dg.MetadataValue:

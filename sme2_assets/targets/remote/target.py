@@ -76,8 +76,8 @@ class RemoteTarget(Target):
         return device_cpus(self.handle, choice)
 
     @contextmanager
-    def leased(self, leases: Path, log: Log) -> Iterator[Target]:
-        with lease(leases, self.device, log=log):
+    def leased(self, leases: Path, log: Log, what: str = "") -> Iterator[Target]:
+        with lease(leases, self.device, log=log, what=what):
             self.begin(leases, log)
             yield self
 
