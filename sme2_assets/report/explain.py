@@ -44,6 +44,8 @@ class Explanation:
     insights: list[Insight]
     modules: pd.DataFrame
     refusals: dict[str, str] = field(default_factory=dict)
+    # Grave doubts about the session's times, beside the conditions of its arms.
+    doubts: tuple[str, ...] = ()
 
     @property
     def arms(self) -> list[ArmRows]:
@@ -65,7 +67,18 @@ def explain(warehouse: Warehouse, session_id: str, sme2: str | None = None) -> E
         insights(subject, baseline),
         _rows(warehouse, "module_summary", subject.run["run_id"]),
         _refusals(warehouse, subject.run["run_id"]),
+        _doubts(warehouse, session_id) if baseline is not None else (),
     )
+
+
+def _doubts(warehouse: Warehouse, session_id: str) -> tuple[str, ...]:
+    """A comparison that was refused, or is of low confidence, is a doubt about every time of the session."""
+    doubtful = warehouse.query(
+        "SELECT 1 FROM comparisons WHERE session_id = ? AND level = 'model' AND fidelity = 'hardware' "
+        "AND (verdict = 'not comparable' OR confidence = 'low')",
+        [session_id],
+    )
+    return () if doubtful.empty else ("the comparison of the session's arms is not to be relied on",)
 
 
 def _refusals(warehouse: Warehouse, run_id: str) -> dict[str, str]:

@@ -246,7 +246,10 @@ def _confidence(insight: Insight, explanation: Explanation) -> Confidence:
     if insight.kind == "missed_sme2" and insight.title.endswith(f": {UNKNOWN}"):
         return Confidence("none", "all it says is that this is not known")
     arms = explanation.arms if insight.kind == "bottleneck_shift" else [explanation.subject]
-    return confidence(insight.basis, [arm.conditions for arm in arms])
+    found = confidence(insight.basis, [arm.conditions for arm in arms], explanation.doubts)
+    if insight.kind == "layout_changes" and found.level == "high":
+        return Confidence("medium", "candidates by order and shape: what they compute was not checked")
+    return found
 
 
 def show_explanation(

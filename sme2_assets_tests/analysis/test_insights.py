@@ -16,7 +16,7 @@ from sme2_assets.analysis.projection import UNITS, Unit, projected_ns
 from sme2_assets.errors import WarehouseError
 from sme2_assets.report.answer import session_answer, unit_answer
 from sme2_assets.report.explain import Explanation, explain
-from sme2_assets.report.insights import explanation_json
+from sme2_assets.report.insights import explanation_json, finding_points
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.claims.zoo import Calls, zoo
 from sme2_assets_tests.made.run_folder import ingest
@@ -134,6 +134,20 @@ def test_missed_sme2_is_grouped_by_reason_with_the_time_of_its_operators():
     assert missed.rows[0]["module"] == "features.1.conv"
     assert "0 of their 30 samples in kernels that compute are in SME kernels" in missed.evidence
     assert missed.rules_out.startswith("2 of 3 CONV and GEMM operators are on the SME unit (2 sampled there")
+
+
+def test_a_guess_is_of_medium_confidence_however_well_it_was_timed():
+    explanation = explained("made-fp32", "linux")
+    quiet = {"flags": [], "steady": True, "passes_agree": True}
+    subject = replace(explanation.subject, run={**explanation.subject.run, **quiet})
+    subject = replace(subject, latency={"rounds": 10}, headroom={**subject.headroom, "rounds": 10})
+    sure = replace(explanation, subject=subject, baseline=None)
+    levels = {
+        each.kind: dict(finding_points(each, sure))["Confidence"].partition(":")[0]
+        for each in explanation.insights
+    }
+    assert levels["portable_cost"] == "high"
+    assert levels["layout_changes"] == "medium"
 
 
 def test_portable_operators_and_overheads_have_their_time():

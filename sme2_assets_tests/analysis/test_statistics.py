@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -184,6 +185,25 @@ def test_the_verdict_follows_the_interval_and_the_practical_threshold(low, ratio
     assert given_verdict == verdict
     assert "12 paired rounds" in reason
     assert "95 %" in reason
+
+
+@pytest.mark.parametrize(
+    ("speedup", "noise_floor", "figures"),
+    [
+        (
+            Speedup(1.2, 1.10, 1.30, 12, 0.0123),
+            None,
+            ["95 %", "1.100 to 1.300", "12 paired", "0.012", "2.0%"],
+        ),
+        (Speedup(0.8, 0.75, 0.85, 9, 0.0039), 1.05, ["95 %", "0.750 to 0.850", "9 paired", "0.0039", "5.0%"]),
+        (Speedup(1.0, 0.99, 1.01, 15, 0.5), None, ["95 %", "0.990 to 1.010", "15 paired", "2.0%"]),
+        (Speedup(1.03, 1.01, 1.04, 8, 0.01), 1.07, ["95 %", "1.010 to 1.040", "8 paired", "7.0%"]),
+    ],
+)
+def test_the_figures_of_a_reason_are_those_it_rests_on(speedup, noise_floor, figures):
+    _, reason = speedup_verdict(speedup, noise_floor=noise_floor)
+    shown = re.findall(r"95 %|[\d.]+ to [\d.]+|\d+ paired|(?<=p = )[\d.]*\d|[\d.]+%", reason)
+    assert shown == figures
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from sme2_assets.report.content import session_document
 from sme2_assets.report.explain import explain
+from sme2_assets.report.insights import finding_points
 from sme2_assets.report.markdown import markdown_of
 from sme2_assets.report.tables import comparison_table
 from sme2_assets.warehouse import Warehouse
@@ -315,6 +316,9 @@ def test_a_bias_in_operators_with_the_same_kernel_leaves_no_verdict(warehouse: W
     said = report_of(warehouse)
     assert "differ in something other than SME2" in said
     assert not re.search(r"\d\.\d+x \(", said.partition("\n## ")[0]), "no headline"
+    explanation = explain(warehouse, model["session_id"])
+    for insight in explanation.insights:
+        assert dict(finding_points(insight, explanation))["Confidence"].startswith("low: ")
 
 
 def test_a_slow_mode_in_a_third_of_the_rounds_gives_no_ratio(warehouse: Warehouse, tmp_path: Path):
@@ -358,6 +362,22 @@ def test_slow_rounds_of_the_machine_are_taken_out_by_pairs(warehouse: Warehouse,
     assert (model["slow_rounds_off"], model["slow_rounds_on"]) == (4, 4)
     assert model["verdict"] == "no difference"
     assert model["speedup"] == pytest.approx(1, abs=0.01)
+
+
+def test_the_figures_of_a_stored_reason_are_those_of_the_rounds(warehouse: Warehouse, tmp_path: Path):
+    operators = [TrueOperator(GEMM, 300_000, 150_000)]
+    rows = compared(warehouse, tmp_path, operators, rounds=8, jitter=0.02)
+    model = rows[rows["level"] == "model"].iloc[0]
+    # All eight rounds are faster: the exact test gives 2 of 2^8.
+    assert re.findall(r"(\d+) paired|p = ([\d.]*\d)", model["reason"]) == [("8", ""), ("", "0.0078")]
+    scatter = warehouse.query(
+        "SELECT max(cv) AS cv FROM (SELECT stddev_samp(ns) / avg(ns) AS cv FROM ("
+        "SELECT run_id, 'traced' AS kind, round, avg(execute_ns) AS ns FROM inferences "
+        "WHERE pass = 'etdump' AND NOT is_warmup GROUP BY ALL UNION ALL "
+        "SELECT run_id, 'untraced', round, median(duration_ns) FROM inferences "
+        "WHERE pass = 'latency' AND NOT is_warmup GROUP BY ALL) GROUP BY run_id, kind)"
+    )["cv"].item()
+    assert f"8 rounds that scatter by {scatter:.1%}" in model["confidence_reason"]
 
 
 def test_rounds_that_scatter_are_never_of_high_confidence(warehouse: Warehouse, tmp_path: Path):
