@@ -294,7 +294,9 @@ def _numerics_remedy(precision: str) -> str:
     if precision == "fp32":
         return (
             "fp32 must agree: look at what changes the model (`substitute`, `@rewrite`), and whether it "
-            "computes something else while it is exported (`torch.compiler.is_exporting()`); else report it"
+            "computes something else while it is exported (`torch.compiler.is_exporting()`). A model that "
+            "quantises by itself, or writes a function in another form than the kernels (GELU), may be near "
+            "enough: minimum_sqnr_db = {'fp32': ...} of the model, or @minimum_sqnr_db=... of one of `hf:`"
         )
     if precision == "fp16":
         return "look for values beyond 65504; or do not offer fp16 (`precisions` of MODEL)"

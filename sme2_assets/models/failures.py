@@ -25,7 +25,26 @@ _OTHER_TYPE = re.compile(r"(?:c10::)?\b(?:Half|BFloat16|half|bfloat16|float16)\b
 _MISSING_KERNEL = re.compile(r"Missing operator: \[\d+\] (?P<name>[\w:.]+)")
 _REFUSED_CALL = re.compile(r"KernelCall failed at instruction \d+:\d+ in operator (?P<name>[\w:.]+\w)")
 # What the kernel says about it: the innermost check has a reason, those around it have none.
-_CHECK = re.compile(r"Check failed \(.*\):(?P<reason>[^\n]*)")
+_CHECK = re.compile(r"Check failed \((?P<check>.*)\):(?P<reason>[^\n]*)")
+# What a model does that no program can do, by what is said of it, and what to do instead.
+_IMPOSSIBLE = (
+    (
+        re.compile(r"\bCUDA\b|\bMPS\b|NVIDIA driver"),
+        "it is built and run on the CPU: take `.cuda()`, `.to('cuda')` and `device='cuda'` out of the "
+        "model's code, and make new tensors on the device of an input (`device=x.device`)",
+    ),
+    (
+        re.compile(r"_pack_padded_sequence|PackedSequence"),
+        "a program has no packed sequences: give the recurrent layer the padded tensor, without "
+        "pack_padded_sequence, and mask or cut its output",
+    ),
+    (
+        re.compile(r"complex64|complex128|Complex(?:Float|Double)"),
+        "a program has no complex numbers: compute with real and imaginary parts apart, as a last dimension "
+        "of two (what torch.view_as_real returns), or take that part out with a hook `substitute(model)`",
+    ),
+)
+_PICKING = ("aten::nonzero", "aten::masked_select", "aten::unique")
 
 
 @dataclass(frozen=True)
@@ -35,6 +54,7 @@ class Cause:
     message: str
     operator: str | None
     origin: Origin
+    is_complex: bool = False
 
 
 def explain(error: BaseException, model: Any = None, graphs: tuple[Any, ...] = ()) -> Cause:
@@ -47,7 +67,8 @@ def explain(error: BaseException, model: Any = None, graphs: tuple[Any, ...] = (
     text = "\n".join(map(str, links))
     node = _named_node(text, (*_graphs_in(frames), *graphs)) or _node_in(frames)
     if node is not None:
-        return Cause(first_line(error), operator_name(node) or str(node.target), origin_of(node))
+        name = operator_name(node) or str(node.target)
+        return Cause(first_line(error), name, origin_of(node), _is_complex(node))
     return Cause(first_line(error), _operator_in(frames), _place_in(frames, model))
 
 
@@ -69,9 +90,22 @@ def failure(
     parts = [f"{doing} failed", f" at operator {cause.operator}" if cause.operator else ""]
     parts += [f" in {where}" if where else "", f": {cause.message}"]
     of_types = _of_types(error)
+    impossible = _impossible("complex64" if cause.is_complex else "\n".join(map(str, chain(error))))
     return ExportError(
-        "".join(parts), (of_types and types_remedy) or of_types or remedy or _remedy(error, cause)
+        "".join(parts),
+        impossible or (of_types and types_remedy) or of_types or remedy or _remedy(error, cause),
     )
+
+
+def _impossible(said: str) -> str | None:
+    return next((remedy for pattern, remedy in _IMPOSSIBLE if pattern.search(said)), None)
+
+
+def _is_complex(node: Any) -> bool:
+    import torch
+
+    values = [each.meta.get("val") for each in (node, *node.all_input_nodes)]
+    return any(isinstance(value, torch.Tensor) and value.is_complex() for value in values)
 
 
 def kernel_failure(log: str, operators: ProgramOperators) -> ExportError | None:
@@ -90,14 +124,36 @@ def kernel_failure(log: str, operators: ProgramOperators) -> ExportError | None:
     refused = _REFUSED_CALL.search(log)
     if refused is None:
         return None
-    reasons = [found["reason"].strip() for found in _CHECK.finditer(log[: refused.start()])]
-    why = next(filter(None, reversed(reasons)), "its log says no more")
+    checks = list(_CHECK.finditer(log[: refused.start()]))
+    reasons = [found["reason"].strip() for found in checks] or ["its log says no more"]
+    why = next(filter(None, reversed(reasons)), None) or f"{checks[0]['check']} does not hold"
     return ExportError(
         f"The runner's kernel {_with_places(refused['name'], operators)} refused what it was given: {why}",
-        "check the values of the inputs, such as an index that is out of range; if they are right, "
-        "ExecuTorch's kernel does not have this case: compute it another way, or replace it with a hook "
-        "`substitute(model)` or `wrap(model)`",
+        _remedy_of_refusal(why, operators),
     )
+
+
+def _remedy_of_refusal(why: str, operators: ProgramOperators) -> str:
+    if any(node.kind.startswith(_PICKING) for node in operators.portable):
+        return (
+            "the model picks elements by their values, as a mixture of experts does, so that shapes depend "
+            "on them: compute all and choose with torch.where or a product, or take that part out with a "
+            "hook `substitute(model)` or `wrap(model)`"
+        )
+    if "dim_order" in why or "dim order" in why:
+        return "the kernel takes this order of dimensions in memory only without channels_last: write " + (
+            "`.contiguous()` before the operator in the model, or leave `memory_format` out of it"
+        )
+    case = (
+        "ExecuTorch's kernel does not have this case: compute it another way, or replace it with a hook "
+        "`substitute(model)` or `wrap(model)`"
+    )
+    if re.search(r"\bind(ex|ices)\b|range|bounds", why):
+        return (
+            "an input may be out of range, above all one that was not given but made here: give inputs of "
+            f"your own (--inputs FILE); if they are right, {case}"
+        )
+    return case
 
 
 def _with_places(kernel: str, operators: ProgramOperators) -> str:

@@ -359,6 +359,12 @@ def _refuse_nested_constants(inputs: ModelInputs) -> None:
     from torch.utils import _pytree
 
     for path, leaf in _pytree.tree_leaves_with_path((inputs.args, inputs.kwargs)):
+        if isinstance(leaf, torch.Tensor) and leaf.is_complex():
+            raise ExportError(
+                f"The example input {_path(path[1:])} is {_type_text(leaf)}: programs have no such numbers",
+                "give real and imaginary parts as a last dimension of two (torch.view_as_real), and compute "
+                "with them apart",
+            )
         if not isinstance(leaf, (torch.Tensor, *_NUMBERS)):
             raise ExportError(
                 f"The example input {_path(path[1:])} is a {type(leaf).__name__} inside another input",

@@ -116,6 +116,13 @@ def build_model(spec: ModelSpec, precision: str, progress: Progress) -> BuiltMod
         progress.say(f"weights in {' and '.join(narrow)} are converted to float32, from which all is made")
     model = model.float()
     _fold_parametrisations(model, progress.say)
+    scripted = [path for path, each in model.named_modules() if isinstance(each, torch.jit.ScriptModule)]
+    if scripted:
+        which = f"Its module {scripted[0]!r}" if scripted[0] else "The model"
+        raise ExportError(
+            f"{which} is TorchScript, which torch.export cannot read",
+            "give the module as Python code, without torch.jit.script, torch.jit.trace and torch.jit.load",
+        )
     # Nothing is trained.
     model.requires_grad_(False)
     if spec.input_files:

@@ -22,6 +22,7 @@ STEPS = 3
 
 # Operators that return indices, and the position of the indices among their results.
 _RANKING = {"topk": 1, "sort": 1, "argmax": None, "argmin": None, "max": 1, "min": 1}
+_PACKING = "_pack_padded_sequence"
 # Operators that sum products, as they arrive at a dispatch mode.
 _PRODUCTS = ("convolution", "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "linear")
 # Operators that write infinities on purpose, as in masks.
@@ -201,8 +202,11 @@ def _index_watch() -> Any:
             self.seen: list[tuple[Any, Ranking]] = []
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if (name := getattr(func, "_opname", "")) == _PACKING:
+                # torch.export would fail somewhere inside the layer that gets it.
+                raise NotImplementedError(f"{name} makes a packed sequence, and a program has none")
             made = func(*args, **(kwargs or {}))
-            if (name := getattr(func, "_opname", "")) in _RANKING:
+            if name in _RANKING:
                 # The largest value of a whole tensor comes without its index.
                 place = _RANKING[name]
                 indices = made if place is None else made[place] if isinstance(made, tuple) else None

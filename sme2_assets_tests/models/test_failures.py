@@ -61,6 +61,98 @@ def test_the_offending_operator_module_and_line_are_named(
     assert remedy in str(failure.remedy)
 
 
+class Packing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.GRU(4, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x[:, None], torch.ones(4), batch_first=True)
+        return self.inner(packed)[1]
+
+
+class Elsewhere(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.zeros(4, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("model", "line", "remedy"),
+    [
+        (small.Transforming, "torch.fft.rfft(x).abs()", "no complex numbers"),
+        (Packing, "pack_padded_sequence(x[:, None]", "no packed sequences"),
+        pytest.param(
+            Elsewhere,
+            'device="cuda"',
+            "device=x.device",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
+    ],
+)
+def test_what_no_program_can_do_is_named_with_its_line_and_what_to_do_instead(
+    tmp_path: Path, model: type[nn.Module], line: str, remedy: str
+) -> None:
+    failure = _failure(lambda: Outer(model()), tmp_path)
+    assert line in failure.what
+    assert remedy in str(failure.remedy)
+
+
+@pytest.mark.parametrize(
+    ("model", "what"),
+    [
+        (lambda: torch.jit.script(nn.Linear(4, 4)), "The model is TorchScript"),
+        (lambda: Outer(torch.jit.script(nn.Linear(4, 4))), "Its module 'block' is TorchScript"),
+    ],
+)
+def test_scripted_parts_are_named_before_anything_runs(
+    tmp_path: Path, model: Callable[[], nn.Module], what: str
+) -> None:
+    failure = _failure(model, tmp_path)
+    assert what in failure.what
+    assert "torch.jit" in str(failure.remedy)
+
+
+def test_a_complex_input_is_refused_by_name(tmp_path: Path) -> None:
+    waves = spec("waves", nn.Identity, values(4, 4).to(torch.complex64))
+    with pytest.raises(ExportError, match=r"input \[0\] is complex64 \[4, 4\]"):
+        export.export_model(waves, variant("waves"), tmp_path, log=print)
+
+
+def _refusal(log: str, *kinds: str) -> ExportError:
+    nodes = [{**_NODE, "kind": kind} for kind in kinds]
+    found = kernel_failure(log, ProgramOperators.model_validate({"delegates": [], "portable": nodes}))
+    assert found is not None
+    return found
+
+
+_NODE = {
+    "edge_ops": [],
+    "input_shapes": [],
+    "output_shapes": [],
+    "data_types": [],
+    "inserted": False,
+    **dict.fromkeys(
+        ("module", "module_type", "source", "code", "macs", "groups", "kernel", "stride", "debug_handle")
+    ),
+}
+_CALL = "E KernelCall failed at instruction 0:1 in operator {}: 0x12"
+
+
+def test_the_remedy_for_a_refused_call_fits_what_the_kernel_says() -> None:
+    order = "E op.cpp:168] Check failed (tensor_is_default_dim_order(input)): \n"
+    norm = _refusal(order + _CALL.format("aten::native_group_norm.out"), "aten::native_group_norm.out")
+    assert "tensor_is_default_dim_order(input)" in norm.what
+    assert ".contiguous()" in str(norm.remedy)
+    picked = _refusal(order + _CALL.format("aten::slice_copy.Tensor_out"), "aten::nonzero.out")
+    assert "mixture of experts" in str(picked.remedy)
+    index = "E op.cpp:9] Check failed (ok): Index 12 is out of range\n"
+    assert "--inputs" in str(
+        _refusal(index + _CALL.format("aten::embedding.out"), "aten::embedding.out").remedy
+    )
+    other = "E op.cpp:9] Check failed (ok): Expect input tensor to be 3-D or 4-D\n"
+    assert "inputs" not in str(_refusal(other + _CALL.format("aten::convolution.out")).remedy)
+
+
 class Texts(nn.Module):
     def forward(self, x: Tensor) -> dict[str, object]:
         return {"x": x, "label": "cat"}

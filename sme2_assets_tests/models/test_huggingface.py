@@ -95,6 +95,12 @@ def test_types_with_lists_towers_sounds_and_computed_sizes_are_built(name: str) 
     assert 1e-4 < float(first.abs().max()) < 1e4
 
 
+def test_how_near_the_outputs_must_be_can_be_chosen() -> None:
+    sizes = "layers=1,hidden=32,heads=2,sequence=4,vocabulary=50"
+    made = build_model(model_spec(f"hf:bert@{sizes},minimum_sqnr_db=75"), "fp32", Progress("bert", print))
+    assert (made.minimum_sqnr_db, made.has_own_bound) == (75.0, True)
+
+
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [

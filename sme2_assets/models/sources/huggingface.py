@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sme2_assets.errors import ExportError, did_you_mean
 from sme2_assets.models.huggingface.types import (
@@ -61,6 +61,8 @@ OPTIONS = (
     ModelOption("vocabulary", "int", 1000),
     ModelOption("image", "int", 64),
     ModelOption("weights", "str"),
+    # How near the outputs must be to the eager model's; without it, every precision has its own bound.
+    ModelOption("minimum_sqnr_db", "float"),
 )
 _CODE = Path(__file__).resolve().parent.parent / "huggingface"
 
@@ -117,7 +119,13 @@ def _registered(name: str) -> ModelType | None:
     return model_type(by_name[name]) if name in by_name else None
 
 
-def build(name: str, part: str = WHOLE, weights: str = "", **chosen: OptionValue) -> EagerModel:
+def build(
+    name: str,
+    part: str = WHOLE,
+    weights: str = "",
+    minimum_sqnr_db: float | None = None,
+    **chosen: OptionValue,
+) -> EagerModel:
     """A model type, or a part of it, with random weights or those in a folder."""
     if package_folder() is None:
         raise ExportError(
@@ -133,7 +141,10 @@ def build(name: str, part: str = WHOLE, weights: str = "", **chosen: OptionValue
     # Here, because it imports torch.
     from sme2_assets.models.huggingface.build import eager_model
 
-    return eager_model(kind, part, _sizes(name, chosen), dict(chosen), weights)
+    model: Any = eager_model(kind, part, _sizes(name, chosen), dict(chosen), weights)
+    if minimum_sqnr_db is not None:
+        model.minimum_sqnr_db = dict.fromkeys(PRECISIONS, minimum_sqnr_db)
+    return model
 
 
 def _sizes(name: str, chosen: dict[str, OptionValue]) -> Sizes:
