@@ -465,6 +465,13 @@ def _xnnpack_nodes(payload: bytes) -> list[_XnnNode]:
     return nodes
 
 
+def weights_of_delegate(payload: bytes) -> set[str]:
+    """The names of weights that are not in the delegate itself."""
+    return {
+        entry["named_key"] for entry in _xnnpack_graph(payload)["constant_data"] if entry.get("named_key")
+    }
+
+
 def _xnnpack_graph(payload: bytes) -> Any:
     """The delegate's graph as its schema in the wheel describes it."""
     from executorch.backends.xnnpack import serialization

@@ -17,8 +17,9 @@ import numpy.typing as npt
 from sme2_assets.errors import ExportError
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.artifact import OperatorCounts
+from sme2_assets.models.attribution import XNNPACK_BACKEND, weights_of_delegate
 from sme2_assets.models.lowering import called_operators
-from sme2_assets.models.methods import PROGRAM_REMEDY
+from sme2_assets.models.methods import PROGRAM_REMEDY, weights_in
 from sme2_assets.models.reference import STEPS
 from sme2_assets.models.spec import SEED
 
@@ -61,7 +62,7 @@ class ProgramFacts:
 
 def read_program(pte: Path, method: str, input_files: tuple[Path, ...] = ()) -> ProgramFacts:
     """The facts about a method and inputs for it: the given ones, or seeded ones that fit."""
-    plan = next(plan for plan in _deserialised(pte).execution_plan if plan.name == method)
+    plan = next(plan for plan in _deserialised(pte).program.execution_plan if plan.name == method)
     wanted = [plan.values[index].val for index in plan.inputs]
     delegates, portable = called_operators(plan)
     inputs = _given(pte, wanted, input_files) if input_files else _made(pte, wanted)
@@ -77,6 +78,30 @@ def read_program(pte: Path, method: str, input_files: tuple[Path, ...] = ()) -> 
         ),
         steps=STEPS if _has_state(plan) else 1,
     )
+
+
+def require_weights(pte: Path, method: str, data: Path | None) -> None:
+    """An error that names what is missing, if the method's weights are neither in the program nor in `data`:
+    ExecuTorch crashes without them."""
+    file = _deserialised(pte)
+    plan = next(plan for plan in file.program.execution_plan if plan.name == method)
+    tensors = [entry.val for entry in plan.values if type(entry.val).__name__ == "Tensor"]
+    extra = [tensor.extra_tensor_info for tensor in tensors if tensor.extra_tensor_info is not None]
+    needed = {info.fully_qualified_name for info in extra if info.location.name == "EXTERNAL"}
+    for delegate in plan.delegates:
+        if delegate.id == XNNPACK_BACKEND:
+            needed |= weights_of_delegate(
+                bytes(file.program.backend_delegate_data[delegate.processed.index].data)
+            )
+    inside = set(file.named_data.pte_data) if file.named_data is not None else set()
+    missing = sorted(needed - inside - set(weights_in(data) if data is not None else ()))
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        where = f"{data.name} lacks" if data is not None else f"there is no {pte.stem}.ptd next to it with"
+        raise ExportError(
+            f"{pte.name} has weights in another file, and {where} {missing[0]}{more}",
+            f"copy the .ptd that was exported with it next to it, as {pte.stem}.ptd",
+        )
 
 
 def _has_state(plan: Any) -> bool:
@@ -124,7 +149,7 @@ def _deserialised(pte: Path) -> Any:
     if content[4:6] != b"ET":
         raise ExportError(f"{pte.name} is not an ExecuTorch program", "give a .pte that ExecuTorch wrote")
     try:
-        return deserialize_pte_binary(content).program
+        return deserialize_pte_binary(content)
     except Exception as error:
         raise ExportError(f"{pte.name} is broken: it cannot be read as a program", PROGRAM_REMEDY) from error
 

@@ -55,7 +55,7 @@ from sme2_assets.models.artifact import (
 from sme2_assets.models.attribution import describe_lowered, describe_program
 from sme2_assets.models.delegation import described_delegation
 from sme2_assets.models.etrecord import save_without_weights
-from sme2_assets.models.existing import operator_counts, read_program
+from sme2_assets.models.existing import operator_counts, read_program, require_weights
 from sme2_assets.models.inputs import input_array, tensor_array
 from sme2_assets.models.lowering import (
     BuiltModel,
@@ -337,6 +337,7 @@ def _existing(spec: ModelSpec, staging: Path, progress: Progress) -> _Content:
     assert spec.pte is not None
     with progress.step("reading the program", "read"):
         try:
+            require_weights(spec.pte, spec.method, spec.data)
             facts = read_program(spec.pte, spec.method, spec.input_files)
             described = describe_program(spec.pte.read_bytes(), method=spec.method, at_bounds=facts.at_bounds)
         except ExportError:

@@ -1,8 +1,10 @@
-"""Which methods a `.pte` has, read without ExecuTorch: models are listed without importing it."""
+"""Names in a `.pte` and its external weights, without ExecuTorch: models are listed without importing it."""
 
 from __future__ import annotations
 
 import functools
+import mmap
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,8 @@ FORWARD = "forward"
 # After the offset of the root and the identifier: an extended header with the size of the table; the weights
 # follow the table.
 _HEADER = b"eh00"
+# Places of fields: `execution_plan` of a Program, `named_data` of a FlatTensor.
+_PROGRAM_METHODS, _WEIGHTS_NAMED = 1, 2
 
 
 def method_names(pte: Path) -> tuple[str, ...]:
@@ -35,7 +39,7 @@ def _method_names(pte: Path, _mtime_ns: int, _size: int) -> tuple[str, ...]:
         table_bytes = int.from_bytes(head[16:24], "little") if head[8:12] == _HEADER else -1
         content = head + file.read(max(table_bytes - len(head), 0) if table_bytes >= 0 else -1)
     try:
-        names = _names(Buffer(content))
+        names = _names(Buffer(content), _PROGRAM_METHODS)
     except Malformed as error:
         raise ExportError(f"{pte.name} is broken: {error}", PROGRAM_REMEDY) from None
     if not names:
@@ -43,13 +47,27 @@ def _method_names(pte: Path, _mtime_ns: int, _size: int) -> tuple[str, ...]:
     return names
 
 
-def _names(buffer: Buffer) -> tuple[str, ...]:
+def weights_in(ptd: Path) -> tuple[str, ...]:
+    """What a file of external weights has, by name; an error if it is none."""
+    try:
+        return _names(Buffer(ptd), _WEIGHTS_NAMED)
+    except Malformed as error:
+        raise ExportError(
+            f"{ptd.name} is broken: {error}", "copy the .ptd again from where the program was exported"
+        ) from None
+
+
+def names_any(pte: Path, weights: Iterable[str]) -> bool:
+    """Whether a program, or a delegate in it, speaks of any of these weights."""
+    with pte.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return any(content.find(name.encode()) >= 0 for name in weights)
+
+
+def _names(buffer: Buffer, field: int) -> tuple[str, ...]:
+    """The first fields, which are names, of the tables that the root lists in that field."""
     require(buffer.size >= 8, "it ends before its table")
-    # Fields of the table Program: version, execution_plan. Of ExecutionPlan: name.
-    programs = Tables(
-        buffer, buffer.follow(np.zeros(1, dtype=np.int64), "the program"), (4, 4), "the program"
-    )
-    plans = buffer.vectors(programs.targets(1, "methods"), "methods")
-    methods = Tables(buffer, buffer.follow(plans.elements(), "a method"), (4,), "a method")
-    texts = buffer.texts(methods.targets(0, "the name of a method"), "the name of a method")
+    start = buffer.follow(np.zeros(1, dtype=np.int64), "the root")
+    listed = Tables(buffer, start, (4,) * (field + 1), "the root").targets(field, "a list")
+    named = buffer.follow(buffer.vectors(listed, "a list").elements(), "an entry")
+    texts = buffer.texts(Tables(buffer, named, (4,), "an entry").targets(0, "a name"), "a name")
     return tuple(texts.values[code] for code in texts.code if code >= 0)

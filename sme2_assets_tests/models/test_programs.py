@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 import numpy as np
 import pytest
 import torch
+from executorch.exir.passes.external_constants_pass import delegate_external_constants_pass_unlifted
 from torch import Tensor, nn
 
 from sme2_assets.cli.support import variants_of
@@ -199,18 +201,59 @@ def test_external_weights_beside_the_program_are_used(
     (tmp_path / "adding.pte").write_bytes(made.buffer)
     made.write_tensor_data_to_file(str(tmp_path))
     (weights,) = tmp_path.glob("*.ptd")
-    if weights.name != "adding.ptd":
-        weights.rename(tmp_path / "adding.ptd")
+    weights.rename(tmp_path / "weights_of_it.ptd")
     name = take_in(tmp_path / "adding.pte")
     model = _export(name, tmp_path)
     (given,) = outputs_of(model, runner_binary, tmp_path)
     with torch.no_grad():
         wanted = adding(torch.from_numpy(np.load(model.inputs[0]))).numpy()
     assert np.allclose(given, wanted, atol=1e-5)
-    (data / "models" / "adding.ptd").write_bytes(b"not weights" * 20)
-    damaged = run(_export(name, tmp_path), runner_binary, tmp_path, "--pass", "latency")
+    assert model.data is not None
+    model.data.write_bytes(b"not weights" * 20)
+    damaged = run(model, runner_binary, tmp_path, "--pass", "latency")
     assert damaged.returncode == 3
     assert "not a whole .ptd file" in runner_failure(damaged.returncode, damaged.stderr).what
+
+
+@pytest.mark.parametrize("delegated", [False, True], ids=["kernel", "delegate"])
+def test_weights_that_are_not_there_are_named_and_others_are_not_taken(
+    lowered: Lowered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delegated: bool
+) -> None:
+    class Scaling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+            self.offset = nn.Parameter(small.values(2, 8, seed=4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x) if delegated else torch.cumsum(x, 0) * torch.cumsum(self.offset, 0)
+
+    scaling: nn.Module = Scaling().eval()
+    if delegated:
+        scaling = torch.export.export(scaling, (small.values(2, 8),)).module()
+        delegate_external_constants_pass_unlifted(scaling, lambda _: "weights")
+        monkeypatch.setattr(scaling, "eval", lambda: scaling)
+    made = lowered({"forward": (scaling, (small.values(2, 8),))}, external_constants=not delegated)
+    pte = tmp_path / "scaling.pte"
+    pte.write_bytes(made.buffer)
+    made.write_tensor_data_to_file(str(tmp_path))
+    (weights,) = tmp_path.glob("*.ptd")
+    assert program_at(pte).data == weights
+    elsewhere = weights.rename(tmp_path / "away")
+    variant = small.variant("scaling", "as_is")
+
+    def refused(said: str) -> None:
+        with pytest.raises(ExportError, match=said) as caught:
+            export_model(program_at(pte), variant, tmp_path / "made", log=print)
+        assert ".ptd" in str(caught.value.remedy)
+
+    refused(r"there is no scaling\.ptd next to it")
+    for name in ("first.ptd", "second.ptd"):
+        shutil.copyfile(elsewhere, tmp_path / name)
+    # Which of two is meant cannot be known.
+    refused(r"there is no scaling\.ptd next to it")
+    (tmp_path / "scaling.ptd").write_bytes(b"not weights" * 20)
+    refused(r"scaling\.ptd is broken")
 
 
 def test_brain_floats_are_given_as_floats(

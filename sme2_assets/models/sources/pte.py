@@ -1,8 +1,9 @@
 """Programs that were exported elsewhere: `.pte` files in a models folder, profiled as they are.
 
-Next to `x.pte` there may be `x.etrecord`, external weights `x.ptd`, and the inputs `x.input_0.npy`,
-`x.input_1.npy`, ...; inputs that are not given are made from the program's own description. Each method is a
-variant of its own, `x@method=encode`. There is no eager model to compare with.
+Next to `x.pte` there may be `x.etrecord`, external weights `x.ptd` (or any other `.ptd`, if it is the only
+one and has what the program names), and the inputs `x.input_0.npy`, `x.input_1.npy`, ...; inputs that are not
+given are made from the program's own description. Each method is a variant of its own, `x@method=encode`.
+There is no eager model to compare with.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import shutil
 from pathlib import Path
 
 from sme2_assets.errors import ExportError
-from sme2_assets.models.methods import default_method, method_names
+from sme2_assets.models.methods import default_method, method_names, names_any, weights_in
 from sme2_assets.models.sources.base import Entries, Listed
 from sme2_assets.models.sources.folder import RESERVED, default_folder, model_folders, visible
 from sme2_assets.models.spec import (
@@ -27,6 +28,7 @@ from sme2_assets.models.spec import (
 )
 
 SUFFIX = ".pte"
+_WEIGHTS = ".ptd"
 # A FlatBuffer's file identifier, after the offset of its root.
 _IDENTIFIER = re.compile(rb"ET\d\d")
 # A file that is still being copied may lack its header or still be growing; one this small is not a program.
@@ -64,10 +66,9 @@ def take_in(path: Path) -> str:
     name = valid_name(path.stem)
     if name in (*RESERVED, *_names_of_others()) or _differs(folder / f"{name}{SUFFIX}", content):
         name = f"{name}_{content[:8]}"
-    beside = [path.with_suffix(".etrecord"), path.with_suffix(".ptd"), *_inputs(path)]
     folder.mkdir(parents=True, exist_ok=True)
-    for file in (*(each for each in beside if each.is_file()), path):
-        target = folder / f"{name}{file.name.removeprefix(path.stem)}"
+    for suffix, file in (*_beside(path).items(), (SUFFIX, path)):
+        target = folder / f"{name}{suffix}"
         if target.resolve() == file.resolve() or (
             target.is_file() and not _differs(target, cached_sha256(file))
         ):
@@ -124,10 +125,11 @@ def _spec(path: Path) -> ModelSpec:
             f"{path.name} is not an ExecuTorch program: a .pte has 'ET12' or similar at byte 4",
             "export the model again, and copy the whole file",
         )
-    etrecord, data = path.with_suffix(".etrecord"), path.with_suffix(".ptd")
-    inputs = tuple(_inputs(path))
     methods = method_names(path)
-    beside = {"ETRecord": etrecord.is_file(), "inputs": bool(inputs), "external weights": data.is_file()}
+    files = _beside(path)
+    etrecord, data = files.pop(".etrecord", None), files.pop(_WEIGHTS, None)
+    inputs = tuple(files.values())
+    beside = {"ETRecord": etrecord, "inputs": inputs, "external weights": data}
     return ModelSpec(
         name=path.stem,
         description=f"A program as it is, {path.stat().st_size:,} bytes"
@@ -138,21 +140,35 @@ def _spec(path: Path) -> ModelSpec:
         precisions=(AS_IS,),
         options=(ModelOption("method", "str", default_method(methods), methods),),
         pte=path,
-        etrecord=etrecord if etrecord.is_file() else None,
-        data=data if data.is_file() else None,
+        etrecord=etrecord,
+        data=data,
         input_files=inputs,
     )
 
 
-def _inputs(path: Path) -> list[Path]:
-    """`x.input_0.npy` and so on, without a gap."""
-    found: list[Path] = []
-    while (file := path.with_name(f"{path.stem}.input_{len(found)}.npy")).is_file():
-        found.append(file)
+def _beside(path: Path) -> dict[str, Path]:
+    """The files that go with a program, by what follows its name; inputs are last, without a gap."""
+    found = {".etrecord": path.with_suffix(".etrecord"), _WEIGHTS: path.with_suffix(_WEIGHTS)}
+    found = {suffix: file for suffix, file in found.items() if file.is_file()}
+    if _WEIGHTS not in found and (other := _only_weights(path)):
+        found[_WEIGHTS] = other
+    number = 0
+    while (file := path.with_name(f"{path.stem}.input_{number}.npy")).is_file():
+        found[f".input_{number}.npy"] = file
+        number += 1
     return found
 
 
+def _only_weights(path: Path) -> Path | None:
+    """The only external weights in the folder, if the program names them."""
+    files = [file for file in path.parent.glob(f"*{_WEIGHTS}") if file.is_file()]
+    if len(files) != 1:
+        return None
+    try:
+        return files[0] if names_any(path, weights_in(files[0])) else None
+    except ExportError:
+        return None
+
+
 def _identify(path: Path) -> dict[str, str]:
-    beside = [path.with_suffix(".etrecord"), path.with_suffix(".ptd"), *_inputs(path)]
-    files = [path, *(file for file in beside if file.is_file())]
-    return {file.name.removeprefix(path.stem): cached_sha256(file) for file in files}
+    return {suffix: cached_sha256(file) for suffix, file in {SUFFIX: path, **_beside(path)}.items()}
