@@ -7,8 +7,9 @@ Dagster's run monitoring ends it, and is in nobody's way.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -59,7 +60,27 @@ def open_instance(store: Store) -> Iterator[dg.DagsterInstance]:
     remove_leftovers(store)
     home = str(ready_dagster_home(store))
     with environment(DAGSTER_HOME=home), dg.DagsterInstance.get() as instance:
+        logs = instance.compute_log_manager
+        logs.capture_logs = _deaf_to_ctrl_c(logs.capture_logs)  # type: ignore[method-assign]
         yield instance
+
+
+def _deaf_to_ctrl_c(capture: Callable[..., AbstractContextManager[Any]]) -> Callable[..., Any]:
+    """Ctrl-C is for this process alone. Dagster's helpers, which show here what a step prints, would each
+    answer it with a traceback; they are ended with the step."""
+
+    @contextmanager
+    def captured(*given: Any, **named: Any) -> Iterator[Any]:
+        with ExitStack() as stack:
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                # Programs inherit what is blocked when they start.
+                context = stack.enter_context(capture(*given, **named))
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            yield context
+
+    return captured
 
 
 def profile(
@@ -197,7 +218,9 @@ class Jobs:
             raise_on_error=False,
         )
         if _was_interrupted(result):
-            # Dagster keeps the signal to itself, but it is meant to stop everything that follows, too.
+            # Dagster keeps the signal to itself and calls the run failed, but it was canceled, and everything
+            # that follows is, too.
+            self.instance.report_run_canceled(result.dagster_run)
             raise KeyboardInterrupt
         if not result.success:
             raise failure_of(result.all_events, result.run_id)

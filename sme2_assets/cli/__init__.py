@@ -40,7 +40,7 @@ from sme2_assets.store import Store, default_data_root
 
 
 class _Group(click.Group):
-    """Errors meant for people are printed without a traceback."""
+    """Errors meant for people are printed without a traceback; Ctrl-C gives the exit code of shells."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -51,6 +51,9 @@ class _Group(click.Group):
                 raise
             tell(f"error: {known}", "bold red")
             sys.exit(1)
+        except KeyboardInterrupt:
+            tell("stopped", "bold red")
+            sys.exit(130)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

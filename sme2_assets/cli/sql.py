@@ -8,8 +8,6 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -17,7 +15,7 @@ import click
 
 from sme2_assets.cli.sql_rows import show_answer
 from sme2_assets.cli.sql_shell import run_shell
-from sme2_assets.cli.support import AtLeast, json_option, progress, reads_store, tell
+from sme2_assets.cli.support import AtLeast, json_option, reads_store, tell
 from sme2_assets.errors import Sme2Error, printable
 from sme2_assets.store import Store
 
@@ -96,13 +94,12 @@ def sql(
         return
     output = _output_file(output) if output else None
     text = _query_text(query, file or sys.stdin)
-    with _stopped_by_ctrl_c():
-        if chosen != "table":
-            _give_file(warehouse, limits, text, chosen, output)
-            return
-        with open_console(warehouse, limits) as console:
-            for single in console.queries_in(text):
-                show_answer(console.ask(single, limit or ROWS_SHOWN), records)
+    if chosen != "table":
+        _give_file(warehouse, limits, text, chosen, output)
+        return
+    with open_console(warehouse, limits) as console:
+        for single in console.queries_in(text):
+            show_answer(console.ask(single, limit or ROWS_SHOWN), records)
 
 
 def _query_text(query: str | None, file: Any) -> str:
@@ -168,12 +165,3 @@ def _give_file(
         else:
             with staged.open("rb") as rows:
                 shutil.copyfileobj(rows, sys.stdout.buffer)
-
-
-@contextmanager
-def _stopped_by_ctrl_c() -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        progress.print("stopped", style="bold red")
-        sys.exit(130)

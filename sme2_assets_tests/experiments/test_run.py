@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from sme2_assets.defs.resources import Lab
 from sme2_assets.experiments import run as run_module
 from sme2_assets.experiments.plan import Session
 from sme2_assets.experiments.run import EXPERIMENT_TAG, Outcome
+from sme2_assets.launch import open_instance
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store
@@ -149,13 +151,23 @@ def test_who_interrupts_an_experiment_stops_all_of_it(
         text=True,
         # A shell in the background starts its children deaf to this signal.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        start_new_session=True,
     )
     assert started.stderr is not None
     assert any("round 2 of 1000" in line for line in started.stderr)
-    started.send_signal(sent)
+    if sent == signal.SIGINT:
+        # As a terminal does it: to every program there.
+        os.killpg(started.pid, sent)
+    else:
+        started.send_signal(sent)
     _, errors = started.communicate(timeout=600)
-    assert started.returncode != 0
+    assert started.returncode == 130
     assert "session 2 of 2" not in errors
+    assert "Traceback" not in errors
+    with open_instance(store) as instance:
+        statuses = [run.status for run in instance.get_runs()]
+    assert statuses[0] == dg.DagsterRunStatus.CANCELED
+    assert dg.DagsterRunStatus.FAILURE not in statuses
     assert not list(store.runs.glob("[!.]*"))
 
 
