@@ -45,7 +45,7 @@ def main(data: Path, variant: str = "toy_cnn-int8") -> None:
     _, [report] = write_session_report(
         store, warehouse, newest_session(warehouse, variant, "emulated"), ["html"]
     )
-    _, [overview, _] = write_overview(store, warehouse, ["html"])
+    _, [overview, *_] = write_overview(store, warehouse, ["html"])
     pages = {"report": report, "overview": overview}
     program = next(path for name in BROWSERS if (path := shutil.which(name)))
     with sync_playwright() as playwright:

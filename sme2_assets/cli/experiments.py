@@ -55,11 +55,20 @@ platform_option = click.option(
 @click.option(
     "--rounds", type=click.IntRange(1, MOST_ROUNDS), help="Exactly this many rounds, whatever FILE says."
 )
+@click.option(
+    "--only", multiple=True, metavar="NAME", help="Only the entry, or the kit's experiment, of this name."
+)
 @verbose_option
 @json_option
 @click.pass_obj
 def run(
-    store: Store, file: Path, dry_run: bool, platform_name: str | None, rounds: int | None, as_json: bool
+    store: Store,
+    file: Path,
+    dry_run: bool,
+    platform_name: str | None,
+    rounds: int | None,
+    only: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Measure what the experiment file FILE asks for, and show its comparisons.
 
@@ -69,10 +78,13 @@ def run(
     """
     from sme2_assets import launch
     from sme2_assets.diagnostics.experiment import check_experiment, require
+    from sme2_assets.experiments.plan import chosen_of
     from sme2_assets.experiments.run import as_json as outcome_json
     from sme2_assets.experiments.run import run_sessions
 
     loaded, plan, lab = _prepared(store, file, platform_name, rounds)
+    if only:
+        plan = chosen_of(plan, only)
     _print_notes([*loaded.notes, *plan.notes])
     require(check_experiment(loaded, plan, lab), file.name)
     work = _work_json(plan.sessions, lab)
@@ -84,7 +96,9 @@ def run(
         return
     folder = loaded.output_folder
     with launch.open_instance(store) as instance, progress_log() as log:
-        outcomes = run_sessions(lab, instance, plan.sessions, loaded.name, log, folder, log.reached)
+        outcomes = run_sessions(
+            lab, instance, plan.sessions, loaded.name, log, folder, file.resolve(), log.reached
+        )
     if as_json:
         sessions = [{**outcome_json(it), "comparison": _verdict(lab.warehouse, it)} for it in outcomes]
         print_json({"experiment": loaded.name, "sessions": sessions})
@@ -360,6 +374,8 @@ def _work_json(sessions: Sequence[Session], lab: Lab) -> list[dict[str, Any]]:
 
 
 def _print_sessions(name: str, work: Sequence[dict[str, Any]]) -> None:
+    from sme2_assets.experiments.plan import OF_THE_DEVICE
+
     table = Table(
         *("model", "platform", "SME2", "threads", "device", "passes", "rounds", "processes", "about"),
         box=None,
@@ -367,7 +383,7 @@ def _print_sessions(name: str, work: Sequence[dict[str, Any]]) -> None:
     )
     for it in work:
         settings = it["settings"]
-        device = " ".join(str(settings[key]) for key in ("device", "cpus", "power") if key in settings)
+        device = " ".join(str(settings[key]) for key in OF_THE_DEVICE if key in settings)
         table.add_row(
             it["variant"],
             it["platform"],

@@ -16,6 +16,7 @@ from sme2_assets.diagnostics.steps import Checkup
 from sme2_assets.errors import TraceError, printable
 from sme2_assets.exchange.export import LISTING_FILE
 from sme2_assets.exchange.kit import KIT_MANIFEST, KIT_METRICS, kit_results, promised_files
+from sme2_assets.exchange.outputs import EXPORT, SUMMARY_FILE
 from sme2_assets.exchange.perfetto import SUFFIX
 
 # For comparing sums of decimals in a CSV file, in milliseconds: a thousandth of a nanosecond.
@@ -44,18 +45,42 @@ def validate_export(folder: Path) -> Checkup:
     return made
 
 
-def validate_kit_folder(folder: Path) -> Checkup:
-    made = Checkup(str(folder), "run folder of the public kit")
-    traces = sorted(folder.rglob("*.etdump"))
-    with made.step("traces found") as step:
-        require(bool(traces), "No .etdump file is below this folder.", "Run the kit's pipeline again.")
-        step.detail = f"{len(traces)}"
+def validate_output(folder: Path) -> Checkup:
+    """The output folder of an experiment: every session's export, and what is said about all of them."""
+    made = Checkup(str(folder), "output of an experiment")
+    exports: list[Path] = []
+    with made.step("sessions") as step:
+        sessions = strict_json(folder / SUMMARY_FILE).get("sessions") or []
+        missing = [it for it in sessions if not it.get("ok") or it.get("output_error")]
+        require(bool(sessions), f"{SUMMARY_FILE} lists no sessions.", "Run the experiment again.")
+        exports = sorted(listing.parent for listing in folder.glob(f"*/{EXPORT}/{LISTING_FILE}"))
+        step.detail = f"{len(sessions) - len(missing)} of {len(sessions)} were measured and exported"
+        require(not missing, f"{step.detail}.", f"{SUMMARY_FILE} says why. Run the experiment again.")
+        require(len(exports) >= len(sessions), "An export is missing.", "Run the experiment again.")
+    _kit_steps(made, folder)
+    for export in exports:
+        for step in validate_export(export).steps:
+            step.name = f"{printable(export.parent.name)}: {step.name}"
+            made.steps.append(step)
+    return made
+
+
+def _kit_steps(made: Checkup, folder: Path) -> None:
     if (folder / KIT_MANIFEST).is_file():
         with made.step("manifest") as step:
             step.detail = _check_kit_manifest(folder)
     if (folder / KIT_METRICS).is_file():
         with made.step("metrics") as step:
             step.detail = _check_metrics(folder / KIT_METRICS)
+
+
+def validate_kit_folder(folder: Path) -> Checkup:
+    made = Checkup(str(folder), "run folder of the public kit")
+    traces = sorted(folder.rglob("*.etdump"))
+    with made.step("traces found") as step:
+        require(bool(traces), "No .etdump file is below this folder.", "Run the kit's pipeline again.")
+        step.detail = f"{len(traces)}"
+    _kit_steps(made, folder)
     for path in traces:
         before = len(made.steps)
         trace_steps(made, path)

@@ -13,7 +13,7 @@ from sme2_assets.diagnostics.files import (
     validate_program,
     validate_trace,
 )
-from sme2_assets.diagnostics.folders import validate_export, validate_kit_folder
+from sme2_assets.diagnostics.folders import validate_export, validate_kit_folder, validate_output
 from sme2_assets.diagnostics.runs import run_in_warehouse, validate_foreign_run, validate_run
 from sme2_assets.diagnostics.steps import Checkup
 from sme2_assets.errors import Sme2Error, printable
@@ -21,6 +21,7 @@ from sme2_assets.evidence.foreign import FOREIGN_FILE
 from sme2_assets.evidence.manifest import MANIFEST_FILE
 from sme2_assets.exchange.export import LISTING_FILE
 from sme2_assets.exchange.kit import KIT_MANIFEST, KIT_METRICS
+from sme2_assets.exchange.outputs import SUMMARY_FILE
 from sme2_assets.exchange.perfetto import SUFFIX
 from sme2_assets.store import Store
 
@@ -55,6 +56,8 @@ def validate(what: str, store: Store) -> Checkup:
 def _validate_folder(folder: Path, store: Store) -> Checkup:
     if (folder / LISTING_FILE).is_file():
         return validate_export(folder)
+    if (folder / SUMMARY_FILE).is_file():
+        return validate_output(folder)
     if (folder / FOREIGN_FILE).is_file():
         return validate_foreign_run(folder, store)
     if _is_own_manifest(folder / MANIFEST_FILE):
@@ -63,7 +66,8 @@ def _validate_folder(folder: Path, store: Store) -> Checkup:
         return validate_kit_folder(folder)
     raise Sme2Error(
         f"{printable(str(folder))} is not a folder that can be validated.",
-        "Give a run folder, an exported folder, or a run folder of the public kit.",
+        "Give a run folder, an exported folder, the output folder of an experiment, or a run folder of the "
+        "public kit.",
     )
 
 

@@ -6,7 +6,7 @@ import json
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,9 +16,11 @@ import duckdb
 import pandas as pd
 
 from sme2_assets.errors import Sme2Error, WarehouseError, told
-from sme2_assets.evidence.folder import TRACE_FILE, ForeignFolder, open_verified
+from sme2_assets.evidence.folder import LOG_FILE, TRACE_FILE, ForeignFolder, open_verified
+from sme2_assets.evidence.foreign import FOREIGN
 from sme2_assets.exchange import pairs, perfetto, summaries, tables
 from sme2_assets.exchange.summaries import ExportedArm
+from sme2_assets.models.artifact import ETRECORD, PTE
 from sme2_assets.store import Store, sha256_of_file, write_json
 from sme2_assets.warehouse.csv_files import write_csv
 from sme2_assets.warehouse.read import run_of_id, runs_of_session
@@ -27,8 +29,6 @@ from sme2_assets.warehouse.store import Warehouse
 FORMATS = ("csv", "parquet", "json", "markdown", "perfetto", "etdump")
 LISTING_FILE = "export.json"
 LISTING_SCHEMA = 1
-# A file system takes 255 bytes. The kit's name of a comparison holds the model twice, and gets an ending.
-MOST_OF_A_NAME = 200
 LATEST = "latest"
 # What sorting a timeline may take; beyond it, DuckDB goes on in files.
 MEMORY_LIMIT = "500MB"
@@ -74,15 +74,20 @@ def export_run(
     *,
     inferences: int = perfetto.MOST_INFERENCES,
     log: Callable[[str], None] = lambda message: None,
+    called: Mapping[str, str] | None = None,
+    config: Path | None = None,
 ) -> list[Path]:
-    """Writes a run, and the other arm of its session, in these formats; returns the files, in order."""
+    """Writes a run, and the other arm of its session, in these formats; returns the files, in order.
+
+    `called` is what the arms are called, by state of SME2; `config` is the file that asked for them.
+    """
     _require_replaceable(folder)
     warehouse = Warehouse(store.warehouse)
-    arms = _arms(warehouse, run)
+    arms = _arms(warehouse, run, called or {})
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        writer = _Writer(store, warehouse, arms, staging, log)
+        writer = _Writer(store, warehouse, arms, staging, log, None if config is None else str(config))
         try:
             writer.write(formats, inferences)
         except duckdb.Error as error:
@@ -140,13 +145,13 @@ def _replace(staging: Path, folder: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _arms(warehouse: Warehouse, run: dict[str, Any]) -> list[ExportedArm]:
+def _arms(warehouse: Warehouse, run: dict[str, Any], called: Mapping[str, str]) -> list[ExportedArm]:
     """The run first, then the other arm if the two were measured together as an SME2 or an identical pair."""
-    arms = [ExportedArm(run)]
+    runs = [run]
     if bool(run["paired"]) and run["experiment"] != "arms":
         session = runs_of_session(warehouse, run["session_id"])
-        arms += [ExportedArm(other) for other in session if other["run_id"] != run["run_id"]]
-    return arms
+        runs += [other for other in session if other["run_id"] != run["run_id"]]
+    return [ExportedArm(each, called.get(each["sme2"])) for each in runs]
 
 
 def _listing(
@@ -175,8 +180,11 @@ class _Writer:
         arms: Sequence[ExportedArm],
         folder: Path,
         log: Callable[[str], None],
+        config: str | None,
     ) -> None:
         self.store, self.warehouse, self.arms, self.folder, self.log = store, warehouse, arms, folder, log
+        self.config = config
+        self.etrecord: str | None = None
         self.generated_at = datetime.now(UTC).isoformat(timespec="seconds")
         self._made: dict[tuple[str, str], pd.DataFrame] = {}
 
@@ -188,6 +196,8 @@ class _Writer:
                 self._write_tables(arm, formats)
             if "etdump" in formats:
                 self._copy_traces(arm)
+        if "etdump" in formats:
+            self._copy_etrecord()
         statistics = {
             arm.run["run_id"]: summaries.latency_statistics(self.warehouse, arm) for arm in self.arms
         }
@@ -232,23 +242,35 @@ class _Writer:
             arm.files[f"{kind}_parquet"] = f"{base}.parquet"
 
     def _copy_traces(self, arm: ExportedArm) -> None:
-        """The traces of the etdump pass: the first under the kit's name, the others with their round."""
+        """The traces of the etdump pass and the logs of their processes: the first under the kit's name, the
+        others with their round."""
         source = self.store.run_dir(arm.run["run_id"])
         for number, trace in _traces(source, arm).items():
-            name = f"{arm.prefix}.etdump"
+            name, at = arm.prefix, ""
             if number:
-                threads = f"_t{arm.threads}"
-                name = f"{arm.model_stem}_{arm.experiment}_r{number:02d}{threads}.etdump"
-            shutil.copyfile(trace, self.folder / arm.experiment / name)
-            kind = "etdump" if number == 0 else f"etdump_round_{number:02d}"
-            arm.files[kind] = f"{arm.experiment}/{name}"
+                name = f"{arm.model_stem}_{arm.experiment}_r{number:02d}_t{arm.threads}"
+                at = f"_round_{number:02d}"
+            for kind, path in (("etdump", trace), ("log", trace.with_name(LOG_FILE))):
+                # A trace that was made elsewhere may have come without its log.
+                if path.is_file():
+                    arm.files[f"{kind}{at}"] = f"{arm.experiment}/{name}.{kind}"
+                    shutil.copyfile(path, self.folder / arm.experiment / f"{name}.{kind}")
+
+    def _copy_etrecord(self) -> None:
+        """What ExecuTorch's Inspector reads beside a trace, if the program is still the one that was run."""
+        run = self.arms[0].run
+        made = None if run["experiment"] == FOREIGN else self.store.current("model", run["variant"])
+        source = self.store.artifacts / "models" / str(run["variant"]) / str(made) / ETRECORD
+        if made and source.is_file() and sha256_of_file(source.with_name(PTE)) == run["pte_sha256"]:
+            self.etrecord = f"{self.arms[0].model_stem}.pte.etrecord"
+            shutil.copyfile(source, self.folder / self.etrecord)
 
     def _write_latencies(
         self, formats: Sequence[str], statistics: dict[str, Any], comparison: pd.DataFrame
     ) -> None:
-        """Times of each run, and of a pair side by side; nothing for emulated runs."""
+        """Times of each run, and of a pair side by side; of an emulated pair what it says without times."""
         timed = {arm: it for arm in self.arms if (it := statistics[arm.run["run_id"]]) is not None}
-        by_state = {arm.run["sme2"]: arm for arm in timed if arm.run["experiment"] == "sme2"}
+        by_state = {arm.run["sme2"]: arm for arm in self.arms if arm.run["experiment"] == "sme2"}
         off, on = by_state.get("off"), by_state.get("on")
         with duckdb.connect() as connection:
             if "csv" in formats:
@@ -266,13 +288,15 @@ class _Writer:
                         (pairs.ON, self._table(on, "categories")),
                     )
                 }
-                compared = pairs.category_comparison(comparison, shares)
-                write_csv(connection.from_df(compared), self.folder / f"{off.model_stem}_comparison.csv")
-        robust = pairs.robust_comparison(timed[off], timed[on], comparison)
-        if "json" in formats and robust is not None:
-            both = "_vs_".join(f"{arm.prefix}_exec_all_runs_timeline" for arm in (off, on))
-            name = both if len(both) <= MOST_OF_A_NAME else off.model_stem
-            write_json(self.folder / f"{name}_robust_comparison.json", robust)
+                for name, compared in (
+                    ("comparison", pairs.category_comparison(comparison, shares)),
+                    ("operators_comparison", pairs.operator_comparison(comparison)),
+                ):
+                    write_csv(connection.from_df(compared), self.folder / f"{off.model_stem}_{name}.csv")
+        if "json" in formats and off in timed and on in timed:
+            robust = pairs.robust_comparison(timed[off], timed[on], comparison)
+            if robust is not None:
+                write_json(self.folder / f"{off.model_stem}_robust_comparison.json", robust)
 
     def _write_summaries(
         self, formats: Sequence[str], statistics: dict[str, Any], comparison: pd.DataFrame
@@ -284,7 +308,9 @@ class _Writer:
                     name = f"{arm.experiment}/{arm.prefix}_exec_all_runs_timeline_robust_stats.json"
                     write_json(self.folder / name, robust)
                     arm.files["robust_stats"] = name
-        pipeline = summaries.pipeline_summary(self.arms, self.generated_at, statistics, comparison)
+        pipeline = summaries.pipeline_summary(
+            self.arms, self.generated_at, statistics, comparison, self.config
+        )
         if "markdown" in formats:
             categories = {arm.run["run_id"]: self._table(arm, "categories") for arm in self.arms}
             text = summaries.pipeline_markdown(pipeline, categories, self.arms)
@@ -296,10 +322,10 @@ class _Writer:
             }
             kernels = {arm.run["run_id"]: self._table(arm, "kernels") for arm in self.arms}
             made = {
-                "manifest.json": summaries.manifest(self.arms, self.generated_at, run_manifests),
+                "manifest.json": summaries.manifest(self.arms, self.generated_at, run_manifests, self.config),
                 "metrics.json": summaries.metrics(self.arms, self.generated_at, statistics, kernels),
                 "analysis_summary.json": summaries.analysis_summary(
-                    self.warehouse, self.arms, self.generated_at, comparison
+                    self.warehouse, self.arms, self.generated_at, comparison, self.etrecord
                 ),
                 f"{stem}_pipeline_summary.json": pipeline,
             }

@@ -1,4 +1,5 @@
-"""Latencies and pairs as the kit writes them: `_e2e_latency`, `_comparison`, `_robust_comparison`.
+"""Latencies and pairs as the kit writes them, `_e2e_latency`, `_comparison`, `_robust_comparison`, and the
+operators of a pair side by side.
 
 The kit's ratio is that of two medians; ours is next to it, over paired rounds, with interval and verdict.
 Where the times of a pair do not compare, neither is given.
@@ -15,6 +16,15 @@ from sme2_assets.exchange.summaries import ExportedArm
 # What the kit's examples call the arms.
 OFF, ON = "SME2-Off", "SME2-On"
 _OURS = ("speedup", "speedup_low", "speedup_high", "n", "verdict", "reason")
+# How many operators there are and run on the SME unit, which is all that an emulated pair can say.
+_COUNTS = (
+    "operators",
+    "matrix_operators",
+    "sme2_operators_off",
+    "sme2_operators_on",
+    "sme2_operators_unknown",
+)
+_OPERATOR = ("backend", "delegate", "position", "on_position", "op_type", "off_name", "on_name", "category")
 
 
 def e2e_latency(arm: ExportedArm, statistics: dict[str, Any]) -> pd.DataFrame:
@@ -47,6 +57,20 @@ def category_comparison(comparison: pd.DataFrame, shares: dict[str, dict[str, fl
             f"{OFF}_pct": rows["category"].map(shares[OFF]),
             f"{ON}_pct": rows["category"].map(shares[ON]),
             **{name: rows[name] for name in _OURS if name not in ("speedup", "reason")},
+            **{name: rows[name] for name in _COUNTS},
+        }
+    )
+
+
+def operator_comparison(comparison: pd.DataFrame) -> pd.DataFrame:
+    """A row per pair of operators, in the order in which they run."""
+    rows = comparison[comparison["level"] == "operator"].sort_values(["backend", "delegate", "position"])
+    return pd.DataFrame(
+        {
+            **{name: rows[name] for name in _OPERATOR},
+            f"{OFF}_ms": rows["off_ns"] / 1e6,
+            f"{ON}_ms": rows["on_ns"] / 1e6,
+            **{name: rows[name] for name in (*_OURS, *_COUNTS[2:])},
         }
     )
 

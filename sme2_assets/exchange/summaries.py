@@ -8,6 +8,7 @@ verdict with its interval. Emulated times mean nothing, so there are none.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +17,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sme2_assets.errors import EvidenceError
+from sme2_assets.errors import BuildError, EvidenceError
 from sme2_assets.evidence.digits import interval_beside
 from sme2_assets.models.spec import PRECISIONS
+from sme2_assets.runner.sdk import installed_sdk
 from sme2_assets.warehouse.read import rows_of_view
 from sme2_assets.warehouse.store import Warehouse
 
 KIT_SCHEMA = 1
+# In the wheel's version.py.
+_COMMIT = re.compile(r"^git_version\b.*?['\"]([0-9a-f]{40})['\"]", re.MULTILINE)
 # Times more than this many interquartile ranges from the quartiles are outliers, as in the kit.
 OUTLIER_RANGES = 1.5
 EMULATED_NOTE = "Emulated times mean nothing; which kernels ran and what they computed is real."
@@ -35,11 +39,15 @@ class ExportedArm:
     """A run that is exported, with its names in the kit's form and the files written for it."""
 
     run: dict[str, Any]
+    # What the configuration of the kit calls it, if one asked for it.
+    name: str | None = None
     files: dict[str, str] = field(default_factory=dict)
 
     @property
     def experiment(self) -> str:
         """`linux_sme2_on`, as the kit names its experiments; other arms end in their letter."""
+        if self.name is not None:
+            return self.name
         name = f"{_or_unknown(self.run['platform'])}_sme2_{_or_unknown(self.run['sme2'])}"
         return f"{name}_{self.run['arm']}" if self.run["experiment"] in ("aa", "arms") else name
 
@@ -119,16 +127,18 @@ def latency_statistics(warehouse: Warehouse, arm: ExportedArm) -> dict[str, Any]
     }
 
 
-def manifest(arms: Sequence[ExportedArm], generated_at: str, run_manifests: dict[str, Any]) -> dict[str, Any]:
+def manifest(
+    arms: Sequence[ExportedArm], generated_at: str, run_manifests: dict[str, Any], config: str | None
+) -> dict[str, Any]:
     first = arms[0].run
     return {
         **_head(arms, generated_at),
-        "config": None,
+        "config": config,
         "output_root": ".",
         "executorch": {
             "present": None,
             "expected_sha": None,
-            "actual_sha": None,
+            "actual_sha": _executorch_commit(run_manifests[first["run_id"]]),
             "version": _known(first["executorch_version"]),
         },
         "results": [
@@ -187,14 +197,18 @@ def metrics(
 
 
 def analysis_summary(
-    warehouse: Warehouse, arms: Sequence[ExportedArm], generated_at: str, comparison: pd.DataFrame
+    warehouse: Warehouse,
+    arms: Sequence[ExportedArm],
+    generated_at: str,
+    comparison: pd.DataFrame,
+    etrecord: str | None,
 ) -> dict[str, Any]:
     """Time by category of each arm. The kit's totals would add on to off; here they are the first arm's."""
     per_arm = [_categories(warehouse, arm) for arm in arms]
     return {
         **_head(arms, generated_at),
         "run_dir": ".",
-        "etrecord": None,
+        "etrecord": etrecord,
         "etdump_count": sum(entry["etdump_count"] for entry in per_arm),
         "category_totals_ms": per_arm[0]["categories_ms"],
         "category_totals_of": arms[0].experiment,
@@ -206,12 +220,16 @@ def analysis_summary(
 
 
 def pipeline_summary(
-    arms: Sequence[ExportedArm], generated_at: str, statistics: dict[str, Any], comparison: pd.DataFrame
+    arms: Sequence[ExportedArm],
+    generated_at: str,
+    statistics: dict[str, Any],
+    comparison: pd.DataFrame,
+    config: str | None,
 ) -> dict[str, Any]:
     return {
         **_head(arms, generated_at),
         "output_root": ".",
-        "config": None,
+        "config": config,
         "runs": [
             {
                 "experiment": arm.experiment,
@@ -283,6 +301,23 @@ def _head(arms: Sequence[ExportedArm], generated_at: str) -> dict[str, Any]:
     }
 
 
+def _executorch_commit(run_manifest: Any) -> str | None:
+    """The commit of ExecuTorch that a run was measured with, if its wheel is of the version installed here.
+
+    The wheels of a version for all kinds of machines are made from one commit.
+    """
+    try:
+        versions, sdk = run_manifest["info"]["versions"], installed_sdk()
+        here, there = (version.partition("+")[0] for version in (sdk.version, versions["executorch"]))
+        if here != there or "executorch_record_sha256" not in versions:
+            return None
+        found = _COMMIT.search((sdk.folder / "version.py").read_text())
+    except (BuildError, LookupError, TypeError, AttributeError, OSError):
+        # Measured from source or elsewhere, or a trace of somebody else.
+        return None
+    return found and found[1]
+
+
 def _notes(arms: Sequence[ExportedArm]) -> list[str]:
     notes = [EMULATED_NOTE] if any(arm.emulated for arm in arms) else []
     notes += [REFERENCE_NOTE] if any(arm.run["fidelity"] == "reference" for arm in arms) else []
@@ -323,7 +358,7 @@ def _categories(warehouse: Warehouse, arm: ExportedArm) -> dict[str, Any]:
         "device": _known(arm.run["device"]),
         "arch": _known(arm.run["arch"]),
         "etdump": arm.files.get("etdump"),
-        "etdump_count": sum(kind.startswith("etdump") for kind in arm.files),
+        "etdump_count": sum(name.endswith(".etdump") for name in arm.files.values()),
         "rows": int(rows["operators"].sum()),
         "categories_ms": {} if arm.emulated else _by_category(rows, rows["mean_ns"] / 1e6),
         "categories_pct": {} if arm.emulated else _by_category(rows, 100 * rows["share"]),

@@ -11,6 +11,7 @@ they have one.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ DEFAULT_WARMUP = 10
 PASSES_OF_MODE = {"timing": ("latency", "etdump"), "xnntrace": ("latency", "etdump", "kernels")}
 # Keys that only the kit's files have.
 _TOP_KEYS = {"model", "output_root", "experiments", "analysis"}
+_PLATFORMS = ("android", "mac")
 _PLACEHOLDER = re.compile(r"REPLACE_WITH|<[a-z_]+>")
 # The folders of the kit's builds with SME2 on. Those with it off say so.
 _BUILDS_ON = re.compile(r"(mac-arm64|android-arm64-v9a)(-xnnlog|-xnntrace|-trace)?")
@@ -106,6 +108,11 @@ class _Arm:
     warmup: int
     threads: tuple[int, ...]
     cpus: str | None
+
+    @property
+    def says(self) -> str | None:
+        """The platform that its name has in it."""
+        return next((name for name in _PLATFORMS if name in self.name.lower()), None)
 
     @property
     def together(self) -> tuple[str, str | None]:
@@ -273,7 +280,7 @@ class _Translation:
 
     def _platform_of(self, experiment: KitExperiment, place: Place) -> str | None:
         said = f"{experiment.name} {experiment.runner_path or experiment.quiet_runner or ''}".lower()
-        meant = [name for name in ("android", "mac") if name in said]
+        meant = [name for name in _PLATFORMS if name in said]
         if self.platform is not None:
             if meant != [self.platform]:
                 self.notes.append(
@@ -367,6 +374,7 @@ class _Translation:
                 f"{names[0]} has no counterpart with SME2 {'off' if 'on' in states else 'on'}: a baseline, "
                 "with nothing to compare it with"
             )
+        named = {arm.sme2: _plain(arm.name) for arm in reversed(timed) if arm.says in (None, arm.platform)}
         platform: dict[str, Any] = {"name": arms[0].platform}
         if arms[0].cpus is not None:
             platform["cpus"] = arms[0].cpus
@@ -374,7 +382,8 @@ class _Translation:
             kind for kind in ("latency", "etdump", "kernels") if any(kind in arm.passes for arm in arms)
         ]
         return {
-            "name": re.sub(r"[^A-Za-z0-9._-]", "-", names[0]).lstrip("._-")[:80] or "entry",
+            "name": _plain(_in_common(names)),
+            **({"arms": named} if named and len(set(named.values())) == len(named) else {}),
             "platforms": [platform],
             "sme2": "both" if len(states) == 2 else states.pop(),
             "threads": threads,
@@ -431,6 +440,17 @@ class _Translation:
             )
             return None
         return arm, threads
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip("._-")[:80] or "entry"
+
+
+def _in_common(names: Sequence[str]) -> str:
+    """The words that all names begin with, such as `mac_sme2` of both arms; else the first name."""
+    words = [re.split(r"(?<=[._-])", name) for name in names]
+    alike = itertools.takewhile(lambda each: len(set(each)) == 1, zip(*words, strict=False))
+    return "".join(each[0] for each in alike).rstrip("._-") or names[0]
 
 
 def _why_no_pair(first: _Arm, first_threads: int, second: _Arm, second_threads: int) -> str | None:

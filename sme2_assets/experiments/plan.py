@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sme2_assets.defs.resources import Lab
-from sme2_assets.errors import ExportError, Sme2Error
+from sme2_assets.errors import ExportError, Sme2Error, did_you_mean
 from sme2_assets.experiments.load import Loaded
 from sme2_assets.experiments.schema import AUTO, Comparison, Entry, Platform
 from sme2_assets.models.registry import Variant, catalogue, model_spec, requested
@@ -26,7 +26,9 @@ from sme2_assets.written.problems import Place, Problem, line_of
 # Settings that are about times, which mean nothing on an emulated CPU.
 OF_TIMES = ("rounds", "budget_s", "iterations", "warmup")
 OF_THE_PLAN = (*OF_TIMES, "timeout_s", "quiet_patience_s")
-OF_THE_DEVICE = ("device", "cpus", "power")
+OF_THE_DEVICE = ("device", "cpus", "qos", "power")
+# What the plan of a session does not depend on.
+_NOT_OF_THE_PLAN = ("device", "runner")
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class Session:
     settings: tuple[tuple[str, Any], ...]
     program: Path | None = None
     entries: tuple[str, ...] = field(default=(), compare=False)
+    # What the states are called in exported files, where the file names them.
+    arms: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     place: Place = field(default=(), compare=False)
 
     def as_json(self) -> dict[str, Any]:
@@ -93,7 +97,7 @@ class Session:
 
     def plan(self, lab: Lab) -> Plan:
         """How much is measured, defaults included."""
-        wishes = {key: value for key, value in self.settings if key != "device"}
+        wishes = {key: value for key, value in self.settings if key not in _NOT_OF_THE_PLAN}
         return plan_for(
             lab.target(self.platform, self.device).fidelity,
             paired=self.paired,
@@ -132,6 +136,23 @@ def planned(loaded: Loaded, lab: Lab) -> Planned:
     plan.shown = list(planner.shown(plan.sessions))
     plan.notes = list(dict.fromkeys(plan.notes))
     return plan
+
+
+def chosen_of(plan: Planned, names: Sequence[str]) -> Planned:
+    """The sessions of entries with these names, or in which a state of SME2 is called so."""
+    named = [(it, {*it.entries, *dict(it.arms).values()}) for it in plan.sessions]
+    known = sorted({name for _, its in named for name in its})
+    for name in names:
+        if name not in known:
+            raise Sme2Error(
+                f"Nothing in the file is called {name!r}{did_you_mean(name, known)}.",
+                f"Its names are {', '.join(known)}." if known else "Give its entries names.",
+            )
+    sessions = [session for session, its in named if its & {*names}]
+    shown = [it for it in plan.shown if it.session in sessions]
+    variants = {session.variant for session in sessions}
+    chosen = {key: one for key, one in plan.chosen.items() if key in variants}
+    return replace(plan, sessions=sessions, shown=shown, chosen=chosen)
 
 
 def chosen_models(text: str, precisions: Sequence[str] | None, folder: Path) -> list[Chosen]:
@@ -208,6 +229,7 @@ class _Planner:
                             tuple(sorted(self._settings(part, platform, name, threads).items())),
                             one.program,
                             (part.name,) if part.name else (),
+                            tuple(part.arms.model_dump(exclude_none=True).items()) if part.arms else (),
                             place,
                         )
 
@@ -254,6 +276,7 @@ class _Planner:
         if part.passes is not None and "kernels" not in part.passes:
             wishes["kernel_rounds"] = 0
         wishes |= {key: getattr(platform, key) for key in OF_THE_DEVICE}
+        wishes["runner"] = part.runner
         return {"threads": threads, **{key: value for key, value in wishes.items() if value is not None}}
 
     def shown(self, sessions: Sequence[Session]) -> Iterator[Shown]:

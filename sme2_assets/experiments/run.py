@@ -21,18 +21,18 @@ from sme2_assets import launch
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.exchange.export import export_run
-from sme2_assets.experiments.plan import Session
+from sme2_assets.exchange.outputs import EXPORT, SUMMARY_FILE, write_kit_files
+from sme2_assets.experiments.plan import OF_THE_DEVICE, Session
 from sme2_assets.report.files import PAGE_NAME, REPORT_NAME, report_folder, write_overview
 from sme2_assets.report.html import stamp_in, stamp_of
 from sme2_assets.store import Store, write_json
 from sme2_assets.warehouse.read import run_of_id
 
 EXPERIMENT_TAG = "sme2/experiment"
-SUMMARY_FILE = "experiment.json"
 # The folder of a session's report in the output folder.
 REPORT = "report"
-# What people can open without sme2. Parquet and raw traces are in the data folder.
-OUTPUT_FORMATS = ("csv", "json", "markdown", "perfetto")
+# What people can open without sme2, and what the kit's own tools read.
+OUTPUT_FORMATS = ("csv", "json", "markdown", "perfetto", "etdump")
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,10 @@ def run_sessions(
     name: str,
     log: Callable[[str], None],
     output: Path | None = None,
+    config: Path | None = None,
     reached: Callable[[float], None] = lambda share: None,
 ) -> list[Outcome]:
-    """Measures every session; one that fails does not stop the others."""
+    """Measures every session; one that fails does not stop the others. `config` is the experiment's file."""
     outcomes: list[Outcome] = []
     folders = {} if output is None else {it: output / made for it, made in output_names(sessions).items()}
     try:
@@ -78,7 +79,7 @@ def run_sessions(
                 outcomes[-1] = replace(outcome, output_error=_stopped("its files were written"))
                 # At once: the next session of this model and platform writes its report to the same folder.
                 try:
-                    write_output(lab, outcome, folders[session], log)
+                    write_output(lab, outcome, folders[session], log, config)
                     outcomes[-1] = outcome
                 except Sme2Error as error:
                     outcomes[-1] = replace(outcome, output_error=error)
@@ -106,6 +107,8 @@ def _sum_up(
     if pages:
         write_overview(lab.store, lab.warehouse, folder=output, pages=pages)
     told = [*outcomes, *(Outcome(it, 0.0, error=_stopped("this session was measured")) for it in missing)]
+    written = [folders[it.session] for it in outcomes if it.ok and it.output_error is None]
+    write_kit_files(output, written)
     write_json(output / SUMMARY_FILE, {"experiment": name, "sessions": [as_json(it) for it in told]})
 
 
@@ -157,7 +160,9 @@ def _beside(program: Path) -> list[Path]:
     return [*named, *sorted(program.parent.glob(f"{program.stem}.input_*.npy"))]
 
 
-def write_output(lab: Lab, outcome: Outcome, folder: Path, log: Callable[[str], None]) -> None:
+def write_output(
+    lab: Lab, outcome: Outcome, folder: Path, log: Callable[[str], None], config: Path | None = None
+) -> None:
     """The exports of a session's runs, and its report if it is a pair, in the folder of the session."""
     session = outcome.session
     copy = folder / REPORT
@@ -165,7 +170,8 @@ def write_output(lab: Lab, outcome: Outcome, folder: Path, log: Callable[[str], 
     if any((copy / name).is_file() for name in (PAGE_NAME, REPORT_NAME)):
         shutil.rmtree(copy)
     run = run_of_id(lab.warehouse, outcome.run_ids[session.states[-1]])
-    export_run(lab.store, run, OUTPUT_FORMATS, folder / "export", log=log)
+    called = dict(session.arms)
+    export_run(lab.store, run, OUTPUT_FORMATS, folder / EXPORT, log=log, called=called, config=config)
     report = report_folder(lab.store, run)
     if stamp_in(report / PAGE_NAME) == stamp_of(str(outcome.session_id)):
         shutil.copytree(report, copy, dirs_exist_ok=True)
@@ -191,7 +197,7 @@ def output_names(sessions: Sequence[Session]) -> dict[Session, str]:
 
 
 def _output_name(session: Session) -> str:
-    chosen = [f"{key}_{session.wishes[key]}" for key in ("device", "cpus", "power") if key in session.wishes]
+    chosen = [f"{key}_{session.wishes[key]}" for key in OF_THE_DEVICE if key in session.wishes]
     parts = [session.variant, session.platform, f"t{session.threads}", *chosen, *session.entries[:1]]
     return _safe("-".join(parts))
 

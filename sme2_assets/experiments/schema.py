@@ -133,6 +133,11 @@ class Platform(_Strict):
         description="CPUs to run on: a cluster (prime, performance, efficiency), a list such as 0-3,7, or a "
         "mask such as '0xf0'. Default: up to the system.",
     )
+    qos: Literal["user-interactive", "user-initiated", "utility", "background"] | None = Field(
+        default=None,
+        description="macOS: quality of service of the runner's threads, which decides the kind of core. "
+        "Default: up to the system.",
+    )
     power: Literal["boost", "app"] | None = Field(
         default=None, description="Android: power mode of the device during the session. Default: unchanged."
     )
@@ -143,6 +148,7 @@ class Platform(_Strict):
             ("device", ("linux", "android")),
             ("power", ("android",)),
             ("cpus", ("linux", "android")),
+            ("qos", ("mac",)),
         ):
             if getattr(self, key) is not None and self.name not in places:
                 raise ValueError(f"{key} means nothing on {self.name}: it is for {' and '.join(places)}.")
@@ -238,6 +244,11 @@ class Settings(_Strict):
         description="latency: inference times, no tracer. etdump: operator times. kernels: which kernels "
         "ran, by sampling. The first two always run. Default: all three.",
     )
+    runner: Literal["wheel", "source"] | None = Field(
+        default=None,
+        description="wheel: one binary, SME2 masked for off. source: the pair that `sme2 build-runner` made, "
+        "one binary per arm. Default: wheel.",
+    )
     timeout_s: Annotated[float, Field(gt=0, le=86400)] | None = Field(
         default=None, description="Limit for one runner process, in seconds. Default: 600 on hardware."
     )
@@ -247,11 +258,21 @@ class Settings(_Strict):
     )
 
 
+class Arms(_Strict):
+    """What the states of SME2 are called in the names of exported files."""
+
+    off: Name | None = Field(default=None, description="SME2 off. Default: such as linux_sme2_off.")
+    on: Name | None = Field(default=None, description="SME2 on. Default: such as linux_sme2_on.")
+
+
 class Entry(Settings):
     """A part of the experiment with its own settings; the others are those of the experiment."""
 
     name: Name | None = Field(
         default=None, description="What the part is called where its results are shown."
+    )
+    arms: Arms | None = Field(
+        default=None, description="What its states of SME2 are called in the names of exported files."
     )
 
 
@@ -328,6 +349,7 @@ class Experiment(Settings):
 MODELS: dict[str, type[BaseModel]] = {
     "": Experiment,
     "entries": Entry,
+    "arms": Arms,
     "platforms": Platform,
     "comparisons": Comparison,
     "report": Report,

@@ -15,7 +15,7 @@ from sme2_assets.report.content import session_document
 from sme2_assets.report.document import Document
 from sme2_assets.report.html import html_of, stamp_in, stamp_of
 from sme2_assets.report.markdown import MarkdownReport, markdown_report
-from sme2_assets.report.overview import overview_document, overview_rows, overview_table
+from sme2_assets.report.overview import categories_table, overview_document, overview_rows, overview_table
 from sme2_assets.store import UI_PAGES, Store, safe_name, write_text_atomically
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.csv_files import write_csv
@@ -27,6 +27,7 @@ PAGE_NAME = "report.html"
 OVERVIEW_NAME = "index.md"
 OVERVIEW_PAGE_NAME = "index.html"
 OVERVIEW_TABLE_NAME = "index.csv"
+CATEGORIES_NAME = "categories.csv"
 
 
 def report_folder(store: Store, run: Mapping[str, Any]) -> Path:
@@ -94,7 +95,7 @@ def write_overview(
     """Writes the overview of all models and platforms; its rows link to the pages that exist.
 
     With `pages` it covers only these sessions and links to these pages; `folder` is where it goes. The same
-    rows are next to it as a CSV file.
+    rows are next to it as a CSV file, and in another one the categories of all these sessions.
     """
     folder = folder or store.reports
     rows = overview_rows(warehouse, None if pages is None else list(pages))
@@ -105,11 +106,15 @@ def write_overview(
 
     document = overview_document(warehouse, rows, link)
     written = write_document(folder, document, formats, (OVERVIEW_NAME, OVERVIEW_PAGE_NAME))
-    staged = folder / f".{OVERVIEW_TABLE_NAME}"
+    tables = {
+        OVERVIEW_TABLE_NAME: overview_table(rows),
+        CATEGORIES_NAME: categories_table(warehouse, rows["session_id"].tolist()),
+    }
     with duckdb.connect() as connection:
-        write_csv(connection.from_df(overview_table(rows)), staged)
-    staged.replace(folder / OVERVIEW_TABLE_NAME)
-    return rows, [*written, folder / OVERVIEW_TABLE_NAME]
+        for name, table in tables.items():
+            write_csv(connection.from_df(table), folder / f".{name}")
+            (folder / f".{name}").replace(folder / name)
+    return rows, [*written, *(folder / name for name in tables)]
 
 
 def write_missing_reports(store: Store, warehouse: Warehouse, log: Callable[[str], None]) -> None:

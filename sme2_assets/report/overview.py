@@ -11,7 +11,7 @@ from sme2_assets.analysis.insights.values import shown_name
 from sme2_assets.report import claims
 from sme2_assets.report.answer import KERNEL_EVIDENCE
 from sme2_assets.report.document import Document, Grid, Section, Text
-from sme2_assets.report.pictures.overview import overview_pictures
+from sme2_assets.report.pictures.overview import category_rows, overview_pictures
 from sme2_assets.report.tables import TextTable, arm_text, device_cell, setting_text, speedup_text
 from sme2_assets.report.unit_use import count_text, operators_not_known, rest_text, unit_counts, work_text
 from sme2_assets.warehouse import Warehouse
@@ -144,6 +144,12 @@ def overview_table(rows: pd.DataFrame) -> pd.DataFrame:
     # A timestamp as text: spreadsheets know no time zones.
     started = rows["started_at"].map(lambda at: at.isoformat())
     return rows.assign(started_at=started)[CSV_COLUMNS].assign(**times)
+
+
+def categories_table(warehouse: Warehouse, session_ids: list[str]) -> pd.DataFrame:
+    """Every category of these sessions for a spreadsheet, over all models, precisions, platforms and arms."""
+    rows = category_rows(warehouse, session_ids)
+    return rows.assign(mean_ms=rows.pop("mean_ns") / 1e6)
 
 
 def overview_document(

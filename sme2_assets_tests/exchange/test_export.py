@@ -29,10 +29,8 @@ from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.csv_files import write_csv
 from sme2_assets_tests.exchange.kit_folder import write_kit_folder
 from sme2_assets_tests.exchange.measured_pair import Exported
-from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.made.traces import Portable, inference, trace_bytes
 from sme2_assets_tests.warehouse.conftest import paired
-from sme2_assets_tests.warehouse.newest import compare_newest, newest_run
 
 __all__ = ["paired"]
 
@@ -151,9 +149,11 @@ def test_latencies_and_pairs_are_there_under_the_names_of_the_kit(pair_files: Ex
     )["verdict"]
     assert (conv["verdict"], conv["n"]) == (verdict, 6)
     assert rows[["SME2-Off_pct", "SME2-On_pct"]].sum().tolist() == pytest.approx([100, 100])
-    timeline = f"{stem}_linux_sme2_{{}}_t1_exec_all_runs_timeline"
-    name = f"{timeline.format('off')}_vs_{timeline.format('on')}_robust_comparison.json"
-    told = json.loads((pair_files.folder / name).read_text())
+    operators = pd.read_csv(pair_files.folder / f"{stem}_operators_comparison.csv")
+    compared = pair_files.warehouse.query("SELECT * FROM sme2_comparison WHERE level = 'operator'")
+    assert sorted(operators["off_name"]) == sorted(compared["off_name"])
+    assert operators["SME2-Off_ms"].sum() == pytest.approx(compared["off_ns"].sum() / 1e6)
+    told = json.loads((pair_files.folder / f"{stem}_robust_comparison.json").read_text())
     assert told["speedup"]["median_based"] == pytest.approx(
         told["config1"]["median_ms"] / told["config2"]["median_ms"]
     )
@@ -252,17 +252,34 @@ def test_what_somebody_put_beside_an_export_is_not_lost_with_it(pair_files: Expo
     assert (folder / "linux_sme2_on" / "notes.txt").read_text() == "years of work"
 
 
-def test_a_model_of_a_long_name_is_exported(tmp_path: Path):
-    store, name = Store(tmp_path / "data"), "a_long_name_" + 53 * "x"
-    made = [MadeRun(variant=f"{name}-fp32", sme2=sme2, rounds=6) for sme2 in ("off", "on")]
-    warehouse = Warehouse(store.warehouse)
-    ingest(warehouse, *(run.write(store.runs) for run in made))
-    warehouse.publish()
-    compare_newest(warehouse, f"{name}-fp32", "linux")
-    warehouse.publish()
-    run = newest_run(warehouse, f"{name}-fp32", "linux", "on")
-    names = [path.name for path in export_run(store, run, FORMATS, tmp_path / "out")]
-    assert f"{name}_xnnpack_fp32_robust_comparison.json" in names
+def test_arms_keep_the_names_they_are_given_and_the_file_that_asked_is_told(
+    pair_files: Exported, tmp_path: Path
+):
+    run, names = pair_files.run("on"), {"off": "baseline", "on": "with-sme2"}
+    config = tmp_path / "mine.yaml"
+    export_run(pair_files.store, run, FORMATS, tmp_path / "out", called=names, config=config)
+    stem = "toy_cnn_xnnpack_fp32"
+    for name in names.values():
+        for ending in ("t1.etdump", "t1.log", "t1_exec_all_runs_timeline.csv"):
+            assert (tmp_path / "out" / name / f"{stem}_{name}_{ending}").is_file()
+    told = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert [result["experiment"] for result in told["results"]] == ["with-sme2", "baseline"]
+    assert all(result["artifacts"].keys() >= {"etdump", "log"} for result in told["results"])
+    assert told["config"] == str(config)
+
+
+def test_the_commit_of_executorch_is_that_of_the_wheel_that_measured():
+    from executorch.version import git_version
+
+    from sme2_assets.exchange.summaries import _executorch_commit
+    from sme2_assets.runner.sdk import installed_sdk
+
+    here = {"executorch": installed_sdk().version.partition("+")[0], "executorch_record_sha256": "0" * 64}
+    assert _executorch_commit({"info": {"versions": here}}) == git_version
+    from_source = {"executorch": here["executorch"]}
+    for other in ({**here, "executorch": "1.4.0"}, from_source, {}, None):
+        assert _executorch_commit({"info": {"versions": other}}) is None
+    assert _executorch_commit(None) is None
 
 
 def test_the_command_finds_the_latest_run_and_lists_what_it_wrote(pair_files: Exported, tmp_path: Path):
@@ -305,7 +322,10 @@ def test_an_export_of_an_emulated_pair_has_no_times(paired: Warehouse, tmp_path:
     files = export_run(store, run, ["csv", "json", "markdown"], tmp_path / "out")
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     tables = {path.stem: pd.read_csv(path) for path in files if path.suffix == ".csv"}
-    assert len(tables) == 14
+    assert len(tables) == 16
+    compared = tables["toy_cnn_xnnpack_fp32_comparison"].set_index("category")
+    assert compared.loc["CONV", "sme2_operators_on"] > compared.loc["CONV", "sme2_operators_off"] == 0
+    assert len(tables["toy_cnn_xnnpack_fp32_operators_comparison"]) > 0
     raw = {"emulated_ns", "start_us"}
     for name, table in tables.items():
         times = [column for column in table if re.search("_(ns|ms|us)$|^pct_total$|^share$|gops", column)]

@@ -57,7 +57,8 @@ def test_a_pair_of_the_kit_is_one_interleaved_session(tmp_path: Path, platform: 
     assert found.from_kit
     assert found.experiment.models == ["toy_cnn-fp16"]
     assert entry(found) == {
-        "name": f"{platform}_sme2_on",
+        "name": f"{platform}_sme2",
+        "arms": {"off": f"{platform}_sme2_off", "on": f"{platform}_sme2_on"},
         "platforms": [{"name": platform}],
         "sme2": "both",
         "threads": [1],
@@ -112,6 +113,16 @@ def test_the_exported_file_is_found_as_the_kit_finds_it(tmp_path: Path):
     found = loaded(configs, kit())
     assert found.experiment.models == [str((artifacts / "toy_cnn_xnnpack_fp16.pte").resolve())]
     assert found.experiment.output == str(tmp_path.resolve() / "model_profiling/out_toy_cnn/runs/mac")
+
+
+def test_experiments_keep_their_names_where_these_are_true(tmp_path: Path):
+    document = kit()
+    assert "arms" not in entry(loaded(tmp_path, document, "emulated")), "not measured on a Mac"
+    for experiment, name in zip(document["experiments"], ("fast_on", "slow_off"), strict=True):
+        experiment["name"] = name
+    found = entry(loaded(tmp_path, document))
+    assert (found["name"], found["arms"]) == ("fast_on", {"on": "fast_on", "off": "slow_off"})
+    assert entry(loaded(tmp_path, document, "emulated"))["arms"] == found["arms"]
 
 
 def test_threads_of_one_arm_alone_are_a_baseline(tmp_path: Path):
@@ -211,7 +222,7 @@ def test_a_pair_to_compare_is_kept_with_its_label(tmp_path: Path):
     assert comparison.model_dump(exclude_none=True) == {
         "platform": "mac",
         "threads": 2,
-        "entry": "mac_sme2_on",
+        "entry": "mac_sme2",
         "label": "two threads",
     }
 

@@ -14,7 +14,7 @@ from sme2_assets.defs.resources import Lab
 from sme2_assets.diagnostics.experiment import check_experiment, require
 from sme2_assets.errors import Sme2Error
 from sme2_assets.experiments.load import Loaded, parsed
-from sme2_assets.experiments.plan import Planned, planned, work_of
+from sme2_assets.experiments.plan import Planned, chosen_of, planned, work_of
 from sme2_assets.experiments.run import link_program, output_names
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.models.registry import model_spec
@@ -102,6 +102,27 @@ def test_devices_cpus_power_and_passes_reach_the_assets(lab: Lab):
         "kernel_rounds": 0,
         **{key: value for key, value in android.items() if key != "name"},
     }
+
+
+def test_a_runner_from_source_and_the_kind_of_core_reach_the_assets(lab: Lab):
+    mac = {"name": "mac", "qos": "utility"}
+    document = {"models": "toy_cnn-fp32", "platforms": mac, "runner": "source"}
+    [session] = plan_of(document, lab).sessions
+    assert session.wishes == {"threads": 1, "qos": "utility", "runner": "source"}
+    assert session.title == "toy_cnn-fp32 on mac, 1 thread, qos utility"
+
+
+def test_only_what_is_named_is_measured(lab: Lab):
+    arms = {"off": "baseline", "on": "fast"}
+    entries = [{"name": "a", "arms": arms}, {"name": "b", "threads": 2}]
+    plan = plan_of({"models": "toy_cnn-fp32", "platforms": "linux", "entries": entries}, lab)
+    for name, threads in (("a", 1), ("fast", 1), ("b", 2)):
+        chosen = chosen_of(plan, [name])
+        assert [it.threads for it in chosen.sessions] == [threads]
+        assert [it.session for it in chosen.shown] == chosen.sessions
+    assert chosen_of(plan, ["a", "b"]).sessions == plan.sessions
+    with pytest.raises(Sme2Error, match="called 'fats'"):
+        chosen_of(plan, ["fats"])
 
 
 def test_the_work_is_told_before_it_is_done(lab: Lab):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -229,7 +230,12 @@ def test_a_configuration_of_the_kit_runs_unchanged(
     assert set(runs["variant"]) == {"toy_cnn_xnnpack_fp32-as_is"}
     output = tmp_path / "kit" / config["output_root"]
     [session] = [folder for folder in output.iterdir() if folder.is_dir()]
-    assert session.name == "toy_cnn_xnnpack_fp32-as_is-emulated-t1-mac_sme2_on"
+    assert session.name == "toy_cnn_xnnpack_fp32-as_is-emulated-t1-mac_sme2"
     assert (session / "report" / "report.md").is_file()
-    assert (session / "export" / "export.json").is_file()
+    told = json.loads((session / "export" / "manifest.json").read_text())
+    assert told["config"] == str(file.resolve())
+    assert re.fullmatch("[0-9a-f]{40}", told["executorch"]["actual_sha"])
+    assert {"etdump", "log"} <= set(told["results"][0]["artifacts"])
+    checked = sme2("validate", str(output))
+    assert checked.exit_code == 0, checked.output
     assert json.loads((output / "experiment.json").read_text())["sessions"][0]["ok"]

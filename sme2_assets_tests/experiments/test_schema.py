@@ -107,6 +107,7 @@ SETTINGS: dict[str, st.SearchStrategy[Any]] = {
     "iterations": st.integers(1, 100000),
     "warmup": st.integers(0, 100000),
     "passes": st.sampled_from([["latency", "etdump"], ["etdump", "latency", "kernels"]]),
+    "runner": st.sampled_from(["wheel", "source"]),
     "timeout_s": st.floats(0.001, 86400),
     "quiet_patience_s": st.floats(0, 86400),
 }

@@ -72,8 +72,9 @@ def test_the_biggest_bottleneck_is_what_takes_the_most(tmp_path: Path):
 def test_each_model_on_each_platform_has_one_row(store: Store):
     warehouse = Warehouse(store.warehouse)
     document = overview_document(warehouse, overview_rows(warehouse), lambda row: None)
-    [text, _, work, latencies, grid] = document.sections[0].blocks
-    assert [work.name, latencies.name] == ["work", "latencies"]
+    [text, _, *pictures, grid] = document.sections[0].blocks
+    names = ["work", "latencies", "categories", "emulated_categories"]
+    assert [picture.name for picture in pictures] == names
     assert "2 models on 2 platforms: 1 kernel evidence, 1 faster, 1 baseline, SME2 off" in text.text
     emulated, linux, alone = grid.table.rows
     device = "a-cpu-0a1b2c (aarch64)"
@@ -95,7 +96,7 @@ def test_each_model_on_each_platform_has_one_row(store: Store):
 def test_the_overview_is_a_table_for_spreadsheets_too(store: Store):
     warehouse = Warehouse(store.warehouse)
     _, written = write_overview(store, warehouse, ("md",))
-    assert [path.name for path in written] == ["index.md", "index.csv"]
+    assert [path.name for path in written] == ["index.md", "index.csv", "categories.csv"]
     rows = pd.read_csv(written[1]).set_index(["variant", "platform"])
     pair = rows.loc[(VARIANT, "linux")]
     medians = warehouse.query(
@@ -108,6 +109,41 @@ def test_the_overview_is_a_table_for_spreadsheets_too(store: Store):
     emulated = rows.loc[(VARIANT, "emulated")]
     assert emulated[[name for name in rows if name.endswith("_ms")]].isna().all()
     assert emulated["on_unit_operators"] == 2
+
+
+def test_categories_are_side_by_side_over_platforms_precisions_and_arms(store: Store):
+    warehouse = Warehouse(store.warehouse)
+    rows, written = write_overview(store, warehouse, ("md",))
+    table = pd.read_csv(written[-1])
+    keys = ["model", "precision", "platform", "sme2"]
+    sessions = table[[*keys]].drop_duplicates().apply(tuple, axis=1).tolist()
+    assert set(sessions) == {
+        *(
+            ("toy_cnn", "fp32", platform, sme2)
+            for platform in ("linux", "emulated")
+            for sme2 in ("off", "on")
+        ),
+        ("toy_cnn", "int8", "linux", "off"),
+    }
+    for _, of_run in table.groupby("run_id"):
+        emulated = (of_run["fidelity"] == "emulated").all()
+        assert of_run["mean_ms"].isna().all() if emulated else of_run["share"].sum() == pytest.approx(1)
+    timed, counted = (
+        picture.spec["data"]["values"]
+        for picture in overview_document(warehouse, rows, lambda row: None).sections[0].blocks[4:6]
+    )
+    assert len({row["arm"] for row in timed}) == 3
+    assert sum(row["amount"] for row in timed) == pytest.approx(
+        table["mean_ms"].clip(lower=0).sum(), abs=1e-3
+    )
+    assert {row["arm"] for row in counted} == {
+        f"toy_cnn-fp32, emulated, SME2 {sme2}" for sme2 in ("off", "on")
+    }
+    on_unit = [row for row in counted if row.get("where") == "on the SME unit"]
+    assert (
+        sum(row["amount"] for row in on_unit)
+        == table[table["fidelity"] == "emulated"]["sme2_operators"].sum()
+    )
 
 
 def test_another_thread_count_or_device_is_a_row_of_its_own(tmp_path: Path):
@@ -127,7 +163,7 @@ def test_another_thread_count_or_device_is_a_row_of_its_own(tmp_path: Path):
     ]
     page = made.reports / "some" / "report.html"
     chosen = str(rows["session_id"].iloc[0])
-    rows, [_, written, _] = write_overview(made, warehouse, folder=made.reports, pages={chosen: page})
+    rows, [_, written, *_] = write_overview(made, warehouse, folder=made.reports, pages={chosen: page})
     assert rows["session_id"].tolist() == [chosen]
     assert "some/report.html" not in written.read_text(), "a page that is not there is not linked"
 

@@ -70,7 +70,7 @@ def overview(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResul
     `sme2 report --all` writes the same, and the pages of baselines.
     """
     with clear_failures():
-        rows, [markdown, page, _] = write_overview(lab.store, lab.warehouse)
+        rows, [markdown, page, *_] = write_overview(lab.store, lab.warehouse)
         publish_shared(lab.store, context.log.info)
     text = markdown.read_text()
     return dg.MaterializeResult(

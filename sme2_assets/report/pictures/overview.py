@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -10,6 +11,7 @@ from sme2_assets.report.document import Picture
 from sme2_assets.report.pictures.chart import Spec, coloured, known, lite, named, number, tips
 from sme2_assets.report.pictures.status import COLOURS, MISSED, ON_UNIT, OPEN
 from sme2_assets.report.pictures.style import ARMS
+from sme2_assets.report.pictures.work import category_spec
 from sme2_assets.report.tables import setting_text
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import SERIES
@@ -19,7 +21,7 @@ MOST_ROWS = 40
 
 
 def overview_pictures(warehouse: Warehouse, session_ids: list[str]) -> list[Picture]:
-    """For these sessions: work on the unit in arms with SME2 on, and latencies on hardware."""
+    """For these sessions: work on the unit in arms with SME2 on, latencies on hardware, and categories."""
     asked: list[object] = [session_ids]
     series = ", ".join(SERIES)
     work = warehouse.query(
@@ -33,7 +35,18 @@ def overview_pictures(warehouse: Warehouse, session_ids: list[str]) -> list[Pict
         f"AND passes_agree IS DISTINCT FROM false ORDER BY {series}, sme2",
         asked,
     )
-    return [*_work(work), *_latency(latency)]
+    return [*_work(work), *_latency(latency), *_categories(category_rows(warehouse, session_ids))]
+
+
+def category_rows(warehouse: Warehouse, session_ids: list[str]) -> pd.DataFrame:
+    """Every category of these sessions, over models, precisions, platforms and arms."""
+    series = ", ".join(SERIES)
+    return warehouse.query(
+        f"SELECT {series}, model, precision, sme2, fidelity, session_id, run_id, category, operators, "
+        "sme2_operators, sme2_unknown_operators, mean_ns, share FROM category_summary "
+        f"WHERE list_contains(?, session_id) ORDER BY {series}, sme2, category",
+        [session_ids],
+    )
 
 
 def _series(row: dict[Any, Any], rows: pd.DataFrame) -> str:
@@ -41,6 +54,10 @@ def _series(row: dict[Any, Any], rows: pd.DataFrame) -> str:
     names = [name for name in ("device", "threads") if rows[name].nunique() > 1]
     parts = (row["variant"], row["platform"], *(str(row[name]) for name in names), setting_text(row))
     return ", ".join(filter(None, parts))
+
+
+def _arm(row: dict[Any, Any], rows: pd.DataFrame) -> str:
+    return f"{_series(row, rows)}, SME2 {row['sme2']}"
 
 
 def work_rows(work: pd.DataFrame) -> list[Spec]:
@@ -89,6 +106,33 @@ def _work(work: pd.DataFrame) -> list[Picture]:
             lite(rows, 26 * len({row["series"] for row in rows}), [bars]),
         )
     ]
+
+
+def _categories(rows: pd.DataFrame) -> list[Picture]:
+    """Times and counts are not for one axis: a picture for hardware, and one for what was emulated."""
+    made = []
+    for fidelity, key, title, caption in (
+        (
+            "hardware",
+            "categories",
+            "Time by category, of all models",
+            "Mean time per inference by category. What SME2 makes faster shrinks from one bar of a session "
+            "to the other; what it does not is what to look at next.",
+        ),
+        (
+            "emulated",
+            "emulated_categories",
+            "Operators by category, of all models that were emulated",
+            "Operators per inference by category: in full colour those on the SME unit, paler those for "
+            "which it is unknown, palest those that are not on it.",
+        ),
+    ):
+        of_it = rows[rows["fidelity"] == fidelity]
+        shown = of_it[of_it["run_id"].isin(of_it["run_id"].unique()[:MOST_ROWS])]
+        if not shown.empty:
+            spec = category_spec(shown, partial(_arm, rows=shown))
+            made.append(Picture(key, title, caption, title, spec))
+    return made
 
 
 def _latency(latency: pd.DataFrame) -> list[Picture]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -27,17 +28,18 @@ def hardware(rows: pd.DataFrame) -> bool:
     return bool((rows["fidelity"] == "hardware").all()) and not rows.empty
 
 
-def category_spec(categories: pd.DataFrame) -> Spec:
+def category_spec(categories: pd.DataFrame, bar: Callable[[dict[Any, Any]], str] = arm_text) -> Spec:
     """A stacked bar for each arm: time by category on hardware, elsewhere operators, pale off the unit.
 
     `categories` has the columns of the view category_summary, of one or both arms.
     """
     timed = hardware(categories)
     told = not timed and bool(categories["sme2_operators"].notna().all())
-    rows = [row for record in categories.to_dict("records") for row in _category_rows(record, timed, told)]
+    records = categories.to_dict("records")
+    rows = [{**row, "arm": bar(it)} for it in records for row in _category_rows(it, timed, told)]
     amount = ("mean ms", ".3f") if timed else ("operators", "d")
     encoding: Spec = {
-        "y": named("arm"),
+        "y": named("arm", labelLimit={"expr": "narrow ? 120 : 360"}),
         "x": {**number("amount", "mean ms per inference" if timed else "operators"), "stack": "zero"},
         "color": coloured("category", CATEGORIES, rows),
         "order": {"field": "order", "type": "quantitative"},
@@ -51,7 +53,7 @@ def category_spec(categories: pd.DataFrame) -> Spec:
 
 
 def _category_rows(record: dict[Any, Any], timed: bool, told: bool) -> list[Spec]:
-    row = {"arm": arm_text(record), "category": record["category"], "shade": 1.0}
+    row = {"category": record["category"], "shade": 1.0}
     order = len(_SHADES) * list(CATEGORIES).index(record["category"])
     if timed:
         # Rounding sometimes makes overhead negative; a bar cannot have a negative length.
