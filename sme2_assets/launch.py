@@ -19,7 +19,14 @@ from sme2_assets.definitions import build_definitions
 from sme2_assets.defs.failures import failure_of
 from sme2_assets.defs.jobs import arms_job, compare_job, noise_job, profile_job
 from sme2_assets.defs.loggers import Log, progress_logger
-from sme2_assets.defs.partitions import MODEL_VARIANTS, SESSION_TAG, pair_key, range_tags, run_key
+from sme2_assets.defs.partitions import (
+    FOLLOWED_TAG,
+    MODEL_VARIANTS,
+    SESSION_TAG,
+    pair_key,
+    range_tags,
+    run_key,
+)
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.leftovers import remove_leftovers
@@ -154,7 +161,8 @@ def _add_partitions(instance: dg.DagsterInstance, variants: Sequence[str]) -> No
 
 def _measure(jobs: Jobs, request: ProfileRequest, settings: dict[str, Any]) -> list[Measured]:
     keys = [run_key(request.variant, target) for target in request.targets]
-    result = jobs.run(profile_job.name, keys, {"etdump_traces": {"config": settings}})
+    followed = {FOLLOWED_TAG: "by this command"} if len(request.states) == 2 else {}
+    result = jobs.run(profile_job.name, keys, {"etdump_traces": {"config": settings}}, followed)
     traces = _facts_of(result, "etdump_traces")
     if len(request.states) == 2:
         # Of this session, whatever else has been measured of the model since.

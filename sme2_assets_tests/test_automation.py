@@ -1,12 +1,21 @@
 """What follows a measurement by itself, and what does not."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 import pytest
 
 from sme2_assets.definitions import defs
-from sme2_assets.defs.partitions import ALONE_TAG, pair_key, range_tags, run_key, run_partitions
+from sme2_assets.defs.partitions import (
+    ALONE_TAG,
+    FOLLOWED_TAG,
+    SESSION_TAG,
+    pair_key,
+    pair_partitions,
+    range_tags,
+    run_key,
+    run_partitions,
+)
 from sme2_assets.targets import TargetKey
 
 # Resolved while no instance of another test is in the way.
@@ -30,7 +39,15 @@ class Lab:
         self.cursor = None
         assert self.requested() == {}
 
-    def run(self, keys: Sequence[str], *, paired: bool, fails: str = "", stop_after: str = "") -> None:
+    def run(
+        self,
+        keys: Sequence[str],
+        *,
+        paired: bool,
+        fails: str = "",
+        stop_after: str = "",
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
         """A run of the profile job, with the tag that measuring a state alone gives it."""
 
         def asset(name: str, deps: Sequence[str]) -> dg.AssetsDefinition:
@@ -66,8 +83,21 @@ class Lab:
             assets,
             instance=self.instance,
             partition_key=keys[0] if len(keys) == 1 else None,
-            tags=range_tags(keys) if len(keys) > 1 else {},
+            tags={**(tags or {}), **(range_tags(keys) if len(keys) > 1 else {})},
             raise_on_error=False,
+        )
+
+    def compare_and_report(self) -> None:
+        """The run of a command line that compares the session it names."""
+
+        @dg.asset(partitions_def=pair_partitions)
+        def sme2_comparison() -> None: ...
+
+        @dg.asset(partitions_def=pair_partitions, deps=[sme2_comparison])
+        def report() -> None: ...
+
+        dg.materialize(
+            [sme2_comparison, report], instance=self.instance, partition_key=PAIR, tags={SESSION_TAG: "it"}
         )
 
     def requested(self) -> dict[str, set[str]]:
@@ -88,6 +118,20 @@ def test_a_pair_that_was_measured_together_is_compared_and_reported_once(lab: La
     lab.run([OFF, ON], paired=True)
     assert lab.requested() == {"sme2_comparison": {PAIR}, "report": {PAIR}}
     assert lab.requested() == {}
+    lab.run([OFF, ON], paired=True)
+    assert lab.requested() == {"sme2_comparison": {PAIR}, "report": {PAIR}}
+
+
+def test_what_a_command_line_compares_and_reports_is_not_done_once_more(lab: Lab):
+    # Dagster sees no tags of what happened before anything else had.
+    lab.run([OFF, ON], paired=True)
+    lab.requested()
+    lab.run([OFF, ON], paired=True, tags={FOLLOWED_TAG: "by it"})
+    assert lab.requested() == {}
+    lab.compare_and_report()
+    result = dg.evaluate_automation_conditions(defs, lab.instance, cursor=lab.cursor)
+    assert result.get_num_requested(dg.AssetKey("overview")) == result.total_requested == 1
+    lab.cursor = result.cursor
     lab.run([OFF, ON], paired=True)
     assert lab.requested() == {"sme2_comparison": {PAIR}, "report": {PAIR}}
 

@@ -42,6 +42,8 @@ RANGE_START = "dagster/asset_partition_range_start"
 RANGE_END = "dagster/asset_partition_range_end"
 # On a run that measured one state without the other: the result must not be compared.
 ALONE_TAG = "sme2/alone"
+# On a run that measured a pair for a command line, which compares it and writes its report itself.
+FOLLOWED_TAG = "sme2/followed"
 # On a run that measures: what, in words. Lists of runs show it; the keys of a range they do not.
 SUBJECT_TAG = "measures"
 # On a run that compares: the session to compare.

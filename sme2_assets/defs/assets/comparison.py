@@ -9,6 +9,7 @@ from sme2_assets.defs.assets.summaries import answer_metadata
 from sme2_assets.defs.assets.support import clear_failures, plotted, runs_of
 from sme2_assets.defs.partitions import (
     ALONE_TAG,
+    FOLLOWED_TAG,
     SESSION_TAG,
     both_states,
     pair_partitions,
@@ -42,11 +43,14 @@ from sme2_assets.warehouse.shared import catch_up
 
 # `eager` would request a comparison when only one state was measured, and would wait for ever for a run
 # whose process was killed. This requests one when the last asset of a run is there, and only if the newest
-# run of each state measured both. A condition on deps holds when any partition of a dep matches, so "all
-# match" needs a double negation; `executed_with_tags` would look only at the last partition of an asset.
-_alone = dg.AutomationCondition.any_new_update_has_run_tags(
-    tag_keys={ALONE_TAG}
-) | dg.AutomationCondition.any_new_update_has_run_tags(tag_keys={"dagster/partition"})
+# run of each state measured both, and not for a command line, which compares them itself. A condition on
+# deps holds when any partition of a dep matches, so "all match" needs a double negation;
+# `executed_with_tags` would look only at the last partition of an asset.
+_alone = (
+    dg.AutomationCondition.any_new_update_has_run_tags(tag_keys={ALONE_TAG})
+    | dg.AutomationCondition.any_new_update_has_run_tags(tag_keys={"dagster/partition"})
+    | dg.AutomationCondition.any_new_update_has_run_tags(tag_keys={FOLLOWED_TAG})
+)
 _with_the_other = (dg.AutomationCondition.newly_updated() & ~_alone).since(_alone)
 _last_of_a_run = dg.AssetSelection.assets("kernel_samples")
 measured_together = dg.AutomationCondition.any_deps_updated().allow(_last_of_a_run).since_last_handled() & (
