@@ -39,6 +39,8 @@ from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import comparison_of_session, rows_of_view, runs_of_session
 
 MOST_ACTIONS = 3
+# Of what one action is about.
+MOST_TITLES = 3
 # What an emulated pair gives: its times allow no verdict.
 KERNEL_EVIDENCE = "kernel evidence"
 TONES: dict[str, Tone] = {
@@ -231,40 +233,48 @@ def _off_clauses(use: UnitUse) -> list[str]:
 
 
 def top_actions(explanation: Explanation, most: int = MOST_ACTIONS) -> tuple[Action, ...]:
-    """The first things to do, with what each can gain; repetitions come last."""
-    chosen = [insight for insight in findings(explanation) if insight.kind in ACTIONABLE]
-    return tuple(
-        Action(insight.title, gain_text(insight, explanation), next_step(insight, explanation))
-        for insight in chosen[:most]
-    )
+    """The first things to do, by what each can gain, with all that it is done about."""
+    by_step: dict[str, list[Insight]] = {}
+    for insight in findings(explanation):
+        if insight.kind in ACTIONABLE and not _repeats(insight, explanation):
+            same = by_step.setdefault(next_step(insight, explanation), [])
+            places = _places(insight)
+            if not places or not {place for each in same for place in _places(each)}.issuperset(places):
+                same.append(insight)
+    # What one step is done about gains more together; the order stays where no gain is known.
+    order = sorted(by_step.items(), key=lambda item: -sum(insight.win_ns or 0.0 for insight in item[1]))
+    return tuple(Action(_titles(same), gain_text(same, explanation), step) for step, same in order[:most])
+
+
+def _titles(found: Sequence[Insight]) -> str:
+    titles = [insight.title for insight in found[:MOST_TITLES]]
+    return "; ".join([*titles, "and others"] if found[MOST_TITLES:] else titles)
 
 
 def findings(explanation: Explanation) -> list[Insight]:
     """All insights: first those that can be acted on, then those that repeat one of them, then the rest."""
-    done: set[str] = set()
-    missed = [insight for insight in explanation.insights if insight.kind == "missed_sme2"]
-    off = {place for insight in missed for place in _places(insight)}
-
-    def place(insight: Insight) -> int:
-        if insight.kind not in ACTIONABLE:
-            return 2
-        step = next_step(insight, explanation)
-        again = step in done or (insight.kind == "heavy_operator" and off.issuperset(_places(insight)))
-        done.add(step)
-        return int(again)
-
-    return sorted(explanation.insights, key=place)
+    return sorted(
+        explanation.insights,
+        key=lambda insight: int(_repeats(insight, explanation)) if insight.kind in ACTIONABLE else 2,
+    )
 
 
-def gain_text(insight: Insight, explanation: Explanation) -> str:
+def _repeats(insight: Insight, explanation: Explanation) -> bool:
+    """Whether it is about an operator whose gain is a part of what a missed kernel is said to gain."""
+    missed = [each for each in explanation.insights if each.kind == "missed_sme2" and each.win_ns is not None]
+    off = {place for each in missed for place in _places(each)}
+    return insight.kind == "heavy_operator" and off.issuperset(_places(insight))
+
+
+def gain_text(found: Sequence[Insight], explanation: Explanation) -> str:
     """The most that could be gained: time, or work under emulation; empty if unknown."""
     subject, run_id = explanation.subject, explanation.subject.run["run_id"]
-    places = _places(insight)
-    if insight.win_ns is not None and insight.win_share is not None:
-        return insight_claims.GAIN.say(
-            run_id=run_id, ms=ms(insight.win_ns), share=insight.win_share, places=places
-        )
-    if insight.kind != "missed_sme2" or subject.timed:
+    places = [place for insight in found for place in _places(insight)]
+    gains = [insight.win_ns for insight in found if insight.win_ns is not None]
+    share = subject.share_of(sum(gains))
+    if len(gains) == len(found) and share is not None:
+        return insight_claims.GAIN.say(run_id=run_id, ms=ms(sum(gains)), share=share, places=places)
+    if subject.timed or any(insight.kind != "missed_sme2" for insight in found):
         return ""
     matrix = subject.matrix
     here = matrix[[_place(row) in places for row in matrix.to_dict("records")]]

@@ -33,7 +33,7 @@ class Explanation:
 
     `subject` is the arm the insights are about: SME2 on, or the only one measured; `baseline` is SME2
     off with it, or None. `modules` are the subject's rows of `module_summary`; `refusals` say why XNNPACK
-    did not take an operator, by its source line.
+    did not take an operator outside delegates, by its position.
     """
 
     variant: str
@@ -43,7 +43,7 @@ class Explanation:
     baseline: ArmRows | None
     insights: list[Insight]
     modules: pd.DataFrame
-    refusals: dict[str, str] = field(default_factory=dict)
+    refusals: dict[int, str] = field(default_factory=dict)
     # Grave doubts about the session's times, beside the conditions of its arms.
     doubts: tuple[str, ...] = ()
 
@@ -81,13 +81,18 @@ def _doubts(warehouse: Warehouse, session_id: str) -> tuple[str, ...]:
     return () if doubtful.empty else ("the comparison of the session's arms is not to be relied on",)
 
 
-def _refusals(warehouse: Warehouse, run_id: str) -> dict[str, str]:
+def _refusals(warehouse: Warehouse, run_id: str) -> dict[int, str]:
     rows = warehouse.query(
-        "SELECT source, reason FROM delegation_report WHERE run_id = ? AND NOT delegated "
-        "AND source IS NOT NULL AND reason IS NOT NULL ORDER BY source, reason DESC",
+        "SELECT facts.position, min(refused.reason) AS reason FROM operator_facts AS facts "
+        "JOIN delegation_report AS refused ON refused.run_id = facts.run_id AND NOT refused.delegated "
+        "AND list_contains(facts.edge_ops, refused.operator) "
+        "AND refused.module IS NOT DISTINCT FROM facts.module "
+        "AND refused.source IS NOT DISTINCT FROM facts.source "
+        "WHERE facts.run_id = ? AND facts.backend = 'portable' AND refused.reason IS NOT NULL "
+        "GROUP BY facts.position",
         [run_id],
     )
-    return dict(zip(rows["source"], rows["reason"], strict=True))
+    return dict(zip(rows["position"].tolist(), rows["reason"].tolist(), strict=True))
 
 
 def _arm_rows(warehouse: Warehouse, run: dict[Any, Any]) -> ArmRows:

@@ -266,7 +266,7 @@ def show_explanation(
     found = findings(explanation)
     shown = found if everything else found[:FINDINGS_SHOWN]
     for number, insight in enumerate(shown, start=1):
-        gain = gain_text(insight, explanation)
+        gain = gain_text([insight], explanation)
         print_text(
             out,
             Styled.assemble((f"{number}. {insight.title}", "bold"), (f"  [{gain}]" if gain else "", "green")),

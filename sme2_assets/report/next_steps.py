@@ -10,10 +10,13 @@ import re
 from sme2_assets.analysis.claims import Claim
 from sme2_assets.analysis.insights.insight import MATRIX, Insight, Row
 from sme2_assets.analysis.insights.operators import same_operator
+from sme2_assets.analysis.insights.values import shortened
 from sme2_assets.report.explain import Explanation
 
 # Insights that something can be done about; the others say how far that can lead.
 ACTIONABLE = ("missed_sme2", "heavy_operator", "portable_cost", "layout_changes", "delegate_overhead")
+# Why operators are outside delegates: the reasons that are told one by one.
+MOST_REASONS = 3
 
 _RUN = "SELECT variant = $variant AND platform = $platform FROM runs WHERE run_id = $run_id"
 _PLACE = (
@@ -31,7 +34,7 @@ _EXPORT_AGAIN = Claim(
     _RUN + " AND ends_with($variant, '-as_is')",
 )
 _DELEGATE = Claim(
-    "Change it{at} so that XNNPACK takes it{why}.",
+    "Change it{at} so that XNNPACK takes it{why}. `sme2 advise {variant}` tries other ways to write it.",
     f"{_PLACE} AND ($why = '' OR EXISTS (SELECT 1 FROM delegation_report WHERE run_id = $run_id "
     "AND NOT delegated AND contains($why, reason)))",
 )
@@ -49,8 +52,20 @@ _SEE_WHY = Claim(
     "int8, left it out.",
     _OF_A_PROGRAM.format(""),
 )
+_REFUSED = Claim(
+    "{count} ({names}): {reason}",
+    "SELECT count(*) = $count AND len($positions) = $count FROM operator_facts AS facts "
+    "WHERE run_id = $run_id AND backend = 'portable' AND list_contains($positions, position) "
+    "AND EXISTS (SELECT 1 FROM delegation_report AS refused WHERE refused.run_id = facts.run_id "
+    "AND NOT refused.delegated AND list_contains(facts.edge_ops, refused.operator) "
+    "AND refused.source IS NOT DISTINCT FROM facts.source AND refused.reason = $reason)",
+)
 _ORDINARY = Claim(
-    "Write it as an ordinary convolution (groups=1){at}: another model, to be trained again.", _PLACE
+    "Write it as an ordinary convolution (groups=1){at}: {factor:.0f} times its multiply-accumulates "
+    "({before:.2f} to {after:.2f} million), and another model, to be trained again.",
+    f"{_PLACE} AND (SELECT abs(sum(macs) / 1e6 - $before) < 1e-6 AND abs(sum(macs * groups) / 1e6 - $after) "
+    "< 1e-6 AND abs($factor * $before - $after) < 1e-6 AND count(*) = count(macs * groups) FROM missed_sme2 "
+    "WHERE run_id = $run_id AND reason = 'depthwise')",
 )
 _WHAT_RAN = Claim("""See what ran: `sme2 sql "FROM kernel_usage WHERE run_id = '{run_id}'"`.""", _RUN)
 _SAMPLE = Claim("Sample for longer: `sme2 profile {variant} --platform {platform} --runs 200`.", _RUN)
@@ -93,7 +108,6 @@ _BY_KIND = {
 }
 _BY_REASON = {
     "not delegated": _DELEGATE,
-    "depthwise": _ORDINARY,
     "unexplained": _WHAT_RAN,
     "unknown": _SAMPLE,
 }
@@ -102,7 +116,6 @@ _BY_REASON = {
 def next_step(insight: Insight, explanation: Explanation) -> str:
     """What to do about it."""
     sources = list(dict.fromkeys(row["source"] for row in insight.rows if row.get("source")))
-    refusals = [explanation.refusals[source] for source in sources if source in explanation.refusals]
     step = _step(insight, explanation)
     if explanation.subject.run["experiment"] == "foreign" and _NEEDS_MODEL.search(step.text):
         step = _BRING
@@ -111,8 +124,50 @@ def next_step(insight: Insight, explanation: Explanation) -> str:
         platform=explanation.platform,
         run_id=explanation.subject.run["run_id"],
         at=(f" in {sources[0]}" + (" and elsewhere" if sources[1:] else "")) if sources else "",
-        why=f": {refusals[0]}" if refusals else "",
+        why=_why_refused(insight, explanation),
+        **_work_of_depthwise(explanation),
     )
+
+
+def _why_refused(insight: Insight, explanation: Explanation) -> str:
+    """Why XNNPACK did not take the operators, to follow what they are; the reasons that cost most first."""
+    by_reason: dict[str, list[Row]] = {}
+    for row in insight.rows:
+        if row.get("backend") == "portable" and row["position"] in explanation.refusals:
+            by_reason.setdefault(explanation.refusals[row["position"]], []).append(row)
+    if not by_reason:
+        return ""
+    if len(by_reason) == 1:
+        return f": {next(iter(by_reason))}"
+    order = sorted(
+        by_reason.items(), key=lambda item: (-sum(row["mean_ms"] or 0 for row in item[1]), -len(item[1]))
+    )
+    said = [
+        _REFUSED.say(
+            run_id=explanation.subject.run["run_id"],
+            count=len(rows),
+            names=shortened(", ".join(dict.fromkeys(row["op_type"] for row in rows))),
+            reason=reason,
+            positions=[row["position"] for row in rows],
+        )
+        for reason, rows in order[:MOST_REASONS]
+    ]
+    if order[MOST_REASONS:]:
+        said.append("the rest for other reasons")
+    return f": {'; '.join(said)}"
+
+
+def _work_of_depthwise(explanation: Explanation) -> dict[str, float]:
+    """The multiply-accumulates of depthwise convolutions off the unit, in millions, and those of ordinary
+    ones in their place; empty if not all are known."""
+    missed = explanation.subject.missed_sme2
+    depthwise = missed[missed["reason"] == "depthwise"]
+    if depthwise.empty or depthwise[["macs", "groups"]].isna().any(axis=None) or not depthwise["macs"].sum():
+        return {}
+    before, after = (
+        float(work.sum()) / 1e6 for work in (depthwise["macs"], depthwise["macs"] * depthwise["groups"])
+    )
+    return {"before": before, "after": after, "factor": after / before}
 
 
 def _step(insight: Insight, explanation: Explanation) -> Claim:
@@ -127,6 +182,9 @@ def _step(insight: Insight, explanation: Explanation) -> Claim:
 def _step_of_kind(insight: Insight, explanation: Explanation, advise: Claim) -> Claim:
     if insight.kind == "missed_sme2":
         reason = insight.title.removesuffix(" (predicted)").rpartition(": ")[2]
+        # Advice that multiplies the work says by how much, or is not given.
+        if reason == "depthwise" and _work_of_depthwise(explanation):
+            return _ORDINARY
         return _BY_REASON.get(reason, advise)
     if insight.kind == "heavy_operator":
         return _for_heavy(insight.rows[0], explanation, advise)

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from rich.console import Console
 
 from sme2_assets.analysis.claims import heard
-from sme2_assets.report.answer import MOST_ACTIONS, hardware_first, session_answer
+from sme2_assets.report.answer import MOST_ACTIONS, findings, hardware_first, session_answer, top_actions
 from sme2_assets.report.document import Answer, Text
 from sme2_assets.report.explain import Explanation, explain
 from sme2_assets.report.insights import FINDINGS_SHOWN, missed_section, show_explanation
 from sme2_assets.report.next_steps import next_step
 from sme2_assets.report.terminal import show_session
 from sme2_assets.warehouse import Warehouse
+from sme2_assets.warehouse.schema import DELEGATION
 from sme2_assets_tests.claims.zoo import false_sentences, sentences
-from sme2_assets_tests.warehouse.made_operators import Op, OperatorRun, cnn, write_runs
+from sme2_assets_tests.warehouse.made_operators import INSERTED, Op, OperatorRun, cnn, source, write_runs
 
 KINDS = (
     "hardware_and_emulated_pairs",
@@ -121,6 +123,96 @@ def test_what_to_do_are_at_most_three_different_things_that_one_can_do(sessions:
         steps = re.findall(r"next: (.*)", text)
         assert len(steps) == len(explanation.insights)
         assert all(STEP.search(step) for step in steps), steps
+
+
+def test_what_to_do_is_by_gain_and_hides_nothing_larger(tmp_path: Path):
+    """A layer off the unit takes the same step as a heavier one on it: it is no repetition of that."""
+
+    def named(name: str, us: int, line: int, kind: str = "XNNHardswish") -> Op:
+        return Op(name, us, 0, source(f"layer{line}", kind, line, macs=1_000_000, groups=1))
+
+    dense = "Convolution (NHWC, {}) IGEMM #{}"
+    run = OperatorRun(
+        [
+            named(dense.format("PF32", 1), 300, 1, "XNNConv2d"),
+            replace(named(dense.format("F32", 2), 204, 2, "XNNConv2d"), samples=30),
+            *(named(f"{name} (NC) #1", 180, 3 + n) for n, name in enumerate(("HardSwish", "Sigmoid"))),
+            Op("Transpose (ND, X32) #1", 90, 0, INSERTED),
+            Op("native_call_mean.out", 136, None, source("", "aten::mean.out", 9)),
+        ],
+        features=("sme2",),
+    )
+    warehouse = Warehouse(tmp_path / "warehouse")
+    write_runs(warehouse, run)
+    warehouse.publish()
+    with heard() as said:
+        explanation = explain(warehouse, run.session_id)
+        actions = top_actions(explanation)
+        printed(Told({}, explanation, Answer("", "open", "")), 200)
+    assert false_sentences(warehouse, said) == []
+    assert len(actions) == MOST_ACTIONS
+    first, *_ = actions
+    assert "IGEMM #1 takes" in first.what
+    assert "1 CONV or GEMM operator stayed off the SME unit: shape" in first.what
+    gains = [float(re.match(r"at most ([\d.]+) ms", action.gain)[1]) for action in actions]  # type: ignore[index]
+    assert gains == pytest.approx([0.504, 0.180, 0.180])
+    shown = findings(explanation)[:FINDINGS_SHOWN]
+    wins = [insight.win_ns for insight in shown]
+    assert wins == [300_000, 204_000, 180_000, 180_000, 136_000]
+
+
+def told_of(tmp_path: Path, kind: str, *ops: Op, refused: Sequence[dict[str, Any]] = ()) -> tuple[str, str]:
+    """The title of an insight of a run of these operators, and what to do about it."""
+    run = OperatorRun(ops, features=("sme2",))
+    warehouse = Warehouse(tmp_path / "warehouse")
+    keys = {"variant": run.variant, "target": "linux-sme2_on", "run_id": run.run_id}
+    rows = pd.DataFrame([{"delegated": False, "count": 1, "module": "", **row} for row in refused])
+    parts = [*run.parts(), *([(DELEGATION, rows, keys)] if refused else [])]
+    warehouse.write_together(parts, [run.run_id])
+    warehouse.publish()
+    with heard() as said:
+        explanation = explain(warehouse, run.session_id)
+        [insight] = [each for each in explanation.insights if each.kind == kind]
+        step = next_step(insight, explanation)
+    assert false_sentences(warehouse, said) == []
+    return insight.title, step
+
+
+@pytest.mark.parametrize(("groups", "known"), [(32, True), (None, False)])
+def test_advice_that_multiplies_the_work_says_by_how_much(tmp_path: Path, groups: int | None, known: bool):
+    facts = source("layer", "XNNDepthwiseConv2d", 1, macs=880_000, groups=groups)
+    title, step = told_of(tmp_path, "missed_sme2", Op("Convolution (NHWC, F32) DWConv #1", 150, 0, facts))
+    assert title.endswith("off the SME unit: depthwise")
+    assert ("groups=1" in step) == known
+    assert ("32 times its multiply-accumulates (0.88 to 28.16 million)" in step) == known
+
+
+def test_operators_outside_delegates_are_told_by_reason_the_heaviest_first(tmp_path: Path):
+    def outside(op: str, us: int, line: int) -> Op:
+        edge = f"aten.{op}.default"
+        return Op(f"native_call_{op}.out", us, None, source("", edge, line, edge_ops=[edge]))
+
+    few, many, no_such = "GELU does not support fp16", "only 4-D tensors", "XNNPACK has no such operator"
+    ops = [
+        *(outside("mul", 2, line) for line in range(1, 9)),
+        outside("gelu", 5, 20),
+        outside("sort", 40, 30),
+    ]
+    reasons = {"mul": many, "gelu": few, "sort": no_such}
+    refused = [
+        {
+            "operator": op.facts["node_kind"],
+            "source": op.facts["source"],
+            "reason": reasons[op.facts["node_kind"].split(".")[1]],
+        }
+        for op in ops
+    ]
+    title, step = told_of(
+        tmp_path, "portable_cost", Op("Fully Connected (NC, PF32) GEMM #1", 50), *ops, refused=refused
+    )
+    assert title == "10 operators outside delegates: sort, 8 mul, gelu"
+    assert f": 1 (sort): {no_such}; 8 (mul): {many}; 1 (gelu): {few}. " in step
+    assert "`sme2 advise made-fp32`" in step
 
 
 def test_an_explanation_is_short_unless_asked_for_all(sessions: list[Told]):

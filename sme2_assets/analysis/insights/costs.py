@@ -115,7 +115,13 @@ def portable_cost(subject: ArmRows) -> Iterator[Insight]:
     if portable.empty:
         return
     win_ns = float(portable["per_inference_ns"].sum()) if subject.timed else None
-    names = ", ".join(dict.fromkeys(portable["op_type"]))
+    of_type = portable.groupby("op_type", sort=False)
+    counts = of_type.size()
+    heaviest = counts if win_ns is None else of_type["per_inference_ns"].sum()
+    names = ", ".join(
+        name if counts[name] == 1 else f"{counts[name]} {name}"
+        for name in heaviest.sort_values(ascending=False, kind="stable").index
+    )
     calls = int(subject.headroom["delegate_calls"])
     run_id = subject.run["run_id"]
     yield subject.insight(

@@ -10,7 +10,7 @@ from sme2_assets.analysis.insights.values import known_or, ms
 
 def operator_rows(operators: pd.DataFrame) -> tuple[Row, ...]:
     columns = (
-        *("delegate", "position", "name", "category", "backend", "module", "source"),
+        *("delegate", "position", "name", "op_type", "category", "backend", "module", "source"),
         *("on_sme_unit", "sme2_evidence"),
     )
     return tuple(
