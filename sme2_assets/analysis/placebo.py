@@ -48,10 +48,15 @@ class Placebo:
             return None
         if self.joint.low <= threshold and self.joint.high >= 1 / threshold:
             return None
+        # Told of the slower arm: a ratio below 1 reads as if it were faster.
+        ratio, low, high = self.joint.ratio, self.joint.low, self.joint.high
+        slower, ratio, low, high = (
+            ("off", ratio, low, high) if ratio > 1 else ("on", 1 / ratio, 1 / high, 1 / low)
+        )
         return (
             f"{self.operators} operator{' has' if self.operators == 1 else 's have'} the same kernel in both "
-            f"arms, and yet {beside(self.joint.ratio, 1, 3)} times the time with SME2 off (95 % interval "
-            f"{interval_beside(self.joint.low, self.joint.high, 1, 3)}): the arms differ in something other "
+            f"arms, and yet took {beside(ratio, 1, 3)} times as long with SME2 {slower} (95 % interval "
+            f"{interval_beside(low, high, 1, 3)}): the arms differ in something other "
             f"than SME2, by more than {threshold - 1:.1%}."
         )
 

@@ -57,12 +57,12 @@ _SHOWN = {
 }
 # Why operators are off the unit, to follow their names: for one operator, and for several.
 _OFF = {
-    "depthwise": ("cannot: no such kernel exists",) * 2,
+    "depthwise": ("cannot: this ExecuTorch has no such kernel",) * 2,
     "data type": (
-        "cannot: no kernel for its data type exists",
-        "cannot: no kernel for their data type exists",
+        "cannot: this ExecuTorch has no kernel for its data type",
+        "cannot: this ExecuTorch has no kernel for their data type",
     ),
-    "quantisation scheme": ("cannot: no kernel for this quantisation exists",) * 2,
+    "quantisation scheme": ("cannot: this ExecuTorch has no kernel for this quantisation",) * 2,
     "not delegated": ("does not: it is outside the delegate", "do not: they are outside the delegate"),
     "shape": (
         "does not: its own shape or parameters keep it off",
@@ -179,7 +179,7 @@ def _count(warehouse: Warehouse, run_id: str) -> str | None:
 
 def unit_answer(warehouse: Warehouse, run_id: str, arm: str = "") -> str:
     """`7 of 8 matrix operators, 93% of the multiply-accumulates, run on the SME unit; the depthwise
-    convolution cannot: no such kernel exists`, without a full stop."""
+    convolution cannot: this ExecuTorch has no such kernel`, without a full stop."""
     counts = rows_of_view(warehouse, "unit_use", run_id).to_dict("records")
     not_known = operators_not_known(warehouse, [run_id])[run_id]
     if not counts:

@@ -106,7 +106,7 @@ SELECT
     on_sme_unit, reason,
     CASE reason
         WHEN 'not delegated' THEN 'A portable kernel ran it; only XNNPACK has SME2 kernels.'
-        WHEN 'depthwise' THEN 'Each channel has its own filter, so there is no matrix product; no SME2 kernel exists.'
+        WHEN 'depthwise' THEN 'Each channel has its own filter, so there is no matrix product; this ExecuTorch has no SME2 kernel for it.'
         WHEN 'quantisation scheme' THEN 'XNNPACK has no SME2 kernel for ' || data_type || '.'
         WHEN 'data type' THEN CASE
             WHEN op_type = 'Deconvolution'
