@@ -210,6 +210,10 @@ MISSED = Claim(
     "GROUP BY reason)",
 )
 NOT_ON_UNIT = Claim("not on the SME unit, or unknown: {missed}", MISSED.holds)
+NONE_MISSED = Claim(
+    "nothing is known to be off the SME unit",
+    "SELECT count(*) = 0 FROM missed_sme2 WHERE run_id = $run_id",
+)
 UNCOUNTED = Claim(
     " that are counted ({uncounted} of the operators are not)",
     f"SELECT count(*) - count(macs) = $uncounted {_MATRIX}",
@@ -400,8 +404,10 @@ JOINT_REGRESSION = Claim(
     f"AND others_watched >= {LEAST_WATCHED} AND others_slower >= {MOST_OF_THEM} * others_watched",
 )
 OVERVIEW = Claim(
-    "{models} on {platforms}: {counted}.",
-    "SELECT starts_with($models, count(DISTINCT variant) || ' model') "
+    "{models}{variants} on {platforms}: {counted}.",
+    "SELECT starts_with($models, count(DISTINCT model) || ' model') "
+    "AND $variants = if(count(DISTINCT variant) = count(DISTINCT model), '', "
+    "' in ' || count(DISTINCT variant) || ' variants') "
     "AND starts_with($platforms, count(DISTINCT platform) || ' platform') "
     "FROM runs WHERE list_contains($session_ids, session_id)",
 )

@@ -10,7 +10,7 @@ import base64
 
 import pandas as pd
 
-from sme2_assets.report.pictures.style import CATEGORIES
+from sme2_assets.report.pictures.style import CATEGORIES, LIGHT, letters_on
 
 # Dagster's UI shows Markdown inline only if it is shorter than this.
 SHOWN_IN_PLACE = 1000
@@ -49,7 +49,10 @@ def category_glance(categories: pd.DataFrame) -> str:
                     paths[place] += f"M{left[arm]:.0f} {middle[arm]}h{width:.0f}"
                 left[arm] += width
             if arm == arms[0] and left[arm] - start > 7 * len(category):
-                words.append(f"<text x='{start + 2:.0f}' y='{middle[arm] + 4}'>{category}</text>")
+                # Pale colours, those of operators off the unit, have dark letters.
+                full = bright / longest * (WIDTH - LABEL) > 7 * len(category)
+                fill = f" fill='{LIGHT}'" if full and letters_on(colour) == LIGHT else ""
+                words.append(f"<text x='{start + 2:.0f}' y='{middle[arm] + 4}'{fill}>{category}</text>")
         for bunch, path in zip((bars, faded), paths, strict=True):
             bunch += [f"<path stroke='{colour}' d='{path}'/>"] if path else []
     if faded:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"-?\d[\d,.]*(%|x| ms)?$")
 STAMP = "sme2-report"
 # A page made by another version of this module is out of date.
-VERSION = 6
+VERSION = 7
 
 
 def html_of(document: Document) -> str:

@@ -114,6 +114,9 @@ def overview_rows(warehouse: Warehouse, sessions: Sequence[str] | None = None) -
     for run_id, missed in warehouse.query(_MISSED, [of_kernels]).groupby("run_id"):
         counted = ", ".join(f"{row['operators']} {row['reason']}" for row in missed.to_dict("records"))
         said[run_id] = claims.NOT_ON_UNIT.say(run_id=run_id, missed=counted)
+    for run_id in of_kernels:
+        if run_id not in said:
+            said[run_id] = claims.NONE_MISSED.say(run_id=run_id)
     subjects = rows["subject_run_id"]
     units = {
         run_id: counts
@@ -235,10 +238,16 @@ def overview_sentence(rows: pd.DataFrame) -> str:
         return "Nothing has been measured yet."
     verdicts = pd.Series([verdict_text(row) for row in rows.to_dict("records")]).value_counts()
     counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
-    models, platforms = (rows[name].nunique() for name in ("variant", "platform"))
+    variants, platforms = (rows[name].nunique() for name in ("variant", "platform"))
+    models = rows["variant"].str.rpartition("-")[0].nunique()
     return claims.OVERVIEW.say(
         session_ids=rows["session_id"].tolist(),
-        models=f"{models} model{'' if models == 1 else 's'}",
-        platforms=f"{platforms} platform{'' if platforms == 1 else 's'}",
+        models=_counted(models, "model"),
+        variants="" if variants == models else f" in {variants} variants",
+        platforms=_counted(platforms, "platform"),
         counted=counted,
     )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

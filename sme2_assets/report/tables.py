@@ -156,9 +156,10 @@ def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
     selected = comparison[comparison["level"] == level]
     rows = (_meaningful(selected) if level == "category" else selected).to_dict("records")
     off, on = arm_headings(rows)
-    units = (f"SME unit {off}", f"SME unit {on}")
-    # Not "operators on", which reads as if they were on the unit.
-    operators = f"operators ({'SME2 on' if on == 'on' else on})"
+    # Not "SME unit on" or "operators on", which read as where an operator runs.
+    arms = ("SME2 off", "SME2 on") if (off, on) == ("off", "on") else (off, on)
+    units = tuple(f"on the SME unit, {arm}" for arm in arms)
+    operators = f"operators ({arms[1]})"
     what: dict[str, Callable[[Record], Any]] = {
         "model": {"model": lambda row: row["variant"], operators: lambda row: row["operators"]},
         "category": {"category": lambda row: row["category"], operators: lambda row: row["operators"]},

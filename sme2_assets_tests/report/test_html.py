@@ -377,11 +377,12 @@ def test_a_picture_that_asks_for_a_file_gets_none(
     shown.context.close()
 
 
-@pytest.mark.thorough
-def test_what_a_table_is_sorted_by_is_seen_on_a_laptop(browser: Any, files: dict[str, Path]):
+def test_all_columns_of_the_operators_are_seen_on_a_laptop(browser: Any, files: dict[str, Path]):
     page = opened(browser, files["faster"], [])
     page.set_viewport_size({"width": 1280, "height": 900})
-    for head in page.locator("#operators th", has_text=re.compile("^(order|on ms|share)$")).all():
+    heads = page.locator("#operators th").all()
+    assert len(heads) > 10
+    for head in heads:
         box = head.bounding_box()
         assert box is not None
         assert 0 <= box["x"] < box["x"] + box["width"] <= 1280, head.inner_text()

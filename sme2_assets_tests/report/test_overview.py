@@ -75,7 +75,8 @@ def test_each_model_on_each_platform_has_one_row(store: Store):
     [text, _, *pictures, grid] = document.sections[0].blocks
     names = ["work", "latencies", "categories", "emulated_categories"]
     assert [picture.name for picture in pictures] == names
-    assert "2 models on 2 platforms: 1 kernel evidence, 1 faster, 1 baseline, SME2 off" in text.text
+    assert "1 model in 2 variants on 2 platforms: 1 kernel" in text.text
+    assert "1 kernel evidence, 1 faster, 1 baseline, SME2 off" in text.text
     emulated, linux, alone = grid.table.rows
     device = "a-cpu-0a1b2c (aarch64)"
     assert emulated[:6] == [VARIANT, "emulated", device, "1", "kernel evidence", "-"]
@@ -170,7 +171,7 @@ def test_another_thread_count_or_device_is_a_row_of_its_own(tmp_path: Path):
 
 def test_report_all_writes_the_overview_and_the_pages_it_leads_to(store: Store):
     shown = sme2(store, "report", "--all").stdout
-    assert shown.splitlines()[0].startswith("2 models on 2 platforms: ")
+    assert shown.splitlines()[0].startswith("1 model in 2 variants on 2 platforms: ")
     assert shown.splitlines()[1:] == [f"overview: {(store.reports / 'index.html').as_uri()}"]
     text = (store.reports / "index.md").read_text()
     assert f"[{VARIANT}]({VARIANT}/linux/a-cpu-0a1b2c-t1/report.html)" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from sme2_assets.report.document import Document, Picture, Section
 from sme2_assets.report.explain import explain
+from sme2_assets.report.glance import category_glance
 from sme2_assets.report.html import html_of
 from sme2_assets.report.markdown import markdown_report
 from sme2_assets.report.pictures import drawing
@@ -35,7 +37,8 @@ from sme2_assets.report.pictures.rounds import (
     rounds_of,
     speedup_pictures,
 )
-from sme2_assets.report.pictures.status import MISSED, ON_UNIT, OUTSIDE
+from sme2_assets.report.pictures.status import COLOURS, MISSED, ON_UNIT, OUTSIDE, status_scales
+from sme2_assets.report.pictures.style import CATEGORIES, luminance
 from sme2_assets.report.pictures.work import (
     LEFT,
     MOST_STEPS,
@@ -462,3 +465,27 @@ def test_explaining_a_session_and_drawing_it_agree(paired: Warehouse):
     explanation = explain(paired, newest_session(paired, "toy_cnn-fp32", "linux"))
     boxes = icicle_rows(explanation.modules, explanation.subject.bottlenecks)
     assert boxes[0]["operators"] == len(explanation.subject.bottlenecks)
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted(luminance(colour) for colour in (one, other))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_letters_on_a_colour_can_be_read():
+    colour, letters = status_scales({"domain": list(COLOURS), "range": list(COLOURS.values())})
+    for ground, ink in zip(colour["range"], letters["range"], strict=True):
+        assert contrast(ground, ink) > 4.5
+    rows = [
+        {"sme2": "on", "category": name, "mean_ns": 1e6, "operators": 1, "fidelity": "hardware"}
+        for name in CATEGORIES
+    ]
+    glance = category_glance(pd.DataFrame(rows).assign(sme2_operators=1, sme2_unknown_operators=0))
+    drawn = base64.b64decode(glance.partition("base64,")[2].rstrip(")")).decode()
+    words = {
+        word: fill or "#000000"
+        for fill, word in re.findall(r"<text x[^>]*?(?:fill='([^']+)')?>(\w+)<", drawn)
+    }
+    assert {"CONV", "GEMM"} <= words.keys()
+    for word, ink in words.items():
+        assert contrast(CATEGORIES[word], ink) > 4.5, word

@@ -7,6 +7,7 @@ from typing import Any
 
 from sme2_assets.analysis.unit import ON, UNKNOWN
 from sme2_assets.report.pictures.chart import Spec
+from sme2_assets.report.pictures.style import letters_on
 
 ON_UNIT, SOME, MISSED = "on the SME unit", "some of it on the SME unit", "CONV or GEMM not on it"
 OPEN, OUTSIDE, MATRIX = "unknown", "not delegated", "CONV or GEMM"
@@ -21,8 +22,6 @@ COLOURS = {
     OTHER: "#009E73",
     NO_OPERATOR: "#999999",
 }
-# Names in boxes keep their colour on a dark page, because their boxes do.
-LETTERS = {kind: "#111111" if kind in (SOME, MISSED, OPEN, NO_OPERATOR) else "#fdfdfd" for kind in COLOURS}
 
 
 def status_of(operator: dict[Any, Any]) -> str:
@@ -53,7 +52,7 @@ STATUS_LEGEND: Spec = {
 
 def status_scales(used: Spec) -> list[Spec]:
     """The colours of boxes, and of the letters on them."""
-    letters = [LETTERS[kind] for kind in used["domain"]]
+    letters = [letters_on(colour) for colour in used["range"]]
     return [
         {"name": "colour", "type": "ordinal", **used},
         {"name": "letters", "type": "ordinal", "domain": used["domain"], "range": letters},

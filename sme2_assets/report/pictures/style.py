@@ -29,6 +29,22 @@ CATEGORIES = {
 }
 ARMS = {"off": "#D55E00", "on": "#0072B2"}
 
+# Letters on a colour keep theirs on a dark page, because the colour does.
+BLACK, LIGHT = "#111111", "#fdfdfd"
+
+
+def luminance(colour: str) -> float:
+    """As the WCAG defines it, from 0 for black to 1 for white."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def letters_on(colour: str) -> str:
+    """Dark or light letters, whichever are easier to read on a colour."""
+    return LIGHT if luminance(colour) < 0.18 else BLACK
+
+
 # Liberation Sans comes with the renderer, so that a picture is the same on every machine; a browser without
 # it uses Arial, whose letters are as wide.
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
