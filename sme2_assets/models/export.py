@@ -56,6 +56,7 @@ from sme2_assets.models.attribution import describe_lowered, describe_program
 from sme2_assets.models.delegation import described_delegation
 from sme2_assets.models.etrecord import save_without_weights
 from sme2_assets.models.existing import operator_counts, read_program, require_weights
+from sme2_assets.models.failures import missing_kernels
 from sme2_assets.models.inputs import input_array, tensor_array
 from sme2_assets.models.lowering import (
     BuiltModel,
@@ -267,6 +268,8 @@ def _lowered(spec: ModelSpec, variant: Variant, staging: Path, progress: Progres
     unquantised = _unquantised(exported_program, built, variant.precision, progress)
     program = lower_program(exported_program, inputs, progress)
     described = describe_lowered(program.executorch)
+    if not spec.libraries and (missing := missing_kernels(described)):
+        progress.say(f"{missing.what}: it will not run. What to do: {missing.remedy}")
     with progress.step("writing the program", "lower"):
         pieces = _write_program(program, exported_program, staging, progress)
     # It has the weights once more: both programs must not be held at once.

@@ -114,13 +114,8 @@ def kernel_failure(log: str, operators: ProgramOperators) -> ExportError | None:
     Core ATen has operators that ExecuTorch's kernel library lacks: they export and lower, but do not load. Of
     others it has only some cases, and a kernel finds out when it is called.
     """
-    names = dict.fromkeys(found["name"] for found in _MISSING_KERNEL.finditer(log))
-    if names:
-        return ExportError(
-            f"The runner has no kernel for {', '.join(_with_places(name, operators) for name in names)}",
-            "compute it another way, remove it with a hook `substitute(model)` or `wrap(model)`, or give a "
-            "library that has it: --op-library FILE",
-        )
+    if names := [found["name"] for found in _MISSING_KERNEL.finditer(log)]:
+        return _no_kernels(names, operators)
     refused = _REFUSED_CALL.search(log)
     if refused is None:
         return None
@@ -154,6 +149,28 @@ def _remedy_of_refusal(why: str, operators: ProgramOperators) -> str:
             f"your own (--inputs FILE); if they are right, {case}"
         )
     return case
+
+
+def missing_kernels(operators: ProgramOperators) -> ExportError | None:
+    """What ExecuTorch's own kernels lack of a program, known before a runner is asked to load it."""
+    try:
+        from executorch.extension.pybindings.portable_lib import _get_operator_names
+    except ImportError:
+        return None
+    known = set(_get_operator_names())
+    # Kernels of other namespaces come with libraries of their own.
+    kinds = [node.kind for node in operators.portable if node.kind.startswith("aten::")]
+    names = [kind for kind in kinds if kind not in known]
+    return _no_kernels(names, operators) if names else None
+
+
+def _no_kernels(names: list[str], operators: ProgramOperators) -> ExportError:
+    return ExportError(
+        "The runner has no kernel for "
+        f"{', '.join(_with_places(name, operators) for name in dict.fromkeys(names))}",
+        "compute it another way, remove it with a hook `substitute(model)` or `wrap(model)`, or give a "
+        "library that has it: --op-library FILE",
+    )
 
 
 def _with_places(kernel: str, operators: ProgramOperators) -> str:

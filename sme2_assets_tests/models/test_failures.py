@@ -198,6 +198,21 @@ def test_an_operator_that_the_runner_cannot_load_is_traced_to_its_line(
     assert kernel_failure("some other trouble", ProgramOperators.read(model.operators)) is None
 
 
+def test_a_missing_kernel_is_told_as_soon_as_the_program_is_lowered(tmp_path: Path) -> None:
+    said: list[str] = []
+    sorting = spec("sorting", lambda: Outer(small.Sorting()), values(4, 4))
+    export.export_model(sorting, variant("sorting"), tmp_path, log=said.append)
+    [told] = [line for line in said if "no kernel for" in line]
+    assert "aten::sort.values (in module 'block' (Sorting)" in told
+    assert _line("torch.sort(x)") in told
+    assert said.index(told) < next(at for at, line in enumerate(said) if "with taps" in line)
+    said.clear()
+    export.export_model(
+        spec("plain", small.Joined, values(1, 4, 8, 8)), variant("plain"), tmp_path, log=said.append
+    )
+    assert not [line for line in said if "no kernel for" in line]
+
+
 def test_a_kernel_that_refuses_its_arguments_is_traced_to_its_line(
     own_artifacts: Path, runner_binary: RunnerBinary, tmp_path: Path
 ) -> None:
