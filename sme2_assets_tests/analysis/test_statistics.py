@@ -81,8 +81,9 @@ def test_the_p_value_is_exact_also_with_ties_and_zeros(steps):
 def test_with_six_rounds_the_interval_spans_all_walsh_averages(differences):
     speedup = paired_speedup((1e6 * np.exp(differences)).tolist(), [1e6] * MIN_ROUNDS)
     averages = [(a + b) / 2 for a in differences for b in differences]
-    assert math.isclose(speedup.low, math.exp(min(averages)), rel_tol=1e-9)
-    assert math.isclose(speedup.high, math.exp(max(averages)), rel_tol=1e-9)
+    for end, furthest in ((speedup.low, min(averages)), (speedup.high, max(averages))):
+        from_ratio = speedup.widened * (furthest - math.log(speedup.ratio))
+        assert math.isclose(end, speedup.ratio * math.exp(from_ratio), rel_tol=1e-9)
     assert speedup.low <= speedup.ratio <= speedup.high
 
 
@@ -268,6 +269,25 @@ def test_equal_arms_are_rarely_said_to_differ(n, sessions):
     most = sessions * 0.05 + 3 * math.sqrt(sessions * 0.05 * 0.95)
     assert 0 < sum(not speedup.low <= 1 <= speedup.high for speedup in speedups) <= most
     assert 0 < sum(verdict in ("faster", "slower") for verdict in verdicts) <= sessions * 0.05
+
+
+def test_rounds_that_are_alike_have_a_wider_interval_and_the_reason_says_so():
+    random, covered, flagged = np.random.default_rng(5), [], []
+    for _ in range(200):
+        drift = [random.normal()]
+        for _ in range(29):
+            drift.append(0.7 * drift[-1] + np.sqrt(1 - 0.7**2) * random.normal())
+        speedup = paired_speedup(1e6 * np.exp(0.01 * np.array(drift)), np.full(30, 1e6))
+        assert speedup.low is not None
+        assert speedup.high is not None
+        covered.append(speedup.low <= 1 <= speedup.high)
+        flagged.append("Successive rounds are alike" in speedup_verdict(speedup)[1])
+    assert np.mean(covered) > 0.82, "0.6 if rounds are taken for independent ones"
+    assert np.mean(flagged) > 0.85
+    independent = [
+        paired_speedup(1e6 * np.exp(0.01 * random.normal(size=10)), np.full(10, 1e6)) for _ in range(200)
+    ]
+    assert np.mean([each.widened > 1 for each in independent]) < 0.1
 
 
 def test_a_large_difference_is_found_in_noise():
