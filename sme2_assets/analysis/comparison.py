@@ -55,6 +55,8 @@ _MATRIX = (Category.CONV.value, Category.GEMM.value)
 # Left empty where a ratio would mislead.
 _RATIO = ("speedup", "speedup_low", "speedup_high", "bound_low", "bound_high", "p_value", "p_adjusted")
 _FACTS = ("category", *KEYS, "on_position", "op_type", "off_name", "on_name", "placebo", *_COUNTS)
+# Where the ratio of medians and that of means are further apart, inferences have modes that one ratio hides.
+_MOST_APART = 1.10
 _BELOW_THE_CLOCK = "Below the clock's resolution: XNNPACK's whole microseconds can hide all of the time."
 
 
@@ -143,6 +145,8 @@ def compare(off: ArmRounds, on: ArmRounds, noise_floor: float | None = None) -> 
         floors = [noise_floor or 1.0, placebo.deviation, (level != "model" and placebo.scatter) or 1.0]
         floor = max(floors) if noise_floor is not None or max(floors) > 1 else None
         _judge([row for row in rows if row["level"] == level], (off.run, on.run), floor, bias)
+    if off.run["experiment"] != "aa":
+        rows[0] |= _between_modes(rows[0], pairs[0][1])
     frame = pd.DataFrame(rows)
     frame["placebo_operators"] = placebo.operators if reason is None else None
     for column, name in (("ratio", "placebo_ratio"), ("low", "placebo_low"), ("high", "placebo_high")):
@@ -352,6 +356,23 @@ def _judge(
         row |= {"verdict": verdict, "reason": reason}
         if bias is not None or (mixed and verdict == "insufficient data"):
             row |= dict.fromkeys(_RATIO)
+
+
+def _between_modes(model: dict[str, Any], pair: pd.DataFrame) -> dict[str, Any]:
+    """What becomes of the verdict where the median inference is of one kind and the mean of several, as with
+    inputs of several sizes, or branches: neither ratio is the model's."""
+    median = model["speedup"]
+    if median is None:
+        return {}
+    mean = float((pair["mean_ns_off"] / pair["mean_ns_on"]).median())
+    contrary = model["verdict"] in ("faster", "slower") and (mean > 1) != (median > 1)
+    if not contrary and 1 / _MOST_APART <= mean / median <= _MOST_APART:
+        return {}
+    reason = (
+        f"The median inference gives {beside(median, 1, 2)}x, the mean one {beside(mean, 1, 2)}x: inferences "
+        "are of several kinds, and no one ratio is theirs. Measure each kind as a program of its own."
+    )
+    return {**dict.fromkeys(_RATIO), "verdict": "insufficient data", "reason": reason}
 
 
 def _middle(times: Times) -> np.ndarray:

@@ -73,6 +73,7 @@ def _number(pattern: str) -> str:
 
 
 _ARMS = "FROM runs WHERE run_id IN (off_run_id, on_run_id)"
+_MEAN_RATIO = _RATIOS.format(pick="median(off.mean_ns / arm.mean_ns)")
 _PAIRED_ROUNDS = _RATIOS.format(pick="count(*)")
 # Reasons are made and stored with the verdict. Each kind has a condition of its own, on what was measured and
 # not on the words; a kind that is not known here does not hold.
@@ -99,6 +100,10 @@ REASON = Claim(
             THEN (SELECT bool_or(arms_fault IS NOT NULL OR arms_sqnr_db < sqnr_threshold_db) {_ARMS})
         WHEN {_says("the same kernel in both arms")} THEN placebo_low > 1 OR placebo_high < 1
         WHEN {_says("slow mode")} THEN speedup IS NULL AND slow_rounds_off + slow_rounds_on > 0
+        WHEN {_says("the mean one")} THEN speedup IS NULL
+            AND {_number("^The median inference gives ([0-9.]+)")}
+                BETWEEN {_LEAST} - 0.00501 AND {_MOST} + 0.00501
+            AND abs({_number("the mean one ([0-9.]+)")} - {_MEAN_RATIO}) < 0.00501
         WHEN {_says("It is not in every round")} THEN speedup IS NULL
         ELSE false END {_MODEL}""",
 )

@@ -62,7 +62,8 @@ COMMENT ON COLUMN judged_samples.is_telling IS 'On SME, or in another kernel tha
 
 -- The per-process median is the observation; rounds are the statistical unit.
 CREATE VIEW latency_rounds AS
-SELECT run_id, round, count(*)::INTEGER AS inferences, median(duration_ns) AS median_ns
+SELECT
+    run_id, round, count(*)::INTEGER AS inferences, median(duration_ns) AS median_ns, avg(duration_ns) AS mean_ns
 FROM inferences
 WHERE pass = 'latency' AND NOT is_warmup
 GROUP BY run_id, round;
@@ -70,3 +71,4 @@ COMMENT ON VIEW latency_rounds IS 'Median inference time of each process of the 
 COMMENT ON COLUMN latency_rounds.run_id IS 'The profile run.';
 COMMENT ON COLUMN latency_rounds.round IS 'Round of the session.';
 COMMENT ON COLUMN latency_rounds.median_ns IS 'Median inference time of the process.';
+COMMENT ON COLUMN latency_rounds.mean_ns IS 'Mean inference time of the process.';

@@ -80,6 +80,7 @@ def arm(sme2: str, operators: list[dict[str, Any]], **differing: Any) -> ArmRoun
         {"round": ROUNDS, "category": "Overhead", "median_ns": [900.0 + r for r in ROUNDS]}
     )
     latency = operator_rounds.groupby("round", as_index=False)["median_ns"].sum()
+    latency["mean_ns"] = latency["median_ns"]
     return ArmRounds(run(sme2, **differing), latency, pd.concat([categories, overhead]), operator_rounds)
 
 

@@ -3,16 +3,20 @@ stands next to it."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from sme2_assets.analysis.insights.insight import Insight
+from sme2_assets.report.answer import session_answer
 from sme2_assets.report.explain import explain
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.made.run_folder import MadeRun, ingest, vouch_for_what_is_there
 from sme2_assets_tests.made.traces import Delegate, inference, trace_bytes
+from sme2_assets_tests.warehouse.newest import compare_newest
 
 # Of eight inferences, of which the first is the warm-up, the fourth and the last take the branch.
 EVERY = 4
@@ -26,6 +30,32 @@ def branching(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     ingest(warehouse, MadeRun(iterations=7, branch_every=EVERY, sme2="on").write(folder / "runs"))
     warehouse.publish()
     return warehouse
+
+
+def test_where_median_and_mean_disagree_neither_is_the_headline(tmp_path: Path):
+    """Most inferences gain little, and two of seven have a long matrix product that SME2 halves."""
+    warehouse = Warehouse(tmp_path / "warehouse")
+    made = MadeRun(iterations=7, branch_every=EVERY)
+    ingest(warehouse, *(replace(made, sme2=sme2).write(tmp_path / "runs") for sme2 in ("off", "on")))
+    warehouse.publish()
+    rows = compare_newest(warehouse, made.variant, made.platform)
+    warehouse.publish()
+    model = rows[rows["level"] == "model"].iloc[0]
+    median, mean = (
+        warehouse.query(
+            f"SELECT {pick} FILTER (sme2 = 'off') / {pick} FILTER (sme2 = 'on') AS ratio "
+            "FROM inferences JOIN runs USING (run_id) WHERE pass = 'latency' AND NOT is_warmup"
+        )["ratio"].item()
+        for pick in ("median(duration_ns)", "avg(duration_ns)")
+    )
+    assert mean / median > 1.1
+    assert (model["verdict"], pd.isna(model["speedup"])) == ("insufficient data", True)
+    told = [float(number) for number in re.findall(r"([0-9.]+)x", model["reason"])]
+    assert told == pytest.approx([median, mean], abs=0.02)
+    session_id = model["session_id"]
+    answer = session_answer(warehouse, explain(warehouse, session_id))
+    assert answer.figure is None
+    assert answer.why == model["reason"]
 
 
 def _operators(warehouse: Warehouse) -> list[dict]:
