@@ -74,8 +74,6 @@ class Events:
     """Events of the file that have no time, only an allocation: counted, not listed."""
     debug_events: int
     """Events of the file that hold an intermediate value: counted, not listed."""
-    unknown_events: int
-    """Events of the file that are none of the three kinds in the schema."""
     first_inference: int = 0
     """The inferences of the file before these events, if they are only a part of it."""
 

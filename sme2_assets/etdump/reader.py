@@ -207,7 +207,6 @@ def _decode(buffer: Buffer, root_reference: int, most_events: int | None) -> Ite
                 block_offsets=block_offsets,
                 allocation_events=int(columns.is_allocation.sum()),
                 debug_events=int(columns.is_debug.sum()),
-                unknown_events=int((~(columns.is_profile | columns.is_allocation | columns.is_debug)).sum()),
                 first_inference=first_inference,
             )
             first_inference += int(np.count_nonzero(kind == EventKind.METHOD_EXECUTE))
@@ -245,6 +244,9 @@ def _columns(buffer: Buffer, references: NDArray[np.int64], codes: _NameCodes) -
     is_profile = wrappers.has(_EVENT_PROFILE)
     is_allocation = ~is_profile & wrappers.has(_EVENT_ALLOCATION)
     is_debug = ~is_profile & ~is_allocation & wrappers.has(_EVENT_DEBUG)
+    require(
+        (is_profile | is_allocation | is_debug).all(), "an event is none of a time, an allocation, a value"
+    )
     targets = wrappers.targets(_EVENT_PROFILE, "a profile event")[is_profile]
     profiles = Tables(buffer, targets, _PROFILE, "a profile event")
     delegate_id_int = profiles.int32(_PROFILE_DELEGATE_ID_INT, -1)

@@ -99,17 +99,20 @@ def test_events_without_a_time_are_counted_and_not_listed() -> None:
     first, *rest = inference()
     blocks = [
         Block("Default", [Allocation()]),
-        Block(
-            "Execute", [Allocation(), first, Debug(), *rest, Allocation(), Nothing()], bundled_input_index=3
-        ),
+        Block("Execute", [Allocation(), first, Debug(), *rest, Allocation()], bundled_input_index=3),
     ]
     events = read_etdump(build_trace(blocks))
     assert len(events) == len(rest) + 1
     assert events.event.tolist() == list(range(len(events)))
     assert events.block.tolist() == [1] * len(events)
     assert events.parent.tolist() == [2, 2, 5, 4, 5, -1]
-    assert (events.allocation_events, events.debug_events, events.unknown_events) == (3, 1, 1)
+    assert (events.allocation_events, events.debug_events) == (3, 1)
     assert events.block_bundled_input_index.tolist() == [-1, 3]
+
+
+def test_an_event_of_nothing_is_damage_as_it_is_for_executorch() -> None:
+    with pytest.raises(TraceError, match="is damaged"):
+        read_etdump(build_trace([Block("Execute", [*inference(), Nothing()])]))
 
 
 def test_an_unknown_event_in_an_inference_is_nobodys_child() -> None:
