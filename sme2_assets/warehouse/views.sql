@@ -1,15 +1,27 @@
 -- The views people query. Every statistic that SQL, report, UI and command line show of a single
 -- run is defined here and only here; comparisons between arms come from analysis/comparison.py.
 
+-- A state that is measured alone is a baseline: it takes nothing from a pair of the same program.
 CREATE VIEW latest_runs AS
-SELECT * REPLACE (coalesce(method, 'forward') AS method)
-FROM runs
-WHERE experiment = 'sme2'
+WITH measured AS (
+    SELECT
+        * REPLACE (coalesce(method, 'forward') AS method),
+        first_value(pte_sha256) OVER (
+            PARTITION BY variant, platform, device, arch, threads, cpus, power_mode, coalesce(method, 'forward')
+            ORDER BY coalesce(sequence, 0) DESC, started_at DESC, run_id DESC
+        ) AS newest_program
+    FROM runs
+    WHERE experiment = 'sme2'
+)
+SELECT * EXCLUDE (newest_program)
+FROM measured
 QUALIFY row_number() OVER (
-    PARTITION BY variant, platform, device, arch, threads, cpus, power_mode, coalesce(method, 'forward'), sme2
-    ORDER BY coalesce(sequence, 0) DESC, started_at DESC, run_id DESC
+    PARTITION BY variant, platform, device, arch, threads, cpus, power_mode, method, sme2
+    ORDER BY
+        coalesce(paired AND pte_sha256 = newest_program, false) DESC,
+        coalesce(sequence, 0) DESC, started_at DESC, run_id DESC
 ) = 1;
-COMMENT ON VIEW latest_runs IS 'The newest run that was measured for SME2, with the other state or alone, of every variant, platform, device, architecture, thread count, choice of CPUs, power mode, method and SME2 state; columns as in runs. Arms of other comparisons are in runs and in history.';
+COMMENT ON VIEW latest_runs IS 'The newest run that was measured for SME2 of every variant, platform, device, architecture, thread count, choice of CPUs, power mode, method and SME2 state; columns as in runs. A state that was measured alone is here only while there is no pair of the same program. Arms of other comparisons are in runs and in history.';
 
 -- Views that name the model of a run take its whole series from here: no query needs `runs` to keep series apart.
 CREATE VIEW run_series AS

@@ -12,7 +12,13 @@ from sme2_assets.errors import Sme2Error, WarehouseError
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import noise_faults, pair_faults
 from sme2_assets.warehouse.comparisons import compare_pair, compare_runs, compare_session, device_noise_floor
-from sme2_assets.warehouse.read import comparison_of_session, latest_sessions, rows_of_view, runs_of_session
+from sme2_assets.warehouse.read import (
+    comparison_of_session,
+    latest_runs,
+    latest_sessions,
+    rows_of_view,
+    runs_of_session,
+)
 from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.warehouse.newest import compare_newest, newest_run
 
@@ -104,9 +110,22 @@ def test_a_new_run_of_one_arm_is_not_compared_with_the_old_of_the_other(warehous
     write(warehouse, tmp_path, OFF, ON)
     compare_newest(warehouse, VARIANT, "linux")
     later = OFF.started_at + timedelta(days=1)
-    write(warehouse, tmp_path, replace(OFF, session_id="20260102T000000-bbbbbb", started_at=later))
+    alone = replace(OFF, session_id="20260102T000000-bbbbbb", started_at=later, pte_sha256="b" * 64)
+    write(warehouse, tmp_path, replace(alone, paired=False))
     with pytest.raises(Sme2Error, match="different sessions"):
         compare_newest(warehouse, VARIANT, "linux")
+
+
+@pytest.mark.parametrize(("program", "shown"), [(ON.pte_sha256, "pair"), ("b" * 64, "alone")])
+def test_a_state_measured_alone_displaces_a_pair_of_another_program_only(warehouse, tmp_path, program, shown):
+    later = ON.started_at + timedelta(days=1)
+    alone = replace(ON, session_id="20260102T000000-bbbbbb", started_at=later, paired=False)
+    alone = replace(alone, pte_sha256=program)
+    write(warehouse, tmp_path, OFF, ON)
+    write(warehouse, tmp_path, alone)
+    expected = {"pair": ON, "alone": alone}[shown]
+    assert [run["run_id"] for run in latest_runs(warehouse, sme2="on")] == [expected.run_id]
+    assert [run["session_id"] for run in latest_sessions(warehouse)] == [expected.session_id]
 
 
 def test_wrong_outputs_are_stored_as_not_comparable(warehouse, tmp_path):
