@@ -138,7 +138,7 @@ def drawn_document(document: Document, draw: Callable[[Spec, str], str]) -> tupl
         try:
             drawings[block.name] = draw(block.spec, block.alternative)
         except NotDrawnError as why:
-            return Text(f'The picture "{block.title}" is left out: {why}.', note=True)
+            return Text(f'"{block.title}" is left out: {why}.', note=True)
         return block
 
     sections = [replace(section, blocks=list(map(block, section.blocks))) for section in document.sections]
