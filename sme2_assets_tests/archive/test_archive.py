@@ -12,6 +12,7 @@ import pytest
 
 from sme2_assets.diagnostics.validation import validate
 from sme2_assets.errors import Sme2Error
+from sme2_assets.evidence.arms import Taps
 from sme2_assets.evidence.numerics import worst_sqnr_db
 from sme2_assets.models.artifact import DELEGATION, OPERATORS, PTE, ExportedModel, read_manifest
 from sme2_assets.models.export import export_variant
@@ -26,7 +27,15 @@ from sme2_assets_tests.archive.make import measure_pair
 
 # Of the machine and the day.
 PASSING = ("files", "versions", "torch_import_seconds", "export_seconds", "export_peak_memory_bytes")
-STEPS = ("loading torch", "building", "calibrating", "exporting", "lowering", "planning")
+STEPS = (
+    "loading torch",
+    "building",
+    "calibrating",
+    "exporting",
+    "types of its outputs",
+    "lowering",
+    "planning",
+)
 STEPS += ("writing the program", "once more, with taps", "writing", "exported in")
 
 
@@ -44,10 +53,14 @@ def test_a_fresh_export_is_the_archived_one_and_tells_its_steps(
     assert names[0] == names[1]
     stay = [{name: value for name, value in model.items() if name not in PASSING} for model in facts]
     assert stay[0] == stay[1], "if it has to be so: one more EXPORT_CODE_VERSION, and the archive anew"
-    for name in (OPERATORS, DELEGATION, "taps.json"):
+    for name in (OPERATORS, DELEGATION):
         assert (fresh.directory / name).read_text() == (archived.directory / name).read_text(), name
+    taps = [Taps.read(model.directory / "taps.json").as_json()["values"] for model in (fresh, archived)]
+    magnitudes = [[value.pop("magnitude") for value in values] for values in taps]
+    assert taps[0] == taps[1]
     assert fresh.pte.stat().st_size == (archived.directory / PTE).stat().st_size
     # Another CPU rounds otherwise.
+    np.testing.assert_allclose(*magnitudes, rtol=1e-2)
     for given, kept in zip(fresh.inputs, archived.inputs, strict=True):
         np.testing.assert_allclose(np.load(given), np.load(kept), rtol=1e-2, atol=1e-3)
     expected = [[np.load(path) for path in model.expected_outputs] for model in (archived, fresh)]
