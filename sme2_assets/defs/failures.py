@@ -53,7 +53,9 @@ def failure_of(events: Iterable[dg.DagsterEvent], run_id: str) -> Sme2Error:
                 )
     for check in failed_checks(events):
         return Sme2Error(
-            check, "See the asset's page in the UI (`sme2 dev`) and docs/architecture.md for its meaning."
+            check,
+            "Do not use this measurement. Where outputs are wrong, `sme2 check-model` with the model's name "
+            "finds the operator.",
         )
     ended = [event.message for event in events if event.is_run_failure and event.message]
     return Sme2Error(f"Run {run_id} failed: {' '.join(ended)}".rstrip(": "), "See it in the UI (`sme2 dev`).")

@@ -215,7 +215,10 @@ def _given(pte: Path, wanted: list[Any], files: tuple[Path, ...]) -> list[npt.ND
         try:
             array = np.load(file, allow_pickle=False)
         except (OSError, ValueError) as error:
-            raise ExportError(f"{file.name} is not a .npy file ({error})", "write it with np.save") from error
+            raise ExportError(
+                f"{file.name} is not a .npy file ({error})",
+                "give a NumPy file of one array: np.save(file, array), without Python objects",
+            ) from error
         dtype = _dtype(value)
         if dtype is not None and (array.dtype != dtype or array.ndim != len(value.sizes)):
             raise ExportError(
