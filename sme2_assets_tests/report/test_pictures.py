@@ -24,7 +24,17 @@ from sme2_assets.report.glance import category_glance
 from sme2_assets.report.html import html_of
 from sme2_assets.report.markdown import markdown_report
 from sme2_assets.report.pictures import drawing
-from sme2_assets.report.pictures.chart import data_uri_markdown, inline_svg, library, svg, vega
+from sme2_assets.report.pictures.chart import (
+    coloured,
+    data_uri_markdown,
+    inline_svg,
+    library,
+    lite,
+    named,
+    number,
+    svg,
+    vega,
+)
 from sme2_assets.report.pictures.drawing import MOST_BYTES, NotDrawnError
 from sme2_assets.report.pictures.drawing import drawn as drawn_svg
 from sme2_assets.report.pictures.graph import _lay_out, graph_pictures, graph_rows, graph_spec
@@ -376,6 +386,19 @@ def test_a_label_is_as_long_as_its_box_and_a_narrow_box_has_none():
     labels = re.findall(">([^<>]*)\u2026<", still)
     assert [label.rstrip("y") for label in labels] == ["Kind0", "Kind26", "Kind27"]
     assert 40 < len(labels[1]) == len(labels[2]) < len(labels[0]) < 200
+
+
+def test_a_legend_beside_long_names_is_whole_on_a_phone():
+    phone = 358
+    rows = [{"where": name, "share": 1, "model": "mobilenet_v3_small-fp32"} for name in COLOURS]
+    encoding = {"y": named("model"), "x": number("share"), "color": coloured("where", COLOURS, rows)}
+    spec = lite(rows, 100, [{"mark": "bar"}], encoding=encoding)
+    spec |= {"width": phone, "params": [{"name": "narrow", "value": True}]}
+    still = svg(spec, "")
+    names_end = float(re.search(r"<g [^>]*translate\((\d+)", still)[1])
+    legend = float(re.search(r'role-legend".*?<path class="background"[^>]* d="M0,0h([\d.]+)', still)[1])
+    assert names_end > phone / 3
+    assert names_end + legend <= phone
 
 
 def test_a_picture_that_would_never_be_drawn_is_given_up(monkeypatch: pytest.MonkeyPatch):

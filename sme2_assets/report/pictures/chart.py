@@ -87,9 +87,12 @@ def named(field: str, kind: str = "nominal", title: str | None = None, **axis: A
 def coloured(
     field: str, colours: Mapping[str, str], rows: Iterable[Mapping[str, Any]], wide: int = 6
 ) -> Spec:
-    """A colour for each name that occurs, and a legend with `wide` columns."""
+    """A colour for each name that occurs, and a legend with `wide` columns, or one on a phone.
+
+    It begins where the bars do, so that long names of rows leave it little room there.
+    """
     scale = scale_of(colours, (row[field] for row in rows))
-    columns = {"expr": f"narrow ? 2 : {wide}"}
+    columns = {"expr": f"narrow ? 1 : {wide}"}
     return {"field": field, "type": "nominal", "scale": scale, "legend": {"title": None, "columns": columns}}
 
 
