@@ -16,6 +16,7 @@ from typing import Any
 import dagster as dg
 
 from sme2_assets.definitions import build_definitions
+from sme2_assets.defs.assets.models import current_export
 from sme2_assets.defs.failures import failure_of
 from sme2_assets.defs.jobs import arms_job, compare_job, noise_job, profile_job
 from sme2_assets.defs.loggers import Log, progress_logger
@@ -30,7 +31,7 @@ from sme2_assets.defs.partitions import (
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.leftovers import remove_leftovers
-from sme2_assets.models.registry import parse_variant
+from sme2_assets.models.registry import parse_variant, variants
 from sme2_assets.profiling.arm_requests import ArmsRequest
 from sme2_assets.profiling.progress import Progress
 from sme2_assets.profiling.requests import LeftOut, ProfileRequest, causes_of
@@ -98,6 +99,7 @@ def profile(
     log: Log,
     *,
     aa: bool = False,
+    ad_hoc: bool = False,
     tags: Mapping[str, str] | None = None,
     reached: Callable[[float], None] = lambda share: None,
 ) -> Profiled:
@@ -105,8 +107,8 @@ def profile(
 
     A failure costs only itself: the rest is measured, and what was left out is returned with the reason.
     If nothing could be measured, that is an error. With `aa`, each state is measured against itself
-    instead, which gives the noise of the device. `tags` mark the runs. `reached` is called with the share
-    that is done.
+    instead, which gives the noise of the device. With `ad_hoc`, models that nobody registered leave no
+    partitions. `tags` mark the runs. `reached` is called with the share that is done.
     """
     progress = Progress(len(requests), log, reached)
     jobs, measure = Jobs(lab, instance, progress.log, tags, progress.step), _measure_noise if aa else _measure
@@ -116,10 +118,10 @@ def profile(
         # Traces, timeline and samples; for a pair also the comparison and the report.
         progress.begin(index, steps=5 if len(request.states) == 2 else 3)
         try:
-            _add_partitions(instance, [request.variant])
             wishes = {**settings, "device": request.device} if request.device else settings
             lab.require(request.platform, request.states, wishes.get("device"))
-            sessions += measure(jobs, request, wishes)
+            with _partition(lab, instance, request.variant, ad_hoc, progress.log):
+                sessions += measure(jobs, request, wishes)
         except Sme2Error as error:
             failures[request] = error
             if len(failures) < len(requests):
@@ -141,7 +143,6 @@ def compare_arms(
 
     `reached` is called with the share that is done.
     """
-    _add_partitions(instance, sorted({arm.variant for arm in request.arms}))
     config = {**settings, **asdict(request), "arms": [asdict(arm) for arm in request.arms]}
     config = {name: value for name, value in config.items() if value is not None}
     progress = Progress(1, log, reached)
@@ -152,11 +153,26 @@ def compare_arms(
     return str(facts["session_id"])
 
 
-def _add_partitions(instance: dg.DagsterInstance, variants: Sequence[str]) -> None:
-    """Only of models that there are: a partition stays, whatever becomes of its run."""
-    for variant in variants:
-        parse_variant(variant)
-    instance.add_dynamic_partitions(MODEL_VARIANTS, variants)
+@contextmanager
+def _partition(
+    lab: Lab, instance: dg.DagsterInstance, variant: str, ad_hoc: bool, log: Log
+) -> Iterator[None]:
+    """The partition of a model while it is measured, and afterwards unless it is `ad_hoc`.
+
+    A new model that nobody registered, such as one at another size, gets one only if it can be exported.
+    """
+    key = parse_variant(variant).key
+    new = not instance.has_dynamic_partition(MODEL_VARIANTS, key)
+    unregistered = new and key not in {it.key for it in variants()}
+    if unregistered:
+        current_export(lab, key, log)
+    if new:
+        instance.add_dynamic_partitions(MODEL_VARIANTS, [key])
+    try:
+        yield
+    finally:
+        if unregistered and ad_hoc:
+            instance.delete_dynamic_partition(MODEL_VARIANTS, key)
 
 
 def _measure(jobs: Jobs, request: ProfileRequest, settings: dict[str, Any]) -> list[Measured]:

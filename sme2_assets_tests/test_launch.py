@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import dagster as dg
@@ -11,8 +12,10 @@ import pytest
 
 from sme2_assets import launch
 from sme2_assets.defs.failures import failure_of
+from sme2_assets.defs.partitions import MODEL_VARIANTS
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
+from sme2_assets.models.registry import Variant
 from sme2_assets.profiling.requests import ProfileRequest, requests_for, requests_for_this_machine
 from sme2_assets.store import Store
 from sme2_assets.targets import host
@@ -191,6 +194,60 @@ def test_when_nothing_could_be_measured_that_is_an_error(
     Faults(monkeypatch, profile="toy_cnn")
     with pytest.raises(Sme2Error, match="profile broke"):
         launch.profile(lab, instance, REQUESTS, {}, print)
+
+
+GROWING = """
+import torch
+
+class Net:
+    def get_eager_model(self):
+        return torch.nn.Linear(4, 2)
+
+    def get_example_inputs(self):
+        return (torch.randn(16, 4),)
+
+    def get_dynamic_shapes(self):
+        return ({0: torch.export.Dim("seq", min=4, max=512)},)
+"""
+
+
+@pytest.mark.usefixtures("everything_there")
+@pytest.mark.parametrize(
+    ("size", "said"), [("sek_8", "no dimension 'sek'"), ("seq_513", r"seq=513 .* bounds, 4 to 512")]
+)
+def test_a_mistyped_size_leaves_no_partition_and_no_run(
+    lab: Lab,
+    instance: dg.DagsterInstance,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    size: str,
+    said: str,
+):
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets" / "growing.py").write_text(GROWING)
+    monkeypatch.setenv("SME2_MODELS", str(tmp_path / "nets"))
+    with pytest.raises(Sme2Error, match=said):
+        launch.profile(lab, instance, [ProfileRequest(f"growing.size_{size}-fp32", "linux", BOTH)], {}, print)
+    assert list(instance.get_dynamic_partitions(MODEL_VARIANTS)) == []
+    assert list(instance.get_runs()) == []
+
+
+@pytest.mark.usefixtures("everything_there")
+@pytest.mark.parametrize("broken", [{}, {"profile": "toy_cnn"}])
+def test_what_is_ad_hoc_leaves_no_partition_and_takes_none_away(
+    lab: Lab, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, broken: dict[str, str]
+):
+    faults = Faults(monkeypatch, **broken)
+    monkeypatch.setattr(launch, "current_export", lambda *_: None)
+    asked, candidate, registered = "toy_cnn.seed_3-fp16", "toy_cnn.rewrite_linear-fp16", "toy_cnn-int8"
+    monkeypatch.setattr(launch, "parse_variant", lambda key: Variant(*key.rsplit("-", 1)))
+    instance.add_dynamic_partitions(MODEL_VARIANTS, [asked])
+    for variant in (asked, candidate, registered):
+        with suppress(Sme2Error):
+            request = ProfileRequest(variant, "emulated", BOTH)
+            launch.profile(lab, instance, [request], {}, print, ad_hoc=True)
+    assert len(faults.made) == (0 if broken else 6)
+    assert set(instance.get_dynamic_partitions(MODEL_VARIANTS)) == {asked, registered}
 
 
 def test_a_run_that_a_check_stops_fails_with_what_the_check_found():

@@ -52,9 +52,17 @@ class Timed(NamedTuple):
 
 
 def measure(
-    store: Store, wanted: dict[str, list[Timed]], log: Log, reached: Reached = _nobody
+    store: Store,
+    wanted: dict[str, list[Timed]],
+    log: Log,
+    reached: Reached = _nobody,
+    *,
+    ad_hoc: bool = False,
 ) -> dict[str, Taken]:
-    """Measures each variant emulated with SME2 on, and its times if wanted. All of it, or an error."""
+    """Measures each variant emulated with SME2 on, and its times if wanted. All of it, or an error.
+
+    With `ad_hoc`, models that nobody registered leave no partitions.
+    """
     from sme2_assets import launch
     from sme2_assets.defs.resources import Lab
     from sme2_assets.profiling.requests import ProfileRequest, requests_for, requests_for_this_machine
@@ -68,7 +76,8 @@ def measure(
 
         def run(request: ProfileRequest, settings: dict[str, Any]) -> Measured:
             told = _part(reached, next(done), sessions)
-            return launch.profile(lab, instance, [request], settings, log, reached=told).sessions[0]
+            done_now = launch.profile(lab, instance, [request], settings, log, ad_hoc=ad_hoc, reached=told)
+            return done_now.sessions[0]
 
         for variant, places in wanted.items():
             times = []
@@ -207,7 +216,7 @@ def advise(
 
     def facts_of(key: str) -> ModelFacts:
         told = _part(reached, min(next(number), steps - 1), steps)
-        return measure(store, {key: []}, log, told)[key].facts
+        return measure(store, {key: []}, log, told, ad_hoc=key != variant.key)[key].facts
 
     def attempt(change: Change) -> Candidate:
         log(f"trying {change.name}: {change.what}")

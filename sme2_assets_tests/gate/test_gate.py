@@ -12,14 +12,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from sme2_assets import launch
 from sme2_assets.analysis.claims import heard
 from sme2_assets.analysis.statistics import MIN_ROUNDS
 from sme2_assets.cli import main
+from sme2_assets.defs.partitions import MODEL_VARIANTS
 from sme2_assets.experiments import trials
 from sme2_assets.gate.baseline import BASELINE_FILE, Baseline, ModelFacts, Times
 from sme2_assets.gate.judge import Tolerances, judge
 from sme2_assets.gate.summary import MARK
 from sme2_assets.gate.take import Taken
+from sme2_assets.models.registry import variants
 from sme2_assets.report import claims
 from sme2_assets.report.advice import advice_section
 from sme2_assets.store import CHECKOUT, Store
@@ -218,6 +221,9 @@ def test_advice_is_proven_by_what_ran(
     } == proven
     assert set(rows.index[rows["recommended"]]) == recommended
     assert rows["problem"].dropna().tolist() == ["the model has none"] * [*proven.values()].count(None)
+    # What was tried is no partition, but for the models that the UI has anyway.
+    with launch.open_instance(store) as instance:
+        assert set(instance.get_dynamic_partitions(MODEL_VARIANTS)) <= {it.key for it in variants()}
     found, _ = differences(store, print)
     assert "advice" not in [each.table for each in found]
     with heard() as said:
