@@ -113,7 +113,7 @@ def onboard(name: str, folder: Path | None, source: str | None) -> None:
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Also put the program and its ETRecord here, as <model>_xnnpack_<precision>.pte.",
+    help="Also put the program and its ETRecord here, as <model>_<backend>_<precision>.pte.",
 )
 @given_options
 @json_option

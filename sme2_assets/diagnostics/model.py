@@ -73,7 +73,7 @@ def write_program(variant: Variant, store: Store, folder: Path) -> list[Path]:
 
     exported = export_variant(variant.key, store.artifacts, log=lambda _: None)
     folder.mkdir(parents=True, exist_ok=True)
-    program = folder / f"{variant.model}_xnnpack_{variant.precision}.pte"
+    program = folder / f"{variant.file_stem}.pte"
     copies = {program: exported.pte}
     if exported.etrecord is not None:
         copies[program.with_name(f"{program.name}.etrecord")] = exported.etrecord

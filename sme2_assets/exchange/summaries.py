@@ -19,7 +19,7 @@ import pandas as pd
 
 from sme2_assets.errors import BuildError, EvidenceError
 from sme2_assets.evidence.digits import interval_beside
-from sme2_assets.models.spec import PRECISIONS
+from sme2_assets.models.spec import PRECISIONS, Variant
 from sme2_assets.runner.sdk import installed_sdk
 from sme2_assets.warehouse.read import rows_of_view
 from sme2_assets.warehouse.store import Warehouse
@@ -70,11 +70,11 @@ class ExportedArm:
 
 
 def model_stem(run: dict[str, Any]) -> str:
-    """The stem that the kit gives a .pte: `toy_cnn_xnnpack_fp16`."""
+    """The stem that the kit gives a .pte; the model's name for one that came as it is."""
     model, precision = run["model"], run["precision"]
     if pd.isna(model):
         return str(run["variant"])
-    return f"{model}_xnnpack_{precision}" if precision in PRECISIONS else str(model)
+    return Variant(model, precision).file_stem if precision in PRECISIONS else str(model)
 
 
 def robust_statistics(latencies_ms: Sequence[float]) -> dict[str, Any]:

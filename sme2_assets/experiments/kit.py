@@ -23,6 +23,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from sme2_assets.errors import ExportError, did_you_mean
 from sme2_assets.experiments.schema import Experiment, ExperimentError, Text, listed
 from sme2_assets.models.registry import parse_variant
+from sme2_assets.models.spec import BACKEND, PORTABLE
 from sme2_assets.written.problems import Lines, Place, Problem, line_of, problems_of
 
 # The kit's defaults.
@@ -38,7 +39,7 @@ _BUILDS_ON = re.compile(r"(mac-arm64|android-arm64-v9a)(-xnnlog|-xnntrace|-trace
 _OFF = re.compile(r"sme2?[-_]?(off|disabled)|(no|non|without)[-_]?sme|(?<![a-z])off(?![a-z])", re.IGNORECASE)
 _ON = re.compile(r"sme2?[-_]?(on|enabled)(?![a-z])|with[-_]?sme|(?<![a-z])on(?![a-z])", re.IGNORECASE)
 # `toy_cnn_xnnpack_fp16.pte`: how the kit names its exports.
-_EXPORT_NAME = re.compile(r"(?P<model>.+)_xnnpack_(?P<precision>fp32|fp16|int8)")
+_EXPORT_NAME = re.compile(r"(?P<model>.+)_(?P<backend>xnnpack|portable)_(?P<precision>fp32|fp16|int8)")
 
 
 class _Strict(BaseModel):
@@ -204,7 +205,8 @@ class _Translation:
             if (folder / text).is_file():
                 return str((folder / text).resolve())
         if named := _EXPORT_NAME.fullmatch(Path(text).stem):
-            variant = f"{named['model']}-{named['precision']}"
+            option = f"@{BACKEND}={PORTABLE}" if named["backend"] == PORTABLE else ""
+            variant = f"{named['model']}{option}-{named['precision']}"
             try:
                 parse_variant(variant)
             except ExportError:

@@ -108,7 +108,7 @@ def wrong_in_the_runner(
                 agreements = compare_outputs(expected, outputs, rankings=built.reference.rankings)
                 return first_fault(agreements, bound, exact=exact)
 
-            bisection = _Bisection(exported, inputs, bound, fault, run, progress)
+            bisection = _Bisection(exported, inputs, bound, fault, run, progress, portable=spec.portable)
             if fault(bisection.in_torch) is not None:
                 return None
             found: list[Finding | None] = []
@@ -129,6 +129,8 @@ class _Bisection:
         fault: Callable[[Arrays], str | None],
         run: Run,
         progress: Progress,
+        *,
+        portable: bool,
     ) -> None:
         if any(map(_changes, exported.graph.nodes)):
             # Of values that are changed in place, a graph does not say who reads them before and who after.
@@ -137,9 +139,9 @@ class _Bisection:
         with state_kept(self.module), products_of_halves_in_float():
             self.in_torch = [tensor_array(value.clone()) for value in flat_tensors(inputs.call(self.module))]
         self.bound, self.fault = bound, fault
-        self.run, self.progress = run, progress
+        self.run, self.progress, self.portable = run, progress, portable
         with progress.step("lowering, to see what is between delegates"):
-            visible, delegate_of = _lowered_names(exported)
+            visible, delegate_of = _lowered_names(exported, portable)
         self.delegates = len(set(delegate_of.values()))
         self.points = _points(self.module, delegate_of)
         # The runner refuses outputs with infinities, which masks have on purpose.
@@ -234,9 +236,9 @@ class _Bisection:
         key = tuple(shown)
         if key not in self._lowered:
             with self.progress.step(f"lowering with {len(shown)} values between as outputs"):
-                self._lowered[key] = bytes(
-                    lower_with_taps(self.module, [p.tap for p in shown], self.inputs).buffer
-                )
+                taps = [point.tap for point in shown]
+                lowered = lower_with_taps(self.module, taps, self.inputs, portable=self.portable)
+                self._lowered[key] = bytes(lowered.buffer)
                 # A search lowers many programs, and only their bytes are needed.
                 free_lowered_programs(len(self._lowered[key]))
         with self.progress.step(f"running it with SME2 {state}"):
@@ -331,11 +333,11 @@ def _changes(node: Any) -> bool:
     return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
 
 
-def _lowered_names(exported: Any) -> tuple[set[str], dict[str, int]]:
+def _lowered_names(exported: Any, portable: bool) -> tuple[set[str], dict[str, int]]:
     """The exported program's nodes whose values are visible between delegates, and those in each delegate."""
     from executorch.exir.lowered_backend_module import get_lowered_submodules
 
-    edge, _ = partitioned(exported)
+    edge, _ = partitioned(exported, portable=portable)
     graph_module = edge.exported_program().graph_module
     visible = {name for node in graph_module.graph.nodes for name in _exported_names(node)}
     delegate_of = {

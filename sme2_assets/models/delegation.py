@@ -17,6 +17,7 @@ from sme2_assets.evidence.operators import Node, ProgramOperators
 from sme2_assets.models.provenance import operator_name, origin_of
 
 UNKNOWN_OPERATOR = "XNNPACK has no such operator"
+NOT_ASKED = "the model is exported without XNNPACK"
 NO_REASON = "XNNPACK's partitioner left it out without a reason"
 LOWERED_ELSEWHERE = "not known: the program was lowered elsewhere"
 _CONFIGURATIONS = "executorch.backends.xnnpack.partition.config"
@@ -54,8 +55,10 @@ def partitioner_reasons() -> Iterator[dict[str, str]]:
             logger.propagate = propagate
 
 
-def delegation_report(graph_module: Any, partitioner: Any, reasons: dict[str, str]) -> DelegationReport:
-    """The report of a lowered edge program."""
+def delegation_report(
+    graph_module: Any, partitioner: Any | None, reasons: dict[str, str]
+) -> DelegationReport:
+    """The report of a lowered edge program; without a partitioner nothing was to be delegated."""
     from executorch.exir.lowered_backend_module import get_lowered_submodules
 
     counts: Counter[tuple[str, str | None, str | None, bool, str | None]] = Counter()
@@ -64,14 +67,16 @@ def delegation_report(graph_module: Any, partitioner: Any, reasons: dict[str, st
             if (name := operator_name(node)) is not None:
                 origin = origin_of(node)
                 counts[name, origin.module, origin.source, True, None] += 1
-    known = partitioner.target_partitioner_configs
     for node in graph_module.graph.nodes:
         name = operator_name(node)
         if name is None or name.split(".")[1] in _NO_WORK:
             continue
         reason = reasons.get(node.name)
-        if reason is None:
-            reason = NO_REASON if name.partition(".")[2] in known else UNKNOWN_OPERATOR
+        if partitioner is None:
+            reason = NOT_ASKED
+        elif reason is None:
+            known = name.partition(".")[2] in partitioner.target_partitioner_configs
+            reason = NO_REASON if known else UNKNOWN_OPERATOR
         origin = origin_of(node)
         counts[name, origin.module, origin.source, False, reason] += 1
     return _report(counts)

@@ -266,7 +266,7 @@ def _lowered(spec: ModelSpec, variant: Variant, staging: Path, progress: Progres
         built = build_model(spec, variant.precision, progress)
     exported_program, inputs = export_program(built, variant.precision, progress)
     unquantised = _unquantised(exported_program, built, variant.precision, progress)
-    program = lower_program(exported_program, inputs, progress)
+    program = lower_program(exported_program, inputs, progress, portable=spec.portable)
     described = describe_lowered(program.executorch)
     if not spec.libraries and (missing := missing_kernels(described)):
         progress.say(f"{missing.what}: it will not run. What to do: {missing.remedy}")
@@ -276,7 +276,7 @@ def _lowered(spec: ModelSpec, variant: Variant, staging: Path, progress: Progres
     program = replace(program, executorch=None, edge_program=None)
     free_lowered_programs((staging / PTE).stat().st_size)
     taps, tapped = lower_tapped_program(
-        exported_program, program.outputs, inputs, variant.precision, progress
+        exported_program, program.outputs, inputs, variant.precision, progress, portable=spec.portable
     )
     if tapped is not None:
         difference = Difference(pieces)

@@ -1,4 +1,4 @@
-"""From an eager model to a lowered program: build, adapt, quantise, export, delegate to XNNPACK.
+"""From an eager model to a lowered program: build, adapt, quantise, export, delegate to XNNPACK if asked to.
 
 Everything here runs with torch loaded. Errors name the operator, module and line at fault.
 """
@@ -95,7 +95,7 @@ class LoweredProgram:
     changed_inputs: list[int]
     """Inputs that the program changes in place. It returns them too, before its outputs."""
     partitioners: str
-    """The partitioners that decided what XNNPACK takes, in order."""
+    """The partitioners that decided what XNNPACK takes, in order; empty without XNNPACK."""
     state_bytes: int
     """The size of the buffers that an inference changes."""
 
@@ -191,8 +191,10 @@ def calibration(built: BuiltModel) -> list[ModelInputs]:
         return calibration_inputs(built.eager, built.inputs, CALIBRATION_BATCHES)
 
 
-def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress) -> LoweredProgram:
-    """The program for the runner, with as much of it as possible in XNNPACK."""
+def lower_program(
+    exported_program: Any, inputs: ModelInputs, progress: Progress, *, portable: bool = False
+) -> LoweredProgram:
+    """The program for the runner, with as much of it as possible in XNNPACK, or without XNNPACK."""
     import torch
 
     flat = flat_inputs(exported_program, inputs)
@@ -206,10 +208,13 @@ def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress
         products_of_halves_in_float(),
     ):
         outputs = flat_tensors(inputs.call(module))
-    with progress.step("lowering to XNNPACK", "lower"), _blamed("Lowering to XNNPACK", graphs=graphs):
+    lowering = "lowering without XNNPACK" if portable else "lowering to XNNPACK"
+    with progress.step(lowering, "lower"), _blamed(f"L{lowering[1:]}", graphs=graphs):
         undelegated: list[Any] = []
         with partitioner_reasons() as reasons:
-            edge, partitioners = partitioned(exported_program, say=progress.say, keep=undelegated.append)
+            edge, partitioners = partitioned(
+                exported_program, portable=portable, say=progress.say, keep=undelegated.append
+            )
         signature = edge.exported_program().graph_signature
         changed = [signature.user_inputs.index(name) for name in signature.user_inputs_to_mutate.values()]
         if changed:
@@ -218,7 +223,7 @@ def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress
                 "a copy of it, and the changed input is compared with the eager model's too"
             )
         graph_module = edge.exported_program().graph_module
-        report = delegation_report(graph_module, partitioners[-1], reasons)
+        report = delegation_report(graph_module, partitioners[-1] if partitioners else None, reasons)
         delegated = _delegated_operators(graph_module)
     with (
         progress.step("planning memory", "lower"),
@@ -226,8 +231,8 @@ def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress
     ):
         executorch = _executorch(edge)
         state_bytes = sum(value.nbytes for value in _state(edge.exported_program()).values())
-    delegates, portable = called_operators(executorch.executorch_program.execution_plan[0])
-    counts = OperatorCounts(delegates, delegated, portable)
+    delegates, kernels = called_operators(executorch.executorch_program.execution_plan[0])
+    counts = OperatorCounts(delegates, delegated, kernels)
     outputs = [*(flat[index] for index in changed), *outputs]
     names = ", ".join(type(partitioner).__name__ for partitioner in partitioners)
     edge_program = undelegated[-1]
@@ -238,10 +243,12 @@ def lower_program(exported_program: Any, inputs: ModelInputs, progress: Progress
 
 def partitioned(
     exported_program: Any,
+    *,
+    portable: bool = False,
     say: Callable[[str], None] = lambda _: None,
     keep: Callable[[Any], None] | None = None,
 ) -> tuple[Any, list[Any]]:
-    """The edge program with its delegates, and the partitioners that made them.
+    """The edge program with its delegates, and the partitioners that made them; none if it is portable.
 
     `keep` gets the edge program without delegates, once for every way of lowering that is tried.
     """
@@ -250,6 +257,11 @@ def partitioned(
         XnnpackPartitioner,
     )
 
+    if portable:
+        edge = _edge(exported_program, [], say)
+        if keep is not None:
+            keep(_copied(edge.exported_program()))
+        return edge, []
     partitioners = [_keeping(XnnpackPartitioner(), keep)]
     try:
         return _edge(exported_program, partitioners, say), partitioners
@@ -270,16 +282,21 @@ def _keeping(partitioner: Any, keep: Callable[[Any], None] | None) -> Any:
         partition = partitioner.partition
 
         def kept_first(program: Any) -> Any:
-            weights = (*program.state_dict.values(), *program.constants.values())
-            keep(copy.deepcopy(program, {id(value): value for value in weights}))
+            keep(_copied(program))
             return partition(program)
 
         partitioner.partition = kept_first
     return partitioner
 
 
+def _copied(program: Any) -> Any:
+    """A copy of the program that shares its weights."""
+    weights = (*program.state_dict.values(), *program.constants.values())
+    return copy.deepcopy(program, {id(value): value for value in weights})
+
+
 def _edge(exported_program: Any, partitioners: list[Any], say: Callable[[str], None]) -> Any:
-    """Lower as much as XNNPACK takes."""
+    """Lower as much as the partitioners take."""
     from executorch.exir import to_edge, to_edge_transform_and_lower
 
     try:
@@ -328,7 +345,13 @@ def _state(program: Any) -> dict[str, Any]:
 
 
 def lower_tapped_program(
-    exported_program: Any, outputs: list[Any], inputs: ModelInputs, precision: str, progress: Progress
+    exported_program: Any,
+    outputs: list[Any],
+    inputs: ModelInputs,
+    precision: str,
+    progress: Progress,
+    *,
+    portable: bool,
 ) -> tuple[Taps, Any | None]:
     """The program with intermediate values as outputs; None if it cannot be lowered."""
     import torch
@@ -337,7 +360,8 @@ def lower_tapped_program(
         graph_module = exported_program.module()
         layers, taps = describe_taps(graph_module, inputs.copied().flat(), outputs, precision)
         try:
-            return taps, lower_with_taps(graph_module, [layer.tap for layer in layers], inputs)
+            shown = [layer.tap for layer in layers]
+            return taps, lower_with_taps(graph_module, shown, inputs, portable=portable)
         except Exception as error:
             end_if_time_is_up(error)
             # The program itself is fine; only its intermediate values cannot be shown.
@@ -346,9 +370,9 @@ def lower_tapped_program(
             return taps.without_taps(why), None
 
 
-def lower_with_taps(graph_module: Any, taps: Sequence[Any], inputs: ModelInputs) -> Any:
+def lower_with_taps(graph_module: Any, taps: Sequence[Any], inputs: ModelInputs, *, portable: bool) -> Any:
     """The program with the values of those nodes as further outputs."""
-    edge, _ = partitioned(tapped_program(graph_module, taps, inputs))
+    edge, _ = partitioned(tapped_program(graph_module, taps, inputs), portable=portable)
     return _executorch(edge)
 
 

@@ -148,6 +148,8 @@ def parse_variant(key: str) -> Variant:
     problem = (
         f"{precision!r} is not a precision of {spec.title!r}" if precision else f"{key!r} names no precision"
     )
+    if spec.portable and precision in PRECISIONS:
+        problem += ": models are quantised for XNNPACK"
     raise ExportError(
         f"{problem}{did_you_mean(precision, spec.precisions)}",
         f"use one of {', '.join(spec.precisions)}; list the models with `sme2 models`",

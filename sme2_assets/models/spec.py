@@ -35,8 +35,10 @@ SEED = 2
 # Names, and the keys made from them, are parts of folder names: file systems allow 255 bytes.
 LONGEST_KEY = 150
 
-# Options that every model has: inputs and kernels, by the hash of their content, and sizes that can vary.
+# Options that every model has: inputs and kernels, by the hash of their content, sizes that can vary, and
+# whether it is lowered to XNNPACK.
 INPUTS, LIBRARY, SIZE_PREFIX = "inputs", "ops", "size_"
+BACKEND, PORTABLE = "backend", "portable"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _OPTION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -160,6 +162,9 @@ class ModelSpec:
             spec = replace(spec, input_files=inputs_of(str(inputs)))
         if (library := values.get(LIBRARY)) and not self._declares(LIBRARY):
             spec = replace(spec, libraries=(library_of(str(library)),))
+        if spec.portable:
+            # The quantisers are for XNNPACK.
+            spec = replace(spec, precisions=tuple(it for it in spec.precisions if it in ("fp32", "fp16")))
         return spec.of_allowed_length()
 
     def of_allowed_length(self) -> ModelSpec:
@@ -209,6 +214,11 @@ class ModelSpec:
         return str(chosen.get("method") or FORWARD)
 
     @property
+    def portable(self) -> bool:
+        """Whether it is exported without XNNPACK, for ExecuTorch's own kernels."""
+        return dict(self.values).get(BACKEND) == PORTABLE and not self._declares(BACKEND)
+
+    @property
     def sizes(self) -> dict[str, int]:
         """Sizes that were chosen for dimensions that can vary, by dimension name."""
         return {
@@ -224,8 +234,10 @@ class ModelSpec:
         return any(option.name == name for option in self.options or ())
 
     def _option(self, name: str) -> ModelOption:
-        if not self._declares(name) and _is_common(name) and not (self.pte and name.startswith(SIZE_PREFIX)):
-            return ModelOption(name, "int" if name.startswith(SIZE_PREFIX) else "str")
+        of_exports = name == BACKEND or name.startswith(SIZE_PREFIX)
+        if not self._declares(name) and _is_common(name) and not (self.pte and of_exports):
+            choices = (PORTABLE,) if name == BACKEND else ()
+            return ModelOption(name, "int" if name.startswith(SIZE_PREFIX) else "str", choices=choices)
         if self.pte and name.startswith(SIZE_PREFIX):
             raise ExportError(
                 f"{self.title} is a finished program, of which no dimension has a name to choose a size by",
@@ -269,13 +281,19 @@ class Variant:
     def key(self) -> str:
         return f"{self.model}-{self.precision}"
 
+    @property
+    def file_stem(self) -> str:
+        """How the public kit names its program: `toy_cnn_xnnpack_fp16`, `toy_cnn_portable_fp16`."""
+        model = self.model.replace(f".{BACKEND}_{PORTABLE}", "")
+        return f"{model}_{'xnnpack' if model == self.model else PORTABLE}_{self.precision}"
+
     def __str__(self) -> str:
         return self.key
 
 
 def _is_common(name: str) -> bool:
-    """Whether every model has the option: it concerns what the model is given, not the model itself."""
-    return name in (INPUTS, LIBRARY) or name.startswith(SIZE_PREFIX)
+    """Whether every model has the option: it concerns what the model is given or becomes, not the model."""
+    return name in (INPUTS, LIBRARY, BACKEND) or name.startswith(SIZE_PREFIX)
 
 
 def valid_name(text: str) -> str:

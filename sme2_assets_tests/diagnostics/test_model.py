@@ -233,7 +233,7 @@ def test_a_search_that_fails_does_not_hide_that_the_outputs_are_wrong(
     write(own_exports, "mine", result=TWICE)
     plant_fault(monkeypatch, other_operator("aten.tanh.default", torch.ops.aten.sigmoid.default))
 
-    def does_not_lower(*given: object) -> bytes:
+    def does_not_lower(*given: object, **more: object) -> bytes:
         raise RuntimeError("it does not lower\nat all")
 
     monkeypatch.setattr(bisection, "lower_with_taps", does_not_lower)

@@ -13,6 +13,7 @@ from sme2_assets.defs.resources import Lab
 from sme2_assets.experiments.load import Loaded, load
 from sme2_assets.experiments.plan import planned
 from sme2_assets.experiments.schema import ExperimentError
+from sme2_assets.models.registry import parse_variant
 
 
 def kit(platform: str = "mac", **common: Any) -> dict[str, Any]:
@@ -113,6 +114,21 @@ def test_the_exported_file_is_found_as_the_kit_finds_it(tmp_path: Path):
     found = loaded(configs, kit())
     assert found.experiment.models == [str((artifacts / "toy_cnn_xnnpack_fp16.pte").resolve())]
     assert found.experiment.output == str(tmp_path.resolve() / "model_profiling/out_toy_cnn/runs/mac")
+
+
+def test_a_program_without_xnnpack_is_exported_by_its_name(tmp_path: Path):
+    document = {
+        **kit(),
+        "model": "out_toy_cnn/artifacts/toy_cnn_portable_fp16.pte",
+        "output_root": "out_<model>",
+    }
+    found = loaded(tmp_path, document)
+    assert found.experiment.models == ["toy_cnn@backend=portable-fp16"]
+    assert Path(found.experiment.output or "").name == "out_toy_cnn"
+    [session] = planned(found, Lab(data_root=str(tmp_path))).sessions
+    assert session.variant == "toy_cnn.backend_portable-fp16"
+    assert parse_variant(session.variant).file_stem == "toy_cnn_portable_fp16"
+    assert "does not exist" in complaints(tmp_path, {**document, "model": "toy_cnn_portable_int8.pte"})
 
 
 def test_experiments_keep_their_names_where_these_are_true(tmp_path: Path):

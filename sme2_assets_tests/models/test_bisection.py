@@ -291,11 +291,11 @@ def test_a_program_that_cannot_be_cut_keeps_what_was_found_before(
 ) -> None:
     right, lower, calls = run(CHAINED, "fp32"), bisection.lower_with_taps, list[int]()
 
-    def lowers_once(*given: Any) -> bytes:
+    def lowers_once(*given: Any, **more: Any) -> bytes:
         calls.append(1)
         if len(calls) > 1:
             raise RuntimeError("it does not lower")
-        return lower(*given)
+        return lower(*given, **more)
 
     monkeypatch.setattr(bisection, "lower_with_taps", lowers_once)
     said = wrong_in_the_runner(

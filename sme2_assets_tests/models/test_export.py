@@ -16,9 +16,11 @@ from executorch.devtools import Inspector
 from torch import nn
 
 from sme2_assets.errors import ExportError
+from sme2_assets.evidence.delegation import DelegationReport
 from sme2_assets.evidence.numerics import compare_outputs, sqnr_db
 from sme2_assets.models import export
-from sme2_assets.models.artifact import ExportedModel, load_exported, read_manifest
+from sme2_assets.models.artifact import TAPPED, ExportedModel, load_exported, read_manifest
+from sme2_assets.models.delegation import NOT_ASKED
 from sme2_assets.models.spec import ModelSpec
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets_tests.models.run import operator_names, outputs_of
@@ -64,6 +66,23 @@ def test_the_program_gives_what_the_eager_model_gives_in_the_type_of_its_precisi
         assert sqnr_db(np.load(path), np.load(ran / f"{key}_{index}.npy")) >= tolerance.minimum_db
     # The runtime tells types as numbers: 5 is half, 6 is float.
     assert (ran / f"{key}.txt").read_text().split() == [code, code]
+
+
+@pytest.mark.parametrize("precision", ["fp32", *thorough("fp16")])
+def test_without_xnnpack_nothing_is_delegated_and_the_outputs_are_right(
+    exported: Callable[[str], ExportedModel], runner_binary: RunnerBinary, tmp_path: Path, precision: str
+) -> None:
+    model = exported(f"toy_cnn@backend=portable-{precision}")
+    manifest = read_manifest(model.manifest)
+    assert (manifest.operators.delegates, manifest.operators.delegated) == (0, {})
+    assert {row.reason for row in DelegationReport.read(model.delegation).rows} == {NOT_ASKED}
+    assert (model.directory / TAPPED).is_file()
+    expected = [np.load(path) for path in model.expected_outputs]
+    [agreement] = compare_outputs(expected, outputs_of(model, runner_binary, tmp_path))
+    assert agreement.fault(manifest.tolerance.minimum_db) is None
+    names = operator_names(model, runner_binary, tmp_path)
+    assert "native_call_convolution.out" in names
+    assert "DELEGATE_CALL" not in names
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -164,7 +183,7 @@ def test_another_model_code_options_or_versions_are_another_key(monkeypatch: pyt
 def test_an_export_that_fails_midway_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("the disk is on fire\nand more")
 
     monkeypatch.setattr(export, step, fail)

@@ -161,6 +161,8 @@ def test_any_text_as_the_value_of_an_option_survives_its_key(text: str) -> None:
         (f"mine@flavour={'x' * LONGEST_KEY}", "too long"),
         ("toy_cnn@size=3", "'?toy_cnn'? has no options"),
         ("executorch:resnet8@depth=3", "has no options"),
+        ("toy_cnn@backend=vulkan", "has no backend 'vulkan'"),
+        ("toy_cnn@backend=portable-int8", "'int8' is not .*: models are quantised for XNNPACK"),
     ],
 )
 def test_an_option_that_is_wrong_is_refused_with_the_reason(folder: Path, text: str, complaint: str) -> None:
