@@ -115,7 +115,7 @@ def test_each_session_keeps_its_output_also_when_somebody_stops_the_others(
     write_output = run_module.write_output
     monkeypatch.setattr(run_module, "write_output", until_the_second)
     monkeypatch.setattr(run_module, "_measured", until_the_third)
-    assert sme2("run", str(file)).exit_code == 1
+    assert sme2("run", str(file)).exit_code == 130
     summary = json.loads((tmp_path / "out" / "experiment.json").read_text())["sessions"]
     assert [it["ok"] for it in summary] == [True, True, False]
     assert "stopped before this session was measured" in summary[2]["error"]["what"]
