@@ -171,7 +171,7 @@ def _magnitudes(graph_module: Any, inputs: Sequence[Any]) -> dict[Any, float]:
     # The interpreter would print the graph with every exception.
     weighing.extra_traceback = False
     with torch.no_grad(), state_kept(graph_module), products_of_halves_in_float():
-        weighing.run(*(each.clone() for each in inputs))
+        weighing.run(*(each.clone() if isinstance(each, torch.Tensor) else each for each in inputs))
     return found
 
 
