@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sme2_assets.errors import ExportError, did_you_mean
+from sme2_assets.errors import ExportError
 from sme2_assets.models.given import is_numbered
-from sme2_assets.models.spec import SEED, EagerModel
+from sme2_assets.models.spec import SEED, EagerModel, require_sizes
 
 _NUMBERS = (bool, int, float)
 
@@ -100,18 +100,7 @@ def at_sizes(inputs: ModelInputs, sizes: Mapping[str, int]) -> ModelInputs:
             *(shapes.get(name) for name in names),
         ]
     dims = {dim.__name__: dim for dim in _pytree.tree_leaves(shapes) if hasattr(dim, "__name__")}
-    for name, size in sizes.items():
-        if name not in dims:
-            raise ExportError(
-                f"The model has no dimension {name!r} that can vary{did_you_mean(name, list(dims))}",
-                f"its get_dynamic_shapes names {', '.join(dims) or 'none (torch.export.Dim gives names)'}",
-            )
-        low, high = dims[name].min, dims[name].max
-        if not low <= size <= high:
-            raise ExportError(
-                f"The size {name}={size} is out of the program's bounds, {low} to {high}",
-                "choose another size, or widen the dimension in get_dynamic_shapes",
-            )
+    require_sizes(sizes, {name: (dim.min, dim.max) for name, dim in dims.items()})
 
     def resized(value: Any, shape: Any) -> Any:
         axes = dict(enumerate(shape)) if isinstance(shape, (tuple, list)) else dict(shape or {})

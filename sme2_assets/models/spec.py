@@ -46,6 +46,8 @@ _OPTION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _EXTRAS = {"transformers": "hf", "timm": "timm", "torchvision": "torchvision"}
 
 OptionValue: TypeAlias = int | float | bool | str
+# The lowest and the highest size of a dimension that can vary.
+Bounds: TypeAlias = tuple[int, float]
 
 
 class EagerModel(Protocol):
@@ -128,6 +130,8 @@ class ModelSpec:
     """None if the factory's arguments are not known before it is imported."""
     values: tuple[tuple[str, OptionValue], ...] = ()
     """The options that were chosen, by name."""
+    dimensions: Mapping[str, Bounds] | None = None
+    """Those that can vary; None if they are not known before the factory is imported."""
     parts: Callable[[], tuple[str, ...]] = tuple
     """The parts that are profiled if none is chosen with the option `part`."""
     pte: Path | None = None
@@ -165,6 +169,8 @@ class ModelSpec:
         if spec.portable:
             # The quantisers are for XNNPACK.
             spec = replace(spec, precisions=tuple(it for it in spec.precisions if it in ("fp32", "fp16")))
+        if self.dimensions is not None:
+            require_sizes(spec.sizes, self.dimensions)
         return spec.of_allowed_length()
 
     def of_allowed_length(self) -> ModelSpec:
@@ -289,6 +295,23 @@ class Variant:
 
     def __str__(self) -> str:
         return self.key
+
+
+def require_sizes(sizes: Mapping[str, int], dimensions: Mapping[str, Bounds]) -> None:
+    """An error if a dimension cannot have the size that was chosen."""
+    for name, size in sizes.items():
+        if name not in dimensions:
+            raise ExportError(
+                f"The model has no dimension {name!r} that can vary{did_you_mean(name, list(dimensions))}",
+                f"its get_dynamic_shapes names "
+                f"{', '.join(dimensions) or 'none (torch.export.Dim gives names)'}",
+            )
+        low, high = dimensions[name]
+        if not low <= size <= high:
+            raise ExportError(
+                f"The size {name}={size} is out of the program's bounds, {low} to {high}",
+                "choose another size, or widen the dimension in get_dynamic_shapes",
+            )
 
 
 def _is_common(name: str) -> bool:

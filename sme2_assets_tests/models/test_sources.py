@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from textwrap import dedent
 
@@ -462,3 +463,36 @@ def test_what_is_neither_folder_nor_callable_is_refused_and_writes_nothing(folde
     assert done.exit_code != 0
     assert "neither a folder nor a callable" in done.output
     assert list(folder.iterdir()) == []
+
+
+SHAPES = """
+    def get_dynamic_shapes(self):
+        return ({0: SEQ, 1: 2 * SEQ},)
+"""
+LITERAL = 'SEQ = torch.export.Dim("seq", min=4, max=512)\n'
+
+
+@pytest.mark.parametrize(
+    ("top", "end", "size", "said"),
+    [
+        ("", "", "seq_8", "no dimension 'seq'"),
+        (LITERAL, SHAPES, "sek_8", "no dimension 'sek'.*seq"),
+        (LITERAL, SHAPES, "seq_513", r"seq=513 .* bounds, 4 to 512"),
+        (LITERAL, SHAPES, "seq_512", None),
+        # What a file does not say by itself is known when the model is built.
+        ("from _shapes import SEQ\n", SHAPES, "sek_8", None),
+        ('from torch.export import Dim as D\nSEQ = D("seq")\n', SHAPES, "sek_8", None),
+        ('TOP = 512\nSEQ = torch.export.Dim("seq", max=TOP)\n', SHAPES, "seq_513", None),
+        ("", "    def __getattr__(self, name): ...\n", "seq_8", None),
+    ],
+    ids=["none", "name", "bounds", "fits", "imported", "renamed", "computed", "passed on"],
+)
+def test_a_size_that_cannot_be_is_refused_from_the_text_of_a_model_if_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, top: str, end: str, size: str, said: str | None
+):
+    code = "import torch\n" + top + "class Net:\n"
+    code += "    def get_eager_model(self): ...\n    def get_example_inputs(self): ...\n"
+    (tmp_path / "growing.py").write_text(code + end)
+    monkeypatch.setenv("SME2_MODELS", str(tmp_path))
+    with pytest.raises(ExportError, match=said) if said else nullcontext():
+        parse_variant(f"growing.size_{size}-fp32")

@@ -121,6 +121,7 @@ def _spec(path: Path, declared: DeclaredModel) -> ModelSpec:
         identify=functools.partial(_identify, path, declared),
         precisions=declared.precisions,
         options=declared.options,
+        dimensions=declared.dimensions,
     )
 
 

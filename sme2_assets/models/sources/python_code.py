@@ -16,7 +16,8 @@ import functools
 import hashlib
 import importlib.util
 import keyword
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,6 +26,7 @@ from sme2_assets.errors import ExportError
 from sme2_assets.models.spec import (
     COMMON_PRECISIONS,
     PRECISIONS,
+    Bounds,
     ModelOption,
     OptionValue,
     cached_sha256,
@@ -32,6 +34,7 @@ from sme2_assets.models.spec import (
 )
 
 DECLARATION = "MODEL"
+_SHAPES = "get_dynamic_shapes"
 _METHODS = {"get_eager_model", "get_example_inputs"}
 _KEYS = ("name", "factory", "description", "precisions", "files", "packages")
 _KINDS = {"int": int, "float": float, "bool": bool, "str": str}
@@ -53,6 +56,8 @@ class DeclaredModel:
     files: tuple[str, ...]
     packages: tuple[str, ...]
     """Top-level packages whose code decides what is built."""
+    dimensions: Mapping[str, Bounds] | None
+    """Those that can vary; None if only running the code tells."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +185,7 @@ def _declared_model(module: ast.Module, entry: dict[Any, Any], default_name: str
         options=signature.options,
         files=_texts_of(entry, "files", ()),
         packages=packages,
+        dimensions=_dimensions(module, factory),
     )
 
 
@@ -224,6 +230,43 @@ def _methods(cls: ast.ClassDef, known: dict[str, _Definition]) -> set[str]:
         for node in ancestor.body
         if isinstance(node, ast.FunctionDef)
     }
+
+
+def _dimensions(module: ast.Module, factory: str) -> dict[str, Bounds] | None:
+    """The dimensions that a class can vary, where the file alone says so, with every number written out."""
+    known = _definitions(module)
+    cls = known.get(factory)
+    if not isinstance(cls, ast.ClassDef):
+        return None
+    lineage = list(_lineage(cls, known))
+    if any(not isinstance(base, ast.Name) or base.id not in known for each in lineage for base in each.bases):
+        return None
+    text = ast.dump(module)
+    if not any(name in text for name in (_SHAPES, "__getattr__", "__new__")):
+        return {}
+    calls = [node for node in ast.walk(module) if isinstance(node, ast.Call) and _last_name(node) == "Dim"]
+    own = {
+        target.id
+        for node in module.body
+        if isinstance(node, ast.Assign) and node.value in calls
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    shapes = [node for each in lineage for node in each.body if getattr(node, "name", "") == _SHAPES]
+    lines = [line for node in shapes if isinstance(node, ast.FunctionDef) for line in node.body]
+    names = [node for line in lines for node in ast.walk(line) if isinstance(node, ast.Name)]
+    local = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    if not calls or not lines or {node.id for node in names} - own - local - {"torch", "Dim"}:
+        return None
+    try:
+        return {ast.literal_eval(call.args[0]): _bounds(call) for call in calls if call.args}
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _bounds(call: ast.Call) -> Bounds:
+    given = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+    return given.get("min", 0), given.get("max", math.inf)
 
 
 def _only_model_class(module: ast.Module) -> str:
