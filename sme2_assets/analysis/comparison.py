@@ -361,10 +361,12 @@ def _judge(
 def _between_modes(model: dict[str, Any], pair: pd.DataFrame) -> dict[str, Any]:
     """What becomes of the verdict where the median inference is of one kind and the mean of several, as with
     inputs of several sizes, or branches: neither ratio is the model's."""
-    median = model["speedup"]
-    if median is None:
+    if model["speedup"] is None:
         return {}
-    mean = float((pair["mean_ns_off"] / pair["mean_ns_on"]).median())
+    # Both in the same way over the rounds: some that were slow are no disagreement.
+    median, mean = (
+        float((pair[f"{name}_ns_off"] / pair[f"{name}_ns_on"]).median()) for name in ("median", "mean")
+    )
     contrary = model["verdict"] in ("faster", "slower") and (mean > 1) != (median > 1)
     if not contrary and 1 / _MOST_APART <= mean / median <= _MOST_APART:
         return {}

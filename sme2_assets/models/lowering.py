@@ -134,6 +134,8 @@ def build_model(spec: ModelSpec, precision: str, progress: Progress) -> BuiltMod
         with state_kept(model):
             give_tensors_only(model, inputs.call(model), progress.say)
         made = run_reference(model, inputs)
+        # Code that dynamo compiled for control flow while values were watched fails in an export.
+        torch._dynamo.reset()
         if reference is not None:
             reference = _hooked(eager, "wrap", reference).float()
             unsubstituted = run_reference(reference, given)

@@ -45,7 +45,8 @@ def test_every_insight_is_in_the_list_with_its_time_and_its_basis():
     by_title = {row[1]: row for row in table.rows}
     missed = next(insight for insight in found if insight.kind == "missed_sme2")
     share = OperatorRun(cnn("on")).inference_ns
-    assert by_title[missed.title][2:] == ["0.150", f"{150_000 / share:.1%}", "measured"]
+    # The most that it can be: the whole microseconds of the trace hide up to one of its operator.
+    assert by_title[missed.title][2:] == ["0.151", f"{151_000 / share:.1%}", "measured"]
     projected = insight_table(explained(*NAMES["alone"]).insights).rows[-1]
     assert projected[2:] == ["-", "-", "projection, not a measurement"]
 

@@ -127,7 +127,8 @@ def test_the_use_of_the_unit_is_told_as_in_the_report(
         {"platform": "p", "device": "d", "threads": 1, "sme2": "on", "fidelity": "hardware", "median_ns": 2e6}
     )
     counts = {
-        "run_id": "r", "matrix_operators": 5, "on_unit": 3, "unknown": unknown, "uncounted": 0,
+        "run_id": "r", "matrix_operators": 5, "on_unit": 3, "by_name_alone": 0, "unknown": unknown,
+        "uncounted": 0,
         "macs_on_unit": low, "macs_on_unit_at_most": high,
     }  # fmt: skip
     row = dict(zip(HEADER, _cells("v", PHASE, run, counts), strict=True))
