@@ -136,8 +136,9 @@ def bounded_speedup(off: Times, on: Times, *, interval: bool = True) -> Speedup:
 
     The estimate and both ends of the interval grow with every d. So their values for the smallest and the
     largest d that the times allow enclose those of the exact times, however the hidden parts are spread:
-    nothing is assumed about them, and the interval covers at least as often as with exact times. Without
-    `interval` there is only the estimate, which takes a hundredth of the time.
+    nothing is assumed about them, and the interval covers at least as often as with exact times. That goes
+    for independent rounds: the clock may also hide that successive ones are alike. Without `interval` there
+    is only the estimate, which takes a hundredth of the time.
     """
     lowest, highest = _log_ratios(off.least_ns, on.most_ns), _log_ratios(off.most_ns, on.least_ns)
     if (lowest > highest).any():

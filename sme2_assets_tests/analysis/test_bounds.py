@@ -45,8 +45,10 @@ def test_the_bounds_hold_what_exact_times_would_have_given_always(seed, n, on_ns
     assert high >= exact.ratio * (1 - 1e-12)
     assert low <= found.ratio <= high
     if exact.low is not None:
-        assert found.low <= exact.low * (1 + 1e-12)
-        assert found.high >= exact.high * (1 - 1e-12)
+        # A clock that hides the scatter also hides that successive rounds are alike.
+        if exact.widened == 1:
+            assert found.low <= exact.low * (1 + 1e-12)
+            assert found.high >= exact.high * (1 - 1e-12)
         # Nothing is shown that exact times would not have shown.
         if speedup_verdict(found)[0] in ("faster", "slower"):
             assert exact.p_value <= 0.05 + 1e-12
