@@ -103,7 +103,7 @@ def confidence(basis: Basis, arms: Sequence[Conditions], against: Sequence[str] 
     if basis == "predicted":
         return Confidence("medium", "from the operator's type alone; no run with SME2 on shows it")
     if basis == "implied":
-        return Confidence("medium", "from operators' names and types; no sample shows which kernels ran")
+        return Confidence("medium", "from operators' names and types; nothing shows which kernels ran")
     if basis == "emulated":
         return Confidence("high", "which kernels run was seen; it says nothing about time")
     grave = list(against)

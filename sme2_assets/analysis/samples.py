@@ -19,7 +19,7 @@ from sme2_assets.analysis.kernel_names import parse_kernel
 from sme2_assets.analysis.paths import Paths
 from sme2_assets.analysis.timeline import BACKENDS, FRAMEWORK, KINDS, PORTABLE, timeline_rows
 from sme2_assets.etdump import EventKind, Events
-from sme2_assets.evidence.samples import Int64s, SampledFunction, Samples
+from sme2_assets.evidence.samples import Function, Int64s, Samples
 
 BETWEEN_INFERENCES = "between inferences"
 UNATTRIBUTED = "unattributed"
@@ -326,7 +326,7 @@ def kernel_sample_rows(samples: Samples, events: Events, warmup: int) -> pd.Data
             "thread_kind": _texts(("main", "pool"), codes["pool"]),
             **{
                 name: facts.take(codes["function"]).reset_index(drop=True)
-                for name, facts in _function_facts(samples.functions).items()
+                for name, facts in function_facts(samples.functions).items()
             },
             "unit": _texts(UNITS, codes["unit"]),
             "samples": codes["samples"],
@@ -342,7 +342,7 @@ def _texts(texts: Sequence[str], codes: Int64s) -> pd.Series:
     return pd.Series(np.array([*texts, None], dtype=object)[codes], dtype=object)
 
 
-def _function_facts(functions: Sequence[SampledFunction]) -> dict[str, pd.Series]:
+def function_facts(functions: Sequence[Function]) -> dict[str, pd.Series]:
     """Columns with one entry per function."""
     names = [parse_kernel(function.symbol) for function in functions]
     texts = {

@@ -55,10 +55,22 @@ def timeline_rows(events: Events, warmup: int) -> pd.DataFrame:
     return rows
 
 
+def event_places(events: Events) -> pd.DataFrame:
+    """Kind, backend, delegate and position of the timeline's rows, by the event that each row is of.
+
+    A call whose delegate wrote no rows is the operator, not its overhead.
+    """
+    timeline = Timeline(0)
+    [(_, rows)] = timeline.of_parts([events])
+    places = rows[["kind", "backend", "delegate", "position"]].set_index(timeline.event_of_row)
+    return places[~places.index.duplicated()]
+
+
 class Timeline:
     """The timeline of a trace that is read in parts; after the last one, facts about the whole trace.
 
-    `execute_ns` is Method::execute of each inference, `signatures` are the paths that they took.
+    `execute_ns` is Method::execute of each inference, `signatures` are the paths that they took;
+    `event_of_row` is the event that each row of the last part is of.
     """
 
     def __init__(self, warmup: int) -> None:
@@ -67,6 +79,7 @@ class Timeline:
         self._starts: list[npt.NDArray[np.int64]] = []
         self._ends: list[npt.NDArray[np.int64]] = []
         self.signatures: tuple[str, ...] = ()
+        self.event_of_row: npt.NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         self.execute_ns = np.zeros(0, dtype=np.int64)
 
     def of_parts(self, parts: Iterable[Events]) -> Iterator[tuple[Events, pd.DataFrame]]:
@@ -123,6 +136,7 @@ class Timeline:
             return events.delegate_call[rows] + paths.first_delegate[inference[rows]]
 
         operators = np.concatenate([delegate_ops, portable_ops])
+        self.event_of_row = np.concatenate([operators, delegate_calls, executes])
         rows = pd.DataFrame(
             {
                 "iteration": events.first_inference

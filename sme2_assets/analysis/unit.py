@@ -4,7 +4,8 @@ The rule is SQL, because everything that is shown reads it from the warehouse: t
 view operator_facts, counted in the view unit_use. Publishing puts the expressions into the views by name; a
 session uses the same ones to decide whether it has to sample for longer. Nothing else decides about the unit.
 
-Samples decide where there are enough of them. Only samples in a kernel that computes count: waiting threads,
+Where instructions were counted, those decide that multiply on the unit. Elsewhere samples do, where there are
+enough of them. Only samples in a kernel that computes count: waiting threads,
 packing and the library's own bookkeeping say nothing. Without them the name decides, if it says anything (QP8
 names kernels with and without SME2), or the fact that no kernel of the library fits. The rest is unknown.
 """
@@ -37,10 +38,14 @@ IS_TELLING = (
     f"({IS_SME} OR coalesce(role = 'compute', false) OR (symbol IS NULL AND unit IN ('SIMD/FP', 'SVE')))"
 )
 
+# Classes of instructions, of operator_work: where they are multiplied decides the unit.
+CLASSES_ON_UNIT = ("outer product", "multiply to ZA")
+IS_ON_UNIT = f"class IN {CLASSES_ON_UNIT}"
+
 # For an operator: `named` is whether its name implies an SME2 kernel; telling_samples and certain_sme_samples
 # leave out samples at the border to another operator.
 EXECUTED = (
-    "((named AND certain_sme_samples > 0) OR "
+    "(coalesce(macs_on_unit, 0) > 0 OR (named AND certain_sme_samples > 0) OR "
     f"(certain_sme_samples >= {FEWEST_SME_SAMPLES} "
     f"AND certain_sme_samples >= {LEAST_SME_SHARE} * telling_samples))"
 )
@@ -50,6 +55,7 @@ _ELSEWHERE = f"(telling_samples >= {ENOUGH_SAMPLES} AND {_HARDLY_SME})"
 # differently.
 UNIT_STATE = f"""CASE
         WHEN fidelity = 'reference' OR category NOT IN ('CONV', 'GEMM') THEN NULL
+        WHEN macs_on_unit IS NOT NULL THEN CASE WHEN macs_on_unit > 0 THEN '{ON}' ELSE '{OFF}' END
         WHEN {EXECUTED} THEN '{ON}'
         WHEN named THEN CASE WHEN {_ELSEWHERE} THEN '{UNKNOWN}' ELSE '{ON}' END
         WHEN {_ELSEWHERE} OR ((sme2 = 'off' OR no_kernel) AND {_HARDLY_SME}) THEN '{OFF}'
@@ -59,7 +65,7 @@ UNIT_STATE = f"""CASE
 
 def filled_in(sql: str) -> str:
     """SQL with this module's expressions in place of their names."""
-    for name in ("IS_SME", "IS_TELLING", "EXECUTED", "UNIT_STATE"):
+    for name in ("IS_SME", "IS_TELLING", "IS_ON_UNIT", "EXECUTED", "UNIT_STATE"):
         sql = sql.replace(f"{{{{{name}}}}}", globals()[name])
     return sql
 
@@ -93,7 +99,8 @@ def unsettled(operators: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
                     SELECT
                         name, category, named, 'on' AS sme2, '' AS fidelity,
                         placed.backend = 'portable' OR contains(name, 'DWConv') AS no_kernel,
-                        coalesce(telling, 0) AS telling_samples, coalesce(sme, 0) AS certain_sme_samples
+                        coalesce(telling, 0) AS telling_samples, coalesce(sme, 0) AS certain_sme_samples,
+                        NULL AS macs_on_unit
                     FROM distinct_operators AS placed
                     LEFT JOIN counted
                         ON counted.backend = placed.backend AND counted.position = placed.position

@@ -30,6 +30,7 @@ from sme2_assets.warehouse.checks import (
     passes_faults,
     sme2_evidence_faults,
     unknown_operators,
+    work_faults,
 )
 from sme2_assets.warehouse.history import no_slow_down_text
 from sme2_assets.warehouse.read import run_of_id
@@ -184,10 +185,18 @@ of_kernels = _checks_of(
     "kernel_samples",
     _RunCheck(
         "sme2_kernels_executed",
-        "Sampled: with SME2 on, convolutions and products with SME2 names ran SME2 kernels; off, none did.",
+        "Sampled or counted: with SME2 on, convolutions and products with SME2 names ran SME2 kernels; off, "
+        "none did.",
         _in_warehouse(executed_kernel_faults),
-        "What was sampled fits the SME2 state.",
+        "What ran fits the SME2 state.",
         blocking=True,
+    ),
+    _RunCheck(
+        "work_adds_up",
+        "Counted under emulation: each convolution and product does the multiply-accumulates of the model, "
+        "and no more than tiles that are not full explain.",
+        _in_warehouse(work_faults),
+        "The work counted is that of the model, or none was counted.",
     ),
 )
 

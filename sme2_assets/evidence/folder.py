@@ -23,6 +23,7 @@ from sme2_assets.evidence.regular import DAMAGED, sha256_of
 from sme2_assets.evidence.result import RESULT_FILE, TRACED_PASSES, RunnerResult
 from sme2_assets.evidence.roofs import ROOFS_FILE, Roof, Roofs
 from sme2_assets.evidence.samples import SAMPLES_FILE, Samples
+from sme2_assets.evidence.work import WORK_FILE, WorkFile
 from sme2_assets.store import fsync_all, sha256_of_file
 
 TRACE_FILE = "trace.etdump"
@@ -32,6 +33,7 @@ FILES_OF_PASS = {
     "latency": (RESULT_FILE,),
     "etdump": (RESULT_FILE, TRACE_FILE),
     "kernels": (RESULT_FILE, TRACE_FILE, SAMPLES_FILE),
+    "work": (RESULT_FILE, TRACE_FILE, WORK_FILE),
 }
 # After this time, a hidden folder with a manifest is nobody's who still works on it.
 _OLD_S = 3600
@@ -73,6 +75,10 @@ class RunProcess:
     @cached_property
     def samples(self) -> Samples:
         return Samples.read(self.folder / SAMPLES_FILE)
+
+    @cached_property
+    def work(self) -> WorkFile:
+        return WorkFile.read(self.folder / WORK_FILE)
 
     @property
     def log(self) -> str:

@@ -10,10 +10,9 @@ from sme2_assets.evidence.documents import Count, Document, FileName, Flag, Numb
 
 RESULT_FILE = "result.json"
 
-PassKind = Literal["latency", "etdump", "kernels"]
-PASSES: tuple[PassKind, ...] = ("latency", "etdump", "kernels")
-# Samples are attributed with the trace of their own process.
-TRACED_PASSES: tuple[PassKind, ...] = ("etdump", "kernels")
+PassKind = Literal["latency", "etdump", "kernels", "work"]
+# Samples and counts are attributed with the trace of their own process.
+TRACED_PASSES: tuple[PassKind, ...] = ("etdump", "kernels", "work")
 QOS_CLASSES = ("user-interactive", "user-initiated", "utility", "background")
 # Warm-up is steady after two windows of inferences at the earliest; mirrors native/src/steady.h.
 LEAST_STEADY_WARMUP = 10

@@ -25,7 +25,9 @@ class SampledThread(Part):
     main: Flag
 
 
-class SampledFunction(Part):
+class Function(Part):
+    """A function that a program counter was in."""
+
     library: StrictStr | None
     """File name of the library; None where no library is mapped at the address."""
     offset: Count
@@ -67,7 +69,7 @@ class SamplerDocument(Document):
 
 
 class SamplesFile(SamplerDocument):
-    functions: tuple[SampledFunction, ...]
+    functions: tuple[Function, ...]
     samples: SampleColumns
 
     @model_validator(mode="after")
@@ -96,7 +98,7 @@ class Samples:
     lag_ns: int
     """About how much later than its program counter a sample's time was read."""
     threads: tuple[SampledThread, ...]
-    functions: tuple[SampledFunction, ...]
+    functions: tuple[Function, ...]
     time_ns: Int64s
     """In the clock of the trace."""
     thread: Int64s

@@ -21,7 +21,6 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.etdump import EventKind, Events, read_etdump
 from sme2_assets.evidence.folder import TRACE_FILE, RunFolder
 from sme2_assets.evidence.foreign import FOREIGN_FILE
-from sme2_assets.evidence.result import TRACED_PASSES
 from sme2_assets.evidence.samples import SAMPLES_FILE, Samples
 from sme2_assets.warehouse.read import rows_of_view
 from sme2_assets.warehouse.store import Warehouse
@@ -40,7 +39,16 @@ _FACTS = (
         "source",
         "code",
     ),
-    *("node_kind", "input_shape", "output_shape", "kernel_size", "macs", "samples", "sme_samples"),
+    *(
+        "node_kind",
+        "input_shape",
+        "output_shape",
+        "kernel_size",
+        "macs",
+        "samples",
+        "sme_samples",
+        "instructions",
+    ),
 )
 
 Facts = dict[tuple[int, int], dict[str, Any]]
@@ -87,7 +95,7 @@ class Shown:
 
 
 def processes_of(run: dict[str, Any], folder: Path, most: int, most_sampled: int) -> list[Process]:
-    """The processes of a run that were traced."""
+    """The processes of a run whose trace has times: the tracer's and the sampler's."""
     if not folder.is_dir():
         raise Sme2Error(
             f"The evidence of run {run['run_id']} is gone: there is no folder {folder}.",
@@ -103,7 +111,7 @@ def processes_of(run: dict[str, Any], folder: Path, most: int, most_sampled: int
             each.result.traced_warmup,
             most if each.facts.pass_kind == "etdump" else max(most, most_sampled),
         )
-        for each in RunFolder.open(folder).processes(*TRACED_PASSES)
+        for each in RunFolder.open(folder).processes("etdump", "kernels")
     ]
 
 

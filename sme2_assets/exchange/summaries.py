@@ -340,11 +340,12 @@ def _latency_metrics(statistics: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _kernel_metrics(kernels: pd.DataFrame) -> dict[str, int]:
-    sampled = kernels[kernels["evidence"] == "sampled"]
+    ran = kernels[kernels["evidence"] != "registered"]
+    sampled = ran[ran["evidence"] == "sampled"]
     return {
-        "kernel_rows": len(sampled),
-        "sme_kernel_rows": int(sampled["has_sme"].sum()),
-        "sme2_kernel_rows": int(sampled["has_sme2"].sum()),
+        "kernel_rows": len(ran),
+        "sme_kernel_rows": int(ran["has_sme"].sum()),
+        "sme2_kernel_rows": int(ran["has_sme2"].sum()),
         "sme2_kernel_samples": int(sampled.loc[sampled["has_sme2"] == 1, "count"].sum()),
     }
 

@@ -2,8 +2,8 @@
 
 Where the public kit has such a table its columns come first, under its names and with its units; ours follow.
 Unlike in the kit, no nanosecond is counted twice (calls are not added to what ran inside them), shares are of
-Method::execute, warm-up is left out, and kernels are those that were sampled while they ran, not those that a
-log registered.
+Method::execute, warm-up is left out, and kernels are those that were sampled or counted while they ran, not
+those that a log registered.
 """
 
 from __future__ import annotations
@@ -178,22 +178,22 @@ def category_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> 
 
 
 def kernel_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> pd.DataFrame:
-    """Functions that were sampled while they ran (`count`: samples), then kernels that a log registered."""
-    sampled = _sampled_kernels(warehouse, run["run_id"])
+    """Functions that ran (`count`: samples, or instructions counted), then kernels that a log registered."""
+    ran = _kernels_that_ran(warehouse, run["run_id"])
     registered = warehouse.query(
         "SELECT kernel, operator, kernel_family, data_types, isa FROM registered_kernels "
         "WHERE run_id = ? ORDER BY operator, kernel",
         [run["run_id"]],
     )
     registered["evidence"] = "registered"
-    rows = pd.concat([sampled, registered.astype(object)], ignore_index=True)
+    rows = pd.concat([ran, registered.astype(object)], ignore_index=True)
     is_sme2 = rows["isa"].eq("sme2") & ~rows["role"].isin(["query", "other"])
     return pd.DataFrame(
         {
             "model_id": model_id,
             "kernel_name": rows["kernel"],
             "category": rows["operator"].combine_first(rows["kernel_family"]),
-            "count": rows["samples"],
+            "count": rows["weight"],
             "dtype": rows["data_types"],
             "xnn_op": rows["kernel_family"],
             # The part of a name that the kit puts here has no separate meaning in KleidiAI's names.
@@ -228,17 +228,19 @@ TABLES: dict[str, TableMaker] = {
 }
 
 
-def _sampled_kernels(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
+def _kernels_that_ran(warehouse: Warehouse, run_id: str) -> pd.DataFrame:
     rows = warehouse.query(
         "SELECT kernel, any_value(library) AS library, any_value(kernel_family) AS kernel_family, "
         "any_value(role) AS role, any_value(data_types) AS data_types, any_value(tile) AS tile, "
-        "any_value(isa) AS isa, sum(samples)::BIGINT AS samples, sum(sme_samples)::BIGINT AS sme_samples, "
+        "any_value(isa) AS isa, coalesce(sum(instructions), sum(samples))::BIGINT AS weight, "
+        "sum(sme_samples)::BIGINT AS sme_samples, "
+        "if(sum(instructions) IS NULL, 'sampled', 'counted') AS evidence, "
         "100 * sum(share_of_run) AS pct_samples, "
         "count(DISTINCT (backend, delegate, position)) FILTER (kind = 'operator')::INTEGER AS operators "
-        "FROM kernel_usage WHERE run_id = ? GROUP BY kernel ORDER BY samples DESC, kernel",
+        "FROM kernel_usage WHERE run_id = ? GROUP BY kernel ORDER BY weight DESC, kernel",
         [run_id],
     )
-    return rows.assign(operator=None, evidence="sampled").astype(object)
+    return rows.assign(operator=None).astype(object)
 
 
 def _sum(values: pd.Series) -> float:

@@ -21,6 +21,7 @@ from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.evidence.result import RESULT_FILE, TRACED_PASSES, RunnerResult
 from sme2_assets.evidence.roofs import ROOFS_FILE, Roofs
 from sme2_assets.evidence.samples import SAMPLES_FILE
+from sme2_assets.evidence.work import WORK_FILE
 from sme2_assets.heartbeat import heartbeat
 from sme2_assets.models.failures import kernel_failure
 from sme2_assets.profiling.arms import Arm, round_name
@@ -29,6 +30,8 @@ from sme2_assets.runner.failures import runner_failure
 from sme2_assets.runner.recording import write_samples
 from sme2_assets.targets.base import Completed, Target, Workspace
 from sme2_assets.targets.clusters import parse_cpu_list
+from sme2_assets.work.counting import run_counted
+from sme2_assets.work.counts import write_work
 
 Log = Callable[[str], None]
 
@@ -40,6 +43,8 @@ class Bench:
     target: Target
     plan: Plan
     log: Log
+    # The program that counts what a run executes, where the target shows it.
+    counter: Path | None = None
     _open: ExitStack = field(default_factory=ExitStack)
     _workspace: Workspace | None = None
 
@@ -78,12 +83,25 @@ class Bench:
         except TargetUnavailable as taken:
             raise ConnectionLost(taken.what, taken.remedy) from taken
 
-    def run(self, doing: str, command: list[str], environ: dict[str, str]) -> Completed:
-        """A runner process. Under emulation, where it can take minutes, its beginning is said as well."""
+    def run(
+        self, doing: str, command: list[str], environ: dict[str, str], counted: str | None = None
+    ) -> Completed:
+        """A runner process. Under emulation, where it can take minutes, its beginning is said as well.
+
+        `counted`: what the files of its work begin with, if that is counted.
+        """
+        workspace, timeout_s = self.workspace, self.plan.timeout_s
         if self.target.fidelity == "emulated":
             self.log(doing)
         with heartbeat(self.log, doing):
-            return self.workspace.run(command, environ, self.plan.timeout_s)
+            if counted is None or self.counter is None:
+                return workspace.run(command, environ, timeout_s)
+            return run_counted(
+                lambda log: workspace.run_logged(command, environ, timeout_s, log),
+                counter=self.counter,
+                modules=Path(workspace.path(f"{counted}.modules")),
+                counts=Path(workspace.path(f"{counted}.counts")),
+            )
 
 
 def runner_command(bench: Bench, arm: Arm, program: Path) -> list[str]:
@@ -178,11 +196,14 @@ def _run_process(
         command += ["--etdump", workspace.path(f"{name}.etdump")]
     if pass_kind == "kernels":
         command += ["--samples", workspace.path(f"{name}.recording.json")]
+    if pass_kind == "work":
+        command += ["--modules", workspace.path(f"{name}.modules")]
     if arm.spec.slowdown_percent:
         command += ["--slowdown-percent", str(arm.spec.slowdown_percent)]
     passes = plan.passes_of_round(round_index)
     place = f"pass {passes.index(pass_kind) + 1} of {len(passes)}, round {round_index + 1}"
-    completed = bench.run(f"{arm.doing(pass_kind)} ({place})", command, environ)
+    counted = name if pass_kind == "work" else None
+    completed = bench.run(f"{arm.doing(pass_kind)} ({place})", command, environ, counted)
     if completed.returncode != 0:
         raise _failure(completed, arm, round_index, pass_kind)
 
@@ -196,6 +217,8 @@ def _run_process(
         workspace.get(f"{name}.etdump", directory / TRACE_FILE)
     if pass_kind == "kernels":
         _keep_samples(bench, arm, f"{name}.recording.json", directory)
+    if pass_kind == "work":
+        _keep_work(bench, arm, name, directory)
     result = RunnerResult.read(directory / RESULT_FILE)
     _believe(result, arm, pass_kind, lengths)
     arm.results.append(result)
@@ -223,6 +246,17 @@ def _keep_samples(bench: Bench, arm: Arm, name: str, directory: Path) -> None:
         write_samples(
             recording, directory / SAMPLES_FILE, (runner.program.folder, runner.library_dir), bench.log
         )
+
+
+def _keep_work(bench: Bench, arm: Arm, name: str, directory: Path) -> None:
+    """Keeps what a work pass executed, with function names taken from the files that ran."""
+    runner = arm.runner
+    with tempfile.TemporaryDirectory(prefix="sme2-") as folder:
+        counts, modules = Path(folder) / "counts", Path(folder) / "modules"
+        bench.workspace.get(f"{name}.counts", counts)
+        bench.workspace.get(f"{name}.modules", modules)
+        folders = (runner.program.folder, runner.library_dir)
+        write_work(counts, modules, directory / WORK_FILE, folders, bench.log)
 
 
 def _believe(result: RunnerResult, arm: Arm, pass_kind: str, lengths: Lengths) -> None:

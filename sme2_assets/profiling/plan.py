@@ -13,9 +13,9 @@ from sme2_assets.evidence.device import Fidelity
 from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.profiling.limits import MOST_ROUNDS
 
-# Each pass would disturb the others, so each is a process of its own.
+# Each pass would disturb the others, so each is a process of its own. Where a target counts work, that shows
+# which kernels run: its `work` pass takes the place of the sampled one.
 PASSES = ("latency", "etdump", "kernels")
-
 
 # A tiny model would otherwise be traced for hundreds of thousands of inferences to fill the second.
 MOST_SAMPLED_ITERATIONS = 2000
@@ -105,9 +105,6 @@ class Plan:
     # The limit for that where a convolution or matrix product has too few samples to tell whether it runs on
     # the SME unit; after that it stays unknown.
     kernel_limit_s: float = 10.0
-    # Minimum warm-up of the kernels pass: a first inference does lazy work inside its delegate calls, so its
-    # operators are not where the trace says.
-    kernel_warmup: int = 0
     # How long a session waits, over all rounds, for other processes to leave the machine alone.
     # After that it goes on, and the rounds are flagged.
     quiet_patience_s: float = 20.0
@@ -142,7 +139,11 @@ class Plan:
 
     def passes_of_round(self, index: int) -> list[str]:
         """The passes of a round, in order."""
-        return [kind for kind in self.passes if kind != "kernels" or index < self.kernel_rounds]
+        return [kind for kind in self.passes if kind not in ("kernels", "work") or index < self.kernel_rounds]
+
+    def counting(self) -> Plan:
+        """The same for a target that counts work."""
+        return replace(self, passes=tuple("work" if kind == "kernels" else kind for kind in self.passes))
 
     def iterations_of(self, pass_kind: str, inference_ns: float) -> int:
         """How often a process runs the model, when one inference takes about this long."""
@@ -163,11 +164,14 @@ class Plan:
 
     def lengths_of(self, pass_kind: str, inference_ns: float, pace: Pace) -> Lengths:
         """How long a process runs when one inference takes about this long, in a session of this pace."""
+        if pass_kind == "work":
+            # The same every time, after a first inference that does lazy work inside its delegate calls.
+            return Lengths(warmup=1, warmup_ms=0, iterations=1, iterations_cap=1, timed_ms=0)
         sampled = pass_kind == "kernels"
         iterations = self.iterations_of(pass_kind, inference_ns)
         most = MOST_TIMED_ITERATIONS if pass_kind == "latency" else MOST_TRACED_ITERATIONS
         return Lengths(
-            warmup=max(self.warmup, self.kernel_warmup) if sampled else self.warmup,
+            warmup=self.warmup,
             warmup_ms=math.ceil(max(1e3 * self.warmup_s, pace.warmup_ns / 1e6)) if self.warmup_s else 0,
             iterations=iterations,
             iterations_cap=max(iterations, most),
@@ -178,7 +182,9 @@ class Plan:
 
     def pace_of(self, arms: Iterable[Sequence[RunnerResult]]) -> Pace:
         """The pace of a session, from the results of its arms so far."""
-        timed = [[result for result in results if result.pass_kind != "kernels"] for results in arms]
+        timed = [
+            [result for result in results if result.pass_kind in ("latency", "etdump")] for results in arms
+        ]
         return Pace(
             _slowest_ns(timed, lambda it: (it.warmup_iterations, it.warmup_wall_ns), self.warmup),
             _slowest_ns(timed, lambda it: (it.iterations, it.timed_wall_ns), self.iterations),
@@ -206,9 +212,6 @@ EMULATED_PLAN = Plan(
     iterations=1,
     timed_s=0.0,
     kernel_rounds=1,
-    kernel_sampling_s=0.5,
-    kernel_limit_s=20.0,
-    kernel_warmup=1,
     timeout_s=1800.0,
     quiet_patience_s=0.0,
     cool_patience_s=0.0,

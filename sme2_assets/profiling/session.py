@@ -45,6 +45,7 @@ from sme2_assets.targets.environment.quiet import (
 )
 from sme2_assets.targets.environment.snapshot import Snapshot
 from sme2_assets.targets.heat import throttling_flags
+from sme2_assets.work.counting import build_counter
 
 Log = Callable[[str], None]
 
@@ -80,7 +81,10 @@ def measure_session(
     with ExitStack() as pending:
         target = pending.enter_context(target.leased(store.leases, log, f"a session of {model.variant}"))
         machine = target.facts()
-        bench = Bench(target, plan, log)
+        counter = None
+        if target.counts_work:
+            plan, counter = plan.counting(), build_counter(store.artifacts, log=log)
+        bench = Bench(target, plan, log, counter)
         arms = {}
         run_ids = [_run_id(session_id, spec.model or model, target, spec, experiment) for spec in arm_specs]
         directories = pending.enter_context(new_directories([store.run_dir(run_id) for run_id in run_ids]))

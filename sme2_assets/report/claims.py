@@ -251,7 +251,8 @@ RUN_ON_UNIT = Claim(
 )
 NO_SAMPLE_SHOWS = Claim(
     " ({count} by name alone: no sample shows it)",
-    f"SELECT count(*) FILTER (on_sme_unit = 'on' AND certain_sme_samples = 0) = $count {_MATRIX}",
+    "SELECT count(*) FILTER (on_sme_unit = 'on' AND certain_sme_samples = 0 AND macs_on_unit IS NULL) = "
+    f"$count {_MATRIX}",
 )
 NOTHING_FOR_UNIT = Claim(
     "nothing in it is for the SME unit: it has no convolution and no matrix product", _NONE

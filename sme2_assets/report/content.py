@@ -31,7 +31,7 @@ from sme2_assets.report.document import (
 )
 from sme2_assets.report.explain import Explanation, explain
 from sme2_assets.report.insights import headroom_table, insight_sections, missed_section, module_table
-from sme2_assets.report.kernels import kernel_table, sampled_text, unit_table
+from sme2_assets.report.kernels import evidence_text, kernel_table, unit_table
 from sme2_assets.report.models import arms_table, delegation_cost_table, numerics_table
 from sme2_assets.report.numerics import counted, numerics_text
 from sme2_assets.report.operators import operators_of_arm, operators_of_pair
@@ -189,7 +189,7 @@ def _evidence(subject: _Subject) -> Section:
     if not subject.reference or subject.pair:
         facts += [
             ("on the SME unit", _on_unit(subject)),
-            ("sampled", sampled_text(subject.rows("operator_facts"))),
+            ("evidence", evidence_text(subject.rows("operator_facts"))),
         ]
     facts.append(("numerics", numerics_text(subject.runs)))
     if subject.pair and subject.timed and (rates := blind_rates_text(subject.warehouse, subject.runs[0])):
@@ -317,7 +317,7 @@ def _operators(subject: _Subject) -> Section:
 
 
 def _kernels(subject: _Subject) -> list[Section]:
-    """What was sampled in the arm that the insights are about; no section when nothing was."""
+    """What ran in the arm that the insights are about; no section where nothing was sampled or counted."""
     run = subject.explanation.subject.run
     usage = subject.usage[run["sme2"]]
     if usage.empty:

@@ -1,7 +1,7 @@
-"""What was sampled, as tables: kernels by operator, and the units they kept busy.
+"""What ran, as tables: kernels by operator, and the units they kept busy, by samples or counted instructions.
 
-Which kernel ran is real under emulation, too. How long it ran is not, so the tables of an emulated run have
-counts of samples but no shares, which would be read as shares of time.
+Instructions are work, not time, and their column says so. Samples of an emulated run, from before its
+instructions were counted, have no shares: these would be read as shares of time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from sme2_assets.analysis.insights.claims import MATRIX_SAMPLES
+from sme2_assets.analysis.insights.claims import MATRIX_SAMPLES, MATRIX_WORK
 from sme2_assets.analysis.pairing import place_of
 from sme2_assets.report import claims
 from sme2_assets.report.tables import TextTable
@@ -31,10 +31,11 @@ UNITS = {
 
 
 def kernel_table(usage: pd.DataFrame) -> TextTable:
-    """Rows of `kernel_usage` of one run: each operator, and the functions that most of its samples are in."""
+    """Rows of `kernel_usage` of one run: each operator, and the functions that it mostly ran in."""
+    measure = _measure(usage)
     rows: list[list[object]] = []
     operators = usage[usage["kind"] == "operator"].sort_values(
-        ["delegate", "position", "samples"], ascending=[True, True, False], na_position="last"
+        ["delegate", "position", measure], ascending=[True, True, False], na_position="last"
     )
     large = operators[operators["share_of_operator"] >= LEAST_SHARE]
     for _, kernels in groupby(large.to_dict("records"), place_of):
@@ -46,38 +47,49 @@ def kernel_table(usage: pd.DataFrame) -> TextTable:
                     readable_function(kernel["kernel"]),
                     _text(kernel["isa"]),
                     _text(kernel["role"]),
-                    int(kernel["samples"]),
+                    f"{int(kernel[measure]):,}",
                     f"{kernel['share_of_operator']:.0%}",
                 ]
             )
     rows += _outside_operators(usage)
-    table = TextTable.of(["operator", "module", "function", "ISA", "role", "samples", "share"], rows)
-    return table.without("share") if (usage["fidelity"] == "emulated").any() else table
+    table = TextTable.of(["operator", "module", "function", "ISA", "role", measure, "share"], rows)
+    return table.without("share") if _only_counts_samples(usage) else table
+
+
+def _measure(usage: pd.DataFrame) -> str:
+    """What these rows of `kernel_usage` count."""
+    return "instructions" if usage["instructions"].notna().any() else "samples"
+
+
+def _only_counts_samples(usage: pd.DataFrame) -> bool:
+    return _measure(usage) == "samples" and bool((usage["fidelity"] == "emulated").any())
 
 
 def unit_table(usage: pd.DataFrame) -> TextTable:
-    """The units of the sampled instructions, by category of the operator; empty if none is known."""
+    """The units of the instructions that ran, by category of the operator; empty if none is known."""
     rows: list[list[Any]] = []
     if usage[list(UNITS.values())].isna().all(axis=None):
         return TextTable.of([], rows)
-    counted = bool((usage["fidelity"] == "emulated").any())
+    measure, without_shares = _measure(usage), _only_counts_samples(usage)
     where = usage["category"].where(usage["kind"] == "operator", usage["kind"])
     for name, kernels in usage.groupby(where, sort=True):
-        samples = int(kernels["samples"].sum())
-        units = [(kernels[column] * kernels["samples"]).sum() for column in UNITS.values()]
-        parts = [float(kernels["sme_samples"].sum()), *map(float, units)]
-        rows.append([name, samples, *(round(part) if counted else f"{part / samples:.0%}" for part in parts)])
-    return TextTable.of(["category", "samples", "on SME", *UNITS], rows)
+        total = int(kernels[measure].sum())
+        parts = [float((kernels[column] * kernels[measure]).sum()) for column in UNITS.values()]
+        in_kernels = [float(kernels["sme_samples"].sum())] if measure == "samples" else []
+        shares = [round(part) if without_shares else f"{part / total:.0%}" for part in (*in_kernels, *parts)]
+        rows.append([name, f"{total:,}", *shares])
+    return TextTable.of(["category", measure, *(["on SME"] if measure == "samples" else []), *UNITS], rows)
 
 
 def main_kernels(usage: pd.DataFrame) -> dict[tuple[object, ...], str]:
-    """For each operator of one run, by its place, the function that most of its samples are in."""
-    operators = usage[usage["kind"] == "operator"].sort_values("samples", ascending=False, kind="stable")
+    """For each operator of one run, by its place, the function that it mostly ran in."""
+    measure, without_shares = _measure(usage), _only_counts_samples(usage)
+    operators = usage[usage["kind"] == "operator"].sort_values(measure, ascending=False, kind="stable")
     shown: dict[tuple[object, ...], str] = {}
     for row in operators.to_dict("records"):
         isa = "" if pd.isna(row["isa"]) else f", {row['isa']}"
-        share = "" if row["fidelity"] == "emulated" else f", {row['share_of_operator']:.0%}"
-        text = f"{readable_function(row['kernel'])} ({int(row['samples'])} samples{share}{isa})"
+        share = "" if without_shares else f", {row['share_of_operator']:.0%}"
+        text = f"{readable_function(row['kernel'])} ({int(row[measure]):,} {measure}{share}{isa})"
         shown.setdefault(place_of(row), text)
     return shown
 
@@ -95,14 +107,17 @@ def readable_function(name: str) -> str:
     return "::".join(parts) or name
 
 
-def sampled_text(facts: pd.DataFrame) -> str:
-    """What CONV and GEMM were sampled in, arm by arm; nothing for a reference."""
+def evidence_text(facts: pd.DataFrame) -> str:
+    """What shows where CONV and GEMM ran, arm by arm; nothing for a reference."""
     said = []
     for sme2, rows in facts[facts["fidelity"] != "reference"].groupby("sme2", sort=True):
         matrix = rows[rows["on_sme_unit"].notna()]
         told, sme = matrix["telling_samples"].sum(), matrix["certain_sme_samples"].sum()
         these = {"run_id": rows["run_id"].iloc[0], "state": sme2}
-        if told:
+        if matrix["macs_executed"].sum():
+            done = {name: int(matrix[name].sum()) for name in ("macs_executed", "macs_on_unit")}
+            said.append(f"{MATRIX_WORK.say(**these, **done)}.")
+        elif told:
             said.append(f"{MATRIX_SAMPLES.say(**these, sme=sme, told=told)}.")
         elif named := int((matrix["sme2_evidence"] == "name").sum()):
             said.append(claims.NAMES_TELL.say(**these, named=named, count=len(matrix)))
@@ -112,11 +127,11 @@ def sampled_text(facts: pd.DataFrame) -> str:
 
 
 def _outside_operators(usage: pd.DataFrame) -> list[list[object]]:
-    outside = usage[usage["kind"] != "operator"]
-    total = usage["samples"].sum()
+    outside, measure = usage[usage["kind"] != "operator"], _measure(usage)
+    total = usage[measure].sum()
     return [
-        [f"({kind})", "", "", "", "", int(samples), f"{samples / total:.0%} of the run"]
-        for kind, samples in outside.groupby("kind")["samples"].sum().items()
+        [f"({kind})", "", "", "", "", f"{int(count):,}", f"{count / total:.0%} of the run"]
+        for kind, count in outside.groupby("kind")[measure].sum().items()
     ]
 
 

@@ -16,7 +16,7 @@ from sme2_assets.analysis.passes import passes_fault
 from sme2_assets.report.answer import session_answer
 from sme2_assets.report.document import Answer
 from sme2_assets.report.explain import explain
-from sme2_assets.report.kernels import sampled_text
+from sme2_assets.report.kernels import evidence_text
 from sme2_assets.report.operators import operators_in_short
 from sme2_assets.report.tables import (
     TextTable,
@@ -61,7 +61,7 @@ def show_comparison_rows(out: Console, warehouse: Warehouse, rows: pd.DataFrame,
         rests_on.insert(0, ("device", device_text(explanation.subject.run)))
     if model["fidelity"] != "reference":
         facts = [rows_of_view(warehouse, "operator_facts", arm.run["run_id"]) for arm in explanation.arms]
-        rests_on.append(("evidence", sampled_text(pd.concat(facts))))
+        rests_on.append(("evidence", evidence_text(pd.concat(facts))))
     for label, text in rests_on:
         if text:
             print_text(out, Text(f"{label}: {text}", "dim"))

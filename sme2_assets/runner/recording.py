@@ -18,13 +18,17 @@ from typing import Annotated, Self
 from pydantic import Field, StrictStr, model_validator
 
 from sme2_assets.evidence.documents import Count, Part
-from sme2_assets.evidence.samples import SampleColumns, SampledFunction, SamplerDocument, SamplesFile, Word
+from sme2_assets.evidence.samples import Function, SampleColumns, SamplerDocument, SamplesFile, Word
 from sme2_assets.runner.symbols import BinaryImage, image_of, read_image
 
 Log = Callable[[str], None]
+# The number of its module, if it is in one; the address in that module; the instruction there, if known.
+Place = tuple[int | None, int, int | None]
 
 
-class _Module(Part):
+class Module(Part):
+    """A program or library that was loaded into a process."""
+
     path: StrictStr
     build_id: StrictStr | None
     image: Annotated[StrictStr, Field(pattern=r"^([0-9a-f]{2})*$")] | None
@@ -52,7 +56,7 @@ class _Columns(Part):
 
 
 class _Recording(SamplerDocument):
-    modules: tuple[_Module, ...]
+    modules: tuple[Module, ...]
     places: _Places
     samples: _Columns
 
@@ -82,9 +86,29 @@ def write_samples(recording: Path, samples: Path, folders: Iterable[Path], log: 
 
 
 def _named(recording: _Recording, folders: Sequence[Path], log: Log) -> SamplesFile:
-    modules, samples = recording.modules, recording.samples
-    addresses, words = recording.places.address, recording.places.word
-    places = list(zip(recording.places.module, addresses, words, strict=True))
+    samples, at = recording.samples, recording.places
+    places = list(zip(at.module, at.address, at.word, strict=True))
+    functions, function_of_place = functions_of_places(recording.modules, places, folders, log)
+    return SamplesFile(
+        **{name: getattr(recording, name) for name in SamplerDocument.model_fields},
+        functions=functions,
+        samples=SampleColumns(
+            time_ns=samples.time_ns,
+            thread=samples.thread,
+            function=[function_of_place[place] for place in samples.place],
+            address=[at.address[place] for place in samples.place],
+            word=[at.word[place] for place in samples.place],
+        ),
+    )
+
+
+def functions_of_places(
+    modules: Sequence[Module], places: Sequence[Place], folders: Sequence[Path], log: Log
+) -> tuple[tuple[Function, ...], list[int]]:
+    """The functions that places are in, and the number of each place's function.
+
+    A module is looked for at its own path, and by name in `folders`.
+    """
     images = {
         index: _image_of(modules[index], [(a, w) for m, a, w in places if m == index], folders, log)
         for index in {module for module, _, _ in places if module is not None}
@@ -96,24 +120,14 @@ def _named(recording: _Recording, folders: Sequence[Path], log: Log) -> SamplesF
         start, symbol = (address, None) if image is None else image.function_at(address)
         function = (None if module is None else modules[module].name, start, symbol)
         function_of_place.append(functions.setdefault(function, len(functions)))
-    return SamplesFile(
-        **{name: getattr(recording, name) for name in SamplerDocument.model_fields},
-        functions=tuple(
-            SampledFunction(library=library, offset=offset, symbol=symbol)
-            for library, offset, symbol in functions
-        ),
-        samples=SampleColumns(
-            time_ns=samples.time_ns,
-            thread=samples.thread,
-            function=[function_of_place[place] for place in samples.place],
-            address=[addresses[place] for place in samples.place],
-            word=[words[place] for place in samples.place],
-        ),
+    named = tuple(
+        Function(library=library, offset=offset, symbol=symbol) for library, offset, symbol in functions
     )
+    return named, function_of_place
 
 
 def _image_of(
-    module: _Module, words: Sequence[tuple[int, int | None]], folders: Sequence[Path], log: Log
+    module: Module, words: Sequence[tuple[int, int | None]], folders: Sequence[Path], log: Log
 ) -> BinaryImage | None:
     """The functions of the module; None if the file that ran is not here."""
     own = [Path(module.path)] if module.path.startswith("/") else []
@@ -129,5 +143,6 @@ def _image_of(
                 return image
         except (OSError, ValueError) as error:
             log(f"{module.name}: the names of its functions cannot be read: {error}")
-    log(f"functions of {module.name or 'a module'} have no names: the file that ran is not on this machine")
+    if own:
+        log(f"functions of {module.name} have no names: the file that ran is not on this machine")
     return None

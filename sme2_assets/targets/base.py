@@ -111,6 +111,12 @@ class Workspace(ABC):
     def run(self, command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> Completed:
         """Runs a command there. A command that outlives the time-out is killed: RunnerError."""
 
+    def run_logged(
+        self, command: Sequence[str], env: Mapping[str, str], timeout_s: float, log: int
+    ) -> Completed:
+        """The same on a target that counts work: a log of what is executed goes to that descriptor."""
+        raise NotImplementedError(f"{type(self).__name__} logs nothing")
+
     @abstractmethod
     def get(self, name: str, local: Path) -> None:
         """Moves a file or folder that a command wrote to `path(name)` to `local`."""
@@ -129,6 +135,8 @@ class Target(ABC):
     bundle_arch: str = AARCH64
     # Environment variables that a process needs for its program counter to be sampled faithfully.
     sampling_environment: ClassVar[Mapping[str, str]] = {}
+    # Whether what a run executes is counted, instruction by instruction; otherwise it is sampled.
+    counts_work: ClassVar[bool] = False
     # Whether the arms of a session may run side by side: only where no time is read from them.
     arms_at_once: ClassVar[bool] = False
 

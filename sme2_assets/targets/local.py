@@ -26,7 +26,7 @@ from sme2_assets.targets.host import (
     is_arm64,
 )
 from sme2_assets.targets.lease import beside_sessions
-from sme2_assets.targets.qemu import Qemu, ensure_qemu, find_qemu
+from sme2_assets.targets.qemu import CPU, Qemu, ensure_qemu, find_qemu
 
 HOST_NAMES = {"linux": "Linux", "mac": "macOS"}
 
@@ -48,9 +48,17 @@ class LocalWorkspace(Workspace):
         return str(self.root / name)
 
     def run(self, command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> Completed:
-        full = [*self.wrapper, *command]
+        return self._run([*self.wrapper, *command], env, timeout_s)
+
+    def run_logged(
+        self, command: Sequence[str], env: Mapping[str, str], timeout_s: float, log: int
+    ) -> Completed:
+        logging = ["-d", "in_asm,exec,nochain", "-D", f"/dev/fd/{log}"]
+        return self._run([*self.wrapper, *logging, *command], env, timeout_s, log)
+
+    def _run(self, full: list[str], env: Mapping[str, str], timeout_s: float, *inherited: int) -> Completed:
         started = time.monotonic()
-        returncode, out, err = run_contained(full, env, self.root, timeout_s)
+        returncode, out, err = run_contained(full, env, self.root, timeout_s, inherited)
         return Completed(full, returncode, out, err, time.monotonic() - started)
 
     def get(self, name: str, local: Path) -> None:
@@ -115,9 +123,7 @@ class EmulatedTarget(Target):
 
     platform = "emulated"
     fidelity = "emulated"
-    # QEMU delivers a signal between translated blocks. With blocks of one instruction each, any instruction
-    # can be sampled; it runs three to four times slower, so only the kernels pass is run that way.
-    sampling_environment: ClassVar[Mapping[str, str]] = {"QEMU_ONE_INSN_PER_TB": "1"}
+    counts_work: ClassVar[bool] = True
     arms_at_once: ClassVar[bool] = True
 
     def __init__(self, tools: Path) -> None:
@@ -158,7 +164,7 @@ class EmulatedTarget(Target):
         return replace(
             host_facts(),
             arch=AARCH64,
-            cpu="QEMU -cpu max",
+            cpu=f"QEMU -cpu {CPU}",
             emulator=_qemu_name(self._qemu()),
             features=(),
             clusters=(),
@@ -173,7 +179,7 @@ class EmulatedTarget(Target):
     @contextmanager
     def workspace(self) -> Iterator[Workspace]:
         with workspace_folder() as root:
-            yield LocalWorkspace(root, wrapper=[str(self._qemu().path), "-cpu", "max"])
+            yield LocalWorkspace(root, wrapper=[str(self._qemu().path), "-cpu", CPU])
 
     def _qemu(self) -> Qemu:
         qemu = find_qemu(self.tools)

@@ -16,6 +16,9 @@ from sme2_assets.warehouse.store import Warehouse
 
 # Twenty ticks of the sampler's timer.
 LONG_ENOUGH_NS = 10_000_000
+# More elements than any tile of a kernel has in a direction at a vector length of 512 bits, and more than any
+# kernel rounds the depth of a product up by.
+LARGEST_TILE, LARGEST_DEPTH = 64, 32
 # If a smaller share of operators has a place in the model, reports by module mislead.
 LEAST_ATTRIBUTED = 0.9
 
@@ -101,15 +104,19 @@ def sme2_evidence_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | Non
 
 
 def executed_kernel_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
-    """SME kernels sampled where there must be none, or none sampled where names promise them.
+    """SME kernels that ran where there must be none, or none where names promise them.
 
-    An operator whose name implies an SME2 kernel must have been seen in one once it has enough samples.
+    An operator whose name implies an SME2 kernel must have been seen in one, if it was counted or has enough
+    samples.
     """
     operators = warehouse.query(
-        "SELECT name, sme2_evidence, on_sme_unit, samples - near_boundary_samples AS certain_samples "
+        "SELECT name, sme2_evidence, on_sme_unit, instructions, "
+        "samples - near_boundary_samples AS certain_samples "
         "FROM operator_facts WHERE run_id = ? AND on_sme_unit IS NOT NULL",
         [run["run_id"]],
     )
+    if operators["instructions"].notna().any():
+        return _counted_kernel_faults(warehouse, run, operators)
     sampled = warehouse.query(
         "SELECT coalesce(sum(samples), 0)::BIGINT AS samples, "
         "coalesce(sum(samples) FILTER (is_sme), 0)::BIGINT AS sme_samples "
@@ -129,6 +136,55 @@ def executed_kernel_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | N
     if not seen and promised["certain_samples"].sum() >= ENOUGH_SAMPLES:
         return f"{len(promised)} operators have SME2 names, but no sample is in an SME kernel"
     return None
+
+
+def _counted_kernel_faults(warehouse: Warehouse, run: dict[str, Any], operators: pd.DataFrame) -> str | None:
+    if run["sme2"] == "on":
+        by_name_alone = operators.loc[operators["sme2_evidence"] == "name", "name"]
+        wrong = ", ".join(by_name_alone)
+        return f"these names imply SME2, but none of their instructions does: {wrong}" if wrong else None
+    on_sme = warehouse.query(
+        "SELECT coalesce(sum(instructions), 0)::BIGINT AS n FROM operator_work "
+        "WHERE run_id = ? AND (unit = 'SME' OR class = 'streaming entry')",
+        [run["run_id"]],
+    )["n"].iloc[0]
+    return f"SME2 is off, but {on_sme:,} instructions of SME were executed" if on_sme else None
+
+
+def work_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
+    """Counted multiply-accumulates against the model's, operator by operator.
+
+    A kernel cannot do fewer. It does more, because tiles and vectors are filled up, and the bias may be one
+    more product: but not more than tiles of LARGEST_TILE by LARGEST_TILE explain, whose depth is rounded up.
+    """
+    strange = warehouse.query(
+        """
+        WITH shapes AS (
+            SELECT name, module, execution_order, macs, macs_executed, coalesce(groups, 1) AS groups,
+                string_split(output_shape, 'x')::BIGINT[] AS output
+            FROM operator_facts
+            WHERE run_id = $run_id AND macs > 0 AND macs_executed IS NOT NULL AND on_sme_unit IS NOT NULL
+        ), filled AS (
+            SELECT *,
+                list_product(output[:-3]) * ceil(coalesce(output[-2], 1) / $tile) * $tile AS rows,
+                groups * ceil(output[-1] / groups / $tile) * $tile AS columns,
+                macs / list_product(output) + $depth AS depth
+            FROM shapes
+        )
+        SELECT name, module, macs, macs_executed FROM filled
+        WHERE macs_executed < macs OR macs_executed > rows * columns * depth
+        ORDER BY execution_order
+        """,
+        {"run_id": run["run_id"], "tile": LARGEST_TILE, "depth": LARGEST_DEPTH},
+    )
+    if strange.empty:
+        return None
+    first = strange.iloc[0]
+    return (
+        f"the work counted of {len(strange)} operators is not that of the model, the first: "
+        f"{first['name']} ({first['module']}) has {first['macs']:,} multiply-accumulates, and "
+        f"{first['macs_executed']:,} were counted"
+    )
 
 
 def _why_no_samples(warehouse: Warehouse, run: dict[str, Any]) -> str | None:

@@ -60,6 +60,22 @@ COMMENT ON VIEW judged_samples IS 'The rows of kernel_samples, and what they tel
 COMMENT ON COLUMN judged_samples.is_sme IS 'In an SME or SME2 kernel that computes or packs, or on an instruction of SME''s own.';
 COMMENT ON COLUMN judged_samples.is_telling IS 'On SME, or in another kernel that computes. What waits, packs or keeps books tells nothing about the unit.';
 
+-- Evidence of both kinds in one shape: a run was sampled, or its work was counted.
+CREATE VIEW executed_functions AS
+SELECT
+    run_id, kind, backend, delegate, position, thread_kind, library, function_offset, symbol, kernel_family, role, data_types, tile,
+    isa, unit, NULL AS class, samples, near_boundary_samples, is_sme, is_telling, 0::BIGINT AS instructions,
+    0::BIGINT AS multiply_accumulates, 0::BIGINT AS bytes, samples AS weight
+FROM judged_samples
+UNION ALL
+SELECT
+    run_id, kind, backend, delegate, position, thread_kind, library, function_offset, symbol, kernel_family, role, data_types, tile,
+    isa, unit, class, 0, 0, {{IS_SME}}, false, instructions, multiply_accumulates, bytes, instructions
+FROM operator_work;
+COMMENT ON VIEW executed_functions IS 'What ran, by operator and function: the rows of kernel_samples, or of operator_work.';
+COMMENT ON COLUMN executed_functions.class IS 'Class of the instructions, as in operator_work; NULL where they were sampled.';
+COMMENT ON COLUMN executed_functions.weight IS 'Samples or instructions, whichever there are.';
+
 -- The per-process median is the observation; rounds are the statistical unit.
 CREATE VIEW latency_rounds AS
 SELECT

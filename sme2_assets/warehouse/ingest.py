@@ -1,4 +1,4 @@
-"""A finished run folder becomes rows: runs, inferences, timeline, operators, kernel samples."""
+"""A finished run folder becomes rows: runs, inferences, timeline, operators, kernel samples, work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sme2_assets.analysis.timeline import BACKENDS, OTHER_DELEGATE, Timeline, ex
 from sme2_assets.errors import EvidenceError
 from sme2_assets.etdump import Events
 from sme2_assets.evidence.arms import ArmsNumerics
-from sme2_assets.evidence.folder import RunFolder, identity_of
+from sme2_assets.evidence.folder import RunFolder, RunProcess, identity_of
 from sme2_assets.evidence.manifest import Manifest, Moment, Process
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.evidence.result import RunnerResult
@@ -37,6 +37,7 @@ from sme2_assets.warehouse.schema import (
     INFERENCES,
     KERNEL_SAMPLES,
     NUMERICS,
+    OPERATOR_WORK,
     OPERATORS,
     REGISTERED_KERNELS,
     RUNS,
@@ -44,15 +45,16 @@ from sme2_assets.warehouse.schema import (
     Table,
 )
 from sme2_assets.warehouse.store import Rows, Warehouse
+from sme2_assets.work.counts import operator_work_rows
 
 # The version of the code that makes rows from evidence. Any change in what a row says, such as another
 # category for an operator, is a new version; `sme2 warehouse rebuild` then applies it to history.
-DERIVATION = 10
+DERIVATION = 11
 ANNOTATION = "xnnpack.log"
 # Every run is stored in these and in the timeline, even if it has no rows there.
 RUN_TABLES = (
     *(RUNS, INFERENCES, OPERATORS, DELEGATION, NUMERICS, ARMS_NUMERICS, ENVIRONMENT),
-    *(KERNEL_SAMPLES, REGISTERED_KERNELS),
+    *(KERNEL_SAMPLES, OPERATOR_WORK, REGISTERED_KERNELS),
 )
 # A run with more rows of timeline has them in several files, so that they are never all in memory.
 PART_ROWS = 400_000
@@ -74,6 +76,7 @@ class RunRows:
     arms_numerics: pd.DataFrame
     environment: pd.DataFrame
     kernel_samples: pd.DataFrame
+    operator_work: pd.DataFrame
     registered_kernels: pd.DataFrame
 
     def parts(self) -> Iterator[Rows]:
@@ -111,6 +114,7 @@ class RunReader:
         self._inferences: list[pd.DataFrame] = []
         self._operators: list[pd.DataFrame] = []
         self._sampled: list[pd.DataFrame] = []
+        self._counted: list[pd.DataFrame] = []
         self._results: list[RunnerResult] = []
         self._paths: list[tuple[str, ...]] = []
 
@@ -145,12 +149,16 @@ class RunReader:
                 execute_ns = timeline.execute_ns
                 self._paths.append(timeline.signatures)
             elif process.is_traced:
-                # The trace of the kernels pass only shows what was sampled: its times are disturbed.
+                # The trace only shows what was sampled or counted: its times are disturbed.
                 events = process.events
                 execute_ns = execute_durations(events)
                 self._paths.append(Paths.of(events).signatures)
-                rows = kernel_sample_rows(process.samples, events, result.traced_warmup)
-                self._sampled.append(_with_backends(rows, self._program, events).assign(round=facts.round))
+                if facts.pass_kind == "work":
+                    found, of_all = self._counted, _work_rows(process)
+                else:
+                    found = self._sampled
+                    of_all = kernel_sample_rows(process.samples, events, result.traced_warmup)
+                found.append(_with_backends(of_all, self._program, events).assign(round=facts.round))
             self._inferences.append(_of_process(_inference_rows(result, execute_ns), facts))
             self._results.append(result)
 
@@ -172,6 +180,9 @@ class RunReader:
             "kernel_samples": pd.concat(self._sampled, ignore_index=True)
             if self._sampled
             else _frame(KERNEL_SAMPLES, []),
+            "operator_work": pd.concat(self._counted, ignore_index=True)
+            if self._counted
+            else _frame(OPERATOR_WORK, []),
             "registered_kernels": registered_rows(
                 self._annotation, "".join(process.log for process in folder.processes())
             ),
@@ -263,6 +274,12 @@ def _trusted(run_dir: Path) -> RunFolder:
             "Such a run does not belong in the warehouse.",
         )
     return folder
+
+
+def _work_rows(process: RunProcess) -> pd.DataFrame:
+    vector_bits = process.result.cpu.sme_vector_bits
+    # Without SME nothing depends on its length.
+    return operator_work_rows(process.work, process.events, vector_bits or 128)
 
 
 def _with_backends(rows: pd.DataFrame, program: ProgramOperators | None, events: Events) -> pd.DataFrame:

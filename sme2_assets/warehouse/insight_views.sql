@@ -8,8 +8,9 @@ SELECT
     device, arch, threads, cpus, power_mode, method, fidelity, started_at,
     rank, path, execution_order, backend, delegate, position, name, op_type, data_type, category, known,
     attribution, node_kind, edge_ops, module, module_type, source, code, input_shape, output_shape, macs,
-    on_sme_unit, sme2_evidence, samples, telling_samples, certain_sme_samples, rounds, inferences,
-    median_ns, mean_ns, mean_most_ns, per_inference_ns, share, cumulative_share, gops, rate_unit
+    on_sme_unit, sme2_evidence, samples, telling_samples, certain_sme_samples,
+    instructions, macs_executed, macs_on_unit, outer_products, streaming_entries, packing_instructions,
+    rounds, inferences, median_ns, mean_ns, mean_most_ns, per_inference_ns, share, cumulative_share, gops, rate_unit
 FROM operator_facts;
 COMMENT ON VIEW bottlenecks IS 'The operators of each run with their rank by time, and with their order in the inference.';
 COMMENT ON COLUMN bottlenecks.rank IS '1 for the operator that takes the most of an inference; NULL when emulated.';
@@ -18,6 +19,7 @@ COMMENT ON COLUMN bottlenecks.sme2_evidence IS 'executed, name, registered or no
 COMMENT ON COLUMN bottlenecks.samples IS 'Samples attributed to the operator, all threads.';
 COMMENT ON COLUMN bottlenecks.telling_samples IS 'Those in kernels that compute, as in operator_facts.';
 COMMENT ON COLUMN bottlenecks.certain_sme_samples IS 'Those of them on SME.';
+COMMENT ON COLUMN bottlenecks.instructions IS 'Instructions counted in one inference, as in operator_facts.';
 COMMENT ON COLUMN bottlenecks.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN bottlenecks.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN bottlenecks.median_ns IS 'Median over rounds of the per-process medians; NULL when emulated.';
@@ -87,7 +89,9 @@ missed AS NOT MATERIALIZED (
     SELECT
         matrix.* REPLACE (
             observed.on_sme_unit AS on_sme_unit, observed.sme2_evidence AS sme2_evidence,
-            observed.telling_samples AS telling_samples, observed.certain_sme_samples AS certain_sme_samples
+            observed.telling_samples AS telling_samples, observed.certain_sme_samples AS certain_sme_samples,
+            observed.instructions AS instructions, observed.macs_executed AS macs_executed,
+            observed.macs_on_unit AS macs_on_unit
         ),
         observed.reason, 'emulated' AS basis, emulated_twin.evidence_run_id
     FROM matrix
@@ -120,7 +124,7 @@ SELECT
                 THEN 'It has one input channel, so it was exported as a depthwise convolution, which has no SME2 kernel; with more input channels it would be an ordinary one.'
             ELSE 'Others of its kind and data type took an SME2 kernel in the same run: it is this operator''s own shape or parameters.'
         END
-        WHEN 'unexplained' THEN 'Its samples are in other kernels; nothing that is stored tells why.'
+        WHEN 'unexplained' THEN 'It ran in other kernels; nothing that is stored tells why.'
         ELSE CASE
             WHEN sme2_evidence = 'name' THEN 'Its name says SME2, its samples say other kernels.'
             WHEN certain_sme_samples > 0 AND sme2_obstacle IS NOT NULL
@@ -134,7 +138,7 @@ SELECT
     basis, evidence_run_id, sme2_evidence,
     backend, delegate, position, name, op_type, data_type, category,
     attribution, node_kind, module, module_type, source, code, input_shape, output_shape, kernel_size, groups, macs,
-    samples, telling_samples, certain_sme_samples, rounds, inferences,
+    samples, telling_samples, certain_sme_samples, instructions, macs_executed, macs_on_unit, rounds, inferences,
     CASE WHEN fidelity = 'hardware' THEN median_ns END AS median_ns,
     CASE WHEN fidelity = 'hardware' THEN mean_ns END AS mean_ns,
     CASE WHEN fidelity = 'hardware' THEN per_inference_ns END AS per_inference_ns,

@@ -82,7 +82,12 @@ SETTING = (
     ),
 )
 PROCESS = (
-    Column("pass", "VARCHAR", "latency (no tracer attached), etdump (operator times) or kernels (sampled)."),
+    Column(
+        "pass",
+        "VARCHAR",
+        "latency (no tracer attached), etdump (operator times), kernels (sampled) or, under emulation, work "
+        "(counted).",
+    ),
     Column("round", "INTEGER", "Round of the session, from 0: one fresh process per arm and pass."),
     Column(
         "iteration",
@@ -422,37 +427,73 @@ ARMS_NUMERICS = Table(
     published_as_view=True,
 )
 
+# What was executing, and in which function.
+EXECUTING = (
+    Column(
+        "kind",
+        "VARCHAR",
+        "What was executing: operator, delegate_overhead, framework_overhead, between inferences, or "
+        "unattributed.",
+    ),
+    Column("backend", "VARCHAR", "As in timeline; NULL when not attributed."),
+    Column("delegate", "INTEGER", "Delegate call; NULL outside delegates."),
+    Column("position", "INTEGER", "Position of the operator, as in timeline; NULL outside operators."),
+    Column("thread_kind", "VARCHAR", "main or pool."),
+    Column("library", "VARCHAR", "Library of the function; NULL when the address is in none."),
+    Column("function_offset", "BIGINT", "Where the function starts in its library."),
+    Column("symbol", "VARCHAR", "Name of the function; NULL when the library does not export it."),
+    Column("kernel_family", "VARCHAR", "What the kernel computes, from its name, e.g. gemm."),
+    Column("role", "VARCHAR", "compute, pack, query or other, from its name; NULL without a name."),
+    Column("data_types", "VARCHAR", "Data types of the kernel, from its name."),
+    Column("tile", "VARCHAR", "Tile of the kernel, from its name."),
+    Column("isa", "VARCHAR", "Instruction set of the kernel, from its name, e.g. sme2 or neon."),
+    Column("unit", "VARCHAR", "SME, SVE, SIMD/FP, load/store, other or unknown, from the instruction."),
+)
+
 KERNEL_SAMPLES = Table(
     "kernel_samples",
     "Program counters sampled in the kernels pass, counted by operator, function and unit. None is dropped.",
     (VARIANT, TARGET, RUN_ID),
     (
         Column("round", "INTEGER", "Round of the session."),
-        Column(
-            "kind",
-            "VARCHAR",
-            "What was executing: operator, delegate_overhead, framework_overhead, between inferences, or "
-            "unattributed.",
-        ),
-        Column("backend", "VARCHAR", "As in timeline; NULL when not attributed."),
-        Column("delegate", "INTEGER", "Delegate call; NULL outside delegates."),
-        Column("position", "INTEGER", "Position of the operator, as in timeline; NULL outside operators."),
-        Column("thread_kind", "VARCHAR", "main or pool."),
-        Column("library", "VARCHAR", "Library of the function; NULL when the address is in none."),
-        Column("function_offset", "BIGINT", "Where the function starts in its library."),
-        Column("symbol", "VARCHAR", "Name of the function; NULL when the library does not export it."),
-        Column("kernel_family", "VARCHAR", "What the kernel computes, from its name, e.g. gemm."),
-        Column("role", "VARCHAR", "compute, pack, query or other, from its name; NULL without a name."),
-        Column("data_types", "VARCHAR", "Data types of the kernel, from its name."),
-        Column("tile", "VARCHAR", "Tile of the kernel, from its name."),
-        Column("isa", "VARCHAR", "Instruction set of the kernel, from its name, e.g. sme2 or neon."),
-        Column("unit", "VARCHAR", "SME, SVE, SIMD/FP, load/store, other or unknown, from the instruction."),
+        *EXECUTING,
         Column("samples", "BIGINT", "Samples."),
         Column(
             "near_boundary_samples",
             "BIGINT",
             "Those so near the border of two operators that the trace's microseconds cannot tell which one.",
         ),
+    ),
+    published_as_view=True,
+)
+
+OPERATOR_WORK = Table(
+    "operator_work",
+    "Every instruction that an emulated inference executed, counted by operator, function and class. It is "
+    "work, the same every time, and never time: instructions do not take equally long.",
+    (VARIANT, TARGET, RUN_ID),
+    (
+        Column("round", "INTEGER", "Round of the session."),
+        *EXECUTING,
+        Column(
+            "class",
+            "VARCHAR",
+            "Class of the instructions: outer product, multiply to ZA, SVE or SIMD multiply-add, load, "
+            "store, streaming entry, branch and so on; each instruction is in one, and one that nobody knows "
+            "is in unknown.",
+        ),
+        Column(
+            "instruction",
+            "VARCHAR",
+            "What is multiplied, as the architecture names it, e.g. FMOPA fp32; NULL where nothing is.",
+        ),
+        Column("instructions", "BIGINT", "Instructions executed in one inference."),
+        Column(
+            "multiply_accumulates",
+            "BIGINT",
+            "Multiply-accumulates that they are, those of lanes that a predicate switches off included.",
+        ),
+        Column("bytes", "BIGINT", "Bytes that they load or store."),
     ),
     published_as_view=True,
 )
@@ -746,6 +787,7 @@ TABLES = (
     NUMERICS,
     ARMS_NUMERICS,
     KERNEL_SAMPLES,
+    OPERATOR_WORK,
     REGISTERED_KERNELS,
     ENVIRONMENT,
     COMPARISONS,

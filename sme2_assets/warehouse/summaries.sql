@@ -184,7 +184,8 @@ ordered AS (
         )::INTEGER AS execution_order
     FROM started
 ),
-sampled AS (
+-- Samples, or counts of instructions.
+executed AS (
     SELECT
         run_id, backend, delegate, position,
         sum(samples)::BIGINT AS samples,
@@ -192,11 +193,22 @@ sampled AS (
         coalesce(sum(samples) FILTER (is_sme), 0)::BIGINT AS sme_samples,
         coalesce(sum(samples - near_boundary_samples) FILTER (is_telling), 0)::BIGINT AS telling_samples,
         coalesce(sum(samples - near_boundary_samples) FILTER (is_sme), 0)::BIGINT AS certain_sme_samples,
-        sum(samples * (nullif(unit, 'unknown') = 'SME')::INTEGER) / sum(samples) AS sme_unit_share,
-        sum(samples * (nullif(unit, 'unknown') = 'SVE')::INTEGER) / sum(samples) AS sve_unit_share,
-        sum(samples * (nullif(unit, 'unknown') = 'SIMD/FP')::INTEGER) / sum(samples) AS simd_unit_share,
-        sum(samples * (nullif(unit, 'unknown') = 'load/store')::INTEGER) / sum(samples) AS load_store_share
-    FROM judged_samples
+        nullif(sum(instructions), 0)::BIGINT AS instructions,
+        CASE WHEN sum(instructions) > 0 THEN sum(multiply_accumulates) END::BIGINT AS macs_executed,
+        CASE WHEN sum(instructions) > 0
+            THEN coalesce(sum(multiply_accumulates) FILTER ({{IS_ON_UNIT}}), 0)
+        END::BIGINT AS macs_on_unit,
+        CASE WHEN sum(instructions) > 0
+            THEN coalesce(sum(instructions) FILTER (class = 'outer product'), 0) END::BIGINT AS outer_products,
+        CASE WHEN sum(instructions) > 0
+            THEN coalesce(sum(instructions) FILTER (class = 'streaming entry'), 0) END::BIGINT AS streaming_entries,
+        CASE WHEN sum(instructions) > 0
+            THEN coalesce(sum(instructions) FILTER (role = 'pack'), 0) END::BIGINT AS packing_instructions,
+        sum(weight * (nullif(unit, 'unknown') = 'SME')::INTEGER) / sum(weight) AS sme_unit_share,
+        sum(weight * (nullif(unit, 'unknown') = 'SVE')::INTEGER) / sum(weight) AS sve_unit_share,
+        sum(weight * (nullif(unit, 'unknown') = 'SIMD/FP')::INTEGER) / sum(weight) AS simd_unit_share,
+        sum(weight * (nullif(unit, 'unknown') = 'load/store')::INTEGER) / sum(weight) AS load_store_share
+    FROM executed_functions
     WHERE kind = 'operator'
     GROUP BY run_id, backend, delegate, position
 ),
@@ -209,12 +221,14 @@ known AS (
         ordered.path,
         ordered.execution_order,
         operators.* EXCLUDE (variant, target, run_id, backend, delegate, position),
-        coalesce(sampled.samples, 0) AS samples,
-        coalesce(sampled.near_boundary_samples, 0) AS near_boundary_samples,
-        coalesce(sampled.telling_samples, 0) AS telling_samples,
-        coalesce(sampled.certain_sme_samples, 0) AS certain_sme_samples,
-        CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN coalesce(sampled.sme_samples, 0) END AS sme_samples,
-        sampled.sme_unit_share, sampled.sve_unit_share, sampled.simd_unit_share, sampled.load_store_share,
+        coalesce(executed.samples, 0) AS samples,
+        coalesce(executed.near_boundary_samples, 0) AS near_boundary_samples,
+        coalesce(executed.telling_samples, 0) AS telling_samples,
+        coalesce(executed.certain_sme_samples, 0) AS certain_sme_samples,
+        CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN coalesce(executed.sme_samples, 0) END AS sme_samples,
+        executed.instructions, executed.macs_executed, executed.macs_on_unit, executed.outer_products,
+        executed.streaming_entries, executed.packing_instructions,
+        executed.sme_unit_share, executed.sve_unit_share, executed.simd_unit_share, executed.load_store_share,
         runs.fidelity, runs.sme2,
         runs.fidelity IS DISTINCT FROM 'reference' AND coalesce(summary.named_sme2, false) AS named,
         string_split(replace(coalesce(summary.data_type, ''), ' ', ''), ',') AS types,
@@ -234,9 +248,9 @@ known AS (
     LEFT JOIN operators
         ON operators.run_id = summary.run_id AND operators.backend = summary.backend
         AND operators.delegate IS NOT DISTINCT FROM summary.delegate AND operators.position = summary.position
-    LEFT JOIN sampled
-        ON sampled.run_id = summary.run_id AND sampled.backend = summary.backend
-        AND sampled.delegate IS NOT DISTINCT FROM summary.delegate AND sampled.position = summary.position
+    LEFT JOIN executed
+        ON executed.run_id = summary.run_id AND executed.backend = summary.backend
+        AND executed.delegate IS NOT DISTINCT FROM summary.delegate AND executed.position = summary.position
 ),
 judged AS (
     SELECT
@@ -293,11 +307,17 @@ COMMENT ON TABLE operator_details IS 'What operator_facts, operator_summary, bot
 COMMENT ON COLUMN operator_details.sme_samples IS 'Those in SME or SME2 kernels, or on an SME instruction; NULL on a reference.';
 COMMENT ON COLUMN operator_details.telling_samples IS 'Samples in kernels that compute, on SME or not, away from the border to another operator. Threads that wait are not among them.';
 COMMENT ON COLUMN operator_details.certain_sme_samples IS 'Telling samples on SME.';
-COMMENT ON COLUMN operator_details.sme_unit_share IS 'Share of samples on an instruction of the SME encoding space.';
-COMMENT ON COLUMN operator_details.sve_unit_share IS 'Share of samples on an SVE instruction; SME kernels use them too, in streaming mode.';
-COMMENT ON COLUMN operator_details.simd_unit_share IS 'Share of samples on a SIMD or floating-point instruction.';
-COMMENT ON COLUMN operator_details.load_store_share IS 'Share of samples on a load or store.';
-COMMENT ON COLUMN operator_details.on_sme_unit IS 'Whether a convolution or matrix product runs on the SME unit: on, off or unknown. From its samples in kernels that compute where there are enough, else from its name, else from its type (sme2_obstacle, or SME2 taken away). NULL for all other operators and on a reference.';
+COMMENT ON COLUMN operator_details.instructions IS 'Instructions that it executed in one inference, where they are counted: under emulation. They are work, not time.';
+COMMENT ON COLUMN operator_details.macs_executed IS 'Multiply-accumulates that these are. More than macs: tiles and vectors that are not full multiply all the same.';
+COMMENT ON COLUMN operator_details.macs_on_unit IS 'Those of them that the SME unit does, by outer products and multiplications to ZA.';
+COMMENT ON COLUMN operator_details.outer_products IS 'Outer products among the instructions.';
+COMMENT ON COLUMN operator_details.streaming_entries IS 'How often it entered streaming mode.';
+COMMENT ON COLUMN operator_details.packing_instructions IS 'Instructions in functions that pack, by their names.';
+COMMENT ON COLUMN operator_details.sme_unit_share IS 'Share of samples, or of counted instructions, on the SME unit.';
+COMMENT ON COLUMN operator_details.sve_unit_share IS 'Share of samples or counted instructions that are SVE; SME kernels use them too, in streaming mode.';
+COMMENT ON COLUMN operator_details.simd_unit_share IS 'Share of samples or counted instructions that are SIMD or floating-point.';
+COMMENT ON COLUMN operator_details.load_store_share IS 'Share of samples or counted instructions that load or store.';
+COMMENT ON COLUMN operator_details.on_sme_unit IS 'Whether a convolution or matrix product runs on the SME unit: on, off or unknown. From its counted instructions; else from its samples in kernels that compute where there are enough, else from its name, else from its type (sme2_obstacle, or SME2 taken away). NULL for all other operators and on a reference.';
 COMMENT ON COLUMN operator_details.element IS 'What is multiplied, whatever its packing: F32, F16, int8 or QP8 (quantised while it runs).';
 COMMENT ON COLUMN operator_details.sme2_obstacle IS 'Why no SME2 kernel of the library fits a convolution or matrix product: not delegated, depthwise, shape, quantisation scheme or data type. NULL where nothing stands in the way.';
 COMMENT ON COLUMN operator_details.samples IS 'Samples attributed to the operator, all threads.';
@@ -315,7 +335,7 @@ COMMENT ON COLUMN operator_details.execution_order IS 'Order within the inferenc
 COMMENT ON COLUMN operator_details.rank IS '1 for the operator that takes the most of an inference; NULL when emulated.';
 COMMENT ON COLUMN operator_details.cumulative_share IS 'Share of this operator and all of a smaller rank; NULL when emulated.';
 COMMENT ON COLUMN operator_details.named IS 'Whether its name implies an SME2 kernel.';
-COMMENT ON COLUMN operator_details.executed IS 'Whether it was sampled in an SME kernel.';
+COMMENT ON COLUMN operator_details.executed IS 'Whether it was sampled in an SME kernel, or counted multiplying on the SME unit.';
 COMMENT ON COLUMN operator_details.kind_is_on IS 'Whether any operator of its type and element is on the unit in this run.';
 
 CREATE TABLE function_samples AS
@@ -333,36 +353,39 @@ WITH functions AS (
         sum(samples)::BIGINT AS samples,
         sum(near_boundary_samples)::BIGINT AS near_boundary_samples,
         coalesce(sum(samples) FILTER (is_sme), 0)::BIGINT AS sme_samples,
-        sum(samples * (nullif(unit, 'unknown') = 'SME')::INTEGER) / sum(samples) AS sme_unit_share,
-        sum(samples * (nullif(unit, 'unknown') = 'SVE')::INTEGER) / sum(samples) AS sve_unit_share,
-        sum(samples * (nullif(unit, 'unknown') = 'SIMD/FP')::INTEGER) / sum(samples) AS simd_unit_share,
-        sum(samples * (nullif(unit, 'unknown') = 'load/store')::INTEGER) / sum(samples) AS load_store_share
-    FROM judged_samples
+        nullif(sum(instructions), 0)::BIGINT AS instructions,
+        sum(weight)::BIGINT AS weight,
+        sum(weight * (nullif(unit, 'unknown') = 'SME')::INTEGER) / sum(weight) AS sme_unit_share,
+        sum(weight * (nullif(unit, 'unknown') = 'SVE')::INTEGER) / sum(weight) AS sve_unit_share,
+        sum(weight * (nullif(unit, 'unknown') = 'SIMD/FP')::INTEGER) / sum(weight) AS simd_unit_share,
+        sum(weight * (nullif(unit, 'unknown') = 'load/store')::INTEGER) / sum(weight) AS load_store_share
+    FROM executed_functions
     GROUP BY
         run_id, kind, backend, delegate, position,
         coalesce(symbol, library || '+0x' || lower(hex(function_offset)), 'unknown address')
 )
 SELECT
-    functions.*,
-    functions.samples / sum(functions.samples) OVER (
+    functions.* EXCLUDE (weight),
+    functions.weight / sum(functions.weight) OVER (
         PARTITION BY functions.run_id, functions.kind, functions.backend, functions.delegate, functions.position
     ) AS share_of_operator,
-    functions.samples / sum(functions.samples) OVER (PARTITION BY functions.run_id) AS share_of_run,
+    functions.weight / sum(functions.weight) OVER (PARTITION BY functions.run_id) AS share_of_run,
     placed.name, placed.op_type, placed.category, placed.module, placed.source
 FROM functions
 LEFT JOIN operator_details AS placed
     ON placed.run_id = functions.run_id AND functions.kind = 'operator' AND placed.backend = functions.backend
     AND placed.delegate IS NOT DISTINCT FROM functions.delegate AND placed.position = functions.position;
-COMMENT ON TABLE function_samples IS 'Samples of each operator of each run, and of what is not an operator, by function: what kernel_usage shows.';
+COMMENT ON TABLE function_samples IS 'Samples or counted instructions of each operator of each run, and of what is not an operator, by function: what kernel_usage shows.';
 COMMENT ON COLUMN function_samples.kernel IS 'Name of the function, or its library and offset when it has no exported name.';
 COMMENT ON COLUMN function_samples.named IS 'Whether the library exports its name.';
 COMMENT ON COLUMN function_samples.sme_samples IS 'Those on SME, as in judged_samples.';
-COMMENT ON COLUMN function_samples.sme_unit_share IS 'Share of samples on an instruction of the SME encoding space.';
-COMMENT ON COLUMN function_samples.sve_unit_share IS 'Share of samples on an SVE instruction.';
-COMMENT ON COLUMN function_samples.simd_unit_share IS 'Share of samples on a SIMD or floating-point instruction.';
-COMMENT ON COLUMN function_samples.load_store_share IS 'Share of samples on a load or store.';
-COMMENT ON COLUMN function_samples.share_of_operator IS 'Samples in this function over all of the operator.';
-COMMENT ON COLUMN function_samples.share_of_run IS 'Samples in this function over all of the run.';
+COMMENT ON COLUMN function_samples.instructions IS 'Instructions executed in it in one inference, where they are counted.';
+COMMENT ON COLUMN function_samples.sme_unit_share IS 'Share of samples, or of counted instructions, on the SME unit.';
+COMMENT ON COLUMN function_samples.sve_unit_share IS 'Share of samples or counted instructions that are SVE.';
+COMMENT ON COLUMN function_samples.simd_unit_share IS 'Share of samples or counted instructions that are SIMD or floating-point.';
+COMMENT ON COLUMN function_samples.load_store_share IS 'Share of samples or counted instructions that load or store.';
+COMMENT ON COLUMN function_samples.share_of_operator IS 'Samples or instructions in this function over all of the operator.';
+COMMENT ON COLUMN function_samples.share_of_run IS 'Samples or instructions in this function over all of the run.';
 
 CREATE TABLE module_times AS
 WITH placed AS (

@@ -112,8 +112,8 @@ FROM operator_details AS details
 JOIN run_series AS run USING (run_id)
 LEFT JOIN registered ON registered.run_id = details.run_id;
 COMMENT ON VIEW operator_facts IS 'All that is known of each operator of each run: time, source, work, and the evidence of its kernel.';
-COMMENT ON COLUMN operator_facts.sme2_evidence IS 'executed (sampled in an SME kernel), name (its name implies one), registered (the log offered one for this kind of operator) or none. NULL on a reference, which says nothing about SME2.';
-COMMENT ON COLUMN operator_facts.on_sme_unit IS 'Whether a convolution or matrix product runs on the SME unit: on, off or unknown. From its samples in kernels that compute where there are enough, else from its name, else from its type (sme2_obstacle, or SME2 taken away). NULL for all other operators and on a reference.';
+COMMENT ON COLUMN operator_facts.sme2_evidence IS 'executed (sampled in an SME kernel, or counted multiplying on the SME unit), name (its name implies one), registered (the log offered one for this kind of operator) or none. NULL on a reference, which says nothing about SME2.';
+COMMENT ON COLUMN operator_facts.on_sme_unit IS 'Whether a convolution or matrix product runs on the SME unit: on, off or unknown. From its counted instructions; else from its samples in kernels that compute where there are enough, else from its name, else from its type (sme2_obstacle, or SME2 taken away). NULL for all other operators and on a reference.';
 COMMENT ON COLUMN operator_facts.element IS 'What is multiplied, whatever its packing: F32, F16, int8 or QP8 (quantised while it runs).';
 COMMENT ON COLUMN operator_facts.sme2_obstacle IS 'Why no SME2 kernel of the library fits a convolution or matrix product: not delegated, depthwise, shape, quantisation scheme or data type. NULL where nothing stands in the way.';
 COMMENT ON COLUMN operator_facts.samples IS 'Samples attributed to the operator, all threads.';
@@ -127,7 +127,6 @@ COMMENT ON COLUMN operator_facts.mean_ns IS 'Mean over the inferences that ran i
 COMMENT ON COLUMN operator_facts.per_inference_ns IS 'What the operator takes of an inference, whether all ran it or only some: its time per inference of a round, as the mean over rounds that were not disturbed. These times and the overhead add up to the inference. NULL when emulated.';
 COMMENT ON COLUMN operator_facts.mean_most_ns IS 'The most the mean can be, as in operator_summary.';
 COMMENT ON COLUMN operator_facts.share IS 'per_inference_ns over the mean of Method::execute; NULL when emulated.';
-COMMENT ON COLUMN operator_facts.sve_unit_share IS 'Share of samples on an SVE instruction.';
 
 CREATE VIEW kernel_usage AS
 SELECT
@@ -135,18 +134,18 @@ SELECT
     kernels.kind, kernels.backend, kernels.delegate, kernels.position,
     kernels.name, kernels.op_type, kernels.category, kernels.module, kernels.source,
     kernels.kernel, kernels.named, kernels.library, kernels.kernel_family, kernels.role, kernels.data_types,
-    kernels.tile, kernels.isa, kernels.samples, kernels.near_boundary_samples,
+    kernels.tile, kernels.isa, kernels.samples, kernels.near_boundary_samples, kernels.instructions,
     CASE WHEN run.fidelity IS DISTINCT FROM 'reference' THEN kernels.sme_samples END AS sme_samples,
     kernels.share_of_operator, kernels.share_of_run,
     kernels.sme_unit_share, kernels.sve_unit_share, kernels.simd_unit_share, kernels.load_store_share
 FROM function_samples AS kernels
 JOIN run_series AS run USING (run_id);
-COMMENT ON VIEW kernel_usage IS 'Which functions each operator was sampled in; also samples outside operators, so that all of a run are here.';
+COMMENT ON VIEW kernel_usage IS 'Which functions each operator ran in, by samples or, under emulation, counted instructions; also those outside operators, so that all of a run are here.';
 COMMENT ON COLUMN kernel_usage.kernel IS 'Name of the function, or its library and offset when it has no exported name.';
 COMMENT ON COLUMN kernel_usage.sme_samples IS 'Those on SME, as in judged_samples; NULL on a reference.';
-COMMENT ON COLUMN kernel_usage.share_of_operator IS 'Samples in this function over all of the operator.';
-COMMENT ON COLUMN kernel_usage.share_of_run IS 'Samples in this function over all of the run.';
-COMMENT ON COLUMN kernel_usage.sve_unit_share IS 'Share of samples on an SVE instruction.';
+COMMENT ON COLUMN kernel_usage.instructions IS 'Instructions executed in it in one inference; NULL where they are not counted.';
+COMMENT ON COLUMN kernel_usage.share_of_operator IS 'Samples or instructions in this function over all of the operator.';
+COMMENT ON COLUMN kernel_usage.share_of_run IS 'Samples or instructions in this function over all of the run.';
 
 -- What is not delegated costs its own time and one more border; the delegated ones are one row of a run.
 CREATE VIEW delegation_report AS

@@ -6,16 +6,15 @@ import hashlib
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sme2_assets.errors import BuildError, RunnerError
 from sme2_assets.runner.build import find_compiler
 from sme2_assets.store import one_at_a_time
-from sme2_assets.targets.contained import run_contained
+from sme2_assets.targets.base import Completed
 
 COUNTER_DIR = Path(__file__).with_name("counter")
-_LOG = "in_asm,exec,nochain"
 
 
 def build_counter(artifacts: Path, *, log: Callable[[str], None], options: Sequence[str] = ("-O2",)) -> Path:
@@ -44,18 +43,8 @@ def build_counter(artifacts: Path, *, log: Callable[[str], None], options: Seque
     return program
 
 
-def run_counted(
-    emulator: Sequence[str],
-    command: Sequence[str],
-    env: Mapping[str, str],
-    folder: Path,
-    timeout_s: float,
-    *,
-    counter: Path,
-    modules: Path,
-    counts: Path,
-) -> tuple[int, str, str]:
-    """Exit code and output of the command under the emulator, whose log goes to the counter as it is written.
+def run_counted(run: Callable[[int], Completed], *, counter: Path, modules: Path, counts: Path) -> Completed:
+    """What `run` returns: it runs a command whose emulator logs to a descriptor, and that log is counted.
 
     RunnerError if the command succeeds and cannot be counted.
     """
@@ -71,14 +60,13 @@ def run_counted(
         os.close(reading)
     with counting:
         try:
-            logged = [*emulator, "-d", _LOG, "-D", f"/dev/fd/{writing}", *command]
-            completed = run_contained(logged, env, folder, timeout_s, inherited=(writing,))
+            completed = run(writing)
         finally:
             # Its end of the pipe is the last, so the counter comes to the end of the log.
             os.close(writing)
             _, said = counting.communicate()
     # An emulator that cannot write its log any more ends, too: the counter knows why.
-    if counting.returncode != 0 and (completed[0] == 0 or "not a" in said):
+    if counting.returncode != 0 and (completed.returncode == 0 or "not a" in said):
         raise RunnerError(
             f"What the runner executed could not be counted: {said.strip()}", "Report this as a defect."
         )

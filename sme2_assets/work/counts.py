@@ -2,67 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sme2_assets.analysis.samples import BETWEEN_INFERENCES, function_facts
+from sme2_assets.analysis.timeline import FRAMEWORK_OVERHEAD, KINDS, event_places
 from sme2_assets.errors import EvidenceError
 from sme2_assets.etdump import EventKind, Events
+from sme2_assets.evidence.work import WorkFile
+from sme2_assets.runner.recording import Module, Place, functions_of_places
 from sme2_assets.work.instructions import classified
 
-_REMEDY = "Measure again; if it happens again, report it as a defect."
+WORK_COLUMNS = (
+    *("kind", "backend", "delegate", "position", "thread_kind", "library", "function_offset", "symbol"),
+    *("kernel_family", "role", "data_types", "tile", "isa", "class", "unit", "instruction", "instructions"),
+    *("multiply_accumulates", "bytes"),
+)
+MEASURES = ["instructions", "multiply_accumulates", "bytes"]
 
 
-@dataclass(frozen=True)
-class Counts:
-    """Stretch i lies before border i. Nothing that ran between start and stop is in no stretch."""
+def write_work(
+    counts: Path, modules: Path, work: Path, folders: Sequence[Path], log: Callable[[str], None]
+) -> None:
+    """Writes the work file of what the counter wrote, with the names of functions from the files that ran.
 
-    words: pd.Series
-    """The instructions of each block, one row for each; the index is the block."""
-    executions: pd.DataFrame
-    """stretch, block, thread, executions"""
-    borders: pd.DataFrame
-    """kind (begin, end, clock, stop) and address"""
+    `modules` is what the runner wrote of them.
+    """
+    found = work_of_counter(counts, modules, folders, log)
+    # On one line: an indented column would have a line for each number.
+    content = json.dumps({"schema": found.VERSION, **found.as_json()})
+    work.write_text(content + "\n", encoding="utf-8")
 
 
-def read_counts(path: Path) -> Counts:
-    words: dict[int, list[int]] = {}
-    executions: list[tuple[int, int, int, int]] = []
-    borders: list[tuple[str, int]] = []
-    finished = False
+def work_of_counter(
+    counts: Path, modules: Path, folders: Sequence[Path] = (), log: Callable[[str], None] = lambda _: None
+) -> WorkFile:
+    """What the counter wrote, if it came to its end."""
     try:
-        with path.open(encoding="ascii") as file:
-            for line in file:
-                match line.split():
-                    case ["block", number, _, *encoded]:
-                        words[int(number)] = [int(word, 16) for word in encoded]
-                    case ["border", kind, address]:
-                        borders.append((kind, int(address, 16)))
-                    case ["end"]:
-                        finished = True
-                    case [block, thread, number]:
-                        executions.append((len(borders), int(block), int(thread), int(number)))
-                    case _:
-                        raise ValueError(line[:100])
-    except ValueError as error:
-        raise EvidenceError(
-            f"{path} is not what the counter of instructions writes: {error}.", _REMEDY
-        ) from None
-    if (
-        not finished
-        or borders[-1:] != [("stop", 0)]
-        or not {block for _, block, _, _ in executions} <= set(words)
-    ):
-        raise EvidenceError(f"{path} ends before the measured inferences do.", _REMEDY)
-    return Counts(
-        pd.Series(words, name="word").explode().astype(np.int64),
-        pd.DataFrame(executions, columns=["stretch", "block", "thread", "executions"]),
-        pd.DataFrame(borders, columns=["kind", "address"]),
-    )
+        columns = _columns(counts, modules, folders, log)
+    except (KeyError, ValueError) as error:
+        what = f"{counts} is not what the counter of instructions writes: {error}."
+        raise EvidenceError(what, WorkFile.REMEDY) from None
+    return WorkFile.of({"schema": WorkFile.VERSION, **columns}, str(counts))
+
+
+def _columns(
+    counts: Path, modules: Path, folders: Sequence[Path], log: Callable[[str], None]
+) -> dict[str, Any]:
+    numbers: dict[int, int] = {}
+    addresses: list[int] = []
+    words: list[list[int]] = []
+    borders: dict[str, list[Any]] = {"kind": [], "address": []}
+    executions: dict[str, list[int]] = {"stretch": [], "block": [], "thread": [], "times": []}
+    finished = False
+    with counts.open(encoding="ascii") as file:
+        for line in file:
+            match line.split():
+                case ["block", number, address, *encoded]:
+                    numbers[int(number)] = len(words)
+                    addresses.append(int(address, 16))
+                    words.append([int(word, 16) for word in encoded])
+                case ["border", kind, address]:
+                    borders["kind"].append(kind)
+                    borders["address"].append(int(address, 16))
+                case ["end"]:
+                    finished = True
+                case [block, thread, times]:
+                    row = len(borders["kind"]), numbers[int(block)], int(thread), int(times)
+                    for column, value in zip(executions.values(), row, strict=True):
+                        column.append(value)
+                case _:
+                    raise ValueError(line[:100])
+    if not finished:
+        raise ValueError("it has no end")
+    loaded, spans = _modules(modules)
+    places = [_place(spans, address, block[0]) for address, block in zip(addresses, words, strict=True)]
+    functions, function_of_block = functions_of_places(loaded, places, folders, log)
+    return {
+        "functions": [function.as_json() for function in functions],
+        "blocks": {"function": function_of_block, "words": words},
+        "borders": borders,
+        "executions": executions,
+    }
+
+
+def _modules(path: Path) -> tuple[list[Module], list[tuple[int, int]]]:
+    """The modules of the process, and where each begins and ends."""
+    loaded, spans = [], []
+    for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+        _, begin, end, build_id, *name = line.split(" ", 4)
+        loaded.append(Module(path="".join(name), build_id=None if build_id == "-" else build_id, image=None))
+        spans.append((int(begin, 16), int(end, 16)))
+    return loaded, spans
+
+
+def _place(spans: Sequence[tuple[int, int]], address: int, word: int) -> Place:
+    for number, (begin, end) in enumerate(spans):
+        if begin <= address < end:
+            return number, address - begin, word
+    return None, address, word
 
 
 @dataclass
@@ -130,23 +175,63 @@ def _give_rows(owner: NDArray[np.int64], call: _Open, rows: NDArray[np.int64]) -
 
 
 def _mismatch(what: str) -> EvidenceError:
-    return EvidenceError(f"The instructions counted belong to no operator for certain: {what}.", _REMEDY)
+    return EvidenceError(
+        f"The instructions counted belong to no operator for certain: {what}.", WorkFile.REMEDY
+    )
 
 
-def work_of_events(counts: Counts, events: Events, vector_bits: int) -> pd.DataFrame:
-    """What each event executed itself: by event (-1: none), thread, class and name.
+def work_of_events(work: WorkFile, events: Events, vector_bits: int) -> pd.DataFrame:
+    """What each event executed itself: by event (-1: none), thread, function, class and name.
 
     Instructions, and the multiply-accumulates and bytes they are.
     """
-    kinds = classified(counts.words, vector_bits).rename_axis("block").reset_index()
-    per_block = kinds.groupby(["block", "class", "name"], as_index=False).agg(
+    blocks, executions = work.blocks, work.executions
+    words = pd.Series(blocks.words, dtype=object).explode().astype(np.int64)
+    kinds = classified(words, vector_bits).rename_axis("block").reset_index()
+    per_block = kinds.groupby(["block", "class", "unit", "name"], as_index=False).agg(
         instructions=("name", "size"),
         multiply_accumulates=("multiply_accumulates", "sum"),
         bytes=("bytes", "sum"),
     )
-    executions = counts.executions.assign(event=owners(counts.borders, events)[counts.executions["stretch"]])
-    executions = executions.groupby(["event", "thread", "block"], as_index=False)["executions"].sum()
-    executed = executions.merge(per_block, on="block")
-    measures = ["instructions", "multiply_accumulates", "bytes"]
-    executed[measures] = executed[measures].mul(executed["executions"], axis=0)
-    return executed.groupby(["event", "thread", "class", "name"], as_index=False)[measures].sum()
+    borders = pd.DataFrame({"kind": work.borders.kind, "address": work.borders.address})
+    executed = pd.DataFrame(
+        {
+            "event": owners(borders, events)[executions.stretch],
+            "thread": executions.thread,
+            "function": np.array(blocks.function, dtype=np.int64)[executions.block],
+            "block": executions.block,
+            "times": executions.times,
+        }
+    )
+    keys = ["event", "thread", "function", "block"]
+    executed = executed.groupby(keys, as_index=False)["times"].sum().merge(per_block, on="block")
+    executed[MEASURES] = executed[MEASURES].mul(executed["times"], axis=0)
+    return executed.groupby(["event", "thread", "function", "class", "unit", "name"], as_index=False)[
+        MEASURES
+    ].sum()
+
+
+def operator_work_rows(work: WorkFile, events: Events, vector_bits: int) -> pd.DataFrame:
+    """The work of one inference by operator, or what it was in instead: no instruction is left out.
+
+    An instruction is named where it multiplies: there its name tells what it multiplies.
+    """
+    executed = work_of_events(work, events, vector_bits)
+    inferences = max(len(events.execute_blocks), 1)
+    places = event_places(events).reindex(executed["event"]).reset_index(drop=True)
+    outside = executed["event"].to_numpy() < 0
+    # What an event did beyond the operators and calls in it belongs to none of them.
+    places["kind"] = places["kind"].astype(object).fillna(KINDS[FRAMEWORK_OVERHEAD])
+    places.loc[outside, "kind"] = BETWEEN_INFERENCES
+    names = executed["name"].where(executed["multiply_accumulates"] > 0)
+    facts = function_facts(work.functions)
+    rows = places.assign(
+        thread_kind=np.where(executed["thread"] == 0, "main", "pool"),
+        **{name: of.take(executed["function"]).reset_index(drop=True) for name, of in facts.items()},
+        **{"class": executed["class"], "unit": executed["unit"], "instruction": names},
+        **{name: executed[name] for name in MEASURES},
+    )
+    keys = [name for name in WORK_COLUMNS if name not in MEASURES]
+    summed = rows.groupby(keys, as_index=False, dropna=False, sort=False, observed=True)[MEASURES].sum()
+    summed[MEASURES] //= inferences
+    return summed[list(WORK_COLUMNS)]

@@ -13,10 +13,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from sme2_assets.analysis.unit import CLASSES_ON_UNIT
+
 CLASSES_FILE = Path(__file__).with_name("instructions.csv")
-# Where they are multiplied decides the unit: these are of the SME unit.
-ON_THE_UNIT = ("outer product", "multiply to ZA")
 UNKNOWN = "unknown"
+# As samples are told apart by unit.
+_UNITS = {
+    **dict.fromkeys((*CLASSES_ON_UNIT, "load of ZA", "store of ZA", "move of ZA", "table lookup"), "SME"),
+    **dict.fromkeys(("SVE multiply-add", "SVE arithmetic"), "SVE"),
+    **dict.fromkeys(("SIMD multiply-add", "SIMD arithmetic"), "SIMD/FP"),
+    **dict.fromkeys(("load", "store", "atomic"), "load/store"),
+}
 
 
 @cache
@@ -43,7 +50,7 @@ def _masks() -> list[tuple[int, int]]:
 
 
 def classified(words: pd.Series, vector_bits: int) -> pd.DataFrame:
-    """For each word: name, class, and its multiply-accumulates and bytes at that streaming vector length."""
+    """For each word: name, class, unit, and its multiply-accumulates and bytes at that vector length."""
     encoded = words.to_numpy(dtype=np.uint32)
     row = np.empty(len(encoded), dtype=np.intp)
     # From the last to the first, so that the first one stands.
@@ -56,6 +63,7 @@ def classified(words: pd.Series, vector_bits: int) -> pd.DataFrame:
         {
             "name": found["name"],
             "class": found["class"],
+            "unit": found["class"].map(_UNITS).fillna("other"),
             "multiply_accumulates": found["multiply_accumulates"] * scale,
             "bytes": found["bytes"] * scale,
         }

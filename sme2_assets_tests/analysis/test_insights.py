@@ -133,7 +133,7 @@ def test_missed_sme2_is_grouped_by_reason_with_the_time_of_its_operators():
     assert missed.win_ns == 151_000
     assert missed.rows[0]["module"] == "features.1.conv"
     assert "0 of their 30 samples in kernels that compute are in SME kernels" in missed.evidence
-    assert missed.rules_out.startswith("2 of 3 CONV and GEMM operators are on the SME unit (2 sampled there")
+    assert missed.rules_out.startswith("2 of 3 CONV and GEMM operators are on the SME unit (2 seen there")
 
 
 def test_a_guess_is_of_medium_confidence_however_well_it_was_timed():
@@ -339,7 +339,7 @@ def arm_of(ops: list[Op], fidelity: str = "hardware") -> ArmRows:
     for name in ("compute", "data_movement", "portable", "delegate_overhead", "framework_overhead"):
         headroom[f"{name}_ns"] = 0
         headroom[f"{name}_most_ns"] = 0
-    rows["telling_samples"], rows["inferences"] = 0, 6
+    rows["telling_samples"], rows["inferences"], rows["instructions"] = 0, 6, None
     for column in ("module", "module_type", "source", "share", "rounds", "samples", "on_sme_unit"):
         rows[column] = rows.get(column, 2 if column == "rounds" else None)
     rows["share"] = 0.0

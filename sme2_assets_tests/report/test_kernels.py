@@ -6,10 +6,10 @@ import pytest
 
 from sme2_assets.analysis.claims import heard
 from sme2_assets.report.kernels import (
+    evidence_text,
     kernel_table,
     main_kernels,
     readable_function,
-    sampled_text,
     unit_table,
 )
 from sme2_assets.warehouse import Warehouse
@@ -72,7 +72,7 @@ def test_without_samples_it_is_said_what_else_tells(tmp_path: Path, packed: str,
     write_runs(warehouse, run)
     warehouse.publish()
     with heard() as claims:
-        said = sampled_text(rows_of_view(warehouse, "operator_facts", run.run_id))
+        said = evidence_text(rows_of_view(warehouse, "operator_facts", run.run_id))
     assert "no sample shows which kernels computed" in said
     assert said.endswith(told)
     assert false_sentences(warehouse, claims) == []

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sme2_assets.errors import BuildError, EvidenceError
+from sme2_assets.evidence.work import WorkFile
 from sme2_assets.work.counting import build_counter
-from sme2_assets.work.counts import read_counts
+from sme2_assets.work.counts import work_of_counter
 
 START, STOP, BEGIN, END = (0xD28BC01F + 32 * number for number in range(4))
 RETURN = 0xD65F03C0
@@ -78,17 +79,21 @@ class Counted:
     said: str
     path: Path
 
+    def read(self) -> WorkFile:
+        return work_of_counter(self.path, self.path.with_name("modules.txt"))
+
     def by_stretch(self) -> list[Counter[tuple[int, int]]]:
         """Of each stretch: how often which thread executed which word."""
-        counts = read_counts(self.path)
-        found: list[Counter[tuple[int, int]]] = [Counter() for _ in range(len(counts.borders))]
-        for stretch, block, thread, number in counts.executions.itertuples(index=False):
-            for word in counts.words.loc[[block]]:
-                found[stretch][thread, word] += number
+        work = self.read()
+        found: list[Counter[tuple[int, int]]] = [Counter() for _ in work.borders.kind]
+        for stretch, block, thread, times in zip(*(column for _, column in work.executions), strict=True):
+            for word in work.blocks.words[block]:
+                found[stretch][thread, word] += times
         return found
 
     def borders(self) -> list[tuple[str, int]]:
-        return list(read_counts(self.path).borders.itertuples(index=False, name=None))
+        borders = self.read().borders
+        return list(zip(borders.kind, borders.address, strict=True))
 
 
 def counted(counter: Path, folder: Path, text: str) -> Counted:
@@ -228,7 +233,7 @@ def test_a_log_that_looks_different_gives_no_counts(
     found = counted(counter, tmp_path, small_log.text)
     assert found.returncode == 1
     with pytest.raises(EvidenceError):
-        read_counts(found.path)
+        found.read()
 
 
 def test_a_log_that_was_cut_off_anywhere_gives_no_counts(
@@ -239,4 +244,4 @@ def test_a_log_that_was_cut_off_anywhere_gives_no_counts(
         found = counted(counter, tmp_path, small_log.text[:size])
         assert found.returncode == 1, size
         with pytest.raises(EvidenceError):
-            read_counts(found.path)
+            found.read()

@@ -10,28 +10,30 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from sme2_assets.analysis.unit import CLASSES_ON_UNIT
 from sme2_assets.errors import RunnerError
 from sme2_assets.etdump import Events, read_etdump
 from sme2_assets.evidence.operators import ProgramOperators
+from sme2_assets.evidence.work import WORK_FILE, WorkFile
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary
+from sme2_assets.targets.local import LocalWorkspace
 from sme2_assets.targets.qemu import Qemu
 from sme2_assets.work.counting import build_counter, run_counted
-from sme2_assets.work.counts import Counts, owners, read_counts, work_of_events
-from sme2_assets.work.instructions import ON_THE_UNIT
+from sme2_assets.work.counts import owners, work_of_events, write_work
 
 VECTOR_BITS = 512
-MULTIPLIES = (*ON_THE_UNIT, "SVE multiply-add", "SIMD multiply-add")
+MULTIPLIES = (*CLASSES_ON_UNIT, "SVE multiply-add", "SIMD multiply-add")
 
 
 @dataclass(frozen=True)
 class Work:
-    counts: Counts
+    file: WorkFile
     events: Events
 
     @property
     def by_event(self) -> pd.DataFrame:
-        return work_of_events(self.counts, self.events, VECTOR_BITS)
+        return work_of_events(self.file, self.events, VECTOR_BITS)
 
     def of_class(self, *classes: str) -> pd.DataFrame:
         """By event and class, where all threads are one."""
@@ -61,18 +63,18 @@ def work_of(
             ("modules", "modules"),
         ):
             flags += [f"--{flag}", str(folder / name)]
-        returncode, _, said = run_counted(
-            [str(emulator.path), "-cpu", f"max,sme{VECTOR_BITS}=on"],
-            [*program.command_in(str(program.folder)), *model.runner_flags(str, model.pte), *flags],
-            {"SME2_RUNNER_SME2": sme2},
-            folder,
-            600,
+        workspace = LocalWorkspace(folder, [str(emulator.path), "-cpu", f"max,sme{VECTOR_BITS}=on"])
+        command = [*program.command_in(str(program.folder)), *model.runner_flags(str, model.pte), *flags]
+        done = run_counted(
+            lambda log: workspace.run_logged(command, {"SME2_RUNNER_SME2": sme2}, 600, log),
             counter=Path(os.devnull) if emulator_ends else counter,
             modules=folder / "modules",
             counts=folder / "counts",
         )
-        assert returncode == 0, said
-        return Work(read_counts(folder / "counts"), read_etdump(folder / "trace"))
+        assert done.returncode == 0, done.stderr
+        folders = (program.folder, emulated_runner.library_dir)
+        write_work(folder / "counts", folder / "modules", folder / WORK_FILE, folders, print)
+        return Work(WorkFile.read(folder / WORK_FILE), read_etdump(folder / "trace"))
 
     return work
 
@@ -84,12 +86,12 @@ def pair(work_of: Callable[..., Work]) -> dict[str, Work]:
 
 def test_every_instruction_is_somebody_s(pair: dict[str, Work]) -> None:
     for work in pair.values():
-        counts, by_event = work.counts, work.by_event
-        length = counts.words.groupby(level=0).size()
-        executed = (counts.executions["executions"] * length.loc[counts.executions["block"]].to_numpy()).sum()
+        by_event, file = work.by_event, work.file
+        blocks = zip(file.executions.block, file.executions.times, strict=True)
+        executed = sum(len(file.blocks.words[block]) * times for block, times in blocks)
         assert by_event["instructions"].sum() == executed
         # No event without its stretch, and what the runner does between them is little.
-        rows = owners(counts.borders, work.events)
+        rows = owners(pd.DataFrame({"kind": file.borders.kind, "address": file.borders.address}), work.events)
         inferences = [
             i
             for block in work.events.execute_blocks
@@ -103,7 +105,7 @@ def test_streaming_mode_is_left_as_often_as_entered(pair: dict[str, Work]) -> No
     by_class = pair["on"].by_event.groupby("class")["instructions"].sum()
     assert by_class["streaming entry"] == by_class["streaming exit"] > 0
     off = set(pair["off"].by_event["class"])
-    assert not off & {*ON_THE_UNIT, "streaming entry", "load of ZA", "store of ZA", "unknown"}
+    assert not off & {*CLASSES_ON_UNIT, "streaming entry", "load of ZA", "store of ZA", "unknown"}
 
 
 @pytest.mark.parametrize("sme2", ["on", "off"])

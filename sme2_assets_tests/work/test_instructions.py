@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sme2_assets.work.instructions import ON_THE_UNIT, classified
+from sme2_assets.analysis.unit import CLASSES_ON_UNIT
+from sme2_assets.work.instructions import classified
 
 ASSEMBLED = pd.read_csv(Path(__file__).with_name("assembled_by_llvm.csv"), dtype={"word": str})
 
@@ -33,7 +34,7 @@ def test_every_word_has_one_class(words: list[int], vector_bits: int) -> None:
     assert len(found) == len(words)
     assert found.notna().all().all()
     assert (found[["multiply_accumulates", "bytes"]] >= 0).all().all()
-    on_the_unit = found["class"].isin(ON_THE_UNIT)
+    on_the_unit = found["class"].isin(CLASSES_ON_UNIT)
     # All of SME has its highest bit set, and no other instruction has the four below bit 29 clear then.
     assert all(
         word >> 31 and not word >> 25 & 0b1111 for word, unit in zip(words, on_the_unit, strict=True) if unit

@@ -193,6 +193,16 @@ SAMPLED_IN_SME = Claim(
         _fact("certain_sme_samples = $sme AND telling_samples = $told AND on_sme_unit = 'on' AND $sme > 0"),
     ),
 )
+COUNTED_ON_UNIT = Claim(
+    "on the SME unit: it did {macs_on_unit:,} of {macs_executed:,} multiply-accumulates there",
+    _both(
+        _NO_REFERENCE,
+        _fact(
+            "macs_on_unit = $macs_on_unit AND macs_executed = $macs_executed AND on_sme_unit = 'on' "
+            "AND $macs_on_unit > 0"
+        ),
+    ),
+)
 ON_BY_NAME = Claim(
     "on the SME unit by its name",
     _both(_NO_REFERENCE, _fact("on_sme_unit = 'on' AND sme2_evidence = 'name'")),
@@ -335,8 +345,12 @@ MISSED_SAMPLES = Claim(
     "{sme} of their {told} samples in kernels that compute are in SME kernels",
     f"SELECT sum(telling_samples) = $told AND sum(certain_sme_samples) = $sme {_OF_REASON}",
 )
+MISSED_WORK = Claim(
+    "{macs_on_unit:,} of the {macs_executed:,} multiply-accumulates that they did were done on the SME unit",
+    f"SELECT sum(macs_executed) = $macs_executed AND sum(macs_on_unit) = $macs_on_unit {_OF_REASON}",
+)
 NOT_MISSED = Claim(
-    "{count} of {total} CONV and GEMM operators are on the SME unit ({executed} sampled there, "
+    "{count} of {total} CONV and GEMM operators are on the SME unit ({executed} seen there, "
     "{named} by name): "
     "they are not what is missed.",
     f"SELECT {_count(_MATRIX)} = $total AND {_count(_IS_ON)} = $count "
@@ -465,6 +479,13 @@ MATRIX_SAMPLES = Claim(
     "SME2 {state}: {sme} of the {told} samples in kernels that compute CONV and GEMM are on SME",
     f"SELECT sum(telling_samples) = $told AND sum(certain_sme_samples) = $sme AND bool_and(sme2 = $state) "
     f"FROM operator_facts WHERE run_id = $run_id AND {_MATRIX}",
+)
+
+MATRIX_WORK = Claim(
+    "SME2 {state}: {macs_on_unit:,} of the {macs_executed:,} multiply-accumulates that CONV and GEMM did "
+    "were done on the SME unit",
+    "SELECT sum(macs_executed) = $macs_executed AND sum(macs_on_unit) = $macs_on_unit "
+    f"AND bool_and(sme2 = $state) FROM operator_facts WHERE run_id = $run_id AND {_MATRIX}",
 )
 
 # Upper bounds.

@@ -102,6 +102,9 @@ def _not_the_cause(operator: Row, subject: ArmRows, here: Row) -> str:
 def _evidence_text(operator: Row, here: Row) -> str:
     if operator["category"] not in MATRIX:
         return ""
+    if operator["sme2_evidence"] == "executed" and pd.notna(operator["macs_executed"]):
+        done = {name: int(operator[name]) for name in ("macs_executed", "macs_on_unit")}
+        return claims.COUNTED_ON_UNIT.say(**done, **here)
     if operator["sme2_evidence"] == "executed":
         told, sme = operator["telling_samples"], operator["certain_sme_samples"]
         return claims.SAMPLED_IN_SME.say(sme=sme, told=told, **here)

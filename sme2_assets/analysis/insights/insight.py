@@ -22,7 +22,7 @@ class Insight:
     """One conclusion. `win_ns` and `win_share` are upper bounds, None where no time is known.
 
     `basis` is what the conclusion rests on: `measured` on hardware; `emulated` for kernels seen under
-    emulation; `implied` for kernels that operators are named for, where no sample shows them; `predicted`
+    emulation; `implied` for kernels that operators are named for, where nothing shows them; `predicted`
     from an operator's type alone; `projection` for arithmetic on published rates.
     """
 
@@ -134,7 +134,9 @@ def matters(hidden_ns: float, arm: ArmRows) -> bool:
 
 
 def seen(operators: pd.DataFrame) -> Basis:
-    """Whether samples under emulation show which kernels these operators ran."""
+    """Whether counts or samples under emulation show which kernels these operators ran."""
+    if operators["instructions"].notna().all():
+        return "emulated"
     by_name = (operators["on_sme_unit"] == ON) & (operators["sme2_evidence"] == "name")
     return "implied" if operators["telling_samples"].sum() == 0 or by_name.any() else "emulated"
 

@@ -31,7 +31,7 @@ def missed_kernels(subject: ArmRows) -> Iterator[Insight]:
             evidence.append(claims.AS_EMULATED.say(evidence_run_id=members["evidence_run_id"].iloc[0]))
         if basis == "predicted":
             evidence.append("predicted from the operators' types: no run with SME2 on shows it")
-        evidence += _sample_evidence(members, these)
+        evidence += _evidence(members, these)
         yield subject.insight(
             "missed_sme2",
             claims.UNIT_UNKNOWN.say(**which, **these)
@@ -49,7 +49,10 @@ def missed_kernels(subject: ArmRows) -> Iterator[Insight]:
         )
 
 
-def _sample_evidence(members: pd.DataFrame, these: Row) -> list[str]:
+def _evidence(members: pd.DataFrame, these: Row) -> list[str]:
+    if members["macs_executed"].notna().all():
+        done = {name: int(members[name].sum()) for name in ("macs_executed", "macs_on_unit")}
+        return [claims.MISSED_WORK.say(**done, **these)]
     told, sme = int(members["telling_samples"].sum()), int(members["certain_sme_samples"].sum())
     return [claims.MISSED_SAMPLES.say(sme=sme, told=told, **these)] if told else []
 

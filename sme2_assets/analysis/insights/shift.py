@@ -108,8 +108,8 @@ def kernel_shift(off: ArmRows, on: ArmRows) -> Insight:
             members = groups.get_group(name) if name in groups.groups else on.bottlenecks.iloc[:0]
             row[f"{sme2}_operators"] = len(members)
             row[f"{sme2}_sme2_operators"] = int((members["on_sme_unit"] == ON).sum())
-            row[f"{sme2}_samples"] = int(members["telling_samples"].sum())
-            row[f"{sme2}_sme_samples"] = int(members["certain_sme_samples"].sum())
+            row[f"{sme2}_instructions"] = int(members["instructions"].sum())
+            row[f"{sme2}_macs_on_unit"] = int(members["macs_on_unit"].sum())
         rows.append(row)
     taken, unknown = len(on.matrix_on(ON)), len(on.matrix_on(UNKNOWN))
     by_name = int((on.matrix_on(ON)["sme2_evidence"] == "name").sum())
@@ -145,9 +145,12 @@ def _no_kernel(on: ArmRows, pair: Row) -> str:
 
 
 def _kernel_evidence(arm: ArmRows) -> tuple[str, ...]:
-    """Samples of CONV and GEMM in SME kernels, where any of them show which kernel it was."""
+    """What of CONV and GEMM was done on the SME unit, where that was counted or sampled."""
+    run_id, state = arm.run["run_id"], arm.run["sme2"]
+    if arm.matrix["macs_executed"].sum():
+        done = {name: int(arm.matrix[name].sum()) for name in ("macs_executed", "macs_on_unit")}
+        return (claims.MATRIX_WORK.say(run_id=run_id, state=state, **done),)
     told, sme = (int(arm.matrix[name].sum()) for name in ("telling_samples", "certain_sme_samples"))
     if not told:
         return ()
-    run_id, state = arm.run["run_id"], arm.run["sme2"]
     return (claims.MATRIX_SAMPLES.say(run_id=run_id, state=state, sme=sme, told=told),)

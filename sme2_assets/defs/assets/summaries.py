@@ -40,7 +40,7 @@ def run_metadata(warehouse: Warehouse, run_id: str) -> Metadata:
 
 
 def kernel_metadata(warehouse: Warehouse, run_id: str) -> Metadata:
-    """How much of a run is on the SME unit; the functions and units that each operator was sampled in."""
+    """How much of a run is on the SME unit; the functions and units that each operator ran in."""
     rows = rows_of_view(warehouse, "kernel_usage", run_id)
     names = {
         "on_unit": "on the SME unit",
@@ -112,8 +112,9 @@ def _category_metadata(rows: pd.DataFrame) -> Metadata:
 
 
 def _kernel_metadata(rows: pd.DataFrame) -> Metadata:
-    metadata: Metadata = {"samples": dg.MetadataValue.int(int(rows["samples"].sum()))}
+    metadata: Metadata = {}
     if _speaks_of_sme2(rows):
-        metadata["samples on SME"] = dg.MetadataValue.int(int(rows["sme_samples"].sum()))
+        if rows["instructions"].isna().all():
+            metadata["samples on SME"] = dg.MetadataValue.int(int(rows["sme_samples"].sum()))
         metadata["units"] = dg.MetadataValue.md(unit_table(rows).markdown())
     return metadata | {"kernels": dg.MetadataValue.md(kernel_table(rows).markdown())}
