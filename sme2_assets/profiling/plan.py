@@ -142,8 +142,12 @@ class Plan:
         return [kind for kind in self.passes if kind not in ("kernels", "work") or index < self.kernel_rounds]
 
     def counting(self) -> Plan:
-        """The same for a target that counts work."""
-        return replace(self, passes=tuple("work" if kind == "kernels" else kind for kind in self.passes))
+        """The same for a target that counts work, which is the same in every round."""
+        return replace(
+            self,
+            passes=tuple("work" if kind == "kernels" else kind for kind in self.passes),
+            kernel_rounds=min(self.kernel_rounds, 1),
+        )
 
     def iterations_of(self, pass_kind: str, inference_ns: float) -> int:
         """How often a process runs the model, when one inference takes about this long."""
