@@ -41,6 +41,9 @@ IS_TELLING = (
 # Classes of instructions, of operator_work: where they are multiplied decides the unit.
 CLASSES_ON_UNIT = ("outer product", "multiply to ZA")
 IS_ON_UNIT = f"class IN {CLASSES_ON_UNIT}"
+# Threads spin while they wait for one another, and sleep in a call of the system: all of an operator that differs
+# from run to run. The thread pool of ExecuTorch's wheel is a library of its own.
+IS_WAITING = "coalesce(library LIKE 'libexecutorch_threadpool%' OR symbol = 'syscall', false)"
 
 # For an operator: `named` is whether its name implies an SME2 kernel; telling_samples and certain_sme_samples
 # leave out samples at the border to another operator.
@@ -65,7 +68,7 @@ UNIT_STATE = f"""CASE
 
 def filled_in(sql: str) -> str:
     """SQL with this module's expressions in place of their names."""
-    for name in ("IS_SME", "IS_TELLING", "IS_ON_UNIT", "EXECUTED", "UNIT_STATE"):
+    for name in ("IS_SME", "IS_TELLING", "IS_ON_UNIT", "IS_WAITING", "EXECUTED", "UNIT_STATE"):
         sql = sql.replace(f"{{{{{name}}}}}", globals()[name])
     return sql
 

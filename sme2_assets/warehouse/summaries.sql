@@ -193,7 +193,7 @@ executed AS (
         coalesce(sum(samples) FILTER (is_sme), 0)::BIGINT AS sme_samples,
         coalesce(sum(samples - near_boundary_samples) FILTER (is_telling), 0)::BIGINT AS telling_samples,
         coalesce(sum(samples - near_boundary_samples) FILTER (is_sme), 0)::BIGINT AS certain_sme_samples,
-        nullif(sum(instructions), 0)::BIGINT AS instructions,
+        nullif(sum(instructions) FILTER (NOT {{IS_WAITING}}), 0)::BIGINT AS instructions,
         CASE WHEN sum(instructions) > 0 THEN sum(multiply_accumulates) END::BIGINT AS macs_executed,
         CASE WHEN sum(instructions) > 0
             THEN coalesce(sum(multiply_accumulates) FILTER ({{IS_ON_UNIT}}), 0)
@@ -307,7 +307,7 @@ COMMENT ON TABLE operator_details IS 'What operator_facts, operator_summary, bot
 COMMENT ON COLUMN operator_details.sme_samples IS 'Those in SME or SME2 kernels, or on an SME instruction; NULL on a reference.';
 COMMENT ON COLUMN operator_details.telling_samples IS 'Samples in kernels that compute, on SME or not, away from the border to another operator. Threads that wait are not among them.';
 COMMENT ON COLUMN operator_details.certain_sme_samples IS 'Telling samples on SME.';
-COMMENT ON COLUMN operator_details.instructions IS 'Instructions that it executed in one inference, where they are counted: under emulation. They are work, not time.';
+COMMENT ON COLUMN operator_details.instructions IS 'Instructions that it executed in one inference, where they are counted: under emulation. They are work, not time, and the same in every run: those in which threads share it out and wait for one another are left out.';
 COMMENT ON COLUMN operator_details.macs_executed IS 'Multiply-accumulates that these are. More than macs: tiles and vectors that are not full multiply all the same.';
 COMMENT ON COLUMN operator_details.macs_on_unit IS 'Those of them that the SME unit does, by outer products and multiplications to ZA.';
 COMMENT ON COLUMN operator_details.outer_products IS 'Outer products among the instructions.';

@@ -117,6 +117,22 @@ def test_an_instruction_of_sme_with_sme2_off_is_a_fault(pair: dict[str, RunRows]
     assert executed_kernel_faults(warehouse, run)
 
 
+def test_threads_that_wait_are_not_the_work_of_an_operator(pair: dict[str, RunRows], tmp_path: Path) -> None:
+    def spun(work: pd.DataFrame) -> pd.DataFrame:
+        first = work[(work["kind"] == "operator") & (work["class"] == "branch")].head(1)
+        pool = first.assign(thread_kind="pool", symbol=None, instructions=1_000_000)
+        threads = [pool.assign(library="libexecutorch_threadpool.so"), pool.assign(symbol="syscall")]
+        return pd.concat([work, *threads], ignore_index=True)
+
+    counts = [
+        stored(pair["on"], tmp_path / name, change)[0].query(
+            "SELECT name, instructions FROM operator_facts ORDER BY execution_order"
+        )
+        for name, change in (("quiet", lambda work: work), ("spun", spun))
+    ]
+    pd.testing.assert_frame_equal(*counts)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
