@@ -157,6 +157,16 @@ def work_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
     A kernel cannot do fewer. It does more, because tiles and vectors are filled up, and the bias may be one
     more product: but not more than tiles of LARGEST_TILE by LARGEST_TILE explain, whose depth is rounded up.
     """
+    unattributed = warehouse.query(
+        "SELECT coalesce(sum(instructions), 0)::BIGINT AS n FROM operator_work "
+        "WHERE run_id = ? AND kind = 'unattributed'",
+        [run["run_id"]],
+    )["n"].iloc[0]
+    if unattributed:
+        return (
+            f"{unattributed:,} instructions were counted, and none of them belongs to an operator for certain: "
+            "the operators that the log of the emulator shows are not those of the trace"
+        )
     strange = warehouse.query(
         """
         WITH shapes AS (

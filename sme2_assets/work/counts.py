@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sme2_assets.analysis.samples import BETWEEN_INFERENCES, function_facts
+from sme2_assets.analysis.samples import BETWEEN_INFERENCES, UNATTRIBUTED, function_facts
 from sme2_assets.analysis.timeline import FRAMEWORK_OVERHEAD, KINDS, event_places
 from sme2_assets.errors import EvidenceError
 from sme2_assets.etdump import EventKind, Events
@@ -185,6 +185,14 @@ def work_of_events(work: WorkFile, events: Events, vector_bits: int) -> pd.DataF
 
     Instructions, and the multiply-accumulates and bytes they are.
     """
+    return _executed(work, owners(_borders(work), events), vector_bits)
+
+
+def _borders(work: WorkFile) -> pd.DataFrame:
+    return pd.DataFrame({"kind": work.borders.kind, "address": work.borders.address})
+
+
+def _executed(work: WorkFile, event_of_stretch: NDArray[np.int64], vector_bits: int) -> pd.DataFrame:
     blocks, executions = work.blocks, work.executions
     words = pd.Series(blocks.words, dtype=object).explode().astype(np.int64)
     kinds = classified(words, vector_bits).rename_axis("block").reset_index()
@@ -193,10 +201,9 @@ def work_of_events(work: WorkFile, events: Events, vector_bits: int) -> pd.DataF
         multiply_accumulates=("multiply_accumulates", "sum"),
         bytes=("bytes", "sum"),
     )
-    borders = pd.DataFrame({"kind": work.borders.kind, "address": work.borders.address})
     executed = pd.DataFrame(
         {
-            "event": owners(borders, events)[executions.stretch],
+            "event": event_of_stretch[executions.stretch],
             "thread": executions.thread,
             "function": np.array(blocks.function, dtype=np.int64)[executions.block],
             "block": executions.block,
@@ -214,15 +221,20 @@ def work_of_events(work: WorkFile, events: Events, vector_bits: int) -> pd.DataF
 def operator_work_rows(work: WorkFile, events: Events, vector_bits: int) -> pd.DataFrame:
     """The work of one inference by operator, or what it was in instead: no instruction is left out.
 
-    An instruction is named where it multiplies: there its name tells what it multiplies.
+    An instruction is named where it multiplies: there its name tells what it multiplies. Where the borders are
+    not those of the trace, all of it is unattributed.
     """
-    executed = work_of_events(work, events, vector_bits)
+    try:
+        event_of_stretch, of_no_event = owners(_borders(work), events), BETWEEN_INFERENCES
+    except EvidenceError:
+        event_of_stretch, of_no_event = np.full(len(work.borders.kind), -1), UNATTRIBUTED
+    executed = _executed(work, event_of_stretch, vector_bits)
     inferences = max(len(events.execute_blocks), 1)
     places = event_places(events).reindex(executed["event"]).reset_index(drop=True)
     outside = executed["event"].to_numpy() < 0
     # What an event did beyond the operators and calls in it belongs to none of them.
     places["kind"] = places["kind"].astype(object).fillna(KINDS[FRAMEWORK_OVERHEAD])
-    places.loc[outside, "kind"] = BETWEEN_INFERENCES
+    places.loc[outside, "kind"] = of_no_event
     names = executed["name"].where(executed["multiply_accumulates"] > 0)
     facts = function_facts(work.functions)
     rows = places.assign(

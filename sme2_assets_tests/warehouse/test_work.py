@@ -17,6 +17,7 @@ from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import executed_kernel_faults, work_faults
 from sme2_assets.warehouse.ingest import RunRows, rows_of_run, write_runs
 from sme2_assets.warehouse.read import run_of_id
+from sme2_assets.work.counts import operator_work_rows
 from sme2_assets_tests.archive import archived_run
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
@@ -65,6 +66,21 @@ def test_every_counted_instruction_is_in_one_row(pair: dict[str, RunRows], tmp_p
     )["n"]
     assert operators.nunique() == 1
     assert work_faults(warehouse, run) is executed_kernel_faults(warehouse, run) is None
+
+
+def test_where_the_borders_are_not_those_of_the_trace_nothing_is_attributed(
+    pair: dict[str, RunRows], tmp_path: Path
+) -> None:
+    [process] = RunFolder.open(archived_run("emulated", "on")).processes("work")
+    kinds = process.work.borders.kind
+    last_reading = len(kinds) - 1 - kinds[::-1].index("clock")
+    missing = process.work.model_dump()
+    missing["borders"]["kind"][last_reading] = "begin"
+    rows = operator_work_rows(WorkFile.of({"schema": 1, **missing}, "work.json"), process.events, 512)
+    assert set(rows["kind"]) == {"unattributed"}
+    assert rows["instructions"].sum() == pair["on"].operator_work["instructions"].sum()
+    warehouse, run = stored(pair["on"], tmp_path, lambda whole: whole.assign(**rows.iloc[0][["kind"]]))
+    assert work_faults(warehouse, run)
 
 
 def test_the_unit_is_where_an_operator_multiplied(pair: dict[str, RunRows], tmp_path: Path) -> None:
