@@ -437,7 +437,7 @@ def test_rounds_are_added_until_the_interval_is_narrow(store, model, runner_bina
         store, NativeTarget(HOST), model, same_runner(runner_binary), aa_arms("off"), wide, log=print
     )
     assert len(first.info.environment) == 2 * 8, "an interval of no width is never reached"
-    easy = replace(wide, interval_width=1000.0)
+    easy = replace(wide, interval_width=1e9)
     [first, _] = measure_session(
         store, NativeTarget(HOST), model, same_runner(runner_binary), aa_arms("off"), easy, log=print
     )

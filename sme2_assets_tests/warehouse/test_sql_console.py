@@ -207,10 +207,10 @@ def test_a_cell_that_no_table_could_show_in_time_is_refused(data: Path):
 def test_json_of_any_length_is_written_as_it_comes(data: Path, tmp_path: Path):
     """More rows than would fit into the memory that the query may have."""
     written = tmp_path / "rows.json"
-    query = "SELECT range AS n, repeat('x', 100) AS x FROM range(300000)"
-    assert sme2(data, "sql", query, "-o", str(written), "--memory", "25MB").exit_code == 0
+    query = "SELECT range AS n, repeat('x', 100) AS x FROM range(600000)"
+    assert sme2(data, "sql", query, "-o", str(written), "--memory", "50MB").exit_code == 0
     rows = json.loads(written.read_text())
-    assert [row["n"] for row in rows] == list(range(300000))
+    assert [row["n"] for row in rows] == list(range(600000))
     assert sme2(data, "sql", "SELECT 1 WHERE false", "--json").stdout == "[]\n"
 
 

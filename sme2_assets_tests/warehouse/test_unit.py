@@ -130,6 +130,7 @@ def operators(draw: st.DrawFn) -> dict[str, Any]:
         "no_kernel": draw(st.booleans()),
         "telling_samples": sme + draw(st.integers(0, 300)),
         "certain_sme_samples": sme,
+        "macs_on_unit": None,
     }
 
 
