@@ -64,7 +64,8 @@ class Comparison(_Result):
 
     `unit` has a row for each arm: how many matrix operators are on the SME unit. `not_known` has for each run
     how many operators nobody knows: they may be matrix operators as well. `rows` are those of the table
-    `comparisons`.
+    `comparisons`. `work` are those of the view `work_comparison`: instructions, never time; empty where they are
+    not counted.
     """
 
     off_run_id: str
@@ -77,6 +78,7 @@ class Comparison(_Result):
     unit: pd.DataFrame
     not_known: dict[str, int]
     rows: pd.DataFrame
+    work: pd.DataFrame
 
     @property
     def categories(self) -> pd.DataFrame:
@@ -260,7 +262,7 @@ class DataFolder:
         from sme2_assets.report.answer import word_and_reason
         from sme2_assets.report.unit_use import operators_not_known
         from sme2_assets.warehouse.comparisons import compare_arms
-        from sme2_assets.warehouse.read import comparison_of_session, newest_pair
+        from sme2_assets.warehouse.read import comparison_of_session, newest_pair, work_of_session
 
         session = self._session(model, platform, device)
         session["session_id"] = newest_pair(self.warehouse, session) or session["session_id"]
@@ -286,6 +288,7 @@ class DataFolder:
             unit=unit,
             not_known=operators_not_known(self.warehouse, [row["off_run_id"], row["on_run_id"]]),
             rows=rows,
+            work=work_of_session(self.warehouse, session["session_id"]),
         )
 
     def explain(self, model: str, platform: str | None = None, device: str | None = None) -> Explained:

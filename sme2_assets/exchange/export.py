@@ -23,7 +23,7 @@ from sme2_assets.exchange.summaries import ExportedArm
 from sme2_assets.models.artifact import ETRECORD, PTE
 from sme2_assets.store import Store, sha256_of_file, write_json
 from sme2_assets.warehouse.csv_files import write_csv
-from sme2_assets.warehouse.read import run_of_id, runs_of_session
+from sme2_assets.warehouse.read import run_of_id, runs_of_session, work_of_session
 from sme2_assets.warehouse.store import Warehouse
 
 FORMATS = ("csv", "parquet", "json", "markdown", "perfetto", "etdump")
@@ -291,6 +291,7 @@ class _Writer:
                 for name, compared in (
                     ("comparison", pairs.category_comparison(comparison, shares)),
                     ("operators_comparison", pairs.operator_comparison(comparison)),
+                    ("work_comparison", work_of_session(self.warehouse, off.run["session_id"])),
                 ):
                     write_csv(connection.from_df(compared), self.folder / f"{off.model_stem}_{name}.csv")
         if "json" in formats and off in timed and on in timed:

@@ -217,6 +217,11 @@ def kernel_usage_table(warehouse: Warehouse, run: dict[str, Any], model_id: str)
     return rows_of_view(warehouse, "kernel_usage", run["run_id"]).assign(model_id=model_id)
 
 
+def work_table(warehouse: Warehouse, run: dict[str, Any], model_id: str) -> pd.DataFrame:
+    """What was counted of every operator, function and class of instructions; empty where nothing was."""
+    return rows_of_view(warehouse, "operator_work", run["run_id"]).assign(model_id=model_id)
+
+
 TableMaker = Callable[[Warehouse, dict[str, Any], str], pd.DataFrame]
 # What follows the prefix in file names. The first one and `kernels` are the kit's.
 TABLES: dict[str, TableMaker] = {
@@ -225,6 +230,7 @@ TABLES: dict[str, TableMaker] = {
     "operators": operators_table,
     "categories": category_table,
     "kernel_usage": kernel_usage_table,
+    "work": work_table,
 }
 
 

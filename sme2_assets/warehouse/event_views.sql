@@ -74,6 +74,8 @@ SELECT
 FROM operator_work;
 COMMENT ON VIEW executed_functions IS 'What ran, by operator and function: the rows of kernel_samples, or of operator_work.';
 COMMENT ON COLUMN executed_functions.class IS 'Class of the instructions, as in operator_work; NULL where they were sampled.';
+COMMENT ON COLUMN executed_functions.is_sme IS 'On SME, as in judged_samples.';
+COMMENT ON COLUMN executed_functions.is_telling IS 'As in judged_samples; false where they were counted: counts need no such rule.';
 COMMENT ON COLUMN executed_functions.weight IS 'Samples or instructions, whichever there are.';
 
 -- The per-process median is the observation; rounds are the statistical unit.

@@ -23,6 +23,7 @@ RUN_VIEWS = (
     "unit_use",
     "kernel_usage",
     "attribution_coverage",
+    "operator_work",
 )
 
 
@@ -94,6 +95,7 @@ def rows_of_view(warehouse: Warehouse, view: str, run_id: str) -> pd.DataFrame:
         "operator_facts": "delegate NULLS LAST, position",
         "category_summary": "mean_ns DESC NULLS LAST, category",
         "kernel_usage": "delegate NULLS LAST, position, samples DESC",
+        "operator_work": "kind DESC, delegate NULLS LAST, position, instructions DESC",
     }
     if view not in RUN_VIEWS:
         raise ValueError(view)
@@ -133,6 +135,16 @@ def comparison_of_session(warehouse: Warehouse, session_id: str) -> pd.DataFrame
     return warehouse.query(
         "SELECT * FROM comparisons WHERE session_id = ? "
         "ORDER BY level = 'model' DESC, level = 'category' DESC, delegate NULLS LAST, position, off_ns DESC",
+        [session_id],
+    )
+
+
+def work_of_session(warehouse: Warehouse, session_id: str) -> pd.DataFrame:
+    """What the arms of a session executed, side by side, whole model first; empty where it is not counted."""
+    return warehouse.query(
+        "SELECT * FROM work_comparison WHERE session_id = ? "
+        "ORDER BY list_position(['model', 'category', 'module', 'operator'], level), "
+        "delegate NULLS LAST, position, off_instructions DESC NULLS LAST, module",
         [session_id],
     )
 

@@ -305,6 +305,77 @@ FROM comparisons
 SEMI JOIN newest USING (variant, platform, session_id);
 COMMENT ON VIEW sme2_comparison IS 'SME2 on against off, and no other factor: the newest comparison of every variant, platform, device, architecture, thread count, choice of CPUs, power mode and method; columns as in comparisons.';
 
+-- Operators are paired as in comparisons; their sums come from the same rows. An arm that lacks an operator has no
+-- work of it.
+CREATE VIEW work_comparison AS
+WITH pairs AS (
+    SELECT
+        compared.*, coalesce(on_work.module, off_work.module) AS module, coalesce(on_work.macs, off_work.macs) AS macs,
+        off_work.instructions AS off_instructions, off_work.macs_executed AS off_macs_executed,
+        off_work.macs_on_unit AS off_macs_on_unit, off_work.outer_products AS off_outer_products,
+        off_work.streaming_entries AS off_streaming_entries,
+        off_work.packing_instructions AS off_packing_instructions, on_work.instructions AS on_instructions,
+        on_work.macs_executed AS on_macs_executed, on_work.macs_on_unit AS on_macs_on_unit,
+        on_work.outer_products AS on_outer_products, on_work.streaming_entries AS on_streaming_entries,
+        on_work.packing_instructions AS on_packing_instructions
+    FROM comparisons AS compared
+    LEFT JOIN operator_details AS off_work
+        ON off_work.run_id = compared.off_run_id AND compared.off_name IS NOT NULL
+        AND off_work.backend = compared.backend AND off_work.delegate IS NOT DISTINCT FROM compared.delegate
+        AND off_work.position = compared.position
+    LEFT JOIN operator_details AS on_work
+        ON on_work.run_id = compared.on_run_id
+        AND on_work.backend = compared.backend AND on_work.delegate IS NOT DISTINCT FROM compared.delegate
+        AND on_work.position = compared.on_position
+    WHERE compared.level = 'operator' AND coalesce(off_work.instructions, on_work.instructions) IS NOT NULL
+)
+SELECT
+    variant, platform, session_id, factor, off_arm, on_arm, device, arch, threads, cpus, power_mode, method,
+    off_run_id, on_run_id,
+    CASE
+        WHEN grouping(position) = 0 THEN 'operator'
+        WHEN grouping(module) = 0 THEN 'module'
+        WHEN grouping(category) = 0 THEN 'category'
+        ELSE 'model'
+    END AS level,
+    category, module, backend, delegate, position, on_position, off_name, on_name,
+    count(*)::INTEGER AS operators,
+    sum(macs)::BIGINT AS macs,
+    sum(off_instructions)::BIGINT AS off_instructions, sum(off_macs_executed)::BIGINT AS off_macs_executed,
+    sum(off_macs_on_unit)::BIGINT AS off_macs_on_unit, sum(off_outer_products)::BIGINT AS off_outer_products,
+    sum(off_streaming_entries)::BIGINT AS off_streaming_entries,
+    sum(off_packing_instructions)::BIGINT AS off_packing_instructions,
+    sum(on_instructions)::BIGINT AS on_instructions, sum(on_macs_executed)::BIGINT AS on_macs_executed,
+    sum(on_macs_on_unit)::BIGINT AS on_macs_on_unit, sum(on_outer_products)::BIGINT AS on_outer_products,
+    sum(on_streaming_entries)::BIGINT AS on_streaming_entries,
+    sum(on_packing_instructions)::BIGINT AS on_packing_instructions
+FROM pairs
+GROUP BY
+    variant, platform, session_id, factor, off_arm, on_arm, device, arch, threads, cpus, power_mode, method,
+    off_run_id, on_run_id,
+    GROUPING SETS (
+        (), (category), (module),
+        (category, module, backend, delegate, position, on_position, off_name, on_name)
+    );
+COMMENT ON VIEW work_comparison IS 'What the arms of each emulated session executed, side by side: the operators that comparisons pairs, and their totals by category, module and model. It is work, and never time. What delegates and the framework execute around operators is in operator_work.';
+COMMENT ON COLUMN work_comparison.level IS 'model, category, module or operator.';
+COMMENT ON COLUMN work_comparison.category IS 'Category of the row; NULL for a module and the model.';
+COMMENT ON COLUMN work_comparison.module IS 'Module that the operators belong to, without those below it; NULL for a category, the model, and operators without a place.';
+COMMENT ON COLUMN work_comparison.operators IS 'Operators of the row, in either arm.';
+COMMENT ON COLUMN work_comparison.macs IS 'Multiply-accumulates of the model, where they are counted; those executed are more, because tiles and vectors are filled up.';
+COMMENT ON COLUMN work_comparison.off_instructions IS 'Instructions of one inference, of the first arm, as in operator_details. NULL where it lacks the operator.';
+COMMENT ON COLUMN work_comparison.off_macs_executed IS 'Multiply-accumulates that these are.';
+COMMENT ON COLUMN work_comparison.off_macs_on_unit IS 'Those of them on the SME unit.';
+COMMENT ON COLUMN work_comparison.off_outer_products IS 'Outer products among the instructions.';
+COMMENT ON COLUMN work_comparison.off_streaming_entries IS 'How often streaming mode was entered.';
+COMMENT ON COLUMN work_comparison.off_packing_instructions IS 'Instructions in functions that pack, by their names.';
+COMMENT ON COLUMN work_comparison.on_instructions IS 'Instructions of one inference, of the second arm.';
+COMMENT ON COLUMN work_comparison.on_macs_executed IS 'Multiply-accumulates that these are.';
+COMMENT ON COLUMN work_comparison.on_macs_on_unit IS 'Those of them on the SME unit.';
+COMMENT ON COLUMN work_comparison.on_outer_products IS 'Outer products among the instructions.';
+COMMENT ON COLUMN work_comparison.on_streaming_entries IS 'How often streaming mode was entered.';
+COMMENT ON COLUMN work_comparison.on_packing_instructions IS 'Instructions in functions that pack, by their names.';
+
 CREATE VIEW aa_sessions AS
 SELECT
     platform, device, arch, threads, coalesce(cpus, '') AS cpus, coalesce(power_mode, '') AS power_mode,

@@ -322,7 +322,7 @@ def test_an_export_of_an_emulated_pair_has_no_times(paired: Warehouse, tmp_path:
     files = export_run(store, run, ["csv", "json", "markdown"], tmp_path / "out")
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     tables = {path.stem: pd.read_csv(path) for path in files if path.suffix == ".csv"}
-    assert len(tables) == 16
+    assert len(tables) == 19
     compared = tables["toy_cnn_xnnpack_fp32_comparison"].set_index("category")
     assert compared.loc["CONV", "sme2_operators_on"] > compared.loc["CONV", "sme2_operators_off"] == 0
     assert len(tables["toy_cnn_xnnpack_fp32_operators_comparison"]) > 0

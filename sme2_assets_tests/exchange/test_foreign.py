@@ -50,12 +50,12 @@ OF_ONE_RUN = {
     ),
     *("category_rounds", "category_summary", "bottlenecks", "module_summary", "headroom"),
     *("operator_details", "function_samples", "part_rounds", "programs", "traced_rounds", "delegate_calls"),
-    *("category_times", "unit_use", "run_series"),
+    *("category_times", "unit_use", "run_series", "executed_functions"),
 }
 # Views that verdicts, reports, history and nights are made from: nothing foreign is in them.
 OF_VERDICTS = {
     *("latest_runs", "sme2_comparison", "aa_sessions", "history", "emulated_twin", "missed_sme2"),
-    "blind_rates",
+    *("blind_rates", "work_comparison"),
 }
 
 

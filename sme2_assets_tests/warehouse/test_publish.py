@@ -47,6 +47,8 @@ VIEWS = {
     "missed_sme2",
     "module_summary",
     "headroom",
+    "executed_functions",
+    "work_comparison",
 }
 
 # Tables that are made of the rows of a run.

@@ -10,15 +10,17 @@ from typing import Any
 import pandas as pd
 import pytest
 
+import sme2_assets
 from sme2_assets.errors import EvidenceError
 from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.evidence.work import WorkFile
+from sme2_assets.exchange.export import export_run, find_run
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import executed_kernel_faults, work_faults
 from sme2_assets.warehouse.ingest import RunRows, rows_of_run, write_runs
 from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.work.counts import operator_work_rows
-from sme2_assets_tests.archive import archived_run
+from sme2_assets_tests.archive import archived_run, archived_store
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 
@@ -147,6 +149,35 @@ def test_threads_that_wait_are_not_the_work_of_an_operator(pair: dict[str, RunRo
         for name, change in (("quiet", lambda work: work), ("spun", spun))
     ]
     pd.testing.assert_frame_equal(*counts)
+
+
+def test_a_pair_has_the_work_of_both_arms_side_by_side_and_in_its_files(tmp_path: Path) -> None:
+    store = archived_store(tmp_path / "data", "emulated", published=True)
+    pair = sme2_assets.open(store.root).compare("toy_cnn-fp32", "emulated")
+    totals = pair.work.filter(regex="^(off|on)_(?!run_id).+_|_instructions$")
+    work = Warehouse(store.warehouse).query("FROM operator_work WHERE kind = 'operator'")
+    work = work[~work["library"].str.contains("threadpool") & (work["symbol"] != "syscall")]
+    model = pair.work[pair.work["level"] == "model"].iloc[0]
+    for side, run_id in (("off", pair.off_run_id), ("on", pair.on_run_id)):
+        arm = work[work["run_id"] == run_id]
+        classes = arm.groupby("class")["instructions"].sum()
+        assert model[f"{side}_instructions"] == arm["instructions"].sum()
+        assert model[f"{side}_macs_executed"] == arm["multiply_accumulates"].sum()
+        assert model[f"{side}_outer_products"] == classes.get("outer product", 0)
+        assert model[f"{side}_streaming_entries"] == classes.get("streaming entry", 0)
+    for level in ("category", "module", "operator"):
+        rows = pair.work["level"] == level
+        assert rows.sum() > 1
+        assert (totals[rows].sum() == totals[pair.work["level"] == "model"].iloc[0]).all(), level
+
+    run = find_run(Warehouse(store.warehouse), "latest", "toy_cnn-fp32", "emulated", "on")
+    files = export_run(store, run, ["csv"], tmp_path / "out")
+    tables = {path.stem.rpartition("fp32_")[2]: pd.read_csv(path) for path in files if path.suffix == ".csv"}
+    exported = tables["work_comparison"]
+    assert exported.loc[exported["level"] == "model", "on_instructions"].tolist() == [model["on_instructions"]]
+    everything = Warehouse(store.warehouse).query("FROM operator_work WHERE run_id = ?", [pair.on_run_id])
+    counted = tables["emulated_sme2_on_t1_work"]["instructions"].sum()
+    assert counted == everything["instructions"].sum()
 
 
 @pytest.mark.parametrize(
