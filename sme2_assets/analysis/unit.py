@@ -41,8 +41,8 @@ IS_TELLING = (
 # Classes of instructions, of operator_work: where they are multiplied decides the unit.
 CLASSES_ON_UNIT = ("outer product", "multiply to ZA")
 IS_ON_UNIT = f"class IN {CLASSES_ON_UNIT}"
-# Threads spin while they wait for one another, and sleep in a call of the system: all of an operator that differs
-# from run to run. The thread pool of ExecuTorch's wheel is a library of its own.
+# Threads spin while they wait for one another, and sleep in a call of the system: all of an operator that
+# differs from run to run. The thread pool of ExecuTorch's wheel is a library of its own.
 IS_WAITING = "coalesce(library LIKE 'libexecutorch_threadpool%' OR symbol = 'syscall', false)"
 
 # For an operator: `named` is whether its name implies an SME2 kernel; telling_samples and certain_sme_samples

@@ -164,7 +164,7 @@ def work_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
     )["n"].iloc[0]
     if unattributed:
         return (
-            f"{unattributed:,} instructions were counted, and none of them belongs to an operator for certain: "
+            f"{unattributed:,} instructions were counted, and none belongs to an operator for certain: "
             "the operators that the log of the emulator shows are not those of the trace"
         )
     strange = warehouse.query(

@@ -221,8 +221,8 @@ def _executed(work: WorkFile, event_of_stretch: NDArray[np.int64], vector_bits: 
 def operator_work_rows(work: WorkFile, events: Events, vector_bits: int) -> pd.DataFrame:
     """The work of one inference by operator, or what it was in instead: no instruction is left out.
 
-    An instruction is named where it multiplies: there its name tells what it multiplies. Where the borders are
-    not those of the trace, all of it is unattributed.
+    An instruction is named where it multiplies: there its name tells what it multiplies. Where the borders
+    are not those of the trace, all of it is unattributed.
     """
     try:
         event_of_stretch, of_no_event = owners(_borders(work), events), BETWEEN_INFERENCES

@@ -39,7 +39,8 @@ TOLD = {
 }
 # Views whose rows belong to one run each: a foreign run has rows of its own there, for those who ask for it.
 OF_ONE_RUN = {
-    *("latency_rounds", "latency_summary", "operator_rounds", "operator_summary", "judged_samples"),
+    *("latency_rounds", "latency_summary", "operator_rounds", "operator_summary"),
+    *("judged_samples", "executed_functions"),
     *(
         "module_times",
         "run_times",

@@ -34,6 +34,7 @@ VIEWS = {
     "blind_rates",
     "history",
     "judged_samples",
+    "executed_functions",
     "operator_rounds",
     "programs",
     "delegation_report",
