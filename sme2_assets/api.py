@@ -64,8 +64,8 @@ class Comparison(_Result):
 
     `unit` has a row for each arm: how many matrix operators are on the SME unit. `not_known` has for each run
     how many operators nobody knows: they may be matrix operators as well. `rows` are those of the table
-    `comparisons`. `work` are those of the view `work_comparison`: instructions, never time; empty where they are
-    not counted.
+    `comparisons`. `work` are those of the view `work_comparison`: instructions, never time; empty where they
+    are not counted.
     """
 
     off_run_id: str

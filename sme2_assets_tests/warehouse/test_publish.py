@@ -48,7 +48,6 @@ VIEWS = {
     "missed_sme2",
     "module_summary",
     "headroom",
-    "executed_functions",
     "work_comparison",
 }
 

@@ -174,7 +174,9 @@ def test_a_pair_has_the_work_of_both_arms_side_by_side_and_in_its_files(tmp_path
     files = export_run(store, run, ["csv"], tmp_path / "out")
     tables = {path.stem.rpartition("fp32_")[2]: pd.read_csv(path) for path in files if path.suffix == ".csv"}
     exported = tables["work_comparison"]
-    assert exported.loc[exported["level"] == "model", "on_instructions"].tolist() == [model["on_instructions"]]
+    assert exported.loc[exported["level"] == "model", "on_instructions"].tolist() == [
+        model["on_instructions"]
+    ]
     everything = Warehouse(store.warehouse).query("FROM operator_work WHERE run_id = ?", [pair.on_run_id])
     counted = tables["emulated_sme2_on_t1_work"]["instructions"].sum()
     assert counted == everything["instructions"].sum()
