@@ -55,8 +55,8 @@ def gate() -> None:
     """Find out whether a change to a model lost anything on the SME unit.
 
     `record` writes down the facts about a model; `check` measures it again and fails if an operator lost its
-    SME2 kernel or left the delegate, outputs moved, or the program grew. Both emulate SME2, so they run on
-    machines without it.
+    SME2 kernel, left the delegate or executes more, outputs moved, or the program grew. Both emulate SME2, so
+    they run on machines without it.
     """
 
 
@@ -84,7 +84,10 @@ def record(
     with progress_log() as log:
         recorded = trials.record(store, path, wanted, log, log.reached)
     for variant, each in recorded.facts.items():
-        say(f"{variant}: {each.units()} matrix operators on the SME unit; MACs: {each.macs_text()}.")
+        say(
+            f"{variant}: {each.units()} matrix operators on the SME unit; MACs: {each.macs_text()}; "
+            f"instructions (work, not time): {each.instructions_text()}."
+        )
     if recorded.without_times:
         tell(
             f"The times of {', '.join(recorded.without_times)} are no longer in {path}: "
@@ -105,6 +108,7 @@ def record(
 @click.option("--other-version", is_flag=True, help="Accept a baseline of another ExecuTorch version.")
 @_tolerance("--size", 0.01, "How much the program may grow")
 @_tolerance("--macs", 0.01, "How much of all MACs may leave the unit")
+@_tolerance("--work", 0.01, "How much more an operator or the model may execute")
 @_tolerance("--time", 0.10, "How much slower it may be")
 @verbose_option
 @json_option
@@ -119,6 +123,7 @@ def check(
     other_version: bool,
     size: float,
     macs: float,
+    work: float,
     time: float,
     as_json: bool,
 ) -> None:
@@ -130,7 +135,7 @@ def check(
     from sme2_assets.gate.judge import Tolerances
     from sme2_assets.store import write_text_atomically
 
-    tolerances = Tolerances(size=size, macs=macs, time=time)
+    tolerances = Tolerances(size=size, macs=macs, work=work, time=time)
     with progress_log() as log:
         done = trials.check(
             store,

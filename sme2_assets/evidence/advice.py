@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import StrictStr
 
-from sme2_assets.evidence.documents import Count, Document, Flag, Number, Part, Text
+from sme2_assets.evidence.documents import Count, Document, Flag, Number, Part, Text, Upgrade
 
 AS_IT_IS = "as it is"
 # The smallest gain in the share on the unit that is worth a person's attention.
@@ -24,11 +25,8 @@ class TriedChange(Part):
     problem: Text | None
     # Emulated, with SME2 on.
     run_id: Text | None
-    # The share on the unit of the multiply-accumulates of the model as it is: at least, and at most if some
-    # of it is unknown.
-    least: Number | None
-    most: Number | None
-    # By how much that share grows at least.
+    # The share on the unit of the multiply-accumulates of the model as it is, and by how much it grows.
+    share: Number | None
     gain: Number | None
     # For that, or for fewer calls or operators with as much on the unit.
     recommended: Flag
@@ -44,10 +42,20 @@ class TriedChange(Part):
     onto_unit: list[StrictStr]
 
 
+def _with_one_share(fields: dict[str, Any]) -> dict[str, Any]:
+    """What was partly unknown: the most that it could be of the model as it is, the least of a change."""
+    changes = []
+    for change in fields["changes"]:
+        least, most = change.pop("least"), change.pop("most")
+        changes.append({**change, "share": most if change["change"] == AS_IT_IS else least})
+    return {**fields, "changes": changes}
+
+
 class Advice(Document):
     """The model as it is, then the changes tried: the largest gain first, those not measured last."""
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
+    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {1: _with_one_share}
     REMEDY: ClassVar[str] = "Remove it, and try again: `sme2 advise MODEL`."
 
     variant: Text

@@ -40,21 +40,21 @@ class Candidate:
     problem: str | None = None
     run_id: str | None = None
 
-    def share(self, base: ModelFacts, *units: str) -> float | None:
-        """The share of the unchanged model's work that is on these units now.
+    def share(self, base: ModelFacts) -> float | None:
+        """The share of the unchanged model's work that is on the unit now.
 
         Work that the change itself adds, such as on a frame of zeros, does not count.
         """
         if self.facts is None:
             return None
         pairs = match(base.operators, self.facts.operators).pairs
-        on = sum(old.macs for old, new in pairs if old.macs is not None and new.unit in units)
+        on = sum(old.macs for old, new in pairs if old.macs is not None and new.unit == "on")
         total = sum(operator.macs for operator in base.operators if operator.macs is not None)
         return on / total if total else None
 
     def gain(self, base: ModelFacts) -> float | None:
-        """The least by which that share grows, whatever was unknown before; None where nothing is counted."""
-        before, after = base.macs_share("on", "unknown"), self.share(base, "on")
+        """By how much that share grows; None where nothing is counted."""
+        before, after = base.macs_share(), self.share(base)
         return None if before is None or after is None else after - before
 
 
@@ -83,10 +83,7 @@ def spares_calls(base: ModelFacts, candidate: Candidate) -> bool:
     facts = candidate.facts
     return (
         facts is not None
-        and all(
-            (candidate.share(base, *units) or 0.0) >= (base.macs_share(*units) or 0.0)
-            for units in (("on",), ("on", "unknown"))
-        )
+        and (candidate.share(base) or 0.0) >= (base.macs_share() or 0.0)
         and facts.program_bytes <= base.program_bytes * (1 + MOST_GROWTH)
         and _effort(facts) < _effort(base)
     )
@@ -135,8 +132,7 @@ def _tried(base: ModelFacts, candidate: Candidate) -> TriedChange:
         code=candidate.change.code,
         problem=candidate.problem,
         run_id=candidate.run_id,
-        least=candidate.share(base, "on"),
-        most=candidate.share(base, "on", "unknown"),
+        share=candidate.share(base),
         gain=candidate.gain(base),
         recommended=is_gain(base, candidate),
         onto_unit=[place_of(operator) for operator in moved(base, candidate)],

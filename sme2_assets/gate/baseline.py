@@ -7,13 +7,14 @@ it as it is. One operator is one line of the file, so a change to it reads well 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, StrictStr
 
-from sme2_assets.analysis.percent import percent_range_text
-from sme2_assets.evidence.documents import Count, Document, Number, Part, Text
+from sme2_assets.analysis.percent import percent_text
+from sme2_assets.evidence.documents import Count, Document, Number, Part, Text, Upgrade
 from sme2_assets.store import write_text_atomically
 
 BASELINE_FILE = "sme2_gate.json"
@@ -29,8 +30,16 @@ class Operator(Part):
     shape: StrictStr
     kernel: Text
     backend: Text
+    # Unknown where nothing was counted, as in version 1 of the file.
     unit: Literal["on", "off", "unknown"]
     macs: Count | None
+    # Counted in one inference; None where nothing was.
+    instructions: Count | None = None
+    macs_executed: Count | None = None
+    macs_on_unit: Count | None = None
+    outer_products: Count | None = None
+    streaming_entries: Count | None = None
+    packing_instructions: Count | None = None
 
 
 class Sketch(Part):
@@ -83,34 +92,37 @@ class ModelFacts(Part):
     least_db: Number
     inputs: list[Sketch]
     outputs: list[Sketch]
+    # All that one inference executes, where they are counted: operators and what is between them.
+    instructions: Count | None = None
     operators: list[Operator]
     outside: list[Outside]
     times: list[Times] = Field(default_factory=list)
 
     def units(self) -> str:
         """How many matrix operators are on the unit, as people read it."""
-        units = [operator.unit for operator in self.operators]
-        unknown = f", {units.count('unknown')} unknown" if "unknown" in units else ""
-        return f"{units.count('on')} of {len(units)}{unknown}"
+        return f"{sum(each.unit == 'on' for each in self.operators)} of {len(self.operators)}"
 
     def macs_text(self) -> str:
-        """The share of the work on the unit; from least to most where some of it is unknown."""
-        share, most = self.macs_share("on"), self.macs_share("on", "unknown")
-        if share is None or most is None:
-            return "not counted"
-        return percent_range_text(share, most, digits=1)
+        """The share of the multiply-accumulates on the unit."""
+        share = self.macs_share()
+        return "not counted" if share is None else percent_text(share, digits=1)
 
-    def macs_share(self, *units: str) -> float | None:
-        """The share of the counted work that is on these units; None where nothing is counted."""
+    def instructions_text(self) -> str:
+        return "not counted" if self.instructions is None else f"{self.instructions:,}"
+
+    def macs_share(self) -> float | None:
+        """The share of the multiply-accumulates on the unit; None where nobody knows how many there are."""
         counted = [(each.unit, each.macs) for each in self.operators if each.macs is not None]
         total = sum(macs for _, macs in counted)
-        return sum(macs for unit, macs in counted if unit in units) / total if total else None
+        return sum(macs for unit, macs in counted if unit == "on") / total if total else None
 
 
 class Baseline(Document):
     """The file."""
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
+    # Version 1 has no counted instructions.
+    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {1: lambda fields: fields}
     REMEDY: ClassVar[str] = "Restore it, or record it again: `sme2 gate record MODEL`."
 
     executorch: Text

@@ -75,7 +75,7 @@ def mixed_precisions(known: Known) -> list[Change]:
             pairs = match(at["fp32"].operators, at[precision].operators).pairs
             lost = {old.module: old.macs or 0 for old, new in pairs if (old.unit, new.unit) == ("on", "off")}
             # With most of its layers in fp32, another precision would be one by name alone.
-            if precision != variant.precision and (at[precision].macs_share("on") or 0.0) < MOST:
+            if precision != variant.precision and (at[precision].macs_share() or 0.0) < MOST:
                 continue
             patterns = patterns_of(lost, {it.module for it in at["fp32"].operators} - lost.keys())
         elif precision in plain and (module := diverging_module(plain[precision].problem or "")):

@@ -12,6 +12,7 @@ from sme2_assets.analysis.statistics import unpaired_ratio
 from sme2_assets.evidence.digits import beside, interval_beside
 from sme2_assets.gate.baseline import ModelFacts, Operator, Outside, Sketch, Times
 from sme2_assets.gate.sketches import distance_db
+from sme2_assets.gate.work import model_change, operator_change, stricter
 
 # Below this, outputs differ because the inputs do. Two machines may round a seeded number differently.
 SAME_INPUTS_DB = 80.0
@@ -24,6 +25,7 @@ class Tolerances:
 
     size: float = 0.01
     macs: float = 0.01
+    work: float = 0.01
     time: float = 0.10
 
 
@@ -58,6 +60,7 @@ def judge(
     findings = [
         *_kernels(matched, because or {}),
         *_share(before, after, tolerances.macs),
+        *_work(matched, before, after, tolerances.work),
         *_delegation(before.outside, after.outside),
         *_outputs(before, after),
         *_size(before.program_bytes, after.program_bytes, tolerances.size),
@@ -75,19 +78,13 @@ def updated(before: ModelFacts, after: ModelFacts, tolerances: Tolerances) -> Mo
     old_of = {id(new): old for old, new in match(before.operators, after.operators).pairs}
     kept: dict[str, object] = {
         "program_bytes": min(before.program_bytes, after.program_bytes),
-        "operators": [_as_known(each, old_of.get(id(each))) for each in after.operators],
+        "instructions": min(filter(None, (before.instructions, after.instructions)), default=None),
+        "operators": [stricter(old_of.get(id(each), each), each) for each in after.operators],
         "times": [_faster(each, after.times, tolerances.time) for each in before.times],
     }
     if _same_inputs(before.inputs, after.inputs):
         kept |= {"inputs": before.inputs, "outputs": before.outputs}
     return after.model_copy(update=kept)
-
-
-def _as_known(now: Operator, before: Operator | None) -> Operator:
-    """With the same kernel, what was known of its unit still is: there were too few samples this time."""
-    if before is None or now.unit != "unknown" or now.kernel != before.kernel:
-        return now
-    return now.model_copy(update={"unit": before.unit})
 
 
 def _faster(before: Times, measured: Sequence[Times], tolerance: float) -> Times:
@@ -145,36 +142,33 @@ def _kernels(matched: Matched, because: Mapping[tuple[str, str], str]) -> Iterat
             )
         elif (old.unit, new.unit) == ("on", "off"):
             yield Finding("loss", where, f"lost its SME2 kernel: {old.kernel}, now {new.kernel}{reason}")
-        # With the same kernel name, there were just too few samples this time; a new one needs new evidence.
-        elif old.unit == "on" != new.unit and old.kernel != new.kernel:
-            what = f"no longer shown to run on the SME unit: {old.kernel}, now {new.kernel}"
-            yield Finding("loss", where, what)
         elif (old.unit, new.unit) == ("off", "on"):
             yield Finding("gain", where, f"runs on the SME unit: {new.kernel}, was {old.kernel}")
-        elif old.unit != new.unit:
-            now = "is unknown now" if new.unit == "unknown" else f"is known now: {new.unit} the unit"
-            before = "unknown before" if old.unit == "unknown" else f"{old.unit} the unit before"
-            yield Finding("note", where, f"whether it runs on the SME unit {now}; {before}")
         elif old.kernel != new.kernel:
-            unit = "unknown whether on the SME unit" if new.unit == "unknown" else f"{new.unit} the SME unit"
-            yield Finding("note", where, f"has another kernel, {unit} as before: {new.kernel}")
+            yield Finding("note", where, f"has another kernel: {new.kernel} (SME unit: {new.unit})")
     yield from (Finding("note", place_of(each), "is no longer in the program") for each in matched.gone)
     for each in matched.added:
-        unit = "unknown whether on the SME unit" if each.unit == "unknown" else f"{each.unit} the SME unit"
-        yield Finding("note", place_of(each), f"is new: {each.kernel}, {unit}")
+        yield Finding("note", place_of(each), f"is new: {each.kernel} (SME unit: {each.unit})")
 
 
 def _share(before: ModelFacts, after: ModelFacts, tolerance: float) -> Iterator[Finding]:
-    """Unknown operators count in favour of the change: only a certain loss is reported."""
-    least, most = before.macs_share("on"), after.macs_share("on", "unknown")
-    if least is not None and most is not None and most < least - tolerance:
-        off = after.macs_share("off") or 0.0
-        yield Finding(
-            "loss",
-            "the model",
-            f"{percent_text(most, 1)} of its MACs on the SME unit, {percent_text(least, 1)} before; "
-            f"{percent_text(off, 1)} off it",
-        )
+    old, new = before.macs_share(), after.macs_share()
+    if old is not None and new is not None and new < old - tolerance:
+        what = f"{percent_text(new, 1)} of its MACs on the SME unit, {percent_text(old, 1)} before"
+        yield Finding("loss", "the model", what)
+
+
+def _work(matched: Matched, before: ModelFacts, after: ModelFacts, tolerance: float) -> Iterator[Finding]:
+    """Instructions and what they do. They are counted, so any difference is one of the program."""
+    for old, new in matched.pairs:
+        if change := operator_change(old, new, tolerance):
+            yield Finding(change.kind, place_of(new), change.what)
+    if change := model_change(before, after, tolerance):
+        yield Finding(change.kind, "the model", change.what)
+    states = (("in the baseline", before), ("now", after))
+    if uncounted := [when for when, facts in states if facts.instructions is None]:
+        what = f"instructions are not counted {' and '.join(uncounted)}, so work is not judged"
+        yield Finding("note", "the model", what)
 
 
 def _delegation(before: Iterable[Outside], after: Iterable[Outside]) -> Iterator[Finding]:

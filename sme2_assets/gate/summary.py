@@ -26,7 +26,7 @@ def summary(
     lines = [MARK, f"## SME2 gate: {verdict}", "", *_overview(findings, before, after)]
     for variant, found in findings.items():
         lines += _table(variant, found)
-    lines += ["", "Kernels and outputs come from an emulated SME2 unit, whose times are unknown."]
+    lines += ["", "Kernels, counts and outputs come from an emulated SME2 unit, whose times are unknown."]
     if losing:
         command = record_command(path, losing, [times for name in losing for times in before[name].times])
         lines.append(f"If this is intended, record it: `{command}`.")
@@ -56,15 +56,18 @@ def _overview(
     after: Mapping[str, ModelFacts],
 ) -> list[str]:
     rows = [
-        "| model | | matrix operators on the SME unit | MACs on it | program |",
-        "| --- | --- | --- | --- | --- |",
+        "| model | | matrix operators on the SME unit | MACs on it "
+        "| instructions (work, not time) | program |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for variant, found in findings.items():
         mark = "**lost**" if has_losses(found) else "ok"
         cells = [facts[variant].units() for facts in (before, after)]
         shares = [facts[variant].macs_text() for facts in (before, after)]
+        work = [facts[variant].instructions_text() for facts in (before, after)]
         sizes = [f"{facts[variant].program_bytes:,} B" for facts in (before, after)]
-        rows.append(f"| {variant} | {mark} | {_change(cells)} | {_change(shares)} | {_change(sizes)} |")
+        changes = " | ".join(map(_change, (cells, shares, work, sizes)))
+        rows.append(f"| {variant} | {mark} | {changes} |")
     return rows
 
 

@@ -21,9 +21,15 @@ _OPERATORS = """
     SELECT
         coalesce(module, '') AS module, coalesce(source, '') AS source, coalesce(code, '') AS code, category,
         coalesce(input_shape || ' to ' || output_shape, '') AS shape,
-        regexp_replace(name, ' #\\d+$', '') AS kernel, backend, on_sme_unit AS unit, macs
+        regexp_replace(name, ' #\\d+$', '') AS kernel, backend, on_sme_unit AS unit, macs,
+        instructions, macs_executed, macs_on_unit, outer_products, streaming_entries, packing_instructions
     FROM operator_facts WHERE run_id = ? AND on_sme_unit IS NOT NULL
     ORDER BY delegate NULLS LAST, position
+"""
+# The same in every session, because the gate measures in one thread: several spin while they wait.
+_INSTRUCTIONS = """
+    SELECT sum(instructions)::BIGINT AS instructions FROM operator_work
+    WHERE run_id = ? AND kind NOT IN ('between inferences', 'unattributed')
 """
 _OUTSIDE = """
     SELECT operator, coalesce(module, '') AS module, coalesce(min(reason), '') AS reason,
@@ -67,7 +73,9 @@ def taken_of(store: Store, run_id: str) -> Taken:
         )
     manifest = read_manifest(exported.manifest)
     outputs = next(folder.processes("latency")).folder / "outputs"
+    [counted] = _records(warehouse, _INSTRUCTIONS, run_id)
     facts = ModelFacts(
+        instructions=counted["instructions"],
         program_bytes=exported.pte.stat().st_size,
         delegate_calls=manifest.operators.delegates,
         steps=len(_records(warehouse, "SELECT 1 FROM operator_facts WHERE run_id = ?", run_id)),

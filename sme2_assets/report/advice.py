@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from sme2_assets.analysis.percent import percent_range_text, percent_text
+from sme2_assets.analysis.percent import percent_text
 from sme2_assets.evidence.advice import LEAST_GAIN
 from sme2_assets.report import claims
 from sme2_assets.report.arms import verdict_of_arms
@@ -46,12 +46,11 @@ class Tried:
 
     def table(self) -> TextTable:
         """What was measured."""
-        base = self.rows.iloc[0]
         measured = self.rows[self.rows["run_id"].notna()].to_dict("records")
         body = [
             [
                 row["change"],
-                _share(row, base),
+                _share(row),
                 f"{row['on_unit']:.0f} of {row['matrix_operators']:.0f}",
                 *(_count(row[name]) for name in (*_COUNTS, "program_bytes")),
                 "unknown" if pd.isna(row["worst_db"]) else f"{row['worst_db']:.1f} dB",
@@ -96,7 +95,7 @@ def advice_section(warehouse: Warehouse, variant: str, pte_sha256: str) -> list[
             continue
         change = {"variant": variant, "change": row["change"], "what": row["what"]}
         if row["gain"] is not None and row["gain"] > LEAST_GAIN:
-            said = claims.GAIN.say(**change, least=row["least"], before=base["most"])
+            said = claims.GAIN.say(**change, share=row["share"], before=base["share"])
         else:
             said = claims.FEWER.say(**change, **_counts(row), **_counts(base, "before_"))
         if row["change"] in tried.times:
@@ -121,15 +120,13 @@ def _counts(row: Any, prefix: str = "") -> dict[str, int]:
     return {f"{prefix}{name}": int(row[name]) for name in _COUNTS}
 
 
-def _share(row: dict[Any, Any], base: pd.Series) -> str:
-    """With what is gained, at least if some of it is unknown."""
-    least, most, gain = row["least"], row["most"], row["gain"]
-    if pd.isna(least) or pd.isna(gain):
+def _share(row: dict[Any, Any]) -> str:
+    """With what is gained."""
+    share, gain = row["share"], row["gain"]
+    if pd.isna(share) or pd.isna(gain):
         return "not counted"
-    if row["rank"] == 0:
-        return percent_range_text(least, most, digits=1)
-    sure = least == most and base["least"] == base["most"]
-    return f"{percent_text(least, 1)} ({100 * gain:+.1f} pp{'' if sure else ' at least'})"
+    gained = f" ({100 * gain:+.1f} pp)" if row["rank"] > 0 else ""
+    return f"{percent_text(share, 1)}{gained}"
 
 
 def _speedup(row: dict[Any, Any] | None) -> str | None:

@@ -494,11 +494,11 @@ ARMS_REFERENCE = Claim(
 
 # What was tried.
 GAIN = Claim(
-    "With {change} ({what}) {least:.1%} of the model's multiply-accumulates are on the SME unit, as "
-    "emulation shows; as the model is, {before:.1%} at most.",
-    "SELECT (SELECT abs(least - $least) < 1e-9 AND what = $what AND recommended AND run_id IS NOT NULL "
+    "With {change} ({what}) {share:.1%} of the model's multiply-accumulates are on the SME unit, as "
+    "emulation shows; as the model is, {before:.1%}.",
+    "SELECT (SELECT abs(share - $share) < 1e-9 AND what = $what AND recommended AND run_id IS NOT NULL "
     "FROM advice WHERE variant = $variant AND change = $change) "
-    "AND (SELECT abs(most - $before) < 1e-9 FROM advice WHERE variant = $variant AND rank = 0)",
+    "AND (SELECT abs(share - $before) < 1e-9 FROM advice WHERE variant = $variant AND rank = 0)",
 )
 _COUNTED = (
     "(SELECT delegate_calls = ${0}delegate_calls AND outside = ${0}outside AND operators = ${0}operators "
@@ -513,7 +513,7 @@ FEWER = Claim(
     + _COUNTED.format("", "what = $what AND recommended AND run_id IS NOT NULL", "change = $change")
     + " AND "
     + _COUNTED.format("before_", "run_id IS NOT NULL", "rank = 0")
-    + " AND (SELECT max(least) FILTER (change = $change) >= max(least) FILTER (rank = 0) IS NOT FALSE "
+    + " AND (SELECT max(share) FILTER (change = $change) >= max(share) FILTER (rank = 0) IS NOT FALSE "
     "FROM advice WHERE variant = $variant)",
 )
 NO_GAIN = Claim(

@@ -755,12 +755,11 @@ ADVICE = Table(
         Column("problem", "VARCHAR", "Why it could not be measured; NULL where it was."),
         Column("run_id", "VARCHAR", "Its emulated run with SME2 on; NULL where it was not measured."),
         Column(
-            "least",
+            "share",
             "DOUBLE",
-            "Share of the multiply-accumulates of the model as it is that are then on the unit, at least.",
+            "Share of the multiply-accumulates of the model as it is that are then on the unit.",
         ),
-        Column("most", "DOUBLE", "The same, at most: more than `least` if some operators are unknown."),
-        Column("gain", "DOUBLE", "By how much that share grows at least; NULL where nothing is counted."),
+        Column("gain", "DOUBLE", "By how much that share grows; NULL where nothing is counted."),
         Column(
             "recommended",
             "BOOLEAN",

@@ -26,19 +26,18 @@ LATER = "20260102T000000-bbbbbb"
 PROGRAM = OperatorRun([]).pte_sha256
 
 
-def change(name: str, least: float | None, **facts: object) -> TriedChange:
+def change(name: str, share: float | None, **facts: object) -> TriedChange:
     counts = dict.fromkeys(
         ["matrix_operators", "on_unit", "operators", "delegate_calls", "outside", "program_bytes"], 1
     )
     measured = {"run_id": f"run-{name}", "problem": None, **counts, **facts}
-    gain = None if least is None else least - 0.5
+    gain = None if share is None else share - 0.5
     return TriedChange.model_validate(
         {
             "change": name,
             "what": f"what {name} is",
             "code": None,
-            "least": least,
-            "most": least,
+            "share": share,
             "gain": gain,
             "recommended": (gain or 0) > 0.01,
             "onto_unit": [],
@@ -119,7 +118,7 @@ def test_a_report_says_what_was_tried_and_no_more(tmp_path: Path):
     assert false_sentences(warehouse, said) == []
     assert [each.text for each in said] == [
         "With a (what a is) 90.0% of the model's multiply-accumulates are on the SME unit, as emulation "
-        "shows; as the model is, 50.0% at most.",
+        "shows; as the model is, 50.0%.",
         "With c (what c is) no less of the model is on the SME unit. In one inference, delegate calls: 1 to "
         "0, operators outside of delegates: 1 to 1, operators in all: 1 to 7. What that means for its time "
         "is not known from emulation.",
@@ -133,9 +132,9 @@ def test_a_report_says_what_was_tried_and_no_more(tmp_path: Path):
 def test_the_table_says_what_is_unknown(tmp_path: Path):
     store = Store(tmp_path)
     warehouse = Warehouse(store.warehouse)
-    unsure, uncounted = change("a", 0.9, most=1.0, outside=None), change("b", None, worst_db=41.25)
+    earlier, uncounted = change("a", 0.9, outside=None), change("b", None, worst_db=41.25)
     write(
-        store, "net-fp32", unsure, uncounted, change("c", 0.4), change("d", None, run_id=None, problem="no")
+        store, "net-fp32", earlier, uncounted, change("c", 0.4), change("d", None, run_id=None, problem="no")
     )
     write_advice(store, warehouse)
     warehouse.publish()
@@ -143,11 +142,20 @@ def test_the_table_says_what_is_unknown(tmp_path: Path):
     rows = [[row[0], row[1], row[-1]] for row in tried.table().rows]
     assert rows == [
         [AS_IT_IS, "50.0%", "unknown"],
-        ["a", "90.0% (+40.0 pp at least)", "unknown"],
+        ["a", "90.0% (+40.0 pp)", "unknown"],
         ["b", "not counted", "41.2 dB"],
         ["c", "40.0% (-10.0 pp)", "unknown"],
     ]
     assert tried.as_json()["times"] == []
+
+
+def test_advice_that_left_some_of_it_unknown_promises_no_more_than_it_did():
+    new = Advice(variant="net-fp32", changes=[change(AS_IT_IS, 0.5), change("a", 0.9), change("b", None)])
+    old = {"schema": 1, **new.as_json()}
+    for each, (least, most) in zip(old["changes"], [(0.2, 0.5), (0.9, 1.0), (None, None)], strict=True):
+        del each["share"]
+        each |= {"least": least, "most": most}
+    assert Advice.of(old, "net-fp32.json") == new
 
 
 def test_changes_that_were_timed_on_hardware_have_their_interval(tmp_path: Path):
