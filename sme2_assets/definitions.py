@@ -20,6 +20,7 @@ from sme2_assets.defs.assets import (
     runners,
     timeline,
     traces,
+    trial,
 )
 from sme2_assets.defs.assets.guide import guided
 from sme2_assets.defs.jobs import JOBS
@@ -64,6 +65,7 @@ def build_definitions(
                 traces.etdump_traces,
                 noise.aa_noise,
                 arms.arms_comparison,
+                trial.trial,
                 timeline.timeline,
                 kernels.kernel_samples,
                 comparison.sme2_comparison,

@@ -18,7 +18,7 @@ import dagster as dg
 from sme2_assets.definitions import build_definitions
 from sme2_assets.defs.assets.models import current_export
 from sme2_assets.defs.failures import failure_of
-from sme2_assets.defs.jobs import arms_job, compare_job, noise_job, profile_job
+from sme2_assets.defs.jobs import arms_job, compare_job, noise_job, profile_job, trial_job
 from sme2_assets.defs.loggers import Log, progress_logger
 from sme2_assets.defs.partitions import (
     FOLLOWED_TAG,
@@ -99,7 +99,6 @@ def profile(
     log: Log,
     *,
     aa: bool = False,
-    ad_hoc: bool = False,
     tags: Mapping[str, str] | None = None,
     reached: Callable[[float], None] = lambda share: None,
 ) -> Profiled:
@@ -107,8 +106,8 @@ def profile(
 
     A failure costs only itself: the rest is measured, and what was left out is returned with the reason.
     If nothing could be measured, that is an error. With `aa`, each state is measured against itself
-    instead, which gives the noise of the device. With `ad_hoc`, models that nobody registered leave no
-    partitions. `tags` mark the runs. `reached` is called with the share that is done.
+    instead, which gives the noise of the device. `tags` mark the runs. `reached` is called with the share
+    that is done.
     """
     progress = Progress(len(requests), log, reached)
     jobs, measure = Jobs(lab, instance, progress.log, tags, progress.step), _measure_noise if aa else _measure
@@ -120,8 +119,8 @@ def profile(
         try:
             wishes = {**settings, "device": request.device} if request.device else settings
             lab.require(request.platform, request.states, wishes.get("device"))
-            with _partition(lab, instance, request.variant, ad_hoc, progress.log):
-                sessions += measure(jobs, request, wishes)
+            ensure_partition(lab, instance, request.variant, progress.log)
+            sessions += measure(jobs, request, wishes)
         except Sme2Error as error:
             failures[request] = error
             if len(failures) < len(requests):
@@ -144,35 +143,56 @@ def compare_arms(
     `reached` is called with the share that is done.
     """
     config = {**settings, **asdict(request), "arms": [asdict(arm) for arm in request.arms]}
+    facts = _session_of_its_own(lab, instance, arms_job.name, "arms_comparison", config, log, reached)
+    return str(facts["session_id"])
+
+
+def measure_trial(
+    lab: Lab,
+    instance: dg.DagsterInstance,
+    request: ProfileRequest,
+    settings: dict[str, Any],
+    log: Log,
+    reached: Callable[[float], None] = lambda share: None,
+) -> Measured:
+    """Measures a session that is no partition: what Dagster knows of the model's stays as it is.
+
+    `reached` is called with the share that is done.
+    """
+    # What is not here, or cannot be exported, leaves no failed run.
+    lab.require(request.platform, request.states, request.device)
+    current_export(lab, request.variant, log)
+    config = {**settings, **asdict(request), "states": list(request.states)}
+    facts: Any = _session_of_its_own(lab, instance, trial_job.name, "trial", config, log, reached)
+    return Measured(request, facts["session_id"], tuple(facts["run_ids"]))
+
+
+def _session_of_its_own(
+    lab: Lab,
+    instance: dg.DagsterInstance,
+    job: str,
+    asset: str,
+    config: dict[str, Any],
+    log: Log,
+    reached: Callable[[float], None],
+) -> dict[str, object]:
+    """What an asset without partitions attached to the session that it measured."""
     config = {name: value for name, value in config.items() if value is not None}
     progress = Progress(1, log, reached)
     progress.begin(0, steps=1)
     jobs = Jobs(lab, instance, progress.log, ended=progress.step)
-    result = jobs.run(arms_job.name, ops={"arms_comparison": {"config": config}})
-    [facts] = _facts_of(result, "arms_comparison")
-    return str(facts["session_id"])
+    [facts] = _facts_of(jobs.run(job, ops={asset: {"config": config}}), asset)
+    return facts
 
 
-@contextmanager
-def _partition(
-    lab: Lab, instance: dg.DagsterInstance, variant: str, ad_hoc: bool, log: Log
-) -> Iterator[None]:
-    """The partition of a model while it is measured, and afterwards unless it is `ad_hoc`.
-
-    A new model that nobody registered, such as one at another size, gets one only if it can be exported.
-    """
+def ensure_partition(lab: Lab, instance: dg.DagsterInstance, variant: str, log: Log) -> None:
+    """Makes sure of a model's partition; one that nobody registered gets one only if it can be exported."""
     key = parse_variant(variant).key
-    new = not instance.has_dynamic_partition(MODEL_VARIANTS, key)
-    unregistered = new and key not in {it.key for it in variants()}
-    if unregistered:
+    if instance.has_dynamic_partition(MODEL_VARIANTS, key):
+        return
+    if key not in {it.key for it in variants()}:
         current_export(lab, key, log)
-    if new:
-        instance.add_dynamic_partitions(MODEL_VARIANTS, [key])
-    try:
-        yield
-    finally:
-        if unregistered and ad_hoc:
-            instance.delete_dynamic_partition(MODEL_VARIANTS, key)
+    instance.add_dynamic_partitions(MODEL_VARIANTS, [key])
 
 
 def _measure(jobs: Jobs, request: ProfileRequest, settings: dict[str, Any]) -> list[Measured]:

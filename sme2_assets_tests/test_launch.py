@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import dagster as dg
@@ -15,7 +14,6 @@ from sme2_assets.defs.failures import failure_of
 from sme2_assets.defs.partitions import MODEL_VARIANTS
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
-from sme2_assets.models.registry import Variant
 from sme2_assets.profiling.requests import ProfileRequest, requests_for, requests_for_this_machine
 from sme2_assets.store import Store
 from sme2_assets.targets import host
@@ -227,28 +225,13 @@ def test_a_mistyped_size_leaves_no_partition_and_no_run(
     (tmp_path / "nets").mkdir()
     (tmp_path / "nets" / "growing.py").write_text(GROWING)
     monkeypatch.setenv("SME2_MODELS", str(tmp_path / "nets"))
+    request = ProfileRequest(f"growing.size_{size}-fp32", "linux", BOTH)
     with pytest.raises(Sme2Error, match=said):
-        launch.profile(lab, instance, [ProfileRequest(f"growing.size_{size}-fp32", "linux", BOTH)], {}, print)
+        launch.profile(lab, instance, [request], {}, print)
+    with pytest.raises(Sme2Error, match=said):
+        launch.measure_trial(lab, instance, request, {}, print)
     assert list(instance.get_dynamic_partitions(MODEL_VARIANTS)) == []
     assert list(instance.get_runs()) == []
-
-
-@pytest.mark.usefixtures("everything_there")
-@pytest.mark.parametrize("broken", [{}, {"profile": "toy_cnn"}])
-def test_what_is_ad_hoc_leaves_no_partition_and_takes_none_away(
-    lab: Lab, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, broken: dict[str, str]
-):
-    faults = Faults(monkeypatch, **broken)
-    monkeypatch.setattr(launch, "current_export", lambda *_: None)
-    asked, candidate, registered = "toy_cnn.seed_3-fp16", "toy_cnn.rewrite_linear-fp16", "toy_cnn-int8"
-    monkeypatch.setattr(launch, "parse_variant", lambda key: Variant(*key.rsplit("-", 1)))
-    instance.add_dynamic_partitions(MODEL_VARIANTS, [asked])
-    for variant in (asked, candidate, registered):
-        with suppress(Sme2Error):
-            request = ProfileRequest(variant, "emulated", BOTH)
-            launch.profile(lab, instance, [request], {}, print, ad_hoc=True)
-    assert len(faults.made) == (0 if broken else 6)
-    assert set(instance.get_dynamic_partitions(MODEL_VARIANTS)) == {asked, registered}
 
 
 def test_a_run_that_a_check_stops_fails_with_what_the_check_found():

@@ -86,7 +86,7 @@ def _checks_of(asset: str, *checks: _RunCheck) -> dg.AssetChecksDefinition:
     return evaluated
 
 
-def _outputs(lab: Lab, run_id: str) -> Fault:
+def output_faults(lab: Lab, run_id: str) -> Fault:
     manifest = RunFolder.open(lab.store.run_dir(run_id)).manifest
     info = manifest.info
     # A finished program has no eager model; its arms are compared with each other.
@@ -128,7 +128,7 @@ of_traces = _checks_of(
         "outputs_match_eager",
         "The runner's outputs are as close to the eager model as the precision demands. A finished program "
         "has no such model: its arms are compared with each other.",
-        _outputs,
+        output_faults,
         "Outputs agree with the eager model, where there is one.",
         blocking=True,
     ),

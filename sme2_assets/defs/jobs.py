@@ -27,6 +27,11 @@ arms_job = dg.define_asset_job(
     dg.AssetSelection.assets("arms_comparison"),
     description="Measures arms that differ in one thing other than SME2, and compares them: `sme2 compare`.",
 )
+trial_job = dg.define_asset_job(
+    "measure_trial",
+    dg.AssetSelection.assets("trial"),
+    description="Measures a model for `sme2 gate` and `sme2 advise`; no partition is made or changed.",
+)
 advise_job = dg.define_asset_job(
     "advise",
     dg.AssetSelection.assets("advice"),
@@ -44,4 +49,4 @@ summary_job = dg.define_asset_job(
     description="Sums up a night and tells people. Runs after everything else in the night.",
 )
 
-JOBS = [profile_job, compare_job, noise_job, arms_job, advise_job, regressions_job, summary_job]
+JOBS = [profile_job, compare_job, noise_job, arms_job, trial_job, advise_job, regressions_job, summary_job]

@@ -52,17 +52,9 @@ class Timed(NamedTuple):
 
 
 def measure(
-    store: Store,
-    wanted: dict[str, list[Timed]],
-    log: Log,
-    reached: Reached = _nobody,
-    *,
-    ad_hoc: bool = False,
+    store: Store, wanted: dict[str, list[Timed]], log: Log, reached: Reached = _nobody
 ) -> dict[str, Taken]:
-    """Measures each variant emulated with SME2 on, and its times if wanted. All of it, or an error.
-
-    With `ad_hoc`, models that nobody registered leave no partitions.
-    """
+    """Measures each variant emulated with SME2 on, and its times if wanted. All of it, or an error."""
     from sme2_assets import launch
     from sme2_assets.defs.resources import Lab
     from sme2_assets.profiling.requests import ProfileRequest, requests_for, requests_for_this_machine
@@ -76,8 +68,7 @@ def measure(
 
         def run(request: ProfileRequest, settings: dict[str, Any]) -> Measured:
             told = _part(reached, next(done), sessions)
-            done_now = launch.profile(lab, instance, [request], settings, log, ad_hoc=ad_hoc, reached=told)
-            return done_now.sessions[0]
+            return launch.measure_trial(lab, instance, request, settings, log, told)
 
         for variant, places in wanted.items():
             times = []
@@ -216,7 +207,7 @@ def advise(
 
     def facts_of(key: str) -> ModelFacts:
         told = _part(reached, min(next(number), steps - 1), steps)
-        return measure(store, {key: []}, log, told, ad_hoc=key != variant.key)[key].facts
+        return measure(store, {key: []}, log, told)[key].facts
 
     def attempt(change: Change) -> Candidate:
         log(f"trying {change.name}: {change.what}")
@@ -266,8 +257,10 @@ def _keep(store: Store, variant: Variant, tried: list[str], problems: dict[str, 
     from sme2_assets.defs.jobs import advise_job
     from sme2_assets.defs.resources import Lab
 
+    lab = Lab(data_root=str(store.root))
     with launch.open_instance(store) as instance:
-        jobs = launch.Jobs(Lab(data_root=str(store.root)), instance, log)
+        launch.ensure_partition(lab, instance, variant.key, log)
+        jobs = launch.Jobs(lab, instance, log)
         config = {"variants": tried, "problems": problems}
         jobs.run(advise_job.name, [variant.key], {"advice": {"config": config}})
 

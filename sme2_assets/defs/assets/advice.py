@@ -3,8 +3,8 @@
 import dagster as dg
 from pydantic import Field
 
-from sme2_assets.defs.assets.support import clear_failures, materialised
-from sme2_assets.defs.partitions import model_partitions, run_key
+from sme2_assets.defs.assets.support import clear_failures
+from sme2_assets.defs.partitions import model_partitions
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.gate.advice import Candidate, Change, advice_of
@@ -12,10 +12,9 @@ from sme2_assets.gate.changes import first_changes, try_changes
 from sme2_assets.gate.take import taken_of
 from sme2_assets.models.registry import parse_variant
 from sme2_assets.store import safe_name, sha256_of_text, write_text_atomically
-from sme2_assets.targets.keys import TargetKey
+from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.advice import write_advice
-
-EMULATED = TargetKey("emulated", "on")
+from sme2_assets.warehouse.read import latest_runs
 
 
 class Tried(dg.Config):
@@ -29,7 +28,8 @@ class Tried(dg.Config):
 
 @dg.asset(
     deps=[
-        dg.AssetDep(asset, partition_mapping=dg.AllPartitionMapping())
+        # What is tried of it is no partition, and other models' sessions do not make its advice old.
+        dg.AssetDep(asset, partition_mapping=dg.MultiToSingleDimensionPartitionMapping("model"))
         for asset in ("etdump_traces", "timeline", "kernel_samples")
     ],
     partitions_def=model_partitions,
@@ -46,7 +46,7 @@ def advice(context: dg.AssetExecutionContext, config: Tried, lab: Lab) -> dg.Mat
     warehouse = lab.warehouse
     with clear_failures():
         variant = parse_variant(context.partition_key)
-        run_id = materialised(context, "etdump_traces", run_key(variant.key, EMULATED), "run_id")
+        run_id = _run_of(warehouse, variant.key)
         taken = taken_of(lab.store, run_id)
         base = taken.facts
 
@@ -56,7 +56,7 @@ def advice(context: dg.AssetExecutionContext, config: Tried, lab: Lab) -> dg.Mat
             if problem := config.problems.get(change.key):
                 return Candidate(change, None, problem)
             try:
-                of_change = materialised(context, "etdump_traces", run_key(change.key, EMULATED), "run_id")
+                of_change = _run_of(warehouse, change.key)
                 it = taken_of(lab.store, of_change)
                 if not it.is_made_like(taken):
                     raise Sme2Error(
@@ -83,4 +83,14 @@ def advice(context: dg.AssetExecutionContext, config: Tried, lab: Lab) -> dg.Mat
             "dagster/row_count": len(found.changes),
         },
         data_version=dg.DataVersion(sha256_of_text(found.to_json())[:16]),
+    )
+
+
+def _run_of(warehouse: Warehouse, variant: str) -> str:
+    """The emulated run of a variant with SME2 on."""
+    if runs := latest_runs(warehouse, variant, "emulated", "on"):
+        return str(runs[0]["run_id"])
+    raise Sme2Error(
+        f"{variant} has not been measured emulated with SME2 on.",
+        "`sme2 advise` with the model's name measures it, and what could be changed about it.",
     )

@@ -8,22 +8,18 @@ import pandas as pd
 from pydantic import Field
 
 from sme2_assets.defs.assets.runners import runner_of_version
-from sme2_assets.defs.assets.sessions import inputs_of_session, measuring
+from sme2_assets.defs.assets.sessions import inputs_of_session, measuring, take_checked
 from sme2_assets.defs.assets.support import clear_failures, plotted
 from sme2_assets.defs.assets.traces import ProfileConfig
 from sme2_assets.defs.resources import Lab
-from sme2_assets.errors import Sme2Error
 from sme2_assets.profiling.arms import ArmSpec
 from sme2_assets.profiling.plan import plan_for
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.report.arms import arms_table, verdict_of_arms
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.targets import Target
-from sme2_assets.warehouse import checks
 from sme2_assets.warehouse.comparisons import compare_session
-from sme2_assets.warehouse.read import runs_of_session
-from sme2_assets.warehouse.sessions import take_session
-from sme2_assets.warehouse.shared import begin, give
+from sme2_assets.warehouse.shared import begin
 
 
 class ArmConfig(dg.Config):
@@ -98,19 +94,7 @@ def arms_comparison(context: dg.AssetExecutionContext, config: ArmsConfig, lab: 
         manifests = measure_session(
             lab.store, target, model, runners, specs, plan, context.log.info, config.factor
         )
-        session_id = manifests[0].session_id
-        give(lab.store, context.log.info)
-        take_session(lab.store, warehouse, lab.store.run_dir(manifests[0].run_id))
-        warehouse.publish()
-        for run in runs_of_session(warehouse, session_id):
-            # As the checks of the other assets do for the runs of an SME2 pair.
-            for look in (
-                checks.conservation_faults,
-                checks.sme2_evidence_faults,
-                checks.executed_kernel_faults,
-            ):
-                if fault := look(warehouse, run):
-                    raise Sme2Error(f"{run['run_id']} is not compared: {fault}", "Measure again.")
+        session_id = take_checked(lab, manifests, context.log.info)
         rows = compare_session(warehouse, session_id)
         warehouse.publish()
         models = rows[rows["level"] == "model"].to_dict("records")

@@ -43,6 +43,7 @@ GUIDES = {
     "etdump_traces": Guide("docs/measuring.md", "How we measure", "minutes", "device"),
     "aa_noise": Guide("docs/measuring.md", "How we measure", "minutes", "device", schema.COMPARISONS),
     "arms_comparison": Guide("docs/compare.md", "Compare anything", "minutes", "device", schema.COMPARISONS),
+    "trial": Guide("docs/gate.md", "What is recorded, and what is a loss", "minutes", "device", schema.RUNS),
     "timeline": Guide(
         "docs/warehouse.md", "What to know before reading a number", "seconds", "warehouse", schema.TIMELINE
     ),

@@ -15,10 +15,17 @@ from sme2_assets.defs.assets.runners import current_runner, runner_metadata
 from sme2_assets.defs.assets.support import tell_made
 from sme2_assets.defs.loggers import INPUTS_STEP
 from sme2_assets.defs.resources import Lab
+from sme2_assets.errors import Sme2Error
+from sme2_assets.evidence.manifest import Manifest
+from sme2_assets.heartbeat import heartbeat
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.source_build import source_pair
 from sme2_assets.targets import Target, TargetKey
+from sme2_assets.warehouse import checks
+from sme2_assets.warehouse.read import runs_of_session
+from sme2_assets.warehouse.sessions import take_session
+from sme2_assets.warehouse.shared import give
 
 # Not `source_runner`: few sessions use one, and a new pair does not make the others out of date.
 _INPUTS = ("runner_binary", "exported_model")
@@ -92,3 +99,24 @@ def inputs_of_session(
         binary = runners[sme2] = current_runner(lab, key, target, log)
         tell_made(context, "runner_binary", str(key), binary.sha256[:16], partial(runner_metadata, binary))
     return model, runners
+
+
+def take_checked(lab: Lab, manifests: list[Manifest], log: Callable[[str], None]) -> str:
+    """Makes rows of a session and returns its id; an error if they show that it is not to be relied on.
+
+    For sessions that are no partitions: of those, assets of their own make the rows, and have these checks.
+    """
+    warehouse, session_id = lab.warehouse, manifests[0].session_id
+    give(lab.store, log)
+    with heartbeat(log, "making rows of what was measured"):
+        take_session(lab.store, warehouse, lab.store.run_dir(manifests[0].run_id))
+        warehouse.publish()
+    for run in runs_of_session(warehouse, session_id):
+        for look in (
+            checks.conservation_faults,
+            checks.sme2_evidence_faults,
+            checks.executed_kernel_faults,
+        ):
+            if fault := look(warehouse, run):
+                raise Sme2Error(f"{run['run_id']} is not to be relied on: {fault}", "Measure again.")
+    return session_id

@@ -102,11 +102,11 @@ def _make_inputs(context: dg.AssetExecutionContext, config: ProfileConfig, lab: 
         subject = ", ".join(f"{variant} on {platform_name}" for variant, platform_name in sessions)
         context.instance.add_run_tags(context.run.run_id, {SUBJECT_TAG: subject})
         for (variant, platform_name), states in sessions.items():
-            target, _ = _place(config, lab, platform_name, states)
+            target, _ = place_of(config, lab, platform_name, states)
             inputs_of_session(context, lab, variant, target, states, config.runner, context.log.info)
 
 
-def _place(config: ProfileConfig, lab: Lab, platform_name: str, states: list[str]) -> tuple[Target, Plan]:
+def place_of(config: ProfileConfig, lab: Lab, platform_name: str, states: list[str]) -> tuple[Target, Plan]:
     """Where a session is measured, and how; an error if it cannot be."""
     target = lab.require(platform_name, states, config.device)
     plan = plan_for(target.fidelity, paired=len(states) == 2, **config.plan_wishes())
@@ -133,7 +133,7 @@ def etdump_traces(context: dg.AssetExecutionContext, config: ProfileConfig, lab:
     manifests: list[Manifest] = []
     with clear_failures():
         for (variant, platform_name), states in sessions_in(context.partition_keys).items():
-            target, plan = _place(config, lab, platform_name, states)
+            target, plan = place_of(config, lab, platform_name, states)
             model, runners = inputs_of_session(
                 context, lab, variant, target, states, config.runner, context.log.debug
             )
