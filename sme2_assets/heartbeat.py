@@ -1,4 +1,4 @@
-"""Long work says from time to time that it is still going on."""
+"""Long work says from time to time that it is still going on, and how long it takes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def heartbeat(
     def still() -> None:
         while not done.wait(SECONDS):
             more = f" ({facts()})" if facts else ""
-            say(f"still {what}, for {time.perf_counter() - begun:.0f} s{more}")
+            say(f"still {what}, for {duration_text(time.perf_counter() - begun)}{more}")
 
     thread = threading.Thread(target=still, daemon=True)
     thread.start()
@@ -30,3 +30,9 @@ def heartbeat(
     finally:
         done.set()
         thread.join()
+
+
+def duration_text(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -22,7 +22,7 @@ from sme2_assets.evidence.result import RESULT_FILE, TRACED_PASSES, RunnerResult
 from sme2_assets.evidence.roofs import ROOFS_FILE, Roofs
 from sme2_assets.evidence.samples import SAMPLES_FILE
 from sme2_assets.evidence.work import WORK_FILE
-from sme2_assets.heartbeat import heartbeat
+from sme2_assets.heartbeat import duration_text, heartbeat
 from sme2_assets.models.failures import kernel_failure
 from sme2_assets.profiling.arms import Arm, round_name
 from sme2_assets.profiling.plan import Lengths, Pace, Plan
@@ -34,6 +34,9 @@ from sme2_assets.work.counting import run_counted
 from sme2_assets.work.counts import write_work
 
 Log = Callable[[str], None]
+
+# Counting what a program executes takes up to so many times as long as running it.
+COUNTING_TAKES = 6
 
 
 @dataclass
@@ -202,6 +205,7 @@ def _run_process(
         command += ["--slowdown-percent", str(arm.spec.slowdown_percent)]
     passes = plan.passes_of_round(round_index)
     place = f"pass {passes.index(pass_kind) + 1} of {len(passes)}, round {round_index + 1}"
+    place += _known_duration(arm, pass_kind)
     counted = name if pass_kind == "work" else None
     completed = bench.run(f"{arm.doing(pass_kind)} ({place})", command, environ, counted)
     if completed.returncode != 0:
@@ -235,6 +239,18 @@ def _run_process(
         )
     )
     return result
+
+
+def _known_duration(arm: Arm, pass_kind: str) -> str:
+    """How long a pass takes, by that of the last round or by the plain one before it; empty if not known."""
+    seconds = {process.pass_kind: process.seconds for process in arm.processes}
+    if pass_kind in seconds:
+        return f", about {duration_text(seconds[pass_kind])}"
+    if "latency" not in seconds or pass_kind == "kernels":
+        return ""
+    if pass_kind == "work":
+        return f", at most about {duration_text(COUNTING_TAKES * seconds['latency'])}"
+    return f", about {duration_text(seconds['latency'])}"
 
 
 def _keep_samples(bench: Bench, arm: Arm, name: str, directory: Path) -> None:

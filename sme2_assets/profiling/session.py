@@ -27,6 +27,7 @@ from sme2_assets.evidence.manifest import Context, Identity, Manifest, Moment
 from sme2_assets.evidence.operators import OPERATORS_FILE
 from sme2_assets.evidence.result import RunnerResult
 from sme2_assets.evidence.sequence import next_number
+from sme2_assets.heartbeat import duration_text
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.profiling.arms import Arm, ArmSpec
 from sme2_assets.profiling.between_arms import compare_with_first
@@ -304,7 +305,9 @@ class _Rounds:
 def _enough(arms: list[Arm], plan: Plan, rounds: int, spent_s: float) -> tuple[bool, str]:
     """Whether the session may stop after this round, and the reason in words."""
     if rounds < plan.rounds:
-        return False, f" of {plan.rounds}" + (" or more" if plan.max_rounds > plan.rounds else "")
+        or_more = " or more" if plan.max_rounds > plan.rounds else ""
+        left = duration_text(spent_s / rounds * (plan.rounds - rounds))
+        return False, f" of {plan.rounds}{or_more}, about {left}{or_more} left"
     if rounds == plan.max_rounds:
         return True, f" of {rounds}"
     if len(arms) < 2:

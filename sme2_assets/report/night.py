@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from sme2_assets.analysis.joint_steps import Others
+from sme2_assets.heartbeat import duration_text
 from sme2_assets.report import claims
 from sme2_assets.report.tables import TextTable, arm_text, setting_text
 from sme2_assets.store import Store, write_json, write_text_atomically
@@ -90,8 +91,9 @@ class NightSummary:
     def headline(self) -> str:
         counts = [f"{len(self.having('measured'))} of {len(self.pairs)} pairs measured"]
         counts += [f"{len(of)} {word}" for word in ("failed", "stopped") if (of := self.having(word))]
-        return f"Night {self.night} on {self.machine}: {self.status} after {_duration(self.seconds)}, " + (
-            ", ".join(counts)
+        return (
+            f"Night {self.night} on {self.machine}: {self.status} after {duration_text(self.seconds)}, "
+            + (", ".join(counts))
         )
 
     def write(self, folder: Path) -> None:
@@ -239,9 +241,3 @@ def _joint_text(rows: list[dict[str, Any]]) -> str:
 
 def _section(title: str, items: Sequence[str]) -> str:
     return f"## {title}\n\n" + "\n".join(f"- {' '.join(item.split())}" for item in items)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -31,10 +31,10 @@ from sme2_assets.models.reference import STEPS
 from sme2_assets.profiling import between_arms
 from sme2_assets.profiling.arms import ArmSpec, aa_arms, same_runner, sme2_arms
 from sme2_assets.profiling.blind import blind_trial
-from sme2_assets.profiling.one_pass import Bench
+from sme2_assets.profiling.one_pass import Bench, _known_duration
 from sme2_assets.profiling.plan import Plan, plan_for
 from sme2_assets.profiling.record import ended_steady
-from sme2_assets.profiling.session import measure_session
+from sme2_assets.profiling.session import _enough, measure_session
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store, sha256_of_file
 from sme2_assets.targets.base import Availability
@@ -195,7 +195,25 @@ def test_each_pass_of_a_session_says_where_it_is(store, model, runner_binary, mo
         place = (
             f"running toy_cnn-fp32 with SME2 off: {kind} (pass {number} of {len(SHORT.passes_of_round(0))}"
         )
-        assert any(line.startswith(f"still {place}, round 1)") for line in said), (kind, said)
+        # How long a traced pass takes is known from the plain one before it.
+        known = {"latency": ", round 1)", "etdump": ", round 1, about "}.get(kind, ", round 1")
+        assert any(line.startswith(f"still {place}{known}") for line in said), (kind, said)
+
+
+def test_what_a_pass_takes_is_said_where_a_pass_before_it_tells():
+    arm = Mock(processes=[Mock(pass_kind="latency", seconds=20.0)])
+    told = {kind: _known_duration(arm, kind) for kind in ("etdump", "work", "kernels")}
+    assert told == {"etdump": ", about 20 s", "work": ", at most about 2 min 0 s", "kernels": ""}
+    arm.processes += [Mock(pass_kind="work", seconds=59.6)]
+    assert _known_duration(arm, "work") == ", about 1 min 0 s", "the last round knows better"
+
+
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [(5, " of 5, about 1 min 30 s left"), (9, " of 5 or more, about 1 min 30 s or more left")],
+)
+def test_what_the_other_rounds_take_is_said_once_one_was_timed(most, said):
+    assert _enough([], replace(SHORT, rounds=5, max_rounds=most), 2, 60.0) == (False, said)
 
 
 def test_a_session_leaves_its_evidence_and_a_manifest_that_proves_it(store, model, runner_binary):

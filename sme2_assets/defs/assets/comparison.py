@@ -18,6 +18,7 @@ from sme2_assets.defs.partitions import (
 )
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
+from sme2_assets.heartbeat import heartbeat
 from sme2_assets.report.answer import session_answer
 from sme2_assets.report.explain import explain
 from sme2_assets.report.glance import category_glance
@@ -81,7 +82,7 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
     variant, platform_name = parse_pair_key(context.partition_key)
     keys = [run_key(variant, TargetKey(platform_name, sme2)) for sme2 in SME2_STATES]
     warehouse = lab.warehouse
-    with clear_failures():
+    with clear_failures(), heartbeat(context.log.info, f"comparing {variant} on {platform_name}"):
         catch_up(lab.store, context.log.info)
         off, on = _arms(context, warehouse, keys)
         for run in (off, on):

@@ -6,6 +6,7 @@ from sme2_assets.defs.assets.summaries import answer_metadata
 from sme2_assets.defs.assets.support import clear_failures, materialised
 from sme2_assets.defs.partitions import SESSION_TAG, pair_partitions
 from sme2_assets.defs.resources import Lab
+from sme2_assets.heartbeat import heartbeat
 from sme2_assets.report.files import page_address, write_overview, write_session_report
 from sme2_assets.store import sha256_of_text
 from sme2_assets.warehouse.shared import publish_shared
@@ -38,7 +39,7 @@ def report(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
 
     The answer first, then the evidence for it. docs/reports.md says how to read it.
     """
-    with clear_failures():
+    with clear_failures(), heartbeat(context.log.info, "writing the report"):
         session_id = materialised(context, "sme2_comparison", context.partition_key, "session_id")
         document, [markdown, page] = write_session_report(lab.store, lab.warehouse, session_id)
     text = markdown.read_text()
@@ -76,7 +77,7 @@ def overview(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResul
 
     `sme2 report --all` writes the same, and the pages of baselines.
     """
-    with clear_failures():
+    with clear_failures(), heartbeat(context.log.info, "writing the overview"):
         rows, [markdown, page, *_] = write_overview(lab.store, lab.warehouse)
         publish_shared(lab.store, context.log.info)
     text = markdown.read_text()

@@ -8,6 +8,7 @@ import dagster as dg
 
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
+from sme2_assets.heartbeat import heartbeat
 from sme2_assets.store import sha256_of_text
 from sme2_assets.targets.host import host_device
 from sme2_assets.targets.lease import beside_sessions
@@ -114,7 +115,7 @@ def take_in(
     there already is made `again`, or left as it is.
     """
     warehouse = lab.warehouse
-    with clear_failures():
+    with clear_failures(), heartbeat(context.log.info, "making rows of what was measured"):
         # Not part of measuring: a store that does not answer must not cost a measurement.
         give(lab.store, context.log.info)
         run_ids = runs_of(context, "etdump_traces", context.partition_keys)
