@@ -38,8 +38,8 @@ _PLACEHOLDER = re.compile(r"REPLACE_WITH|<[a-z_]+>")
 _BUILDS_ON = re.compile(r"(mac-arm64|android-arm64-v9a)(-xnnlog|-xnntrace|-trace)?")
 _OFF = re.compile(r"sme2?[-_]?(off|disabled)|(no|non|without)[-_]?sme|(?<![a-z])off(?![a-z])", re.IGNORECASE)
 _ON = re.compile(r"sme2?[-_]?(on|enabled)(?![a-z])|with[-_]?sme|(?<![a-z])on(?![a-z])", re.IGNORECASE)
-# `toy_cnn_xnnpack_fp16.pte`: how the kit names its exports.
-_EXPORT_NAME = re.compile(r"(?P<model>.+)_(?P<backend>xnnpack|portable)_(?P<precision>fp32|fp16|int8)")
+# `toy_cnn_xnnpack_fp16.pte`: how the kit names its exports; ExecuTorch's own examples write q8 for int8.
+_EXPORT_NAME = re.compile(r"(?P<model>.+)_(?P<backend>xnnpack|portable)_(?P<precision>fp32|fp16|int8|q8)")
 
 
 class _Strict(BaseModel):
@@ -206,7 +206,8 @@ class _Translation:
                 return str((folder / text).resolve())
         if named := _EXPORT_NAME.fullmatch(Path(text).stem):
             option = f"@{BACKEND}={PORTABLE}" if named["backend"] == PORTABLE else ""
-            variant = f"{named['model']}{option}-{named['precision']}"
+            precision = named["precision"].replace("q8", "int8")
+            variant = f"{named['model']}{option}-{precision}"
             try:
                 parse_variant(variant)
             except ExportError:
@@ -214,7 +215,7 @@ class _Translation:
             else:
                 self.notes.append(
                     f"{text} does not exist; it is named like the kit's export of {named['model']} at "
-                    f"{named['precision']}, so {variant} is exported here and measured"
+                    f"{precision}, so {variant} is exported here and measured"
                 )
                 return variant
         if not text.endswith(".pte"):

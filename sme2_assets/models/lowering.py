@@ -46,7 +46,7 @@ from sme2_assets.models.reference import (
     too_small,
 )
 from sme2_assets.models.spec import SEED, EagerModel, ModelSpec
-from sme2_assets.models.taps import describe_taps, tapped_program
+from sme2_assets.models.taps import compared_outputs, describe_taps, tapped_program
 from sme2_assets.models.time_limit import end_if_time_is_up
 
 # How much programs that are no longer used may hold, and what the graph of one holds at least.
@@ -360,8 +360,10 @@ def lower_tapped_program(
 
     with progress.step("lowering once more, with taps", "lower"), torch.no_grad():
         graph_module = exported_program.module()
-        layers, taps = describe_taps(graph_module, inputs.copied().flat(), outputs, precision)
+        values = compared_outputs(graph_module, precision, outputs)
+        taps = Taps(outputs=len(outputs), values=values, left_out=[])
         try:
+            layers, taps = describe_taps(graph_module, inputs.copied().flat(), outputs, precision)
             shown = [layer.tap for layer in layers]
             return taps, lower_with_taps(graph_module, shown, inputs, portable=portable)
         except Exception as error:

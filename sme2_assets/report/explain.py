@@ -27,6 +27,13 @@ _ORDER = {
 }
 
 
+# The program calls `aten.mean.out` where the partitioner was asked about `aten.mean.dim`.
+SAME_OPERATOR = (
+    r"list_contains([regexp_replace(op, '\.\w+$', '') FOR op IN facts.edge_ops], "
+    r"regexp_replace(refused.operator, '\.\w+$', ''))"
+)
+
+
 @dataclass(frozen=True)
 class Explanation:
     """A session of a model on a platform, explained.
@@ -85,7 +92,7 @@ def _refusals(warehouse: Warehouse, run_id: str) -> dict[int, str]:
     rows = warehouse.query(
         "SELECT facts.position, min(refused.reason) AS reason FROM operator_facts AS facts "
         "JOIN delegation_report AS refused ON refused.run_id = facts.run_id AND NOT refused.delegated "
-        "AND list_contains(facts.edge_ops, refused.operator) "
+        f"AND {SAME_OPERATOR} "
         "AND refused.module IS NOT DISTINCT FROM facts.module "
         "AND refused.source IS NOT DISTINCT FROM facts.source "
         "WHERE facts.run_id = ? AND facts.backend = 'portable' AND refused.reason IS NOT NULL "

@@ -11,7 +11,7 @@ from sme2_assets.analysis.claims import Claim
 from sme2_assets.analysis.insights.insight import MATRIX, Insight, Row
 from sme2_assets.analysis.insights.operators import same_operator
 from sme2_assets.analysis.insights.values import shortened
-from sme2_assets.report.explain import Explanation
+from sme2_assets.report.explain import SAME_OPERATOR, Explanation
 
 # Insights that something can be done about; the others say how far that can lead.
 ACTIONABLE = ("missed_sme2", "heavy_operator", "portable_cost", "layout_changes", "delegate_overhead")
@@ -57,7 +57,7 @@ _REFUSED = Claim(
     "SELECT count(*) = $count AND len($positions) = $count FROM operator_facts AS facts "
     "WHERE run_id = $run_id AND backend = 'portable' AND list_contains($positions, position) "
     "AND EXISTS (SELECT 1 FROM delegation_report AS refused WHERE refused.run_id = facts.run_id "
-    "AND NOT refused.delegated AND list_contains(facts.edge_ops, refused.operator) "
+    f"AND NOT refused.delegated AND {SAME_OPERATOR} "
     "AND refused.source IS NOT DISTINCT FROM facts.source AND refused.reason = $reason)",
 )
 _ORDINARY = Claim(

@@ -116,6 +116,11 @@ def test_the_exported_file_is_found_as_the_kit_finds_it(tmp_path: Path):
     assert found.experiment.output == str(tmp_path.resolve() / "model_profiling/out_toy_cnn/runs/mac")
 
 
+def test_a_quantised_program_is_exported_by_its_name(tmp_path: Path):
+    found = loaded(tmp_path, {**kit(), "model": "out_toy_cnn/artifacts/toy_cnn_xnnpack_q8.pte"})
+    assert found.experiment.models == ["toy_cnn-int8"]
+
+
 def test_a_program_without_xnnpack_is_exported_by_its_name(tmp_path: Path):
     document = {
         **kit(),

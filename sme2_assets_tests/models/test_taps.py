@@ -85,10 +85,11 @@ def test_values_that_are_too_large_are_left_out_and_named(graph, monkeypatch):
     assert described.left_out == ["conv2d"]
 
 
+@pytest.mark.parametrize("broken", [(lowering, "tapped_program"), (taps, "_magnitudes")])
 def test_an_export_whose_taps_do_not_lower_is_an_export_without_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: tuple[object, str]
 ) -> None:
-    monkeypatch.setattr(lowering, "tapped_program", lambda *given: None)
+    monkeypatch.setattr(*broken, lambda *given: None)
     residual = spec("residual", Residual, values(1, 4, 6, 6))
     made = export_model(residual, variant("residual"), tmp_path, log=print)
     assert made.taps is not None

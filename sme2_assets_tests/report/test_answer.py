@@ -190,8 +190,11 @@ def test_advice_that_multiplies_the_work_says_by_how_much(tmp_path: Path, groups
 
 def test_operators_outside_delegates_are_told_by_reason_the_heaviest_first(tmp_path: Path):
     def outside(op: str, us: int, line: int) -> Op:
-        edge = f"aten.{op}.default"
-        return Op(f"native_call_{op}.out", us, None, source("", edge, line, edge_ops=[edge]))
+        facts = source("", f"aten::{op}.out", line, edge_ops=[f"aten.{op}.out"])
+        return Op(f"native_call_{op}.out", us, None, facts)
+
+    def name_of(op: Op) -> str:
+        return op.facts["node_kind"].removeprefix("aten::").removesuffix(".out")
 
     few, many, no_such = "GELU does not support fp16", "only 4-D tensors", "XNNPACK has no such operator"
     ops = [
@@ -202,9 +205,9 @@ def test_operators_outside_delegates_are_told_by_reason_the_heaviest_first(tmp_p
     reasons = {"mul": many, "gelu": few, "sort": no_such}
     refused = [
         {
-            "operator": op.facts["node_kind"],
+            "operator": f"aten.{name_of(op)}.Tensor",
             "source": op.facts["source"],
-            "reason": reasons[op.facts["node_kind"].split(".")[1]],
+            "reason": reasons[name_of(op)],
         }
         for op in ops
     ]
