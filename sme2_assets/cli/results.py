@@ -29,17 +29,20 @@ if TYPE_CHECKING:
 @click.option(
     "--platform",
     "platform_name",
-    type=click.Choice([name for name in PLATFORMS if name != "emulated"]),
+    type=click.Choice(PLATFORMS),
     help="Default: all.",
 )
 @json_option
 @reads_store
 def history(store: Store, model: str, platform_name: str | None, as_json: bool) -> None:
-    """Show the latency of MODEL[-PRECISION] over all its native runs, and where it got slower."""
-    from sme2_assets.report.tables import history_table, regression_table
+    """Show the latency of MODEL[-PRECISION] over all its native runs, and where it got slower.
+
+    Of emulated runs it shows what their operators executed, which is work and not time, and where it grew.
+    """
+    from sme2_assets.report.tables import history_table, regression_table, work_history_table
     from sme2_assets.report.terminal import print_table
     from sme2_assets.warehouse import Warehouse
-    from sme2_assets.warehouse.history import SERIES, find_regressions, no_slow_down_text
+    from sme2_assets.warehouse.history import SERIES, find_regressions, no_slow_down_text, work_of
     from sme2_assets.warehouse.variants import measured_variants
 
     warehouse = Warehouse(store.warehouse)
@@ -50,16 +53,25 @@ def history(store: Store, model: str, platform_name: str | None, as_json: bool) 
         f"ORDER BY {', '.join(SERIES)}, sequence, started_at",
         {"variants": variants, "platform": platform_name},
     )
-    if rows.empty:
+    work = work_of(warehouse, variants, platform_name)
+    if rows.empty and work.empty:
         where = f" on {platform_name}" if platform_name else ""
         raise Sme2Error(
-            f"There is no native run of {model}{where} in the warehouse yet.",
-            f"Run `sme2 profile {model}` on an AArch64 machine; emulated runs have no history of times.",
+            f"There is no run of {model}{where} in the warehouse that has times or counted work.",
+            f"Run `sme2 profile {model}`.",
         )
     if as_json:
-        click.echo(rows.to_json(orient="records", date_format="iso", indent=2))
+        print_json(
+            [
+                row
+                for each in (rows, work)
+                for row in json.loads(each.to_json(orient="records", date_format="iso"))
+            ]
+        )
         return
-    print_table(out, history_table(rows))
+    for each, table in ((rows, history_table), (work, work_history_table)):
+        if len(each):
+            print_table(out, table(each))
     found = find_regressions(warehouse, store.root / "acknowledged.txt")
     found = found[found["variant"].isin(variants)]
     if platform_name:

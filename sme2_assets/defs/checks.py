@@ -18,6 +18,7 @@ from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.report.night import others_text, series_text
+from sme2_assets.report.tables import work_step_text
 from sme2_assets.runner.source_build import current_source_runner, kernel_fault, record_faults
 from sme2_assets.targets import SME2_STATES, TargetKey
 from sme2_assets.warehouse import Warehouse
@@ -32,7 +33,7 @@ from sme2_assets.warehouse.checks import (
     unknown_operators,
     work_faults,
 )
-from sme2_assets.warehouse.history import no_slow_down_text
+from sme2_assets.warehouse.history import WORK, no_slow_down_text
 from sme2_assets.warehouse.read import run_of_id
 from sme2_assets.warehouse.rebuild import runs_in_no_table
 
@@ -227,19 +228,19 @@ def every_run_is_in_the_warehouse(lab: Lab) -> dg.AssetCheckResult:
 
 @dg.asset_check(asset="regressions")
 def no_regression(lab: Lab) -> dg.AssetCheckResult:
-    """No slow-down was found except acknowledged ones; says what could have been found."""
+    """No slow-down and no step to more work was found except acknowledged ones; says what could have been."""
     found = lab.warehouse.query("SELECT * FROM regressions WHERE NOT acknowledged")
     faults = {
         series_text(row): (
-            f"{row['ratio']:.3f} times slower since {row['night']:%Y-%m-%d} (run {row['run_id']})"
-            f"{others_text(row)}"
+            (work_step_text(row) if row["category"] == WORK else f"{row['ratio']:.3f} times slower")
+            + f" since {row['night']:%Y-%m-%d} (run {row['run_id']}){others_text(row)}"
         )
         for row in found.to_dict("records")
     }
     acknowledged = len(lab.warehouse.query("SELECT 1 FROM regressions WHERE acknowledged"))
     return _result(
         faults,
-        f"Every slow-down that was found is acknowledged: {acknowledged}."
+        f"Everything that was found is acknowledged: {acknowledged}."
         if acknowledged
         else no_slow_down_text(lab.warehouse),
     )

@@ -398,6 +398,14 @@ REGRESSION = Claim(
     "AND abs(before_ns / 1e6 - $before) < 1e-9 AND abs(after_ns / 1e6 - $after) < 1e-9 "
     "AND others_watched IS NOT DISTINCT FROM $watched AND others_slower IS NOT DISTINCT FROM $slower",
 )
+MORE_WORK = Claim(
+    "{series}: {step} since {night}",
+    "SELECT count(*) = 1 AND bool_and(fidelity = 'emulated' AND contains($series, variant) "
+    "AND contains($step, format('{:,} to {:,} instructions', before_instructions, after_instructions)) "
+    "AND contains($step, changed) AND (after_instructions > before_instructions "
+    "OR after_macs_on_unit < before_macs_on_unit)) "
+    "FROM regressions WHERE run_id = $run_id AND category = 'work'",
+)
 JOINT_REGRESSION = Claim(
     "{device} on {platform}: {series} series of {models} models slower since {night}, the middle one by "
     "{share:.1%}. So did most series of other models there: look at the device, or at what they share",

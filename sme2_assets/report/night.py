@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import pandas as pd
+
 from sme2_assets.analysis.joint_steps import Others
 from sme2_assets.heartbeat import duration_text
 from sme2_assets.report import claims
-from sme2_assets.report.tables import TextTable, arm_text, setting_text
+from sme2_assets.report.tables import TextTable, arm_text, setting_text, work_step_text
 from sme2_assets.store import Store, write_json, write_text_atomically
 from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.history import DEVICE, SERIES
+from sme2_assets.warehouse.history import DEVICE, SERIES, WORK
 
 
 @dataclass
@@ -186,8 +188,9 @@ def open_regressions(warehouse: Warehouse) -> dict[str, str]:
 
 
 def others_of(row: Mapping[Any, Any]) -> Others:
-    """What a row of `regressions` says about other models; older rows say nothing."""
-    return Others(*(int(row.get(f"others_{name}") or 0) for name in ("watched", "slower")))
+    """What a row of `regressions` says about other models; those of work and older ones say nothing."""
+    counts: Iterator[Any] = (row.get(f"others_{name}") for name in ("watched", "slower"))
+    return Others(*(int(count) if pd.notna(count) else 0 for count in counts))
 
 
 def others_text(row: Mapping[Any, Any]) -> str:
@@ -210,6 +213,13 @@ def _identity(row: dict[str, Any], names: Sequence[str] = SERIES) -> str:
 
 
 def _regression_text(row: dict[str, Any]) -> str:
+    if row["category"] == WORK:
+        return claims.MORE_WORK.say(
+            run_id=row["run_id"],
+            series=series_text(row),
+            step=work_step_text(row),
+            night=str(row["night"])[:10],
+        )
     chance = "" if row["p_value"] is None else f", p = {row['p_value']:.2g}"
     return claims.REGRESSION.say(
         run_id=row["run_id"],

@@ -329,6 +329,63 @@ def provenance_table(runs: pd.DataFrame) -> TextTable:
     )
 
 
+def work_history_table(work: pd.DataFrame) -> TextTable:
+    """The counted work of one or more series, run by run."""
+    table = TextTable.of(
+        [
+            *(
+                "model",
+                "platform",
+                "device",
+                "threads",
+                "setting",
+                "SME2",
+                "started",
+                "ExecuTorch",
+                "program",
+            ),
+            *("instructions (work, not time)", "more", "MACs on the SME unit", "run"),
+        ],
+        [
+            [
+                row["variant"],
+                row["platform"],
+                device_cell(row),
+                row["threads"],
+                setting_text(row) or None,
+                _state(row),
+                f"{row['started_at']:%Y-%m-%d %H:%M}",
+                row["executorch_version"],
+                str(row["pte_sha256"])[:8],
+                f"{row['instructions']:,}",
+                None
+                if pd.isna(row["before_instructions"])
+                else f"{row['instructions'] - row['before_instructions']:+,}",
+                None if pd.isna(row["macs_on_unit"]) else f"{row['macs_on_unit']:.1%}",
+                row["run_id"],
+            ]
+            for row in work.to_dict("records")
+        ],
+    )
+    return _of_settings(table, work)
+
+
+def work_step_text(row: Mapping[Any, Any]) -> str:
+    """What a row of `regressions` of counted work is a step from and to, and what else is new since then."""
+    before, after = (f"{row[f'{side}_instructions']:,}" for side in ("before", "after"))
+    shares = [row[f"{side}_macs_on_unit"] for side in ("before", "after")]
+    on_unit = ""
+    if not any(map(pd.isna, shares)):
+        on_unit = "; {:.1%} to {:.1%} of the multiply-accumulates on the SME unit".format(*shares)
+    return f"{before} to {after} instructions{on_unit}; new: {row['changed'] or 'nothing that is recorded'}"
+
+
+def _level(row: Record, side: str) -> str:
+    if pd.isna(row[f"{side}_ns"]):
+        return f"{row[f'{side}_instructions']:,} instructions"
+    return f"{row[f'{side}_ns'] / 1e6:.3f} ms"
+
+
 def regression_table(found: pd.DataFrame) -> TextTable:
     """Rows of `regressions`."""
     table = TextTable.of(
@@ -341,8 +398,8 @@ def regression_table(found: pd.DataFrame) -> TextTable:
             "SME2",
             "series",
             "since",
-            "before ms",
-            "after ms",
+            "before",
+            "after",
             "ratio",
             "other models slower",
             "acknowledged",
@@ -357,10 +414,12 @@ def regression_table(found: pd.DataFrame) -> TextTable:
                 _state(row),
                 row["category"],
                 f"{row['night']:%Y-%m-%d %H:%M}",
-                f"{row['before_ns'] / 1e6:.3f}",
-                f"{row['after_ns'] / 1e6:.3f}",
+                _level(row, "before"),
+                _level(row, "after"),
                 f"{row['ratio']:.3f}",
-                f"{row['others_slower']} of {row['others_watched']}",
+                None
+                if pd.isna(row["others_watched"])
+                else f"{row['others_slower']} of {row['others_watched']}",
                 "yes" if row["acknowledged"] else "no",
             ]
             for row in found.to_dict("records")

@@ -1,9 +1,10 @@
-"""The history of every series, and the slow-downs in it."""
+"""The history of every series, of times and of counted work, and where it became slower or more."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -24,6 +25,8 @@ from sme2_assets.warehouse.schema import REGRESSIONS
 from sme2_assets.warehouse.store import Warehouse
 
 SERIES = [*read.SERIES, "sme2", "category"]
+# The category of what all operators of an emulated run executed.
+WORK = "work"
 # What is the same for all that one machine measures.
 DEVICE = ("platform", "device", "arch")
 # How many sessions a series needs to show a step to HUGE_RATIO times or more, and to show any slow-down.
@@ -53,6 +56,61 @@ NONE_FOUND = Claim(
 )
 
 
+_WORK_SERIES = [name for name in SERIES if name != "category"]
+_KEYS = ", ".join(_WORK_SERIES)
+# Of runs whose rows the code of today made, each with the one before it in its series. Nothing scatters, so
+# one run shows a step. It lasts as long as no later run is back.
+_WORK = f"""
+SELECT
+    *,
+    lag(instructions) OVER series AS before_instructions,
+    lag(macs_on_unit) OVER series AS before_macs_on_unit,
+    CASE WHEN lag(run_id) OVER series IS NOT NULL THEN concat_ws(
+        ', ',
+        if(pte_sha256 IS DISTINCT FROM lag(pte_sha256) OVER series, 'program', NULL),
+        if(executorch_version IS DISTINCT FROM lag(executorch_version) OVER series, 'ExecuTorch', NULL),
+        if(runner_sha256 IS DISTINCT FROM lag(runner_sha256) OVER series, 'runner', NULL),
+        if(emulator IS DISTINCT FROM lag(emulator) OVER series, 'emulator', NULL)
+    ) END AS changed,
+    coalesce(
+        least(instructions, min(instructions) OVER later) > lag(instructions) OVER series
+        OR greatest(macs_on_unit, max(macs_on_unit) OVER later) < lag(macs_on_unit) OVER series, false
+    ) AS is_more
+FROM work_history
+WHERE derivation = {DERIVATION} AND ($variants IS NULL OR list_contains($variants, variant))
+AND ($platform IS NULL OR platform = $platform)
+WINDOW
+    series AS (PARTITION BY {_KEYS} ORDER BY sequence, started_at),
+    later AS (
+        PARTITION BY {_KEYS} ORDER BY sequence, started_at ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
+    )
+ORDER BY {_KEYS}, sequence, started_at
+"""
+# By another route than above: the newest run of each series executes least.
+NO_MORE_WORK = Claim(
+    "No operators execute more than before in {told} series of counted work.",
+    "SELECT count(*) = $told AND $told > 0 AND bool_and(newest_is_least) FROM (SELECT "
+    "max_by(instructions, (sequence, started_at)) = min(instructions) AND "
+    "max_by(macs_on_unit, (sequence, started_at)) IS NOT DISTINCT FROM max(macs_on_unit) AS newest_is_least "
+    f"FROM work_history WHERE derivation = {DERIVATION} "
+    "AND ($variants IS NULL OR list_contains($variants, variant)) "
+    "AND ($platform IS NULL OR platform = $platform) "
+    f"GROUP BY {_KEYS} HAVING count(*) > 1)",
+)
+
+
+def work_of(
+    warehouse: Warehouse, variants: Collection[str] | None = None, platform: str | None = None
+) -> pd.DataFrame:
+    """The counted runs of every series, oldest first, each with the run before it (`before_*`, `changed`);
+    `is_more`: it executes more, or less of it on the unit, and so did all runs since."""
+    asked: dict[str, object] = {
+        "variants": None if variants is None else sorted(variants),
+        "platform": platform,
+    }
+    return warehouse.query(_WORK, asked).assign(category=WORK)
+
+
 def series_of(warehouse: Warehouse) -> dict[tuple, pd.DataFrame]:
     """Every series of the view `history`, oldest run first; `place` is a run's place in the order of all.
 
@@ -74,7 +132,7 @@ def series_of(warehouse: Warehouse) -> dict[tuple, pd.DataFrame]:
 
 
 def find_regressions(warehouse: Warehouse, acknowledged: Path) -> pd.DataFrame:
-    """The slow-downs in all series."""
+    """The slow-downs in all series, and the steps to more work."""
     series = series_of(warehouse)
     found = regressions({key: rows["median_ns"].tolist() for key, rows in series.items()})
     known = acknowledged_runs(acknowledged)
@@ -98,7 +156,23 @@ def find_regressions(warehouse: Warehouse, acknowledged: Path) -> pd.DataFrame:
                     "acknowledged": first_slow["run_id"] in known,
                 }
             )
-    return pd.DataFrame(records, columns=[column.name for column in REGRESSIONS.columns])
+    work = work_of(warehouse)
+    records += [_more_work(step, known) for step in work[work["is_more"]].to_dict("records")]
+    found_rows = pd.DataFrame(records, columns=[column.name for column in REGRESSIONS.columns])
+    counts = [column.name for column in REGRESSIONS.columns if column.type in ("INTEGER", "BIGINT")]
+    return found_rows.astype(dict.fromkeys(counts, "Int64"))
+
+
+def _more_work(step: Mapping[Hashable, Any], known: set[str]) -> dict[str, Any]:
+    """A row of `work_of` as one of `regressions`."""
+    return {
+        **{str(name): value for name, value in step.items()},
+        "night": step["started_at"],
+        "after_instructions": step["instructions"],
+        "after_macs_on_unit": step["macs_on_unit"],
+        "ratio": step["instructions"] / step["before_instructions"],
+        "acknowledged": step["run_id"] in known,
+    }
 
 
 def write_regressions(warehouse: Warehouse, acknowledged: Path) -> pd.DataFrame:
@@ -128,14 +202,20 @@ def _others(series: dict[tuple, pd.DataFrame], key: tuple, change: ChangePoint) 
 def no_slow_down_text(
     warehouse: Warehouse, variants: Collection[str] | None = None, platform: str | None = None
 ) -> str:
-    """What can be said about these variants on this platform, or about all, if no slow-down was found."""
+    """What can be said about these variants on this platform, or about all, if nothing was found."""
+    chosen = None if variants is None else sorted(variants)
+    work = work_of(warehouse, variants, platform)
+    told = int((work.groupby(_WORK_SERIES, dropna=False).size() > 1).sum())
     counts = [
         int(rows["median_ns"].notna().sum())
         for key, rows in series_of(warehouse).items()
         if (variants is None or key[SERIES.index("variant")] in variants)
         and platform in (None, key[SERIES.index("platform")])
     ]
-    return what_could_be_found(counts, None if variants is None else sorted(variants), platform)
+    said = [what_could_be_found(counts, chosen, platform)] if counts or not told else []
+    if told:
+        said.append(NO_MORE_WORK.say(told=told, variants=chosen, platform=platform))
+    return " ".join(said)
 
 
 def what_could_be_found(

@@ -677,7 +677,8 @@ COMPARISONS = Table(
 
 REGRESSIONS = Table(
     "regressions",
-    "Slow-downs in the history of a series, found by change-point detection; rewritten by its asset.",
+    "Slow-downs in the history of a series, found by change-point detection, and steps to more counted work; "
+    "rewritten by its asset.",
     (),
     (
         VARIANT,
@@ -686,17 +687,35 @@ REGRESSIONS = Table(
         Column("threads", "INTEGER", "Threads of the runner's pool."),
         *SETTING,
         Column("sme2", "VARCHAR", "The arm: on or off."),
-        Column("fidelity", "VARCHAR", "hardware or reference, as in runs."),
-        Column("category", "VARCHAR", "Operator category; latency: the whole inference without tracer."),
-        Column("night", "TIMESTAMPTZ", "Start of the first run that is slower."),
+        Column("fidelity", "VARCHAR", "hardware, reference or emulated, as in runs."),
+        Column(
+            "category",
+            "VARCHAR",
+            "Operator category; latency: the whole inference without tracer; work: what all operators of an "
+            "emulated run executed, which is not time.",
+        ),
+        Column("night", "TIMESTAMPTZ", "Start of the first run that is slower, or executes more."),
         Column("run_id", "VARCHAR", "That run."),
-        Column("before_ns", "DOUBLE", "Median before the change."),
-        Column("after_ns", "DOUBLE", "Median from the change on."),
-        Column("ratio", "DOUBLE", "after / before: above 1 it got slower."),
+        Column("before_ns", "DOUBLE", "Median before the change; NULL for work."),
+        Column("after_ns", "DOUBLE", "Median from the change on; NULL for work."),
+        Column("before_instructions", "BIGINT", "Instructions of the run before; NULL for times."),
+        Column("after_instructions", "BIGINT", "Those of this run."),
+        Column(
+            "before_macs_on_unit",
+            "DOUBLE",
+            "Share of the multiply-accumulates on the SME unit in the run before; NULL for times.",
+        ),
+        Column("after_macs_on_unit", "DOUBLE", "That of this run."),
+        Column(
+            "changed",
+            "VARCHAR",
+            "What else is new since the run before: program, ExecuTorch, runner, emulator. NULL for times.",
+        ),
+        Column("ratio", "DOUBLE", "after / before, of times or instructions: above 1 it got slower or more."),
         Column(
             "p_value",
             "DOUBLE",
-            "Chance of such a step if nights carry over to the next and nothing changes.",
+            "Chance of such a step if nights carry over to the next and nothing changes; NULL for work.",
         ),
         Column(
             "others_watched",

@@ -418,6 +418,29 @@ FROM (
 ) AS series
 JOIN runs USING (run_id)
 WHERE runs.fidelity <> 'emulated' AND runs.experiment IN ('sme2', 'arms') AND runs.factor IS DISTINCT FROM 'executorch';
-COMMENT ON VIEW history IS 'Median times of every run that has any (emulated ones have none), whatever it was compared with, per category and for the whole inference. A/A sessions and those that compare ExecuTorch versions are left out: all their arms would be one night of one series.';
+COMMENT ON VIEW history IS 'Median times of every run that has any (emulated ones have none: work_history), whatever it was compared with, per category and for the whole inference. A/A sessions and those that compare ExecuTorch versions are left out: all their arms would be one night of one series.';
 COMMENT ON COLUMN history.category IS 'Operator category, Overhead, or latency: the whole inference without tracer.';
 COMMENT ON COLUMN history.median_ns IS 'Median over rounds of the per-process medians.';
+
+-- Counts are the same every time, so a step of this series is a change of what is beside it.
+CREATE VIEW work_history AS
+WITH counted AS (
+    SELECT run_id, sum(instructions)::BIGINT AS instructions
+    FROM operator_details
+    WHERE instructions IS NOT NULL
+    GROUP BY run_id
+)
+SELECT
+    runs.variant, runs.platform, runs.device, coalesce(runs.arch, '') AS arch, runs.threads,
+    coalesce(runs.cpus, '') AS cpus, coalesce(runs.power_mode, '') AS power_mode,
+    coalesce(runs.method, 'forward') AS method, runs.sme2, runs.fidelity,
+    coalesce(runs.sequence, 0) AS sequence, runs.started_at, runs.run_id,
+    runs.executorch_version, runs.pte_sha256, runs.runner_sha256, runs.emulator,
+    counted.instructions, unit_use.macs_on_unit, runs.derivation
+FROM counted
+JOIN runs USING (run_id)
+LEFT JOIN (SELECT run_id, macs_on_unit FROM unit_use) AS unit_use USING (run_id)
+WHERE runs.experiment IN ('sme2', 'arms') AND runs.factor IS DISTINCT FROM 'executorch';
+COMMENT ON VIEW work_history IS 'What the operators of each emulated run executed, and with what; which runs, as in history. It is work, and never time.';
+COMMENT ON COLUMN work_history.instructions IS 'Instructions that all operators executed in one inference, as in operator_facts.';
+COMMENT ON COLUMN work_history.macs_on_unit IS 'Share of the multiply-accumulates on the SME unit, as in unit_use; NULL without any.';

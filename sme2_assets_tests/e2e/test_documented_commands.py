@@ -142,7 +142,7 @@ def test_everything_reads_from_the_profile_afterwards(sme2: Sme2, profiled: subp
     assert json.loads(sme2("compare", *runs, "--json").stdout)[0]["level"] == "model"
     assert "arms on and off" in sme2("compare", *reversed(runs), code=1).stderr
     without_hardware = sme2("history", "toy_cnn-int8", "--platform", "mac", code=1).stderr
-    assert "emulated runs have no history" in without_hardware
+    assert "has times or counted work" in " ".join(without_hardware.split())
 
 
 def test_report_and_explanation_rank_what_was_found(sme2: Sme2, profiled: subprocess.CompletedProcess[str]):

@@ -56,7 +56,7 @@ OF_ONE_RUN = {
 # Views that verdicts, reports, history and nights are made from: nothing foreign is in them.
 OF_VERDICTS = {
     *("latest_runs", "sme2_comparison", "aa_sessions", "history", "emulated_twin", "missed_sme2"),
-    *("blind_rates", "work_comparison"),
+    *("blind_rates", "work_comparison", "work_history"),
 }
 
 

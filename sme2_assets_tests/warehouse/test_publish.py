@@ -49,6 +49,7 @@ VIEWS = {
     "module_summary",
     "headroom",
     "work_comparison",
+    "work_history",
 }
 
 # Tables that are made of the rows of a run.

@@ -235,20 +235,34 @@ def speedup_pictures(comparison: pd.DataFrame, threshold: float) -> list[Picture
 
 def history_spec(history: pd.DataFrame, slower_since: list[pd.Timestamp]) -> Spec:
     """One series over its runs; a line where it became slower. `history` has the columns of that view."""
+    return _series_spec(
+        history["started_at"], history["median_ns"] / 1e6, "median (ms)", "slower", slower_since
+    )
+
+
+def work_history_spec(work: pd.DataFrame, more_since: list[pd.Timestamp]) -> Spec:
+    """The same of counted work."""
+    title = "instructions (work, not time)"
+    return _series_spec(work["started_at"], work["instructions"], title, "more", more_since)
+
+
+def _series_spec(
+    moments: pd.Series, values: pd.Series, title: str, step: str, steps: list[pd.Timestamp]
+) -> Spec:
     rows = [
-        {"at": row["started_at"].isoformat(), "ms": row["median_ns"] / 1e6}
-        for row in history.to_dict("records")
+        {"at": moment.isoformat(), "value": value}
+        for moment, value in zip(moments, values.tolist(), strict=True)
     ]
     when = {"x": {"field": "at", "type": "temporal", "title": None}}
     layers: list[Spec] = [
         {
             "mark": {"type": "line", "point": True, "color": CATEGORIES["CONV"]},
-            "encoding": {**when, "y": number("ms", "median (ms)", zero=True)},
+            "encoding": {**when, "y": number("value", title, zero=True)},
         }
     ]
-    text = {"type": "text", "text": "slower since", "align": "left", "dx": 4, "y": 8, "color": ARMS["off"]}
+    text = {"type": "text", "text": f"{step} since", "align": "left", "dx": 4, "y": 8, "color": ARMS["off"]}
     for mark in ({"type": "rule", "color": ARMS["off"], "strokeDash": [5, 4]}, text):
-        if slower_since:
-            since = {"values": [{"at": moment.isoformat()} for moment in slower_since]}
+        if steps:
+            since = {"values": [{"at": moment.isoformat()} for moment in steps]}
             layers.append({"data": since, "mark": mark, "encoding": when})
     return lite(rows, 220, layers)
