@@ -154,7 +154,7 @@ class RunReader:
                 execute_ns = execute_durations(events)
                 self._paths.append(Paths.of(events).signatures)
                 if facts.pass_kind == "work":
-                    found, of_all = self._counted, _work_rows(process)
+                    found, of_all = self._counted, _work_rows(process, self._program)
                 else:
                     found = self._sampled
                     of_all = kernel_sample_rows(process.samples, events, result.traced_warmup)
@@ -276,10 +276,10 @@ def _trusted(run_dir: Path) -> RunFolder:
     return folder
 
 
-def _work_rows(process: RunProcess) -> pd.DataFrame:
+def _work_rows(process: RunProcess, program: ProgramOperators | None) -> pd.DataFrame:
     vector_bits = process.result.cpu.sme_vector_bits
     # Without SME nothing depends on its length.
-    return operator_work_rows(process.work, process.events, vector_bits or 128)
+    return operator_work_rows(process.work, process.events, program, vector_bits or 128)
 
 
 def _with_backends(rows: pd.DataFrame, program: ProgramOperators | None, events: Events) -> pd.DataFrame:

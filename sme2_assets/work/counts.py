@@ -16,6 +16,7 @@ from sme2_assets.analysis.samples import BETWEEN_INFERENCES, UNATTRIBUTED, funct
 from sme2_assets.analysis.timeline import FRAMEWORK_OVERHEAD, KINDS, event_places
 from sme2_assets.errors import EvidenceError
 from sme2_assets.etdump import EventKind, Events
+from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.evidence.work import WorkFile
 from sme2_assets.runner.recording import Module, Place, functions_of_places
 from sme2_assets.work.instructions import classified
@@ -120,7 +121,7 @@ class _Open:
     """The stretches that end with a border of the clock, and its address."""
 
 
-def owners(borders: pd.DataFrame, events: Events) -> NDArray[np.int64]:
+def owners(borders: pd.DataFrame, events: Events, program: ProgramOperators | None) -> NDArray[np.int64]:
     """The row of the event that each stretch belongs to, -1 for what the runner did between them.
 
     Nothing is attributed where the borders are not those of the trace: EvidenceError.
@@ -136,7 +137,7 @@ def owners(borders: pd.DataFrame, events: Events) -> NDArray[np.int64]:
         owner[event.stretches] = row
         own_rows = inferences[is_row & (events.parent_rows[inferences] == row)]
         if len(own_rows):
-            _give_rows(owner, event, own_rows)
+            _give_rows(owner, event, own_rows, _readings(events, own_rows, program))
     if next(ended, None) is not None:
         raise _mismatch("more events ended than the trace has")
     return owner
@@ -158,7 +159,22 @@ def _ended(borders: pd.DataFrame) -> Iterator[_Open]:
             inside[-1].clock.append((stretch, address))
 
 
-def _give_rows(owner: NDArray[np.int64], call: _Open, rows: NDArray[np.int64]) -> None:
+def _readings(events: Events, rows: NDArray[np.int64], program: ProgramOperators | None) -> list[int]:
+    """How often the delegate reads the clock for each row of a call.
+
+    XNNPACK copies the inputs of a concatenation one by one, and sums their times in one row.
+    """
+    copies = [events.names[events.name[row]].startswith("Copy ") for row in rows]
+    number = int(events.delegate_call[rows[0]])
+    delegates = program.delegates if program else []
+    nodes = delegates[number].nodes if number < len(delegates) else []
+    inputs = iter([len(it.input_shapes) for it in nodes if it.kind.startswith("XNNConcatenate")])
+    return [next(inputs, 1) if copy else 1 for copy in copies]
+
+
+def _give_rows(
+    owner: NDArray[np.int64], call: _Open, rows: NDArray[np.int64], readings: Sequence[int]
+) -> None:
     """Gives each row of a call into a delegate its stretches.
 
     The delegate reads the clock before its first operator, and at another place after each of them. The last
@@ -166,10 +182,10 @@ def _give_rows(owner: NDArray[np.int64], call: _Open, rows: NDArray[np.int64]) -
     """
     place = call.clock[-1][1] if call.clock else None
     ends = [stretch for stretch, address in call.clock if address == place]
-    if len(ends) != len(rows):
-        raise _mismatch(f"the delegate's clock ends {len(ends)} operators, its trace has {len(rows)}")
+    if len(ends) != sum(readings):
+        raise _mismatch(f"the delegate's clock ends {len(ends)} operators, its trace has {sum(readings)}")
     begin = max((stretch for stretch, _ in call.clock if stretch < ends[0]), default=call.stretches[0] - 1)
-    for end, row in zip(ends, rows, strict=True):
+    for end, row in zip(ends, np.repeat(rows, readings), strict=True):
         owner[begin + 1 : end + 1] = row
         begin = end
 
@@ -180,12 +196,14 @@ def _mismatch(what: str) -> EvidenceError:
     )
 
 
-def work_of_events(work: WorkFile, events: Events, vector_bits: int) -> pd.DataFrame:
+def work_of_events(
+    work: WorkFile, events: Events, program: ProgramOperators | None, vector_bits: int
+) -> pd.DataFrame:
     """What each event executed itself: by event (-1: none), thread, function, class and name.
 
     Instructions, and the multiply-accumulates and bytes they are.
     """
-    return _executed(work, owners(_borders(work), events), vector_bits)
+    return _executed(work, owners(_borders(work), events, program), vector_bits)
 
 
 def _borders(work: WorkFile) -> pd.DataFrame:
@@ -218,14 +236,16 @@ def _executed(work: WorkFile, event_of_stretch: NDArray[np.int64], vector_bits: 
     ].sum()
 
 
-def operator_work_rows(work: WorkFile, events: Events, vector_bits: int) -> pd.DataFrame:
+def operator_work_rows(
+    work: WorkFile, events: Events, program: ProgramOperators | None, vector_bits: int
+) -> pd.DataFrame:
     """The work of one inference by operator, or what it was in instead: no instruction is left out.
 
     An instruction is named where it multiplies: there its name tells what it multiplies. Where the borders
     are not those of the trace, all of it is unattributed.
     """
     try:
-        event_of_stretch, of_no_event = owners(_borders(work), events), BETWEEN_INFERENCES
+        event_of_stretch, of_no_event = owners(_borders(work), events, program), BETWEEN_INFERENCES
     except EvidenceError:
         event_of_stretch, of_no_event = np.full(len(work.borders.kind), -1), UNATTRIBUTED
     executed = _executed(work, event_of_stretch, vector_bits)

@@ -13,14 +13,18 @@ import pytest
 import sme2_assets
 from sme2_assets.errors import EvidenceError
 from sme2_assets.evidence.folder import RunFolder
+from sme2_assets.evidence.operators import Delegate, ProgramOperators
 from sme2_assets.evidence.work import WorkFile
 from sme2_assets.exchange.export import export_run, find_run
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import executed_kernel_faults, work_faults
 from sme2_assets.warehouse.ingest import RunRows, rows_of_run, write_runs
 from sme2_assets.warehouse.read import run_of_id
-from sme2_assets.work.counts import operator_work_rows
+from sme2_assets.work.counts import operator_work_rows, owners
 from sme2_assets_tests.archive import archived_run, archived_store
+from sme2_assets_tests.made.run_folder import PROGRAM
+from sme2_assets_tests.made.traces import Delegate as DelegateCall
+from sme2_assets_tests.made.traces import inference, trace
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 
@@ -78,11 +82,38 @@ def test_where_the_borders_are_not_those_of_the_trace_nothing_is_attributed(
     last_reading = len(kinds) - 1 - kinds[::-1].index("clock")
     missing = process.work.model_dump()
     missing["borders"]["kind"][last_reading] = "begin"
-    rows = operator_work_rows(WorkFile.of({"schema": 1, **missing}, "work.json"), process.events, 512)
+    rows = operator_work_rows(WorkFile.of({"schema": 1, **missing}, "work.json"), process.events, None, 512)
     assert set(rows["kind"]) == {"unattributed"}
     assert rows["instructions"].sum() == pair["on"].operator_work["instructions"].sum()
     warehouse, run = stored(pair["on"], tmp_path, lambda whole: whole.assign(**rows.iloc[0][["kind"]]))
     assert work_faults(warehouse, run)
+
+
+def test_a_concatenation_owns_the_copy_of_each_of_its_inputs() -> None:
+    rows = [
+        ("Add (ND) #1", 1000),
+        ("Copy (NC, X32) #1", 5000),
+        ("TanH (NC) #1", 1000),
+        ("Copy (NC, X32) #2", 2000),
+    ]
+    events = trace(inference([DelegateCall(rows, 20_000)], 30_000))
+    node = PROGRAM.delegates[0].nodes[0]
+    joined = [
+        node.model_copy(update={"kind": f"XNNConcatenate{inputs}", "input_shapes": [[1]] * inputs})
+        for inputs in (5, 2)
+    ]
+    program = ProgramOperators(
+        delegates=[Delegate(backend="XnnpackBackend", nodes=[node, joined[0], node, joined[1]])], portable=[]
+    )
+    # The clock is read before the first operator, and after each copy: 1 + 5 + 1 + 2.
+    kinds = ["begin", "begin", *["clock"] * 10, "end", "end"]
+    borders = pd.DataFrame({"kind": kinds, "address": [0, 0, 1, *[2] * 9, 0, 0]})
+    owned = owners(borders, events, program)[3:12]
+    names = [events.names[events.name[row]].partition(" ")[0] for row in owned]
+    assert names == ["Add", *["Copy"] * 5, "TanH", *["Copy"] * 2]
+    assert len(set(owned)) == 4
+    with pytest.raises(EvidenceError, match="ends 9 operators, its trace has 4"):
+        owners(borders, events, None)
 
 
 def test_the_unit_is_where_an_operator_multiplied(pair: dict[str, RunRows], tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Work:
 
     @property
     def by_event(self) -> pd.DataFrame:
-        return work_of_events(self.file, self.events, VECTOR_BITS)
+        return work_of_events(self.file, self.events, None, VECTOR_BITS)
 
     def of_class(self, *classes: str) -> pd.DataFrame:
         """By event and class, where all threads are one."""
@@ -91,7 +91,8 @@ def test_every_instruction_is_somebody_s(pair: dict[str, Work]) -> None:
         executed = sum(len(file.blocks.words[block]) * times for block, times in blocks)
         assert by_event["instructions"].sum() == executed
         # No event without its stretch, and what the runner does between them is little.
-        rows = owners(pd.DataFrame({"kind": file.borders.kind, "address": file.borders.address}), work.events)
+        borders = pd.DataFrame({"kind": file.borders.kind, "address": file.borders.address})
+        rows = owners(borders, work.events, None)
         inferences = [
             i
             for block in work.events.execute_blocks
