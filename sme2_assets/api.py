@@ -346,10 +346,9 @@ class DataFolder:
             wanted = requests_asked_for(self.store, variants, platform, tuple(states), device)
             for note in wanted.notes:
                 log(f"note: {note}")
-            wishes = {**settings, **({"device": device} if device else {})}
             lab = Lab(data_root=str(self.store.root))
             with launch.open_instance(self.store) as instance:
-                done = launch.profile(lab, instance, wanted.requests, wishes, log)
+                done = launch.profile(lab, instance, wanted.requests, settings, log)
         for each in [*wanted.left_out, *done.left_out]:
             log(str(each))
         runs = self.runs()

@@ -23,6 +23,7 @@ from sme2_assets.store import Store
 from sme2_assets.targets import host
 from sme2_assets.targets.local import EmulatedTarget
 from sme2_assets.targets.qemu import Qemu
+from sme2_assets.targets.shapes import DEFAULT
 from sme2_assets_tests import archive
 from sme2_assets_tests.made import MadeOnce
 from sme2_assets_tests.reach import skip_out_of_reach
@@ -201,7 +202,7 @@ def emulated_runner(request: pytest.FixtureRequest, artifacts_dir: Path, emulato
 def emulated_command(emulated_runner: RunnerBinary, emulator: Qemu) -> list[str]:
     """How the emulated runner is started, on a CPU with SME2."""
     program = emulated_runner.program
-    return [str(emulator.path), "-cpu", "max", *program.command_in(str(program.folder))]
+    return [str(emulator.path), "-cpu", DEFAULT.option, *program.command_in(str(program.folder))]
 
 
 @pytest.fixture

@@ -14,7 +14,14 @@ from sme2_assets.defs.failures import failure_of
 from sme2_assets.defs.partitions import MODEL_VARIANTS
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
-from sme2_assets.profiling.requests import ProfileRequest, requests_for, requests_for_this_machine
+from sme2_assets.profiling.requests import (
+    AUTO,
+    ProfileRequest,
+    causes_of,
+    requests_asked_for,
+    requests_for,
+    requests_for_this_machine,
+)
 from sme2_assets.store import Store
 from sme2_assets.targets import host
 from sme2_assets.targets.base import Availability
@@ -92,6 +99,16 @@ def test_on_another_instruction_set_only_emulation_is_measured_unless_somebody_a
     assert lab.target("linux").fidelity == "reference"
     with pytest.raises(Sme2Error, match="x86_64 has no SME2"):
         requests_for(lab.store, ["toy_cnn-fp32"], "linux", ("on",))
+
+
+@pytest.mark.usefixtures("emulation")
+@pytest.mark.parametrize("platform", [AUTO, "emulated"])
+def test_all_emulated_shapes_are_devices_of_their_own(lab: Lab, platform: str):
+    asked = requests_asked_for(lab.store, ["toy_cnn-fp32"], platform, device="emulated:all:256", threads=4)
+    assert asked.requests == [
+        ProfileRequest("toy_cnn-fp32", "emulated", BOTH, f"emulated:{shape}:256")
+        for shape in ("m4", "c1", "max")
+    ]
 
 
 @pytest.mark.usefixtures("on_arm", "emulation")
@@ -183,6 +200,12 @@ def test_what_breaks_costs_only_itself_and_a_cause_is_told_once(
     assert "Mend it." in str(left_out)
     compared = {tuple(key.split("|")) for job, key in faults.made if job == "compare"}
     assert compared == {(request.variant, request.platform) for request in REQUESTS} - lost
+
+
+def test_what_is_lost_on_one_of_several_devices_is_named_after_it():
+    failed = ProfileRequest("toy_cnn-fp32", "emulated", BOTH, "emulated:m4:512")
+    [left_out] = causes_of({failed: Sme2Error("It crashed.")})
+    assert left_out.what == "toy_cnn-fp32 on emulated:m4:512"
 
 
 @pytest.mark.usefixtures("everything_there")

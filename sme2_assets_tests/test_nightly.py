@@ -179,7 +179,7 @@ def test_the_schedule_asks_for_one_run_for_each_pair(bench: Workbench, monkeypat
     assert [(it.tags[RANGE_START], it.tags[RANGE_END]) for it in requests] == [
         (f"{variant}|emulated-sme2_off", f"{variant}|emulated-sme2_on") for variant in (GOOD, BAD)
     ]
-    device = bench.lab.target("emulated").device
+    device = bench.lab.target(NATIVE).device
     assert {(it.tags[NIGHT_TAG], it.tags[DEVICE_TAG]) for it in requests} == {(NIGHT, device)}
     assert {it.tags["dagster/max_retries"] for it in requests} == {"2"}
     assert len({it.run_key for it in requests}) == 2

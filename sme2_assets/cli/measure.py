@@ -20,6 +20,7 @@ from sme2_assets.cli.support import (
     out,
     print_json,
     progress_log,
+    say,
     tell,
     variants_of,
     verbose_option,
@@ -30,6 +31,7 @@ from sme2_assets.targets.keys import PLATFORMS
 
 if TYPE_CHECKING:
     from sme2_assets.launch import Measured
+    from sme2_assets.profiling.requests import ProfileRequest
     from sme2_assets.warehouse import Warehouse
 
 
@@ -47,7 +49,9 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--device",
             help="A device: ssh://user@host[:port], the serial of an Android device, a name or label:LABEL "
-            "from the inventory, or `any` [this machine; the only Android device connected].",
+            "from the inventory, `any`, or an emulated CPU: emulated:m4, c1 or max, with a vector length "
+            "emulated:m4:256; `profile` takes emulated:all [this machine; the only Android device connected; "
+            "emulated:max].",
         ),
         click.option(
             "--runner",
@@ -158,7 +162,7 @@ def profile(
     )
     for note in wanted.notes:
         tell(f"note: {note}", "yellow")
-    settings = {**wishes, "threads": threads, "device": device, "cpus": cpus, "power": power}
+    settings = {**wishes, "threads": threads, "cpus": cpus, "power": power}
     settings = {name: value for name, value in settings.items() if value is not None}
     with launch.open_instance(store) as instance, progress_log() as log:
         done = launch.profile(lab, instance, wanted.requests, settings, log, aa=aa, reached=log.reached)
@@ -167,6 +171,8 @@ def profile(
         _show_noise(lab.warehouse, [session.request.variant for session in done.sessions], as_json)
     elif as_json:
         print_json([_session_json(lab.warehouse, session) for session in done.sessions])
+    elif len({request.device for request in wanted.requests}) > 1:
+        _show_devices(lab.warehouse, wanted.requests, done.sessions)
     else:
         _show(store, lab.warehouse, done.sessions, operators)
     for each in left_out:
@@ -186,6 +192,25 @@ def _show(store: Store, warehouse: Warehouse, sessions: list[Measured], operator
         # A single arm gets no report; a page that is there is from an earlier session.
         made = stamp_in(page) == stamp_of(session.session_id)
         show_session(out, warehouse, session.session_id, page if made else None, operators)
+
+
+def _show_devices(warehouse: Warehouse, asked: list[ProfileRequest], sessions: list[Measured]) -> None:
+    """Each model's devices side by side; with SME2 on, if that was measured."""
+    from sme2_assets.report.devices import devices_table, operators_that_differ
+    from sme2_assets.report.terminal import print_table
+
+    measured = {session.request: session.run_ids[-1] for session in sessions}
+    for variant in dict.fromkeys(request.variant for request in asked):
+        run_ids = {it.place: measured.get(it) for it in asked if it.variant == variant}
+        say(variant, "bold")
+        print_table(out, devices_table(warehouse, run_ids))
+        if sum(map(bool, run_ids.values())) < 2:
+            continue
+        differing = operators_that_differ(warehouse, run_ids)
+        if differing.rows:
+            print_table(out, differing)
+        else:
+            say("Every operator has the same kernel on the same unit on all of them.")
 
 
 def _show_noise(warehouse: Warehouse, variants: list[str], as_json: bool) -> None:
@@ -208,6 +233,7 @@ def _session_json(warehouse: Warehouse, session: Measured) -> dict[str, Any]:
     return {
         "variant": session.request.variant,
         "platform": session.request.platform,
+        "device": session.request.device,
         "session_id": session.session_id,
         "run_ids": dict(zip(session.request.states, session.run_ids, strict=True)),
         "comparison": json.loads(rows.to_json(orient="records", date_format="iso")),

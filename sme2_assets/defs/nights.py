@@ -94,7 +94,7 @@ def _tags(night: str, lab: Lab, platform: str, device: str | None = None) -> dic
     entry = read_inventory(lab.store).devices.get(device or "")
     return ({QUEUE_TAG: entry.worker} if entry and entry.worker else {}) | {
         NIGHT_TAG: night,
-        DEVICE_TAG: device or lab.target(platform).device,
+        DEVICE_TAG: device or lab.target(platform).occupied,
         "dagster/max_retries": str(MAX_RETRIES),
         "dagster/max_runtime": str(round(MAX_RUNTIME.total_seconds())),
     }

@@ -121,8 +121,8 @@ class Platform(_Strict):
     device: Text | None = Field(
         default=None,
         description="Another machine, as ssh://user@host:port; the serial of an Android device; a name or "
-        "label:LABEL from the inventory; or `any` for whichever is free. Default: this machine; on android "
-        "$ANDROID_SERIAL, else the only one connected.",
+        "label:LABEL from the inventory; `any` for whichever is free; or an emulated CPU, as emulated:m4. "
+        "Default: this machine; on android $ANDROID_SERIAL, else the only one connected; emulated:max.",
     )
     cpus: Annotated[
         Text | None,
@@ -145,7 +145,7 @@ class Platform(_Strict):
     @model_validator(mode="after")
     def _only_where_it_means_something(self) -> Platform:
         for key, places in (
-            ("device", ("linux", "android")),
+            ("device", ("linux", "android", "emulated")),
             ("power", ("android",)),
             ("cpus", ("linux", "android")),
             ("qos", ("mac",)),

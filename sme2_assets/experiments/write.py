@@ -18,6 +18,7 @@ import yaml
 from sme2_assets.errors import Sme2Error, did_you_mean
 from sme2_assets.experiments.schema import Experiment
 from sme2_assets.store import write_text_atomically
+from sme2_assets.targets.shapes import SCHEME as EMULATED
 from sme2_assets.written.documents import Dumper
 
 _FOLDER = resources.files("sme2_assets.experiments") / "templates"
@@ -77,13 +78,16 @@ def _short(key: str, value: Any) -> Any:
 def experiment_of(answers: Mapping[str, Any]) -> dict[str, Any]:
     """The document for a few answers; what was not answered is left out.
 
-    A device, its CPUs and its power mode go to the platforms that have them.
+    A device, its CPUs and its power mode go to the platforms that have them; an emulated device to its own.
     """
     document = {key: value for key, value in answers.items() if value not in (None, [])}
     asked = {key: document.pop(key) for key in ("device", "cpus", "power") if key in document}
     chosen: list[Any] = []
+    of_platform = {"android": ("device", "cpus", "power"), "linux": ("device", "cpus")}
+    if str(asked.get("device")).startswith(EMULATED):
+        of_platform = {"android": ("cpus", "power"), "linux": ("cpus",), "emulated": ("device",)}
     for name in document["platforms"]:
-        has = {"android": ("device", "cpus", "power"), "linux": ("device", "cpus")}.get(name, ())
+        has = of_platform.get(name, ())
         given = {key: value for key, value in asked.items() if key in has}
         chosen.append({"name": name, **given} if given else name)
     for key in asked:

@@ -190,8 +190,6 @@ def _run_process(
     """One runner process: run it, reject a result that does not fit, keep its files."""
     workspace, model, plan = bench.workspace, arm.model, bench.plan
     environ = {"SME2_RUNNER_SME2": arm.spec.sme2}
-    if pass_kind == "kernels":
-        environ |= bench.target.sampling_environment
     name = f"{arm.spec.label}_{round_index:02d}_{pass_kind}"
     command = [*runner_command(bench, arm, model.pte), "--pass", pass_kind, *lengths.flags()]
     command += ["--result", workspace.path(f"{name}.json"), "--outputs", workspace.path(f"{name}_outputs")]

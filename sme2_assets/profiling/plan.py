@@ -10,7 +10,7 @@ from statistics import median
 
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.device import Fidelity
-from sme2_assets.evidence.result import RunnerResult
+from sme2_assets.evidence.result import PassKind, RunnerResult
 from sme2_assets.profiling.limits import MOST_ROUNDS
 
 # Each pass would disturb the others, so each is a process of its own. Where a target counts work, that shows
@@ -141,12 +141,13 @@ class Plan:
         """The passes of a round, in order."""
         return [kind for kind in self.passes if kind not in ("kernels", "work") or index < self.kernel_rounds]
 
-    def counting(self) -> Plan:
-        """The same for a target that counts work, which is the same in every round."""
+    def showing_kernels_by(self, pass_kind: PassKind | None) -> Plan:
+        """The same with a target's own pass for kernels, or with none. Counts are the same in every round."""
+        passes = (pass_kind if kind == "kernels" else kind for kind in self.passes)
         return replace(
             self,
-            passes=tuple("work" if kind == "kernels" else kind for kind in self.passes),
-            kernel_rounds=min(self.kernel_rounds, 1),
+            passes=tuple(kind for kind in passes if kind),
+            kernel_rounds=min(self.kernel_rounds, 1) if pass_kind == "work" else self.kernel_rounds,
         )
 
     def iterations_of(self, pass_kind: str, inference_ns: float) -> int:

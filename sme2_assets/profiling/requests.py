@@ -15,6 +15,7 @@ from sme2_assets.store import Store
 from sme2_assets.targets import PLATFORMS, SME2_STATES, Target, TargetKey, open_target
 from sme2_assets.targets.host import host_platform
 from sme2_assets.targets.inventory import platform_of, read_inventory, with_names_alone
+from sme2_assets.targets.shapes import emulated_cpus
 
 AUTO = "auto"
 
@@ -31,6 +32,10 @@ class ProfileRequest:
     @property
     def targets(self) -> list[TargetKey]:
         return [TargetKey(self.platform, sme2) for sme2 in self.states]
+
+    @property
+    def place(self) -> str:
+        return self.device or self.platform
 
 
 @dataclass(frozen=True)
@@ -84,13 +89,17 @@ def requests_asked_for(
     """
     if platform_name == AUTO and device is not None:
         platform_name = platform_of(store, device)
-    if platform_name != AUTO:
-        wanted = requests_for(store, variants, platform_name, states, device)
-    else:
+    if platform_name == AUTO:
         wanted = requests_for_this_machine(store, variants, states)
         if aa:
             wanted = _timed(wanted)
-    return _with_room(store, wanted, device, threads, cpus) if threads > 1 or cpus else wanted
+    else:
+        devices: list[str | None] = [device]
+        if device is not None and platform_name == "emulated":
+            devices = [str(cpu) for cpu in emulated_cpus(device)]
+        on_each = [requests_for(store, variants, platform_name, states, one) for one in devices]
+        wanted = replace(on_each[0], requests=[request for on in on_each for request in on.requests])
+    return _with_room(store, wanted, threads, cpus) if threads > 1 or cpus else wanted
 
 
 def _timed(wanted: Requests) -> Requests:
@@ -104,20 +113,18 @@ def _timed(wanted: Requests) -> Requests:
     return replace(wanted, requests=timed, left_out=[])
 
 
-def _with_room(
-    store: Store, wanted: Requests, device: str | None, threads: int, cpus: str | None
-) -> Requests:
+def _with_room(store: Store, wanted: Requests, threads: int, cpus: str | None) -> Requests:
     left_out: dict[str, LeftOut] = {}
-    for platform, states in {request.platform: request.states for request in wanted.requests}.items():
-        target = open_target(platform, store, device)
+    for request in {request.place: request for request in wanted.requests}.values():
+        target = open_target(request.platform, store, request.device)
         try:
             # Of several devices one that has them.
-            for sme2 in states:
+            for sme2 in request.states:
                 target.require(sme2)
             require_room(target, threads, cpus or "")
         except Sme2Error as error:
-            left_out[platform] = LeftOut(platform, error)
-    fitting = [request for request in wanted.requests if request.platform not in left_out]
+            left_out[request.place] = LeftOut(request.place, error)
+    fitting = [request for request in wanted.requests if request.place not in left_out]
     if not fitting:
         raise next(iter(left_out.values())).error
     return replace(wanted, requests=fitting, left_out=[*wanted.left_out, *left_out.values()])
@@ -274,7 +281,7 @@ def causes_of(failures: Mapping[ProfileRequest, Sme2Error]) -> list[LeftOut]:
     return [
         LeftOut(
             f"{', '.join(_distinct(request.variant for request in lost))} on "
-            f"{' and '.join(_distinct(request.platform for request in lost))}",
+            f"{' and '.join(_distinct(request.place for request in lost))}",
             failures[lost[0]],
             tuple(lost),
         )

@@ -82,9 +82,8 @@ def measure_session(
     with ExitStack() as pending:
         target = pending.enter_context(target.leased(store.leases, log, f"a session of {model.variant}"))
         machine = target.facts()
-        counter = None
-        if target.counts_work:
-            plan, counter = plan.counting(), build_counter(store.artifacts, log=log)
+        plan = plan.showing_kernels_by(target.kernel_pass)
+        counter = build_counter(store.artifacts, log=log) if "work" in plan.passes else None
         bench = Bench(target, plan, log, counter)
         arms = {}
         run_ids = [_run_id(session_id, spec.model or model, target, spec, experiment) for spec in arm_specs]

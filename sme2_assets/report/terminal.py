@@ -54,11 +54,9 @@ def show_comparison_rows(out: Console, warehouse: Warehouse, rows: pd.DataFrame,
     print_table(out, comparison_table(rows, "category"))
     if operators:
         print_table(out, operators_in_short(explanation, rows))
-    rests_on = []
+    rests_on: list[tuple[str, str | None]] = [("device", device_text(explanation.subject.run))]
     if model["fidelity"] == "hardware":
-        rests_on = [("confidence", confidence_text(model)), ("placebo", placebo_text(model))]
-    if model["fidelity"] != "emulated":
-        rests_on.insert(0, ("device", device_text(explanation.subject.run)))
+        rests_on += [("confidence", confidence_text(model)), ("placebo", placebo_text(model))]
     if model["fidelity"] != "reference":
         facts = [rows_of_view(warehouse, "operator_facts", arm.run["run_id"]) for arm in explanation.arms]
         rests_on.append(("evidence", evidence_text(pd.concat(facts))))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 
-from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 from sme2_assets.targets.base import Availability, Completed, MachineFacts, Program, Target, Workspace
 from sme2_assets.targets.keys import PLATFORMS, SME2_STATES, TARGETS, TargetKey
 from sme2_assets.targets.local import EmulatedTarget, NativeTarget
+from sme2_assets.targets.shapes import emulated_cpu
 
 __all__ = [
     "PLATFORMS",
@@ -33,12 +33,7 @@ __all__ = [
 def open_target(platform: str, store: Store, device: str | None = None) -> Target:
     """The target of a platform; `device` chooses among several devices, by any of their names."""
     if platform == "emulated":
-        if device is not None:
-            raise Sme2Error(
-                f"Emulation runs on this machine, not on the device {device!r}.",
-                "Leave out the device, or the platform: it follows from the device.",
-            )
-        return EmulatedTarget(store.tools)
+        return EmulatedTarget(store.tools, emulated_cpu(device))
     if platform == "android":
         device = device or os.environ.get("ANDROID_SERIAL")
     elif device is None:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from sme2_assets.errors import ConnectionLost, Sme2Error, TargetUnavailable
 from sme2_assets.evidence.device import AARCH64, Fidelity
+from sme2_assets.evidence.result import PassKind
 from sme2_assets.targets.clusters import Cluster
 from sme2_assets.targets.environment.snapshot import Snapshot, take_snapshot
 from sme2_assets.targets.lease import lease
@@ -127,18 +128,21 @@ class Target(ABC):
 
     platform: str
     fidelity: Fidelity
-    # The identity of the machine: runs of two devices never form one series, and targets that share a device
-    # never measure at the same time.
+    # The identity of the machine: runs of two devices never form one series.
     device: str
     # Whether a runner must bring its own loader and libraries, and for which instruction set.
     bundled: bool = False
     bundle_arch: str = AARCH64
-    # Environment variables that a process needs for its program counter to be sampled faithfully.
-    sampling_environment: ClassVar[Mapping[str, str]] = {}
-    # Whether what a run executes is counted, instruction by instruction; otherwise it is sampled.
-    counts_work: ClassVar[bool] = False
+    # The pass that shows which kernels run: `kernels` samples, `work` counts every instruction; None where
+    # neither is possible.
+    kernel_pass: ClassVar[PassKind | None] = "kernels"
     # Whether the arms of a session may run side by side: only where no time is read from them.
     arms_at_once: ClassVar[bool] = False
+
+    @property
+    def occupied(self) -> str:
+        """The device that is busy while a session runs: targets that share it never time at once."""
+        return self.device
 
     @abstractmethod
     def availability(self, sme2: str) -> Availability: ...
@@ -152,7 +156,7 @@ class Target(ABC):
     @contextmanager
     def leased(self, leases: Path, log: Callable[[str], None], what: str = "") -> Iterator[Target]:
         """Holds the device for one session, of `what`; yields the target to measure on."""
-        with lease(leases, self.device, log=log, what=what):
+        with lease(leases, self.occupied, log=log, what=what):
             yield self
 
     def recover(self, patience_s: float, log: Callable[[str], None]) -> None:

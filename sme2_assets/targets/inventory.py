@@ -22,6 +22,7 @@ from sme2_assets.targets.android.target import one_device
 from sme2_assets.targets.base import Target
 from sme2_assets.targets.pool import ANY, DevicePool
 from sme2_assets.targets.remote.target import RemoteTarget
+from sme2_assets.targets.shapes import SCHEME as EMULATED
 from sme2_assets.targets.ssh.address import SCHEME, parse_address
 from sme2_assets.targets.ssh.hiding import without_addresses
 from sme2_assets.targets.ssh.target import SshTarget
@@ -240,6 +241,8 @@ def platform_of(store: Store, device: str) -> str:
     """The platform of a device, by its name; for a label or `any`, that of all these devices."""
     if device.startswith(SCHEME):
         return "linux"
+    if f"{device}:".startswith(EMULATED):
+        return "emulated"
     inventory = read_inventory(store)
     several = device.startswith(LABEL) or (device == ANY and inventory.devices)
     if device not in inventory.devices and not several:

@@ -13,6 +13,7 @@ from typing import ClassVar
 from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.evidence.device import AARCH64, native_fidelity
 from sme2_assets.evidence.leftovers import workspace_folder
+from sme2_assets.evidence.result import PassKind
 from sme2_assets.targets.base import Availability, Completed, MachineFacts, Program, Target, Workspace
 from sme2_assets.targets.contained import run_contained
 from sme2_assets.targets.cross_compiler import CrossCompiler, compiler_availability, find_cross_compiler
@@ -26,7 +27,8 @@ from sme2_assets.targets.host import (
     is_arm64,
 )
 from sme2_assets.targets.lease import beside_sessions
-from sme2_assets.targets.qemu import CPU, Qemu, ensure_qemu, find_qemu
+from sme2_assets.targets.qemu import Qemu, ensure_qemu, find_qemu
+from sme2_assets.targets.shapes import DEFAULT, EmulatedCpu
 
 HOST_NAMES = {"linux": "Linux", "mac": "macOS"}
 
@@ -119,16 +121,20 @@ class NativeTarget(Target):
 
 
 class EmulatedTarget(Target):
-    """An aarch64 CPU with SME2 under QEMU: kernels and outputs are real, times mean nothing."""
+    """An aarch64 CPU with SME2 under QEMU: kernels and outputs are real, times mean nothing.
+
+    Its device is the emulated CPU, the same on every host; the host is only what a session occupies.
+    """
 
     platform = "emulated"
     fidelity = "emulated"
-    counts_work: ClassVar[bool] = True
+    kernel_pass: ClassVar[PassKind | None] = "work"
     arms_at_once: ClassVar[bool] = True
 
-    def __init__(self, tools: Path) -> None:
+    def __init__(self, tools: Path, emulated: EmulatedCpu = DEFAULT) -> None:
         self.tools = tools
-        self.device = host_device()
+        self.emulated = emulated
+        self.device = str(emulated)
         # A host with another CPU has neither the loader nor the libraries of an aarch64 program.
         self.bundled = not is_arm64()
 
@@ -164,22 +170,26 @@ class EmulatedTarget(Target):
         return replace(
             host_facts(),
             arch=AARCH64,
-            cpu=f"QEMU -cpu {CPU}",
+            cpu=f"QEMU -cpu {self.emulated.option}",
             emulator=_qemu_name(self._qemu()),
             features=(),
             clusters=(),
             sme_vector_bits=None,
         )
 
+    @property
+    def occupied(self) -> str:
+        return host_device()
+
     @contextmanager
     def leased(self, leases: Path, log: Callable[[str], None], what: str = "") -> Iterator[Target]:
-        with beside_sessions(leases, self.device, log):
+        with beside_sessions(leases, self.occupied, log):
             yield self
 
     @contextmanager
     def workspace(self) -> Iterator[Workspace]:
         with workspace_folder() as root:
-            yield LocalWorkspace(root, wrapper=[str(self._qemu().path), "-cpu", CPU])
+            yield LocalWorkspace(root, wrapper=[str(self._qemu().path), "-cpu", self.emulated.option])
 
     def _qemu(self) -> Qemu:
         qemu = find_qemu(self.tools)

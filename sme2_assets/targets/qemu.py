@@ -31,8 +31,6 @@ Log = Callable[[str], None]
 
 #: The first release whose `-cpu max` has SME2; 7.2 to 10.0 have only SME.
 MINIMUM_VERSION: Version = (10, 1, 0)
-#: What is emulated: every known device with SME2 has streaming vectors of 512 bits, QEMU's default is 256.
-CPU = "max,sme512=on"
 ENVIRONMENT_VARIABLE = "SME2_QEMU"
 
 _PROGRAM = "qemu-aarch64"

@@ -59,7 +59,7 @@ DEVICE = (
         "device",
         "VARCHAR",
         "The one machine it ran on: a host by its CPU and six identifying digits (or SME2_DEVICE), a phone "
-        "by a hash of its serial number.",
+        "by a hash of its serial number, an emulated CPU by shape and vector length (emulated:m4:512).",
     ),
     Column(
         "arch",
@@ -493,7 +493,12 @@ OPERATOR_WORK = Table(
             "BIGINT",
             "Multiply-accumulates that they are, those of lanes that a predicate switches off included.",
         ),
-        Column("bytes", "BIGINT", "Bytes that they load or store."),
+        Column(
+            "bytes",
+            "BIGINT",
+            "Bytes that they load or store. Vectors of SVE count as long as streaming ones, also outside "
+            "streaming mode.",
+        ),
     ),
     published_as_view=True,
 )

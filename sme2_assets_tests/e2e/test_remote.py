@@ -110,7 +110,7 @@ def stored_runs(store: Store) -> Callable[[], list[str]]:
 def test_the_chain_runs_on_a_device_with_sme2_on_and_off(
     workbench: Workbench, emulating_device: LoopbackDevice
 ):
-    first = workbench.profile(VARIANT, "android", "off", "on", kernel_rounds=0)
+    first = workbench.profile(VARIANT, "android", "off", "on")
     runs = workbench.warehouse.query("SELECT * FROM latest_runs WHERE platform = 'android'")
     assert sorted(runs["sme2"]) == ["off", "on"]
     assert (runs["fidelity"] == "emulated").all()
@@ -127,7 +127,7 @@ def test_the_chain_runs_on_a_device_with_sme2_on_and_off(
     )["verdict"]
     assert verdict == "not comparable"
     assert list((workbench.store.reports / VARIANT / "android").glob("*/report.md"))
-    second = workbench.profile(VARIANT, "android", "off", kernel_rounds=0)
+    second = workbench.profile(VARIANT, "android", "off")
     assert any("0.0 MB pushed in this session" in line for line in second), second
     assert not any("0.0 MB pushed in this session" in line for line in first), first
 

@@ -65,7 +65,7 @@ def test_the_kernels_pass_samples_about_a_second(inference_ns: float, iterations
 
 
 def test_the_work_pass_warms_up_where_the_others_do_not():
-    plan = plan_for("emulated").counting()
+    plan = plan_for("emulated").showing_kernels_by("work")
     for kind, warmup in zip(plan.passes, (0, 0, 1), strict=True):
         lengths = plan.lengths_of(kind, math.inf, Pace())
         assert (lengths.warmup, lengths.warmup_ms, lengths.timed_ms) == (warmup, 0, 0), (

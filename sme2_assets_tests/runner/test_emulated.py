@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from sme2_assets.evidence.result import CpuFacts
+from sme2_assets.targets.shapes import DEFAULT, emulated_cpu
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,18 @@ def test_an_emulated_cpu_offers_sme2_until_it_is_masked(emulated):
     assert not off.sme2_usable
     assert off.features_seen == on.features_seen
     assert {"sme", "sme2"} <= set(off.features_masked)
+
+
+@pytest.mark.parametrize("device", ["emulated:m4", "emulated:c1:256", "emulated:max:2048"])
+def test_an_emulated_cpu_has_the_vectors_that_its_name_says(emulated: Emulated, device: str):
+    cpu = emulated_cpu(device)
+    command = [cpu.option if word == DEFAULT.option else word for word in emulated.command]
+    facts = Emulated(command).cpu("on")
+    assert facts.sme_vector_bits == cpu.vector_bits
+    assert facts.sve_vector_bits == {"m4": None, "c1": 128, "max": 512}[cpu.shape]
+    assert ("sve" in facts.features_seen) == (cpu.shape != "m4")
+    # All that SVE has may be used in streaming mode by `max` and `c1` alone.
+    assert ("smefa64" in facts.features_seen) == (cpu.shape != "m4")
 
 
 @pytest.mark.parametrize(

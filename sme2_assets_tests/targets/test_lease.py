@@ -86,7 +86,7 @@ def test_an_export_waits_for_no_session(tmp_path: Path, artifacts_dir: Path):
 
 def test_an_emulated_session_runs_beside_a_native_one(tmp_path: Path):
     emulated, native = EmulatedTarget(tmp_path / "tools"), NativeTarget("linux")
-    assert emulated.device == native.device
+    assert emulated.occupied == native.device
     with native.leased(tmp_path, print), emulated.leased(tmp_path, print), emulated.leased(tmp_path, print):
         pass
 

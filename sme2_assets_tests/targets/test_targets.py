@@ -13,6 +13,7 @@ from sme2_assets.store import Store, safe_name
 from sme2_assets.targets import TARGETS, TargetKey, open_target
 from sme2_assets.targets.host import host_device, host_facts, host_platform
 from sme2_assets.targets.local import NativeTarget
+from sme2_assets.targets.shapes import emulated_cpu, emulated_cpus
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
@@ -97,19 +98,54 @@ def test_a_host_is_called_by_its_cpu_and_by_digits_that_no_other_has(cpu: str, n
     assert "installation" not in here
 
 
-def test_a_device_that_nothing_would_be_measured_on_is_refused(tmp_path: Path):
-    with pytest.raises(Sme2Error, match="'pi5'") as caught:
-        open_target("emulated", Store(tmp_path), "pi5")
-    assert "Leave out the device" in (caught.value.remedy or "")
+@pytest.mark.parametrize(
+    ("device", "options"),
+    [
+        ("emulated:m4", {"max,sve=off,sme512=on"}),
+        ("emulated:c1:256", {"max,sve128=on,sme256=on"}),
+        ("emulated:max:2048", {"max,sme2048=on"}),
+        ("emulated:all:128", {"max,sve=off,sme128=on", "max,sve128=on,sme128=on", "max,sme128=on"}),
+    ],
+)
+def test_an_address_says_which_cpu_is_emulated(device: str, options: set[str]):
+    cpus = emulated_cpus(device)
+    assert {cpu.option for cpu in cpus} == options
+    assert [emulated_cpu(str(cpu)) for cpu in cpus] == cpus
 
 
-def test_all_targets_of_a_host_are_one_device_that_keeps_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    native, emulated = (open_target(name, Store(tmp_path)).device for name in ("linux", "emulated"))
-    assert native == emulated == host_device()
+@pytest.mark.parametrize(
+    ("device", "hint"),
+    [
+        ("emulated", "did you mean 'emulated:m"),
+        ("emulated:", "did you mean 'emulated:m"),
+        ("emulated:m3", "did you mean 'emulated:m4'"),
+        ("emulated:maxx:512", "did you mean 'emulated:max'"),
+        ("emulated:m4:", "128, 256, 512, 1024, 2048"),
+        ("emulated:m4:384", "128, 256, 512, 1024, 2048"),
+        ("emulated:m4:0512", "128, 256, 512, 1024, 2048"),
+        ("emulated:all", "Choose one"),
+        ("pi5", "emulated:max"),
+    ],
+)
+def test_a_cpu_that_nothing_would_be_measured_on_is_refused(tmp_path: Path, device: str, hint: str):
+    with pytest.raises(Sme2Error, match=f"'{device}'") as caught:
+        open_target("emulated", Store(tmp_path), device)
+    assert hint in str(caught.value)
+
+
+def test_an_emulated_cpu_is_the_same_device_on_every_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    store = Store(tmp_path)
+    names = {open_target("emulated", store, device).device for device in (None, "emulated:max:512")}
     monkeypatch.setenv("SME2_DEVICE", "rack-7")
-    assert open_target("emulated", Store(tmp_path)).device == "rack-7"
+    names |= {open_target("emulated", store).device}
+    assert len(names) == 1
+    others = {open_target("emulated", store, f"emulated:{it}").device for it in ("m4", "c1", "max:256")}
+    assert len(others - names) == 3
+    native, emulated = (open_target(name, store) for name in ("linux", "emulated"))
+    assert native.device == native.occupied == emulated.occupied == "rack-7"
+
+
+def test_a_host_keeps_the_name_that_it_is_given(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SME2_DEVICE", "rack 7/../8")
     with pytest.raises(Sme2Error, match="cannot be used as a name"):
         host_device()

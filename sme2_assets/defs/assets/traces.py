@@ -64,8 +64,8 @@ class ProfileConfig(dg.Config):
     device: str | None = Field(
         None,
         description="Another machine, as ssh://user@host:port; the serial of an Android device; a name or "
-        "label:LABEL from the inventory; or `any` for whichever is free. Default: this machine; on android "
-        "$ANDROID_SERIAL, else the only one connected.",
+        "label:LABEL from the inventory; `any` for whichever is free; or an emulated CPU, as emulated:m4. "
+        "Default: this machine; on android $ANDROID_SERIAL, else the only one connected; emulated:max.",
     )
     cpus: str = Field(
         "",

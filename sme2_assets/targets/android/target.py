@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from sme2_assets.errors import Sme2Error, TargetUnavailable
 from sme2_assets.evidence.device import Fidelity
+from sme2_assets.evidence.result import PassKind
 from sme2_assets.store import safe_name
 from sme2_assets.targets.android.adb import Adb, is_network_serial, require_adb
 from sme2_assets.targets.android.choice import choose_device
@@ -19,9 +20,10 @@ from sme2_assets.targets.android.power import applied, restore_from
 from sme2_assets.targets.base import Availability, MachineFacts
 from sme2_assets.targets.clusters import parse_features
 from sme2_assets.targets.elf import AARCH64, machine_of
-from sme2_assets.targets.qemu import CPU, Qemu, find_qemu
+from sme2_assets.targets.qemu import Qemu, find_qemu
 from sme2_assets.targets.remote.target import RemoteTarget
 from sme2_assets.targets.remote.workspace import RemoteWorkspace, root_folder
+from sme2_assets.targets.shapes import DEFAULT
 
 Log = Callable[[str], None]
 
@@ -121,12 +123,13 @@ class AndroidTarget(RemoteTarget):
 
 
 class EmulatedAndroidTarget(AndroidTarget):
-    """A device without SME2 that runs an emulator: kernels and outputs are real, times mean nothing."""
+    """A device without SME2 that runs an emulator: outputs are real, times mean nothing.
+
+    Which kernels run is only known by name: an emulator delivers the sampler's signals between blocks.
+    """
 
     fidelity: Fidelity = "emulated"
-    # QEMU delivers a signal between translated blocks. With blocks of one instruction each, any instruction
-    # can be sampled; it runs three to four times slower, so only the kernels pass is run that way.
-    sampling_environment: ClassVar[Mapping[str, str]] = {"QEMU_ONE_INSN_PER_TB": "1"}
+    kernel_pass: ClassVar[PassKind | None] = None
 
     def _able(self, sme2: str, cpuinfo: str) -> Availability:
         try:
@@ -136,10 +139,11 @@ class EmulatedAndroidTarget(AndroidTarget):
         return Availability(True, f"{self.address}, under QEMU {qemu.version_text}")
 
     def facts(self) -> MachineFacts:
-        return replace(super().facts(), cpu=f"QEMU -cpu {CPU}", emulator=f"QEMU {self._qemu().version_text}")
+        cpu = f"QEMU -cpu {DEFAULT.option}"
+        return replace(super().facts(), cpu=cpu, emulator=f"QEMU {self._qemu().version_text}")
 
     def _prepare(self, workspace: RemoteWorkspace) -> None:
-        workspace.wrapper = [workspace.put(self._qemu().path), "-cpu", CPU]
+        workspace.wrapper = [workspace.put(self._qemu().path), "-cpu", DEFAULT.option]
 
     def _qemu(self) -> Qemu:
         qemu = find_qemu(self.tools)
