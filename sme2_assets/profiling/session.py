@@ -11,7 +11,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -38,6 +38,7 @@ from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store, new_directories
 from sme2_assets.targets.base import Target
 from sme2_assets.targets.clusters import Cluster, cpu_list
+from sme2_assets.targets.contained import kill_running
 from sme2_assets.targets.environment.quiet import (
     busy_flags,
     disturbances_between,
@@ -298,6 +299,11 @@ class _Rounds:
                     side_by_side.submit(run, order_index, label, pass_kind)
                     for order_index, label in enumerate(order)
                 ]
+                try:
+                    wait(running)
+                except BaseException:
+                    kill_running()
+                    raise
             yield from (each.result() for each in running)
 
 

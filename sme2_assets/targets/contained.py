@@ -21,6 +21,8 @@ from sme2_assets.targets.printed import printed_by, too_much_text
 #: A FlatBuffer, and so a trace, ends at 2 GiB; nothing that the runner writes is larger than twice that.
 LARGEST_FILE_BYTES = 4 << 30
 
+_RUNNING: set[subprocess.Popen[bytes]] = set()
+
 
 def run_contained(
     command: Sequence[str],
@@ -46,12 +48,14 @@ def run_contained(
         )
     except OSError as error:
         raise RunnerError(f"{command[0]} could not be started: {error}", "Run `sme2 doctor`.") from error
+    _RUNNING.add(process)
     with process:
         try:
             _limit(process.pid)
             out, err, excess = printed_by(process, time.monotonic() + timeout_s)
         finally:
             process.kill()
+            _RUNNING.discard(process)
     if excess == "time":
         raise RunnerError(
             f"The runner did not end within {timeout_s:.0f} s and was killed.",
@@ -60,6 +64,12 @@ def run_contained(
     if excess == "text":
         raise too_much_text("The runner")
     return process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
+
+
+def kill_running() -> None:
+    """Ends what other threads run now: only the main thread hears that this process shall stop."""
+    for process in tuple(_RUNNING):
+        process.kill()
 
 
 def _limit(pid: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -372,6 +373,34 @@ def test_a_failure_of_one_of_two_arms_at_once_leaves_no_run(store, model, faulty
     failing = faulty_runner('case "$*" in */b_00_etdump*) exit 3;; esac; exec "$real" "$@"')
     with pytest.raises(RunnerError, match="round 1, etdump pass"):
         measure_session(store, Untimed(HOST), model, same_runner(failing), aa_arms("off"), SHORT, log=print)
+    assert finished_runs(store) == []
+
+
+def test_who_stops_a_session_waits_for_neither_of_two_arms_at_once(store, model, faulty_runner, tmp_path):
+    released = tmp_path / "released"
+    endless = faulty_runner(
+        f"touch {tmp_path}/running.$$; while [ ! -e {released} ]; do sleep 0.1; done; exit 3"
+    )
+    stopped = threading.Event()
+
+    def stop() -> None:
+        while len(list(tmp_path.glob("running.*"))) < 2:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+        stopped.wait(120)
+        released.touch()
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            measure_session(
+                store, Untimed(HOST), model, same_runner(endless), aa_arms("off"), SHORT, log=print
+            )
+        assert not released.exists(), "both were killed"
+    finally:
+        stopped.set()
+        stopping.join()
     assert finished_runs(store) == []
 
 
