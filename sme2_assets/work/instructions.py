@@ -2,7 +2,8 @@
 
 A word belongs to the first row whose bits it has. A row's multiply-accumulates and bytes are those of the
 whole instruction in the unit `q`, of each 128 bits of a vector in `v`, of each square of 128 by 128 bits of
-a tile in `t`. Lanes that a predicate switches off are counted, too.
+a tile in `t`. Lanes that a predicate switches off are counted, too. SIMD multiplications without an addition
+count as multiply-accumulates: kernels begin their sums with them.
 """
 
 from __future__ import annotations
