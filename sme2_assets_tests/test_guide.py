@@ -50,8 +50,10 @@ def test_docs_that_are_served_are_links():
     assert f"](https://docs.example/sme2/docs/warehouse.md#{anchor})" in link
 
 
-@pytest.mark.parametrize("fidelity", ["hardware", "emulated"])
-def test_a_picture_is_small_enough_to_be_seen_without_a_click(fidelity: str):
+@pytest.mark.parametrize(
+    ("fidelity", "instructions"), [("hardware", None), ("emulated", None), ("emulated", 2_288_215)]
+)
+def test_a_picture_is_small_enough_to_be_seen_without_a_click(fidelity: str, instructions: int | None):
     rows = [
         {
             "sme2": sme2,
@@ -61,6 +63,7 @@ def test_a_picture_is_small_enough_to_be_seen_without_a_click(fidelity: str):
             "operators": 0 if category == "Overhead" else 100 + place,
             "sme2_operators": 0 if category == "Overhead" or sme2 == "off" else 50,
             "sme2_unknown_operators": 1,
+            "instructions": instructions,
             "fidelity": fidelity,
         }
         for sme2 in ("off", "on")

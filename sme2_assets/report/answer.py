@@ -261,7 +261,12 @@ def findings(explanation: Explanation) -> list[Insight]:
 
 def _repeats(insight: Insight, explanation: Explanation) -> bool:
     """Whether it is about an operator whose gain is a part of what a missed kernel is said to gain."""
-    missed = [each for each in explanation.insights if each.kind == "missed_sme2" and each.win_ns is not None]
+    timed = explanation.subject.timed
+    missed = [
+        each
+        for each in explanation.insights
+        if each.kind == "missed_sme2" and (each.win_ns is not None or not timed)
+    ]
     off = {place for each in missed for place in _places(each)}
     return insight.kind == "heavy_operator" and off.issuperset(_places(insight))
 

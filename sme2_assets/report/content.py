@@ -49,8 +49,8 @@ from sme2_assets.report.sizes import sizes_section
 from sme2_assets.report.tables import (
     TextTable,
     arm_text,
+    categories_of_pair,
     category_table,
-    comparison_table,
     confidence_text,
     device_cell,
     environment_table,
@@ -286,7 +286,7 @@ def _categories(subject: _Subject) -> Section:
     blocks: list[Block] = [
         *(_not_comparable(subject) if subject.timed else []),
         *category_pictures(categories),
-        Grid(comparison_table(subject.compared, "category") if both else category_table(categories)),
+        Grid(categories_of_pair(subject.compared, categories) if both else category_table(categories)),
     ]
     if both:
         blocks += speedup_pictures(subject.compared, _threshold(subject.model))

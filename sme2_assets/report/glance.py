@@ -11,6 +11,7 @@ import base64
 import pandas as pd
 
 from sme2_assets.report.pictures.style import CATEGORIES, LIGHT, letters_on
+from sme2_assets.report.tables import is_counted
 
 # Dagster's UI shows Markdown inline only if it is shorter than this.
 SHOWN_IN_PLACE = 1000
@@ -18,16 +19,17 @@ WIDTH, HEIGHT, LABEL = 420, 16, 24
 
 
 def category_glance(categories: pd.DataFrame) -> str:
-    """A stacked bar for each arm. Measured natively: time by category. Under emulation: operators by
-    category, those on the SME unit in full colour, or all if `sme2_operators` is unknown.
+    """A stacked bar for each arm. Measured natively: time by category. Under emulation: instructions by
+    category, where they were counted; else operators, those on the SME unit in full colour, or all if
+    `sme2_operators` is unknown.
 
     `categories` has the columns of the view category_summary, of one or both arms.
     """
     measured = not (categories["fidelity"] == "emulated").any()
-    told = not measured and categories["sme2_operators"].notna().any()
+    column = "mean_ns" if measured else "instructions" if is_counted(categories) else "operators"
+    told = column == "operators" and categories["sme2_operators"].notna().any()
     reference = (categories["fidelity"] == "reference").any()
     arms = [arm for arm in ("off", "on") if arm in set(categories["sme2"])]
-    column = "mean_ns" if measured else "operators"
     rows = {(row["sme2"], row["category"]): row for row in categories.to_dict("records")}
     longest = max(sum(max(row[column], 0) for key, row in rows.items() if key[0] == arm) for arm in arms) or 1
     middle = {arm: HEIGHT // 2 + place * (HEIGHT + 2) for place, arm in enumerate(arms)}
@@ -57,7 +59,8 @@ def category_glance(categories: pd.DataFrame) -> str:
             bunch += [f"<path stroke='{colour}' d='{path}'/>"] if path else []
     if faded:
         bars += ["<g opacity='.3'>", *faded, "</g>"]
-    what = "time by category" if measured else "operators by category"
+    names = {"mean_ns": "time", "instructions": "instructions, which are work and not time,"}
+    what = f"{names.get(column, column)} by category"
     if told:
         unknown = int(categories["sme2_unknown_operators"].sum())
         what += ", in full colour on the SME unit" + (f", {unknown} unknown" if unknown else "")

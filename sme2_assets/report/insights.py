@@ -23,13 +23,16 @@ from sme2_assets.report.document import Answer, Block, Finding, Grid, Section, T
 from sme2_assets.report.explain import Explanation
 from sme2_assets.report.next_steps import next_step
 from sme2_assets.report.tables import (
+    WORK,
     TextTable,
     arm_text,
     fidelity_note,
     of_sme2,
+    of_work,
     on_unit_cell,
     real_times,
     unit_cell,
+    work_cells,
 )
 from sme2_assets.report.terminal import print_table, print_text, show_answer
 from sme2_assets.report.unit_use import rest_text
@@ -93,7 +96,7 @@ def missed_table(missed: pd.DataFrame) -> TextTable:
 
 
 def bottleneck_table(bottlenecks: pd.DataFrame, most: int = BOTTLENECKS_SHOWN) -> TextTable:
-    """The first rows of `bottlenecks` of one run, by rank; in order of execution when emulated."""
+    """The first rows of `bottlenecks` of one run, by rank; in order of execution where they have none."""
     ordered = bottlenecks.sort_values(["rank", "execution_order"]).head(most)
     table = TextTable.of(
         [
@@ -103,6 +106,7 @@ def bottleneck_table(bottlenecks: pd.DataFrame, most: int = BOTTLENECKS_SHOWN) -
             "module",
             "source",
             "SME unit",
+            *WORK,
             "mean ms",
             "share",
             "cumulative",
@@ -116,6 +120,7 @@ def bottleneck_table(bottlenecks: pd.DataFrame, most: int = BOTTLENECKS_SHOWN) -
                 row["module"],
                 row["source"],
                 unit_cell(row),
+                *work_cells(row),
                 _ms_text(row["per_inference_ns"]),
                 _percent_text(row["share"]),
                 _percent_text(row["cumulative_share"]),
@@ -124,8 +129,9 @@ def bottleneck_table(bottlenecks: pd.DataFrame, most: int = BOTTLENECKS_SHOWN) -
             for row in ordered.to_dict("records")
         ],
     )
-    timed = real_times(table, bottlenecks, "rank", "mean ms", "share", "cumulative", "rate")
-    return of_sme2(timed, bottlenecks, "SME unit")
+    unranked = ("rank",) if bottlenecks["rank"].isna().all() else ()
+    timed = real_times(table, bottlenecks, *unranked, "mean ms", "share", "cumulative", "rate")
+    return of_sme2(of_work(timed, bottlenecks, *WORK), bottlenecks, "SME unit")
 
 
 def module_table(modules: pd.DataFrame, deepest: int = 2) -> TextTable:
@@ -138,6 +144,7 @@ def module_table(modules: pd.DataFrame, deepest: int = 2) -> TextTable:
             "CONV and GEMM",
             "on the SME unit",
             "multiply-accumulates",
+            *WORK,
             "mean ms",
             "share",
             "rate",
@@ -150,6 +157,7 @@ def module_table(modules: pd.DataFrame, deepest: int = 2) -> TextTable:
                 row["matrix_operators"],
                 on_unit_cell(row),
                 None if pd.isna(row["macs"]) else f"{int(row['macs']):,}",
+                *work_cells(row),
                 _ms_text(row["mean_ns"]),
                 _percent_text(row["share"]),
                 _rate_text(row),
@@ -157,7 +165,8 @@ def module_table(modules: pd.DataFrame, deepest: int = 2) -> TextTable:
             for row in _as_tree(modules[modules["depth"] <= deepest])
         ],
     )
-    return of_sme2(real_times(table, modules, "mean ms", "share", "rate"), modules, "on the SME unit")
+    timed = of_work(real_times(table, modules, "mean ms", "share", "rate"), modules, *WORK)
+    return of_sme2(timed, modules, "on the SME unit")
 
 
 def headroom_table(explanation: Explanation) -> TextTable:

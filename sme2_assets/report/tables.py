@@ -1,7 +1,7 @@
 """The tables that UI, report and command line show: one definition, several renderings.
 
 Emulated times are left out: they would be read as if they meant something. So is anything about SME2 if the
-run is a reference, native on another instruction set.
+run is a reference, native on another instruction set, and any column of work where none was counted.
 """
 
 from __future__ import annotations
@@ -135,20 +135,64 @@ def operator_table(operators: pd.DataFrame) -> TextTable:
 
 def category_table(categories: pd.DataFrame) -> TextTable:
     """Rows of `category_summary` of one run."""
+    shown = categories if is_counted(categories) else _meaningful(categories)
     table = TextTable.of(
-        ["category", "operators", "on the SME unit", "mean ms", "share"],
+        ["category", "operators", "on the SME unit", *WORK, "mean ms", "share"],
         [
             [
                 row["category"],
                 row["operators"],
                 on_unit_cell(row),
+                *work_cells(row),
                 _ms(row, "mean_ns"),
                 _percent(row, "share"),
             ]
-            for row in _meaningful(categories).to_dict("records")
+            for row in shown.to_dict("records")
         ],
     )
-    return of_sme2(real_times(table, categories, "mean ms", "share"), categories, "on the SME unit")
+    table = of_work(real_times(table, categories, "mean ms", "share"), categories, *WORK)
+    return of_sme2(table, categories, "on the SME unit")
+
+
+# Columns of the work of one arm, and of each arm of a pair.
+WORK = ("instructions", "of the instructions")
+_WORK_OF_ARM = "instructions, SME2 {}", "of them, SME2 {}"
+
+
+def work_cells(row: Record) -> list[str | None]:
+    """How many instructions an inference executes there, and which share of all."""
+    if pd.isna(row["instructions"]):
+        return [None, None]
+    return [f"{int(row['instructions']):,}", f"{row['instructions_share']:.1%}"]
+
+
+def categories_of_pair(compared: pd.DataFrame, categories: pd.DataFrame) -> TextTable:
+    """What changes between the arms of a pair, by category: times, or under emulation what was counted.
+
+    `compared` has the rows of `comparisons` of the session, `categories` those of `category_summary` of both.
+    """
+    if not is_counted(categories):
+        return comparison_table(compared, "category")
+    arms = {
+        sme2: {row["category"]: row for row in categories[categories["sme2"] == sme2].to_dict("records")}
+        for sme2 in ("off", "on")
+    }
+    nothing = {"operators": 0, "instructions": 0, "instructions_share": 0.0, "sme2_operators": 0}
+    nothing["sme2_unknown_operators"] = 0
+    rows = [
+        (name, *(arms[sme2].get(name, nothing) for sme2 in arms))
+        for name in dict.fromkeys(categories.sort_values("instructions", ascending=False)["category"])
+    ]
+    return TextTable.of(
+        [
+            *("category", "operators (SME2 on)", "on the SME unit, SME2 off", "on the SME unit, SME2 on"),
+            *(heading.format(sme2) for sme2 in arms for heading in _WORK_OF_ARM),
+        ],
+        [
+            [name, on["operators"], *map(on_unit_cell, (off, on)), *work_cells(off), *work_cells(on)]
+            for name, off, on in rows
+        ],
+    )
 
 
 def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
@@ -475,13 +519,23 @@ def confidence_text(model: Record) -> str | None:
 
 
 def _meaningful(rows: pd.DataFrame) -> pd.DataFrame:
-    """Without emulated overhead, which is nothing but time."""
+    """Without emulated overhead, of which nothing is known but a time."""
     return rows[(rows["fidelity"] != "emulated") | (rows["category"] != "Overhead")]
 
 
 def real_times(table: TextTable, rows: pd.DataFrame, *columns: str) -> TextTable:
     """The table without its columns of times, where the rows are emulated."""
     return table.without(*columns) if (rows["fidelity"] == "emulated").any() else table
+
+
+def is_counted(rows: pd.DataFrame) -> bool:
+    """Whether the instructions of these rows were counted: those of emulated runs are."""
+    return bool(rows["instructions"].notna().all()) and not rows.empty
+
+
+def of_work(table: TextTable, rows: pd.DataFrame, *columns: str) -> TextTable:
+    """The table without its columns of work, where none was counted."""
+    return table if rows["instructions"].notna().any() else table.without(*columns)
 
 
 def of_sme2(table: TextTable, rows: pd.DataFrame, *columns: str) -> TextTable:

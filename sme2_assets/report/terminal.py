@@ -20,8 +20,8 @@ from sme2_assets.report.kernels import evidence_text
 from sme2_assets.report.operators import operators_in_short
 from sme2_assets.report.tables import (
     TextTable,
+    categories_of_pair,
     category_table,
-    comparison_table,
     confidence_text,
     latency_table,
     placebo_text,
@@ -51,7 +51,8 @@ def show_comparison_rows(out: Console, warehouse: Warehouse, rows: pd.DataFrame,
     show_answer(
         out, f"{model['variant']} on {model['platform']}", session_answer(warehouse, explanation, rows)
     )
-    print_table(out, comparison_table(rows, "category"))
+    categories = pd.concat([arm.category_summary for arm in explanation.arms])
+    print_table(out, categories_of_pair(rows, categories))
     if operators:
         print_table(out, operators_in_short(explanation, rows))
     rests_on: list[tuple[str, str | None]] = [("device", device_text(explanation.subject.run))]

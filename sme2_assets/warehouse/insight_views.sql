@@ -9,17 +9,18 @@ SELECT
     rank, path, execution_order, backend, delegate, position, name, op_type, data_type, category, known,
     attribution, node_kind, edge_ops, module, module_type, source, code, input_shape, output_shape, macs,
     on_sme_unit, sme2_evidence, samples, telling_samples, certain_sme_samples,
-    instructions, macs_executed, macs_on_unit, outer_products, streaming_entries, packing_instructions,
-    rounds, inferences, median_ns, mean_ns, mean_most_ns, per_inference_ns, share, cumulative_share, gops, rate_unit
+    instructions, instructions_share, macs_executed, macs_on_unit, outer_products, streaming_entries,
+    packing_instructions, rounds, inferences, median_ns, mean_ns, mean_most_ns, per_inference_ns, share, cumulative_share, gops, rate_unit
 FROM operator_facts;
-COMMENT ON VIEW bottlenecks IS 'The operators of each run with their rank by time, and with their order in the inference.';
-COMMENT ON COLUMN bottlenecks.rank IS '1 for the operator that takes the most of an inference; NULL when emulated.';
+COMMENT ON VIEW bottlenecks IS 'The operators of each run with their rank by time, or by counted instructions where there are no times, and with their order in the inference.';
+COMMENT ON COLUMN bottlenecks.rank IS '1 for the operator that takes the most of an inference; when emulated, for the one that executes the most instructions, and NULL where they are not counted.';
 COMMENT ON COLUMN bottlenecks.on_sme_unit IS 'on, off or unknown, as in operator_facts.';
 COMMENT ON COLUMN bottlenecks.sme2_evidence IS 'executed, name, registered or none, as in operator_facts.';
 COMMENT ON COLUMN bottlenecks.samples IS 'Samples attributed to the operator, all threads.';
 COMMENT ON COLUMN bottlenecks.telling_samples IS 'Those in kernels that compute, as in operator_facts.';
 COMMENT ON COLUMN bottlenecks.certain_sme_samples IS 'Those of them on SME.';
 COMMENT ON COLUMN bottlenecks.instructions IS 'Instructions counted in one inference, as in operator_facts.';
+COMMENT ON COLUMN bottlenecks.instructions_share IS 'Instructions over those of the inference, which has the delegates'' and the framework''s, too.';
 COMMENT ON COLUMN bottlenecks.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN bottlenecks.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN bottlenecks.median_ns IS 'Median over rounds of the per-process medians; NULL when emulated.';
@@ -169,10 +170,10 @@ SELECT
     CASE WHEN run.fidelity IS DISTINCT FROM 'reference' THEN modules.sme2_operators END AS sme2_operators,
     CASE WHEN run.fidelity IS DISTINCT FROM 'reference' THEN modules.sme2_unknown_operators END
         AS sme2_unknown_operators,
-    modules.first_operator, modules.macs, modules.mean_ns, modules.own_ns, modules.share, modules.gops, modules.rate_unit
+    modules.first_operator, modules.macs, modules.instructions, modules.instructions_share, modules.mean_ns, modules.own_ns, modules.share, modules.gops, modules.rate_unit
 FROM module_times AS modules
 JOIN run_series AS run USING (run_id);
-COMMENT ON VIEW module_summary IS 'Time by module of the model, at every level of its hierarchy. The rows of one depth add up to their parents'' own time and theirs; the own times of all rows add up to the inference.';
+COMMENT ON VIEW module_summary IS 'Time by module of the model, at every level of its hierarchy; when emulated, counted instructions. The rows of one depth add up to their parents'' own time and theirs; the own times of all rows add up to the inference.';
 COMMENT ON COLUMN module_summary.depth IS 'Level: 0 is the whole inference, 1 its parts.';
 COMMENT ON COLUMN module_summary.module IS 'Path of the module; (top level) for the model''s own forward, (unattributed) for operators without a place in the model, such as inserted transposes, (overhead) for what is no operator. Empty at depth 0.';
 COMMENT ON COLUMN module_summary.parent IS 'The module one level up; NULL at depth 0.';
@@ -184,6 +185,8 @@ COMMENT ON COLUMN module_summary.sme2_operators IS 'Those of them on the SME uni
 COMMENT ON COLUMN module_summary.sme2_unknown_operators IS 'Those for which that is unknown; NULL on a reference.';
 COMMENT ON COLUMN module_summary.first_operator IS 'Execution order of its first operator, as in bottlenecks; NULL without operators.';
 COMMENT ON COLUMN module_summary.macs IS 'Multiply-accumulates of one inference, where they are counted.';
+COMMENT ON COLUMN module_summary.instructions IS 'Instructions of the module and all below it in one inference, as in operator_facts.';
+COMMENT ON COLUMN module_summary.instructions_share IS 'Instructions over those of the inference.';
 COMMENT ON COLUMN module_summary.mean_ns IS 'Mean time of the module and all below it; NULL when emulated.';
 COMMENT ON COLUMN module_summary.own_ns IS 'Mean time of the module''s own operators; NULL when emulated.';
 COMMENT ON COLUMN module_summary.share IS 'Mean time over mean Method::execute; NULL when emulated.';

@@ -59,33 +59,6 @@ COMMENT ON COLUMN part_rounds.portable_operators IS 'Those outside delegates.';
 COMMENT ON COLUMN part_rounds.deviation IS 'Mean inference of the round over that of the run''s middle round.';
 COMMENT ON COLUMN part_rounds.disturbed IS 'Whether that is a factor of more than 1.25, in either direction. Where half of the rounds would be, none is: then it is no exception.';
 
-CREATE TABLE category_times AS
-WITH categories AS (
-    SELECT
-        run_id, category,
-        max(operators)::INTEGER AS operators,
-        max(unknown_operators)::INTEGER AS unknown_operators,
-        count(*)::INTEGER AS rounds,
-        median(median_ns) AS median_ns,
-        avg(mean_ns) FILTER (NOT disturbed) AS mean_ns,
-        sum(events)::BIGINT AS events,
-        sum(total_ns)::BIGINT AS total_ns
-    FROM category_rounds
-    JOIN (SELECT run_id, round, disturbed FROM part_rounds) USING (run_id, round)
-    GROUP BY run_id, category
-)
-SELECT *, mean_ns / nullif(sum(mean_ns) OVER (PARTITION BY run_id), 0) AS share
-FROM categories;
-COMMENT ON TABLE category_times IS 'The times of category_summary.';
-COMMENT ON COLUMN category_times.operators IS 'Operators of the category in one inference.';
-COMMENT ON COLUMN category_times.unknown_operators IS 'Those the categoriser does not know (Other only).';
-COMMENT ON COLUMN category_times.rounds IS 'Rounds: the n of the median.';
-COMMENT ON COLUMN category_times.median_ns IS 'Median over rounds of the per-process medians.';
-COMMENT ON COLUMN category_times.mean_ns IS 'Mean time per inference without disturbed rounds; the rows of a run add up to the inference.';
-COMMENT ON COLUMN category_times.events IS 'Rows of timeline in all timed inferences.';
-COMMENT ON COLUMN category_times.total_ns IS 'Their time; NULL when emulated.';
-COMMENT ON COLUMN category_times.share IS 'Mean time over the sum of the run''s rows.';
-
 CREATE TABLE run_times AS
 WITH programs AS (
     SELECT
@@ -184,6 +157,12 @@ ordered AS (
         )::INTEGER AS execution_order
     FROM started
 ),
+inference_work AS (
+    SELECT run_id, sum(instructions) AS inference_instructions
+    FROM executed_functions
+    WHERE kind IN ('operator', 'delegate_overhead', 'framework_overhead') AND NOT {{IS_WAITING}}
+    GROUP BY run_id
+),
 -- Samples, or counts of instructions.
 executed AS (
     SELECT
@@ -226,7 +205,8 @@ known AS (
         coalesce(executed.telling_samples, 0) AS telling_samples,
         coalesce(executed.certain_sme_samples, 0) AS certain_sme_samples,
         CASE WHEN runs.fidelity IS DISTINCT FROM 'reference' THEN coalesce(executed.sme_samples, 0) END AS sme_samples,
-        executed.instructions, executed.macs_executed, executed.macs_on_unit, executed.outer_products,
+        executed.instructions, executed.instructions / inference_instructions AS instructions_share,
+        executed.macs_executed, executed.macs_on_unit, executed.outer_products,
         executed.streaming_entries, executed.packing_instructions,
         executed.sme_unit_share, executed.sve_unit_share, executed.simd_unit_share, executed.load_store_share,
         runs.fidelity, runs.sme2,
@@ -251,6 +231,7 @@ known AS (
     LEFT JOIN executed
         ON executed.run_id = summary.run_id AND executed.backend = summary.backend
         AND executed.delegate IS NOT DISTINCT FROM summary.delegate AND executed.position = summary.position
+    LEFT JOIN inference_work ON inference_work.run_id = summary.run_id
 ),
 judged AS (
     SELECT
@@ -295,8 +276,10 @@ SELECT
     CASE WHEN mean_most_ns <= 1.2 * mean_ns THEN 2 * macs / nullif(mean_ns, 0) END AS gops,
     CASE WHEN gops IS NOT NULL THEN if(regexp_matches(coalesce(data_type, ''), '^P?Q'), 'GOP/s', 'GFLOP/s')
     END AS rate_unit,
-    CASE WHEN per_inference_ns IS NOT NULL THEN
-        row_number() OVER (PARTITION BY run_id ORDER BY per_inference_ns DESC, median_ns DESC, execution_order)
+    CASE WHEN coalesce(per_inference_ns, instructions) IS NOT NULL THEN
+        row_number() OVER (
+            PARTITION BY run_id ORDER BY per_inference_ns DESC, instructions DESC, median_ns DESC, execution_order
+        )
     END::INTEGER AS rank,
     sum(share) OVER (
         PARTITION BY run_id ORDER BY per_inference_ns DESC, median_ns DESC, execution_order
@@ -308,6 +291,7 @@ COMMENT ON COLUMN operator_details.sme_samples IS 'Those in SME or SME2 kernels,
 COMMENT ON COLUMN operator_details.telling_samples IS 'Samples in kernels that compute, on SME or not, away from the border to another operator. Threads that wait are not among them.';
 COMMENT ON COLUMN operator_details.certain_sme_samples IS 'Telling samples on SME.';
 COMMENT ON COLUMN operator_details.instructions IS 'Instructions that it executed in one inference, where they are counted: under emulation. They are work, not time, and the same in every run: those in which threads share it out and wait for one another are left out.';
+COMMENT ON COLUMN operator_details.instructions_share IS 'Instructions over those of the inference, which has the delegates'' and the framework''s, too.';
 COMMENT ON COLUMN operator_details.macs_executed IS 'Multiply-accumulates that these are. More than macs: tiles and vectors that are not full multiply all the same.';
 COMMENT ON COLUMN operator_details.macs_on_unit IS 'Those of them that the SME unit does, by outer products and multiplications to ZA.';
 COMMENT ON COLUMN operator_details.outer_products IS 'Outer products among the instructions.';
@@ -332,11 +316,57 @@ COMMENT ON COLUMN operator_details.mean_most_ns IS 'The most the mean can be: XN
 COMMENT ON COLUMN operator_details.share IS 'per_inference_ns over the mean of Method::execute; NULL when emulated.';
 COMMENT ON COLUMN operator_details.path IS 'Which of the operator sequences that inferences took it belongs to, from 1.';
 COMMENT ON COLUMN operator_details.execution_order IS 'Order within the inference, over delegates and portable operators, from 1; another sequence goes on where the one before it ended.';
-COMMENT ON COLUMN operator_details.rank IS '1 for the operator that takes the most of an inference; NULL when emulated.';
+COMMENT ON COLUMN operator_details.rank IS '1 for the operator that takes the most of an inference; when emulated, for the one that executes the most instructions, and NULL where they are not counted.';
 COMMENT ON COLUMN operator_details.cumulative_share IS 'Share of this operator and all of a smaller rank; NULL when emulated.';
 COMMENT ON COLUMN operator_details.named IS 'Whether its name implies an SME2 kernel.';
 COMMENT ON COLUMN operator_details.executed IS 'Whether it was sampled in an SME kernel, or counted multiplying on the SME unit.';
 COMMENT ON COLUMN operator_details.kind_is_on IS 'Whether any operator of its type and element is on the unit in this run.';
+
+CREATE TABLE category_times AS
+WITH categories AS (
+    SELECT
+        run_id, category,
+        max(operators)::INTEGER AS operators,
+        max(unknown_operators)::INTEGER AS unknown_operators,
+        count(*)::INTEGER AS rounds,
+        median(median_ns) AS median_ns,
+        avg(mean_ns) FILTER (NOT disturbed) AS mean_ns,
+        sum(events)::BIGINT AS events,
+        sum(total_ns)::BIGINT AS total_ns
+    FROM category_rounds
+    JOIN (SELECT run_id, round, disturbed FROM part_rounds) USING (run_id, round)
+    GROUP BY run_id, category
+),
+counted AS (
+    SELECT run_id, category, sum(instructions)::BIGINT AS instructions
+    FROM operator_details
+    GROUP BY run_id, category
+    UNION ALL
+    SELECT run_id, 'Overhead', nullif(sum(instructions), 0)::BIGINT
+    FROM executed_functions
+    WHERE kind IN ('delegate_overhead', 'framework_overhead') AND NOT {{IS_WAITING}}
+    GROUP BY run_id
+)
+SELECT
+    categories.*,
+    mean_ns / nullif(sum(mean_ns) OVER (PARTITION BY run_id), 0) AS share,
+    CASE WHEN sum(counted.instructions) OVER (PARTITION BY run_id) > 0
+        THEN coalesce(counted.instructions, 0)
+    END AS instructions,
+    counted.instructions / sum(counted.instructions) OVER (PARTITION BY run_id) AS instructions_share
+FROM categories
+LEFT JOIN counted USING (run_id, category);
+COMMENT ON TABLE category_times IS 'The times of category_summary.';
+COMMENT ON COLUMN category_times.operators IS 'Operators of the category in one inference.';
+COMMENT ON COLUMN category_times.unknown_operators IS 'Those the categoriser does not know (Other only).';
+COMMENT ON COLUMN category_times.rounds IS 'Rounds: the n of the median.';
+COMMENT ON COLUMN category_times.median_ns IS 'Median over rounds of the per-process medians.';
+COMMENT ON COLUMN category_times.mean_ns IS 'Mean time per inference without disturbed rounds; the rows of a run add up to the inference.';
+COMMENT ON COLUMN category_times.events IS 'Rows of timeline in all timed inferences.';
+COMMENT ON COLUMN category_times.total_ns IS 'Their time; NULL when emulated.';
+COMMENT ON COLUMN category_times.share IS 'Mean time over the sum of the run''s rows.';
+COMMENT ON COLUMN category_times.instructions IS 'Instructions executed in one inference, as in operator_details; of Overhead, those of the delegate calls and the framework around operators.';
+COMMENT ON COLUMN category_times.instructions_share IS 'Instructions over the sum of the run''s rows.';
 
 CREATE TABLE function_samples AS
 WITH functions AS (
@@ -390,7 +420,7 @@ COMMENT ON COLUMN function_samples.share_of_run IS 'Samples or instructions in t
 CREATE TABLE module_times AS
 WITH placed AS (
     SELECT
-        run_id, category, execution_order, macs, per_inference_ns AS mean_ns,
+        run_id, category, execution_order, macs, instructions, per_inference_ns AS mean_ns,
         -- What an operator hides when it runs is the most that it hides of an inference.
         per_inference_ns + (mean_most_ns - details.mean_ns) AS mean_most_ns,
         data_type, on_sme_unit, module_type,
@@ -402,7 +432,7 @@ WITH placed AS (
         END AS path
     FROM operator_details AS details
     UNION ALL BY NAME
-    SELECT run_id, mean_ns, ['(overhead)'] AS path
+    SELECT run_id, instructions, mean_ns, ['(overhead)'] AS path
     FROM category_times
     WHERE category = 'Overhead'
 ),
@@ -421,6 +451,7 @@ modules AS (
         count(*) FILTER (on_sme_unit = 'unknown')::INTEGER AS sme2_unknown_operators,
         min(execution_order) AS first_operator,
         sum(macs)::BIGINT AS macs,
+        sum(instructions)::BIGINT AS instructions,
         sum(mean_ns) AS mean_ns,
         CASE WHEN sum(mean_ns) IS NOT NULL THEN coalesce(sum(mean_ns) FILTER (depth = len(path)), 0) END AS own_ns,
         sum(coalesce(mean_most_ns, mean_ns)) AS mean_most_ns,
@@ -432,6 +463,7 @@ SELECT
     * EXCLUDE (mean_most_ns, integers),
     CASE WHEN depth > 1 THEN regexp_replace(module, '\.[^.]*$', '') WHEN depth = 1 THEN '' END AS parent,
     mean_ns / nullif(max(mean_ns) FILTER (depth = 0) OVER (PARTITION BY run_id), 0) AS share,
+    instructions / max(instructions) FILTER (depth = 0) OVER (PARTITION BY run_id) AS instructions_share,
     -- As in operator_details.
     CASE WHEN mean_most_ns <= 1.2 * mean_ns THEN 2 * macs / nullif(mean_ns, 0) END AS gops,
     CASE WHEN gops IS NOT NULL THEN if(integers, 'GOP/s', 'GFLOP/s') END AS rate_unit
@@ -448,6 +480,8 @@ COMMENT ON COLUMN module_times.sme2_operators IS 'Those of them on the SME unit,
 COMMENT ON COLUMN module_times.sme2_unknown_operators IS 'Those for which that is unknown; NULL on a reference.';
 COMMENT ON COLUMN module_times.first_operator IS 'Execution order of its first operator, as in bottlenecks; NULL without operators.';
 COMMENT ON COLUMN module_times.macs IS 'Multiply-accumulates of one inference, where they are counted.';
+COMMENT ON COLUMN module_times.instructions IS 'Instructions of the module and all below it in one inference, as in operator_details.';
+COMMENT ON COLUMN module_times.instructions_share IS 'Instructions over those of the inference.';
 COMMENT ON COLUMN module_times.mean_ns IS 'Mean time of the module and all below it; NULL when emulated.';
 COMMENT ON COLUMN module_times.own_ns IS 'Mean time of the module''s own operators; NULL when emulated.';
 COMMENT ON COLUMN module_times.share IS 'Mean time over mean Method::execute; NULL when emulated.';

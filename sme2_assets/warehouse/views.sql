@@ -116,6 +116,7 @@ COMMENT ON COLUMN operator_facts.sme2_evidence IS 'executed (sampled in an SME k
 COMMENT ON COLUMN operator_facts.on_sme_unit IS 'Whether a convolution or matrix product runs on the SME unit: on, off or unknown. From its counted instructions; else from its samples in kernels that compute where there are enough, else from its name, else from its type (sme2_obstacle, or SME2 taken away). NULL for all other operators and on a reference.';
 COMMENT ON COLUMN operator_facts.element IS 'What is multiplied, whatever its packing: F32, F16, int8 or QP8 (quantised while it runs).';
 COMMENT ON COLUMN operator_facts.sme2_obstacle IS 'Why no SME2 kernel of the library fits a convolution or matrix product: not delegated, depthwise, shape, quantisation scheme or data type. NULL where nothing stands in the way.';
+COMMENT ON COLUMN operator_facts.instructions_share IS 'Instructions over those of the inference, which has the delegates'' and the framework''s, too.';
 COMMENT ON COLUMN operator_facts.samples IS 'Samples attributed to the operator, all threads.';
 COMMENT ON COLUMN operator_facts.sme_samples IS 'Those in SME or SME2 kernels, or on an SME instruction; NULL on a reference.';
 COMMENT ON COLUMN operator_facts.gops IS 'Achieved 10^9 operations per second, two per multiply-accumulate, over the mean time; NULL when emulated, not counted, or too short for XNNPACK''s whole microseconds.';
@@ -233,14 +234,14 @@ WITH placed AS NOT MATERIALIZED (
 SELECT
     run.*,
     times.category, times.operators, times.unknown_operators, times.rounds, times.median_ns, times.mean_ns, times.share,
-    times.events, times.total_ns,
+    times.events, times.total_ns, times.instructions, times.instructions_share,
     CASE WHEN fidelity IS DISTINCT FROM 'reference' THEN coalesce(placed.sme2_operators, 0) END AS sme2_operators,
     CASE WHEN fidelity IS DISTINCT FROM 'reference' THEN coalesce(placed.sme2_unknown_operators, 0) END
         AS sme2_unknown_operators
 FROM category_times AS times
 JOIN run_series AS run USING (run_id)
 LEFT JOIN placed ON placed.run_id = times.run_id AND placed.category = times.category;
-COMMENT ON VIEW category_summary IS 'Time of each operator category of each run, and of the overhead.';
+COMMENT ON VIEW category_summary IS 'Time of each operator category of each run, and of the overhead; when emulated, their counted instructions, which are work and not time.';
 COMMENT ON COLUMN category_summary.category IS 'CONV, GEMM, Data Movement, Elementwise, Other; Overhead is delegate and framework overhead.';
 COMMENT ON COLUMN category_summary.operators IS 'Operators of the category in one inference.';
 COMMENT ON COLUMN category_summary.sme2_operators IS 'Convolutions and matrix products on the SME unit, as in operator_facts; NULL on a reference, which says nothing about SME2.';
@@ -251,6 +252,8 @@ COMMENT ON COLUMN category_summary.mean_ns IS 'Mean time per inference without d
 COMMENT ON COLUMN category_summary.share IS 'Mean time over the sum of the run''s rows.';
 COMMENT ON COLUMN category_summary.events IS 'Rows of timeline in all timed inferences.';
 COMMENT ON COLUMN category_summary.total_ns IS 'Their time; NULL when emulated.';
+COMMENT ON COLUMN category_summary.instructions IS 'Instructions executed in one inference, as in operator_facts; of Overhead, those of the delegate calls and the framework around operators.';
+COMMENT ON COLUMN category_summary.instructions_share IS 'Instructions over the sum of the run''s rows.';
 
 CREATE VIEW unit_use AS
 WITH counted AS (

@@ -35,6 +35,7 @@ from sme2_assets.warehouse.history import (
 )
 from sme2_assets.warehouse.schema import TABLES
 from sme2_assets.warehouse.summaries import summary_tables
+from sme2_assets_tests.archive import archived_store
 from sme2_assets_tests.made import MadeOnce
 from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.made.traces import Delegate, Portable
@@ -347,6 +348,10 @@ def precisions_of_a_model_that_became_slower(folder: Path) -> Warehouse:
     return nights_of(folder, steps, NIGHTS_BEFORE_HUGE + 2, LEAST_SESSIONS + 2)
 
 
+def a_counted_pair(folder: Path) -> Warehouse:
+    return Warehouse(archived_store(folder, "emulated", published=True).warehouse)
+
+
 def _of(variant: str, **setting: str) -> OperatorRun:
     return OperatorRun([], "off", variant, device="a-cpu", rounds=1, iterations=1, **setting)
 
@@ -394,6 +399,7 @@ ZOO: dict[str, Callable[[Path], Warehouse]] = {
     make.__name__: make
     for make in (
         hardware_and_emulated_pairs,
+        a_counted_pair,
         pairs_that_prove_little,
         pairs_of_a_small_difference,
         pairs_that_branch,

@@ -7,6 +7,7 @@ rounds, as everywhere. `$run_id` is the arm that the insight is about.
 from __future__ import annotations
 
 from sme2_assets.analysis.claims import Claim
+from sme2_assets.analysis.unit import IS_WAITING
 
 _MATRIX = "category IN ('CONV', 'GEMM')"
 _PORTABLE, _DELEGATED = "backend = 'portable'", "backend <> 'portable'"
@@ -81,6 +82,19 @@ def _is(value: str, name: str, within: float) -> str:
 
 def _fact(condition: str) -> str:
     return f"(SELECT bool_and({condition}) FROM operator_facts WHERE run_id = $run_id AND {_HERE})"
+
+
+def _work(where: str = "true", run: str = "run_id", what: str = "instructions") -> str:
+    """What an inference of a run executed, as it was counted."""
+    return (
+        f"(SELECT coalesce(sum({what}), 0) FROM (SELECT work.*, coalesce(category, 'Overhead') AS category "
+        f"FROM operator_work AS work LEFT JOIN (SELECT DISTINCT backend, delegate, position, category "
+        f"FROM timeline WHERE run_id = ${run} AND kind = 'operator') AS placed "
+        "ON work.kind = 'operator' AND placed.backend = work.backend "
+        "AND placed.delegate IS NOT DISTINCT FROM work.delegate AND placed.position = work.position "
+        f"WHERE work.run_id = ${run} AND work.kind <> 'between inferences' AND NOT {IS_WAITING}) "
+        f"WHERE {where})"
+    )
 
 
 # Not in operators that nobody knows, nor in calls beyond their operators, but for what XNNPACK floors.
@@ -210,6 +224,55 @@ ON_BY_NAME = Claim(
 OFF_UNIT = Claim("off the SME unit", _both(_NO_REFERENCE, _fact("on_sme_unit = 'off'")))
 UNIT_NOT_KNOWN = Claim(
     "unknown whether on the SME unit", _both(_NO_REFERENCE, _fact("on_sme_unit = 'unknown'"))
+)
+# The same by work. Names of instructions are those of the architecture.
+_SOME_WORK = f"{_work()} > 0"
+HEAVY_WORK = Claim(
+    "{name} executes {share:.1%} of the instructions",
+    _both(
+        _SOME_WORK,
+        _is(f"{_work(_HERE)} / {_work()}", "share", _SHARE),
+        "$share > 0.05",
+        _fact("name = $name OR ends_with($name, ' (' || name || ')')"),
+    ),
+)
+WORK_TIMES = Claim("{count:,} instructions", _both(f"{_work(_HERE)} = $count"))
+WORK_OFF = Claim(
+    "{count:,} with SME2 off",
+    _both(
+        f"{_work(_HERE, 'off_run_id')} = $count",
+        "(SELECT sme2 = 'off' FROM runs WHERE run_id = $off_run_id)",
+    ),
+)
+_OF_CLASS = "class = '{}' AND " + _HERE
+WORK_ON_UNIT = Claim(
+    "{outer_products:,} outer products in {streaming_entries:,} entries of streaming mode",
+    _both(
+        f"{_work(_OF_CLASS.format('outer product'))} = $outer_products",
+        f"{_work(_OF_CLASS.format('streaming entry'))} = $streaming_entries",
+    ),
+)
+FILL = Claim(
+    "{share:.0%} of the multiply-accumulates that they do are the model's, the rest fills tiles and vectors",
+    _both(
+        _is(
+            f"(SELECT macs FROM operator_facts WHERE run_id = $run_id AND {_HERE}) "
+            f"/ {_work(_HERE, what='multiply_accumulates')}",
+            "share",
+            _SHARE,
+        )
+    ),
+)
+_PACKS = f"role = 'pack' AND {_HERE}"
+PACKING = Claim("{share:.0%} of them pack", _both(_is(f"{_work(_PACKS)} / {_work(_HERE)}", "share", _SHARE)))
+LIGHT_WORK = Claim(
+    "The {count} operators below {limit:.0%} execute {share:.0%} together.",
+    _both(
+        _SOME_WORK,
+        f"(SELECT count(*) = $count AND abs(coalesce(sum(instructions), 0) / {_work()} - $share) <= 1e-6 "
+        f"FROM operator_facts WHERE run_id = $run_id "
+        f"AND coalesce(instructions, 0) <= $limit * {_work()})",
+    ),
 )
 LIGHT = Claim(
     "The {count} operators below {limit:.0%} take {share:.0%} together.",
@@ -455,6 +518,56 @@ LEFT = Claim(
 LEFT_OPEN = Claim(
     "{part} are {left_text} of what is left; what faster kernels for them bring at most is not known.",
     _both(_HARDWARE, _ALL_KNOWN, _IS_LEFT, f"({_may_be_most(_MATRIX)} OR {_KNOWN_SHARE} < 0.8)"),
+)
+
+
+def _work_share(category: str, run: str, value: str) -> str:
+    return _is(f"{_work(f'category = {category}', run)} / {_work(run=run)}", value, _SHARE)
+
+
+def _most_work(category: str, run: str, value: str) -> str:
+    return (
+        f"{_work_share(category, run, value)} AND ${value} + 1e-6 >= "
+        f"(SELECT max(instructions_share) FROM category_summary WHERE run_id = ${run})"
+    )
+
+
+_COUNTED_PAIR = (
+    "(SELECT count(DISTINCT session_id) = 1 AND count(*) = 2 AND bool_and(fidelity = 'emulated') "
+    "FROM runs WHERE run_id IN ($off_run_id, $on_run_id))"
+)
+WORK_STAYS = Claim(
+    "{category} stays the largest part of the work: {off_share:.0%} of the instructions with SME2 off, "
+    "{on_share:.0%} with it on",
+    _both(
+        _COUNTED_PAIR,
+        _most_work("$category", _OFF, "off_share"),
+        _most_work("$category", _ON, "on_share"),
+    ),
+)
+WORK_MOVED = Claim(
+    "The largest part of the work moved from {before} ({off_share:.0%} of the instructions with SME2 off) to "
+    "{after} ({on_share:.0%} with it on)",
+    _both(
+        _COUNTED_PAIR,
+        _most_work("$before", _OFF, "off_share"),
+        _most_work("$after", _ON, "on_share"),
+        "$before <> $after",
+    ),
+)
+WORK_IN_ALL = Claim(
+    "{off_count:,.0f} -> {on_count:,.0f} instructions of an inference, which are work and not time",
+    _both(_COUNTED_PAIR, f"{_work(run=_OFF)} = $off_count AND {_work(run=_ON)} = $on_count", "$on_count > 0"),
+)
+WORK_CHANGE = Claim(
+    "{category} {off_count:,.0f} -> {on_count:,.0f} ({off_share:.0%} -> {on_share:.0%})",
+    _both(
+        *(
+            f"{_work('category = $category', run)} = ${arm}_count "
+            f"AND {_work_share('$category', run, f'{arm}_share')}"
+            for arm, run in (("off", _OFF), ("on", _ON))
+        )
+    ),
 )
 KERNELS = Claim(
     "{on} of {total} CONV and GEMM operators are on the SME unit with SME2 on{unsure}, {off} with it off",

@@ -1,4 +1,4 @@
-"""Where the time goes: heavy operators, operators outside delegates, overheads."""
+"""Where the time or the work goes: heavy operators, operators outside delegates, overheads."""
 
 from __future__ import annotations
 
@@ -59,6 +59,39 @@ def heavy_operators(subject: ArmRows, baseline: ArmRows | None) -> Iterator[Insi
             subject.share_of(win_ns),
             "measured",
             operator_rows(row),
+        )
+
+
+def heavy_work(subject: ArmRows, baseline: ArmRows | None) -> Iterator[Insight]:
+    """The same by instructions, where there are no times and they were counted."""
+    operators = subject.bottlenecks
+    heavy = operators[operators["instructions_share"] > HEAVY_SHARE].sort_values("rank")
+    rest = operators[~operators.index.isin(heavy.index)]
+    off_of = _with_sme2_off(baseline, operators)
+    for operator in heavy.to_dict("records"):
+        here = {"run_id": subject.run["run_id"], **{name: operator[name] for name in KEYS}}
+        facts = [claims.WORK_TIMES.say(count=operator["instructions"], **here)]
+        off = off_of.get(place_in_run(operator))
+        if off is not None and pd.notna(off["instructions"]):
+            there = {"off_run_id": off["run_id"], **{name: off[name] for name in KEYS}}
+            facts.append(claims.WORK_OFF.say(count=off["instructions"], **there))
+        if operator["outer_products"]:
+            counts = {name: operator[name] for name in ("outer_products", "streaming_entries")}
+            facts.append(claims.WORK_ON_UNIT.say(**counts, **here))
+        if pd.notna(operator["macs"]) and operator["macs_executed"]:
+            facts.append(claims.FILL.say(share=operator["macs"] / operator["macs_executed"], **here))
+        if operator["packing_instructions"]:
+            share = operator["packing_instructions"] / operator["instructions"]
+            facts.append(claims.PACKING.say(share=share, **here))
+        yield subject.insight(
+            "heavy_operator",
+            claims.HEAVY_WORK.say(name=shown_name(operator), share=operator["instructions_share"], **here),
+            "; ".join([*facts, *filter(None, [place_of(operator)])]) + ".",
+            _not_the_cause(operator, subject, here)
+            + claims.LIGHT_WORK.say(
+                count=len(rest), limit=HEAVY_SHARE, share=rest["instructions_share"].sum(), **here
+            ),
+            rows=operator_rows(heavy[heavy["rank"] == operator["rank"]]),
         )
 
 

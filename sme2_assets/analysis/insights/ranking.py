@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sme2_assets.analysis.insights.ceilings import ceilings, projection
-from sme2_assets.analysis.insights.costs import heavy_operators, overheads, portable_cost
+from sme2_assets.analysis.insights.costs import heavy_operators, heavy_work, overheads, portable_cost
 from sme2_assets.analysis.insights.insight import ArmRows, Insight
 from sme2_assets.analysis.insights.layout import layout_changes
 from sme2_assets.analysis.insights.missed import missed_kernels
@@ -39,8 +39,8 @@ def insights(subject: ArmRows, baseline: ArmRows | None = None) -> list[Insight]
     found += missed_kernels(subject)
     found += portable_cost(subject)
     found += layout_changes(subject)
+    found += (heavy_operators if subject.timed else heavy_work)(subject, baseline)
     if subject.timed:
-        found += heavy_operators(subject, baseline)
         found += overheads(subject)
     if subject.timed and subject.speaks_of_sme2:
         found += ceilings(subject)

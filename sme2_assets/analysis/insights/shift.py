@@ -1,4 +1,4 @@
-"""Where the time, or under emulation the kernels, went when SME2 was switched on."""
+"""Where the time, or under emulation the work and the kernels, went when SME2 was switched on."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _share_text(share: float, least: float, most: float) -> str:
 
 
 def kernel_shift(off: ArmRows, on: ArmRows) -> Insight:
-    """The shift in kernels: all that an emulated pair can show."""
+    """The shift in work, where it was counted, and in kernels: all that an emulated pair can show."""
     counts = {arm.run["sme2"]: arm.bottlenecks.groupby("category") for arm in (off, on)}
     rows = []
     for name in sorted(set(off.bottlenecks["category"]) | set(on.bottlenecks["category"])):
@@ -115,18 +115,21 @@ def kernel_shift(off: ArmRows, on: ArmRows) -> Insight:
     by_name = int((on.matrix_on(ON)["sme2_evidence"] == "name").sum())
     unsure = [f"{by_name} by name alone"] * bool(by_name) + [f"{unknown} unknown"] * bool(unknown)
     pair = {"off_run_id": off.run["run_id"], "on_run_id": on.run["run_id"]}
+    kernels = claims.KERNELS.say(
+        **pair,
+        on=taken,
+        total=len(on.matrix),
+        unknown=unknown,
+        by_name=by_name,
+        unsure=" (" + ", ".join(unsure) + ")" if unsure else "",
+        off=len(off.matrix_on(ON)),
+    )
+    title, work = _work_shift(off, on, pair) or (kernels, "")
     return Insight(
         "bottleneck_shift",
-        claims.KERNELS.say(
-            **pair,
-            on=taken,
-            total=len(on.matrix),
-            unknown=unknown,
-            by_name=by_name,
-            unsure=" (" + ", ".join(unsure) + ")" if unsure else "",
-            off=len(off.matrix_on(ON)),
-        ),
-        "Emulated: which kernels run is real. How far the bottleneck moves in time needs SME2 hardware.",
+        title,
+        (f"{work} {kernels}. " if work else "")
+        + "Emulated: which kernels run is real. How far the bottleneck moves in time needs SME2 hardware.",
         (off.measurement(), on.measurement(), *_kernel_evidence(off), *_kernel_evidence(on)),
         "Nothing about time: no speedup follows from this." if taken or unknown else _no_kernel(on, pair),
         None,
@@ -134,6 +137,36 @@ def kernel_shift(off: ArmRows, on: ArmRows) -> Insight:
         on.basis,
         tuple(rows),
     )
+
+
+def _work_shift(off: ArmRows, on: ArmRows, pair: Row) -> tuple[str, str] | None:
+    """Which part executes most in each arm, and what changed between them; None where it was not counted."""
+    arms = {arm.run["sme2"]: arm.category_summary.set_index("category") for arm in (off, on)}
+    work = pd.DataFrame(
+        {
+            f"{sme2}_{name}": rows[column]
+            for sme2, rows in arms.items()
+            for name, column in (("count", "instructions"), ("share", "instructions_share"))
+        }
+    )
+    if any(rows["instructions"].isna().any() for rows in arms.values()):
+        return None
+    # A category that is in one arm alone executes nothing in the other.
+    work = work.fillna(0.0).sort_values("off_count", ascending=False).rename_axis("category").reset_index()
+    before, after = (work.loc[work[f"{sme2}_share"].idxmax()].to_dict() for sme2 in ("off", "on"))
+    if before["category"] == after["category"]:
+        title = claims.WORK_STAYS.say(**pair, **after)
+    else:
+        title = claims.WORK_MOVED.say(
+            **pair,
+            before=before["category"],
+            after=after["category"],
+            off_share=before["off_share"],
+            on_share=after["on_share"],
+        )
+    changes = [claims.WORK_CHANGE.say(**pair, **row) for row in work.to_dict("records")]
+    whole = {f"{sme2}_count": work[f"{sme2}_count"].sum() for sme2 in arms}
+    return title, f"{claims.WORK_IN_ALL.say(**pair, **whole)}: {'; '.join(changes)}."
 
 
 def _no_kernel(on: ArmRows, pair: Row) -> str:

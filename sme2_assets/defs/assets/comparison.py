@@ -28,7 +28,7 @@ from sme2_assets.report.pictures.chart import data_uri_markdown
 from sme2_assets.report.pictures.modules import module_pictures
 from sme2_assets.report.pictures.work import category_spec
 from sme2_assets.report.tables import (
-    comparison_table,
+    categories_of_pair,
     confidence_text,
     device_cell,
     placebo_text,
@@ -114,7 +114,7 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
             "category shift": dg.MetadataValue.md(
                 data_uri_markdown(category_spec(categories), "category shift")
             ),
-            "categories": dg.MetadataValue.md(comparison_table(rows, "category").markdown()),
+            "categories": dg.MetadataValue.md(categories_of_pair(rows, categories).markdown()),
             "operators": dg.MetadataValue.md(operators_in_short(explanation, rows).markdown()),
             "all findings": dg.MetadataValue.md(insight_table(explanation.insights).markdown()),
             **{

@@ -54,23 +54,39 @@ class _Part:
 
 
 def icicle_rows(modules: pd.DataFrame, operators: pd.DataFrame) -> list[Spec]:
-    """Every box with its edges: milliseconds on hardware, else multiply-accumulates. Empty without either.
+    """Every box with its edges: milliseconds on hardware, else instructions or, where these are not counted,
+    multiply-accumulates. Empty without any.
 
     `modules` has the columns of the view module_summary, `operators` those of bottlenecks, of one run.
     """
-    timed = hardware(modules)
+    unit = _unit(modules)
     operators = operators.sort_values("execution_order")
-    root = _Part("inference" if timed else "model", "")
-    weights = operators["per_inference_ns"] / 1e6 if timed else operators["macs"].fillna(0).astype(float)
+    root = _Part("model" if unit == "MACs" else "inference", "")
+    of_operators, of_modules, one = _WIDTHS[unit]
+    weights = operators[of_operators].astype(float).fillna(0) / one
     for row, weight in zip(operators.to_dict("records"), weights, strict=True):
-        if weight > 0 or timed:
+        if weight > 0 or unit == "ms":
             _put(root, row, float(weight))
-    if timed:
+    if of_modules is not None:
         # Rounding sometimes makes overhead negative; a box cannot have a negative width.
-        overhead = modules.loc[modules["module"] == OVERHEAD, "own_ns"].clip(lower=0).sum() / 1e6
+        overhead = modules.loc[modules["module"] == OVERHEAD, of_modules].clip(lower=0).sum() / one
         root.parts[OVERHEAD] = _Part(OVERHEAD, OVERHEAD, float(overhead))
         root.weight += float(overhead)
     return list(root.flattened().boxes(0.0, 0)) if root.weight > 0 else []
+
+
+# What boxes are as wide as: of operators, and of what is around them.
+_WIDTHS: dict[str, tuple[str, str | None, float]] = {
+    "ms": ("per_inference_ns", "own_ns", 1e6),
+    "instructions": ("instructions", "instructions", 1.0),
+    "MACs": ("macs", None, 1.0),
+}
+
+
+def _unit(modules: pd.DataFrame) -> str:
+    if hardware(modules):
+        return "ms"
+    return "instructions" if modules["instructions"].notna().any() else "MACs"
 
 
 def _home(module: Any) -> str:
@@ -89,13 +105,13 @@ def _put(root: _Part, row: dict[Any, Any], weight: float) -> None:
     part.weight, part.kinds = weight, [kind]
 
 
-def module_spec(rows: list[Spec], timed: bool) -> Spec:
+def module_spec(rows: list[Spec], unit: str) -> Spec:
     """The picture of `icicle_rows`. A click makes a box as wide as the page; on the top box, it shows all."""
     whole = rows[0]["end"]
     kinds = [row["kind"] for row in rows[1:]]
     used = scale_of(COLOURS, kinds)
-    unit = "format(datum.amount, '.3f') + ' ms'" if timed else "format(datum.amount, ',') + ' MACs'"
-    about = f"datum.depth ? format(datum.amount / {whole!r}, '.1%') : {unit}"
+    amount = f"format(datum.amount, '{'.3f' if unit == 'ms' else ','}') + ' {unit}'"
+    about = f"datum.depth ? format(datum.amount / {whole!r}, '.1%') : {amount}"
     label = "datum.label + '  ' + datum.share"
     wide = "(scale('x', datum.end) - scale('x', datum.start))"
     edges = {"x": {"scale": "x", "field": "start"}, "x2": {"scale": "x", "field": "end"}}
@@ -124,7 +140,7 @@ def module_spec(rows: list[Spec], timed: bool) -> Spec:
                         "type": "formula",
                         "as": "told",
                         "expr": "{title: datum.path || datum.label, width: "
-                        f"{unit}, share: datum.share, operators: datum.operators, 'where': datum.kind}}",
+                        f"{amount}, share: datum.share, operators: datum.operators, 'where': datum.kind}}",
                     },
                 ],
             }
@@ -191,8 +207,11 @@ def module_spec(rows: list[Spec], timed: bool) -> Spec:
     )
 
 
-_BY_TIME = "Boxes are as wide as their mean time with the tracer attached."
-_BY_WORK = "Boxes are as wide as their multiply-accumulates; operators without any are not shown."
+_AS_WIDE_AS = {
+    "ms": "Boxes are as wide as their mean time with the tracer attached.",
+    "instructions": "Boxes are as wide as the instructions that they execute: work, and not time.",
+    "MACs": "Boxes are as wide as their multiply-accumulates; operators without any are not shown.",
+}
 _HOW = (
     " A module has its parts below it; one that holds a single module shares its box. Click a box to "
     "look into it, and the top box to see all again."
@@ -204,13 +223,13 @@ def module_pictures(modules: pd.DataFrame, operators: pd.DataFrame) -> list[Pict
     rows = icicle_rows(modules, operators)
     if not rows:
         return []
-    timed = hardware(modules)
+    unit = _unit(modules)
     return [
         Picture(
             "modules",
             "Modules and their operators",
-            (_BY_TIME if timed else _BY_WORK) + _HOW,
+            _AS_WIDE_AS[unit] + _HOW,
             "The modules of the model as boxes, as wide as their share",
-            module_spec(rows, timed),
+            module_spec(rows, unit),
         )
     ]

@@ -11,7 +11,7 @@ from sme2_assets.report.document import Picture
 from sme2_assets.report.pictures.chart import Spec, coloured, known, lite, named, number, tips
 from sme2_assets.report.pictures.status import COLOURS, MISSED, ON_UNIT, OPEN
 from sme2_assets.report.pictures.style import ARMS
-from sme2_assets.report.pictures.work import category_spec
+from sme2_assets.report.pictures.work import WORK_CAPTION, category_spec
 from sme2_assets.report.tables import setting_text
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.read import SERIES
@@ -43,7 +43,7 @@ def category_rows(warehouse: Warehouse, session_ids: list[str]) -> pd.DataFrame:
     series = ", ".join(SERIES)
     return warehouse.query(
         f"SELECT {series}, model, precision, sme2, fidelity, session_id, run_id, category, operators, "
-        "sme2_operators, sme2_unknown_operators, mean_ns, share FROM category_summary "
+        "sme2_operators, sme2_unknown_operators, mean_ns, share, instructions FROM category_summary "
         f"WHERE list_contains(?, session_id) ORDER BY {series}, sme2, category",
         [session_ids],
     )
@@ -109,25 +109,32 @@ def _work(work: pd.DataFrame) -> list[Picture]:
 
 
 def _categories(rows: pd.DataFrame) -> list[Picture]:
-    """Times and counts are not for one axis: a picture for hardware, and one for what was emulated."""
+    """Times and counts are not for one axis: a picture for hardware, and one for each kind of count."""
+    emulated = rows["fidelity"] == "emulated"
+    counted = rows.groupby("run_id")["instructions"].transform("count") > 0
     made = []
-    for fidelity, key, title, caption in (
+    for of_it, key, title, caption in (
         (
-            "hardware",
+            rows[rows["fidelity"] == "hardware"],
             "categories",
             "Time by category, of all models",
             "Mean time per inference by category. What SME2 makes faster shrinks from one bar of a session "
             "to the other; what it does not is what to look at next.",
         ),
         (
-            "emulated",
+            rows[emulated & counted],
+            "work_by_category",
+            "Work by category, of all models that were emulated",
+            WORK_CAPTION,
+        ),
+        (
+            rows[emulated & ~counted],
             "emulated_categories",
-            "Operators by category, of all models that were emulated",
+            "Operators by category, of all models whose work was not counted",
             "Operators per inference by category: in full colour those on the SME unit, paler those for "
             "which it is unknown, palest those that are not on it.",
         ),
     ):
-        of_it = rows[rows["fidelity"] == fidelity]
         shown = of_it[of_it["run_id"].isin(of_it["run_id"].unique()[:MOST_ROWS])]
         if not shown.empty:
             spec = category_spec(shown, partial(_arm, rows=shown))

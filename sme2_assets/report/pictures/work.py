@@ -13,12 +13,22 @@ from sme2_assets.analysis.pairing import operator_pairs, place_of
 from sme2_assets.report.document import Picture
 from sme2_assets.report.pictures.chart import Spec, coloured, known, lite, named, number, tips
 from sme2_assets.report.pictures.style import ARMS, CATEGORIES, DIM, FAINT
-from sme2_assets.report.tables import arm_text, names_in_both
+from sme2_assets.report.tables import arm_text, is_counted, names_in_both
 from sme2_assets.warehouse import Warehouse
 
 # Most bars of a waterfall; the operators that saved or cost least share one.
 MOST_STEPS = 25
 LEFT = "everything else"
+WORK_CAPTION = (
+    "Instructions that one inference executes, by category, counted under emulation. They are work and not "
+    "time: instructions do not take equally long."
+)
+# For each measure: what its axis is called, and an amount of it, and how that is written.
+_AMOUNTS = {
+    "time": ("mean ms per inference", ("mean ms", ".3f")),
+    "instructions": ("million instructions per inference (work, not time)", ("million instructions", ",.3f")),
+    "operators": ("operators", ("operators", "d")),
+}
 # How pale operators are that are not on the unit: the opacity of each state.
 _SHADES = {"on the SME unit": 1.0, "unknown": 0.65, "not on it": 0.35}
 
@@ -29,18 +39,19 @@ def hardware(rows: pd.DataFrame) -> bool:
 
 
 def category_spec(categories: pd.DataFrame, bar: Callable[[dict[Any, Any]], str] = arm_text) -> Spec:
-    """A stacked bar for each arm: time by category on hardware, elsewhere operators, pale off the unit.
+    """A stacked bar for each arm: time by category on hardware; elsewhere what they execute, where that is
+    counted, or operators, pale off the unit.
 
     `categories` has the columns of the view category_summary, of one or both arms.
     """
-    timed = hardware(categories)
-    told = not timed and bool(categories["sme2_operators"].notna().all())
+    measure = _measure(categories)
+    told = measure == "operators" and bool(categories["sme2_operators"].notna().all())
     records = categories.to_dict("records")
-    rows = [{**row, "arm": bar(it)} for it in records for row in _category_rows(it, timed, told)]
-    amount = ("mean ms", ".3f") if timed else ("operators", "d")
+    rows = [{**row, "arm": bar(it)} for it in records for row in _category_rows(it, measure, told)]
+    axis, amount = _AMOUNTS[measure]
     encoding: Spec = {
         "y": named("arm", labelLimit={"expr": "narrow ? 120 : 360"}),
-        "x": {**number("amount", "mean ms per inference" if timed else "operators"), "stack": "zero"},
+        "x": {**number("amount", axis), "stack": "zero"},
         "color": coloured("category", CATEGORIES, rows),
         "order": {"field": "order", "type": "quantitative"},
         "tooltip": tips(
@@ -52,12 +63,20 @@ def category_spec(categories: pd.DataFrame, bar: Callable[[dict[Any, Any]], str]
     return lite(rows, 46 * arms, [{"mark": {"type": "bar", "height": {"band": 0.7}}, "encoding": encoding}])
 
 
-def _category_rows(record: dict[Any, Any], timed: bool, told: bool) -> list[Spec]:
+def _measure(categories: pd.DataFrame) -> str:
+    if hardware(categories):
+        return "time"
+    return "instructions" if is_counted(categories) else "operators"
+
+
+def _category_rows(record: dict[Any, Any], measure: str, told: bool) -> list[Spec]:
     row = {"category": record["category"], "shade": 1.0}
     order = len(_SHADES) * list(CATEGORIES).index(record["category"])
-    if timed:
+    if measure == "time":
         # Rounding sometimes makes overhead negative; a bar cannot have a negative length.
         return [{**row, "amount": max(float(record["mean_ns"]) / 1e6, 0.0), "order": order}]
+    if measure == "instructions":
+        return [{**row, "amount": float(record["instructions"]) / 1e6, "order": order}]
     if record["category"] == "Overhead":
         return []
     if not told:
@@ -73,8 +92,11 @@ def _category_rows(record: dict[Any, Any], timed: bool, told: bool) -> list[Spec
 
 def category_pictures(categories: pd.DataFrame) -> list[Picture]:
     """`categories` has the columns of the view category_summary, of one or both arms."""
-    if hardware(categories):
+    measure = _measure(categories)
+    if measure == "time":
         title, caption = "Time by category", "Mean time per inference by category."
+    elif measure == "instructions":
+        title, caption = "Work by category", WORK_CAPTION
     elif (categories["fidelity"] == "reference").any():
         title, caption = "Operators by category", "Operators per inference by category."
     else:
