@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sme2_assets.errors import ConnectionLost, Sme2Error, TargetUnavailable
 from sme2_assets.evidence.device import AARCH64, Fidelity
-from sme2_assets.evidence.result import PassKind
 from sme2_assets.targets.clusters import Cluster
 from sme2_assets.targets.environment.snapshot import Snapshot, take_snapshot
 from sme2_assets.targets.lease import lease
+
+if TYPE_CHECKING:
+    from sme2_assets.evidence.result import PassKind
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from typing import ClassVar
 from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.evidence.device import AARCH64, native_fidelity
 from sme2_assets.evidence.leftovers import workspace_folder
-from sme2_assets.evidence.result import PassKind
 from sme2_assets.targets.base import Availability, Completed, MachineFacts, Program, Target, Workspace
 from sme2_assets.targets.contained import run_contained
 from sme2_assets.targets.cross_compiler import CrossCompiler, compiler_availability, find_cross_compiler
@@ -128,7 +127,7 @@ class EmulatedTarget(Target):
 
     platform = "emulated"
     fidelity = "emulated"
-    kernel_pass: ClassVar[PassKind | None] = "work"
+    kernel_pass = "work"
     arms_at_once: ClassVar[bool] = True
 
     def __init__(self, tools: Path, emulated: EmulatedCpu = DEFAULT) -> None:

@@ -376,7 +376,12 @@ def test_a_failure_of_one_of_two_arms_at_once_leaves_no_run(store, model, faulty
     assert finished_runs(store) == []
 
 
-def test_who_stops_a_session_waits_for_neither_of_two_arms_at_once(store, model, faulty_runner, tmp_path):
+def test_who_stops_a_session_waits_for_neither_of_two_arms_at_once(
+    store, model, faulty_runner, tmp_path, request
+):
+    # A shell in the background ignores it, and so does all that is started there.
+    ours = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, ours))
     released = tmp_path / "released"
     endless = faulty_runner(
         f"touch {tmp_path}/running.$$; while [ ! -e {released} ]; do sleep 0.1; done; exit 3"

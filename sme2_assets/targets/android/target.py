@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from sme2_assets.errors import Sme2Error, TargetUnavailable
 from sme2_assets.evidence.device import Fidelity
-from sme2_assets.evidence.result import PassKind
 from sme2_assets.store import safe_name
 from sme2_assets.targets.android.adb import Adb, is_network_serial, require_adb
 from sme2_assets.targets.android.choice import choose_device
@@ -129,7 +128,7 @@ class EmulatedAndroidTarget(AndroidTarget):
     """
 
     fidelity: Fidelity = "emulated"
-    kernel_pass: ClassVar[PassKind | None] = None
+    kernel_pass = None
 
     def _able(self, sme2: str, cpuinfo: str) -> Availability:
         try:

@@ -231,14 +231,15 @@ def test_what_a_restarted_device_kept_of_dead_sessions_is_removed(
     dead = ("lab-1-00000000dead", "lab-2-11111111dead")
     left = (
         'cd "$1" && shift && for name in "$@"; do mkdir $name; echo old > $name/x; echo 1 > $name/holder; '
-        'touch -t 202001010000 $name; done; ln -s "$1" 999'
+        'touch -t 202001010000 $name; done; ln -s "$1" {turn}'
     )
     with target.workspace() as workspace:
         folder = Path(workspace.folder).parent
-    remote_device.device.script(left, str(folder), *dead)
+    [last] = [int(link.name) for link in folder.iterdir() if link.is_symlink()]
+    remote_device.device.script(left.replace("{turn}", str(last + 5)), str(folder), *dead)
     with target.workspace() as workspace:
         assert _leftovers(remote_device) == [workspace.name]
-        assert [link.name for link in folder.iterdir() if link.is_symlink()] == ["1000"]
+        assert [link.name for link in folder.iterdir() if link.is_symlink()] == [str(last + 6)]
     assert _leftovers(remote_device) == []
 
 

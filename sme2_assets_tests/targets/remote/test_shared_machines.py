@@ -107,11 +107,13 @@ def test_a_turn_whose_session_has_no_folder_is_over(remote_device: RemoteDevice)
     """As when a machine lost its power before all was written."""
     with remote_device.target().workspace() as workspace:
         here = Path(workspace.folder).parent
-    link = 'cd "$1" && ln -s lab-17-0123456789ab 99998 && mkdir lab-17-0123456789ac && '
-    remote_device.device.script(f"{link} ln -s lab-17-0123456789ac 99999", str(here))
+    [last] = [int(path.name) for path in here.iterdir() if path.is_symlink()]
+    link = f'cd "$1" && ln -s lab-17-0123456789ab {last + 5} && mkdir lab-17-0123456789ac && '
+    remote_device.device.script(f"{link} ln -s lab-17-0123456789ac {last + 6}", str(here))
     with remote_device.target().workspace() as workspace:
-        assert [path.name for path in here.iterdir() if path.is_symlink()] == ["100000"]
-        assert (here / "100000").readlink() == Path(workspace.name)
+        [turn] = [path for path in here.iterdir() if path.is_symlink()]
+        assert turn.name == str(last + 7)
+        assert turn.readlink() == Path(workspace.name)
 
 
 @pytest.mark.parametrize(
