@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.models.pieces import write_restored
 from sme2_assets.profiling.arms import Arm
 from sme2_assets.profiling.one_pass import Bench, runner_command
+from sme2_assets.targets.contained import side_by_side
 
 _FOREIGN = "the program was exported elsewhere"
 Arrays = list[np.ndarray]
@@ -38,7 +40,9 @@ def compare_with_first(bench: Bench, arms: list[Arm]) -> dict[str, ArmsNumerics]
                 program = Path(folder) / "tapped.pte"
                 write_restored(model.pte, model.tapped, program)
                 each = taps.outputs // model.steps
-                tapped = [_tapped(bench, arm, program, each) for arm in arms]
+                processes = [partial(_tapped, bench, arm, program, each) for arm in arms]
+                at_once = bench.target.arms_at_once
+                tapped = side_by_side(processes) if at_once else [run() for run in processes]
         except (Sme2Error, OSError) as error:
             # The measurements stand; only this extra comparison failed.
             why = error.what if isinstance(error, Sme2Error) else first_line(error)

@@ -11,7 +11,6 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -38,7 +37,7 @@ from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store, new_directories
 from sme2_assets.targets.base import Target
 from sme2_assets.targets.clusters import Cluster, cpu_list
-from sme2_assets.targets.contained import kill_running
+from sme2_assets.targets.contained import side_by_side
 from sme2_assets.targets.environment.quiet import (
     busy_flags,
     disturbances_between,
@@ -293,18 +292,7 @@ class _Rounds:
                         yield run(order_index, label, pass_kind)
             return
         for pass_kind in passes:
-            # A failure is raised only once the others of its pass have ended, so no process is left behind.
-            with ThreadPoolExecutor(len(order)) as side_by_side:
-                running = [
-                    side_by_side.submit(run, order_index, label, pass_kind)
-                    for order_index, label in enumerate(order)
-                ]
-                try:
-                    wait(running)
-                except BaseException:
-                    kill_running()
-                    raise
-            yield from (each.result() for each in running)
+            yield from side_by_side([partial(run, at, label, pass_kind) for at, label in enumerate(order)])
 
 
 def _enough(arms: list[Arm], plan: Plan, rounds: int, spent_s: float) -> tuple[bool, str]:

@@ -11,8 +11,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import TypeVar
 
 from sme2_assets.errors import RunnerError
 from sme2_assets.targets.lease import held_leases
@@ -21,6 +23,7 @@ from sme2_assets.targets.printed import printed_by, too_much_text
 #: A FlatBuffer, and so a trace, ends at 2 GiB; nothing that the runner writes is larger than twice that.
 LARGEST_FILE_BYTES = 4 << 30
 
+Returned = TypeVar("Returned")
 _RUNNING: set[subprocess.Popen[bytes]] = set()
 
 
@@ -66,10 +69,21 @@ def run_contained(
     return process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
 
 
-def kill_running() -> None:
-    """Ends what other threads run now: only the main thread hears that this process shall stop."""
-    for process in tuple(_RUNNING):
-        process.kill()
+def side_by_side(tasks: Sequence[Callable[[], Returned]]) -> list[Returned]:
+    """What they return, in their order; each runs contained programs in a thread of its own.
+
+    A failure is raised only once all have ended, so no process is left behind.
+    """
+    with ThreadPoolExecutor(len(tasks)) as threads:
+        running = [threads.submit(task) for task in tasks]
+        try:
+            wait(running)
+        except BaseException:
+            # Only the main thread hears that this process shall stop.
+            for process in tuple(_RUNNING):
+                process.kill()
+            raise
+    return [each.result() for each in running]
 
 
 def _limit(pid: int) -> None:

@@ -1,5 +1,6 @@
 // counter MODULES COUNTS < LOG
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -7,12 +8,18 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include <unistd.h>
 
 #include "counter.h"
 
 namespace {
+
+// A pipe that holds less than this is left to fill for a moment: the emulator writes line by line, and to be woken for
+// each of its lines takes both processes twice as long.
+constexpr ssize_t kWorthReading = 1 << 15;
+constexpr std::chrono::microseconds kMoment(500);
 
 // Line by line from standard input; a line may be of any length.
 void read_log(sme2::Counter& counter) {
@@ -28,6 +35,9 @@ void read_log(sme2::Counter& counter) {
     }
     if (size == 0) {
       break;
+    }
+    if (size < kWorthReading) {
+      std::this_thread::sleep_for(kMoment);
     }
     text.append(buffer, 0, static_cast<size_t>(size));
     size_t begin = 0;
