@@ -48,8 +48,14 @@ JOIN candidates AS lender
     AND lender.executorch_version = alone.executorch_version AND lender.program = alone.program
     AND lender.sme2 = 'on' AND lender.fidelity = 'emulated'
 WHERE NOT alone.both_arms
-QUALIFY row_number() OVER (PARTITION BY alone.run_id ORDER BY coalesce(lender.sequence, 0) DESC, lender.started_at DESC, lender.run_id DESC) = 1;
-COMMENT ON VIEW emulated_twin IS 'For a run with only SME2 off: the emulated run of the same program with SME2 on, which shows the kernels that SME2 hardware would take.';
+-- Every device known to have SME2 has vectors of 512 bits.
+QUALIFY row_number() OVER (
+    PARTITION BY alone.run_id
+    ORDER BY
+        coalesce(lender.sme_vector_bits, 512) = 512 DESC,
+        coalesce(lender.sequence, 0) DESC, lender.started_at DESC, lender.run_id DESC
+) = 1;
+COMMENT ON VIEW emulated_twin IS 'For a run with only SME2 off: the emulated run of the same program with SME2 on, with vectors of 512 bits if there is one, which shows the kernels that SME2 hardware would take.';
 COMMENT ON COLUMN emulated_twin.evidence_run_id IS 'The emulated run with SME2 on.';
 
 -- Convolutions and matrix products that are not known to be on the SME unit. Where one is off it, the reason is its

@@ -76,6 +76,7 @@ class OperatorRun:
     power_mode: str | None = None
     method: str | None = None
     threads: int = 1
+    sme_vector_bits: int | None = None
     # Rows of registered_kernels.
     registered: Sequence[dict[str, Any]] = ()
 
@@ -156,7 +157,10 @@ class OperatorRun:
             "pte_sha256": self.pte_sha256,
             "executorch_version": "1.5.1",
             "cpu_features_seen": list(self.features),
-            **{name: getattr(self, name) for name in ("sequence", "device", "cpus", "power_mode", "method")},
+            **{
+                name: getattr(self, name)
+                for name in ("sequence", "device", "cpus", "power_mode", "method", "sme_vector_bits")
+            },
         }
 
     def _places(self) -> list[int]:

@@ -115,6 +115,13 @@ def scenarios() -> dict[str, list[OperatorRun]]:
             # Sorts last by name, but is older.
             replace(EMULATED, session_id="z"),
             replace(EMULATED, started_at=EMULATED.started_at + timedelta(days=1)),
+            # Newer, but of no length that a device has.
+            replace(
+                EMULATED,
+                started_at=EMULATED.started_at + timedelta(days=2),
+                session_id="y",
+                sme_vector_bits=128,
+            ),
         ],
         **{name: [BASELINE, replace(EMULATED, **change)] for name, change in NO_TWINS.items()},
         "identical arms": [replace(BASELINE, experiment="aa")],
@@ -300,7 +307,7 @@ def test_a_baseline_alone_is_predicted_from_what_holds_of_any_machine(made: Ware
 
 
 def test_a_baseline_alone_borrows_the_evidence_of_the_newest_twin_under_emulation(made: Warehouse):
-    baseline, _, newest = runs_of("twin")
+    baseline, _, newest, _ = runs_of("twin")
     rows = missed_of(made, baseline)
     assert rows["name"].tolist() == ["Convolution (NHWC, F32) DWConv #1"]
     assert rows["basis"].tolist() == ["emulated"]
