@@ -24,7 +24,7 @@ from sme2_assets.report.document import Action, Answer, Tone
 from sme2_assets.report.explain import Explanation
 from sme2_assets.report.next_steps import ACTIONABLE, next_step
 from sme2_assets.report.numerics import numerics_text, outputs_are_wrong
-from sme2_assets.report.tables import arm_text, fidelity_note, speedup_text, verdict_and_reason
+from sme2_assets.report.tables import arm_text, fidelity_note, is_counted, speedup_text, verdict_and_reason
 from sme2_assets.report.unit_use import (
     MatrixOperator,
     UnitUse,
@@ -115,7 +115,10 @@ def _of_pair(
     on_unit = unit_answer(warehouse, run["run_id"])
     if explanation.fidelity == "emulated":
         figure = _count(warehouse, run["run_id"])
-        return Answer(KERNEL_EVIDENCE, "emulated", f"{on_unit}.", fidelity_note(run), figure, actions)
+        shift = [each.title for each in explanation.insights if each.kind == "bottleneck_shift"]
+        work = f"{shift[0]}. " if is_counted(explanation.subject.category_summary) else ""
+        why = f"{work}{fidelity_note(run)}"
+        return Answer(KERNEL_EVIDENCE, "emulated", f"{on_unit}.", why, figure, actions)
     if model is None:
         return Answer("not compared yet", "open", f"{on_unit}.", actions=actions)
     verdict, reason = verdict_and_reason(model)

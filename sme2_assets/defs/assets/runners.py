@@ -1,6 +1,6 @@
 """The runner binary of each target."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import dagster as dg
@@ -35,17 +35,20 @@ def runner_binary(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materialize
         for key in targets:
             # Any device will do: they all get the same binary.
             target = lab.require(key.platform, [key.sme2], "any" if key.platform == "android" else None)
-            binaries.append(current_runner(lab, key, target, context.log.info))
+            binaries.append(current_runner(lab, [key], target, context.log.info))
     return dg.MaterializeResult(
         metadata=runner_metadata(binaries[-1]), data_version=dg.DataVersion(binaries[-1].sha256[:16])
     )
 
 
-def current_runner(lab: Lab, key: TargetKey, target: Target, log: Callable[[str], None]) -> RunnerBinary:
-    """The runner as its source is now; an existing build is reused."""
+def current_runner(
+    lab: Lab, keys: Sequence[TargetKey], target: Target, log: Callable[[str], None]
+) -> RunnerBinary:
+    """The runner of these as its source is now; an existing build is reused."""
     with making(lab, log):
         binary = runner_for(target, lab.store, log=log)
-        lab.store.set_current("runner", str(key), binary.path.parent.name)
+        for key in keys:
+            lab.store.set_current("runner", str(key), binary.path.parent.name)
     return binary
 
 

@@ -93,12 +93,11 @@ def inputs_of_session(
     if kind == "source":
         pair = source_pair(lab.store, target.platform)
         return model, {sme2: pair.of(sme2) for sme2 in states}
-    runners = {}
-    for sme2 in states:
-        key = TargetKey(target.platform, sme2)
-        binary = runners[sme2] = current_runner(lab, key, target, log)
+    keys = [TargetKey(target.platform, sme2) for sme2 in states]
+    binary = current_runner(lab, keys, target, log)
+    for key in keys:
         tell_made(context, "runner_binary", str(key), binary.sha256[:16], partial(runner_metadata, binary))
-    return model, runners
+    return model, dict.fromkeys(states, binary)
 
 
 def take_checked(lab: Lab, manifests: list[Manifest], log: Callable[[str], None]) -> str:
