@@ -470,7 +470,7 @@ KERNEL_SAMPLES = Table(
 OPERATOR_WORK = Table(
     "operator_work",
     "Every instruction that an emulated inference executed, counted by operator, function and class. It is "
-    "work, the same every time, and never time: instructions do not take equally long.",
+    "work, with one thread the same every time, and never time: instructions do not take equally long.",
     (VARIANT, TARGET, RUN_ID),
     (
         Column("round", "INTEGER", "Round of the session."),

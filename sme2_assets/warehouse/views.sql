@@ -425,7 +425,7 @@ COMMENT ON VIEW history IS 'Median times of every run that has any (emulated one
 COMMENT ON COLUMN history.category IS 'Operator category, Overhead, or latency: the whole inference without tracer.';
 COMMENT ON COLUMN history.median_ns IS 'Median over rounds of the per-process medians.';
 
--- Counts are the same every time, so a step of this series is a change of what is beside it.
+-- Counts hardly scatter, if at all, so a step of this series is a change of what is beside it.
 CREATE VIEW work_history AS
 WITH counted AS (
     SELECT run_id, sum(instructions)::BIGINT AS instructions

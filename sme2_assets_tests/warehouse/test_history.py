@@ -129,6 +129,7 @@ def took(warehouse: Warehouse, folder: Path, *changes: tuple[MadeRun, int, bool]
 
 
 SAME, NEW_PROGRAM = (COUNTED, 0, True), replace(COUNTED, pte_sha256="d" * 64)
+FOUR_THREADS = replace(COUNTED, threads=4)
 
 
 @pytest.mark.parametrize(
@@ -138,9 +139,10 @@ SAME, NEW_PROGRAM = (COUNTED, 0, True), replace(COUNTED, pte_sha256="d" * 64)
         [SAME, (COUNTED, -1, True)],
         [SAME, (COUNTED, 1, True), SAME],
         [SAME, (replace(COUNTED, device="emulated-c1"), 9, True)],
-        [SAME, (replace(COUNTED, threads=4), 9, True)],
+        [SAME, (FOUR_THREADS, 9, True)],
+        [(FOUR_THREADS, 100_000, True), (FOUR_THREADS, 100_008, True)],
     ],
-    ids=["the same", "less", "went back", "another device", "more threads"],
+    ids=["the same", "less", "went back", "another device", "more threads", "failed waits"],
 )
 def test_work_that_did_not_grow_is_no_regression(
     warehouse: Warehouse, tmp_path: Path, runs: list[tuple[MadeRun, int, bool]]
@@ -151,6 +153,13 @@ def test_work_that_did_not_grow_is_no_regression(
     several = len({replace(run, session_id="") for run, _, _ in runs}) == 1
     assert ("No operators execute more than before in 1 series" in told) == several
     assert false_sentences(warehouse, said) == []
+
+
+def test_of_several_threads_one_in_a_thousand_more_is_a_step(warehouse: Warehouse, tmp_path: Path):
+    [step] = took(warehouse, tmp_path, (FOUR_THREADS, 100_000, True), (FOUR_THREADS, 100_200, True)).to_dict(
+        "records"
+    )
+    assert step["after_instructions"] == step["before_instructions"] + 200
 
 
 def test_one_more_instruction_is_a_step_in_the_next_run(warehouse: Warehouse, tmp_path: Path):
