@@ -58,8 +58,8 @@ NONE_FOUND = Claim(
 
 _WORK_SERIES = [name for name in SERIES if name != "category"]
 _KEYS = ", ".join(_WORK_SERIES)
-# One thread executes the same every time. Of several, one in twenty executes a few instructions more or less:
-# those that the C library takes when a wait for another thread fails.
+# One thread executes the same every time. Several do not always divide tiles alike, and their waits may fail:
+# one run in thirteen executes a few instructions more or less.
 _SCATTER = "if(threads > 1, 1.0001, 1)"
 # Of runs whose rows the code of today made, each with the one before it in its series. One run shows a step.
 # It lasts as long as no later run is back.

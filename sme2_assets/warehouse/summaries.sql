@@ -290,7 +290,7 @@ COMMENT ON TABLE operator_details IS 'What operator_facts, operator_summary, bot
 COMMENT ON COLUMN operator_details.sme_samples IS 'Those in SME or SME2 kernels, or on an SME instruction; NULL on a reference.';
 COMMENT ON COLUMN operator_details.telling_samples IS 'Samples in kernels that compute, on SME or not, away from the border to another operator. Threads that wait are not among them.';
 COMMENT ON COLUMN operator_details.certain_sme_samples IS 'Telling samples on SME.';
-COMMENT ON COLUMN operator_details.instructions IS 'Instructions that it executed in one inference, where they are counted: under emulation. They are work, not time. Those in which threads share it out and wait for one another are left out: with one thread they are the same in every run, with several but for a few that the C library takes when a wait fails.';
+COMMENT ON COLUMN operator_details.instructions IS 'Instructions that it executed in one inference, where they are counted: under emulation. They are work, not time. Those in which threads share it out and wait for one another are left out: with one thread they are the same in every run, with several but for a few, because they do not always divide tiles alike.';
 COMMENT ON COLUMN operator_details.instructions_share IS 'Instructions over those of the inference, which has the delegates'' and the framework''s, too.';
 COMMENT ON COLUMN operator_details.macs_executed IS 'Multiply-accumulates that these are. More than macs: tiles and vectors that are not full multiply all the same.';
 COMMENT ON COLUMN operator_details.macs_on_unit IS 'Those of them that the SME unit does, by outer products and multiplications to ZA.';
