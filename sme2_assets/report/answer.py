@@ -263,15 +263,16 @@ def findings(explanation: Explanation) -> list[Insight]:
 
 
 def _repeats(insight: Insight, explanation: Explanation) -> bool:
-    """Whether it is about an operator whose gain is a part of what a missed kernel is said to gain."""
+    """Whether it is about an operator of which another finding says what to do: a missed kernel whose gain is
+    known, or one outside delegates."""
     timed = explanation.subject.timed
-    missed = [
+    others = [
         each
         for each in explanation.insights
-        if each.kind == "missed_sme2" and (each.win_ns is not None or not timed)
+        if each.kind in ("missed_sme2", "portable_cost") and (each.win_ns is not None or not timed)
     ]
-    off = {place for each in missed for place in _places(each)}
-    return insight.kind == "heavy_operator" and off.issuperset(_places(insight))
+    told = {place for each in others for place in _places(each)}
+    return insight.kind == "heavy_operator" and told.issuperset(_places(insight))
 
 
 def gain_text(found: Sequence[Insight], explanation: Explanation) -> str:
@@ -282,14 +283,20 @@ def gain_text(found: Sequence[Insight], explanation: Explanation) -> str:
     share = subject.share_of(sum(gains))
     if len(gains) == len(found) and share is not None:
         return insight_claims.GAIN.say(run_id=run_id, ms=ms(sum(gains)), share=share, places=places)
-    if subject.timed or any(insight.kind != "missed_sme2" for insight in found):
+    kinds = {insight.kind for insight in found}
+    if subject.timed or not kinds <= {"missed_sme2", "portable_cost"}:
         return ""
-    matrix = subject.matrix
-    here = matrix[[_place(row) in places for row in matrix.to_dict("records")]]
-    if here.empty or matrix["macs"].isna().any():
-        return ""
-    share = float(here["macs"].sum() / matrix["macs"].sum()) if matrix["macs"].sum() else 0.0
-    return insight_claims.GAIN_WORK.say(run_id=run_id, share=share, text=percent_text(share), places=places)
+    gains_of_work = []
+    operators, matrix = subject.bottlenecks, subject.matrix
+    here = operators[[_place(row) in places for row in operators.to_dict("records")]]
+    if kinds == {"missed_sme2"} and len(here) and matrix["macs"].notna().all():
+        share = float(here["macs"].sum() / matrix["macs"].sum()) if matrix["macs"].sum() else 0.0
+        macs = {"run_id": run_id, "share": share, "text": percent_text(share), "places": places}
+        gains_of_work.append(insight_claims.GAIN_WORK.say(**macs))
+    if len(here) and here["instructions"].notna().all():
+        share = here["instructions_share"].sum()
+        gains_of_work.append(insight_claims.GAIN_INSTRUCTIONS.say(run_id=run_id, share=share, places=places))
+    return ", ".join(gains_of_work)
 
 
 def _places(insight: Insight) -> list[str]:

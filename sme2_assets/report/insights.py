@@ -45,7 +45,7 @@ WINS_NOTE = (
 )
 _BASIS = {
     "measured": "measured",
-    "emulated": "kernels seen under emulation",
+    "emulated": "seen under emulation",
     "implied": "implied by names and types under emulation, not sampled",
     "predicted": "predicted from operator types",
     "projection": "projection, not a measurement",

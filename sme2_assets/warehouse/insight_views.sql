@@ -97,7 +97,8 @@ missed AS NOT MATERIALIZED (
         matrix.* REPLACE (
             observed.on_sme_unit AS on_sme_unit, observed.sme2_evidence AS sme2_evidence,
             observed.telling_samples AS telling_samples, observed.certain_sme_samples AS certain_sme_samples,
-            observed.instructions AS instructions, observed.macs_executed AS macs_executed,
+            observed.instructions AS instructions, observed.instructions_share AS instructions_share,
+            observed.macs_executed AS macs_executed,
             observed.macs_on_unit AS macs_on_unit
         ),
         observed.reason, 'emulated' AS basis, emulated_twin.evidence_run_id
@@ -145,7 +146,8 @@ SELECT
     basis, evidence_run_id, sme2_evidence,
     backend, delegate, position, name, op_type, data_type, category,
     attribution, node_kind, module, module_type, source, code, input_shape, output_shape, kernel_size, groups, macs,
-    samples, telling_samples, certain_sme_samples, instructions, macs_executed, macs_on_unit, rounds, inferences,
+    samples, telling_samples, certain_sme_samples, instructions, instructions_share, macs_executed, macs_on_unit,
+    rounds, inferences,
     CASE WHEN fidelity = 'hardware' THEN median_ns END AS median_ns,
     CASE WHEN fidelity = 'hardware' THEN mean_ns END AS mean_ns,
     CASE WHEN fidelity = 'hardware' THEN per_inference_ns END AS per_inference_ns,
@@ -161,6 +163,7 @@ COMMENT ON COLUMN missed_sme2.sme2_evidence IS 'none; registered: the log offere
 COMMENT ON COLUMN missed_sme2.samples IS 'Samples attributed to the operator, all threads.';
 COMMENT ON COLUMN missed_sme2.telling_samples IS 'Those in kernels that compute, on SME or not, of the run that shows it.';
 COMMENT ON COLUMN missed_sme2.certain_sme_samples IS 'Those of them on SME.';
+COMMENT ON COLUMN missed_sme2.instructions_share IS 'Instructions over those of the inference, as in bottlenecks.';
 COMMENT ON COLUMN missed_sme2.rounds IS 'Rounds: the n of the median.';
 COMMENT ON COLUMN missed_sme2.inferences IS 'Timed inferences of all rounds.';
 COMMENT ON COLUMN missed_sme2.median_ns IS 'Median over rounds of the per-process medians; NULL when emulated.';

@@ -160,6 +160,11 @@ GAIN_WORK = Claim(
     f"FROM operator_facts WHERE run_id = $run_id AND {_MATRIX}",
 )
 
+GAIN_INSTRUCTIONS = Claim(
+    "{share:.0%} of the instructions",
+    _both(f"{_work()} > 0", _is(f"{_work(_AT)} / {_work()}", "share", _SHARE)),
+)
+
 # Heavy operators.
 HEAVY = Claim(
     "{name} takes {least}{share:.1%} of the inference",
@@ -253,7 +258,7 @@ WORK_ON_UNIT = Claim(
     ),
 )
 FILL = Claim(
-    "{share:.0%} of the multiply-accumulates that they do are the model's, the rest fills tiles and vectors",
+    "{share:.0%} of the multiply-accumulates done are the model's, the rest fills tiles and vectors",
     _both(
         _is(
             f"(SELECT macs FROM operator_facts WHERE run_id = $run_id AND {_HERE}) "
@@ -264,7 +269,9 @@ FILL = Claim(
     ),
 )
 _PACKS = f"role = 'pack' AND {_HERE}"
-PACKING = Claim("{share:.0%} of them pack", _both(_is(f"{_work(_PACKS)} / {_work(_HERE)}", "share", _SHARE)))
+PACKING = Claim(
+    ", {share:.0%} of which pack", _both(_is(f"{_work(_PACKS)} / {_work(_HERE)}", "share", _SHARE))
+)
 LIGHT_WORK = Claim(
     "The {count} operators below {limit:.0%} execute {share:.0%} together.",
     _both(

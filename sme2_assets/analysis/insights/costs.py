@@ -71,6 +71,9 @@ def heavy_work(subject: ArmRows, baseline: ArmRows | None) -> Iterator[Insight]:
     for operator in heavy.to_dict("records"):
         here = {"run_id": subject.run["run_id"], **{name: operator[name] for name in KEYS}}
         facts = [claims.WORK_TIMES.say(count=operator["instructions"], **here)]
+        if operator["packing_instructions"]:
+            share = operator["packing_instructions"] / operator["instructions"]
+            facts[0] += claims.PACKING.say(share=share, **here)
         off = off_of.get(place_in_run(operator))
         if off is not None and pd.notna(off["instructions"]):
             there = {"off_run_id": off["run_id"], **{name: off[name] for name in KEYS}}
@@ -80,9 +83,6 @@ def heavy_work(subject: ArmRows, baseline: ArmRows | None) -> Iterator[Insight]:
             facts.append(claims.WORK_ON_UNIT.say(**counts, **here))
         if pd.notna(operator["macs"]) and operator["macs_executed"]:
             facts.append(claims.FILL.say(share=operator["macs"] / operator["macs_executed"], **here))
-        if operator["packing_instructions"]:
-            share = operator["packing_instructions"] / operator["instructions"]
-            facts.append(claims.PACKING.say(share=share, **here))
         yield subject.insight(
             "heavy_operator",
             claims.HEAVY_WORK.say(name=shown_name(operator), share=operator["instructions_share"], **here),

@@ -18,6 +18,7 @@ def operator_rows(operators: pd.DataFrame) -> tuple[Row, ...]:
             **{column: known_or(row[column], None) for column in columns},
             "mean_ms": None if pd.isna(row["per_inference_ns"]) else ms(row["per_inference_ns"]),
             "share": known_or(row["share"], None),
+            "instructions_share": known_or(row["instructions_share"], None),
             "rounds": int(row["rounds"]),
         }
         for row in operators.to_dict("records")

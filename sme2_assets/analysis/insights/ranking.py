@@ -49,11 +49,12 @@ def insights(subject: ArmRows, baseline: ArmRows | None = None) -> list[Insight]
 
 
 def ranked(found: Sequence[Insight]) -> list[Insight]:
-    """By the time that could be won. The shift comes first, because the rest is read against it; the
-    projection comes last, because it is not a measurement."""
+    """By the time that could be won, or without times by the instructions of the operators. The shift comes
+    first, because the rest is read against it; the projection comes last, because it is not a measurement."""
 
     def place(insight: Insight) -> tuple[int, float, int]:
         group = {"bottleneck_shift": 0, "projection": 3}.get(insight.kind, 2 if insight.win_ns is None else 1)
-        return group, -(insight.win_ns or 0.0), KINDS.index(insight.kind)
+        work = sum(row.get("instructions_share") or 0.0 for row in insight.rows)
+        return group, -(insight.win_ns or work), KINDS.index(insight.kind)
 
     return sorted(found, key=place)
