@@ -299,7 +299,7 @@ def test_five_clicks_from_the_front_page_to_a_report(ui: Ui, page: Page):
 
     open_partition(page, "sme2_comparison", f"{VARIANT}|emulated")
     expect(page.get_by_text("kernel evidence").first).to_be_visible()
-    assert drawn(page, "operators by category").startswith("data:image/svg+xml"), "seen without a click"
+    assert drawn(page, "instructions, ").startswith("data:image/svg+xml"), "seen without a click"
     page.get_by_text("[Show Markdown]").first.click()
     assert drawn(page, "category shift").startswith("data:image/svg+xml")
 

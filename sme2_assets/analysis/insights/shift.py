@@ -164,9 +164,9 @@ def _work_shift(off: ArmRows, on: ArmRows, pair: Row) -> tuple[str, str] | None:
             off_share=before["off_share"],
             on_share=after["on_share"],
         )
-    changes = [claims.WORK_CHANGE.say(**pair, **row) for row in work.to_dict("records")]
-    whole = {f"{sme2}_count": work[f"{sme2}_count"].sum() for sme2 in arms}
-    return title, f"{claims.WORK_IN_ALL.say(**pair, **whole)}: {'; '.join(changes)}."
+    changes = "; ".join(claims.WORK_CHANGE.say(**pair, **row) for row in work.to_dict("records"))
+    in_all = claims.WORK_IN_ALL.say(**pair, **{f"{sme2}_count": work[f"{sme2}_count"].sum() for sme2 in arms})
+    return title, f"{in_all}: {changes}."
 
 
 def _no_kernel(on: ArmRows, pair: Row) -> str:
