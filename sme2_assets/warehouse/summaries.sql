@@ -108,8 +108,8 @@ COMMENT ON COLUMN run_times.round_cv IS 'Standard deviation of the round medians
 
 -- `sme2_obstacle` are reasons that hold whatever the machine: no kernel of the library fits. Which packed type
 -- (PF32, PF16, PQS8) exists for which operator is that of the library's symbols.
--- Emulated shares weigh each instruction by what it costs the emulator: they tell which units were used,
--- and not for how long. Where no instruction could be told, as on another instruction set, shares are NULL.
+-- Emulated shares are of counted instructions: they tell which units were used, and not for how long. Where no
+-- instruction could be told, as on another instruction set, shares are NULL.
 CREATE TABLE operator_details AS
 WITH execute AS (
     SELECT run_id, count(*) AS rounds, avg(inference_ns) AS inference_ns
