@@ -12,15 +12,13 @@ from sme2_assets.defs.assets import (
     arms,
     comparison,
     history,
-    kernels,
     models,
     nights,
     noise,
     reports,
+    rows,
     runners,
-    timeline,
     traces,
-    trial,
 )
 from sme2_assets.defs.assets.guide import guided
 from sme2_assets.defs.jobs import JOBS
@@ -65,9 +63,7 @@ def build_definitions(
                 traces.etdump_traces,
                 noise.aa_noise,
                 arms.arms_comparison,
-                trial.trial,
-                timeline.timeline,
-                kernels.kernel_samples,
+                rows.rows_of_session,
                 comparison.sme2_comparison,
                 advice.advice,
                 reports.report,
@@ -78,8 +74,7 @@ def build_definitions(
         ),
         asset_checks=[
             checks.of_traces,
-            checks.of_timeline,
-            checks.of_kernels,
+            checks.of_rows,
             checks.arms_are_one_pair,
             checks.every_run_is_in_the_warehouse,
             checks.no_regression,

@@ -15,24 +15,18 @@ from typing import Any
 
 import dagster as dg
 
+from sme2_assets.analysis.factors import SME2
 from sme2_assets.definitions import build_definitions
 from sme2_assets.defs.assets.models import current_export
 from sme2_assets.defs.failures import failure_of
-from sme2_assets.defs.jobs import arms_job, compare_job, noise_job, profile_job, trial_job
+from sme2_assets.defs.jobs import arms_job, compare_job, measuring, noise_job, profile_job
 from sme2_assets.defs.loggers import Log, progress_logger
-from sme2_assets.defs.partitions import (
-    FOLLOWED_TAG,
-    MODEL_VARIANTS,
-    SESSION_TAG,
-    pair_key,
-    range_tags,
-    run_key,
-)
+from sme2_assets.defs.partitions import MODEL_VARIANTS, pair_key, range_tags, run_key
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.leftovers import remove_leftovers
 from sme2_assets.models.registry import parse_variant, variants
-from sme2_assets.profiling.arm_requests import ArmsRequest
+from sme2_assets.profiling.arm_requests import ArmRequest, ArmsRequest
 from sme2_assets.profiling.progress import Progress
 from sme2_assets.profiling.requests import LeftOut, ProfileRequest, causes_of
 from sme2_assets.store import Store, environment, ready_dagster_home
@@ -114,8 +108,8 @@ def profile(
     sessions: list[Measured] = []
     failures: dict[ProfileRequest, Sme2Error] = {}
     for index, request in enumerate(requests):
-        # Traces, timeline and samples; for a pair also the comparison and the report.
-        progress.begin(index, steps=5 if len(request.states) == 2 else 3)
+        # Traces and rows with their checks; for a pair also the comparison with its check, and the report.
+        progress.begin(index, steps=7 if len(request.states) == 2 else 4)
         try:
             wishes = {**settings, "device": request.device} if request.device else settings
             lab.require(request.platform, request.states, wishes.get("device"))
@@ -142,9 +136,7 @@ def compare_arms(
 
     `reached` is called with the share that is done.
     """
-    config = {**settings, **asdict(request), "arms": [asdict(arm) for arm in request.arms]}
-    facts = _session_of_its_own(lab, instance, arms_job.name, "arms_comparison", config, log, reached)
-    return str(facts["session_id"])
+    return str(_session_of_its_own(lab, instance, request, settings, log, reached)["session_id"])
 
 
 def measure_trial(
@@ -162,26 +154,30 @@ def measure_trial(
     # What is not here, or cannot be exported, leaves no failed run.
     lab.require(request.platform, request.states, request.device)
     current_export(lab, request.variant, log)
-    config = {**settings, **asdict(request), "states": list(request.states)}
-    facts: Any = _session_of_its_own(lab, instance, trial_job.name, "trial", config, log, reached)
+    arms = tuple(
+        ArmRequest(request.variant, settings.get("threads") or 1, sme2=state) for state in request.states
+    )
+    asked = ArmsRequest(SME2.name, arms, request.platform, request.device)
+    facts: Any = _session_of_its_own(lab, instance, asked, settings, log, reached)
     return Measured(request, facts["session_id"], tuple(facts["run_ids"]))
 
 
 def _session_of_its_own(
     lab: Lab,
     instance: dg.DagsterInstance,
-    job: str,
-    asset: str,
-    config: dict[str, Any],
+    request: ArmsRequest,
+    settings: dict[str, Any],
     log: Log,
     reached: Callable[[float], None],
 ) -> dict[str, object]:
-    """What an asset without partitions attached to the session that it measured."""
-    config = {name: value for name, value in config.items() if value is not None}
+    """What its asset attached to the session of these arms."""
+    asked = {**settings, **asdict(request), "arms": [asdict(arm) for arm in request.arms]}
+    config = {name: value for name, value in asked.items() if value is not None}
     progress = Progress(1, log, reached)
     progress.begin(0, steps=1)
     jobs = Jobs(lab, instance, progress.log, ended=progress.step)
-    [facts] = _facts_of(jobs.run(job, ops={asset: {"config": config}}), asset)
+    done = jobs.run(arms_job.name, ops={"arms_comparison": {"config": config}})
+    [facts] = _facts_of(done, "arms_comparison")
     return facts
 
 
@@ -197,13 +193,13 @@ def ensure_partition(lab: Lab, instance: dg.DagsterInstance, variant: str, log: 
 
 def _measure(jobs: Jobs, request: ProfileRequest, settings: dict[str, Any]) -> list[Measured]:
     keys = [run_key(request.variant, target) for target in request.targets]
-    followed = {FOLLOWED_TAG: "by this command"} if len(request.states) == 2 else {}
-    result = jobs.run(profile_job.name, keys, {"etdump_traces": {"config": settings}}, followed)
+    config = {"etdump_traces": {"config": settings}}
+    result = jobs.run(profile_job.name, keys, config, measuring("etdump_traces", settings))
     traces = _facts_of(result, "etdump_traces")
     if len(request.states) == 2:
         # Of this session, whatever else has been measured of the model since.
-        carried = {SESSION_TAG: str(traces[0]["session_id"])}
-        jobs.run(compare_job.name, [pair_key(request.variant, request.platform)], tags=carried)
+        session = {"sme2_comparison": {"config": {"session": str(traces[0]["session_id"])}}}
+        jobs.run(compare_job.name, [pair_key(request.variant, request.platform)], session)
     run_ids = tuple(sorted(str(facts["run_id"]) for facts in traces))
     return [Measured(request, str(traces[0]["session_id"]), run_ids)]
 
@@ -212,7 +208,8 @@ def _measure_noise(jobs: Jobs, request: ProfileRequest, settings: dict[str, Any]
     sessions = []
     for target in request.targets:
         key = run_key(request.variant, target)
-        result = jobs.run(noise_job.name, [key], {"aa_noise": {"config": settings}})
+        config = {"aa_noise": {"config": settings}}
+        result = jobs.run(noise_job.name, [key], config, measuring("aa_noise", settings))
         [facts] = _facts_of(result, "aa_noise")
         run_ids: Any = facts["run_ids"]
         sessions.append(Measured(request, str(facts["session_id"]), tuple(run_ids)))
@@ -251,14 +248,18 @@ class Jobs:
         job: str,
         keys: Sequence[str] = (),
         ops: dict[str, Any] | None = None,
-        tags: Mapping[str, str] | None = None,
+        assets: Sequence[dg.AssetKey] | None = None,
     ) -> dg.ExecuteInProcessResult:
-        """One run: without a partition, for one, or for the range from the first key to the last."""
+        """One run of a job, or of some of its assets.
+
+        Without a partition, for one, or for the range from the first key to the last.
+        """
         result = self.definitions.resolve_job_def(job).execute_in_process(
             run_config={"loggers": {"progress": {}}, "ops": ops or {}},
             instance=self.instance,
             partition_key=keys[0] if len(keys) == 1 else None,
-            tags={**self.tags, **(tags or {}), **(range_tags(keys) if len(keys) > 1 else {})},
+            tags={**self.tags, **(range_tags(keys) if len(keys) > 1 else {})},
+            asset_selection=assets,
             raise_on_error=False,
         )
         if _was_interrupted(result):

@@ -1,15 +1,12 @@
 """What follows a measurement by itself, and what does not."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import dagster as dg
 import pytest
 
 from sme2_assets.definitions import defs
 from sme2_assets.defs.partitions import (
-    ALONE_TAG,
-    FOLLOWED_TAG,
-    SESSION_TAG,
     pair_key,
     pair_partitions,
     range_tags,
@@ -26,7 +23,7 @@ OFF, ON = (run_key(VARIANT, TargetKey("linux", sme2)) for sme2 in ("off", "on"))
 PAIR = pair_key(VARIANT, "linux")
 CHECKS = {
     "timeline": ("every_nanosecond_accounted_for", "sme2_evidence_fits_the_state"),
-    "kernel_samples": ("sme2_kernels_executed",),
+    "kernel_evidence": ("sme2_kernels_executed",),
 }
 
 
@@ -43,12 +40,10 @@ class Lab:
         self,
         keys: Sequence[str],
         *,
-        paired: bool,
         fails: str = "",
         stop_after: str = "",
-        tags: Mapping[str, str] | None = None,
     ) -> None:
-        """A run of the profile job, with the tag that measuring a state alone gives it."""
+        """A run of the profile job."""
 
         def asset(name: str, deps: Sequence[str]) -> dg.AssetsDefinition:
             @dg.asset(
@@ -61,8 +56,6 @@ class Lab:
                 ],
             )
             def made(context: dg.AssetExecutionContext):
-                if name == "etdump_traces" and not paired:
-                    context.instance.add_run_tags(context.run.run_id, {ALONE_TAG: "these runs"})
                 yield dg.MaterializeResult(
                     check_results=[
                         dg.AssetCheckResult(check_name=check, passed=name != fails)
@@ -77,13 +70,14 @@ class Lab:
         assets = [
             asset("etdump_traces", []),
             asset("timeline", ["etdump_traces"]),
-            asset("kernel_samples", ["timeline"]),
+            asset("kernel_evidence", ["etdump_traces"]),
+            asset("category_summary", ["etdump_traces"]),
         ]
         dg.materialize(
             assets,
             instance=self.instance,
             partition_key=keys[0] if len(keys) == 1 else None,
-            tags={**(tags or {}), **(range_tags(keys) if len(keys) > 1 else {})},
+            tags=range_tags(keys) if len(keys) > 1 else {},
             raise_on_error=False,
         )
 
@@ -96,9 +90,7 @@ class Lab:
         @dg.asset(partitions_def=pair_partitions, deps=[sme2_comparison])
         def report() -> None: ...
 
-        dg.materialize(
-            [sme2_comparison, report], instance=self.instance, partition_key=PAIR, tags={SESSION_TAG: "it"}
-        )
+        dg.materialize([sme2_comparison, report], instance=self.instance, partition_key=PAIR)
 
     def requested(self) -> dict[str, set[str]]:
         """What the daemon asks for at its next tick: partitions by asset."""
@@ -115,58 +107,50 @@ def lab() -> Lab:
 
 
 def test_a_pair_that_was_measured_together_is_compared_and_reported_once(lab: Lab):
-    lab.run([OFF, ON], paired=True)
+    lab.run([OFF, ON])
     assert lab.requested() == {"sme2_comparison": {PAIR}, "report": {PAIR}}
     assert lab.requested() == {}
-    lab.run([OFF, ON], paired=True)
+    lab.run([OFF, ON])
     assert lab.requested() == {"sme2_comparison": {PAIR}, "report": {PAIR}}
 
 
 def test_what_a_command_line_compares_and_reports_is_not_done_once_more(lab: Lab):
     # Dagster sees no tags of what happened before anything else had.
-    lab.run([OFF, ON], paired=True)
+    lab.run([OFF, ON])
     lab.requested()
-    lab.run([OFF, ON], paired=True, tags={FOLLOWED_TAG: "by it"})
-    assert lab.requested() == {}
+    lab.run([OFF, ON])
     lab.compare_and_report()
     result = dg.evaluate_automation_conditions(defs, lab.instance, cursor=lab.cursor)
     assert result.get_num_requested(dg.AssetKey("overview")) == result.total_requested == 1
     lab.cursor = result.cursor
-    lab.run([OFF, ON], paired=True)
+    lab.run([OFF, ON])
     assert lab.requested() == {"sme2_comparison": {PAIR}, "report": {PAIR}}
 
 
 def test_a_state_that_was_measured_alone_is_not_compared(lab: Lab):
-    lab.run([OFF], paired=False)
+    lab.run([OFF])
     assert lab.requested() == {}
-    lab.run([ON], paired=False)
+    lab.run([ON])
     assert lab.requested() == {}, "two states of two sessions are no pair"
 
 
 def test_a_state_that_was_measured_again_alone_is_not_compared_with_the_older_one(lab: Lab):
-    lab.run([OFF, ON], paired=True)
+    lab.run([OFF, ON])
     lab.requested()
-    lab.run([OFF], paired=False)
+    lab.run([OFF])
     assert lab.requested() == {}
-    lab.run([OFF, ON], paired=True)
+    lab.run([OFF, ON])
     assert set(lab.requested()) == {"sme2_comparison", "report"}
 
 
-def test_baselines_of_two_models_in_one_run_are_no_pair(lab: Lab):
-    lab.run([OFF, ON], paired=True)
-    lab.requested()
-    lab.run([OFF, run_key("toy_cnn-int8", TargetKey("linux", "off"))], paired=False)
-    assert lab.requested() == {}
-
-
 def test_a_run_that_is_not_complete_or_whose_checks_failed_is_not_compared(lab: Lab):
-    lab.run([OFF, ON], paired=True)
+    lab.run([OFF, ON])
     lab.requested()
-    lab.run([OFF, ON], paired=True, stop_after="timeline")
+    lab.run([OFF, ON], stop_after="etdump_traces")
     assert lab.requested() == {}
-    lab.run([OFF, ON], paired=True, fails="timeline")
+    lab.run([OFF, ON], fails="timeline")
     assert lab.requested() == {}
-    lab.run([OFF, ON], paired=True)
+    lab.run([OFF, ON])
     assert set(lab.requested()) == {"sme2_comparison", "report"}
 
 

@@ -29,16 +29,18 @@ PAIR_KEY = f"{VARIANT}|linux"
 TABLES_OF = {
     "timeline": (
         *("runs", "inferences", "timeline", "operators", "delegation", "numerics", "environment"),
-        *("operator_rounds", "category_rounds", "operator_order", "programs", "part_rounds"),
+        *("operator_rounds", "operator_order", "programs", "part_rounds"),
     ),
-    "kernel_samples": ("kernel_samples", "registered_kernels", "operator_samples", "function_samples"),
+    "category_summary": ("category_rounds", "category_times"),
+    "kernel_evidence": ("kernel_samples", "registered_kernels", "operator_samples", "function_samples"),
     "sme2_comparison": ("comparisons",),
     "aa_noise": ("comparisons",),
     "regressions": ("regressions",),
     "advice": ("advice",),
 }
 TABLES = {table for tables in TABLES_OF.values() for table in tables}
-WATCHED = ("timeline", "kernel_samples", "sme2_comparison", "report", "overview", "regressions")
+ROWS = ["timeline", "kernel_evidence", "category_summary"]
+WATCHED = ("timeline", "sme2_comparison", "report", "overview", "regressions")
 
 
 @dataclass
@@ -95,14 +97,15 @@ def _watched(folder: Path, instance: dg.DagsterInstance, patch: pytest.MonkeyPat
     found = {}
     assets = list(build_definitions(lab).assets or [])
     for name in WATCHED:
-        keys = {"timeline": RUN_KEYS, "kernel_samples": RUN_KEYS}.get(name) or (
+        keys = {"timeline": RUN_KEYS}.get(name) or (
             {} if name in ("overview", "regressions") else {"pair": PAIR_KEY}
         )
         watch = Watch()
         for key in list(keys.values()) or [None]:
             done = dg.materialize(
                 assets,  # type: ignore[arg-type]
-                selection=[name],
+                # One step makes all rows of a session.
+                selection=ROWS if name == "timeline" else [name],
                 partition_key=key,
                 instance=instance,
                 resources={"lab": lab, "nights": Nights()},
@@ -115,7 +118,7 @@ def _watched(folder: Path, instance: dg.DagsterInstance, patch: pytest.MonkeyPat
 def test_every_asset_depends_on_what_it_reads(reads: dict[str, Watch]):
     upstream = _upstream()
     for name, watch in reads.items():
-        missing = watch.makers - {name} - upstream[name]
+        missing = watch.makers - set(ROWS if name in ROWS else [name]) - upstream[name]
         assert not missing, f"{name} reads what {', '.join(sorted(missing))} made, and does not depend on it"
 
 
@@ -128,7 +131,7 @@ def test_every_direct_edge_behind_the_measurement_is_one_that_is_read(reads: dic
 
 
 def test_a_measurement_depends_on_the_runner_and_the_model():
-    for name in ("etdump_traces", "aa_noise", "arms_comparison"):
+    for name in ("etdump_traces", "aa_noise"):
         assert _direct()[name] == {"runner_binary", "exported_model"}
 
 

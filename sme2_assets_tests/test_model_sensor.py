@@ -10,9 +10,10 @@ import pytest
 from sme2_assets.definitions import defs
 from sme2_assets.defs import model_sensor
 from sme2_assets.defs.model_sensor import MOST_EXPORTS_PER_TICK, model_variants_sensor
-from sme2_assets.defs.partitions import MODEL_VARIANTS
+from sme2_assets.defs.partitions import MODEL_VARIANTS, RANGE_END, RANGE_START, parse_run_key, run_key
 from sme2_assets.defs.resources import Lab
 from sme2_assets.models.template import template
+from sme2_assets.targets import TARGETS
 
 
 class Daemon:
@@ -45,9 +46,10 @@ class Daemon:
                     self.instance.delete_dynamic_partition(MODEL_VARIANTS, key)
         runs = result.run_requests or []
         assert all(run.asset_selection == [dg.AssetKey("exported_model")] for run in runs)
-        assert {run.partition_key for run in runs} <= self.partitions
+        exported = [parse_run_key(run.tags[RANGE_START])[0] for run in runs]
+        assert set(exported) <= self.partitions
         assert len({run.run_key for run in runs}) == len(runs)
-        return [str(run.partition_key) for run in runs]
+        return exported
 
 
 @pytest.fixture(autouse=True)
@@ -186,5 +188,6 @@ def test_dagster_takes_new_partitions_and_their_runs_from_one_tick(tmp_path: Pat
         with context:
             evaluated = model_variants_sensor.evaluate_tick(context)
     runs = evaluated.run_requests or []
-    assert [run.partition_key for run in runs] == variants_of("mine")
-    assert all(run.tags["dagster/partition"] == run.partition_key for run in runs)
+    assert [(run.tags[RANGE_START], run.tags[RANGE_END]) for run in runs] == [
+        (run_key(variant, TARGETS[0]), run_key(variant, TARGETS[-1])) for variant in variants_of("mine")
+    ]

@@ -46,6 +46,7 @@ FindFault = Callable[[Lab, str], Fault]
 class _RunCheck:
     """A check of a run. `find` returns what is wrong with it; `passed` is the text if nothing is."""
 
+    asset: str
     name: str
     description: str
     find: FindFault
@@ -54,15 +55,15 @@ class _RunCheck:
     blocking: bool = False
 
 
-def _checks_of(asset: str, *checks: _RunCheck) -> dg.AssetChecksDefinition:
-    """All checks of an asset as one step: separate steps would cost more than the checks themselves."""
+def _checks_of(step: str, *checks: _RunCheck) -> dg.AssetChecksDefinition:
+    """All checks of what a step makes, as one step: separate ones would cost more than the checks."""
 
     @dg.multi_asset_check(
-        name=f"checks_of_{asset}",
+        name=f"checks_of_{step}",
         specs=[
             dg.AssetCheckSpec(
                 check.name,
-                asset=asset,
+                asset=check.asset,
                 description=check.description,
                 blocking=check.blocking,
             )
@@ -71,17 +72,21 @@ def _checks_of(asset: str, *checks: _RunCheck) -> dg.AssetChecksDefinition:
         can_subset=True,
     )
     def evaluated(context: dg.AssetCheckExecutionContext, lab: Lab) -> Iterator[dg.AssetCheckResult]:
-        run_ids = runs_of(context.op_execution_context, asset, _partition_keys(context, asset))
         for check in checks:
-            if dg.AssetCheckKey(dg.AssetKey(asset), check.name) not in context.selected_asset_check_keys:
+            if (
+                dg.AssetCheckKey(dg.AssetKey(check.asset), check.name)
+                not in context.selected_asset_check_keys
+            ):
                 continue
+            keys = _partition_keys(context, check.asset)
+            run_ids = runs_of(context.op_execution_context, check.asset, keys)
             faults = {}
             for key, run_id in run_ids.items():
                 if fault := check.find(lab, run_id):
                     faults[key] = fault
             severity = dg.AssetCheckSeverity.ERROR if check.blocking else dg.AssetCheckSeverity.WARN
             yield _result(
-                faults, check.passed, severity, checked=run_ids, check_name=check.name, asset_key=asset
+                faults, check.passed, severity, checked=run_ids, check_name=check.name, asset_key=check.asset
             )
 
     return evaluated
@@ -124,8 +129,9 @@ def _in_warehouse(find: Callable[[Warehouse, dict[str, Any]], Fault]) -> FindFau
 
 
 of_traces = _checks_of(
-    "etdump_traces",
+    "traces",
     _RunCheck(
+        "etdump_traces",
         "outputs_match_eager",
         "The runner's outputs are as close to the eager model as the precision demands. A finished program "
         "has no such model: its arms are compared with each other.",
@@ -134,15 +140,17 @@ of_traces = _checks_of(
         blocking=True,
     ),
     _RunCheck(
+        "etdump_traces",
         "warm_up_steady",
         "Nearly every process was steady before it was timed.",
         _warm_up,
         "Nearly every warm-up ended steady.",
     ),
 )
-of_timeline = _checks_of(
-    "timeline",
+of_rows = _checks_of(
+    "rows",
     _RunCheck(
+        "timeline",
         "every_nanosecond_accounted_for",
         "Operators, delegate overhead and framework overhead add up to Method::execute in every inference.",
         _in_warehouse(conservation_faults),
@@ -150,6 +158,7 @@ of_timeline = _checks_of(
         blocking=True,
     ),
     _RunCheck(
+        "timeline",
         "sme2_evidence_fits_the_state",
         "With SME2 off no operator shows an SME2 kernel; with SME2 on one does, if any operator could.",
         _in_warehouse(sme2_evidence_faults),
@@ -157,34 +166,36 @@ of_timeline = _checks_of(
         blocking=True,
     ),
     _RunCheck(
+        "category_summary",
         "every_operator_known",
         "The categoriser knows every operator; unknown ones are counted as Other and named here.",
         _in_warehouse(unknown_operators),
         "Every operator has a known category.",
     ),
     _RunCheck(
+        "timeline",
         "operators_attributed",
         "Nearly every operator has one place in the model's code.",
         _in_warehouse(attribution_faults),
         "Nearly every operator has one place in the model.",
     ),
     _RunCheck(
+        "timeline",
         "noise_within_bounds",
         "The rounds of a native run agree with one another, and the machine was left alone.",
         _in_warehouse(noise_faults),
         "The rounds agree, and nothing is known to have disturbed them.",
     ),
     _RunCheck(
+        "timeline",
         "passes_agree",
         "Tracing and sampling cost time: no traced or sampled inferences of a native run are faster than "
         "untraced ones.",
         _in_warehouse(passes_faults),
         "The passes show the same speed, as far as their rounds can tell.",
     ),
-)
-of_kernels = _checks_of(
-    "kernel_samples",
     _RunCheck(
+        "kernel_evidence",
         "sme2_kernels_executed",
         "Sampled or counted: with SME2 on, convolutions and products with SME2 names ran SME2 kernels; off, "
         "none did.",
@@ -193,6 +204,7 @@ of_kernels = _checks_of(
         blocking=True,
     ),
     _RunCheck(
+        "kernel_evidence",
         "work_adds_up",
         "Counted under emulation: each convolution and product does the multiply-accumulates of the model, "
         "and no more than tiles that are not full explain.",

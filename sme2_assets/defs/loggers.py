@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import dagster as dg
 
+from sme2_assets.defs.jobs import INPUT_ASSETS
+
 Log = Callable[[str], None]
 
 # How Dagster's message begins when it skips a step because another failed.
 SKIPPED = "Dependencies for step "
-# The step before one that measures: it is over before there is any progress to tell.
-INPUTS_STEP = "inputs"
 
 
 def progress_logger(log: Log, ended: Callable[[], None]) -> dg.LoggerDefinition:
@@ -23,7 +23,8 @@ def progress_logger(log: Log, ended: Callable[[], None]) -> dg.LoggerDefinition:
             if (
                 event is not None
                 and event.event_type == dg.DagsterEventType.STEP_SUCCESS
-                and not str(event.step_key).endswith(f".{INPUTS_STEP}")
+                # They are over before there is any progress to tell.
+                and event.step_key not in INPUT_ASSETS
             ):
                 ended()
             if record.levelno < logging.INFO:

@@ -6,10 +6,11 @@ from typing import Any
 
 import dagster as dg
 
-from sme2_assets.defs.partitions import MODEL_VARIANTS, model_partitions
+from sme2_assets.defs.partitions import MODEL_VARIANTS, model_partitions, range_tags, run_key
 from sme2_assets.errors import Sme2Error
 from sme2_assets.models.registry import arrivals, is_known, variants
 from sme2_assets.store import sha256_of_text
+from sme2_assets.targets import TARGETS
 
 # A whole folder of models that is added at once is exported over several ticks.
 MOST_EXPORTS_PER_TICK = 10
@@ -68,7 +69,8 @@ def _exports_to_ask_for(context: dg.SensorEvaluationContext) -> tuple[list[dg.Ru
         dg.RunRequest(
             # With the time: a file that is changed and changed back is exported again.
             run_key=f"{key}:{wanted[key]}:{time.time_ns()}",
-            partition_key=key,
+            # For every target: all measurements of the model are of what it was before.
+            tags=range_tags([run_key(key, target) for target in TARGETS]),
             asset_selection=[dg.AssetKey("exported_model")],
         )
         for key in fresh

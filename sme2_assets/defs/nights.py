@@ -13,7 +13,7 @@ import dagster as dg
 
 from sme2_assets.defs import notify
 from sme2_assets.defs.failures import materialisations_in
-from sme2_assets.defs.jobs import noise_job, profile_job, regressions_job, summary_job
+from sme2_assets.defs.jobs import measuring, noise_job, profile_job, regressions_job, summary_job
 from sme2_assets.defs.partitions import (
     DEVICE_TAG,
     MODEL_VARIANTS,
@@ -80,6 +80,7 @@ def nightly_schedule(when: Nights) -> dg.ScheduleDefinition:
             yield dg.RunRequest(
                 run_key=" ".join([due.isoformat(), keys[0], *on_device.values()]),
                 partition_key=keys[0] if len(keys) == 1 else None,
+                asset_selection=measuring("etdump_traces", nights.settings),
                 run_config={"ops": {"etdump_traces": {"config": nights.settings | on_device}}},
                 tags=_tags(night, lab, request.platform, request.device)
                 | {PAIR_TAG: pair_key(request.variant, request.platform)}
@@ -152,6 +153,7 @@ def _what_follows(night: str, lab: Lab, nights: Nights) -> Iterator[dg.RunReques
             run_key=f"{night} {noise_job.name}",
             job_name=noise_job.name,
             partition_key=run_key(variant, TargetKey(native, "off")),
+            asset_selection=measuring("aa_noise", nights.settings),
             run_config={
                 "ops": {"aa_noise": {"config": {**nights.settings, "blind_trials": nights.blind_trials}}}
             },

@@ -1,7 +1,8 @@
 """Partition keys of models and targets, and how they map onto one another.
 
 Dagster's multi-partitions have exactly two dimensions, so platform and SME2 state are one key, the
-target. The two states of a platform are adjacent, off before on: a pair is a partition range.
+target. The two states of a platform are adjacent, off before on: a pair is a partition range. One run
+has assets of one partitioning only, so the export and the runner have the keys of what is measured with them.
 """
 
 from __future__ import annotations
@@ -37,17 +38,12 @@ both_states = dg.MultiPartitionMapping(
     }
 )
 
-# On a run: the first and the last key of a range of partitions, such as both states of a platform.
+# On a run: its partition, or the first and the last key of a range, such as both states of a platform.
+PARTITION = "dagster/partition"
 RANGE_START = "dagster/asset_partition_range_start"
 RANGE_END = "dagster/asset_partition_range_end"
-# On a run that measured one state without the other: the result must not be compared.
-ALONE_TAG = "sme2/alone"
-# On a run that measured a pair for a command line, which compares it and writes its report itself.
-FOLLOWED_TAG = "sme2/followed"
 # On a run that measures: what, in words. Lists of runs show it; the keys of a range they do not.
 SUBJECT_TAG = "measures"
-# On a run that compares: the session to compare.
-SESSION_TAG = "sme2/session"
 # On a run that belongs to a night: which night, and the device it keeps busy.
 NIGHT_TAG = "sme2/night"
 DEVICE_TAG = "sme2/device"

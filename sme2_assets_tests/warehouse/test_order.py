@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from sme2_assets.cli import main
 from sme2_assets.definitions import build_definitions
 from sme2_assets.defs.nights import Nights
-from sme2_assets.defs.partitions import SESSION_TAG
 from sme2_assets.defs.resources import Lab
 from sme2_assets.evidence.documents import LARGEST_SEQUENCE
 from sme2_assets.evidence.manifest import MANIFEST_FILE, Manifest
@@ -239,7 +238,7 @@ def test_two_devices_that_measure_a_model_at_once_never_share_a_comparison(
         partition_key=f"{FAST.variant}|linux",
         instance=instance,
         resources={"lab": lab, "nights": Nights()},
-        tags={SESSION_TAG: one.session_id} if asked else {},
+        run_config={"ops": {"sme2_comparison": {"config": {"session": one.session_id if asked else ""}}}},
     )
     [made] = done.asset_materializations_for_node("sme2_comparison")
     assert made.metadata["session_id"].value == (one if asked else other).session_id

@@ -23,7 +23,7 @@ from click.testing import CliRunner
 
 from sme2_assets.cli import main
 from sme2_assets.defs.jobs import compare_job, regressions_job
-from sme2_assets.defs.partitions import MODEL_VARIANTS, SESSION_TAG, pair_key
+from sme2_assets.defs.partitions import MODEL_VARIANTS, pair_key
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.sequence import next_number
@@ -595,7 +595,8 @@ def test_what_was_measured_elsewhere_is_compared_and_reported_here(shared_url: s
     with dg.instance_for_test() as instance:
         instance.add_dynamic_partitions(MODEL_VARIANTS, [off.variant])
         jobs = Jobs(lab, instance, silent)
-        jobs.run(compare_job.name, [pair_key(off.variant, off.platform)], tags={SESSION_TAG: off.session_id})
+        asked = {"sme2_comparison": {"config": {"session": off.session_id}}}
+        jobs.run(compare_job.name, [pair_key(off.variant, off.platform)], asked)
         jobs.run(regressions_job.name)
     compared = lab.warehouse.query("SELECT session_id FROM comparisons WHERE level = 'model'")
     assert compared["session_id"].tolist() == [off.session_id]

@@ -30,7 +30,7 @@ class Tried(dg.Config):
     deps=[
         # What is tried of it is no partition, and other models' sessions do not make its advice old.
         dg.AssetDep(asset, partition_mapping=dg.MultiToSingleDimensionPartitionMapping("model"))
-        for asset in ("etdump_traces", "timeline", "kernel_samples")
+        for asset in ("etdump_traces", "timeline", "kernel_evidence")
     ],
     partitions_def=model_partitions,
     group_name="results",

@@ -4,18 +4,11 @@ from typing import Any
 
 import dagster as dg
 import pandas as pd
+from pydantic import Field
 
 from sme2_assets.defs.assets.summaries import answer_metadata
 from sme2_assets.defs.assets.support import clear_failures, plotted, runs_of
-from sme2_assets.defs.partitions import (
-    ALONE_TAG,
-    FOLLOWED_TAG,
-    SESSION_TAG,
-    both_states,
-    pair_partitions,
-    parse_pair_key,
-    run_key,
-)
+from sme2_assets.defs.partitions import PARTITION, both_states, pair_partitions, parse_pair_key, run_key
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
 from sme2_assets.heartbeat import heartbeat
@@ -42,29 +35,31 @@ from sme2_assets.warehouse.comparisons import compare_pair
 from sme2_assets.warehouse.read import rows_of_view, run_of_id, runs_of_session
 from sme2_assets.warehouse.shared import catch_up
 
-# `eager` would request a comparison when only one state was measured, and would wait for ever for a run
-# whose process was killed. This requests one when the last asset of a run is there, and only if the newest
-# run of each state measured both, and not for a command line, which compares them itself. A condition on
-# deps holds when any partition of a dep matches, so "all match" needs a double negation;
-# `executed_with_tags` would look only at the last partition of an asset.
-_alone = (
-    dg.AutomationCondition.any_new_update_has_run_tags(tag_keys={ALONE_TAG})
-    | dg.AutomationCondition.any_new_update_has_run_tags(tag_keys={"dagster/partition"})
-    | dg.AutomationCondition.any_new_update_has_run_tags(tag_keys={FOLLOWED_TAG})
+# A run of one partition measured one state alone: a baseline, which is compared with nothing. This does not
+# look at runs in progress, as `eager` does: one whose process was killed would be in progress for ever.
+_noise = dg.AssetSelection.assets("aa_noise")
+_both_are_there: dg.AutomationCondition[Any] = (
+    dg.AutomationCondition.any_deps_match(
+        dg.AutomationCondition.newly_updated()
+        & ~dg.AutomationCondition.any_new_update_has_run_tags(tag_keys={PARTITION})
+    ).ignore(_noise)
+    & ~dg.AutomationCondition.any_deps_missing().ignore(_noise)
+    & dg.AutomationCondition.all_deps_blocking_checks_passed()
 )
-_with_the_other = (dg.AutomationCondition.newly_updated() & ~_alone).since(_alone)
-_last_of_a_run = dg.AssetSelection.assets("kernel_samples")
-measured_together = dg.AutomationCondition.any_deps_updated().allow(_last_of_a_run).since_last_handled() & (
-    ~dg.AutomationCondition.any_deps_match(~_with_the_other).allow(_last_of_a_run)
-).with_label("both states were measured together")
+measured_together = _both_are_there.since_last_handled().with_label("both states were measured together")
+
+
+class ComparisonConfig(dg.Config):
+    """Which session to compare."""
+
+    session: str = Field("", description="Default: the newest that measured both states.")
 
 
 @dg.asset(
     deps=[
-        dg.AssetDep("timeline", partition_mapping=both_states),
-        dg.AssetDep("kernel_samples", partition_mapping=both_states),
-        # The noise of the device, which the verdicts depend on.
-        dg.AssetDep("aa_noise", partition_mapping=both_states),
+        # With the noise of the device, which the verdicts depend on.
+        dg.AssetDep(asset, partition_mapping=both_states)
+        for asset in ("timeline", "kernel_evidence", "category_summary", "aa_noise")
     ],
     partitions_def=pair_partitions,
     backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),
@@ -73,7 +68,9 @@ measured_together = dg.AutomationCondition.any_deps_updated().allow(_last_of_a_r
     code_version="1",
     automation_condition=measured_together,
 )
-def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
+def sme2_comparison(
+    context: dg.AssetExecutionContext, config: ComparisonConfig, lab: Lab
+) -> dg.MaterializeResult:
     """Table `comparisons`, view `sme2_comparison`: speedup, interval and verdict; which operators took SME2.
 
     Compares only what was measured together: two runs of one session with the same model file, runner,
@@ -84,9 +81,9 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
     warehouse = lab.warehouse
     with clear_failures(), heartbeat(context.log.info, f"comparing {variant} on {platform_name}"):
         catch_up(lab.store, context.log.info)
-        off, on = _arms(context, warehouse, keys)
+        off, on = _arms(context, warehouse, keys, config.session)
         for run in (off, on):
-            # The check of `kernel_samples` ends the run that measured, but not what follows automatically.
+            # The check of `kernel_evidence` ends the run that measured, but not what follows automatically.
             if fault := executed_kernel_faults(warehouse, run):
                 raise Sme2Error(
                     f"{run['run_id']} is not compared: {fault}",
@@ -133,18 +130,19 @@ def sme2_comparison(context: dg.AssetExecutionContext, lab: Lab) -> dg.Materiali
 
 
 def _arms(
-    context: dg.AssetExecutionContext, warehouse: Warehouse, keys: list[str]
+    context: dg.AssetExecutionContext, warehouse: Warehouse, keys: list[str], session_id: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The runs of the session to compare: the one that was asked for, else the newest of these.
 
     Two devices may measure the same model at once, and their arms become partitions in any order.
     """
-    if asked := context.run.tags.get(SESSION_TAG):
-        found = runs_of_session(warehouse, asked)
+    if session_id:
+        found = runs_of_session(warehouse, session_id)
     else:
         last = [run_of_id(warehouse, run_id) for run_id in runs_of(context, "timeline", keys).values()]
-        newest = max(last, key=lambda run: (int(run["sequence"]), run["session_id"]))
-        found = runs_of_session(warehouse, newest["session_id"]) if newest["paired"] else last
+        # A state may have been measured alone since.
+        pairs = [(int(run["sequence"]), run["session_id"]) for run in last if run["paired"]]
+        found = runs_of_session(warehouse, max(pairs)[1]) if pairs else last
     off, on = found
     return off, on
 

@@ -43,12 +43,12 @@ GUIDES = {
     "etdump_traces": Guide("docs/measuring.md", "How we measure", "minutes", "device"),
     "aa_noise": Guide("docs/measuring.md", "How we measure", "minutes", "device", schema.COMPARISONS),
     "arms_comparison": Guide("docs/compare.md", "Compare anything", "minutes", "device", schema.COMPARISONS),
-    "trial": Guide("docs/gate.md", "What is recorded, and what is a loss", "minutes", "device", schema.RUNS),
     "timeline": Guide(
         "docs/warehouse.md", "What to know before reading a number", "seconds", "warehouse", schema.TIMELINE
     ),
-    "kernel_samples": Guide(
-        "docs/kernels.md", "Which kernel really ran", "seconds", "warehouse", schema.KERNEL_SAMPLES
+    "kernel_evidence": Guide("docs/kernels.md", "Which kernel really ran", "seconds", "warehouse"),
+    "category_summary": Guide(
+        "docs/warehouse.md", "What to know before reading a number", "seconds", "warehouse"
     ),
     "sme2_comparison": Guide(
         "docs/measuring.md", "How we measure", "seconds", "warehouse", schema.COMPARISONS

@@ -25,7 +25,10 @@ MOST_PICTURES = 6
 
 
 @dg.asset(
-    deps=[dg.AssetDep("timeline", partition_mapping=dg.AllPartitionMapping())],
+    deps=[
+        dg.AssetDep(asset, partition_mapping=dg.AllPartitionMapping())
+        for asset in ("timeline", "category_summary")
+    ],
     group_name="results",
     kinds={"duckdb"},
     code_version="2",

@@ -5,8 +5,14 @@ from typing import Any
 
 import dagster as dg
 
-from sme2_assets.defs.assets.support import clear_failures, making, plotted
-from sme2_assets.defs.partitions import model_partitions
+from sme2_assets.defs.assets.support import (
+    clear_failures,
+    content_version,
+    device_to_measure_on,
+    making,
+    plotted,
+)
+from sme2_assets.defs.partitions import pair_per_run, parse_run_key, run_partitions, sessions_in
 from sme2_assets.defs.resources import Lab
 from sme2_assets.evidence.delegation import DelegationReport
 from sme2_assets.models.artifact import (
@@ -21,24 +27,33 @@ from sme2_assets.report.tables import TextTable
 
 
 @dg.asset(
-    partitions_def=model_partitions,
-    backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1),
-    group_name="build",
+    partitions_def=run_partitions,
+    backfill_policy=pair_per_run,
+    group_name="measure",
     kinds={"pytorch", "executorch"},
     code_version=str(EXPORT_CODE_VERSION),
 )
 def exported_model(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """A model at one precision as a `.pte` with XNNPACK delegation, its ETRecord, inputs and eager outputs.
 
-    The inputs are seeded random numbers, the expected outputs are those of the eager fp32 model. The
-    same model, options and versions are not exported again. How close the outputs are to the eager ones is
-    known once it runs: see `etdump_traces`.
+    The inputs are seeded random numbers, the expected outputs are those of the eager fp32 model. It is the
+    same file for every target: the same model, options and versions are not exported again. How close the
+    outputs are to the eager ones is known once it runs: see `etdump_traces`.
     """
+    variants = {key: parse_run_key(key)[0] for key in context.partition_keys}
     with clear_failures():
-        exported = current_export(lab, context.partition_key, context.log.info)
-    return dg.MaterializeResult(
-        metadata=model_metadata(exported), data_version=dg.DataVersion(exported.pte_sha256[:16])
-    )
+        _refuse_what_cannot_be_measured(context, lab)
+        exports = {it: current_export(lab, it, context.log.info) for it in dict.fromkeys(variants.values())}
+    for key, variant in variants.items():
+        context.add_asset_metadata(model_metadata(exports[variant]), partition_key=key)
+    return dg.MaterializeResult(data_version=content_version(it.pte_sha256 for it in exports.values()))
+
+
+def _refuse_what_cannot_be_measured(context: dg.AssetExecutionContext, lab: Lab) -> None:
+    """An export may take minutes: it is not begun for a measurement on a platform that is not here."""
+    if dg.AssetKey("etdump_traces") in (context.run.asset_selection or ()):
+        for (_, platform), states in sessions_in(context.partition_keys).items():
+            lab.require(platform, states, device_to_measure_on(context))
 
 
 def current_export(lab: Lab, variant: str, log: Callable[[str], None]) -> ExportedModel:

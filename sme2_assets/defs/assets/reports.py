@@ -4,7 +4,7 @@ import dagster as dg
 
 from sme2_assets.defs.assets.summaries import answer_metadata
 from sme2_assets.defs.assets.support import clear_failures, materialised
-from sme2_assets.defs.partitions import SESSION_TAG, pair_partitions
+from sme2_assets.defs.partitions import pair_partitions
 from sme2_assets.defs.resources import Lab
 from sme2_assets.heartbeat import heartbeat
 from sme2_assets.report.files import page_address, write_overview, write_session_report
@@ -24,15 +24,10 @@ from sme2_assets.warehouse.shared import publish_shared
     group_name="results",
     kinds={"markdown", "html"},
     code_version="2",
-    # Whoever names the session to compare reports it in the same run. Advice is for a model on all platforms,
-    # most of which were never measured.
-    automation_condition=dg.AutomationCondition.any_deps_match(
-        (
-            dg.AutomationCondition.newly_updated()
-            & ~dg.AutomationCondition.any_new_update_has_run_tags(tag_keys={SESSION_TAG})
-        )
-        | dg.AutomationCondition.will_be_requested()
-    ).ignore(dg.AssetSelection.assets("advice")),
+    # Advice is for a model on all platforms, most of which were never measured.
+    automation_condition=dg.AutomationCondition.any_deps_updated()
+    .ignore(dg.AssetSelection.assets("advice"))
+    .since_last_handled(),
 )
 def report(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """The comparison to read: `report.html`, one file that needs no network, and `report.md` with pictures.

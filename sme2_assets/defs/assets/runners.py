@@ -5,39 +5,40 @@ from typing import Any
 
 import dagster as dg
 
-from sme2_assets.defs.assets.support import clear_failures, making
-from sme2_assets.defs.partitions import pair_per_run, target_partitions
+from sme2_assets.defs.assets.support import clear_failures, content_version, device_to_measure_on, making
+from sme2_assets.defs.partitions import pair_per_run, run_partitions, sessions_in, target_partitions
 from sme2_assets.defs.resources import Lab
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.bundle import runner_for
 from sme2_assets.runner.source_build import build_source_runner, remember
 from sme2_assets.runner.source_request import SourceRequest
-from sme2_assets.store import sha256_of_text
 from sme2_assets.targets import Target, TargetKey
 
 
 @dg.asset(
-    partitions_def=target_partitions,
+    partitions_def=run_partitions,
     backfill_policy=pair_per_run,
-    group_name="build",
+    group_name="measure",
     kinds={"cplusplus", "executorch"},
     code_version="1",
 )
 def runner_binary(context: dg.AssetExecutionContext, lab: Lab) -> dg.MaterializeResult:
     """The native `sme2_runner`, built from the ExecuTorch wheel's C++ SDK.
 
-    Both SME2 states of a platform use the same binary: off means that SME and SME2 are masked from the
-    process, so nothing but SME2 differs between the arms. An unchanged source is not built again.
+    Both SME2 states of a platform, and all models, use the same binary: off means that SME and SME2 are
+    masked from the process, so nothing but SME2 differs between the arms. An unchanged source is not built
+    again.
     """
+    binaries = []
     with clear_failures():
-        targets = [TargetKey.parse(key) for key in context.partition_keys]
-        binaries = []
-        for key in targets:
-            # Any device will do: they all get the same binary.
-            target = lab.require(key.platform, [key.sme2], "any" if key.platform == "android" else None)
-            binaries.append(current_runner(lab, [key], target, context.log.info))
+        for (_, platform), states in sessions_in(context.partition_keys).items():
+            # Any phone will do where none is asked for: they all get the same binary.
+            device = device_to_measure_on(context) or ("any" if platform == "android" else None)
+            target = lab.require(platform, states, device)
+            keys = [TargetKey(platform, sme2) for sme2 in states]
+            binaries.append(current_runner(lab, keys, target, context.log.info))
     return dg.MaterializeResult(
-        metadata=runner_metadata(binaries[-1]), data_version=dg.DataVersion(binaries[-1].sha256[:16])
+        metadata=runner_metadata(binaries[-1]), data_version=content_version(it.sha256 for it in binaries)
     )
 
 
@@ -120,4 +121,4 @@ def source_runner(
                 },
                 partition_key=key,
             )
-    return dg.MaterializeResult(data_version=dg.DataVersion(sha256_of_text(*shas)[:16]))
+    return dg.MaterializeResult(data_version=content_version(shas))

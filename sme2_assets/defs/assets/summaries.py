@@ -29,16 +29,6 @@ def answer_metadata(answer: Answer) -> Metadata:
     return metadata
 
 
-def run_metadata(warehouse: Warehouse, run_id: str) -> Metadata:
-    """Latency, operators and categories of a run. Where operators run is shown with the samples."""
-    categories = rows_of_view(warehouse, "category_summary", run_id)
-    return {
-        **_category_metadata(categories.assign(sme2_operators=None, sme2_unknown_operators=None)),
-        **_latency_metadata(rows_of_view(warehouse, "latency_summary", run_id)),
-        **_operator_metadata(rows_of_view(warehouse, "operator_summary", run_id).assign(on_sme_unit=None)),
-    }
-
-
 def kernel_metadata(warehouse: Warehouse, run_id: str) -> Metadata:
     """How much of a run is on the SME unit; the functions and units that each operator ran in."""
     rows = rows_of_view(warehouse, "kernel_usage", run_id)
@@ -68,8 +58,9 @@ def _speaks_of_sme2(rows: pd.DataFrame) -> bool:
     return not (rows["fidelity"] == "reference").any()
 
 
-def _latency_metadata(rows: pd.DataFrame) -> Metadata:
+def latency_metadata(warehouse: Warehouse, run_id: str) -> Metadata:
     """A table, and the same as numbers, so that the UI plots them over the runs; nothing under emulation."""
+    rows = rows_of_view(warehouse, "latency_summary", run_id)
     if _is_emulated(rows):
         return {}
     metadata: Metadata = {"latency": _table(latency_table(rows), rows)}
@@ -87,7 +78,9 @@ def _latency_metadata(rows: pd.DataFrame) -> Metadata:
     return metadata | {name: plotted(value) for name, value in numbers.items() if pd.notna(value)}
 
 
-def _operator_metadata(rows: pd.DataFrame) -> Metadata:
+def operator_metadata(warehouse: Warehouse, run_id: str) -> Metadata:
+    """All operators, and where times count the slowest. Where they run is shown with the kernels."""
+    rows = rows_of_view(warehouse, "operator_summary", run_id).assign(on_sme_unit=None)
     metadata: Metadata = {}
     if not _is_emulated(rows):
         slowest = rows.sort_values("median_ns", ascending=False).head(SLOWEST_SHOWN)
@@ -98,8 +91,9 @@ def _operator_metadata(rows: pd.DataFrame) -> Metadata:
     }
 
 
-def _category_metadata(rows: pd.DataFrame) -> Metadata:
+def category_metadata(warehouse: Warehouse, run_id: str) -> Metadata:
     """Bars that show without a click; the full picture, with both arms, is with the comparison."""
+    rows = rows_of_view(warehouse, "category_summary", run_id)
     metadata: Metadata = {
         "at a glance": dg.MetadataValue.md(category_glance(rows)),
         "categories": _table(category_table(rows).without("on the SME unit"), rows),

@@ -1,4 +1,4 @@
-"""What all assets share: clear failures, and how the runs of partitions get into the warehouse."""
+"""What all assets share: clear failures, and facts that travel along the edges of the graph."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -8,16 +8,9 @@ import dagster as dg
 
 from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import Sme2Error
-from sme2_assets.heartbeat import heartbeat
 from sme2_assets.store import sha256_of_text
 from sme2_assets.targets.host import host_device
 from sme2_assets.targets.lease import beside_sessions
-from sme2_assets.warehouse import Warehouse
-from sme2_assets.warehouse.read import runs_in_tables
-from sme2_assets.warehouse.sessions import take_session
-from sme2_assets.warehouse.shared import give
-
-DATA_VERSION_TAG = "dagster/data_version"
 
 
 @contextmanager
@@ -44,6 +37,18 @@ def making(lab: Lab, log: Callable[[str], None]) -> AbstractContextManager[None]
 def plotted(value: float) -> dg.MetadataValue:
     """A number on its own: the UI plots it over the materialisations. Six digits are enough for a person."""
     return dg.MetadataValue.float(float(f"{float(value):.6g}"))
+
+
+def content_version(parts: Iterable[str]) -> dg.DataVersion:
+    """The data version of what these hashes or ids identify."""
+    return dg.DataVersion(sha256_of_text(*parts)[:16])
+
+
+def device_to_measure_on(context: dg.AssetExecutionContext) -> str | None:
+    """The one that what is measured in the same run asks for: it may have another CPU than this machine."""
+    steps: Any = context.run.run_config.get("ops", {})
+    configs = (step.get("config", {}) for step in steps.values())
+    return next((device for config in configs if (device := config.get("device"))), None)
 
 
 class InRun(Protocol):
@@ -80,51 +85,3 @@ def materialised(context: InRun, asset: str, key: str, name: str) -> str:
 def runs_of(context: InRun, asset: str, keys: Iterable[str]) -> dict[str, str]:
     """The run id that an upstream asset recorded for each partition."""
     return {key: materialised(context, asset, key, "run_id") for key in keys}
-
-
-def tell_made(
-    context: dg.AssetExecutionContext,
-    asset: str,
-    key: str,
-    version: str,
-    metadata: Callable[[], dict[str, Any]],
-) -> None:
-    """Records an upstream asset that a step made sure of, unless Dagster knows this version of it."""
-    known = context.instance.fetch_materializations(
-        dg.AssetRecordsFilter(asset_key=dg.AssetKey(asset), asset_partitions=[key]), limit=1
-    ).records
-    made = known[0].asset_materialization if known else None
-    if made is None or (made.tags or {}).get(DATA_VERSION_TAG) != version:
-        context.log_event(
-            dg.AssetMaterialization(
-                asset, partition=key, metadata=metadata(), tags={DATA_VERSION_TAG: version}
-            )
-        )
-
-
-def take_in(
-    context: dg.AssetExecutionContext,
-    lab: Lab,
-    metadata: Callable[[Warehouse, str], dict[str, Any]],
-    *,
-    again: bool,
-) -> dg.MaterializeResult:
-    """Adds the sessions of the partitions to the warehouse, then shows what it has on each run.
-
-    A session is added as a whole, both arms with all their tables, whichever partition is asked for. What is
-    there already is made `again`, or left as it is.
-    """
-    warehouse = lab.warehouse
-    with clear_failures(), heartbeat(context.log.info, "making rows of what was measured"):
-        # Not part of measuring: a store that does not answer must not cost a measurement.
-        give(lab.store, context.log.info)
-        run_ids = runs_of(context, "etdump_traces", context.partition_keys)
-        if again or not set(run_ids.values()) <= runs_in_tables(warehouse):
-            taken: set[str] = set()
-            for run_id in run_ids.values():
-                if run_id not in taken:
-                    taken.update(take_session(lab.store, warehouse, lab.store.run_dir(run_id)))
-            warehouse.publish()
-        for key, run_id in run_ids.items():
-            context.add_asset_metadata(metadata(warehouse, run_id), partition_key=key)
-    return dg.MaterializeResult(data_version=dg.DataVersion(sha256_of_text(*run_ids.values())[:16]))

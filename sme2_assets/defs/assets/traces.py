@@ -7,19 +7,10 @@ from typing import Any, Literal
 import dagster as dg
 from pydantic import Field
 
-from sme2_assets.defs.assets.sessions import inputs_of_session, measuring
-from sme2_assets.defs.assets.support import clear_failures, plotted
-from sme2_assets.defs.partitions import (
-    ALONE_TAG,
-    RANGE_END,
-    SUBJECT_TAG,
-    pair_per_run,
-    run_key,
-    run_partitions,
-    sessions_in,
-)
+from sme2_assets.defs.assets.sessions import session_inputs
+from sme2_assets.defs.assets.support import clear_failures, content_version, plotted
+from sme2_assets.defs.partitions import SUBJECT_TAG, pair_per_run, run_key, run_partitions, sessions_in
 from sme2_assets.defs.resources import Lab
-from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.digits import beside
 from sme2_assets.evidence.manifest import Info, Manifest
 from sme2_assets.profiling.arms import sme2_arms
@@ -27,7 +18,7 @@ from sme2_assets.profiling.plan import Plan, plan_for
 from sme2_assets.profiling.requests import require_room
 from sme2_assets.profiling.session import measure_session
 from sme2_assets.report.tables import TextTable
-from sme2_assets.store import Store, sha256_of_text
+from sme2_assets.store import Store
 from sme2_assets.targets import Target, TargetKey
 from sme2_assets.warehouse.shared import begin
 
@@ -90,22 +81,6 @@ class ProfileConfig(dg.Config):
         return self.model_dump(include={field.name for field in fields(Plan)})
 
 
-def _make_inputs(context: dg.AssetExecutionContext, config: ProfileConfig, lab: Lab) -> None:
-    with clear_failures():
-        if (last := context.run.tags.get(RANGE_END)) and last not in context.partition_keys:
-            # https://github.com/dagster-io/dagster/issues/28861
-            raise Sme2Error(
-                "Dagster hands a run only the first of its partitions when it is launched from a job's page.",
-                "Launch it from the page of the asset group `measure`: see docs/architecture.md.",
-            )
-        sessions = sessions_in(context.partition_keys)
-        subject = ", ".join(f"{variant} on {platform_name}" for variant, platform_name in sessions)
-        context.instance.add_run_tags(context.run.run_id, {SUBJECT_TAG: subject})
-        for (variant, platform_name), states in sessions.items():
-            target, _ = place_of(config, lab, platform_name, states)
-            inputs_of_session(context, lab, variant, target, states, config.runner, context.log.info)
-
-
 def place_of(config: ProfileConfig, lab: Lab, platform_name: str, states: list[str]) -> tuple[Target, Plan]:
     """Where a session is measured, and how; an error if it cannot be."""
     target = lab.require(platform_name, states, config.device)
@@ -114,9 +89,8 @@ def place_of(config: ProfileConfig, lab: Lab, platform_name: str, states: list[s
     return target, plan
 
 
-@measuring(
-    _make_inputs,
-    ProfileConfig,
+@dg.asset(
+    deps=["runner_binary", "exported_model"],
     partitions_def=run_partitions,
     backfill_policy=pair_per_run,
     group_name="measure",
@@ -129,36 +103,24 @@ def etdump_traces(context: dg.AssetExecutionContext, config: ProfileConfig, lab:
     Materialise both SME2 states of a platform together: they are then measured interleaved in one
     session, and only such a pair is ever compared. A state measured alone is a baseline.
     """
-    store = lab.store
+    store, log = lab.store, context.log.info
+    sessions = sessions_in(context.partition_keys)
+    subject = ", ".join(f"{variant} on {platform}" for variant, platform in sessions)
+    context.instance.add_run_tags(context.run.run_id, {SUBJECT_TAG: subject})
     manifests: list[Manifest] = []
     with clear_failures():
-        for (variant, platform_name), states in sessions_in(context.partition_keys).items():
-            target, plan = place_of(config, lab, platform_name, states)
-            model, runners = inputs_of_session(
-                context, lab, variant, target, states, config.runner, context.log.debug
-            )
+        for (variant, platform), states in sessions.items():
+            target, plan = place_of(config, lab, platform, states)
+            model, runners = session_inputs(lab, variant, target, states, config.runner, context.log.debug)
             begin(store)
-            manifests += measure_session(
-                store,
-                target,
-                model,
-                runners,
-                sme2_arms(states),
-                plan,
-                log=context.log.info,
-            )
-    if alone := [manifest.run_id for manifest in manifests if not manifest.paired]:
-        # Keeps `sme2_comparison` from running.
-        context.instance.add_run_tags(context.run.run_id, {ALONE_TAG: ", ".join(alone)})
+            manifests += measure_session(store, target, model, runners, sme2_arms(states), plan, log)
     for manifest in manifests:
         identity = manifest.identity
         context.add_asset_metadata(
             _run_metadata(store, manifest),
             partition_key=run_key(identity.variant, TargetKey(identity.platform, identity.sme2)),
         )
-    return dg.MaterializeResult(
-        data_version=dg.DataVersion(sha256_of_text(*(manifest.run_id for manifest in manifests))[:16])
-    )
+    return dg.MaterializeResult(data_version=content_version(manifest.run_id for manifest in manifests))
 
 
 def _run_metadata(store: Store, manifest: Manifest) -> dict[str, dg.MetadataValue]:
