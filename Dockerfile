@@ -7,8 +7,12 @@ RUN apt-get update \
  && apt-get install --yes --no-install-recommends ca-certificates g++ git make python3 python3-venv \
  && rm -rf /var/lib/apt/lists/*
 
+# Whoever mounts a folder of their own builds it with `--build-arg UID=$(id -u)`.
+ARG UID=1000
+RUN useradd --create-home --uid $UID sme2 && install --directory --owner sme2 /sme2
+USER sme2
 WORKDIR /sme2
-COPY . .
+COPY --chown=sme2 . .
 # pip's downloads are of no use in the image.
 RUN PIP_NO_CACHE_DIR=1 make setup
 

@@ -8,13 +8,13 @@ DEMO   ?= toy_cnn
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup emulator demo dev check quick test test-all test-fifth lint format bench trust models constraints resolve docs clean
+.PHONY: help setup emulator demo dev check quick test test-all test-fifth lint format bench trust models lock resolve docs clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # An environment without this file is not ready: one that was interrupted is completed or replaced.
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml uv.lock
 	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is not installed"; \
 	  echo "  What to do: install Python 3.11 to 3.14, or name one: make setup PYTHON=/path/to/python3.12"; exit 1; } >&2
 	@$(PYTHON) -m tools.set_up $(VENV)
@@ -85,11 +85,25 @@ trust: setup ## Blind trials: false alarms and power of the verdicts on this mac
 models: $(VENV)/.ready-dev ## Every kind of model at every precision in one table, an hour or two
 	@$(BIN)/python -m benchmarks.models_bench
 
-constraints: setup ## Rewrite constraints.txt with the newest versions
-	@$(BIN)/python -m tools.constraints
+COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-deps --no-annotate --custom-compile-command 'make lock'
+TORCH   := sed -n '/^name = "torch"$$/{n;s/version = "\(.*\)"/torch==\1+cpu/p;}' uv.lock
 
-resolve: $(VENV)/.ready-dev ## Check that every Python and architecture can install constraints.txt
-	@$(BIN)/python -m tools.constraints --check
+# What set-up installs without uv.lock has files of its own: uv, and torch as PyTorch's own index has it.
+lock: setup ## Rewrite uv.lock with the newest versions, and hashes of everything
+	@$(BIN)/uv lock --upgrade
+	@echo uv | $(COMPILE) --upgrade --output-file tools/uv.txt -
+	@$(TORCH) | $(COMPILE) --default-index https://download.pytorch.org/whl/cpu --output-file tools/torch-cpu.txt -
+
+# Not pip: it cannot look for another machine's wheels without downloading gigabytes.
+resolve: setup ## Check that uv.lock has a wheel of everything for every Python and architecture
+	@for python in 3.11 3.12 3.13 3.14; do \
+	  for machine in aarch64 x86_64; do \
+	    $(BIN)/uv export --frozen --quiet --no-emit-project --extra dev | $(BIN)/uv pip install --dry-run --quiet \
+	      --no-deps --require-hashes --only-binary :all: --requirement - --target $(VENV)/none \
+	      --python-version $$python --python-platform $$machine-manylinux_2_28 || exit 1; \
+	    echo "Python $$python, $$machine: ok"; \
+	  done; \
+	done
 
 docs: $(VENV)/.ready-dev ## The documents as a web site with search: site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

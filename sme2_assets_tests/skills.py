@@ -26,7 +26,7 @@ from sme2_assets.targets.host import host_facts
 AGENTS = CHECKOUT / "AGENTS.md"
 _MEASURED = re.compile(r"^Measured: (.+) the first time, (.+) again \((.+)\)\.$", re.MULTILINE)
 # What decides whether the environment is up to date.
-_OF_THE_SET_UP = ("pyproject.toml", "constraints.txt")
+_OF_THE_SET_UP = ("pyproject.toml", "uv.lock")
 # What a second walk through the playbooks would find in its way, because nothing is overwritten.
 _MADE_BY_HAND = ("data/first.yaml", "data/models/my_net.py")
 

@@ -244,12 +244,33 @@ def test_the_image_has_the_files_where_the_services_look_for_them():
     [installed] = re.findall(r"apt-get install (.*?) \\\n", lines)
     assert {"adb", "openssh-client"} <= set(shlex.split(installed))
     [copied] = re.findall(r"^COPY (.*)$", lines, re.MULTILINE)
-    *sources, target = shlex.split(copied)
+    owner, *sources, target = shlex.split(copied)
+    assert owner == "--chown=sme2"
     assert all((CHECKOUT / source).is_file() for source in sources)
     home = re.findall(r"DAGSTER_HOME=(\S+)", lines)[0]
     assert target == f"{home}/"
     looked_for = {word for words in commands().values() for word in words if word.endswith("workspace.yaml")}
     assert looked_for == {f"{home}/workspace.yaml"}
+
+
+def test_no_container_of_ours_runs_as_root():
+    base = (CHECKOUT / "Dockerfile").read_text()
+    [number] = re.findall(r"^ARG UID=(\d+)$", base, re.MULTILINE)
+    for lines in (base, (DEPLOY / "Dockerfile").read_text()):
+        assert re.findall(r"^USER (.*)$", lines, re.MULTILINE)[-1] == "sme2"
+    assert any(
+        ":/home/sme2/.ssh:" in volume for volume in parsed("compose.yaml")["services"]["worker"]["volumes"]
+    )
+    values = parsed("values.yaml")
+    [code] = values["dagster-user-deployments"]["deployments"]
+    [worker] = [it for it in values["extraManifests"] if it["kind"] == "Deployment"]
+    for context in (
+        *(part["podSecurityContext"] for part in (values["dagsterWebserver"], values["dagsterDaemon"], code)),
+        worker["spec"]["template"]["spec"]["securityContext"],
+    ):
+        assert context["runAsNonRoot"]
+        # Volumes are the user's, too.
+        assert context["runAsUser"] == context["fsGroup"] == int(number)
 
 
 def _snake(name: str) -> str:

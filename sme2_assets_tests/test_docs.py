@@ -153,10 +153,7 @@ def test_the_web_site_fetches_nothing(site: Path):
     "target",
     [
         *RUN_BY,
-        *(
-            f"make {name}"
-            for name in ("setup", "emulator", "format", "trust", "constraints", "resolve", "clean")
-        ),
+        *(f"make {name}" for name in ("setup", "emulator", "format", "trust", "lock", "resolve", "clean")),
     ],
 )
 def test_make_targets_exist(target: str):

@@ -46,6 +46,14 @@ def test_the_workflow_tests_both_architectures_and_a_mac(workflow: dict[Any, Any
     assert any(entry["os"].startswith("macos-") for entry in checked["include"])
 
 
+@pytest.mark.parametrize("file", [WORKFLOW, CHECKOUT / "action.yml"], ids=lambda file: file.name)
+def test_actions_of_others_are_pinned_to_commits(file: Path):
+    used = re.findall(r"uses: (\S+)(.*)", file.read_text())
+    assert used
+    for action, comment in used:
+        assert action == "./" or re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action + comment)
+
+
 def test_the_hooks_mend_a_badly_written_file_without_a_network(tmp_path: Path):
     """A repository with the real configuration, and this environment as its `.venv`."""
     for name in (".pre-commit-config.yaml", "pyproject.toml"):

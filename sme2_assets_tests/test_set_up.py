@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import hashlib
 import http.server
 import os
 import platform
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import tomllib
 import venv
 import zipfile
 from collections import namedtuple
@@ -23,7 +25,7 @@ import pytest
 
 from sme2_assets import distribution
 from sme2_assets.store import CHECKOUT
-from tools import constraints, set_up
+from tools import set_up
 
 SYSTEMS = {
     "debian": 'PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nID=debian\nVERSION_ID="12"\n',
@@ -158,11 +160,11 @@ def test_a_full_disk_is_told_with_the_place(tmp_path: Path, monkeypatch: pytest.
 def checkout(tmp_path: Path) -> Path:
     """As much of a checkout as a set-up reads before it installs."""
     folder = tmp_path / "checkout"
-    for name in ("Makefile", "constraints.txt", "pyproject.toml"):
-        folder.mkdir(exist_ok=True)
-        shutil.copy(CHECKOUT / name, folder)
-    for name in ("tools/set_up.py", "sme2_assets/__init__.py", "sme2_assets/distribution.py"):
-        (folder / name).parent.mkdir(exist_ok=True)
+    for name in (
+        *("Makefile", "pyproject.toml", "uv.lock", "tools/set_up.py", "tools/torch-cpu.txt", "tools/uv.txt"),
+        *("sme2_assets/__init__.py", "sme2_assets/distribution.py"),
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(CHECKOUT / name, folder / name)
     return folder
 
@@ -212,38 +214,72 @@ def test_an_environment_that_was_left_half_made_is_not_used(tmp_path: Path):
     assert set_up.is_usable(Path(sys.prefix))
 
 
-def torch_wheel(folder: Path, version: str) -> None:
+def wheel(folder: Path, name: str, version: str, content: str = "") -> str:
+    """Puts a package with one module into a folder; the hash of its file."""
     folder.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(folder / f"torch-{version}-py3-none-any.whl", "w") as wheel:
-        info = f"torch-{version}.dist-info"
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", "")
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": content,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": "",
+    }
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, text in files.items():
+            # The same bytes whenever it is written.
+            archive.writestr(zipfile.ZipInfo(file), text)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+(TORCH,) = re.findall(r"^torch==(\S+)\+cpu ", (CHECKOUT / set_up.TORCH_CPU).read_text(), re.MULTILINE)
+LOCK = """\
+version = 1
+revision = 3
+requires-python = ">=3.11"
+
+[[package]]
+name = "sound"
+version = "1.0"
+source = {{ registry = "https://pypi.org/simple" }}
+wheels = [
+    {{ url = "https://files.pythonhosted.org/sound-1.0-py3-none-any.whl", hash = "sha256:{sound}" }},
+]
+
+[[package]]
+name = "project"
+version = "0"
+source = {{ virtual = "." }}
+dependencies = [{{ name = "sound" }}]
+"""
 
 
 @pytest.fixture
-def pip_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """pip finds what lies in a folder and nothing else; PyPI's build of torch is there."""
-    monkeypatch.chdir(CHECKOUT)
+def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with the hashes of two packages; the folder that has all that pip finds."""
+    links, project = tmp_path / "links", tmp_path / "project"
+    (project / "tools").mkdir(parents=True)
+    (project / set_up.LOCK).write_text(LOCK.format(sound=wheel(links, "sound", "1.0")))
+    torch = wheel(tmp_path / "index" / "torch", "torch", TORCH + "+cpu")
+    (project / set_up.TORCH_CPU).write_text(f"torch=={TORCH}+cpu \\\n    --hash=sha256:{torch}\n")
+    (project / "pyproject.toml").write_text(
+        '[project]\nname = "project"\nversion = "0"\nrequires-python = ">=3.11"\ndependencies = ["sound"]\n'
+    )
+    # What PyPI has.
+    wheel(links, "torch", TORCH)
+    monkeypatch.chdir(project)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
-    folder = tmp_path / "links"
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    torch_wheel(folder, pinned_torch())
-    return folder
+    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+    return links
 
 
-def pinned_torch() -> str:
-    (version,) = re.findall(r"^torch==(\S+)$", constraints.FILE.read_text(), re.MULTILINE)
-    return version
-
-
-def test_a_build_without_cuda_that_pip_knows_is_found(pip_settings: Path):
+def test_a_build_without_cuda_that_pip_knows_is_found(locked: Path):
     here = Path(sys.prefix)
-    assert set_up.offered_torch(here) == pinned_torch()
-    torch_wheel(pip_settings, pinned_torch() + "+cpu")
-    assert set_up.offered_torch(here) == pinned_torch() + "+cpu"
+    assert set_up.offered_torch(here) == TORCH
+    wheel(locked, "torch", TORCH + "+cpu")
+    assert set_up.offered_torch(here) == TORCH + "+cpu"
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -252,74 +288,110 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> Iterator[str]:
+def index(locked: Path) -> Iterator[str]:
     """An index of builds without CUDA, as PyTorch has one."""
-    torch_wheel(tmp_path / "index" / "torch", pinned_torch() + "+cpu")
-    handler = functools.partial(Quiet, directory=tmp_path / "index")
+    handler = functools.partial(Quiet, directory=locked.parent / "index")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
 
 
-def taken_torch(folder: Path) -> tuple[str, str]:
-    """What a set-up says about torch, and the version that it then has installed."""
-    # An environment whose pip is this one's: quicker than with one of its own.
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    """An empty one, whose pip and uv are this one's: quicker than with its own."""
+    folder = tmp_path / "venv"
     venv.create(folder, with_pip=False)
     (packages,) = (folder / "lib").glob("python*/site-packages")
     (packages / "pip").symlink_to(Path(pip.__file__).parent)
-    python = str(folder / "bin" / "python")
-    done = subprocess.run(
+    (folder / "bin" / "uv").symlink_to(Path(sys.executable).parent / "uv")
+    return folder
+
+
+def done_in(environment: Path, step: str) -> subprocess.CompletedProcess[str]:
+    """A step of the set-up, to which the environment is `venv`."""
+    return subprocess.run(
         [
             *(sys.executable, "-c"),
             "import sys; from pathlib import Path; from tools import set_up; venv = Path(sys.argv[1]);"
             # How much room there is here is not the question: /tmp may be in memory.
-            "set_up.require_space = lambda *_: None;"
-            "set_up.choose_torch(venv, sys.argv[2:], set_up.offered_torch(venv))",
-            *(str(folder), python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+            "set_up.require_space = lambda *_: None;" + step,
+            str(environment),
         ],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
     )
+
+
+def installed(environment: Path) -> str:
+    command = [str(environment / "bin" / "python"), "-m", "pip", "freeze"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+INSTALL_PACKAGES = "set_up.install_packages(venv, [])"
+CHOOSE_TORCH = "set_up.choose_torch(venv, set_up.offered_torch(venv))"
+
+
+def test_a_package_is_installed_with_the_hash_of_the_lock_and_refused_with_another(
+    locked: Path, environment: Path
+):
+    wheel(locked, "sound", "1.0", "print('something else')")
+    done = done_in(environment, INSTALL_PACKAGES)
+    assert done.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+    assert "set_up.Stop: error: pip could not install everything" in done.stderr
+    assert installed(environment) == ""
+    wheel(locked, "sound", "1.0")
+    done = done_in(environment, INSTALL_PACKAGES)
     assert done.returncode == 0, done.stderr
-    listed = subprocess.run([python, "-m", "pip", "freeze"], capture_output=True, text=True).stdout
-    return done.stdout, listed.strip()
+    assert installed(environment) == "sound==1.0"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere torch is in the lock")
+def test_a_torch_from_a_folder_is_refused_with_another_hash(locked: Path, environment: Path):
+    wheel(locked, "torch", TORCH + "+cpu", "print('something else')")
+    done = done_in(environment, CHOOSE_TORCH)
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+    assert "set_up.Stop: error: pip could not install everything" in done.stderr
+    assert installed(environment) == ""
 
 
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere PyPI's own builds are without CUDA")
 def test_torch_without_cuda_comes_from_the_index_that_has_it(
-    pip_settings: Path, index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    index: str, environment: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.setenv("TORCH_INDEX", index)
-    said, listed = taken_torch(tmp_path / "venv")
-    assert f"about {set_up.CPU_MB} MB will be downloaded" in said
-    assert listed == f"torch=={pinned_torch()}+cpu"
+    done = done_in(environment, CHOOSE_TORCH)
+    assert f"about {set_up.CPU_MB} MB will be downloaded" in done.stdout, done.stderr
+    assert installed(environment) == f"torch=={TORCH}+cpu"
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("locked")
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere PyPI's own builds are without CUDA")
 def test_gigabytes_are_announced_where_that_index_cannot_be_reached(
-    pip_settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    environment: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("TORCH_INDEX", "http://127.0.0.1:9/whl/cpu")
-    said, listed = taken_torch(tmp_path / "venv")
-    assert f"about {set_up.CUDA_MB / 1000:.1f} GB will be downloaded" in said
-    assert listed == "", "it is pip that takes it, with everything else"
+    done = done_in(environment, CHOOSE_TORCH)
+    assert f"about {set_up.CUDA_MB / 1000:.1f} GB will be downloaded" in done.stdout, done.stderr
+    assert installed(environment) == "", "it is pip that takes it, with everything else"
 
 
-def test_constraints_are_of_no_machine_and_name_every_requirement():
-    assert constraints.constraints_of("b==1\ntorch==2.13.0+cpu\npip==23\nA==2\n") == [
-        "A==2",
-        "b==1",
-        "torch==2.13.0",
-    ]
-    pinned = {name(line) for line in constraints.FILE.read_text().splitlines() if not line.startswith("#")}
-    assert {name(line) for line in constraints.requirements()} <= pinned
-    assert not any("+" in line for line in constraints.FILE.read_text().splitlines())
-
-
-def name(requirement: str) -> str:
-    return re.split(r"[<>=~!\[; ]", requirement)[0].lower().replace("_", "-")
+def test_the_lock_is_of_no_machine_and_is_up_to_date():
+    text = (CHECKOUT / set_up.LOCK).read_text()
+    assert set(re.findall(r"https?://([^/]+)/", text)) == {"pypi.org", "files.pythonhosted.org"}
+    packages = tomllib.loads(text)["package"]
+    files = [file for package in packages for file in package.get("wheels", ())]
+    assert files
+    assert all(re.fullmatch("sha256:[0-9a-f]{64}", file["hash"]) for file in files)
+    # The same as of PyTorch's own index.
+    assert {package["version"] for package in packages if package["name"] == "torch"} == {TORCH}
+    # It builds this package.
+    assert "setuptools" in {package["name"] for package in packages}
+    uv = Path(sys.executable).parent / "uv"
+    done = subprocess.run([uv, "lock", "--check", "--offline"], cwd=CHECKOUT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -31,6 +31,8 @@ OLDEST_MACOS = 14
 # PyTorch's builds without CUDA; the ordinary index has them for macOS alone.
 TORCH_INDEX = os.environ.get("TORCH_INDEX", "https://download.pytorch.org/whl/cpu")
 TORCH_INDEX_SECONDS = 4
+# All versions with the hashes of their files; uv, which reads that; torch without CUDA, which is not on PyPI.
+LOCK, UV, TORCH_CPU = Path("uv.lock"), Path("tools/uv.txt"), Path("tools/torch-cpu.txt")
 # What is downloaded, and what it takes on the disk when it is unpacked, as measured.
 CPU_MB, CPU_GIB = 400, 2.5
 CUDA_MB, CUDA_GIB = 3000, 9.0
@@ -50,7 +52,7 @@ def main() -> None:
         if not is_usable(venv):
             require_python()
         require_tools(with_venv=not is_usable(venv))
-        if not _has_torch(venv):
+        if not _has_locked_torch(venv):
             require_space(venv, CPU_GIB)
         set_up(venv, extras)
     except Stop as stop:
@@ -183,10 +185,7 @@ def set_up(venv: Path, extras: list) -> None:
     made = not is_usable(venv)
     if made:
         _make_environment(venv)
-    install = [str(_python(venv)), "-m", "pip", "install", "--disable-pip-version-check"]
-    # Byte-compiling all of torch up front takes longer than compiling what is imported, when it is.
-    install += ["--no-compile", "--constraint", "constraints.txt"]
-    if not _has_torch(venv):
+    if not _has_locked_torch(venv):
         try:
             version = offered_torch(venv)
         except Stop:
@@ -194,9 +193,41 @@ def set_up(venv: Path, extras: list) -> None:
             if made:
                 shutil.rmtree(str(venv), ignore_errors=True)
             raise
-        choose_torch(venv, install, version)
-    target = "." + (f"[{','.join(extras)}]" if extras else "")
-    if subprocess.run([*install, "--editable", target]).returncode != 0:
+        choose_torch(venv, version)
+    _require(_installing(venv, UV))
+    install_packages(venv, extras)
+    _require([*_pip_install(venv), "--no-build-isolation", "--editable", "."])
+
+
+def install_packages(venv: Path, extras: list) -> None:
+    """Installs what uv.lock has for these extras. pip does it: its settings have the mirrors."""
+    export = [str(venv / "bin" / "uv"), "export", "--quiet", "--frozen", "--offline", "--no-emit-project"]
+    for extra in extras:
+        export += ["--extra", extra]
+    if torch_version(venv).endswith("+cpu"):
+        # uv.lock has PyPI's torch, with CUDA.
+        unused = r'^name = "(torch|triton|(?:cuda|nvidia)-\S+)"$'
+        for name in re.findall(unused, LOCK.read_text(), re.MULTILINE):
+            export += ["--no-emit-package", name]
+    with tempfile.TemporaryDirectory() as folder:
+        packages = Path(folder) / "packages.txt"
+        _require([*export, "--output-file", str(packages)])
+        _require(_installing(venv, packages))
+
+
+def _installing(venv: Path, packages: Path) -> list:
+    """The command that installs what a file names, and refuses what has another hash than there."""
+    return [*_pip_install(venv), "--require-hashes", "--requirement", str(packages)]
+
+
+def _pip_install(venv: Path) -> list:
+    command = [str(_python(venv)), "-m", "pip", "install", "--disable-pip-version-check"]
+    # Byte-compiling all of torch up front takes longer than compiling what is imported, when it is.
+    return [*command, "--no-compile", "--no-deps"]
+
+
+def _require(command: list) -> None:
+    if subprocess.run(command).returncode != 0:
         raise Stop(
             "pip could not install everything; what it said is above.",
             "Mend that, then the same command again: what was downloaded is used again.",
@@ -212,22 +243,43 @@ def _make_environment(venv: Path) -> None:
         )
 
 
-def _has_torch(venv: Path) -> bool:
-    return _succeeds(venv, "import importlib.metadata as m; m.version('torch'); m.version('executorch')")
+def torch_version(venv: Path) -> str:
+    """The version of torch in an environment, with +cpu for a build without CUDA; empty if there is none."""
+    try:
+        return subprocess.run(
+            [str(_python(venv)), "-c", "import importlib.metadata as m; print(m.version('torch'))"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ).stdout.strip()
+    except OSError:
+        return ""
 
 
-def choose_torch(venv: Path, install: list, version: str) -> None:
-    """Takes a build of torch without CUDA where one can be had, and says what will be downloaded.
+def locked_torch() -> str:
+    (version,) = re.findall(r"^torch==(\S+)\+cpu ", TORCH_CPU.read_text(), re.MULTILINE)
+    return str(version)
+
+
+def _has_locked_torch(venv: Path) -> bool:
+    return torch_version(venv).split("+")[0] == locked_torch()
+
+
+def choose_torch(venv: Path, version: str) -> None:
+    """Installs a build of torch without CUDA where one can be had, and says what will be downloaded.
 
     `version` is what pip would take by itself.
     """
-    if platform.system() != "Linux" or version.endswith("+cpu"):
+    if platform.system() != "Linux":
         _say(f"about {CPU_MB} MB will be downloaded")
+        return
+    if version.endswith("+cpu"):
+        _say(f"about {CPU_MB} MB will be downloaded")
+        _require(_installing(venv, TORCH_CPU))
         return
     if _answers(TORCH_INDEX):
         _say(f"about {CPU_MB} MB will be downloaded, torch without CUDA from {TORCH_INDEX}")
-        wanted = ["--no-deps", "--index-url", TORCH_INDEX, f"torch=={version}"]
-        if subprocess.run([*install, *wanted]).returncode == 0:
+        if subprocess.run([*_installing(venv, TORCH_CPU), "--index-url", TORCH_INDEX]).returncode == 0:
             return
     _say(
         f"about {CUDA_MB / 1000:.1f} GB will be downloaded: PyPI's torch brings CUDA libraries, which are "
@@ -239,7 +291,7 @@ def choose_torch(venv: Path, install: list, version: str) -> None:
 
 def offered_torch(venv: Path) -> str:
     """The version that pip would take with its settings. That it knows one tells that its index answers."""
-    (pinned,) = re.findall(r"^torch==(\S+)$", Path("constraints.txt").read_text(), re.MULTILINE)
+    pinned = locked_torch()
     command = [str(_python(venv)), "-m", "pip", "--disable-pip-version-check", "index", "versions", "torch"]
     done = subprocess.run(
         [*command, "--retries", "1", "--timeout", "10"],
