@@ -11,7 +11,7 @@ machine died before it had noted the first time, is still fetched only once.
 from __future__ import annotations
 
 import contextlib
-import errno
+import gzip
 import json
 import os
 import re
@@ -19,7 +19,6 @@ import shutil
 import tarfile
 import tempfile
 import uuid
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from filelock import FileLock
 
+from sme2_assets.archives import BadArchive, TooLarge, tar_members, unpack
 from sme2_assets.errors import EvidenceError, Sme2Error
 from sme2_assets.evidence.documents import Document, Name, Part, PathInside, Sequence, Text
 from sme2_assets.evidence.folder import (
@@ -488,10 +488,14 @@ class SharedStore:
     def _unpack(self, run: SharedRun, folder: Path) -> None:
         with self._archive(run) as packed:
             try:
-                _unpack(packed, folder)
-            except (tarfile.TarError, zlib.error, EOFError, ValueError, OSError) as error:
-                if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                    raise
+                with gzip.open(packed) as content:
+                    unpack(tar_members(content), folder)
+            except TooLarge as error:
+                raise EvidenceError(
+                    f"{run.archive} in the shared store is too large: {error}.",
+                    "Make room; if no run is that large, find out who put it there.",
+                ) from error
+            except BadArchive as error:
                 raise EvidenceError(
                     f"{run.archive} in the shared store is not the archive of a run: {error}.", _DAMAGED
                 ) from error
@@ -586,25 +590,6 @@ def _pack(folder: Path, packed: Path) -> None:
         for name in files_in(folder):
             with opened(folder, name) as file:
                 archive.addfile(archive.gettarinfo(arcname=name, fileobj=file), file)
-
-
-def _unpack(packed: Path, folder: Path) -> None:
-    """Only regular files, and only below the folder, whatever the archive says."""
-    with tarfile.open(packed, "r:gz") as archive:
-        for member in archive:
-            content = archive.extractfile(member) if member.isreg() else None
-            path = folder / member.name
-            if content is None or not path.resolve().is_relative_to(folder.resolve()):
-                raise EvidenceError(f"{member.name!r} in an archive is not a file of a run folder.", _DAMAGED)
-            free = shutil.disk_usage(folder).free
-            if member.size > free:
-                raise EvidenceError(
-                    f"{member.name!r} in an archive has {member.size:,} bytes, and {free:,} are free.",
-                    "Make room; if no run is that large, find out who put it there.",
-                )
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("xb") as target:
-                shutil.copyfileobj(content, target)
 
 
 def _sequence_of(folder: Path) -> int:

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sme2_assets.archives import BadArchive, unpack, zip_members
 from sme2_assets.errors import BuildError
 from sme2_assets.store import one_at_a_time
 
@@ -168,18 +169,12 @@ def _unpack_wheel(wheel: Path, version: str, destination: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
             record = archive.read(record_name)
             hashes = {row[0]: row[1] for row in csv.reader(io.StringIO(record.decode())) if len(row) == 3}
-            for name in archive.namelist():
-                if not name.startswith(_WHEEL_PARTS) or name.endswith("/"):
-                    continue
-                content = archive.read(name)
-                if hashes.get(name) != _record_hash(content):
-                    raise ValueError(f"{name} is not what its RECORD says")
-                file = destination / name
-                if not file.resolve().is_relative_to(destination.resolve()):
-                    raise ValueError(f"{name} leads out of the wheel")
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(content)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            unpack((it for it in zip_members(archive) if it.name.startswith(_WHEEL_PARTS)), destination)
+        for file in (path for path in destination.rglob("*") if path.is_file()):
+            name = file.relative_to(destination).as_posix()
+            if hashes.get(name) != _record_hash(file.read_bytes()):
+                raise ValueError(f"{name} is not what its RECORD says")
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, BadArchive) as error:
         raise BuildError(
             f"{wheel.name} is damaged: {error}", "Try again; if that does not help, clear pip's cache."
         ) from error

@@ -16,13 +16,13 @@ import platform
 import re
 import shutil
 import subprocess
-import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sme2_assets.archives import BadArchive, Member, tar_members, unpack
 from sme2_assets.errors import PackagesUnavailable
 from sme2_assets.store import one_at_a_time
 
@@ -73,7 +73,7 @@ def fetch_packages(
     `architecture` is Debian's name (`arm64`, `amd64`), by default the machine's own. `suites` are tried in
     order, by default those this machine uses; `refuse` may turn a package down by returning a reason.
     `with_dependencies` adds everything that the packages depend on, down to the C library. `only` names the
-    files to extract (`usr/bin/...`); all of them must exist, and nothing else is unpacked.
+    programs to extract (`usr/bin/...`); all of them must exist, and nothing else is unpacked.
 
     Complete or absent: an existing folder from the same request is used again, with nothing fetched. Any
     number of processes may ask at once; one fetches, the others wait for it.
@@ -393,6 +393,8 @@ def _unpack(archives: Sequence[Path], destination: Path, only: Sequence[str]) ->
             _unpack_some(archive, destination, missing)
         if missing:
             raise ValueError(f"the package has no {', '.join(sorted(missing))}")
+        for name in only:
+            (destination / name).chmod(0o755)
         return
     for archive in archives:
         done = _run(["dpkg-deb", "-x", str(archive), str(destination)], timeout_seconds=_UPDATE_SECONDS)
@@ -409,26 +411,22 @@ def _unpack_some(archive: Path, destination: Path, wanted: set[str]) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         try:
-            with tarfile.open(fileobj=process.stdout, mode="r|") as members:
-                for member in members:
-                    name = member.name.removeprefix("./")
-                    if name not in wanted or not member.isfile():
-                        continue
-                    content = members.extractfile(member)
-                    assert content is not None
-                    file = destination / name
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    with file.open("wb") as sink:
-                        shutil.copyfileobj(content, sink)
-                    file.chmod(member.mode & 0o777)
-                    wanted.discard(name)
-                    if not wanted:
-                        return
-        except tarfile.TarError as error:
+            unpack(_files_of(tar_members(process.stdout), wanted), destination)
+        except BadArchive as error:
             raise ValueError(f"the package is damaged ({error})") from error
         finally:
             # The rest of the archive is not wanted, and waiting on a full pipe would never end.
             process.kill()
+
+
+def _files_of(members: Iterable[Member], wanted: set[str]) -> Iterator[Member]:
+    for member in members:
+        name = member.name.removeprefix("./")
+        if name in wanted and member.content is not None:
+            yield member
+            wanted.discard(name)
+        if not wanted:
+            return
 
 
 def _watch(process: subprocess.Popen[bytes], folder: Path, size_bytes: int, log: Log) -> None:

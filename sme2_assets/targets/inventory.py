@@ -17,14 +17,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from sme2_assets.errors import Sme2Error, TargetUnavailable, did_you_mean
 from sme2_assets.store import Store
 from sme2_assets.targets.android.adb import require_adb
-from sme2_assets.targets.android.choice import choose_device, device_names
+from sme2_assets.targets.android.device import choose_device, device_names
 from sme2_assets.targets.android.target import one_device
 from sme2_assets.targets.base import Target
 from sme2_assets.targets.pool import ANY, DevicePool
 from sme2_assets.targets.remote.target import RemoteTarget
 from sme2_assets.targets.shapes import SCHEME as EMULATED
-from sme2_assets.targets.ssh.address import SCHEME, parse_address
-from sme2_assets.targets.ssh.hiding import without_addresses
+from sme2_assets.targets.ssh.address import SCHEME, parse_address, without_addresses
 from sme2_assets.targets.ssh.target import SshTarget
 from sme2_assets.written.documents import Kind, read_document
 from sme2_assets.written.problems import Problem, WrittenError, line_of, problems_of

@@ -14,9 +14,8 @@ import pytest
 from sme2_assets.errors import RunnerError, TargetUnavailable
 from sme2_assets.runner.failures import runner_failure
 from sme2_assets.targets import contained
-from sme2_assets.targets.contained import run_contained
+from sme2_assets.targets.contained import Printed, printed_by, run_contained
 from sme2_assets.targets.lease import lease
-from sme2_assets.targets.printed import Printed, printed_by
 from sme2_assets_tests.servers import wait_for
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
@@ -56,7 +55,7 @@ def test_a_program_that_closes_its_outputs_is_still_waited_for(tmp_path: Path):
 
 
 def test_a_flood_of_words_ends_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("sme2_assets.targets.printed.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("sme2_assets.targets.contained.MOST_BYTES", 1 << 20)
     with pytest.raises(RunnerError, match="printed more than 1 MiB"):
         run("while True: print('x' * 1000)", tmp_path)
 

@@ -30,7 +30,7 @@ from sme2_assets.targets import pool as pool_module
 from sme2_assets.targets.android.adb import Adb
 from sme2_assets.targets.inventory import platform_of, read_inventory
 from sme2_assets.targets.lease import lease
-from sme2_assets.targets.remote.script import Script
+from sme2_assets.targets.remote.connection import Script
 from sme2_assets.targets.ssh.connection import SshConnection
 from sme2_assets_tests.targets.android.adb_loopback import AdbBridge, LoopbackDevice
 from sme2_assets_tests.targets.ssh.sshd_loopback import SshMachine

@@ -363,7 +363,7 @@ def test_an_entry_that_leads_out_of_the_folder_is_refused(shared_url: str, tmp_p
         there.create(there._name(number), entry)
     told = [error.what for error in catch_up(reader, silent).refused.values()]
     assert len(told) == len(runs)
-    assert sum("not a file of a run folder" in text for text in told) == len(hostile)
+    assert sum("is not the archive of a run" in text for text in told) == len(hostile)
     assert not Path("/tmp/sme2-evil").exists()
     assert not [path for path in tmp_path.rglob("*evil*") if "store" not in str(path)]
 

@@ -1,19 +1,18 @@
-"""One device behind adb, with adb as the transport."""
+"""One device behind adb, with adb as the transport; and which of the connected devices to use."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from sme2_assets.distribution import adb_remedy
-from sme2_assets.errors import Sme2Error
-from sme2_assets.targets.android.adb import ENVIRONMENT_VARIABLE, Adb, is_network_serial
-from sme2_assets.targets.base import Completed
-from sme2_assets.targets.remote.connection import Connection
-from sme2_assets.targets.remote.script import Script
+from sme2_assets.errors import Sme2Error, TargetUnavailable
+from sme2_assets.targets.android.adb import ENVIRONMENT_VARIABLE, Adb, Listed, is_network_serial
+from sme2_assets.targets.remote.connection import Connection, Script
 
 ROOT_VARIABLE = "SME2_ANDROID_ROOT"
 
@@ -43,17 +42,10 @@ class Device(Connection):
         return [*self.adb.command, "-s", self.serial, "shell", "-T", script.remote_command()]
 
     def push(self, local: Path, remote: str, *, timeout_s: float = 1800) -> None:
-        done = self._adb(["push", str(local.absolute()), remote], timeout_s)
+        done = self.adb.run(["-s", self.serial, "push", str(local.absolute()), remote], timeout_s=timeout_s)
         if done.returncode != 0:
-            raise self._transfer_failure("could not be sent to", local.name, _said(done))
-
-    def pull(self, remote: str, local: Path, *, timeout_s: float = 1800) -> None:
-        done = self._adb(["pull", remote, str(local.absolute())], timeout_s)
-        if done.returncode != 0:
-            raise self._transfer_failure("could not be fetched from", remote, _said(done))
-
-    def _adb(self, arguments: Sequence[str], timeout_s: float) -> Completed:
-        return self.adb.run(["-s", self.serial, *arguments], timeout_s=timeout_s)
+            said = done.stdout + "\n" + done.stderr
+            raise self._transfer_failure("could not be sent to", local.name, said)
 
     def install_remedy(self) -> str:
         return adb_remedy(ENVIRONMENT_VARIABLE)
@@ -72,5 +64,40 @@ class Device(Connection):
         return listed.remedy or "The device is back: run it again. Check the cable if this happens often."
 
 
-def _said(done: Completed) -> str:
-    return done.stdout + "\n" + done.stderr
+def choose_device(adb: Adb, named: str | None) -> Device:
+    """The requested device, in a usable state; otherwise a TargetUnavailable that says what to do."""
+    listed = adb.devices()
+    serial = named or os.environ.get("ANDROID_SERIAL")
+    if serial is None:
+        if not listed:
+            raise TargetUnavailable(
+                "No Android device is connected.",
+                "Connect one by USB with USB debugging on, or `adb connect ADDRESS:PORT`; docs/android.md "
+                "has the steps.",
+            )
+        if len(listed) > 1:
+            raise TargetUnavailable(
+                f"Several Android devices are connected: {device_names(listed)}.",
+                "Name one (`--device SERIAL`, or ANDROID_SERIAL), or say `--device any`.",
+            )
+        serial = listed[0].serial
+    found = next((device for device in listed if device.serial == serial), None)
+    if found is None:
+        connect = f"`adb connect {serial}`, or name" if is_network_serial(serial) else "Connect it, or name"
+        raise TargetUnavailable(
+            f"adb knows no device {serial!r}; connected: {device_names(listed) or 'none'}.",
+            f"{connect} one that is connected.",
+        )
+    if not found.usable:
+        raise TargetUnavailable(f"The Android device {serial} is in the state {found.state!r}.", found.remedy)
+    return Device(adb, serial)
+
+
+def device_names(listed: Sequence[Listed]) -> str:
+    """What adb lists, on one line."""
+    return ", ".join(
+        device.serial
+        + (f" ({device.model})" if device.model else "")
+        + ("" if device.usable else f" [{device.state}]")
+        for device in listed
+    )

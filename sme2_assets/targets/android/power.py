@@ -22,7 +22,7 @@ from typing import Any
 from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error
 from sme2_assets.store import write_json
 from sme2_assets.targets.android.device import Device
-from sme2_assets.targets.remote.script import Script, shell_program
+from sme2_assets.targets.remote.connection import Script, shell_program
 
 Log = Callable[[str], None]
 

@@ -13,8 +13,7 @@ from sme2_assets.errors import Sme2Error, TargetUnavailable
 from sme2_assets.evidence.device import Fidelity
 from sme2_assets.store import safe_name
 from sme2_assets.targets.android.adb import Adb, is_network_serial, require_adb
-from sme2_assets.targets.android.choice import choose_device
-from sme2_assets.targets.android.device import ROOT_VARIABLE, Device, device_id_of
+from sme2_assets.targets.android.device import ROOT_VARIABLE, Device, choose_device, device_id_of
 from sme2_assets.targets.android.power import applied, restore_from
 from sme2_assets.targets.base import Availability, MachineFacts
 from sme2_assets.targets.clusters import parse_features

@@ -1,8 +1,11 @@
 """The transport to one device: commands that run on it, and files that go there and back.
 
-Belongs here: running, holding and killing commands, with a specific error for each failure; what a kind of
-transport must implement for that. Does not: the kinds (android/device, ssh/connection), what a measurement
-needs from a device (workspace, target).
+Belongs here: how a command is quoted, running, holding and killing commands, with a specific error for each
+failure; what a kind of transport must implement for that. Does not: the kinds (android/device,
+ssh/connection), what a measurement needs from a device (workspace, target).
+
+The shell programs that run there are the files of `scripts/`. What differs from call to call is always a
+positional parameter, never part of a program's text.
 
 A transport's own exit code says too little: a broken connection can look like the end of a command. So every
 remote command is wrapped by a small program that reports its process when it begins and its exit code when it
@@ -14,9 +17,12 @@ No command keeps running on a device once nobody waits for it.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import re
 import secrets
 import shlex
+import signal
 import subprocess
 import threading
 import time
@@ -24,16 +30,33 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import ClassVar
 
-from sme2_assets.errors import ConnectionLost, Refused, RunnerError, Sme2Error, TargetUnavailable
+from sme2_assets.archives import BadArchive, NotPlain, TooLarge, tar_members, unpack
+from sme2_assets.errors import (
+    ConnectionLost,
+    Refused,
+    RunnerError,
+    Sme2Error,
+    TargetUnavailable,
+    disk_failure,
+)
 from sme2_assets.targets.base import Completed
-from sme2_assets.targets.printed import Printed, printed_by, too_much_text
-from sme2_assets.targets.remote.script import Script, shell_program
+from sme2_assets.targets.contained import Printed, printed_by, too_much_text
+
+
+def shell_program(*names: str) -> str:
+    """The text of `scripts/<name>.sh`; several are joined, so that the last can use the others."""
+    folder = resources.files(__package__) / "scripts"
+    return "".join((folder / f"{name}.sh").read_text(encoding="utf-8") for name in names)
+
 
 FULL_REMEDY = "Free space on the device; `sme2 devices --clean` removes what sme2 has put there."
 
+#: adb writes the length of a request in four hexadecimal digits.
+_MAX_COMMAND_BYTES = 60_000
 #: How long an abandoned command may take to end.
 _KILL_SECONDS = 60.0
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -54,17 +77,45 @@ _REFUSALS = (
 )
 _WATCHED = shell_program("watched")
 _KILL = shell_program("processes", "kill")
+_PULL = shell_program("pull")
 #: How much of a line is read at once while a device is being taken, and how much a login may print there.
 _LINE_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 16
 _MOST_LOGIN_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
+class Script:
+    """A POSIX shell program and its positional parameters."""
+
+    text: str
+    arguments: tuple[str, ...] = ()
+
+    def argv(self) -> list[str]:
+        return ["sh", "-c", self.text, "sme2", *self.arguments]
+
+    def remote_command(self) -> str:
+        """What the device's shell is given; `exec` makes our shell the leader of the process group."""
+        remote = "exec " + quoted(self.argv())
+        if len(os.fsencode(remote)) > _MAX_COMMAND_BYTES:
+            raise Sme2Error(
+                f"A command of {len(remote)} characters is too long to send.", "Use shorter or fewer names."
+            )
+        return remote
+
+
+def quoted(argv: Sequence[str]) -> str:
+    """The words as a POSIX shell reads them back, whatever they contain."""
+    if any("\0" in word for word in argv):
+        raise Sme2Error("A command line cannot contain a NUL character.", "Choose another name.")
+    return shlex.join(argv)
+
+
+@dataclass(frozen=True)
 class Held:
-    """A program on a device that runs until it is released; `told` is what it said when it was ready."""
+    """A program on a device that runs until it is released."""
 
     process: subprocess.Popen[bytes]
-    told: str = ""
 
     def ended(self, within_s: float) -> bool:
         """Whether it has ended by itself, and with it everything it held."""
@@ -104,16 +155,16 @@ class Connection(ABC):
         """Copies a file to the device."""
 
     @abstractmethod
-    def pull(self, remote: str, local: Path, *, timeout_s: float = 1800) -> None:
-        """Copies a file or folder from the device; `local` must not exist yet."""
-
-    @abstractmethod
     def install_remedy(self) -> str:
         """How to get the transport's program."""
 
     @abstractmethod
     def lost_remedy(self) -> str:
         """What to do about a connection that broke."""
+
+    def spoiled_remedy(self) -> str:
+        """What to do about files that arrived with something else among them."""
+        return "Measure again; if it keeps happening, try another cable, port or network."
 
     def refusal(self, said: str) -> Refused | None:
         """The error, if the transport's messages say that it was not let in."""
@@ -179,6 +230,73 @@ class Connection(ABC):
             )
         return done.stdout
 
+    def pull(self, remote: str, folder: Path, *, timeout_s: float = 1800) -> Path:
+        """Copies a file or folder from the device into a folder here; returns where it is."""
+        try:
+            status, said, problem = self._unpacked(Script(_PULL, (remote,)), folder, timeout_s)
+        except (OSError, TooLarge) as error:
+            raise self._not_written(remote, error) from error
+        if status == -signal.SIGKILL:
+            raise self._too_slow(timeout_s)
+        if status != 0:
+            raise self._transfer_failure("could not be fetched from", remote, said)
+        pulled = folder / remote.rpartition("/")[2]
+        if problem is None and not pulled.exists():
+            problem = BadArchive(f"it has no {pulled.name}")
+        if problem is not None:
+            raise self._not_unpacked(remote, problem) from problem
+        return pulled
+
+    def _unpacked(self, script: Script, folder: Path, timeout_s: float) -> tuple[int, str, BadArchive | None]:
+        """Exit code and messages of a program that sends an archive, and what is wrong with what it sent."""
+        problem = None
+        with self._start(script, subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            timer = threading.Timer(timeout_s, process.kill)
+            timer.daemon = True
+            timer.start()
+            try:
+                try:
+                    unpack(tar_members(process.stdout), folder)
+                except TooLarge:
+                    raise
+                except BadArchive as error:
+                    problem = error
+                # Why it sent no archive is known at its end.
+                while process.stdout.read(_PIECE_BYTES):
+                    pass
+                said = process.stderr.read(_PIECE_BYTES)
+                process.wait()
+            finally:
+                timer.cancel()
+                process.kill()
+        return process.returncode, said.decode("utf-8", "replace"), problem
+
+    def _not_unpacked(self, remote: str, problem: BadArchive) -> RunnerError:
+        if isinstance(problem, NotPlain):
+            return RunnerError(
+                f"Not everything that {self.name} sent for {remote!r} is a file or folder: {problem}.",
+                "Results never contain that: look at what the runner, or another program there, has written.",
+            )
+        return RunnerError(
+            f"What {self.name} sent for {remote!r} cannot be unpacked: {problem}",
+            self.spoiled_remedy(),
+        )
+
+    def _not_written(self, remote: str, error: OSError | TooLarge) -> Sme2Error:
+        known = disk_failure(os.strerror(errno.ENOSPC) if isinstance(error, TooLarge) else str(error))
+        why = error.strerror if isinstance(error, OSError) else error
+        return Sme2Error(
+            f"What {self.name} sent for {remote!r} could not be written on this computer: {why}.",
+            known.remedy if known else "Check the disk that the data folder is on.",
+        )
+
+    def _too_slow(self, timeout_s: float) -> ConnectionLost:
+        return ConnectionLost(
+            f"A file could not be copied to or from {self.name} within {timeout_s:.0f} s.", self.lost_remedy()
+        )
+
     def hold(self, script: Script, *, ready: str, patience_s: float, on_line: Callable[[str], None]) -> Held:
         """Starts a program that prints a line with `ready` and then runs until its standard input ends.
 
@@ -196,8 +314,8 @@ class Connection(ABC):
             assert process.stdout is not None
             while raw := process.stdout.readline(_LINE_BYTES):
                 line = _text(raw).strip()
-                if line == ready or line.startswith(f"{ready} "):
-                    return Held(process, line.removeprefix(ready).strip())
+                if line == ready:
+                    return Held(process)
                 if line.startswith(mark):
                     on_line(line.removeprefix(mark))
                 elif (others := others + len(raw)) > _MOST_LOGIN_BYTES:

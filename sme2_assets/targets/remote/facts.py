@@ -34,8 +34,7 @@ from sme2_assets.targets.environment.processes import Reading, parse_process_sta
 from sme2_assets.targets.environment.sensors import Battery, read_sensors, read_thermal_events
 from sme2_assets.targets.environment.snapshot import SHORTEST_SAMPLE_S, Snapshot, snapshot_of
 from sme2_assets.targets.reading import integer, printable_name
-from sme2_assets.targets.remote.connection import Connection
-from sme2_assets.targets.remote.script import shell_program
+from sme2_assets.targets.remote.connection import Connection, shell_program
 
 # Every Linux reports CPU time to user space in hundredths of a second.
 _TICK_HZ = 100

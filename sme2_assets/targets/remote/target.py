@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shlex
 import socket
 import time
 from abc import abstractmethod
@@ -19,22 +18,21 @@ from sme2_assets.targets.base import MachineFacts, Target
 from sme2_assets.targets.environment.snapshot import Snapshot
 from sme2_assets.targets.lease import lease
 from sme2_assets.targets.reading import integer, printable_name
-from sme2_assets.targets.remote.connection import Connection
+from sme2_assets.targets.remote.connection import Connection, Script, shell_program
 from sme2_assets.targets.remote.facts import ask, device_cpus, device_facts, device_snapshot
-from sme2_assets.targets.remote.script import Script, shell_program
 from sme2_assets.targets.remote.workspace import SETUP_SECONDS, RemoteWorkspace, free_bytes
 
 Log = Callable[[str], None]
 
 _BUSY_PATIENCE_S = 600.0
 _RECOVER_PAUSE_S = 1.0
-_SESSIONS = ("installation", "processes", "sessions")
-_HOLD = shell_program(*_SESSIONS, "hold")
-_END_SESSION = shell_program(*_SESSIONS, "end_session")
-_IDENTITY = shell_program("sections", "installation", "identity")
+_HOLD = shell_program("processes", "lock", "hold")
+_RELEASE = shell_program("lock", "release")
+_IDENTITY = shell_program("sections", "identity")
 _SPACE = shell_program("sections", "space")
-_HOLDER = shell_program("sections", *_SESSIONS, "holder")
-_CLEAN = shell_program("sections", *_SESSIONS, "clean")
+_HOLDER = shell_program("sections", "lock", "holder")
+_CLEAN = shell_program("sections", "lock", "clean")
+_UNLOCKABLE = "unlockable "
 
 
 class RemoteTarget(Target):
@@ -49,8 +47,8 @@ class RemoteTarget(Target):
         self._log: Log = lambda message: None
         # Which device answered when the lease began: a network address can become another device's.
         self._identity: str | None = None
-        # Sessions that may still be held on the device because the connection was lost.
-        self._sessions: list[str] = []
+        # The last session, which the device may still hold because it has not noticed a lost connection.
+        self._session: str | None = None
 
     @property
     @abstractmethod
@@ -84,7 +82,7 @@ class RemoteTarget(Target):
     def begin(self, leases: Path, log: Log) -> None:
         """What the holder of the lease does first."""
         self._log = log
-        self._sessions.clear()
+        self._session = None
         self._identity = self._who()
 
     @contextmanager
@@ -94,15 +92,15 @@ class RemoteTarget(Target):
         waiting: list[str] = []
 
         def told(line: str) -> None:
-            if line.startswith("refused "):
-                raise self._unsafe(line.removeprefix("refused "))
+            if line.startswith(_UNLOCKABLE):
+                raise self._without_lock(line)
             if line.startswith("held by ") and not waiting:
                 waiting.append(line)
                 self._log(
                     f"{self.device} is used by another computer or data folder ({line}); waiting for it"
                 )
 
-        self._sessions.append(name)
+        self._session = name
         holder = device.hold(
             Script(_HOLD, (name, root)), ready=f"{name} ready", patience_s=_BUSY_PATIENCE_S, on_line=told
         )
@@ -119,7 +117,7 @@ class RemoteTarget(Target):
         """Puts on the device what is needed besides a program."""
 
     def recover(self, patience_s: float, log: Log) -> None:
-        """Waits until the device answers, requesting new connections; ends what is left of our sessions."""
+        """Waits until the device answers, requesting new connections; ends what is left of our session."""
         deadline_s = time.monotonic() + patience_s
         reason = ""
         while True:
@@ -127,7 +125,7 @@ class RemoteTarget(Target):
                 problem = self._reconnected()
                 who = None if problem else self._who()
                 if not problem and self._identity in (None, who):
-                    self._end_sessions()
+                    self._release()
             except Refused:
                 raise
             except Sme2Error as error:
@@ -152,21 +150,18 @@ class RemoteTarget(Target):
 
     def holder(self) -> str | None:
         """The session that holds the device now, of whatever computer; None if it is free."""
-        answer = ask(self.handle, _HOLDER, self.root)
-        self._require_safe(answer)
-        name = answer.get("holder", "").strip()
+        name = self._asked(_HOLDER).get("holder", "").strip()
         return printable_name(name) if name else None
 
     def _who(self) -> str:
         """An identifier of the device."""
         return repr(sorted(ask(self.handle, _IDENTITY).items()))
 
-    def _end_sessions(self) -> None:
+    def _release(self) -> None:
         """Also if the device has not noticed yet that the connection is gone, as after losing Wi-Fi."""
-        for name in list(self._sessions):
-            half = len(name) // 2
-            ask(self.handle, _END_SESSION, self.root, name[:half], name[half:])
-            self._sessions.remove(name)
+        if self._session is not None:
+            ask(self.handle, _RELEASE, self.root, self._session)
+            self._session = None
 
     def space(self) -> tuple[int | None, int]:
         """Bytes free where our folder is or would be, and bytes that it takes up."""
@@ -175,36 +170,27 @@ class RemoteTarget(Target):
 
     def clean(self) -> int:
         """Removes everything of ours from the device; returns the bytes that were freed."""
-        answer = ask(self.handle, _CLEAN, self.root, timeout_s=SETUP_SECONDS)
-        self._require_safe(answer)
+        answer = self._asked(_CLEAN)
         if held := answer.get("held", "").strip():
             raise TargetUnavailable(
-                f"{self.address} is measuring (held by {printable_name(held)}), or another machine that "
-                "shares its folder.",
+                f"{self.address} is measuring (held by {printable_name(held)}).",
                 "Wait for the session to end, or stop it.",
             )
         return _kib(answer.get("freed", ""))
 
-    def _require_safe(self, answer: dict[str, str]) -> None:
-        if why := answer.get("refused", "").strip():
-            raise self._unsafe(why)
+    def _asked(self, program: str) -> dict[str, str]:
+        """The answer of a program that takes the lock."""
+        answer = ask(self.handle, program, self.root, timeout_s=SETUP_SECONDS)
+        if line := next((name for name in answer if name.startswith(_UNLOCKABLE)), None):
+            raise self._without_lock(line)
+        return answer
 
-    def _unsafe(self, why: str) -> TargetUnavailable:
-        """Why a folder on the device is not to be used, from what the device found there."""
-        kind, _, path = why.partition(" ")
-        folder, own = printable_name(path, 200), f"name a folder of your own by {self.handle.root_variable}"
-        if kind == "foreign":
-            return TargetUnavailable(
-                f"{folder} on {self.address} belongs to another user, who could change what runs there.",
-                f"Remove it, or {own}.",
-            )
-        if kind == "open":
-            return TargetUnavailable(
-                f"Others can write to {folder} on {self.address}, and could change what runs there.",
-                f"Run `chmod -R go-w {shlex.quote(self.root)}` there, or {own}.",
-            )
+    def _without_lock(self, line: str) -> TargetUnavailable:
+        why = printable_name(line.removeprefix(_UNLOCKABLE), 200)
         return TargetUnavailable(
-            f"{folder} on {self.address} is no link to a session, so sme2 has not made it.", "Remove it."
+            f"{self.root} on {self.address} cannot be locked, which keeps sessions apart ({why}).",
+            "Install `flock` there (it is in util-linux; Android has it since version 7), or name a folder "
+            f"on another disk by {self.handle.root_variable}.",
         )
 
 

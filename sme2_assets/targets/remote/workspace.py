@@ -17,8 +17,7 @@ from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error, TargetUna
 from sme2_assets.store import sha256_of_file
 from sme2_assets.targets.base import Completed, Program, Workspace
 from sme2_assets.targets.elf import MACHINES, machine_of
-from sme2_assets.targets.remote.connection import FULL_REMEDY, Connection, Held
-from sme2_assets.targets.remote.script import Script, shell_program
+from sme2_assets.targets.remote.connection import FULL_REMEDY, Connection, Held, Script, shell_program
 
 Log = Callable[[str], None]
 
@@ -29,8 +28,7 @@ _NOTICE_SECONDS = 0.5
 #: How long a step on the device other than a measurement may take.
 SETUP_SECONDS = 120.0
 
-_MISSING = shell_program("missing")
-_ACCEPT = shell_program("accept")
+_STORED = shell_program("stored")
 _LINK = shell_program("link")
 _RUN = shell_program("run")
 
@@ -59,19 +57,13 @@ class RemoteWorkspace(Workspace):
     def __init__(
         self, device: Connection, held: Held, device_id: str, root: str, name: str, arch: str, log: Log
     ) -> None:
-        # Several machines may share a root, so the one that is held has said where its sessions are.
-        if not re.fullmatch(r"[0-9a-f]{16}", held.told):
-            raise TargetUnavailable(
-                f"{device.name} does not say where its sessions are, but {held.told[:80]!r}.",
-                "Check that `sha256sum` and `cut` work there.",
-            )
         self.device = device
         self.held = held
         self.device_id = device_id
         self.arch = arch
         self.root = root
         self.name = name
-        self.folder = f"{root}/sessions/{held.told}/{name}"
+        self.folder = f"{root}/sessions/{name}"
         self.wrapper: list[str] = []
         self.bytes_pushed = 0
         self._log = log
@@ -141,10 +133,9 @@ class RemoteWorkspace(Workspace):
         local.parent.mkdir(parents=True, exist_ok=True)
         # Under its final name only when it is complete.
         with tempfile.TemporaryDirectory(prefix=".pull-", dir=local.parent) as staging:
-            pulled = Path(staging) / "pulled"
             try:
                 with self._holding():
-                    self.device.pull(remote, pulled)
+                    pulled = self.device.pull(remote, Path(staging))
             except ConnectionLost:
                 raise
             except RunnerError as error:
@@ -173,21 +164,25 @@ class RemoteWorkspace(Workspace):
         asked = {sent.sha256: sent for sent in files if sent.sha256 not in self._there}
         if not asked:
             return
-        answer = self.device.script(_MISSING, self.root, *asked, timeout_s=SETUP_SECONDS)
-        missing = [asked[sha256] for sha256 in re.findall(r"^missing ([0-9a-f]{64})$", answer, re.MULTILINE)]
+        missing, df = self._not_stored(list(asked.values()))
         if missing:
-            self._require_space(sum(sent.size_bytes for sent in missing), answer)
+            self._require_space(sum(sent.size_bytes for sent in missing), df)
             self._push(missing)
         self._there.update(asked)
+
+    def _not_stored(self, files: Sequence[_Sent]) -> tuple[list[_Sent], str]:
+        """Those that the store does not have, with what has arrived since; and what `df` says there."""
+        shas = [sent.sha256 for sent in files]
+        answer = self.device.script(_STORED, self.root, self.folder, *shas, timeout_s=SETUP_SECONDS)
+        missing = set(re.findall(r"^missing ([0-9a-f]{64})$", answer, re.MULTILINE))
+        return [sent for sent in files if sent.sha256 in missing], answer
 
     def _push(self, files: Sequence[_Sent]) -> None:
         started = time.monotonic()
         for sent in files:
             self.device.push(sent.path, f"{self.folder}/{sent.sha256}")
-        shas = [sent.sha256 for sent in files]
-        answer = self.device.script(_ACCEPT, self.root, self.folder, *shas, timeout_s=SETUP_SECONDS)
-        if damaged := re.findall(r"^damaged ([0-9a-f]{64})$", answer, re.MULTILINE):
-            names = ", ".join(sent.path.name for sent in files if sent.sha256 in damaged)
+        if damaged := self._not_stored(files)[0]:
+            names = ", ".join(sent.path.name for sent in damaged)
             raise RunnerError(
                 f"{names} did not arrive on {self.device.name} as sent, or changed while it was sent.",
                 "Measure again; if it keeps happening, try another cable, port or network.",

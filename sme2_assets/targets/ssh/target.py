@@ -11,8 +11,8 @@ from sme2_assets.evidence.device import AARCH64, Fidelity, architecture, device_
 from sme2_assets.targets.base import Availability, MachineFacts
 from sme2_assets.targets.host import host_arch
 from sme2_assets.targets.reading import printable_name
+from sme2_assets.targets.remote.connection import shell_program
 from sme2_assets.targets.remote.facts import FACTS, ask, facts_of
-from sme2_assets.targets.remote.script import shell_program
 from sme2_assets.targets.remote.target import RemoteTarget
 from sme2_assets.targets.remote.workspace import root_folder
 from sme2_assets.targets.ssh.address import parse_address

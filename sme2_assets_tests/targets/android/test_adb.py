@@ -14,7 +14,7 @@ from sme2_assets.errors import ConnectionLost, TargetUnavailable
 from sme2_assets.store import Store
 from sme2_assets.targets import open_target
 from sme2_assets.targets.android.adb import STATE_REMEDIES, find_adb, parse_devices, require_adb
-from sme2_assets.targets.android.choice import choose_device
+from sme2_assets.targets.android.device import choose_device
 from sme2_assets_tests.targets.android.adb_loopback import AdbBridge, LoopbackDevice
 
 

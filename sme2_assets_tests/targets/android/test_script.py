@@ -8,7 +8,7 @@ from importlib import resources
 import pytest
 
 from sme2_assets.targets import remote
-from sme2_assets.targets.remote.script import shell_program
+from sme2_assets.targets.remote.connection import shell_program
 
 PROGRAMS = sorted(path.name.removesuffix(".sh") for path in (resources.files(remote) / "scripts").iterdir())
 
@@ -21,4 +21,4 @@ def test_every_shell_program_is_one_and_has_no_line_ends_of_windows(name: str):
 
 
 def test_programs_are_joined_in_the_order_they_are_named():
-    assert shell_program("sessions", "clean") == shell_program("sessions") + shell_program("clean")
+    assert shell_program("lock", "clean") == shell_program("lock") + shell_program("clean")

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from sme2_assets.targets.printed import Printed
+from sme2_assets.targets.contained import Printed
 from sme2_assets.targets.remote import connection as connection_module
-from sme2_assets.targets.remote.connection import Connection
-from sme2_assets.targets.remote.script import Script
+from sme2_assets.targets.remote.connection import Connection, Script
 from sme2_assets_tests.targets.android.adb_loopback import LoopbackDevice
 from sme2_assets_tests.targets.ssh.sshd_loopback import SshMachine
 
@@ -47,6 +46,11 @@ def gone(process: int, within_s: float = 120) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def kill_holder(machine: RemoteDevice) -> None:
+    """Kills the shell that holds the machine."""
+    machine.device.script('read -r name process < "$1" && kill -9 $process', f"{machine.root}/lock")
 
 
 def number_in(file: Path, within_s: float = 120) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from sme2_assets.targets.remote import workspace as workspace_module
 from sme2_assets.targets.remote.target import RemoteTarget
 from sme2_assets.targets.remote.workspace import free_bytes
 from sme2_assets_tests.servers import wait_for
-from sme2_assets_tests.targets.remote.devices import RemoteDevice, gone, number_in
+from sme2_assets_tests.targets.remote.devices import RemoteDevice, gone, kill_holder, number_in
 
 HOSTILE = ["it's \"", "$(touch owned)", "a\nb", "-rf", "Größe 模型; *"]
 
@@ -31,8 +33,8 @@ def _file(path: Path, content: bytes) -> Path:
 
 
 def _leftovers(device: RemoteDevice) -> list[str]:
-    """What sessions have left on the device, besides the number of the last turn."""
-    return sorted(session.name for session in Path(device.root).glob("sessions/*/*-*"))
+    """What sessions have left on the device."""
+    return sorted(session.name for session in Path(device.root).glob("sessions/*"))
 
 
 def test_hostile_names_come_back_as_they_are(
@@ -125,7 +127,7 @@ def test_a_full_device_is_told_before_and_while_files_are_sent(
     # Room for bytes, none for another file.
     monkeypatch.setenv(target.handle.root_variable, str(remote_device.folder / "few_files"))
     with target.workspace() as workspace:
-        workspace.run(["touch", workspace.path("one")], {}, 120)
+        workspace.run(["touch", workspace.path("one"), workspace.path("two")], {}, 120)
         with pytest.raises(TargetUnavailable, match="No space left on device"):
             workspace.put(model)
 
@@ -153,9 +155,9 @@ def test_a_session_goes_on_after_its_device_was_away(
         remote_device.start()
         target.recover(300, messages.append)
     assert messages[-1] == f"{target.device} answers again"
-    # What the lost session ran would disturb the next, or be taken for it.
-    assert gone(number_in(note))
     with target.workspace() as again:
+        # What the lost session ran would disturb the next, or be taken for it.
+        assert gone(number_in(note))
         assert lost_name not in _leftovers(remote_device)
         with pytest.raises(RunnerError, match="did not write"):
             again.get("trace", tmp_path / "trace")
@@ -164,13 +166,40 @@ def test_a_session_goes_on_after_its_device_was_away(
     wait_for(lambda: not _leftovers(remote_device), 120, "nothing was left")
 
 
+_A_SESSION = """
+import sys
+from pathlib import Path
+from sme2_assets.targets.android.target import AndroidTarget
+from sme2_assets.targets.ssh.target import SshTarget
+platform, address = sys.argv[1:]
+target = SshTarget(address) if platform == "linux" else AndroidTarget(Path(), address)
+with target.workspace() as workspace:
+    print(workspace.name, flush=True)
+    workspace.run(["sleep", "1000"], {}, 2000)
+"""
+
+
+def test_a_session_whose_process_is_killed_frees_the_device(
+    target: RemoteTarget, remote_device: RemoteDevice
+) -> None:
+    words = [sys.executable, "-c", _A_SESSION, target.platform, remote_device.serial]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as session:
+        assert session.stdout is not None
+        name = session.stdout.readline().strip()
+        assert target.holder() == name
+        session.kill()
+    with target.workspace() as workspace:
+        assert target.holder() == workspace.name
+        assert _leftovers(remote_device) == [workspace.name]
+
+
 def test_nothing_counts_that_ran_after_the_session_was_lost(
     target: RemoteTarget, remote_device: RemoteDevice, tmp_path: Path
 ) -> None:
     """A transport may connect again by itself, and another computer may have taken the device meanwhile."""
     with target.workspace() as workspace:
         assert workspace.run(["true"], {}, 120).returncode == 0
-        remote_device.device.script('kill -9 "$(cat "$1/holder")"', workspace.folder)
+        kill_holder(remote_device)
         assert workspace.held.ended(within_s=120)
         with pytest.raises(ConnectionLost, match=r"session .* was lost"):
             workspace.run(["true"], {}, 120)
@@ -222,24 +251,17 @@ def test_a_session_of_another_computer_is_waited_for(
     with target.workspace() as workspace:
         workspace.put(_file(tmp_path / "x", b"x" * 100_000))
     assert target.clean() >= 100_000
-    assert not list(Path(remote_device.root).iterdir())
+    assert [path.name for path in Path(remote_device.root).iterdir()] == ["lock"]
 
 
-def test_what_a_restarted_device_kept_of_dead_sessions_is_removed(
+def test_what_a_restarted_device_kept_of_a_dead_session_is_removed(
     target: RemoteTarget, remote_device: RemoteDevice
 ) -> None:
-    dead = ("lab-1-00000000dead", "lab-2-11111111dead")
-    left = (
-        'cd "$1" && shift && for name in "$@"; do mkdir $name; echo old > $name/x; echo 1 > $name/holder; '
-        'touch -t 202001010000 $name; done; ln -s "$1" {turn}'
-    )
-    with target.workspace() as workspace:
-        folder = Path(workspace.folder).parent
-    [last] = [int(link.name) for link in folder.iterdir() if link.is_symlink()]
-    remote_device.device.script(left.replace("{turn}", str(last + 5)), str(folder), *dead)
+    left = 'mkdir -p "$1/sessions/$2/files" && echo "$2 1" > "$1/lock" && echo old > "$1/sessions/$2/files/x"'
+    remote_device.device.script(left, remote_device.root, "lab-1-00000000dead")
+    assert target.holder() is None
     with target.workspace() as workspace:
         assert _leftovers(remote_device) == [workspace.name]
-        assert [link.name for link in folder.iterdir() if link.is_symlink()] == [str(last + 6)]
     assert _leftovers(remote_device) == []
 
 

@@ -15,10 +15,10 @@ import pytest
 
 from sme2_assets.errors import ConnectionLost, RunnerError, TargetUnavailable
 from sme2_assets.targets import Program
+from sme2_assets.targets.remote.connection import Script
 from sme2_assets.targets.remote.facts import _mirrored
-from sme2_assets.targets.remote.script import Script
 from sme2_assets.targets.remote.workspace import RemoteWorkspace
-from sme2_assets_tests.targets.remote.devices import RemoteDevice, gone, is_gone, number_in
+from sme2_assets_tests.targets.remote.devices import RemoteDevice, gone, is_gone, kill_holder, number_in
 from sme2_assets_tests.targets.ssh.sshd_loopback import UID, SshMachine
 
 SOMEBODY_ELSE = 61999
@@ -64,7 +64,7 @@ def _dead_session(machine: RemoteDevice) -> RemoteWorkspace:
     """A session whose holder was killed, with all it has left."""
     with machine.target().workspace() as workspace:
         kept = Path(workspace.folder)
-        machine.device.script('kill -9 "$(cat "$1/holder")"', workspace.folder)
+        kill_holder(machine)
         assert workspace.held.ended(within_s=120)
     assert kept.is_dir()
     return workspace
@@ -75,7 +75,7 @@ def test_two_computers_never_hold_one_machine_at_once(
     ssh_machine: SshMachine, command: Callable[[str, str], None], times: int
 ) -> None:
     # For some of them these take long: whoever has looked is late to act.
-    for name in ("ln", "rm"):
+    for name in ("mkdir", "rm"):
         command(name, f'sleep "$(($$ % 2))"\nexec /bin/{name} "$@"')
     holding: list[str] = []
     most: list[int] = []
@@ -101,76 +101,6 @@ def test_two_computers_never_hold_one_machine_at_once(
             contender.join()
     assert problems == []
     assert most == [1] * 6 * times
-
-
-def test_a_turn_whose_session_has_no_folder_is_over(remote_device: RemoteDevice) -> None:
-    """As when a machine lost its power before all was written."""
-    with remote_device.target().workspace() as workspace:
-        here = Path(workspace.folder).parent
-    [last] = [int(path.name) for path in here.iterdir() if path.is_symlink()]
-    link = f'cd "$1" && ln -s lab-17-0123456789ab {last + 5} && mkdir lab-17-0123456789ac && '
-    remote_device.device.script(f"{link} ln -s lab-17-0123456789ac {last + 6}", str(here))
-    with remote_device.target().workspace() as workspace:
-        [turn] = [path for path in here.iterdir() if path.is_symlink()]
-        assert turn.name == str(last + 7)
-        assert turn.readlink() == Path(workspace.name)
-
-
-@pytest.mark.parametrize(
-    "name", ["../../../precious", "987.6543", "..", "", "lab-1-00000000DEAD", "a/b-1-0123456789ab"]
-)
-def test_a_planted_name_removes_and_kills_nothing(ssh_machine: SshMachine, name: str) -> None:
-    with ssh_machine.target().workspace() as workspace:
-        here = Path(workspace.folder).parent
-    precious = Path(ssh_machine.root) / "precious"
-    ssh_machine.device.script('mkdir -p "$1" && echo data > "$1/thesis"', str(precious))
-    planted = here / "999999"
-    if name:
-        planted.symlink_to(name)
-    else:
-        planted.mkdir()
-    os.chown(planted, UID, UID, follow_symlinks=False)
-    unrelated = subprocess.Popen(["sleep", "987.6543"], user=UID, group=UID)
-    target = ssh_machine.target()
-    try:
-        for act in (target.holder, target.clean, lambda: target.workspace().__enter__()):
-            with pytest.raises(TargetUnavailable, match="/999999") as caught:
-                act()
-            assert caught.value.remedy == "Remove it."
-        assert (precious / "thesis").read_text() == "data\n"
-        assert unrelated.poll() is None
-    finally:
-        unrelated.kill()
-        unrelated.wait()
-        shutil.rmtree(ssh_machine.root)
-
-
-@pytest.mark.parametrize("part", ["", "store", "programs", "sessions"])
-@pytest.mark.parametrize(
-    ("problem", "why"), [("open", "Others can write to"), ("foreign", "belongs to another user")]
-)
-def test_a_folder_that_others_could_change_is_not_used(
-    ssh_machine: SshMachine, monkeypatch: pytest.MonkeyPatch, part: str, problem: str, why: str
-) -> None:
-    root = ssh_machine.home / "shared"
-    monkeypatch.setenv("SME2_SSH_ROOT", str(root))
-    with ssh_machine.target().workspace():
-        pass
-    assert root.stat().st_mode & 0o777 == 0o755
-    folder = root / part
-    if problem == "open":
-        folder.chmod(0o775)
-    else:
-        os.chown(folder, SOMEBODY_ELSE, SOMEBODY_ELSE)
-    target = ssh_machine.target()
-    try:
-        for act in (target.holder, target.clean, lambda: target.workspace().__enter__()):
-            with pytest.raises(TargetUnavailable, match=why) as caught:
-                act()
-            assert "SME2_SSH_ROOT" in str(caught.value.remedy)
-        assert (root / "store").is_dir()
-    finally:
-        shutil.rmtree(root)
 
 
 def test_only_processes_of_the_session_are_ended_with_it(ssh_machine: SshMachine) -> None:
@@ -213,34 +143,6 @@ def test_a_time_limit_for_idle_logins_ends_no_session(
             assert workspace.run(["true"], {}, 120).returncode == 0
     finally:
         sh.unlink()
-
-
-def test_machines_that_share_a_folder_do_not_take_each_others_sessions(
-    ssh_machine: SshMachine, second_machine: SshMachine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """As with a home on a file server. A machine cannot see the other's processes."""
-    root = ssh_machine.home / "nfs"
-    monkeypatch.setenv("SME2_SSH_ROOT", str(root))
-    model = tmp_path / "model"
-    model.write_bytes(os.urandom(1000))
-    try:
-        with ssh_machine.target().workspace() as one:
-            there = one.put(model)
-            (Path(one.folder) / "holder").write_text("1\n")
-            with second_machine.target().workspace() as two:
-                assert two.put(model) == there
-                assert two.bytes_pushed == 0
-                assert one.run(["true"], {}, 120).returncode == 0
-            assert second_machine.target().holder() is None
-            with pytest.raises(TargetUnavailable, match=one.name):
-                second_machine.target().clean()
-            assert Path(there).is_file()
-            for path in (one.folder, *map(str, Path(one.folder).iterdir())):
-                os.utime(path, (0, 0))
-            assert second_machine.target().clean() > 0
-            assert not Path(there).exists()
-    finally:
-        shutil.rmtree(root)
 
 
 def test_another_machine_is_noticed_where_installations_have_no_id(
@@ -296,7 +198,7 @@ def test_nothing_runs_on_where_the_login_shell_waits_for_us(
     login_shell('#!/bin/sh\n/bin/sh "$@"\n')
     running = "Script('echo $$ > \"$1\"; exec sleep 1000', (sys.argv[1],))"
     program = (
-        "import sys; from sme2_assets.targets.remote.script import Script; "
+        "import sys; from sme2_assets.targets.remote.connection import Script; "
         f"{ssh_machine.made_by}.shell({running}, timeout_s=600)"
     )
     note = ssh_machine.note()
@@ -341,6 +243,21 @@ def test_messages_are_read_in_english_wherever_the_machine_is(
     with pytest.raises(TargetUnavailable, match="folder"):
         ssh_machine.target().workspace().__enter__()
     assert ssh_machine.device.script('echo "$LC_ALL"') == "C\n"
+
+
+def test_a_machine_that_cannot_keep_sessions_apart_is_not_used(
+    ssh_machine: SshMachine, login_shell: Callable[[str], None]
+) -> None:
+    few = ssh_machine.folder / "few"
+    few.mkdir()
+    for name in ("base64", "env", "grep", "mkdir", "rm", "sh", "uname"):
+        (few / name).symlink_to(shutil.which(name) or "")
+    login_shell(f'#!/bin/sh\nexport PATH={few}\nexec /bin/sh "$@"\n')
+    target = ssh_machine.target()
+    for act in (target.clean, target.holder, lambda: target.workspace().__enter__()):
+        with pytest.raises(TargetUnavailable, match=r"cannot be locked.*flock") as caught:
+            act()
+        assert "util-linux" in str(caught.value.remedy)
 
 
 def test_who_holds_a_machine_is_told(remote_device: RemoteDevice) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import socket
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,11 +15,10 @@ from sme2_assets.evidence.device import device_name
 from sme2_assets.store import Store
 from sme2_assets.targets import open_target
 from sme2_assets.targets.host import host_arch, host_device, host_facts
-from sme2_assets.targets.remote.script import Script
+from sme2_assets.targets.remote.connection import Script
 from sme2_assets.targets.ssh import connection as connection_module
-from sme2_assets.targets.ssh.address import Address, parse_address
+from sme2_assets.targets.ssh.address import Address, parse_address, without_addresses
 from sme2_assets.targets.ssh.connection import SshConnection
-from sme2_assets.targets.ssh.hiding import without_addresses
 from sme2_assets.targets.ssh.target import SshTarget
 from sme2_assets_tests.targets.ssh.sshd_loopback import SshMachine
 
@@ -184,52 +181,6 @@ def test_a_shell_that_greets_at_every_login_is_named_for_it(ssh_machine: SshMach
         users.write_text(before)
     assert "must print nothing" in str(caught.value.remedy)
     assert not (tmp_path / "made").exists()
-
-
-def _archive(*members: tuple[str, bytes]) -> tarfile.TarFile:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, kind in members:
-            member = tarfile.TarInfo(name)
-            member.type = kind
-            member.linkname = "/etc/passwd" if kind in (tarfile.SYMTYPE, tarfile.LNKTYPE) else ""
-            archive.addfile(member)
-    packed.seek(0)
-    return tarfile.open(fileobj=packed)
-
-
-def test_files_and_folders_that_a_machine_sends_are_unpacked_by_every_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    # As in Debian 12, whose Python is 3.11.2.
-    monkeypatch.delattr(tarfile, "data_filter", raising=False)
-    monkeypatch.setattr(tarfile.TarFile, "extractall", None)
-    sent = [("./made", tarfile.DIRTYPE), ("./made/empty", tarfile.DIRTYPE), ("./made/one", tarfile.REGTYPE)]
-    connection_module._unpack(_archive(*sent), tmp_path)
-    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")} == {
-        "made",
-        "made/empty",
-        "made/one",
-    }
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("../evil", tarfile.REGTYPE),
-        ("/tmp/sme2-evil", tarfile.REGTYPE),
-        ("../evil", tarfile.DIRTYPE),
-        ("evil", tarfile.SYMTYPE),
-        ("evil", tarfile.LNKTYPE),
-        ("evil", tarfile.FIFOTYPE),
-    ],
-)
-def test_whatever_a_machine_sends_nothing_is_written_elsewhere(name: str, kind: bytes, tmp_path: Path):
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    with pytest.raises(tarfile.TarError, match="evil"):
-        connection_module._unpack(_archive((name, kind)), folder)
-    assert list(tmp_path.rglob("*")) == [folder]
 
 
 def test_a_client_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

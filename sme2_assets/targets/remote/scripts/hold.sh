@@ -1,38 +1,27 @@
-# Holds a session until standard input ends. The folder of a session that nobody holds is a leftover of one that could
-# not clean up, for example because the device restarted. Our lines begin with the session's name, after a line break:
-# a login shell may have printed something without one.
-name=$1
+# Holds the device until standard input ends. Our lines begin with the session's name, after a line break: a login
+# shell may have printed something without one.
+name=$mark
 say() { printf '\n%s %s\n' "$name" "$1"; }
-leave() { rm -rf "$here/$name"; exit 1; }
+unset TMOUT
+LC_ALL=C; export LC_ALL
 # adbd lets everybody write to what is made by its shell.
 umask 022
 mkdir -p "$root" || exit 1
-why=$(refusal)
-[ -z "$why" ] || { say "refused $why"; exit 1; }
-mkdir -p "$root/store" "$root/programs" "$here" && mkdir "$here/$name" || exit 1
-echo $$ > "$here/$name/holder" && mkdir "$here/$name/files" || leave
-# From inside: when all is cleaned meanwhile, no name can be made in a folder that is gone.
-cd "$here" || leave
-while latest; [ "$holder" != "$name" ]; do
-  if alive "$holder"; then
-    # Fails when nobody listens any more.
-    say "held by $holder" || leave
-    sleep 1
-    continue
-  fi
-  before=$holder; next=$((${turn:-0} + 1))
-  said=$(ln -s "$name" $next 2>&1)
-  latest
-  [ "${turn:-0}" -ge $next ] || { echo "$said"; leave; }
-  [ "$turn" = $next ] || [ "$(readlink $next)" != "$name" ] || rm -f $next
+until take; do
+  # Fails when nobody listens any more.
+  say "held by $holder" && sleep 1 || exit 1
 done
-for link in [1-9]*; do
-  case $link in *[!0-9]*) ;; *) [ "$link" -ge "$turn" ] || rm -f "$link" ;; esac
+echo "$name $$" >"$root/lock" || exit 1
+# What a session has left that could not clean up: its processes have its folder in a word, each with its group.
+for folder in "$root"/sessions/*; do
+  [ -d "$folder" ] || continue
+  for file in $(grep -lzE "/sessions/${folder##*/}(/|\$)" /proc/[0-9]*/cmdline 2>/dev/null); do
+    pid=${file#/proc/}
+    group=$(group_of "${pid%/cmdline}") && kill -9 "-$group" 2>/dev/null
+  done
+  rm -rf "$folder"
 done
-[ -z "$before" ] || end "$before"
-for folder in *-*; do
-  [ "$folder" = "$name" ] || alive "$folder" || [ -z "$(find "$folder" -maxdepth 0 -mmin +1)" ] || end "$folder"
-done
-say "ready $machine"
+mkdir -p "$root/store" "$root/programs" "$root/sessions/$name/files" || exit 1
+say ready
 read -r line
-rm -rf "$here/$name"
+rm -rf "$root/sessions/$name"

@@ -1,6 +1,3 @@
-# Who holds the machine, if anyone does.
-why=$(refusal)
-[ -z "$why" ] || { section refused; echo "$why"; }
-latest
-section holder; ! alive "$holder" || echo "$holder"
+# Who holds the device, if anyone does.
+section holder; [ ! -e "$root/lock" ] || take || echo "$holder"
 section end
